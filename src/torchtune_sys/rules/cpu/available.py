@@ -17,19 +17,19 @@ from torchtune_sys.rules.gates import gpu_count, gpu_host, ranks_here
 
 @rule(
     id="cpu-oversubscribed",
-    title="The ranks start more threads than there are CPUs for this session",
+    title="The ranks start more threads than this session has CPUs",
     severity=Severity.WARNING,
     fix=(Advice(text="set OMP_NUM_THREADS to the CPUs divided by the ranks, less the DataLoader workers, at least 1"),),
 )
 def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Ranks times threads per rank exceed the usable CPUs, counted after affinity, cpuset and the cgroup's CPU quota.
+    """Ranks times threads per rank exceed the usable CPUs (after affinity, cpuset and the cgroup's CPU quota).
 
     Why it matters
-    OpenMP threads wait for each other by spinning. Where there are more of them than CPUs, each parallel region lasts until the last
-    thread has had its turn, and CPU-side work (augmentation, optimizer on the CPU, tokenizing) becomes many times slower.
+    OpenMP threads spin while waiting for each other. With more threads than CPUs, each parallel region lasts until the last
+    thread has been scheduled, and CPU-side work (augmentation, CPU optimizers, tokenizing) becomes many times slower.
 
     When to leave it
-    Where the variable is set for another program than the training, or where the ranks do next to nothing on the CPU.
+    The variable is set for a program other than the training, or the ranks do almost nothing on the CPU.
 
     References
     PyTorch performance tuning guide, section on OMP_NUM_THREADS
@@ -63,19 +63,19 @@ def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="A CPU quota is set, but torch starts one thread for each core it sees",
     severity=Severity.WARNING,
     fix=(
-        Advice(text="set OMP_NUM_THREADS to the quota, rounded down, at least 1; choose num_workers by the quota too"),
+        Advice(text="set OMP_NUM_THREADS to the quota, rounded down, at least 1; base num_workers on the quota too"),
         Advice(text="or give the container whole CPUs: --cpuset-cpus, Kubernetes' static CPU manager, Slurm's task/affinity"),
     ),
 )
 def cpu_quota_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The cgroup allows fewer CPUs than the affinity mask shows, and nothing tells torch and OpenMP.
+    """The cgroup allows fewer CPUs than the affinity mask shows, and torch and OpenMP do not know it.
 
     Why it matters
-    torch, OpenMP and the DataLoader count the CPUs of the affinity mask. A container that may use 4 CPUs of a machine with 64 starts 64
-    threads; when they have used up the quota, the kernel stops all of them until the next period (100 ms).
+    torch, OpenMP and the DataLoader count the CPUs of the affinity mask. In a container limited to 4 CPUs of a 64-CPU machine
+    they start 64 threads; once the quota is used up, the kernel stops all of them until the next period (100 ms).
 
     When to leave it
-    Where the program sets its number of threads itself (torch.set_num_threads).
+    The program sets its number of threads itself (torch.set_num_threads).
 
     References
     Linux Documentation/admin-guide/cgroup-v2.rst, cpu.max; Documentation/scheduler/sched-bwc.rst
@@ -209,17 +209,18 @@ def session_pinned(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="There are too few CPUs for the GPUs",
     severity=Severity.ADVICE,
     params=(Param("per_gpu", 4, "usable CPUs for each GPU in use"),),
-    fix=(Advice(text="rent or allow more CPUs per GPU, decode and augment on the GPU, or prepare the data beforehand"),),
+    fix=(Advice(text="rent or allocate more CPUs per GPU, decode and augment on the GPU, or preprocess the data beforehand"),),
     applies=gpu_host,
 )
 def cpus_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Each GPU in use should find some CPUs: one for its rank and the rest for the DataLoader workers that feed it.
+    """Each GPU in use needs a few CPUs: one for its rank, and the rest for the DataLoader workers that feed it.
 
     Why it matters
-    Decoding and augmenting on the CPU is the usual bottleneck of image and audio training. With one or two CPUs per GPU the GPU waits.
+    Decoding and augmentation on the CPU are the usual bottleneck of image and audio training. With one or two CPUs per GPU, the
+    GPU waits.
 
     When to leave it
-    Where the data need no work on the CPU (tokens that are ready, data on the GPU).
+    The data needs no work on the CPU (pre-tokenized text, data already on the GPU).
 
     References
     ml-engineering, compute/cpu: cores for the rank, two to four workers per GPU, a few for the system
@@ -252,11 +253,11 @@ def cpu_lacks_avx(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The x86 processor, often a virtual one with a generic model, does not offer AVX2.
 
     Why it matters
-    torch chooses its kernels at run time and falls back to slow ones; FBGEMM's quantised operators, and many wheels around torch, do not
-    choose: they end in "Illegal instruction".
+    torch chooses its kernels at run time and falls back to slow ones. FBGEMM's quantised operators and many wheels in the torch
+    ecosystem do not: they crash with "Illegal instruction".
 
     When to leave it
-    Where all of the work is on the GPU and your packages were seen to run.
+    All the work is on the GPU, and your packages are known to run.
 
     References
     torch aten/src/ATen/cpu/: kernels by CPU capability (default, AVX2, AVX512); FBGEMM's README: AVX2 or later
@@ -287,7 +288,7 @@ def cpus_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """Some present CPUs are offline, and not because hyper-threading was switched off.
 
     Why it matters
-    They do no work; GPUs near them are fed from farther away. The kernel takes CPUs offline for faults, too.
+    They do no work, and GPUs near them are served from farther away. The kernel also takes CPUs offline because of faults.
 
     When to leave it
     Where they were taken offline on purpose.

@@ -77,19 +77,19 @@ def governor_powersave(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(
         _FASTEST,
         _FAVOUR_SPEED,
-        Advice(text="tuned-adm profile throughput-performance sets both and keeps them over a reboot"),
+        Advice(text="tuned-adm profile throughput-performance sets both and persists across reboots"),
     ),
 )
 def governor_not_performance(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The governor is not performance and, where the hardware decides, the energy preference leans towards saving.
+    """The governor is not performance and, where the hardware decides, the energy preference favours saving power.
 
     Why it matters
-    The thread that launches kernels sleeps and wakes thousands of times a second; a governor that waits for load answers late. No
-    published measurement shows what it costs GPU training, so this is advice. What is judged is the governor together with the
-    preference: powersave under intel_pstate with the preference performance or balance_performance is fine.
+    The thread that launches kernels sleeps and wakes thousands of times per second, and a governor that waits for load reacts too
+    late. No published measurement shows the cost for GPU training, so this is only advice. What is judged is the governor
+    together with the preference: powersave under intel_pstate with the preference performance or balance_performance is fine.
 
     When to leave it
-    On laptops, on hosts with a power budget, and where GPUs are the whole of the load.
+    On laptops, on hosts with a power budget, and where the GPUs do all the work.
 
     References
     tuned 2.28, profiles throughput-performance and accelerator-performance
@@ -116,10 +116,11 @@ def governor_not_performance(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="cpu-frequency-capped",
     title="The CPUs' frequency is capped below what the hardware allows",
     severity=Severity.WARNING,
-    params=(Param("share", 0.97, "least share of the hardware's maximum that is not called a cap"),),
+    params=(Param("share", 0.97, "share of the hardware's maximum from which a limit is not called a cap"),),
     fix=(
         Advice(
-            text="write cpuinfo_max_freq into scaling_max_freq, and look who lowers it (tuned, TLP, cpupower, a power daemon)"
+            text="write cpuinfo_max_freq into scaling_max_freq, and find out what lowers it (tuned, TLP, cpupower, a power "
+            "daemon)"
         ),
     ),
 )
@@ -130,7 +131,7 @@ def frequency_capped(s: Snapshot, p: Params) -> Iterator[Evidence]:
     All CPU-side work (data loading, kernel launches, communication over sockets) slows down with the clock.
 
     When to leave it
-    Where the cap holds the machine within a power or heat budget.
+    The cap keeps the machine within a power or thermal budget.
 
     References
     Linux Documentation/admin-guide/pm/cpufreq.rst, scaling_max_freq
@@ -162,17 +163,17 @@ def frequency_capped(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(
         SysfsWrite(path="/sys/devices/system/cpu/intel_pstate/no_turbo", target=Exactly("0")),
         SysfsWrite(path="/sys/devices/system/cpu/cpufreq/boost", target=Exactly("1")),
-        Advice(text="or switch it on in the firmware's setup, if it is off there"),
+        Advice(text="or enable it in the firmware setup, if it is disabled there"),
     ),
 )
 def boost_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel was told not to use the frequencies above the base clock.
+    """The kernel is configured not to exceed the base clock.
 
     Why it matters
-    The launching thread of each rank is single-threaded: it gains most from boost.
+    Kernel launches run on one thread per rank, which benefits most from boost.
 
     When to leave it
-    Where equal clocks matter more than speed (benchmarks), or power is short.
+    Equal clocks matter more than speed (benchmarks), or power is limited.
 
     References
     Linux Documentation/admin-guide/pm/cpufreq.rst, frequency boost support; intel_pstate.rst, no_turbo

@@ -15,20 +15,20 @@ from torchtune_sys.rules.gates import gpu_count, gpu_host, ranks_here
 
 @rule(
     id="dataloader-workers-exceed-cpus",
-    title="There are more DataLoader workers than CPUs that this session may use",
+    title="There are more DataLoader workers than CPUs available to this session",
     severity=Severity.WARNING,
     cause="dataloader-workers-exceed-cpus",
     fix=(Advice(text="lower num_workers until ranks x workers fits the CPUs, or allow the job more CPUs"),),
 )
 def workers_exceed_cpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Ranks times workers exceed the usable CPUs, counted after affinity, cpuset and the cgroup's CPU quota.
+    """Ranks times workers exceed the usable CPUs (after affinity, cpuset and the cgroup's CPU quota).
 
     Why it matters
-    The workers take turns on the CPUs and keep the training process itself from running: the GPU waits, and start-up can look like a
-    hang. torch warns by the affinity mask of one rank only; it sees neither the quota nor the other ranks.
+    The workers compete for the CPUs and keep the training process itself from running: the GPU waits, and start-up can look like
+    a hang. torch's own warning considers only the affinity mask of one rank, not the quota or the other ranks.
 
     When to leave it
-    Where the workers mostly wait for a slow network storage rather than compute.
+    The workers mostly wait for slow network storage rather than compute.
 
     References
     torch 2.15 utils/data/dataloader.py, check_worker_number_rationality
@@ -57,13 +57,13 @@ def workers_exceed_cpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="start with the values of no-cpu-for-dataloader-workers (torchtune-sys check -v), and measure"),),
 )
 def without_workers(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The job is to run with num_workers=0, DataLoader's default, although CPUs are free.
+    """The job is set to run with num_workers=0, the DataLoader default, although CPUs are free.
 
     Why it matters
-    Without workers a batch is read, decoded and collated between two steps, in the process that launches the kernels.
+    Without workers, each batch is read, decoded and collated between two steps, in the process that launches the kernels.
 
     When to leave it
-    Where the data lie in memory, ready to use; for debugging; where a library loads in threads of its own (DALI, Ray Data).
+    The data is in memory, ready to use; you are debugging; or a library loads it in its own threads (DALI, Ray Data).
 
     References
     PyTorch performance tuning guide, section on asynchronous data loading

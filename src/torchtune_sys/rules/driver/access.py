@@ -25,15 +25,14 @@ from torchtune_sys.rules.driver.common import container, gpu_addresses, nvml_err
     ),
 )
 def gpu_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/dev/nvidia* exist, and the permission bits do not let the session's user read and write them; or one that every program needs is
-    not among them (nvidiactl; in a container nvidia-uvm, too: on a host nvidia-modprobe makes it when it is asked for).
+    """/dev/nvidia* exist, but not readable and writable for this user, or nvidiactl (in a container also nvidia-uvm) is missing.
 
     Why it matters
         CUDA needs to open nvidiactl, nvidia-uvm and the GPU's own node; otherwise it finds no device ("CUDA unknown error"), and NVML says
         "Insufficient Permissions", or that the driver is not loaded.
 
     When to leave it
-        GPUs are withheld from this user on purpose; a job scheduler grants them.
+        This user deliberately has no access to the GPUs; a job scheduler grants it.
 
     References
         README of the driver: NVreg_DeviceFileMode, NVreg_DeviceFileGID
@@ -112,7 +111,7 @@ def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
         "Unable to open /dev/kfd read-write".
 
     When to leave it
-        GPUs are withheld from this user on purpose; a job scheduler grants them.
+        This user deliberately has no access to the GPUs; a job scheduler grants it.
 
     References
         https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html, "Configuring permissions for
@@ -185,18 +184,18 @@ def container_without_gpu_devices(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="container-lost-gpu-cgroup",
     fix=(
         Advice(text="restart the container (nothing inside it can bring the devices back)", needs=Needs.NEW_PROCESS),
-        Advice(text="to prevent it: hand the devices over with CDI, or docker's native.cgroupdriver=cgroupfs"),
+        Advice(text="to prevent it: pass the devices with CDI, or set Docker's native.cgroupdriver=cgroupfs"),
     ),
 )
 def container_lost_gpu_cgroup(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """NVML says "Unknown Error" in a container whose device nodes have the right permission bits.
+    """NVML returns "Unknown Error" in a container whose device nodes have the right permissions.
 
     Why it matters
-        When systemd on the host reloads, it rewrites the device rules of cgroups that it manages and removes devices that
-        the container runtime had added behind its back. GPUs vanish for running containers.
+        When systemd on the host reloads, it rewrites the device rules of the cgroups it manages and drops devices that the
+        container runtime added without its knowledge. Running containers lose their GPUs.
 
     When to leave it
-        Never; running CUDA programs go on until they open a device again.
+        Never; running CUDA programs continue only until they open a device again.
 
     References
         https://github.com/NVIDIA/nvidia-container-toolkit/issues/251
@@ -224,7 +223,8 @@ def container_lost_gpu_cgroup(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 _OF_WINDOWS = Advice(
-    text="under WSL2: update Windows' NVIDIA driver and WSL (wsl --update), and remove NVIDIA driver packages from the distribution"
+    text="under WSL2: update the NVIDIA driver in Windows and WSL (wsl --update), and remove NVIDIA driver packages from the "
+    "distribution"
 )
 
 
@@ -239,21 +239,22 @@ _OF_WINDOWS = Advice(
     ),
     fix=(
         Advice(
-            text="sudo dmesg | grep -i -e nvrm -e nvidia says why; for a container, see first whether nvidia-smi works on its host",
+            text="sudo dmesg | grep -i -e nvrm -e nvidia shows why; for a container, first check that nvidia-smi works on its "
+            "host",
             safety=Safety.DISPLAY_ONLY,
         ),
         _OF_WINDOWS,
     ),
 )
 def driver_tools_fail(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """nvidia-smi, or NVML itself, ends in an error that none of the other rules explains.
+    """nvidia-smi or NVML fails with an error that no other rule explains.
 
     Why it matters
-        What NVIDIA's own library does not reach CUDA does not reach either: torch.cuda.is_available() is False, or programs fail at
-        their start.
+        If NVIDIA's own library cannot reach the GPUs, neither can CUDA: torch.cuda.is_available() is False, or programs fail at
+        startup.
 
     When to leave it
-        Never on a host that is to train.
+        Never on a host that is meant for training.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlReturn_t)
@@ -284,16 +285,16 @@ _SEEN_ON_THE_HOST = frozenset(("LIBRARY_NOT_FOUND", "NO_DEVICES"))
 
 @rule(
     id="cuda-stub-library-loaded",
-    title="The loader takes CUDA's stub library instead of the driver's",
+    title="The loader finds CUDA's stub library instead of the driver's",
     severity=Severity.ERROR,
     cause="cuda-stub-library-loaded",
     fix=(
-        Advice(text="take the .../stubs directory out of LD_LIBRARY_PATH and /etc/ld.so.conf.d; it is for linking only"),
+        Advice(text="remove the .../stubs directory from LD_LIBRARY_PATH and /etc/ld.so.conf.d; it is for linking only"),
         EnvironmentVariable(name="LD_LIBRARY_PATH", value=None),
     ),
 )
 def cuda_stub_library_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A directory named stubs, with a libcuda.so.1 in it, comes before the driver's on the loader's path.
+    """A directory named stubs that contains a libcuda.so.1 comes before the driver's on the loader's path.
 
     Why it matters
         The stub has every function and does nothing: cuInit returns error 34 (CUDA_ERROR_STUB_LIBRARY), and torch finds no GPU.
@@ -331,14 +332,13 @@ def cuda_stub_library_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def image_contains_driver_libraries(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """In a container, where the toolkit mounts the host's driver libraries, others of another version or of size 0 lie beside them.
+    """In the container, driver libraries of another version or of size 0 lie next to those that the toolkit mounts from the host.
 
     Why it matters
-        The container toolkit mounts the host's libraries; files of the image with the same purpose collide with them
-        ("file exists", "Driver/library version mismatch") or are found first.
+        The image's libraries collide with the mounted ones ("file exists", "Driver/library version mismatch") or are found first.
 
     When to leave it
-        cuda-compat in its own directory is meant to be there, and is not counted.
+        cuda-compat in its own directory is supposed to be there and is not counted.
 
     References
         https://github.com/NVIDIA/nvidia-container-toolkit/issues

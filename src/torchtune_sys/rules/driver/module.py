@@ -259,20 +259,20 @@ def _both(s: Snapshot) -> str:
     cause="driver-does-not-support-gpu",
     fix=(
         Install(
-            text="install a driver of a branch that serves the GPU (580 for Maxwell, Pascal and Volta; 470 for Kepler)",
+            text="install a driver branch that supports the GPU (580 for Maxwell, Pascal and Volta; 470 for Kepler)",
             needs=Needs.REBOOT,
         ),
     ),
 )
 def driver_does_not_support_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The GPU's generation was dropped before, or added after, the branch of the driver in use.
+    """This driver branch no longer supports the GPU's generation, or does not support it yet.
 
     Why it matters
         The module loads but ignores the GPU ("No devices were found"), or refuses to load. R580 is the last branch for
         GPUs before Turing, R470 the last for Kepler.
 
     When to leave it
-        Another GPU of this host is the one that trains.
+        Another GPU of this host is used for training.
 
     References
         https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/ (13.0: Maxwell, Pascal, Volta)
@@ -312,7 +312,7 @@ def open_module_on_pre_turing_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
         The module loads and leaves the GPU alone: "No devices were found".
 
     When to leave it
-        Another GPU of this host is the one that trains.
+        Another GPU of this host is used for training.
 
     References
         README of the driver, chapter "Open Linux Kernel Modules"
@@ -334,7 +334,7 @@ def proprietary_module_on_blackwell_gpu(s: Snapshot, p: Params) -> Iterator[Evid
         The module loads and says in dmesg that the GPU requires the open kernel modules; no CUDA program sees it.
 
     When to leave it
-        Another GPU of this host is the one that trains.
+        Another GPU of this host is used for training.
 
     References
         README of the driver, chapter "Open Linux Kernel Modules"

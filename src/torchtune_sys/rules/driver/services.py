@@ -30,13 +30,14 @@ _OF_RACK = Advice(text="GB200 and GB300 racks: the switch trays run it, not this
     ),
 )
 def fabric_manager_not_running(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The host has NVSwitches, and its GPUs wait for the fabric, or (before Hopper, where GPUs do not tell) the daemon does not run.
+    """The host has NVSwitches, and its GPUs wait for the fabric or (before Hopper, where GPUs do not say) the daemon is not running.
 
     Why it matters
         CUDA refuses every GPU of such a board with error 802, "system not yet initialized".
 
     When to leave it
-        In a virtual machine whose hypervisor runs the fabric manager, the GPUs' own fabric state counts, and is judged first.
+        The hypervisor of this virtual machine runs the fabric manager. The GPUs' own fabric state then counts, and is judged
+        first.
 
     References
         https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/
@@ -98,7 +99,7 @@ def _fabric(gpu: Gpu) -> str:
 
 @rule(
     id="fabric-manager-version-mismatch",
-    title="The fabric manager has another version than the driver",
+    title="The fabric manager and the driver have different versions",
     severity=Severity.ERROR,
     cause="fabric-manager-not-running",
     fix=(
@@ -106,7 +107,7 @@ def _fabric(gpu: Gpu) -> str:
     ),
 )
 def fabric_manager_version_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The last start in the fabric manager's log names another version than that of the loaded kernel module.
+    """The fabric manager's log shows that it last started with a different version than the loaded kernel module.
 
     Why it matters
         The daemon refuses to start with a driver of another version; after the next reboot the NVSwitch fabric stays down.
@@ -177,14 +178,14 @@ def nvidia_uvm_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Service(unit="nvidia-persistenced", state="enabled", safety=Safety.SAFE),),
 )
 def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver forgets the GPU whenever its last user ends, and wakes it again at the next start.
+    """The driver releases the GPU when its last client exits, and initialises it again for the next one.
 
     Why it matters
-        Each first use then costs seconds on a host with many GPUs, power limits and clocks set by hand are lost, and health
-        counters restart.
+        Each first use then costs seconds on a host with many GPUs. Power limits and clocks set by hand are lost, and health
+        counters are reset.
 
     When to leave it
-        A GPU on which a display runs is kept awake by it, and is not reported.
+        The GPU drives a display, which keeps it initialised (such GPUs are not reported).
 
     References
         https://docs.nvidia.com/deploy/driver-persistence/
@@ -222,14 +223,14 @@ def _inside(s: Snapshot) -> bool:
     ),
 )
 def gpudirect_rdma_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An RDMA network is up, and there is neither nvidia-peermem nor what DMA-BUF needs.
+    """An RDMA network is up, but nvidia-peermem is not loaded and DMA-BUF is not available.
 
     Why it matters
-        NCCL then copies everything that goes to another host through host memory; several hosts together train at a
-        fraction of the network's speed. One host without it slows the whole ring.
+        NCCL then copies all traffic between hosts through host memory, and multi-host training uses a fraction of the network's
+        speed. One such host slows down the whole ring.
 
     When to leave it
-        Training stays on this host, or the cards share no PCIe path with the GPUs anyway.
+        Training runs on this host only, or the cards share no PCIe path with the GPUs anyway.
 
     References
         https://docs.nvidia.com/cuda/gpudirect-rdma/
@@ -273,7 +274,7 @@ def _refused(s: Snapshot) -> str:
 
 @rule(
     id="gpudirect-storage-not-loaded",
-    title="GPUDirect Storage is demanded, and its kernel module is not loaded",
+    title="GPUDirect Storage is required, but its kernel module is not loaded",
     severity=Severity.WARNING,
     cause="gpudirect-storage-off",
     fix=(
@@ -283,14 +284,14 @@ def _refused(s: Snapshot) -> str:
     ),
 )
 def gpudirect_storage_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/etc/cufile.json forbids libcufile the way through the host's memory, and nvidia-fs, which the direct way needs, is not loaded.
+    """/etc/cufile.json forbids libcufile to fall back to host memory, and nvidia-fs, which the direct path needs, is not loaded.
 
     Why it matters
-        cuFileDriverOpen, and each read and write of files into GPU memory (DALI, kvikio, checkpoint libraries that use cuFile), fails with
-        5001 instead of being slower. By default libcufile falls back, and nothing is said here.
+        cuFileDriverOpen, and every cuFile read and write (DALI, kvikio, checkpoint libraries), fails with error 5001 instead of
+        just being slower. By default libcufile falls back, and nothing is reported here.
 
     When to leave it
-        No program here uses cuFile, or CUFILE_ENV_PATH_JSON gives those that do another file.
+        No program here uses cuFile, or those that do get another file from CUFILE_ENV_PATH_JSON.
 
     References
         https://docs.nvidia.com/gpudirect-storage/api-reference-guide/topics/cufile-compatibility.html (allow_compat_mode; nvidia-fs.ko not loaded)

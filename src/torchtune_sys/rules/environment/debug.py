@@ -41,8 +41,8 @@ def cuda_launch_blocking(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The CPU waits for each kernel to end before it launches the next one.
 
     Why it matters
-    CPU and GPU no longer work at the same time, nor do several streams: training slows down, the more so the smaller its kernels
-    are. The variable is what error messages of PyTorch advise for finding the failing call, and it is then forgotten.
+    CPU and GPU no longer overlap, nor do several streams: training slows down, most of all with small kernels. PyTorch's error
+    messages suggest the variable for finding a failing call, and it is then forgotten.
 
     When to leave it
     While a device-side assert or an illegal memory access is being traced.
@@ -63,14 +63,14 @@ def cuda_launch_blocking(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(EnvironmentVariable(name="TORCH_DISTRIBUTED_DEBUG", value=None), Advice(text="or set it to INFO, which only logs")),
 )
 def distributed_debug_detail(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Before each collective the ranks compare what they are about to do, through another process group.
+    """Before each collective, the ranks compare what they are about to do over another process group.
 
     Why it matters
     PyTorch's documentation says that it affects performance and is for debugging only; each collective is preceded by a barrier
     and a comparison over Gloo.
 
     When to leave it
-    While a hang or a mismatch of collectives is being traced.
+    You are tracing a hang or a mismatch of collectives.
 
     References
     https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug
@@ -90,14 +90,14 @@ def distributed_debug_detail(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def caching_allocator_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Each tensor is allocated and freed by the driver.
+    """Each tensor is allocated and freed directly by the driver.
 
     Why it matters
-    cudaMalloc takes long and cudaFree waits for the device: training slows down many times over. The variable counts whatever its
-    value is, 0 too: PyTorch only looks whether it is there.
+    cudaMalloc is slow and cudaFree waits for the device: training becomes many times slower. The variable takes effect whatever
+    its value, even 0: PyTorch only checks whether it is set.
 
     When to leave it
-    Under compute-sanitizer, which needs to see each allocation.
+    You are running under compute-sanitizer, which needs to see each allocation.
 
     References
     https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
@@ -119,13 +119,13 @@ def caching_allocator_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(EnvironmentVariable(name="CUDA_MODULE_LOADING", value=None),),
 )
 def cuda_module_loading_eager(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """CUDA_MODULE_LOADING=EAGER brings back what was the default before CUDA 12.2: all kernels of all libraries are loaded at once.
+    """CUDA_MODULE_LOADING=EAGER restores the default from before CUDA 12.2: all kernels of all libraries are loaded at once.
 
     Why it matters
-    Each process starts later and holds more memory on the GPU and on the host, of which it never uses most.
+    Each process starts more slowly and takes more memory on the GPU and the host, most of which it never uses.
 
     When to leave it
-    When kernels must not be loaded while others run (some uses of concurrent kernels that wait for each other).
+    Kernels must not be loaded while others run (some programs with concurrent kernels that wait for each other).
 
     References
     CUDA C++ Programming Guide, "Lazy Loading"

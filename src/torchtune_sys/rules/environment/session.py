@@ -28,15 +28,16 @@ _NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
     ),
 )
 def container_uid_without_passwd(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The process runs as a number that no name belongs to, and no variable names the user either.
+    """The process runs under a user id that has no name, and no environment variable names the user either.
 
     Why it matters
-    getpass.getuser() raises KeyError ("getpwuid(): uid not found"; OSError from Python 3.13 on). PyTorch's compiler asks it for the name
-    of its cache directory, so torch.compile, and whatever imports torch._inductor (torchvision, vLLM), fails; TORCHINDUCTOR_CACHE_DIR
-    helps in part only. It is usual with docker run --user 1234 and on OpenShift. torch 2.13 does without the name.
+    getpass.getuser() raises KeyError ("getpwuid(): uid not found"; OSError from Python 3.13 on). PyTorch's compiler asks it for
+    the name of its cache directory, so torch.compile and anything that imports torch._inductor (torchvision, vLLM) fail;
+    TORCHINDUCTOR_CACHE_DIR is only a partial remedy. This is common with docker run --user 1234 and on OpenShift. torch 2.13 does
+    not need the name.
 
     When to leave it
-    When the job sets USER or LOGNAME itself, where this command does not see it.
+    The job sets USER or LOGNAME itself, in a place this command does not see.
 
     References
     https://docs.python.org/3/library/getpass.html (the order LOGNAME, USER, LNAME, USERNAME, then the user database)
@@ -104,14 +105,14 @@ def session_under_sudo(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def ld_preload_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The loader ignores what it cannot find, with a message at the start of every process.
+    """The loader ignores a library that it cannot find, with a message at the start of every process.
 
     Why it matters
-    What was to be preloaded (jemalloc, tcmalloc, an OpenMP runtime, a plugin) is not in effect, and "cannot be preloaded: ignored"
-    fills the output of each worker. A library that exists on the host only is missing in the container.
+    The library (jemalloc, tcmalloc, an OpenMP runtime, a plugin) is not in effect, and "cannot be preloaded: ignored" fills the
+    output of each worker. In a container, a library that exists only on the host is missing.
 
     When to leave it
-    Never: either the library is wanted or the variable is not.
+    Never: either you need the library, or you do not need the variable.
 
     References
     ld.so(8), LD_PRELOAD
@@ -128,7 +129,7 @@ def ld_preload_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cuda-visible-devices-wrong",
-    title="CUDA_VISIBLE_DEVICES hides GPUs that it seems to offer, or all of them",
+    title="CUDA_VISIBLE_DEVICES hides GPUs that it appears to list, or all of them",
     severity=Severity.ERROR,
     cause="cuda-visible-devices-wrong",
     applies=nvidia_hardware,
@@ -138,14 +139,14 @@ def ld_preload_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def cuda_visible_devices_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An index that does not exist ends the list there; an empty value, or a device named twice, hides every GPU.
+    """A nonexistent index ends the list at that point; an empty value, or a device listed twice, hides every GPU.
 
     Why it matters
-    torch.cuda.is_available() is False, or fewer devices are seen than ranks are started ("invalid device ordinal"). Nothing says
-    that the variable is the reason.
+    torch.cuda.is_available() is False, or fewer devices are visible than ranks are started ("invalid device ordinal"). No message
+    names the variable as the reason.
 
     When to leave it
-    When GPUs are hidden from this session on purpose (a login node, a CPU-only step).
+    GPUs are hidden from this session on purpose (a login node, a CPU-only step).
 
     References
     CUDA C++ Programming Guide, "CUDA Environment Variables", CUDA_VISIBLE_DEVICES
@@ -171,13 +172,13 @@ def cuda_visible_devices_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="cuda-allocator-setting-invalid",
     title="PyTorch refuses the settings given for its memory allocator",
     severity=Severity.ERROR,
-    fix=(Advice(text="write name:value,name:value with the names of PyTorch's documentation, or unset the variable"),),
+    fix=(Advice(text="write name:value,name:value with the names given in PyTorch's documentation, or unset the variable"),),
 )
 def cuda_allocator_setting_invalid(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A name or a value in PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF, PYTORCH_HIP_ALLOC_CONF) that the allocator does not take.
+    """PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF, PYTORCH_HIP_ALLOC_CONF) has a name or value that the allocator rejects.
 
     Why it matters
-    The first allocation on a GPU raises RuntimeError ("Unrecognized CachingAllocator option"): the job ends after it has loaded
+    The first allocation on a GPU raises RuntimeError ("Unrecognized CachingAllocator option"): the job fails after it has loaded
     everything.
 
     When to leave it

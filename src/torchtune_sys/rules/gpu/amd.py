@@ -16,13 +16,13 @@ from torchtune_sys.model.values import NotApplicable, absent, need
     severity=Severity.ERROR,
     cause="gpu-ecc-uncorrectable",
     superseded_by=("amdgpu-uncorrectable-errors-logged",),
-    fix=(Advice(text="drain and reset the GPU, look at its bad pages (amd-smi bad-pages), and replace it if it comes back"),),
+    fix=(Advice(text="drain and reset the GPU, check its bad pages (amd-smi bad-pages), and replace it if errors recur"),),
 )
 def amdgpu_uncorrectable_errors_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A block of the GPU (umc is its memory, gfx its compute units) has had uncorrectable errors since the driver was loaded.
+    """A block of the GPU (umc: memory, gfx: compute units) has had uncorrectable errors since the driver was loaded.
 
     Why it matters
-        Data on the GPU were lost. The counters stay when the kernel's log has wrapped or may not be read.
+        Data on the GPU was lost. The counters remain when the kernel log has wrapped or cannot be read.
 
     When to leave it
         Once, if the page was retired and the count does not grow.

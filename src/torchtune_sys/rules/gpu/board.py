@@ -21,18 +21,18 @@ from torchtune_sys.rules.gpu.common import each, subject
     cause="gpu-ecc-uncorrectable",
     fix=(
         Advice(
-            text="drain the host, run NVIDIA's field diagnostics, and have the GPU replaced: it is the vendor's own threshold"
+            text="drain the host, run NVIDIA's field diagnostics, and have the GPU replaced: the threshold is the vendor's own"
         ),
     ),
 )
 def sram_threshold_exceeded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The GPU itself flags that uncorrectable SRAM errors in its life have passed NVIDIA's limit.
+    """The GPU itself reports that its lifetime count of uncorrectable SRAM errors has passed NVIDIA's limit.
 
     Why it matters
-        SRAM cannot be remapped as rows of the large memory can; each further error ends a job.
+        Unlike rows of the main GPU memory, SRAM cannot be remapped; each further error ends a job.
 
     When to leave it
-        Never for long.
+        Only for a short time.
 
     References
         nvml.h: nvmlEccSramErrorStatus_t, bThresholdExceeded
@@ -53,17 +53,17 @@ def sram_threshold_exceeded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="A GPU has retired nearly all the memory pages that it can",
     severity=Severity.WARNING,
     cause="gpu-ecc-uncorrectable",
-    params=(Param("limit", 63, "retired pages from which on the GPU is due for replacement"),),
+    params=(Param("limit", 63, "number of retired pages at which the GPU is due for replacement"),),
     fix=(Advice(text="have the GPU replaced; nvidia-smi -q -d PAGE_RETIREMENT lists the pages"),),
 )
 def pages_retired(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A GPU before Ampere has replaced as many faulty pages as NVIDIA's diagnostics allow.
+    """A pre-Ampere GPU has retired as many faulty pages as NVIDIA's diagnostics allow.
 
     Why it matters
-        There is room for 64 in the InfoROM; after that, faulty pages stay in use.
+        The InfoROM has room for 64; after that, faulty pages stay in use.
 
     When to leave it
-        Never for long.
+        Only for a short time.
 
     References
         https://docs.nvidia.com/deploy/dynamic-page-retirement/
@@ -93,19 +93,19 @@ def _retired(gpu: Gpu) -> Fact[int]:
     severity=Severity.WARNING,
     fix=(
         Advice(
-            text="reset the GPU or reboot once; if nvidia-smi still warns of it, have the GPU's vendor restore or replace it",
+            text="reset the GPU or reboot once; if nvidia-smi still warns about it, have the GPU's vendor restore or replace it",
             needs=Needs.REBOOT,
         ),
     ),
 )
 def inforom_corrupted(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The checksum over the GPU's store of settings and error counts is wrong.
+    """The checksum of the GPU's store of settings and error counts is wrong.
 
     Why it matters
-        ECC settings, retired pages and serial numbers lie there; the GPU may run with wrong ones and forgets its errors.
+        It holds ECC settings, retired pages and serial numbers; the GPU may run with wrong ones and lose its error history.
 
     When to leave it
-        The vendor has said so.
+        The vendor has told you to.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (nvmlDeviceValidateInforom)
@@ -123,18 +123,18 @@ def inforom_corrupted(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gpu-vbios-differs",
-    title="Equal GPUs have different VBIOS versions",
+    title="GPUs of the same model have different VBIOS versions",
     severity=Severity.ADVICE,
-    fix=(Advice(text="bring all GPUs of one model to one VBIOS with the vendor's firmware package"),),
+    fix=(Advice(text="bring all GPUs of one model to the same VBIOS version with the vendor's firmware package"),),
 )
 def vbios_differs(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """GPUs of the same model on this host do not have the same VBIOS; usually one of them was replaced.
+    """GPUs of the same model on this host have different VBIOS versions; usually one of them was replaced.
 
     Why it matters
-        Power and clock tables come with the VBIOS: one GPU may run at other clocks, and all wait for the slowest.
+        The VBIOS contains the power and clock tables: one GPU may run at different clocks, and all wait for the slowest.
 
     When to leave it
-        Cards of different makers that bear one name: each has a VBIOS of its own.
+        The cards have the same name but come from different makers, each with its own VBIOS.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (nvmlDeviceGetVbiosVersion)

@@ -19,22 +19,24 @@ _SLOWDOWN = 0x8 | 0x20 | 0x40 | 0x80
 
 @rule(
     id="gpu-thermal-throttle",
-    title="A GPU is throttled for heat or by a power brake",
+    title="A GPU is throttled by heat or a power brake",
     severity=Severity.WARNING,
     cause="gpu-thermal-throttle",
     fix=(
-        Advice(text="check fans, filters, air flow and inlet temperature; for a power brake the power supplies and their cables"),
+        Advice(
+            text="check fans, filters, air flow and inlet temperature; for a power brake, check the power supplies and their cables"
+        ),
         NvmlSetting(setting="power limit (nvidia-smi -pl)", value="lower, until the cooling is repaired"),
     ),
 )
 def gpu_thermal_throttle(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver names thermal or hardware slowdown as the reason for the present clocks.
+    """The driver reports thermal or hardware slowdown as the reason for the current clocks.
 
     Why it matters
-        Clocks are at least halved by a hardware slowdown, and in synchronous training all GPUs wait for the slowest.
+        A hardware slowdown at least halves the clocks, and in synchronous training all GPUs wait for the slowest.
 
     When to leave it
-        Never for long. A software power cap is normal at full load and is not meant here.
+        Only for a short time. A software power cap is normal at full load and is not reported here.
 
     References
         nvml.h: NVML_CLOCKS_EVENT_REASONS
@@ -68,13 +70,14 @@ def reasons(mask: int) -> list[str]:
     fix=(Advice(text="check fans, filters, air flow and inlet temperature"),),
 )
 def gpu_above_operating_temperature(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The GPU's temperature has reached the maximum operating temperature that the card itself names, or no degree is left to it.
+    """The GPU's temperature has reached the maximum operating temperature that the card itself reports.
 
     Why it matters
-        From there on the driver lowers the clocks, and some degrees above it the hardware halves them: in synchronous training all GPUs wait.
+        Above it the driver lowers the clocks, and a few degrees higher the hardware halves them: in synchronous training all GPUs
+        wait.
 
     When to leave it
-        Consumer cards that are built to run at their limit; compare the clocks under load.
+        Some consumer cards are built to run at their limit; compare the clocks under load.
 
     References
         nvml.h: NVML_TEMPERATURE_THRESHOLD_GPU_MAX, nvmlDeviceGetMarginTemperature; nvidia-smi(1): GPU Max Operating Temp, GPU T.Limit Temp
@@ -99,22 +102,21 @@ def gpu_above_operating_temperature(s: Snapshot, p: Params) -> Iterator[Evidence
 
 @rule(
     id="gpu-slowed-by-hardware-before",
-    title="A GPU was slowed down for heat or a power brake since the driver was loaded",
+    title="A GPU was slowed down by heat or a power brake since the driver was loaded",
     severity=Severity.ADVICE,
     superseded_by=("gpu-thermal-throttle",),
-    params=(Param("seconds", 60, "seconds since the driver was loaded that are too many"),),
-    fix=(Advice(text="watch it under load (nvidia-smi -q -d PERFORMANCE); check air flow, and the power supplies' cables"),),
+    params=(Param("seconds", 60, "total slowdown since the driver was loaded from which on it is reported, seconds"),),
+    fix=(Advice(text="watch it under load (nvidia-smi -q -d PERFORMANCE); check the air flow and the power supply cables"),),
 )
 def gpu_slowed_by_hardware_before(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The counters of hardware thermal slowdown and power brake show a minute or more. What the software does for heat or for the power
-    limit is not counted here: under load it is normal.
+    """The counters of hardware thermal slowdown and power brake show a minute or more; software slowdowns are not counted.
 
     Why it matters
-        A GPU that is idle now shows no reason to slow down, and did when it worked. These slowdowns halve the clocks at least, and the other
-        GPUs wait.
+        An idle GPU shows no slowdown even if it was slowed down under load. These slowdowns at least halve the clocks, and the
+        other GPUs wait.
 
     When to leave it
-        The cooling or power supply was mended since; the counters go back to 0 when the driver is loaded again.
+        The cooling or power supply has been fixed since; the counters are reset when the driver is reloaded.
 
     References
         nvml.h: NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, _HW_POWER_BRAKE_SLOWDOWN; nvidia-smi(1): Clocks Event Reasons Counters
@@ -136,13 +138,13 @@ def gpu_slowed_by_hardware_before(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(NvmlSetting(setting="application clocks (nvidia-smi -rac)", value="default"),),
 )
 def gpu_application_clock_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Somebody set an application clock (nvidia-smi -ac) that is lower than the card's default. What nvidia-smi -lgc locks cannot be read back.
+    """The application clock (nvidia-smi -ac) is below the card's default; clocks locked with nvidia-smi -lgc cannot be read.
 
     Why it matters
-        Every program runs at that clock at most, on this GPU; in synchronous training all GPUs run at the slowest one's pace.
+        No program on this GPU runs faster than that clock; in synchronous training all GPUs run at the pace of the slowest.
 
     When to leave it
-        The clock is meant: for cooling, for energy, or to have equal GPUs for a measurement.
+        The clock is intentional: for cooling, to save energy, or to have equal GPUs for a measurement.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (nvmlDeviceGetApplicationsClock, …DefaultApplicationsClock)
@@ -166,17 +168,17 @@ def gpu_application_clock_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="gpu-power-limit-lowered",
     title="A GPU's power limit is below its default",
     severity=Severity.ADVICE,
-    params=(Param("tolerance_pct", 1, "percent below the default that count as equal"),),
+    params=(Param("tolerance_pct", 1, "percentage below the default that still counts as equal"),),
     fix=(NvmlSetting(setting="power limit (nvidia-smi -pl)", value="default"),),
 )
 def gpu_power_limit_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Somebody, or the chassis out of band, enforces a lower limit than the card's default.
+    """The limit was lowered by hand, or by the chassis out of band.
 
     Why it matters
-        A GPU at its power limit lowers its clocks; at a tenth less power training loses a few percent.
+        A GPU at its power limit lowers its clocks; with a tenth less power, training loses a few percent.
 
     When to leave it
-        The limit is meant: for cooling, for a shared circuit, or for energy per step.
+        The limit is intentional: for cooling, a shared circuit, or energy per step.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (EnforcedPowerLimit, PowerManagementDefaultLimit)

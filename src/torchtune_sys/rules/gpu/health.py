@@ -18,7 +18,7 @@ from torchtune_sys.rules.gpu.common import each, subject
 
 @rule(
     id="gpu-fallen-off-bus",
-    title="A GPU does not answer any more",
+    title="A GPU no longer responds",
     severity=Severity.ERROR,
     cause="gpu-fallen-off-bus",
     fix=(
@@ -26,15 +26,15 @@ from torchtune_sys.rules.gpu.common import each, subject
             text="reboot (a GPU reset does not bring it back); then read dmesg for Xid 79 and PCIe AER errors before it",
             needs=Needs.REBOOT,
         ),
-        Advice(text="if it comes back: check power cables, seating, riser and cooling; have the card replaced"),
+        Advice(text="if it recurs: check power cables, seating, riser and cooling; have the card replaced"),
     ),
 )
 def gpu_fallen_off_bus(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """NVML reports a GPU as lost, or cannot get its handle.
 
     Why it matters
-        Every process that used it is dead or hangs, and collectives wait for the missing rank until their timeout. Tools that list
-        GPUs stop at it, too.
+        Every process that used it is dead or hung, and collectives wait for the missing rank until their timeout. Tools that list
+        GPUs fail at it, too.
 
     When to leave it
         Never.
@@ -71,7 +71,8 @@ def _refused(s: Snapshot) -> Evidence:
     cause="gpu-needs-reset",
     fix=(
         Advice(
-            text="end what uses it, then nvidia-smi --gpu-reset -i N (on NVSwitch hosts all GPUs together), or reboot; dmesg says which Xid came before",
+            text="stop everything that uses it, then nvidia-smi --gpu-reset -i N (on NVSwitch hosts all GPUs together), or "
+            "reboot; dmesg shows which Xid came before",
             needs=Needs.REBOOT,
         ),
     ),
@@ -80,7 +81,7 @@ def gpu_requires_reset(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """NVML or nvidia-smi answers "GPU requires reset".
 
     Why it matters
-        The GPU is on the bus and nothing can use it: each CUDA program that takes it fails.
+        The GPU is on the bus but nothing can use it: every CUDA program on it fails.
 
     When to leave it
         Never.
@@ -105,16 +106,16 @@ def gpu_requires_reset(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="gpu-missing-from-driver",
     title="The driver shows fewer GPUs than the PCI bus",
     severity=Severity.WARNING,
-    fix=(Advice(text="dmesg | grep -i -e nvrm -e xid tells why the driver left it out; reseat or replace the card"),),
+    fix=(Advice(text="dmesg | grep -i -e nvrm -e xid shows why the driver left it out; reseat or replace the card"),),
 )
 def gpu_missing_from_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A GPU on the PCI bus is not among those of NVML, although it is not handed to a virtual machine.
+    """NVML does not list a GPU that is on the PCI bus and is not passed to a virtual machine.
 
     Why it matters
-        A job that asks for all GPUs fails or runs on fewer; the GPU may have failed at its initialisation.
+        A job that asks for all GPUs fails or runs on fewer; the GPU may have failed to initialise.
 
     When to leave it
-        It was excluded on purpose (NVreg_ExcludedGpus), or the driver does not serve its generation.
+        It was excluded on purpose (NVreg_ExcludedGpus), or the driver does not support its generation.
 
     References
         README of the driver: NVreg_ExcludedGpus
@@ -149,20 +150,19 @@ def gpu_missing_from_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="gpu-ecc-uncorrectable",
     superseded_by=("xid-memory-error",),
     fix=(
-        Advice(text="drain the host and reset the GPU (nvidia-smi --gpu-reset -i N, or reboot): rows are remapped then"),
-        Advice(text="run dcgmi diag -r 3; have the card replaced if errors return or a remapping fails"),
+        Advice(text="drain the host and reset the GPU (nvidia-smi --gpu-reset -i N, or reboot): this remaps the rows"),
+        Advice(text="run dcgmi diag -r 3; have the card replaced if errors recur or a remapping fails"),
     ),
 )
 def gpu_ecc_uncorrectable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Uncorrectable ECC errors were counted since the driver was loaded. Where xid-memory-error reports the same GPU it says more: when
-    they were, whose memory it was, and what the driver asks for.
+    """Uncorrectable ECC errors were counted since the driver was loaded. xid-memory-error, where it reports the same GPU, says more.
 
     Why it matters
-        The process that met the error was killed ("uncorrectable ECC error encountered"), and until a reset the bad rows stay in
-        use, so that the next job may meet them again.
+        The process that hit the error was killed ("uncorrectable ECC error encountered"). The bad rows stay in use until a reset,
+        so the next job may hit them again.
 
     When to leave it
-        The errors were handled by a reset and the counter is from before it (it is cleared by a reset).
+        The errors were handled by a reset, and the counter predates it (a reset clears it).
 
     References
         https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
@@ -183,7 +183,11 @@ def gpu_ecc_uncorrectable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="A GPU could not remap a faulty memory row",
     severity=Severity.ERROR,
     cause="gpu-ecc-uncorrectable",
-    fix=(Advice(text="take the GPU out of service and have it replaced: the remapping failure flag is NVIDIA's criterion"),),
+    fix=(
+        Advice(
+            text="take the GPU out of service and have it replaced: the remapping failure flag is NVIDIA's criterion for replacement"
+        ),
+    ),
 )
 def gpu_row_remap_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The GPU could not remap a faulty memory row.
@@ -219,13 +223,13 @@ def gpu_row_remap_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def gpu_reset_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A memory row or page waits to be replaced, another part to be repaired, or the driver asks for a recovery action.
+    """A memory row or page is waiting to be replaced, another part to be repaired, or the driver requests a recovery action.
 
     Why it matters
-        Until the reset the faulty memory stays in use, or the GPU works with less than it has.
+        Until the reset, the faulty memory stays in use, or the GPU works with reduced resources.
 
     When to leave it
-        A job is running that must not be disturbed: reset afterwards.
+        A job that must not be disturbed is running: reset the GPU afterwards.
 
     References
         https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
@@ -266,13 +270,13 @@ def gpu_reset_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(NvmlSetting(setting="ECC mode (nvidia-smi -e 1)", value="enabled", needs=Needs.REBOOT),),
 )
 def gpu_ecc_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A GPU whose memory has error correction runs without it.
+    """The GPU's memory supports error correction, but it is switched off.
 
     Why it matters
-        A flipped bit then changes a weight or an activation and nobody notices; a run of weeks may diverge for no visible reason.
+        A flipped bit then changes a weight or an activation unnoticed; a run of several weeks may diverge for no visible reason.
 
     When to leave it
-        On GDDR cards ECC takes about 6 % of memory and some bandwidth; for short experiments that may be the better trade.
+        On GDDR cards ECC takes about 6 % of memory and some bandwidth; for short experiments it may be better to do without.
 
     References
         https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/

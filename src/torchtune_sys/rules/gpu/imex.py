@@ -22,7 +22,8 @@ from torchtune_sys.rules.nccl.common import several_hosts, values
     fix=(
         Service(unit="nvidia-imex", state="enabled", needs=Needs.NOTHING),
         Advice(
-            text="name all hosts of the NVLink domain in /etc/nvidia-imex/nodes_config.cfg, alike on each; see nvidia-imex-ctl -N"
+            text="list all hosts of the NVLink domain in /etc/nvidia-imex/nodes_config.cfg, identically on each host; check "
+            "with nvidia-imex-ctl -N"
         ),
         Advice(
             text="no channel: load the driver with NVreg_CreateImexChannel0=1, or create /dev/nvidia-caps-imex-channels/channel0; a "
@@ -31,14 +32,15 @@ from torchtune_sys.rules.nccl.common import several_hosts, values
     ),
 )
 def imex_not_ready(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The job spans hosts of one NVLink fabric (GH200 NVL32, GB200 or GB300 NVL72), and nvidia-imex does not run, or there is no channel.
+    """The job spans hosts of one NVLink fabric (GH200 NVL32, GB200 or GB300 NVL72), but nvidia-imex is not running or has no channel.
 
     Why it matters
-        CUDA refuses to export and import memory between the hosts then: NCCL leaves NVLink and goes over the network at a fraction of the
-        bandwidth, or fails at its start.
+        CUDA then refuses to export and import memory between the hosts: NCCL uses the network instead of NVLink, at a fraction of
+        the bandwidth, or fails at startup.
 
     When to leave it
-        A prolog of the scheduler or a ComputeDomain of Kubernetes starts the service with the job; or its hosts are in different racks.
+        A scheduler prolog or a Kubernetes ComputeDomain starts the service with the job, or the job's hosts are in different
+        racks.
 
     References
         https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/deployment.html

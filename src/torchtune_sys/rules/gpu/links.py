@@ -138,15 +138,15 @@ def _of_a_switched_board(gpu: Gpu) -> bool:
     severity=Severity.ERROR,
     fix=(
         Advice(text="read the fabric manager's log (journalctl -u nvidia-fabricmanager); reset all GPUs together, or reboot"),
-        Advice(text="if it comes back: have the GPU, its NVLinks and the NVSwitches checked"),
+        Advice(text="if it recurs: have the GPU, its NVLinks and the NVSwitches checked"),
     ),
     cause="fabric-manager-not-running",
 )
 def fabric_registration_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The registration with the fabric has ended, and in an error; the state alone reads "completed" then, too.
+    """Registration with the fabric ended in an error (the state alone still reads "completed").
 
     Why it matters
-        The GPU has no way to the others over NVSwitch; CUDA refuses it, or NCCL goes over PCIe.
+        The GPU cannot reach the others over NVSwitch; CUDA refuses to use it, or NCCL falls back to PCIe.
 
     When to leave it
         Never on a host that trains on several GPUs.
@@ -176,13 +176,13 @@ def fabric_registration_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def fabric_unhealthy(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The health mask of the fabric names degraded bandwidth, routes that are unhealthy or being recovered, or a wrong configuration.
+    """The fabric health mask reports degraded bandwidth, routes that are unhealthy or being recovered, or a wrong configuration.
 
     Why it matters
-        All-reduce over NVLink runs slower than it could, or is interrupted while routes are repaired.
+        All-reduce over NVLink is slower than it should be, or is interrupted while routes are repaired.
 
     When to leave it
-        A route is being recovered just now: look again in a minute.
+        A route is being recovered right now: check again in a minute.
 
     References
         nvml.h: NVML_GPU_FABRIC_HEALTH_MASK
@@ -236,13 +236,17 @@ def _counted(errors: LinkErrors) -> str:
     id="gpu-peer-access-broken",
     title="Two GPUs of one NVSwitch board cannot reach each other's memory",
     severity=Severity.WARNING,
-    fix=(Advice(text="nvidia-smi topo -p2p n shows the pairs; reset all GPUs together, or reboot; then have the board checked"),),
+    fix=(
+        Advice(
+            text="nvidia-smi topo -p2p n shows the pairs; reset all GPUs together or reboot; if that does not help, have the board checked"
+        ),
+    ),
 )
 def peer_access_broken(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """NVML refuses peer access over NVLink for a pair of GPUs whose links and fabric are well.
+    """NVML reports no peer access over NVLink for a pair of GPUs whose links and fabric are healthy.
 
     Why it matters
-        NCCL goes over PCIe or host memory between the two, and every collective is as slow as that.
+        NCCL uses PCIe or host memory between the two, and every collective is as slow as that path.
 
     When to leave it
         The GPUs are given to different tenants on purpose.
@@ -298,22 +302,21 @@ _WITHOUT_PEERS = pattern(r"GeForce RTX [45]0\d\d")
     severity=Severity.ADVICE,
     cause="geforce-p2p-broken",
     fix=(
-        Advice(text="prove it before training: torchtune-sys smoke trains over all GPUs and compares results"),
+        Advice(text="verify it before training: torchtune-sys smoke trains on all GPUs and compares the results"),
         Advice(text="keep the IOMMU off or in pass-through, and no display on these boards"),
-        Advice(text="or go back to NVIDIA's own kernel module, which goes through the host's memory"),
+        Advice(text="or go back to NVIDIA's own kernel module, with which copies go through host memory"),
     ),
 )
 def geforce_peer_access_patched(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Two boards of the RTX 40 or 50 series say that they reach each other's memory: the kernel module was changed to allow that, or it is one
-    of early 2023 that says so wrongly.
+    """Two RTX 40 or 50 boards report peer access: the kernel module was patched, or it is a release of early 2023 that misreports it.
 
     Why it matters
-        NVIDIA switches peer access off on these boards. With the changed modules copies work, but on some RTX 50 hosts what a kernel writes to
-        the other board's memory is lost without an error: all-reduce kernels wait for ever. With a translating IOMMU copied tensors were zero,
-        and with a display on one board results were wrong.
+        NVIDIA disables peer access on these boards. With patched modules copies work, but on some RTX 50 hosts a kernel's writes
+        to the other board's memory are lost without an error, and all-reduce kernels wait forever. With a translating IOMMU,
+        copied tensors contained zeros; with a display on one board, results were wrong.
 
     When to leave it
-        The smoke test passes, and was repeated after each change of the driver.
+        The smoke test passes, and is repeated after each driver change.
 
     References
         https://github.com/tinygrad/open-gpu-kernel-modules/issues/44 (RTX 5090: stores of kernels are lost, vLLM waits for ever)

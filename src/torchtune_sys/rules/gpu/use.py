@@ -25,10 +25,11 @@ from torchtune_sys.rules.gpu.common import each, subject
     ),
 )
 def gpu_confidential_not_ready(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Confidential computing is on, and the GPUs' ready state says that they accept no client's requests.
+    """Confidential computing is on, and the GPUs' ready state says that they do not accept client requests.
 
     Why it matters
-        nvidia-smi shows the GPUs as ever, and every CUDA program fails until the state is set; it is not ready after each boot.
+        nvidia-smi shows the GPUs as usual, but every CUDA program fails until the state is set to ready, which is needed after
+        each boot.
 
     When to leave it
         The attestation is about to run.
@@ -57,13 +58,13 @@ def gpu_confidential_not_ready(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(NvmlSetting(setting="compute mode (nvidia-smi -c 0)", value="DEFAULT"),),
 )
 def exclusive_compute_mode(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Only one process may use the GPU; every other one gets "CUDA-capable device(s) is/are busy or unavailable".
+    """Only one process may use the GPU; all others get "CUDA-capable device(s) is/are busy or unavailable".
 
     Why it matters
-        Two ranks on one GPU, a forgotten notebook, an evaluation beside the training, or a profiler fail at once.
+        Two ranks on one GPU, a forgotten notebook, an evaluation that runs during training, or a profiler then fail at once.
 
     When to leave it
-        A scheduler or MPS wants it so, and each rank has a GPU of its own. In a batch system's job it is not reported.
+        A scheduler or MPS requires it, and each rank has its own GPU. Not reported inside a batch job.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlComputeMode_t)
@@ -92,7 +93,7 @@ def compute_mode_prohibited(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Ranks that are given this GPU fail at their first CUDA call.
 
     When to leave it
-        It is the display GPU, and is kept out of training on purpose.
+        It is the display GPU and is deliberately excluded from training.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlComputeMode_t)
@@ -142,15 +143,19 @@ def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="gpu-memory-in-use",
     title="GPU memory is already used by another process",
     severity=Severity.WARNING,
-    params=(Param("threshold_mib", 2048, "MiB used by others from which on it counts"),),
-    fix=(Advice(text="see whose it is: nvidia-smi, or sudo fuser -v /dev/nvidia*; end left-over ranks before a new job starts"),),
+    params=(Param("threshold_mib", 2048, "memory used by others from which on it is reported, MiB"),),
+    fix=(
+        Advice(
+            text="find out whose it is: nvidia-smi, or sudo fuser -v /dev/nvidia*; kill leftover ranks before a new job starts"
+        ),
+    ),
 )
 def gpu_memory_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A process of another user, or one that cannot be seen, holds much of a GPU's memory.
+    """A process of another user, or one that cannot be seen, uses a lot of a GPU's memory.
 
     Why it matters
-        A batch size that fits an empty GPU then runs out of memory, and the other process takes compute time. Ranks that outlived
-        a crashed job are a common reason.
+        A batch size that fits an empty GPU then runs out of memory, and the other process takes compute time. Ranks left over
+        from a crashed job are a common reason.
 
     When to leave it
         The GPU is shared on purpose. Memory of the session's own user is not counted.
@@ -225,17 +230,17 @@ def _owners(gpu: Gpu, user: str) -> str:
     id="gpu-models-mixed",
     title="The host has GPUs of different models",
     severity=Severity.ADVICE,
-    fix=(Advice(text="choose equal GPUs with CUDA_VISIBLE_DEVICES (and CUDA_DEVICE_ORDER=PCI_BUS_ID) for one job"),),
+    fix=(Advice(text="choose identical GPUs for each job with CUDA_VISIBLE_DEVICES (and CUDA_DEVICE_ORDER=PCI_BUS_ID)"),),
 )
 def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Not all GPUs of this host are the same model.
+    """The GPUs of this host are not all the same model.
 
     Why it matters
-        In synchronous data-parallel training every step lasts as long as on the slowest GPU, and the batch has to fit the smallest
-        memory. CUDA orders devices by speed unless told otherwise, so that numbers differ from those of nvidia-smi.
+        In synchronous data-parallel training every step takes as long as on the slowest GPU, and the batch has to fit the
+        smallest memory. CUDA orders devices by speed unless told otherwise, so device numbers differ from those in nvidia-smi.
 
     When to leave it
-        The small one drives the display, or each job runs on one GPU.
+        The smaller GPU drives the display, or each job runs on one GPU.
 
     References
         https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables (CUDA_DEVICE_ORDER)

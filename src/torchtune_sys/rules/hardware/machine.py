@@ -10,7 +10,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules.gates import gpu_host, not_in_container
 
-_TIME_FIX = (Service(unit="systemd-timesyncd", state="enabled"), Advice(text="or chrony, which clusters ordinarily use"))
+_TIME_FIX = (Service(unit="systemd-timesyncd", state="enabled"), Advice(text="or use chrony, as most clusters do"))
 
 
 @rule(
@@ -21,14 +21,15 @@ _TIME_FIX = (Service(unit="systemd-timesyncd", state="enabled"), Advice(text="or
     applies=not_in_container,
 )
 def clock_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """No time daemon runs under systemd, or the one that runs has not reached a server. Of chrony that is asked with --live only.
+    """No time daemon runs under systemd, or the running one has not reached a server (for chrony, checked only with --live).
 
     Why it matters
-        The time of logs and files cannot be trusted; Kerberos tickets and signed requests to an object store are refused beyond
-        some minutes.
+        Timestamps of logs and files cannot be trusted. Once the clock is off by a few minutes, Kerberos tickets and signed
+        requests to object stores are refused.
 
     When to leave it
-        The hypervisor or a PTP service that is not a unit of this host synchronises the clock; or the host is alone, and offline.
+        The hypervisor, or a PTP service that is not a unit of this host, synchronises the clock; or the host is standalone and
+        offline.
 
     References
         systemd-timesyncd.service(8), /run/systemd/timesync/synchronized
@@ -48,11 +49,11 @@ def clock_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=not_in_container,
 )
 def clock_of_node_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """As clock-not-synchronised, on one of several hosts of a job (--nodes).
+    """Same as clock-not-synchronised, for a host that takes part in a multi-node job (--nodes).
 
     Why it matters
-        Hosts drift apart by seconds in a week: their logs cannot be laid side by side when a collective hangs, traces of several
-        ranks do not line up, and Slurm's credentials expire too early or are not valid yet.
+        Hosts drift apart by seconds per week. When a collective hangs, their logs cannot be compared; traces of several ranks do
+        not line up; and Slurm's credentials expire too early or are not valid yet.
 
     When to leave it
         The hypervisor or a PTP service that is not a unit of this host synchronises the clock.
@@ -91,24 +92,25 @@ def _clock(s: Snapshot) -> Evidence:
     severity=Severity.ADVICE,
     fix=(
         Advice(
-            text="see why the TSC was given up: dmesg | grep -i tsc (firmware, or CPUs that are out of step); upgrade the firmware"
+            text="find out why the kernel rejected the TSC: dmesg | grep -i tsc (firmware, or unsynchronised CPUs); upgrade the "
+            "firmware"
         ),
         Advice(
-            text="only where the vendor says that the counters of all sockets run together: boot with tsc=reliable; elsewhere time "
-            "would then go backwards"
+            text="boot with tsc=reliable, but only where the vendor states that the TSCs of all sockets are synchronised; "
+            "otherwise time may go backwards"
         ),
     ),
     applies=not_in_container,
 )
 def clocksource_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """hpet, acpi_pm and the like are read through a device, by a system call each time.
+    """Reading hpet, acpi_pm and similar clocks takes a system call and an access to a device each time.
 
     Why it matters
-        A program asks for the time millions of times: every log line, profiler event and polling loop then costs a microsecond or
-        more instead of some tens of nanoseconds.
+        Programs read the clock millions of times: each log line, profiler event and polling loop then costs a microsecond or more
+        instead of tens of nanoseconds.
 
     When to leave it
-        The kernel gave the TSC up for a good reason, and nothing on this host asks for the time in a loop.
+        The kernel rejected the TSC for a good reason, and nothing on this host reads the clock in a loop.
 
     References
         https://docs.kernel.org/virt/kvm/x86/timekeeping.html
@@ -129,20 +131,20 @@ def clocksource_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cpu-throttled-for-heat",
-    title="The CPUs have been throttled for heat since boot",
+    title="The CPUs have been throttled because of heat since boot",
     severity=Severity.ADVICE,
     explained_by=("cpu-thermal-throttle-logged",),
     params=(Param("per_day", 100, "times per day since boot that are worth a look: a convention, nobody publishes one"),),
     fix=(Advice(text="look at fans, air flow and inlet temperature (ipmitool sensor); the GPUs share them"),),
 )
 def cpu_throttled_for_heat(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The package's thermal throttle counter says how often its heat reached the limit.
+    """The package's thermal throttle counter shows how often it has reached its temperature limit.
 
     Why it matters
-        A processor that throttles feeds its GPUs more slowly, and one host of a job at a lower clock sets the pace of all.
+        A throttled processor feeds its GPUs more slowly, and one host at a lower clock slows down the whole job.
 
     When to leave it
-        The count grew in a single event long ago: it runs since boot.
+        The count comes from a single event long ago: it accumulates since boot.
 
     References
         Linux Documentation/ABI/testing/sysfs-devices-system-cpu (thermal_throttle)
@@ -206,18 +208,18 @@ def temperature_near_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="host-small-for-gpu-training",
     title="The host is small for training on a GPU",
     severity=Severity.ADVICE,
-    params=(Param("cores", 8, "processor cores"), Param("gib", 60, "GiB of memory, what 64 GB leave to Linux")),
-    fix=(Advice(text="rent a larger machine, or keep decoding and caching off this host"),),
+    params=(Param("cores", 8, "processor cores"), Param("gib", 60, "GiB of memory (what Linux shows of 64 GB)")),
+    fix=(Advice(text="rent a larger machine, or move decoding and caching off this host"),),
     applies=gpu_host,
 )
 def host_small_for_gpu_training(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Fewer than 8 cores, or less than 64 GB: common advice for a host with one training GPU.
+    """The host has fewer than 8 cores or less than 64 GB, the usual recommendation for one training GPU.
 
     Why it matters
-        Loader workers, pinned buffers, the page cache of the data set and checkpoints on their way out all live on the host.
+        DataLoader workers, pinned buffers, the data set's page cache and checkpoints being written all need host memory and CPUs.
 
     When to leave it
-        The data is small or ready-made, and the GPU is measured to be busy.
+        The data is small or preprocessed, and measurements show that the GPU is busy.
 
     References
         https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (workers, pinned memory)

@@ -70,21 +70,21 @@ def _since_reset(s: Snapshot, p: Params, kind: str, what: str, wanted: str) -> I
     superseded_by=("amdgpu-reset-failed-logged",),
     fix=(
         Advice(
-            text="look whether it stays with the GPU or with the program; update the driver (amdgpu-dkms) and its firmware, or ROCm"
+            text="find out whether it follows the GPU or the program; update the driver (amdgpu-dkms) and its firmware, or ROCm"
         ),
     ),
     params=(DAYS,),
     applies=amd_log,
 )
 def amdgpu_reset_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The amdgpu driver logged a ring or queue that timed out, or that it resets the GPU.
+    """The amdgpu driver logged a ring or queue timeout, or a reset of the GPU.
 
     Why it matters
-    What was in the GPU's memory is lost, and every process that used it ends with a HIP error, also those that did nothing wrong. On GPUs
-    linked by XGMI all of the hive are reset together.
+    The contents of the GPU's memory are lost, and every process that was using it fails with a HIP error, including those that
+    did nothing wrong. GPUs linked by XGMI (a hive) are all reset together.
 
     When to leave it
-    A program for the screen caused it once, on a workstation's display.
+    A desktop program caused it once, on a workstation's display GPU.
 
     References
     Linux drivers/gpu/drm/amd/amdgpu/amdgpu_job.c (amdgpu_job_timedout), amdgpu_device.c (amdgpu_device_gpu_recover),
@@ -97,19 +97,19 @@ def amdgpu_reset_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="amdgpu-reset-failed-logged",
     title="An AMD GPU could not be reset",
     severity=Severity.ERROR,
-    fix=(Advice(text="restart the machine (power cycle it, if it comes back without the GPU)"),),
+    fix=(Advice(text="restart the machine (power-cycle it if the GPU is still missing afterwards)"),),
     params=(DAYS,),
     applies=amd_log,
     cause="gpu-needs-reset",
 )
 def amdgpu_reset_failed_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The amdgpu driver logged that a reset of the GPU failed, and neither a later reset nor a boot mended it.
+    """The amdgpu driver logged that a reset of the GPU failed, and no later reset or boot has fixed it.
 
     Why it matters
-    The GPU is of no use until the machine is restarted; programs that touch it hang.
+    The GPU cannot be used until the machine is restarted; programs that touch it hang.
 
     When to leave it
-    The machine was restarted since.
+    The machine has been restarted since.
 
     References
     Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover)
@@ -122,16 +122,15 @@ def amdgpu_reset_failed_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The kernel log reports uncorrectable errors of an AMD GPU",
     severity=Severity.ERROR,
     cause="gpu-ecc-uncorrectable",
-    fix=(Advice(text="drain and reset the GPU, look at its bad pages (amd-smi bad-pages), and replace it if it comes back"),),
+    fix=(Advice(text="drain and reset the GPU, check its bad pages (amd-smi bad-pages), and replace it if errors recur"),),
     params=(DAYS,),
     applies=amd_log,
 )
 def amdgpu_uncorrectable_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The amdgpu driver logged uncorrectable hardware errors of a block (umc is the memory), data known to be bad that a program read, more
-    bad pages than it takes, or an error that stopped the whole GPU, and the GPU was not reset since.
+    """The amdgpu driver logged an uncorrectable error, too many bad pages or a fatal error, with no reset of the GPU since.
 
     Why it matters
-    Data on the GPU were lost: the process that consumed them is killed and the GPU is reset.
+    Data on the GPU was lost: the process that read it is killed, and the GPU is reset.
 
     When to leave it
     Once, if the page was retired and the count does not grow. Cards without RAS that "count" 1,048,560 errors are left out.
@@ -148,20 +147,21 @@ def amdgpu_uncorrectable_errors_logged(s: Snapshot, p: Params) -> Iterator[Evide
     severity=Severity.ERROR,
     fix=(
         Advice(
-            text="see the lines above it (dmesg | grep amdgpu): firmware that is missing (linux-firmware, amdgpu-dkms-firmware), or no room for its BAR"
+            text="read the lines before it (dmesg | grep amdgpu): missing firmware (linux-firmware, amdgpu-dkms-firmware), or "
+            "no room for the GPU's BAR"
         ),
     ),
     params=(DAYS,),
     applies=amd_log,
 )
 def amdgpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says "Fatal error during GPU init" of an AMD GPU, since the machine was booted.
+    """The log holds "Fatal error during GPU init" for an AMD GPU since the machine was booted.
 
     Why it matters
     The GPU is on the PCI bus and ROCm does not see it.
 
     When to leave it
-    The GPU is an integrated one that is not meant for computing.
+    It is an integrated GPU that is not used for computing.
 
     References
     Linux drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c (amdgpu_driver_load_kms)

@@ -10,7 +10,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need
 from torchtune_sys.rules.gates import nvidia_hardware
 
-DAYS = Param("days", 7, "how far back in the log a message counts, days")
+DAYS = Param("days", 7, "older messages in the log are ignored, days")
 _DAY_S = 86_400.0
 _START_S = 60.0
 _CALENDAR_S = 60_000_000.0

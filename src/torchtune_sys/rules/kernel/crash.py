@@ -13,23 +13,23 @@ from torchtune_sys.rules.kernel.common import DAYS, nothing, recent, shorter, wh
 
 @rule(
     id="kernel-crash-logged",
-    title="The kernel crashed, or went on after a fault of its own (Oops)",
+    title="The kernel crashed, or continued after an internal fault (Oops)",
     severity=Severity.ERROR,
     fix=(
         Advice(text="restart the machine; update the kernel, or the driver of the module that the log names"),
-        Advice(text="it comes back in different places: test memory and processor, and take the machine out of service"),
+        Advice(text="if it recurs in different places: take the machine out of service, and test memory and processor"),
     ),
     params=(DAYS,),
 )
 def kernel_crash_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds a kernel panic, an Oops, a BUG at a line of the kernel's source, or a page of memory in a bad state.
+    """The log holds a kernel panic, an Oops, a "kernel BUG at", or a "Bad page state".
 
     Why it matters
-    After a panic the machine stops or restarts, and the job is gone. After an Oops it goes on with one task killed in the kernel: locks that
-    the task held stay taken, and what needs them (a GPU, a mount) hangs until the machine is restarted.
+    After a panic the machine stops or restarts, and the job is gone. After an Oops it continues with one task killed inside the
+    kernel: locks that the task held stay locked, and whatever needs them (a GPU, a mount) hangs until the machine is restarted.
 
     When to leave it
-    The machine was restarted since, and the cause is mended.
+    The machine has been restarted since, and the cause is fixed.
 
     References
     Linux Documentation/admin-guide/bug-hunting.rst; kernel/panic.c; arch/x86/kernel/dumpstack.c; arch/arm64/kernel/traps.c
@@ -66,12 +66,12 @@ def kernel_tainted_by_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """/proc/sys/kernel/tainted has a flag that only a fault sets: D (Oops), B (bad page) or M (machine check exception).
 
     Why it matters
-    The flag stays when the log has wrapped or may not be read. A kernel that went on after an Oops holds locks that nobody will release: calls
-    into the driver or file system that was at work may hang.
+    The flag remains when the log has wrapped or cannot be read. A kernel that continued after an Oops holds locks that nobody
+    will release: calls into the affected driver or file system may hang.
 
     When to leave it
-    The fault is known and did not touch GPU, network or storage. Flags for modules that are proprietary, unsigned or from outside the kernel's
-    tree (P, E, O), and for warnings (W), are no faults and are not reported.
+    The fault is known and did not touch GPU, network or storage. Flags for proprietary, unsigned or out-of-tree modules (P, E, O)
+    and for warnings (W) are not faults and are not reported.
 
     References
     Linux Documentation/admin-guide/tainted-kernels.rst
@@ -94,25 +94,27 @@ def kernel_tainted_by_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The kernel of this machine crashed recently",
     severity=Severity.WARNING,
     fix=(
-        Advice(text="read the end of the dump (dmesg.txt, dmesg-efi-*): the module or device that it names; then move it away"),
+        Advice(
+            text="read the end of the dump (dmesg.txt, dmesg-efi-*) for the module or device it names, then move the dump elsewhere"
+        ),
     ),
     params=(
         Param(
             "age_days",
             30,
-            "how long ago a crash counts, days; a dump without a date counts while it lies in the firmware's store",
+            "older crashes are ignored, days; a dump without a date counts as long as it is in the firmware's store",
         ),
     ),
 )
 def kernel_crash_dump_found(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A kernel log that was saved at a crash lies in pstore, or a dump in /var/crash, and is no older than 30 days.
+    """pstore holds a kernel log saved at a crash, or /var/crash holds a dump, no older than 30 days.
 
     Why it matters
-    The log of the boot at hand knows nothing of why the machine restarted. A node that crashed under load will crash again, and takes the whole
-    job with it.
+    The log of the current boot does not show why the machine restarted. A node that crashed under load is likely to crash again
+    and take the whole job with it.
 
     When to leave it
-    The cause is known and mended, or somebody crashed the kernel on purpose (sysrq c) to try the dump.
+    The cause is known and fixed, or somebody crashed the kernel on purpose (sysrq c) to test the dump.
 
     References
     Linux Documentation/ABI/testing/pstore; systemd-pstore.service(8); Documentation/admin-guide/kdump/kdump.rst

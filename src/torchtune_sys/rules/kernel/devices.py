@@ -12,7 +12,7 @@ from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.kernel.common import DAYS, grouped, logged, nothing, recent, shorter, total, when
 from torchtune_sys.rules.kernel.common import events as log_events
 
-_DAY = Param("days", 1, "how far back in the log a message counts, days")
+_DAY = Param("days", 1, "older messages in the log are ignored, days")
 
 
 def _place(s: Snapshot, address: str) -> str:
@@ -321,20 +321,23 @@ def nvme_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.ERROR,
     fix=(
         Advice(
-            text="save the data, look at the disk (smartctl -a, nvme smart-log), and check the file system offline (fsck, xfs_repair)"
+            text="back up the data, check the disk (smartctl -a, nvme smart-log), and check the file system offline (fsck, "
+            "xfs_repair)"
         ),
     ),
     params=(DAYS,),
     cause="storage-io-error",
 )
 def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds I/O or medium errors of a disk, errors or corruption of a file system, or one that was made read-only for them.
+    """The log holds I/O or medium errors of a disk, or errors or corruption of a file system, which may have become read-only.
 
     Why it matters
-    Training data or checkpoints cannot be read or written, or are damaged; a file system that was made read-only fails every checkpoint.
+    Training data or checkpoints cannot be read or written, or are damaged; on a file system that became read-only every
+    checkpoint fails.
 
     When to leave it
-    A removable disk that was pulled out. Errors of images (loop devices, what is mapped on them alone) and of mapped devices that are gone do not count.
+    A removable disk was unplugged. Errors of disk images (loop devices and what is mapped only onto them) and of mapped devices
+    that no longer exist do not count.
 
     References
     Linux block/blk-core.c, fs/buffer.c, fs/ext4/super.c, fs/xfs, fs/btrfs

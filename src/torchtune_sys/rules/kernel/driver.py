@@ -55,8 +55,8 @@ def gpu_bar_not_assigned(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The driver found an I/O region of the GPU that firmware and kernel left without an address (BAR1 is 0M @ 0x0).
 
     Why it matters
-    Accelerators want tens of gigabytes of address space; where the firmware keeps to 32 bits nothing is left for them, and the driver
-    refuses the card.
+    Accelerators need tens of gigabytes of address space. If the firmware stays within 32 bits there is none left for them, and
+    the driver rejects the card.
 
     When to leave it
     Never.
@@ -82,13 +82,13 @@ def gpu_bar_not_assigned(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=nvidia_log,
 )
 def driver_ignores_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says that a GPU belongs to a legacy branch, is not supported by this release, or requires the open kernel modules.
+    """The log says that a GPU needs a legacy branch, is not supported by this release, or requires the open kernel modules.
 
     Why it matters
-    The module loads, finds no GPU to serve and goes away: nvidia-smi cannot communicate with the driver.
+    The module loads, finds no GPU that it supports, and unloads: nvidia-smi cannot communicate with the driver.
 
     When to leave it
-    The machine has another GPU that is used, and this one drives a screen or nothing.
+    The machine trains on another GPU, and this one drives a display or nothing.
 
     References
     NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv.c, src/nvidia/arch/nvalloc/unix/src/osinit.c
@@ -99,10 +99,10 @@ def driver_ignores_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gpu-needs-proprietary-module",
-    title="The open kernel module says that it cannot serve this GPU",
+    title="The open kernel module says that it does not support this GPU",
     severity=Severity.ERROR,
     cause="open-module-on-pre-turing-gpu",
-    fix=(Advice(text="install the proprietary flavour of the kernel module (package names without -open)"),),
+    fix=(Advice(text="install the proprietary kernel module (package names without -open)"),),
     params=(DAYS,),
     applies=nvidia_log,
 )
@@ -110,10 +110,10 @@ def gpu_needs_proprietary_module(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The log says that a GPU "is not supported by open nvidia.ko": it has no GPU System Processor.
 
     Why it matters
-    The open module serves Turing and later. An older GPU stays without a driver until the proprietary module is installed.
+    The open module supports Turing and later. An older GPU has no driver until the proprietary module is installed.
 
     When to leave it
-    The machine has a newer GPU that is used.
+    The machine has a newer GPU for training.
 
     References
     NVIDIA/open-gpu-kernel-modules README.md, src/nvidia/arch/nvalloc/unix/src/osinit.c
@@ -175,14 +175,15 @@ def other_driver_holds_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="gsp-firmware-missing",
     fix=(
         Advice(
-            text="install the firmware package of the driver's very version (nvidia-firmware-…, nvidia-kernel-common) and load the module again"
+            text="install the firmware package of exactly the driver's version (nvidia-firmware-…, nvidia-kernel-common) and "
+            "reload the module"
         ),
     ),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def gsp_firmware_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel looked for nvidia/VERSION/gsp_….bin and got error -2 (no such file), and the driver does not serve the GPU.
+    """The kernel could not load nvidia/VERSION/gsp_….bin (error -2, no such file), and the driver does not run the GPU.
 
     Why it matters
     Without the firmware the open module cannot start the GPU at all.
@@ -203,15 +204,16 @@ def gsp_firmware_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.ERROR,
     cause="nvml-driver-library-mismatch",
     explained_by=("nvml-driver-library-mismatch",),
-    fix=(Advice(text="load the installed module (restart the machine, or rmmod and modprobe nvidia with nothing using it)"),),
+    fix=(Advice(text="load the installed module (restart the machine, or rmmod and modprobe nvidia while nothing uses it)"),),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def driver_mismatch_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel module refused a client of another version ("API mismatch"), and was not loaded again since.
+    """The kernel module refused a client of another version ("API mismatch") and has not been reloaded since.
 
     Why it matters
-    The driver's libraries were replaced under a loaded module: no new process can use the GPU until both are of one version.
+    The driver's libraries were replaced while the module was loaded: no new process can use the GPU until both have the same
+    version.
 
     When to leave it
     One program brings its own, wrong driver libraries (an image with the driver inside), and the others work.
@@ -335,7 +337,7 @@ def module_of_another_kernel_refused(s: Snapshot, p: Params) -> Iterator[Evidenc
     title="The IOMMU refused a GPU's memory access",
     severity=Severity.WARNING,
     cause="iommu-not-passthrough",
-    fix=(Advice(text="boot with iommu=pt (intel_iommu=on / amd_iommu=on stay), or turn the IOMMU off in the firmware"),),
+    fix=(Advice(text="boot with iommu=pt (keep intel_iommu=on / amd_iommu=on), or turn the IOMMU off in the firmware"),),
     params=(DAYS,),
     applies=nvidia_log,
 )
@@ -343,11 +345,11 @@ def iommu_fault_of_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The log holds IO_PAGE_FAULT (AMD) or DMAR faults (Intel) whose requester is an NVIDIA GPU.
 
     Why it matters
-    A GPU wrote to an address that the IOMMU does not translate, typically another GPU's memory (P2P): the data do not arrive, and
+    A GPU accessed an address that the IOMMU does not map, typically another GPU's memory (P2P): the data does not arrive, and
     NCCL hangs or results are wrong.
 
     When to leave it
-    The GPU is handed to a virtual machine, whose guest made the access.
+    The GPU is passed to a virtual machine, and the guest made the access.
 
     References
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (PCI Access Control Services)

@@ -72,7 +72,7 @@ def pids_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.WARNING,
     fix=(
         Advice(text="raise net.netfilter.nf_conntrack_max (and nf_conntrack_buckets to a quarter of it)"),
-        Advice(text="do not track the training network at all: a notrack rule of nftables for its interfaces"),
+        Advice(text="exempt the training network from connection tracking: an nftables notrack rule for its interfaces"),
     ),
     params=(DAYS,),
 )
@@ -80,11 +80,10 @@ def conntrack_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The log says "nf_conntrack: table full, dropping packet".
 
     Why it matters
-    New connections are dropped without an answer: rendezvous, NCCL's bootstrap and reads of data time out, at any moment and on this host
-    alone.
+    New connections are dropped silently: rendezvous, NCCL bootstrap and data reads time out, unpredictably and on this host only.
 
     When to leave it
-    It was an attack or a test from outside.
+    It was caused by an attack or an external test.
 
     References
     Linux net/netfilter/nf_conntrack_core.c; Documentation/networking/nf_conntrack-sysctl.rst
@@ -125,13 +124,13 @@ def neighbour_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     params=(DAYS,),
 )
 def critical_temperature_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says that a thermal zone, a GPU or a network adapter reached the temperature at which it is switched off.
+    """The log says that a thermal zone, a GPU or a network adapter reached its shutdown temperature.
 
     Why it matters
     The kernel shuts the machine down, or the device stops, in the middle of a job.
 
     When to leave it
-    A sensor that reads nonsense (a zone that always says the same).
+    The sensor is broken (a zone that always reports the same value).
 
     References
     Linux drivers/thermal/thermal_core.c; drivers/gpu/drm/amd/pm/swsmu/amdgpu_smu.c (software CTF); drivers/net/ethernet/intel/ixgbe

@@ -290,16 +290,15 @@ _WHY_NOT_SERVED = ("gpu-bar-not-assigned", "gsp-firmware-missing", "gpu-needs-pr
     title="The driver could not initialise a GPU",
     severity=Severity.ERROR,
     explained_by=_WHY_NOT_SERVED,
-    fix=(Advice(text="restart the machine; check power and seating; see the lines beside it: dmesg | grep NVRM"),),
+    fix=(Advice(text="restart the machine; check power and seating; read the surrounding messages: dmesg | grep NVRM"),),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def gpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds "RmInitAdapter failed" for a GPU that the driver does not serve now, or "probe routine failed", and nothing else
-    explains it.
+    """The log holds "RmInitAdapter failed" or "probe routine failed" for a GPU that the driver does not run, and nothing else explains it.
 
     Why it matters
-    The GPU is on the PCI bus and cannot be used: nvidia-smi says "No devices were found", or shows one GPU less.
+    The GPU is on the PCI bus but cannot be used: nvidia-smi says "No devices were found", or shows one GPU fewer.
 
     When to leave it
     Never.
@@ -338,28 +337,30 @@ def _not_probed(s: Snapshot, p: Params, kind: str) -> tuple[KernelEvent, ...]:
 
 @rule(
     id="gpu-held-by-other-driver",
-    title="Another driver holds a GPU that NVIDIA's driver should have",
+    title="Another driver is bound to a GPU that NVIDIA's driver should use",
     severity=Severity.WARNING,
     explained_by=("nouveau-loaded", "xid-gpu-lost", *_WHY_NOT_SERVED),
     fix=(
         Advice(
-            text="see which driver holds it (lspci -k), deny that one in /etc/modprobe.d/, rebuild the initramfs, and restart"
+            text="find out which driver is bound to it (lspci -k), blacklist that driver in /etc/modprobe.d/, rebuild the "
+            "initramfs, and reboot"
         ),
         Advice(
-            text="nothing holds it and the kernel is 5.18 or newer with an old driver: update the driver (or boot with ibt=off)"
+            text="if none is bound, and the kernel is 5.18 or newer with an old driver: update the driver (or boot with ibt=off)"
         ),
     ),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def gpu_held_by_other_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says "probe routine was not called" for some GPUs, names neither nouveau nor vfio-pci, and the driver does not serve them now.
+    """The log says "probe routine was not called" for some GPUs without naming nouveau or vfio-pci, and the driver has not claimed them.
 
     Why it matters
-    One driver can hold a device: frame buffer drivers (nvidiafb, rivafb), nouveau and nova take GPUs at boot, and nvidia-smi shows none.
+    Only one driver can be bound to a device: if a frame buffer driver (nvidiafb, rivafb), nouveau or nova claims the GPUs at
+    boot, nvidia-smi shows none.
 
     When to leave it
-    The GPU is meant for a virtual machine or for a screen.
+    The GPU is meant for a virtual machine or a display.
 
     References
     NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv.c (nvidia_init_module)

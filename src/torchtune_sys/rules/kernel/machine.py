@@ -122,7 +122,7 @@ def _uncorrected(event: KernelEvent) -> bool:
     severity=Severity.WARNING,
     fix=(Advice(text="reseat or replace the module when the machine is next in maintenance"),),
     params=(
-        Param("days", 1, "how far back in the log a message counts, days"),
+        Param("days", 1, "older messages in the log are ignored, days"),
         Param("count", 50, "corrected errors on one module that are too many"),
     ),
 )
@@ -164,7 +164,8 @@ def memory_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.WARNING,
     fix=(
         Advice(
-            text="look at the stack in the log: a module named there (nvidia, mlx5, nfs, lustre) is what hung; update its driver or mend its device"
+            text="look at the stack trace in the log: a module named there (nvidia, mlx5, nfs, lustre) is what hung; update its "
+            "driver or repair its device"
         ),
     ),
     params=(
@@ -172,20 +173,21 @@ def memory_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Param(
             "tasks",
             3,
-            "hung tasks (on a virtual machine: lockups, too) that are reported; fewer only of Python, or with a module of GPU, network or storage",
+            "hung tasks (on a virtual machine: also lockups) from which on they are reported; fewer are reported only for "
+            "Python, or with a GPU, network or storage module",
         ),
     ),
 )
 def cpu_lockup_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds soft or hard lockups or RCU stalls of a CPU, or tasks that were blocked for minutes in the kernel.
+    """The log holds soft or hard lockups or RCU stalls of a CPU, or tasks that were blocked in the kernel for minutes.
 
     Why it matters
-    While a CPU is locked up nothing else runs on it; a blocked task waits for a device or a file server that does not answer. A rank
-    there looks like an NCCL timeout on every other host.
+    Nothing else runs on a locked-up CPU; a blocked task waits for a device or file server that does not respond. A rank stuck
+    there shows up as an NCCL timeout on every other host.
 
     When to leave it
-    On a virtual machine whose host was overloaded for a while (stalls without a module), or a backup that held the disk once. A virtual machine
-    that was paused is left out: there all that is blocked is told of once, or beside a jump of the clock.
+    The host of a virtual machine was overloaded for a while (stalls without a module), or a backup kept the disk busy once.
+    Pauses of a virtual machine are not counted: there, everything blocked is logged once, or next to a jump of the clock.
 
     References
     Linux Documentation/admin-guide/lockup-watchdogs.rst; kernel/hung_task.c; Documentation/RCU/stallwarn.rst
@@ -245,23 +247,22 @@ def _virtual(s: Snapshot) -> bool:
 
 @rule(
     id="cpu-thermal-throttle-logged",
-    title="The kernel log reports CPUs that were throttled for heat",
+    title="The kernel log reports CPUs throttled because of heat",
     severity=Severity.WARNING,
     fix=(Advice(text="check fans, air flow and heat sinks, and the firmware's power and thermal profile"),),
     params=(
-        Param("days", 1, "how far back in the log a message counts, days"),
-        Param("count", 100, "times that one core or package was throttled in that time that are too many"),
+        Param("days", 1, "older messages in the log are ignored, days"),
+        Param("count", 100, "how often one core or package may be throttled in that time"),
     ),
 )
 def cpu_thermal_throttle_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says that a core's or package's temperature was above its threshold and its clock was throttled, a hundred times or more
-    within a day by the kernel's own count: it writes a line in five minutes at most, with the total since boot in it.
+    """The log says that a core or package was throttled for its temperature, a hundred times or more within a day.
 
     Why it matters
     Data loading and kernel launches slow down on this host alone, and every other rank waits for it.
 
     When to leave it
-    On a small workstation, where it is normal under load. (Laptops are not judged.)
+    On a small workstation, where this is normal under load. (Laptops are not judged.)
 
     References
     Linux drivers/thermal/intel/therm_throt.c

@@ -11,19 +11,19 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import need
 from torchtune_sys.rules.kernel.common import DAYS, grouped, nothing, recent, shorter, total, when
 
-_DAY = Param("days", 1, "how far back in the log a message counts, days")
+_DAY = Param("days", 1, "older messages in the log are ignored, days")
 
 
 @rule(
     id="file-server-not-responding",
     title="A file server does not answer",
     severity=Severity.WARNING,
-    fix=(Advice(text="check the server and the network to it; what waits for it (state D) goes on when it answers"),),
-    params=(_DAY, Param("count", 10, "times that a server was lost and came back that are too many")),
+    fix=(Advice(text="check the server and the network to it; processes waiting for it (state D) continue once it responds"),),
+    params=(_DAY, Param("count", 10, "how often a server may be lost and come back in that time")),
     cause="hung-mount",
 )
 def file_server_not_responding(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An NFS, Lustre or Ceph server stopped answering and the log does not show that it came back, or it was lost ten times within a day.
+    """An NFS, Lustre or Ceph server stopped responding and the log shows no recovery, or it was lost ten times within a day.
 
     Why it matters
     Every process that touches the mount hangs in the kernel until the server answers; data loading and checkpoints stand still.
@@ -61,13 +61,14 @@ def _came_back(events: list[KernelEvent]) -> bool:
     cause="hung-mount",
     fix=(
         Advice(
-            text="look at the network between this host and the server at that time, then unmount and mount again where files still fail"
+            text="check the network between this host and the server at that time; then unmount and remount wherever files "
+            "still fail"
         ),
     ),
     params=(DAYS,),
 )
 def file_system_client_evicted(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A Lustre server evicted this client, or a Ceph metadata server refused to take it back.
+    """A Lustre server evicted this client, or a Ceph metadata server refused its reconnection.
 
     Why it matters
     Locks are lost, writes that had not reached the server are thrown away, and programs get "Input/output error" or "Cannot send after transport

@@ -69,7 +69,7 @@ def _drop_in(unit: str) -> OwnedFile:
     fix=(
         Advice(text="systemctl edit UNIT: [Service] LimitMEMLOCK=infinity, then restart the unit; running jobs keep their limit"),
     ),
-    params=(Param("min_mib", 128, "locked memory below which registering the first buffers fails, MiB"),),
+    params=(Param("min_mib", 128, "locked memory below which registering even the first buffers fails, MiB"),),
     applies=_rdma_outside,
 )
 def service_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -142,7 +142,7 @@ def service_tasks_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
     All jobs of the service share it. At the limit fork and pthread_create fail with EAGAIN, although ulimit -u is generous.
 
     When to leave it
-    The job is smaller than was assumed (say so with --nproc-per-node, --workers and --threads).
+    The job is smaller than assumed (specify its size with --nproc-per-node, --workers and --threads).
 
     References
     systemd.resource-control(5), TasksMax: 15 % of the system's tasks unless told otherwise
@@ -182,18 +182,18 @@ def _elsewhere(service: ServiceLimits) -> bool:
             text="CRI-O: the same for crio.service, or default_ulimits in crio.conf; or give the pods the capability IPC_LOCK"
         ),
     ),
-    params=(Param("min_mib", 128, "locked memory below which registering the first buffers fails, MiB"),),
+    params=(Param("min_mib", 128, "locked memory below which registering even the first buffers fails, MiB"),),
     applies=_rdma_outside,
 )
 def container_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Kubernetes runs here with RDMA, and the container runtime hands its own low limit on to every pod.
+    """Kubernetes runs here with RDMA, and the container runtime passes its own low limit on to every pod.
 
     Why it matters
-    Pods have no field for limits of processes (one is only being introduced): without the capability IPC_LOCK a pod has what containerd or
-    CRI-O has, and cannot register memory with a network card.
+    A pod specification has no field for ulimits (one is only being introduced). A pod without the capability IPC_LOCK inherits
+    the limit of containerd or CRI-O, and cannot register memory with a network card.
 
     When to leave it
-    When all pods with RDMA get the capability IPC_LOCK, as the examples of NVIDIA's network operator have it.
+    All pods that use RDMA get the capability IPC_LOCK, as in the examples of NVIDIA's network operator.
 
     References
     https://github.com/kubernetes/kubernetes/issues/3595, kubernetes/enhancements KEP-5758
@@ -210,7 +210,7 @@ def container_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.ADVICE,
     cause="memlock-limit-too-low",
     fix=(Advice(text="slurm.conf: PropagateResourceLimitsExcept=MEMLOCK, then scontrol reconfigure"),),
-    params=(Param("min_mib", 128, "locked memory below which registering the first buffers fails, MiB"),),
+    params=(Param("min_mib", 128, "locked memory below which registering even the first buffers fails, MiB"),),
     applies=_rdma_outside,
 )
 def slurm_propagates_memlock(s: Snapshot, p: Params) -> Iterator[Evidence]:

@@ -43,7 +43,7 @@ def _pinning_is_limited(s: Snapshot) -> Seen:
     severity=Severity.ERROR,
     cause="memlock-limit-too-low",
     fix=(Limit(item="memlock", target="unlimited"), Advice(text=IN_CONTAINER.format("memlock=-1"))),
-    params=(Param("min_mib", 128, "locked memory below which registering the first buffers fails, MiB"),),
+    params=(Param("min_mib", 128, "locked memory below which registering even the first buffers fails, MiB"),),
     applies=_rdma,
 )
 def memlock_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -187,15 +187,16 @@ def nofile_soft_limit_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Limit(item="as", target="unlimited"),
         Advice(text="ulimit -v unlimited before the job; Slurm: VSizeFactor=0, PropagateResourceLimitsExcept=AS"),
     ),
-    params=(Param("min_tib", 16, "address space from which the limit is no concern, TiB"),),
+    params=(Param("min_tib", 16, "address space above which the limit does not matter, TiB"),),
     applies=gpu_host,
 )
 def address_space_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RLIMIT_AS is finite on a host with GPUs, where programs reserve far more addresses than they use memory.
+    """RLIMIT_AS is finite on a host with GPUs, where programs reserve far more address space than they use.
 
     Why it matters
-    CUDA reserves address space for the memory of the host and of all GPUs at once when a context is created, and PyTorch's expandable
-    segments more; reservations count towards this limit although they take no memory. The symptom is "out of memory" at initialisation.
+    When a context is created, CUDA reserves address space for the memory of the host and of all GPUs, and PyTorch's expandable
+    segments reserve more. Reservations count towards this limit although they take no memory. The symptom is "out of memory" at
+    initialisation.
 
     When to leave it
     The GPUs are not for the jobs of this session. Limit memory by a cgroup instead.
@@ -223,13 +224,13 @@ def address_space_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Limit(item="data", target="unlimited"),),
 )
 def data_segment_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RLIMIT_DATA is finite and smaller than the memory, and since Linux 4.7 it covers every private writable mapping.
+    """RLIMIT_DATA is smaller than the memory, and since Linux 4.7 it covers every private writable mapping.
 
     Why it matters
-    malloc and new thread stacks fail with ENOMEM at the limit while memory is free.
+    At the limit, malloc and new thread stacks fail with ENOMEM although memory is free.
 
     When to leave it
-    A batch system sets it to what the job asked for.
+    A batch system sets it to what the job requested.
 
     References
     setrlimit(2), RLIMIT_DATA: since 4.7 also mmap(2).
@@ -254,10 +255,11 @@ def data_segment_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     params=(Param("min_gib", 1024, "file size that no checkpoint exceeds, GiB"),),
 )
 def file_size_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RLIMIT_FSIZE is finite: a checkpoint, a data set cache or a shared-memory segment past it is cut off.
+    """RLIMIT_FSIZE is finite: a checkpoint, a data set cache or a shared-memory segment beyond it is cut off.
 
     Why it matters
-    The process gets SIGXFSZ, or the write fails with EFBIG ("File too large"), mostly hours into a run. Segments in /dev/shm are files too.
+    The process gets SIGXFSZ, or the write fails with EFBIG ("File too large"), mostly hours into a run. Segments in /dev/shm
+    count as files too.
 
     When to leave it
     Checkpoints are known to be smaller, or sharded.
@@ -289,14 +291,14 @@ def file_size_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=not_in_container,
 )
 def logind_removes_ipc(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RemoveIPC is on where Slurm runs jobs that are no login sessions of their users.
+    """RemoveIPC is on, and Slurm jobs on this host do not run in login sessions of their users.
 
     Why it matters
-    When the user's last login session ends, logind deletes what that user owns in /dev/shm, under a job that still runs: bus errors
-    and "unable to open shared memory object" in NCCL and DataLoader workers, seemingly at random.
+    When a user's last login session ends, logind deletes the user's files in /dev/shm, even while a job is running: NCCL and
+    DataLoader workers fail with bus errors and "unable to open shared memory object", seemingly at random.
 
     When to leave it
-    Users never log in to this node, or jobs run as a system user (UID below 1000), which logind spares.
+    Users never log in to this node, or jobs run as a system user (UID below 1000), which logind exempts.
 
     References
     logind.conf(5), RemoveIPC; NVIDIA/deepops, roles/slurm, shmfix; NCCL user guide, Troubleshooting, "Shared memory".

@@ -39,7 +39,7 @@ def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     "can't start new thread", "OpenBLAS blas_thread_init: pthread_create failed", "fork: Resource temporarily unavailable".
 
     When to leave it
-    The job is smaller than was assumed (say so with --nproc-per-node, --workers and --threads).
+    The job is smaller than assumed (specify its size with --nproc-per-node, --workers and --threads).
 
     References
     setrlimit(2), RLIMIT_NPROC: not enforced for a process with CAP_SYS_RESOURCE or CAP_SYS_ADMIN. oci-hpc sets 40960 on GPU shapes.
@@ -70,14 +70,14 @@ def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def cgroup_pids_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The tightest pids.max on the way to the root leaves fewer tasks than ranks, threads and workers add up to.
+    """The lowest pids.max of this cgroup and its parents allows fewer tasks than the ranks, threads and workers need.
 
     Why it matters
-    Threads count as tasks. At the limit fork and pthread_create fail with EAGAIN although ulimit -u is generous, and the kernel logs
-    "cgroup: fork rejected by pids controller".
+    Threads count as tasks. At the limit, fork and pthread_create fail with EAGAIN even if ulimit -u is generous, and the kernel
+    logs "cgroup: fork rejected by pids controller".
 
     When to leave it
-    The job is smaller than was assumed (say so with --nproc-per-node, --workers and --threads).
+    The job is smaller than assumed (specify its size with --nproc-per-node, --workers and --threads).
 
     References
     Linux Documentation/admin-guide/cgroup-v2.rst, pids.max. Podman's default is 2048; systemd's TasksMax for users is a third of the

@@ -102,20 +102,21 @@ def _gpus(s: Snapshot) -> tuple[Gpu, ...]:
     cause="host-memory-oom",
     fix=(
         Advice(
-            text="load checkpoints with mmap=True or rank by rank, keep workers few; or add memory (raise the container's limit)"
+            text="load checkpoints with mmap=True or rank by rank, and use few workers; or add memory (raise the container's "
+            "limit)"
         ),
     ),
     applies=gpu_host,
 )
 def host_memory_below_gpu_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Main memory, or what the cgroup leaves of it, is smaller than the memory of all GPUs together.
+    """Main memory, or the cgroup's share of it, is smaller than the memory of all GPUs together.
 
     Why it matters
-    A checkpoint passes through host memory on its way to and from the GPUs, once per rank unless it is mapped; optimizer offload and
-    pinned buffers come on top. The kernel kills the job when it does not fit.
+    A checkpoint passes through host memory on its way to and from the GPUs, once per rank unless it is memory-mapped; optimizer
+    offload and pinned buffers come on top. If it does not fit, the kernel kills the job.
 
     When to leave it
-    Models are small for these GPUs, and the data set is read without a cache.
+    The models are small for these GPUs, and the data set does not need to be cached.
 
     References
     torch.load documentation, mmap; DeepSpeed ZeRO-Offload documentation on host memory.
@@ -157,11 +158,11 @@ def cgroup_memory_tight(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The session's cgroup, or one above it, allows less memory than the ranks of this host will take.
 
     Why it matters
-    A Python process with CUDA-enabled torch loaded takes 2 to 4 GiB before the first batch, each worker more. At the limit the kernel
-    kills a process of the group ("oom-kill:constraint=CONSTRAINT_MEMCG"), and free(1) still shows plenty.
+    A Python process with a CUDA build of torch takes 2 to 4 GiB before the first batch, and each worker adds to that. At the
+    limit the kernel kills a process of the cgroup ("oom-kill:constraint=CONSTRAINT_MEMCG") while free(1) still shows plenty.
 
     When to leave it
-    Fewer ranks will run than were assumed (say how many with --nproc-per-node).
+    Fewer ranks will run than assumed (specify the number with --nproc-per-node).
 
     References
     Linux Documentation/admin-guide/cgroup-v2.rst, memory.max: the limits of all ancestors hold.
@@ -188,14 +189,14 @@ def cgroup_memory_tight(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The cgroup allows a small part of the host's memory",
     severity=Severity.ADVICE,
     fix=(Advice(text="size caches and workers by the limit, not by what free(1) shows; raise the limit if the node is yours"),),
-    params=(Param("min_share", 0.25, "share of the host's memory from which the limit is not mentioned"),),
+    params=(Param("min_share", 0.25, "share of the host's memory above which the limit is not reported"),),
 )
 def cgroup_memory_far_below_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A cgroup limits this session to less than a quarter of the memory that /proc/meminfo shows.
 
     Why it matters
-    free(1), psutil and many libraries size themselves by the host's memory and overshoot the limit. The page cache of the data set and
-    the files in /dev/shm count towards it too, so that an epoch cannot stay cached.
+    free(1), psutil and many libraries go by the host's memory and exceed the limit. The data set's page cache and the files in
+    /dev/shm count towards the limit too, so an epoch may not stay cached.
 
     When to leave it
     The share is what this job was given on a shared node, and it is enough.
@@ -258,16 +259,16 @@ def thp_never(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Sysctl(key="vm.nr_hugepages", target=Exactly("0"), safety=Safety.DISPLAY_ONLY),
         Advice(text="remove vm.nr_hugepages from sysctl.d and hugepages= from the kernel command line"),
     ),
-    params=(Param("max_share", 0.25, "share of the memory that idle reserved pages may hold"),),
+    params=(Param("max_share", 0.25, "share of memory that idle reserved pages may take"),),
 )
 def hugepages_hoard_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """More than a quarter of the memory is set aside for hugetlbfs and not in use there.
+    """More than a quarter of the memory is reserved for hugetlbfs but not in use there.
 
     Why it matters
-    Reserved pages serve nothing but programs that ask hugetlbfs for them; torch, NCCL and the page cache do not.
+    Reserved pages are available only to programs that request them from hugetlbfs; torch, NCCL and the page cache do not.
 
     When to leave it
-    A virtual machine, DPDK or a database that is about to start will take them.
+    A virtual machine, DPDK or a database that is about to start needs them.
 
     References
     Linux Documentation/admin-guide/mm/hugetlbpage.rst: reserved pages cannot be used for other purposes.

@@ -40,15 +40,15 @@ def _shared_memory_is_asked_for(s: Snapshot) -> bool:
     applies=_shared_memory_is_used,
 )
 def dev_shm_too_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """DataLoader workers hand tensors over through /dev/shm, and NCCL keeps its intra-node buffers there; 64 MiB hold neither.
+    """DataLoader workers pass tensors through /dev/shm, and NCCL keeps its intra-node buffers there; 64 MiB is not enough for either.
 
     Why it matters
     A worker that finds the file system full dies of SIGBUS ("DataLoader worker is killed by signal: Bus error"), and NCCL fails
     with "Error while creating shared memory segment" or "unable to extend". One batch of 64 images of 224x224 in float32 takes 37 MiB.
 
     When to leave it
-    The job runs in one process with num_workers=0 (say so with --nproc-per-node 1 --workers 0), or workers use the sharing strategy file_system
-    on another directory.
+    The job runs in one process with num_workers=0 (specify --nproc-per-node 1 --workers 0), or workers use the sharing strategy
+    file_system on another directory.
 
     References
     PyTorch's package description: "either with --ipc=host or --shm-size command line options to nvidia-docker run".
@@ -77,18 +77,18 @@ def dev_shm_too_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="dev-shm-too-small",
     superseded_by=("dev-shm-too-small",),
     fix=_GROW_SHM,
-    params=(Param("min_mib", 1024, "smallest size of /dev/shm that raises no question, MiB"),),
+    params=(Param("min_mib", 1024, "smallest size of /dev/shm that is not reported, MiB"),),
     applies=_shared_memory_is_used,
 )
 def dev_shm_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/dev/shm is larger than a container's default, but smaller than what a few workers with large batches fill, or it is not there.
+    """/dev/shm is larger than a container's default, but a few workers with large batches would fill it; or it does not exist.
 
     Why it matters
-    Each worker keeps prefetch_factor (2) batches in shared memory; NCCL adds a few MiB per pair of ranks. When it is full the worker
-    dies of SIGBUS at a moment that depends on the data. Without a tmpfs there, shared memory lies on the container's disk.
+    Each worker keeps prefetch_factor (2) batches in shared memory; NCCL adds a few MiB per pair of ranks. When it is full, a
+    worker dies of SIGBUS, at a moment that depends on the data. Without a tmpfs there, shared memory is on the container's disk.
 
     When to leave it
-    Samples are small (text), or the size was measured under the real load (df /dev/shm while training).
+    Samples are small (text), or the space was measured to suffice under the real load (df /dev/shm while training).
 
     References
     PyTorch's package description on shared memory; torch.utils.data documentation, prefetch_factor.
@@ -110,26 +110,26 @@ def dev_shm_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="dev-shm-not-writable",
-    title="No file can be made in /dev/shm",
+    title="No file can be created in /dev/shm",
     severity=Severity.ERROR,
     cause="dev-shm-too-small",
     fix=(
         Advice(
-            text="mount it as every distribution does: mount -o remount,rw,mode=1777 /dev/shm, nr_inodes as many as there are files to be"
+            text="mount it as distributions do: mount -o remount,rw,mode=1777 /dev/shm, with nr_inodes large enough for all files"
         ),
-        Advice(text="remove what dead jobs left there (ls -l /dev/shm), where it is out of inodes"),
+        Advice(text="if it is out of inodes, remove what dead jobs left there (ls -l /dev/shm)"),
     ),
     applies=_shared_memory_is_used,
 )
 def dev_shm_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/dev/shm is mounted read-only, is not this user's, or has no inodes left.
+    """/dev/shm is mounted read-only, is not writable by this user, or has no inodes left.
 
     Why it matters
-    DataLoader workers and NCCL make a file there for each piece of memory that they share: "unable to open shared memory object", "unable to
-    allocate shared memory", however much room there is.
+    DataLoader workers and NCCL create a file there for each block of memory they share. This fails with "unable to open shared
+    memory object" or "unable to allocate shared memory", however much space is free.
 
     When to leave it
-    One process trains, without DataLoader workers (say so with --nproc-per-node 1 --workers 0).
+    A single process trains, without DataLoader workers (specify --nproc-per-node 1 --workers 0).
 
     References
     shm_overview(7), shm_open(3) (EACCES, EROFS, ENOSPC); Linux Documentation/filesystems/tmpfs.rst (nr_inodes)
@@ -159,15 +159,17 @@ def dev_shm_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.WARNING,
     cause="dev-shm-too-small",
     fix=(
-        Advice(text="see whose files lie in /dev/shm (ls -l, fuser -v) and remove what dead jobs left: torch_*, nccl-*, sem.*"),
+        Advice(
+            text="see who owns the files in /dev/shm (ls -l, fuser -v) and remove what dead jobs left: torch_*, nccl-*, sem.*"
+        ),
     ),
     params=(Param("min_free_mib", 512, "free space below which it counts as nearly full, MiB"),),
 )
 def dev_shm_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Little is left of a /dev/shm that is large enough, mostly because killed jobs left their segments behind.
+    """/dev/shm is large enough but has little space left, usually because killed jobs left their segments behind.
 
     Why it matters
-    Shared memory that no process uses stays until somebody deletes it, and takes RAM as well. The next worker that writes dies of SIGBUS.
+    Unused shared memory stays allocated until somebody deletes it, and it takes RAM. The next worker that writes dies of SIGBUS.
 
     When to leave it
     A running job fills it on purpose (a data set staged in RAM).

@@ -33,14 +33,15 @@ _NAME_IN_HOSTS = Advice(text="map the host name to this host's network address i
     fix=(_NAME_IN_HOSTS,),
 )
 def hostname_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Gloo tells the other hosts the address that this host's name resolves to; 127.0.1.1 leads them back to themselves.
+    """Gloo announces the address that this host's name resolves to; with 127.0.1.1 the other hosts connect to themselves.
 
     Why it matters
-    Debian and Ubuntu write "127.0.1.1 HOSTNAME" into /etc/hosts. On one host that is harmless. In a job over several hosts, Gloo (the
-    backend of CPU groups, of monitored barriers and of object collectives) publishes it, and the others get "Connection refused".
+    Debian and Ubuntu write "127.0.1.1 HOSTNAME" into /etc/hosts, which is harmless on one host. In a multi-host job, Gloo (the
+    backend of CPU groups, monitored barriers and object collectives) publishes this address, and the other hosts get "Connection
+    refused".
 
     When to leave it
-    On a machine whose jobs never leave it. GLOO_SOCKET_IFNAME, where set, makes Gloo ignore the name.
+    Jobs never leave this machine. If GLOO_SOCKET_IFNAME is set, Gloo ignores the host name.
 
     References
     facebookincubator/gloo transport/tcp/device.cc, pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp
@@ -82,11 +83,11 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The name resolves to nothing, or only to addresses that no interface of this host has.
 
     Why it matters
-    Gloo then falls back to 127.0.0.1 with a warning, which no other host can reach; torchrun and many logging and launching tools
-    look the name up, too, and fail or wait for a name server's timeout (seconds, at each look-up).
+    Gloo then falls back, with a warning, to 127.0.0.1, which no other host can reach. torchrun and many logging and launching
+    tools also look the name up, and fail or wait seconds for the name server's timeout at each look-up.
 
     When to leave it
-    In containers that train on one host and print no such warning. With --nnodes 1 nothing is judged: loopback serves one host.
+    A container trains on one host and prints no such warning. With --nnodes 1 nothing is judged: loopback is enough for one host.
 
     References
     pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice)
@@ -133,13 +134,13 @@ def _foreign_matters(s: Snapshot) -> bool:
     cause="gloo-wrong-interface",
 )
 def gloo_interface_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Gloo takes the names exactly: no prefixes, no ^ and no =, unlike NCCL_SOCKET_IFNAME.
+    """Unlike NCCL_SOCKET_IFNAME, this variable takes exact names: no prefixes, no ^ and no =.
 
     Why it matters
-    init_process_group stops with "Unable to find address for: NAME" as soon as a Gloo group is made.
+    init_process_group fails with "Unable to find address for: NAME" as soon as a Gloo group is created.
 
     When to leave it
-    When no Gloo group is ever made (backend nccl alone, no CPU collectives).
+    No Gloo group is ever created (backend nccl alone, no CPU collectives).
 
     References
     facebookincubator/gloo transport/tcp/device.cc (lookupAddrForIface)
@@ -159,7 +160,7 @@ def gloo_interface_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gloo-interface-doubtful",
-    title="Gloo would use an interface that other hosts can hardly reach",
+    title="Gloo would use an interface that other hosts probably cannot reach",
     severity=Severity.WARNING,
     applies=several_hosts,
     fix=(_NAME_IN_HOSTS,),
@@ -168,10 +169,11 @@ def gloo_interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The address that Gloo would publish belongs to a bridge, a tunnel, a veth pair or a link-local network.
 
     Why it matters
-    CPU groups, barriers and object collectives of the job then hang or are refused, although NCCL itself may work.
+    CPU process groups, barriers and object collectives then hang or fail with "Connection refused", although NCCL itself may
+    work.
 
     When to leave it
-    When that network is an overlay which all hosts of the job share on purpose.
+    That network is an overlay that all hosts of the job share on purpose.
 
     References
     facebookincubator/gloo transport/tcp/device.cc, pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp
@@ -191,7 +193,7 @@ def gloo_interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gloo-and-nccl-on-different-networks",
-    title="Only one of NCCL and Gloo was told which network to use, and the other takes another one",
+    title="Only one of NCCL and Gloo was told which network to use, and the other chooses a different one",
     severity=Severity.ADVICE,
     applies=nccl_on_several_hosts,
     fix=(Advice(text="name the same interface in both NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"),),
@@ -200,12 +202,13 @@ def gloo_and_nccl_differ(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """One of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME names an interface; the library without one would use a different subnet.
 
     Why it matters
-    Who names an interface mostly has a reason: the other networks do not connect the hosts, or a firewall is between. Neither library
-    reads the other's variable, so that a job passes its first NCCL collective and hangs in the first barrier of a Gloo group, or the reverse.
+    There is usually a reason to name an interface: the other networks do not connect the hosts, or a firewall is in between.
+    Neither library reads the other's variable, so a job passes its first NCCL collective and hangs in the first barrier of a Gloo
+    group, or vice versa.
 
     When to leave it
-    When both networks connect all hosts of the job. Management beside InfiniBand or RoCE is usual, and not judged; nor is a host
-    where neither variable is set.
+    Both networks connect all hosts of the job. A management network next to InfiniBand or RoCE is normal and not judged; nor is a
+    host where neither variable is set.
 
     References
     https://pytorch.org/docs/stable/distributed.html#choosing-the-network-interface-to-use
@@ -258,11 +261,11 @@ def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The wired interface of the default route runs at 100 Mb/s or 10 Mb/s.
 
     Why it matters
-    Every NIC of the last fifteen years does 1 Gb/s; less means a damaged cable, a bad port or a forced speed. Data sets, checkpoints
-    and package downloads then arrive at 12 MB/s.
+    Every NIC of the last fifteen years supports 1 Gb/s; less means a damaged cable, a bad port or a forced speed. Data sets,
+    checkpoints and package downloads are then limited to 12 MB/s.
 
     When to leave it
-    When the provider sells this speed.
+    This is the speed that the provider sells.
 
     References
     Linux Documentation/ABI/testing/sysfs-class-net (speed)
@@ -317,10 +320,10 @@ def ethernet_mtu_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """NCCL's or Gloo's data goes over TCP on a link of 25 Gb/s or more whose MTU is 1500 or less.
 
     Why it matters
-    A core handles a limited number of packets each second; with jumbo frames a sixth of them carries the same data.
+    A core handles a limited number of packets per second; with jumbo frames, one sixth as many carry the same data.
 
     When to leave it
-    When not all switches and hosts on the way take jumbo frames: a mismatch is worse than small packets.
+    Not all switches and hosts on the path support jumbo frames: a mismatch is worse than small packets.
 
     References
     https://fasterdata.es.net/network-tuning/mtu-issues/

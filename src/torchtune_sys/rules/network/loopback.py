@@ -21,19 +21,20 @@ NO_ANSWER = "Temporary failure in name resolution"
     severity=Severity.ERROR,
     fix=(
         Advice(
-            text="ip link set lo up; ip address add 127.0.0.1/8 dev lo (a network namespace is made with lo down: unshare -n, some sandboxes)"
+            text="ip link set lo up; ip address add 127.0.0.1/8 dev lo (in a new network namespace lo is down: unshare -n, some "
+            "sandboxes)"
         ),
     ),
 )
 def loopback_unusable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """lo is down, or does not carry 127.0.0.1.
+    """lo is down, or does not have the address 127.0.0.1.
 
     Why it matters
-    Ranks of one host meet over it (torchrun --standalone, MASTER_ADDR=localhost), and Gloo's and NCCL's first connections go to it where the
-    host's name leads there: "Connection refused", "Network is unreachable", or a wait until the time-out.
+    Ranks on one host connect over it (torchrun --standalone, MASTER_ADDR=localhost), as do Gloo and NCCL if the host name
+    resolves to it. They fail with "Connection refused" or "Network is unreachable", or wait until the timeout.
 
     When to leave it
-    One process trains, or all ranks meet at an address of another interface.
+    A single process trains, or all ranks use an address of another interface.
 
     References
     torch/distributed/launcher and torch/distributed/run.py (--standalone: localhost); network_namespaces(7); netdevice(7)
@@ -56,23 +57,23 @@ def loopback_unusable(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="localhost-not-loopback",
-    title="The name localhost does not lead to this host",
+    title="The name localhost does not resolve to this host",
     severity=Severity.ERROR,
     fix=(
         Advice(
-            text='put "127.0.0.1 localhost" and "::1 localhost" into /etc/hosts (in a container: of the image, or by --add-host of who starts it)'
+            text='put "127.0.0.1 localhost" and "::1 localhost" into /etc/hosts (for a container: of the image, or with --add-host)'
         ),
     ),
 )
 def localhost_not_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """localhost resolves to nothing, first to another host's address, or only to the IPv6 loopback that this host does not have.
+    """localhost does not resolve, resolves first to another host's address, or only to an IPv6 loopback that this host does not have.
 
     Why it matters
-    Ranks of one host look for each other there (torchrun --standalone, MASTER_ADDR=localhost): "Name or service not known", "Cannot assign
-    requested address", or a wait until the time-out.
+    Ranks on one host find each other through it (torchrun --standalone, MASTER_ADDR=localhost). They fail with "Name or service
+    not known" or "Cannot assign requested address", or wait until the timeout.
 
     When to leave it
-    One process trains, or all ranks meet at an address.
+    A single process trains, or all ranks use a numeric address.
 
     References
     torch/distributed/run.py (--standalone: localhost); hosts(5), getaddrinfo(3), RFC 6761 section 6.3

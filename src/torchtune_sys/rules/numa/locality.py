@@ -43,19 +43,19 @@ def _in_use(s: Snapshot, gpus: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
     title="The kernel does not know which NUMA node a GPU belongs to",
     severity=Severity.WARNING,
     fix=(
-        Advice(text="bare metal: update the firmware, and enable ACPI's proximity information (SRAT/_PXM) in its setup"),
+        Advice(text="bare metal: update the firmware, and enable ACPI proximity information (SRAT/_PXM) in the firmware setup"),
         Advice(text="virtual machine: pass the GPU through on a PCIe bus of the right vNUMA node (QEMU pxb-pcie numa_node=)"),
     ),
 )
 def gpu_numa_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The host has several NUMA nodes and sysfs says numa_node -1 for a GPU.
+    """The host has several NUMA nodes, but sysfs shows numa_node -1 for a GPU.
 
     Why it matters
-    NCCL, torchrun --numa-binding and the kernel place CPUs, memory and network cards by this number. Without it they guess: half of the
-    copies to and from that GPU cross the sockets' link.
+    NCCL, torchrun --numa-binding and the kernel place CPUs, memory and network cards by this number. Without it they guess: on
+    two sockets, half of the copies to and from that GPU cross the inter-socket link.
 
     When to leave it
-    Where the provider does not tell the virtual machine and one rank per host runs.
+    The provider does not expose it to the virtual machine, and one rank per host runs.
 
     References
     Linux Documentation/ABI/testing/sysfs-bus-pci, numa_node

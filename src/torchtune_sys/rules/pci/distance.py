@@ -88,19 +88,20 @@ def _sockets(s: Snapshot) -> dict[int, int]:
             text="move a card to a slot of that socket (the board's manual says which slots belong to which CPU), one per GPU or pair"
         ),
         Advice(
-            text="virtual machine: pass GPUs and cards through at the vNUMA nodes they really have, or give NCCL the provider's NCCL_TOPO_FILE"
+            text="virtual machine: assign GPUs and cards to the vNUMA nodes that match the hardware, or set NCCL_TOPO_FILE to "
+            "the provider's file"
         ),
     ),
 )
 def far_from_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Every way from the GPU to the network crosses the link between the sockets (NCCL's class SYS).
+    """Every path from the GPU to the network crosses the inter-socket link (NCCL's class SYS).
 
     Why it matters
-        NCCL does not use GPUDirect RDMA over that distance: what this GPU sends is copied to host memory and crosses the sockets'
-        link, which others share. The slowest GPU sets the pace of each collective.
+        NCCL does not use GPUDirect RDMA over that distance: the data is copied to host memory and crosses the shared inter-socket
+        link. The slowest GPU sets the pace of each collective.
 
     When to leave it
-        The host has fewer cards than nodes with GPUs: then it is not judged.
+        The host has fewer cards than NUMA nodes with GPUs (such hosts are not judged).
 
     References
         NCCL src/graph/paths.cc (PATH_SYS, NCCL_NET_GDR_LEVEL: PXB by default)
@@ -134,19 +135,20 @@ def far_from_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=_several_hosts,
     fix=(
         Advice(
-            text="put the cards so that each GPU has one at the same distance, best below the same PCIe switch (nvidia-smi topo -m)"
+            text="place the cards so that each GPU has one at the same distance, ideally below the same PCIe switch (nvidia-smi "
+            "topo -m)"
         ),
     ),
 )
 def distance_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The nearest RDMA card is below the same PCIe switch for some GPUs, and behind the host bridge for others.
+    """For some GPUs the nearest RDMA card is below the same PCIe switch, for others it is behind the host bridge.
 
     Why it matters
-        NCCL sends and receives by GPUDirect RDMA up to the class PXB: the other GPUs' data takes the way through host memory, or over
-        NVLink through a GPU that is near. The ring is as fast as its slowest part.
+        NCCL uses GPUDirect RDMA up to distance PXB. Data of the other GPUs goes through host memory, or over NVLink through a
+        nearer GPU. The ring is as fast as its slowest part.
 
     When to leave it
-        The board is made so, or the GPUs that are far do not take part.
+        The board is designed that way, or the distant GPUs do not take part.
 
     References
         NCCL src/graph/paths.cc (NCCL_NET_GDR_LEVEL: PXB by default; PXN)

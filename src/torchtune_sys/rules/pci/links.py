@@ -43,18 +43,18 @@ def _reachable_gts(device: PciDevice, above: PciDevice) -> float | None:
     id="gpu-pcie-link-degraded",
     title="A GPU's PCIe link has fewer lanes or a lower speed than card and slot have",
     severity=Severity.WARNING,
-    params=(Param("busy_pct", 50, "GPU utilisation from which on the link's speed is judged; an idle link is slow on purpose"),),
+    params=(Param("busy_pct", 50, "GPU utilisation from which on the link speed is judged; an idle link is slow on purpose"),),
     fix=(_RESEAT,),
 )
 def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The link was trained with fewer lanes than the smaller of card and slot; or the GPU is busy and the link is slow all the same.
+    """The link has fewer lanes than both the card and the slot support, or it runs at a low speed although the GPU is busy.
 
     Why it matters
-        Half the lanes halve what is copied to and from the GPU, and on hosts without NVLink what GPUs exchange.
+        Half the lanes mean half the bandwidth to and from the GPU and, on hosts without NVLink, between GPUs.
 
     When to leave it
-        The firmware splits the slot's lanes between two cards. The generation of an idle GPU's link says nothing, as it drops to save power:
-        it is judged while the GPU is busy, or with --live, which copies 64 MB a few times.
+        The firmware splits the slot's lanes between two cards. An idle GPU's link drops to a lower speed to save power, so the
+        speed is judged only while the GPU is busy, or with --live, which copies 64 MB a few times.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (PCIe link)
@@ -196,7 +196,8 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The port above the GPU has fewer lanes than the card.
 
     Why it matters
-        Copies between host and GPU run at the slot's speed; NVML's "maximum width" is that of card and slot together and hides it.
+        Copies between host and GPU run at the slot's speed. NVML's "maximum width" is that of card and slot combined, which hides
+        this.
 
     When to leave it
         The board has no wider slot, or the job rarely copies.

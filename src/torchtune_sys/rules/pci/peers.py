@@ -23,22 +23,24 @@ _TRANSLATES = ("DMA", "DMA-FQ")
     cause="p2p-blocked-by-iommu-acs",
     fix=(
         Advice(
-            text="switch ACS off on the named bridges until the next boot: setpci -s ADDRESS ECAP_ACS+0x6.w=0000 as root. It ends the "
-            "isolation between the devices below: not where devices are given to virtual machines (VFIO)"
+            text="turn ACS off on the bridges named above until the next boot: setpci -s ADDRESS ECAP_ACS+0x6.w=0000 as root. "
+            "This removes the isolation between the devices below, so not where devices are passed to virtual machines "
+            "(VFIO)"
         ),
         Advice(
-            text="or boot with pci=disable_acs_redir=ADDRESS;ADDRESS (pci:0:0 means all bridges), which ends that isolation for good"
+            text="or boot with pci=disable_acs_redir=ADDRESS;ADDRESS (pci:0:0 means all bridges), which removes that isolation "
+            "permanently"
         ),
         Advice(text="or switch ACS, and VT-d or the IOMMU if nothing needs it, off in the firmware's setup"),
     ),
 )
 def acs_redirects(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Two devices below one switch could talk through it; the ports above them redirect requests or completions to the root complex.
+    """Devices below one switch could exchange data within it, but ports redirect requests or completions to the root complex.
 
     Why it matters
-        Copies between GPUs, and GPUDirect RDMA, cross the CPU's root complex: slower, on some machines with stalls or wrong data. NCCL still
-        counts the way as short and uses it. Devices on root ports of their own go through the root complex anyway; there it matters
-        only while the IOMMU translates.
+        Copies between GPUs and GPUDirect RDMA transfers then go through the CPU's root complex. That is slower, and on some
+        machines it causes stalls or wrong data. NCCL still treats the path as short and uses it. Devices on root ports of their
+        own go through the root complex anyway; there it matters only while the IOMMU translates.
 
     When to leave it
         GPUs are passed to virtual machines, or other tenants' devices share the switch: ACS is what keeps them apart. Where a card uses
@@ -115,14 +117,16 @@ def _through_iommu(device: PciDevice, root: PciDevice) -> bool:
     ),
 )
 def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The devices' IOMMU groups have a translating domain (DMA, DMA-FQ) on bare metal, and several devices talk to each other.
+    """On this bare-metal host the devices' IOMMU groups use a translating domain (DMA, DMA-FQ), and several devices exchange data.
 
     Why it matters
-        CUDA does not support copies between GPUs over PCIe through a translating IOMMU on bare-metal Linux: they hang, or the data is wrong.
-        GPUDirect RDMA needs the same addresses for all devices, and AMD asks for pass-through, too. Each transfer costs a translation.
+        CUDA does not support copies between GPUs over PCIe through a translating IOMMU on bare-metal Linux: they hang, or the
+        data is wrong. GPUDirect RDMA needs the same addresses for all devices, and AMD also recommends pass-through. Each
+        transfer costs a translation.
 
     When to leave it
-        GPUs exchange data over NVLink alone and the network card reaches their memory by DMA-BUF, or isolation of devices is wanted.
+        GPUs exchange data only over NVLink and the network card reaches their memory through DMA-BUF, or you need device
+        isolation.
 
     References
         https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#iommu-on-linux

@@ -22,8 +22,8 @@ _NOT_TOLD = (Why.ABSENT, Why.NOT_SUPPORTED)
     severity=Severity.ADVICE,
     fix=(
         Advice(
-            text="switch on Above 4G Decoding and Resizable BAR in the firmware's setup; virtual machine: give its firmware a large enough "
-            "64-bit window (QEMU/OVMF: opt/ovmf/X-PciMmio64Mb)"
+            text="enable Above 4G Decoding and Resizable BAR in the firmware setup; virtual machine: give its firmware a large "
+            "enough 64-bit window (QEMU/OVMF: opt/ovmf/X-PciMmio64Mb)"
         ),
     ),
 )
@@ -31,11 +31,12 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The GPU's largest memory region is the traditional 256 MiB or less, and there are several GPUs or an RDMA card.
 
     Why it matters
-        Other devices reach only what lies in that window: peer-to-peer copies over PCIe and GPUDirect RDMA need it large. Data-centre GPUs
-        come with a region as large as their memory; a small one there means that the firmware could not place it.
+        Other devices reach only the memory in that window, so peer-to-peer copies over PCIe and GPUDirect RDMA need a large one.
+        Data-centre GPUs have a region as large as their memory; if theirs is small, the firmware could not place it.
 
     When to leave it
-        GeForce cards before the 50 series, whose driver offers no peer-to-peer at all; one GPU.
+        The GPUs are GeForce cards before the 50 series, whose driver offers no peer-to-peer access at all; or there is only one
+        GPU.
 
     References
         https://docs.nvidia.com/cuda/gpudirect-rdma/ (BAR sizes)

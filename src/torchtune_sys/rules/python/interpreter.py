@@ -17,22 +17,23 @@ from torchtune_sys.rules.torch.common import installed
 
 @rule(
     id="interpreter-does-not-start",
-    title="The interpreter to train with does not start",
+    title="The training interpreter does not start",
     severity=Severity.ERROR,
     fix=(
         Advice(
-            text="make the environment again: its base Python was removed or replaced (python3 -m venv --upgrade DIR, or uv venv)"
+            text="recreate the environment: its base Python was removed or replaced (python3 -m venv --upgrade DIR, or uv venv)"
         ),
     ),
 )
 def interpreter_does_not_start(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The file that --python or PATH names cannot be run, or ends in an error.
+    """The interpreter given by --python or found on PATH cannot be run, or exits with an error.
 
     Why it matters
-        A virtual environment points to the Python it was made from; when that is upgraded away, nothing in it works.
+        A virtual environment depends on the Python it was created from; if an upgrade removes that Python, nothing in the
+        environment works.
 
     When to leave it
-        Never; name another interpreter with --python if this one is not meant.
+        Never; if this is not the interpreter you train with, specify another with --python.
 
     References
         https://docs.python.org/3/library/venv.html
@@ -118,7 +119,7 @@ def _refused(python: PythonFacts, found: str) -> str:
     ),
 )
 def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torch's wheel was made for a newer glibc than the interpreter runs on, or the loader has said so of another package.
+    """torch's wheel was built for a newer glibc than the interpreter runs on, or the loader reported that for another package.
 
     pip checks this when it installs; copied environments, shared file systems and uv's cross-installs do not.
 
@@ -126,7 +127,7 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         "version `GLIBC_2.28' not found": the library is not loaded. torch's x86_64 wheels need glibc 2.28 from 2.7 on.
 
     When to leave it
-        Never; a newer glibc cannot be put beside the old one.
+        Never; a newer glibc cannot be installed alongside the old one.
 
     References
         PEP 600; WHEEL files of torch's wheels.
@@ -193,26 +194,31 @@ _SERVES_A_FEW = ("nfs", "parallel")
         Advice(
             text="pack the environment into one file that is mounted (a container image, squashfs), or unpack it on a local disk"
         ),
-        Advice(text="keep it there: read its libraries once in order before the ranks start (cat …/lib/**/*.so* > /dev/null)"),
+        Advice(
+            text="or keep it there, and read its libraries once sequentially before the ranks start (cat …/lib/**/*.so* > /dev/null)"
+        ),
     ),
     params=(
         Param(
-            "min_nodes", 8, "hosts of the job, all of which load the environment at once, from which a shared file system is told"
+            "min_nodes",
+            8,
+            "number of hosts in the job, all loading the environment at once, from which a shared file system is reported",
         ),
     ),
 )
 def environment_on_network_filesystem(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The directory that holds torch lies on an object store, on SMB or sshfs; or on NFS, Lustre, GPFS or CephFS, and many hosts start at once.
+    """torch is installed on an object store, SMB or sshfs; or on NFS, Lustre, GPFS or CephFS, and many hosts start at once.
 
-    A shared file system for environments is what most clusters have, and serves a few hosts well: it is told where the job has many.
+    Most clusters keep environments on a shared file system, which serves a few hosts well: it is reported for jobs with many.
 
     Why it matters
-        "import torch" opens thousands of small files and maps gigabytes of libraries, of which each page that is touched is a request
-        of its own to the server. All ranks of all nodes do so in the same moment: starts take from many seconds to minutes, and ranks that
-        come late run into the time-out of the rendezvous.
+        "import torch" opens thousands of small files and maps gigabytes of libraries, and each page it touches is a separate
+        request to the server. All ranks of all nodes do this at the same time: startup takes many seconds to minutes, and late
+        ranks run into the rendezvous timeout.
 
     When to leave it
-        Starts are seldom, or fast enough as measured (time python -c 'import torch' on a node that has not run it), and the job is small.
+        Jobs start rarely, or the start was measured to be fast enough (time python -c 'import torch' on a node with a cold
+        cache), and the job is small.
 
     References
         https://github.com/Garden-AI/rootstock/issues/167 (Lustre: 350 kB/s by page faults, 13 MB/s when read in order, both cold)

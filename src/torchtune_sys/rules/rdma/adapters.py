@@ -73,20 +73,21 @@ def _devices(s: Snapshot) -> tuple[RdmaDevice, ...]:
     cause="ib-port-down",
     fix=(
         Advice(
-            text="bring the port up (cable, transceiver, switch port; ip link set IF up), or name the active ones in NCCL_IB_HCA"
+            text="bring the port up (cable, transceiver, switch port; ip link set IF up), or list only the active ports in "
+            "NCCL_IB_HCA"
         ),
     ),
 )
 def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A card whose like are active is down, or a port is down that NCCL_IB_HCA or an address names.
+    """A card is down while others of its model are active, or a port selected by NCCL_IB_HCA or given an address is down.
 
     Why it matters
-    NCCL passes over a port that is not ACTIVE without a word; its GPUs then share the NICs of others and every collective of the job
-    runs at the pace of this host. Libraries that do not check fail on it.
+    NCCL silently skips a port that is not ACTIVE. Its GPUs then share other NICs, and every collective of the job runs at the
+    pace of this host. Libraries that do not check fail on it.
 
     When to leave it
-    When the port is not cabled on purpose. The second port of a card is reported only where something says that it is meant to be
-    used: NCCL_IB_HCA, or an IP address on its interface. A job that stays on this host (--nnodes 1) is not judged.
+    The port is deliberately not cabled. The second port of a card is reported only if NCCL_IB_HCA or an IP address on its
+    interface shows that it should be used. A job on this host only (--nnodes 1) is not judged.
 
     References
     Linux Documentation/ABI/stable/sysfs-class-infiniband (state, phys_state)
@@ -142,16 +143,17 @@ def _addressed(s: Snapshot) -> dict[str, str]:
     title="InfiniBand ports have a link, but no subnet manager configures them",
     severity=Severity.WARNING,
     cause="ib-port-down",
-    fix=(Advice(text="start a subnet manager (opensm on one host, UFM, or that of a managed switch), and look at its log"),),
+    fix=(Advice(text="start a subnet manager (opensm on one host, UFM, or that of a managed switch), and check its log"),),
 )
 def ib_subnet_manager_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The physical link is up and the port stays in state INIT (or ARMED): cable and card are sound.
+    """The physical link is up but the port stays in state INIT (or ARMED): cable and card are fine.
 
     Why it matters
-    A port carries nothing until a subnet manager gives it a local identifier and routes. NCCL passes over it without a word.
+    A port carries no traffic until a subnet manager assigns it a local identifier and routes. NCCL silently skips it.
 
     When to leave it
-    Within the first minute after a restart of the switch or of the manager. Two hosts connected back to back need a manager, too.
+    The switch or the subnet manager was restarted within the last minute. (Two hosts connected back to back need a subnet
+    manager, too.)
 
     References
     Linux Documentation/ABI/stable/sysfs-class-infiniband (state, sm_lid); opensm(8)
@@ -358,13 +360,13 @@ def rdma_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def efa_not_in_container(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Elastic Fabric Adapters are on the PCI bus, but the container has no /dev/infiniband/uverbs*.
+    """Elastic Fabric Adapters are on the PCI bus, but the container has no /dev/infiniband/uverbs* devices.
 
     Why it matters
     The libfabric plug-in of NCCL finds no EFA, and the job's traffic between hosts falls back to TCP.
 
     When to leave it
-    When the job stays on this host.
+    The job runs on this host only.
 
     References
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/efa.html

@@ -298,13 +298,13 @@ def _unreachable(port: RdmaPort, ipv6: bool) -> str:
     cause="efa-not-in-container",
 )
 def efa_plugin_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """EFA devices are here, and the loader finds no libnccl-net*.so, without which NCCL cannot use them.
+    """There are EFA devices, but the loader finds no libnccl-net*.so, without which NCCL cannot use them.
 
     Why it matters
-    NCCL then says "NET/Plugin: No plugin found" at level INFO and goes over TCP, at a fraction of the bandwidth.
+    NCCL then logs "NET/Plugin: No plugin found" at level INFO and uses TCP, at a fraction of the bandwidth.
 
     When to leave it
-    When the job's own script sets LD_LIBRARY_PATH or NCCL_NET_PLUGIN later.
+    The job's own script sets LD_LIBRARY_PATH or NCCL_NET_PLUGIN later.
 
     References
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html

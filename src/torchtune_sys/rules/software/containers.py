@@ -42,7 +42,7 @@ def _installed(s: Snapshot, name: str) -> str:
     applies=_docker,
 )
 def container_toolkit_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Docker is installed beside the GPU driver, and the toolkit that gives GPUs to containers is not.
+    """Docker and the GPU driver are installed, but not the toolkit that makes GPUs available in containers.
 
     Why it matters
         docker run --gpus all fails: could not select device driver "" with capabilities: [[gpu]].
@@ -70,16 +70,16 @@ def container_toolkit_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="container-lost-gpu-cgroup",
     fix=(
         Install(text="upgrade nvidia-container-toolkit to 1.18 or later", needs=Needs.SERVICE_RESTART),
-        Advice(text="or make the links at each boot: sudo nvidia-ctk system create-dev-char-symlinks --create-all"),
+        Advice(text="or create the links at each boot: sudo nvidia-ctk system create-dev-char-symlinks --create-all"),
     ),
     applies=_docker,
 )
 def docker_may_lose_gpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Docker lets systemd manage its control groups, the toolkit adds GPUs behind its back, and /dev/char lacks their links.
+    """Docker lets systemd manage its cgroups, the toolkit adds GPUs without systemd's knowledge, and /dev/char lacks their links.
 
     Why it matters
-        At the next systemctl daemon-reload, which any package upgrade runs, systemd takes away what it was not told of: "Failed
-        to initialize NVML: Unknown Error" in containers that have trained for days.
+        At the next systemctl daemon-reload, which any package upgrade may run, systemd removes the devices it does not know of:
+        "Failed to initialize NVML: Unknown Error" in containers that have been training for days.
 
     When to leave it
         Containers are started with CDI devices or with --device for each node, runc is 1.1.7 or later and systemd 240
@@ -120,7 +120,8 @@ def cdi_specification_stale(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """Podman and containerd mount what the specification lists; it was generated before the driver was replaced.
 
     Why it matters
-        Containers do not start, for a file that is no longer there, or start with libraries that do not fit the module.
+        Containers fail to start because a listed file no longer exists, or start with libraries that do not match the kernel
+        module.
 
     When to leave it
         No container uses CDI devices.
@@ -149,15 +150,16 @@ def cdi_specification_stale(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=_docker,
 )
 def docker_refuses_clone3(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The default seccomp profile before 20.10.10 answers clone3 with EPERM, which glibc 2.34 takes for final. So does CentOS 7's
-    docker 1.13, which its distribution never mended.
+    """Before 20.10.10, Docker's default seccomp profile rejects clone3 with EPERM, so that glibc 2.34 does not fall back to clone.
+
+    CentOS 7's docker 1.13, which was never fixed, does the same.
 
     Why it matters
-        In images of Ubuntu 22.04 and later, Debian 12 or RHEL 9 no thread can be started: "can't start new thread", OpenBLAS and
-        apt fail alike.
+        No thread can be started in images of Ubuntu 22.04 and later, Debian 12 or RHEL 9: "can't start new thread"; OpenBLAS and
+        apt fail in the same way.
 
     When to leave it
-        Only older images run here, or containers run with a profile of their own.
+        Only older images run here, or containers use their own seccomp profile.
 
     References
         https://github.com/moby/moby/pull/42681

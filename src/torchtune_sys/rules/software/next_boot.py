@@ -31,20 +31,21 @@ def _next_kernel(s: Snapshot) -> NextKernel:
     cause="nvidia-module-not-built-for-kernel",
     fix=(
         Install(
-            text="install the headers of that kernel, then: sudo dkms autoinstall -k RELEASE (or the package of its prebuilt modules)"
+            text="install the headers of that kernel, then: sudo dkms autoinstall -k RELEASE (or install the package with its "
+            "prebuilt modules)"
         ),
         Advice(text="or keep booting the running kernel, and hold its packages"),
     ),
     applies=_gpu_machine,
 )
 def driver_not_built_for_next_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A newer kernel is installed than the one that runs, and its modules hold no nvidia.ko.
+    """A newer kernel is installed than the running one, and its modules do not include nvidia.ko.
 
     Why it matters
-        All is well until the host reboots; then no GPU is there, and the cause lies weeks back.
+        Everything works until the host reboots; then no GPU is available, and the cause lies weeks back.
 
     When to leave it
-        The boot loader is pinned to the running kernel. Where akmods builds modules when a kernel starts, nothing is reported.
+        The boot loader is pinned to the running kernel. Nothing is reported where akmods builds modules at boot.
 
     References
         dkms(8), autoinstall

@@ -56,22 +56,23 @@ def _driver_packages(s: Snapshot) -> tuple[Package, ...]:
     cause="nvml-driver-library-mismatch",
     fix=(
         Advice(
-            text='add "nvidia-"; and "libnvidia-"; to Unattended-Upgrade::Package-Blacklist, and upgrade the driver when no job runs'
+            text='add "nvidia-"; and "libnvidia-"; to Unattended-Upgrade::Package-Blacklist, and upgrade the driver while no job is running'
         ),
         Advice(text="or hold the driver's packages: sudo apt-mark hold PACKAGE (sudo dnf versionlock add PACKAGE)"),
     ),
     applies=_gpu_machine,
 )
 def driver_upgrades_unattended(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """unattended-upgrades, dnf-automatic or yum-cron installs all upgrades, and the driver's packages are neither held nor excluded.
+    """unattended-upgrades, dnf-automatic or yum-cron installs upgrades, and the driver's packages are neither held nor excluded.
 
     Why it matters
-        Once the libraries are replaced and the old kernel module still runs, every new CUDA process fails with "Driver/library
-        version mismatch" until a reboot; ranks that are running go on, restarts and DataLoader workers that use CUDA do not.
+        Once the libraries have been replaced while the old kernel module is loaded, every new CUDA process fails with
+        "Driver/library version mismatch" until a reboot. Running ranks continue; restarts, and new DataLoader workers that use
+        CUDA, fail.
 
     When to leave it
-        The host is drained and rebooted after upgrades anyway. On Debian and Ubuntu packages of NVIDIA's own repository are not
-        judged: its origin is not among those that unattended-upgrades takes by default. dnf-automatic takes every repository's.
+        The host is drained and rebooted after upgrades anyway. On Debian and Ubuntu, packages from NVIDIA's own repository are
+        not judged, because unattended-upgrades does not use its origin by default. dnf-automatic uses every repository.
 
     References
         README of unattended-upgrades (Package-Blacklist, Allowed-Origins)
@@ -118,20 +119,20 @@ def _excluded(name: str, patterns: tuple[str, ...]) -> bool:
     cause="nvml-driver-library-mismatch",
     fix=(
         Advice(
-            text="remove one of them when no job runs: sudo nvidia-uninstall, then reinstall the packages and reboot",
+            text="remove one of them while no job is running: sudo nvidia-uninstall, then reinstall the packages and reboot",
             needs=Needs.REBOOT,
         ),
     ),
     applies=_gpu_machine,
 )
 def driver_installed_twice(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The uninstaller of the .run file is there beside the driver's packages.
+    """The uninstaller of the .run file is present, and so are the driver's packages.
 
     Why it matters
-        Each overwrites the other's libraries at its next upgrade, and the module no longer fits them.
+        Each overwrites the other's libraries at its next upgrade, and the kernel module no longer matches them.
 
     When to leave it
-        The .run file was used for a part that the packages lack, and both have one version.
+        The .run file provides a part that the packages lack, and both are the same version.
 
     References
         https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ (removing, handling conflicting installation methods)

@@ -64,22 +64,22 @@ def mps_server_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="master-port-in-use",
-    title="The port of the rendezvous is taken",
+    title="The rendezvous port is in use",
     severity=Severity.ERROR,
     cause="master-port-in-use",
     fix=(
-        Advice(text="give each job a port of its own: torchrun --master-port PORT, or --rdzv-endpoint=localhost:0 on one host"),
-        Advice(text="or end the process that holds it: ss -ltnp 'sport = :PORT'"),
+        Advice(text="give each job its own port: torchrun --master-port PORT, or --rdzv-endpoint=localhost:0 on one host"),
+        Advice(text="or stop the process that uses it: ss -ltnp 'sport = :PORT'"),
     ),
 )
 def master_port_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """MASTER_PORT is set, this host is the one that would listen on it, and another process already does.
+    """MASTER_PORT is set, this host has to listen on it, and another process already does.
 
     Why it matters
-        Rank 0 ends with EADDRINUSE, "address already in use"; or, worse, the other ranks join the store of the other job.
+        Rank 0 fails with EADDRINUSE ("address already in use") or, worse, ranks join the other job's store.
 
     When to leave it
-        The process that listens is the running job of this session itself.
+        The listening process belongs to this session's own running job.
 
     References
         https://docs.pytorch.org/docs/stable/elastic/run.html (several jobs on one host)

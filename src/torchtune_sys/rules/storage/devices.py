@@ -12,7 +12,7 @@ from torchtune_sys.model.values import Missing, NotApplicable, Why
 from torchtune_sys.rules.storage.common import DATA, USED, beside_the_point, fine, places, subject
 
 _LOCAL_COPY = Advice(
-    text="copy the data to a local NVMe or SSD before training, or pack it into large files that are read in order"
+    text="copy the data to a local NVMe drive or SSD before training, or pack it into large files that are read sequentially"
 )
 
 
@@ -28,15 +28,15 @@ def _names(disks: tuple[Disk, ...]) -> str:
     fix=(_LOCAL_COPY,),
 )
 def data_on_spinning_disk(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A spinning disk answers 100 to 200 random reads a second, an NVMe drive several hundred thousand.
+    """A spinning disk serves 100 to 200 random reads per second, an NVMe drive several hundred thousand.
 
     Why it matters
-        A shuffled dataset of small files is read at random. One epoch over a million files then takes hours on a
-        spinning disk, whatever the number of DataLoader workers, and the GPUs wait.
+        A shuffled data set of small files is read in random order. One epoch over a million files then takes hours on a spinning
+        disk, however many DataLoader workers there are, and the GPUs wait.
 
     When to leave it
-        The data is read once in order from large files (WebDataset, Parquet, memory-mapped tokens), or all of it fits
-        into the page cache after the first epoch.
+        The data is read sequentially from large files (WebDataset, Parquet, memory-mapped tokens), or fits into the page cache
+        after the first epoch.
 
     References
         https://docs.kernel.org/block/queue-sysfs.html (rotational)
@@ -81,7 +81,7 @@ def _medium(place: StoragePath, disks: tuple[Disk, ...]) -> Evidence:
     fix=(Advice(text="copy the data to an internal disk"),),
 )
 def data_on_usb_disk(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A disk behind USB shares a bus, lacks deep queues, and drops off under load more often than an internal one.
+    """A USB disk shares a bus, lacks deep queues, and disconnects under load more often than an internal one.
 
     Why it matters
         Random reads through a USB bridge are several times slower than the disk itself, and a reset of the bus in the
@@ -110,14 +110,14 @@ def data_on_usb_disk(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The training data is read through a FUSE mount of an object store",
     severity=Severity.ADVICE,
     cause="slow-data-storage",
-    fix=(Advice(text="stage the data on a local disk, switch on the mount's file cache, or read large shards in order"),),
+    fix=(Advice(text="stage the data on a local disk, enable the mount's file cache, or read large shards sequentially"),),
 )
 def data_on_object_store(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Each open of a file becomes one or more HTTP requests of 10 to 100 ms, and listing a directory becomes many.
+    """Opening a file takes one or more HTTP requests of 10 to 100 ms each, and listing a directory takes many.
 
     Why it matters
-        Datasets of small files are bound by that latency: a worker gets some tens of files a second. Object stores
-        give bandwidth only to large reads that are made in parallel.
+        Data sets of small files are bound by that latency: a worker reads a few dozen files per second. Object stores deliver
+        bandwidth only for large, parallel reads.
 
     When to leave it
         The mount has a local cache that holds the data (gcsfuse's file cache, mountpoint's --cache, JuiceFS), or the
@@ -138,14 +138,14 @@ def data_on_object_store(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(_LOCAL_COPY,),
 )
 def data_on_network_filesystem(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """On NFS, SMB or sshfs opening a file costs round trips to one server, which all the nodes of a job share.
+    """On NFS, SMB or sshfs, opening a file costs round trips to one server that all nodes of the job share.
 
     Why it matters
-        Close-to-open consistency makes an NFS client ask the server at every open, cached data or not. With small
-        files and many workers the server's answers per second, not the bandwidth, set the pace of training.
+        Close-to-open consistency makes an NFS client ask the server at every open, even for cached data. With small files and
+        many workers, training is limited by the server's requests per second rather than its bandwidth.
 
     When to leave it
-        The data is in large files; the server is built for this load and the loader was measured to keep up.
+        The data is in large files, or the server is built for this load and the loader was measured to keep up.
 
     References
         nfs(5), "Close-to-open cache consistency"
@@ -176,7 +176,7 @@ def data_on_windows_drive(s: Snapshot, p: Params) -> Iterator[Evidence]:
     r"""A Windows drive in WSL2 is a 9P share: every file operation is a message to Windows and back.
 
     Why it matters
-        Opening many small files through it is an order of magnitude slower than in WSL2's own ext4 disk.
+        Opening many small files through it is an order of magnitude slower than on WSL2's own ext4 disk.
 
     When to leave it
         A few large files that are read once.
@@ -206,11 +206,11 @@ def _is_windows_drive(place: StoragePath) -> bool:
     fix=(Advice(text="keep the data on a volume: docker run -v HOST_DIR:/data, or a volumeMount in Kubernetes"),),
 )
 def data_on_container_layer(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Files in an overlay are found through all its layers, and a changed one is first copied up as a whole.
+    """Files in an overlay are looked up through all its layers, and a file is copied up as a whole before it is changed.
 
     Why it matters
-        The layers lie on the host's system disk, which container images and logs share, and are gone with the
-        container: each new one downloads or unpacks the data again.
+        The layers are on the host's system disk, shared with container images and logs, and disappear with the container: each
+        new container downloads or unpacks the data again.
 
     When to leave it
         The data is small and part of the image on purpose.
@@ -228,14 +228,14 @@ def data_on_container_layer(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="write checkpoints to a volume or a file system that outlives the container, the job and the instance"),),
 )
 def checkpoints_on_volatile_storage(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A checkpoint is for the day the job dies; here it dies with it.
+    """A checkpoint should outlive the job; what is stored here does not.
 
     Why it matters
-        What lies in memory (tmpfs) is gone at reboot and takes memory from training until then. A container's own
-        layer is removed with the container. A cloud's instance store is emptied when the instance stops.
+        Files in memory (tmpfs) are lost at reboot and take memory from training until then. A container's writable layer is
+        removed with the container. A cloud instance store is erased when the instance stops.
 
     When to leave it
-        The directory only stages checkpoints that another process copies to lasting storage.
+        The directory is only a staging area from which another process copies checkpoints to persistent storage.
 
     References
         https://docs.kernel.org/filesystems/tmpfs.html
@@ -267,18 +267,19 @@ def _lost(place: StoragePath) -> str:
 
 @rule(
     id="md-array-degraded",
-    title="A RAID array below the data or the checkpoints has lost a member",
+    title="A RAID array that holds the data or the checkpoints has lost a member",
     severity=Severity.WARNING,
     fix=(Advice(text="replace the failed disk (mdadm --detail shows which) and let the array rebuild"),),
 )
 def md_array_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A degraded array reads slower, and one more failure loses everything on it.
+    """A degraded array reads more slowly, and one more failure may lose everything on it.
 
     Why it matters
-        Each read of a missing member's stripe is computed from all the others; a rebuild takes most of what is left.
+        Each read of the missing member's data is reconstructed from all the others; a rebuild takes most of the remaining
+        bandwidth.
 
     When to leave it
-        The array was made with a missing member on purpose.
+        The array was deliberately created with a missing member.
 
     References
         https://docs.kernel.org/admin-guide/md.html (degraded)

@@ -21,23 +21,23 @@ _INODES = Advice(text="delete or pack small files (find -xdev lists them), or sa
 
 @rule(
     id="filesystem-not-answering",
-    title="A file system that the job uses does not answer, or answers with I/O errors",
+    title="A file system that the job uses does not respond, or returns I/O errors",
     severity=Severity.ERROR,
     cause="hung-mount",
     fix=(
-        Advice(text="see that the file server is up and reachable; umount -l the dead mount and mount it anew"),
+        Advice(text="check that the file server is up and reachable; umount -l the dead mount and mount it again"),
         Advice(
-            text="I/O errors of a local disk: the kernel's log names it; unmount, check (xfs_repair, e2fsck -f), mount again, or replace it"
+            text="I/O errors of a local disk: find it in the kernel log, unmount, check (xfs_repair, e2fsck -f), mount again, "
+            "or replace it"
         ),
     ),
 )
 def filesystem_not_answering(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Each access to it blocks, and the process that tries cannot even be killed; or the kernel has given the file system up, and each
-    access fails.
+    """Each access blocks and the process cannot be killed; or the kernel has shut the file system down, and each access fails.
 
     Why it matters
-        A hard NFS mount waits for its server for ever. Ranks hang there in state D without a message, and the others
-        run into the collective's timeout.
+        A hard NFS mount waits for its server indefinitely. Ranks hang in state D without any message, and the others run into the
+        collective's timeout.
 
     When to leave it
         Never: the job cannot run like this.
@@ -84,16 +84,16 @@ def _silent(place: StoragePath, why: Missing) -> str:
     id="data-path-unreadable",
     title="The path given for the training data cannot be read",
     severity=Severity.ERROR,
-    fix=(Advice(text="correct the path, mount what belongs there, or give this user the right to read it"),),
+    fix=(Advice(text="correct the path, mount the missing file system, or give this user read permission"),),
 )
 def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The path is not there, or this user may not read it.
+    """The path does not exist, or this user may not read it.
 
     Why it matters
-        Training ends at its first look at the data; in a job of many nodes that is after the wait for all of them.
+        Training fails when it first opens the data; in a job of many nodes that is after waiting for all of them.
 
     When to leave it
-        Something makes or mounts it before training starts.
+        Something creates or mounts it before training starts.
 
     References
         access(2)
@@ -122,16 +122,16 @@ def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="checkpoints-not-writable",
     title="Checkpoints cannot be written where they should go",
     severity=Severity.ERROR,
-    fix=(Advice(text="mount it read-write, give this user the right to write there, or save somewhere else"),),
+    fix=(Advice(text="mount it read-write, give this user write permission, or save somewhere else"),),
 )
 def checkpoints_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The file system is read-only, or this user may not write there.
 
     Why it matters
-        Training runs until its first checkpoint, hours later, and then ends with nothing saved.
+        Training runs until its first checkpoint, possibly hours later, then fails with nothing saved.
 
     When to leave it
-        Never, if checkpoints are to go there.
+        Never, if checkpoints are to be written there.
 
     References
         access(2)
@@ -180,7 +180,7 @@ def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidenc
 
 @rule(
     id="disk-full",
-    title="There is no room left to save checkpoints",
+    title="There is no space left to save checkpoints",
     severity=Severity.ERROR,
     cause="disk-full-or-quota",
     fix=(_MAKE_ROOM,),
@@ -191,14 +191,14 @@ def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidenc
     ),
 )
 def disk_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The file system has next to nothing free.
+    """The file system has almost no free space.
 
     Why it matters
         torch.save fails in the middle and leaves a broken file ("No space left on device", or a zip writer's error
         about an unexpected position), and logs and caches fail with it.
 
     When to leave it
-        Nothing is saved there. A user's quota may be tighter than what is seen here: see quota -s.
+        Nothing is saved there. A user's quota may be lower than what this rule sees: check quota -s.
 
     References
         statvfs(3), f_bavail (what an ordinary user may still take)
@@ -209,7 +209,7 @@ def disk_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="disk-space-low",
-    title="There is little room left to save checkpoints",
+    title="There is little space left to save checkpoints",
     severity=Severity.WARNING,
     cause="disk-full-or-quota",
     superseded_by=("disk-full",),
@@ -221,13 +221,13 @@ def disk_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def disk_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The file system still has room, but a few checkpoints may take it.
+    """The file system still has space, but a few checkpoints may fill it.
 
     Why it matters
         A checkpoint with Adam's state takes about 14 bytes for each parameter: 100 GB for a model of 7 billion.
 
     When to leave it
-        The model is small, or old checkpoints are deleted as new ones come.
+        The model is small, or old checkpoints are deleted as new ones are written.
 
     References
         statvfs(3), f_bavail
@@ -280,13 +280,13 @@ def _room_at(place: StoragePath, free: int, size: int, p: Params) -> Evidence:
     severity=Severity.ERROR,
     cause="disk-full-or-quota",
     fix=(_INODES,),
-    params=(Param("minimum", 100, "free inodes below which they count as used up"),),
+    params=(Param("minimum", 100, "number of free inodes below which they count as used up"),),
 )
 def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """ext4 and some network file systems hold a fixed number of files; here it is reached.
+    """ext4 and some network file systems can hold only a fixed number of files, and the limit is reached.
 
     Why it matters
-        Writing fails with "No space left on device" while df shows plenty of room.
+        Writing fails with "No space left on device" although df shows plenty of space.
 
     When to leave it
         Nothing is saved there.
@@ -306,18 +306,18 @@ def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
     superseded_by=("inodes-exhausted",),
     fix=(_INODES,),
     params=(
-        Param("minimum", 10_000, "free inodes below which they count as few"),
-        Param("percent", 1, "share free below which they count as few, up to a million of them"),
+        Param("minimum", 10_000, "number of free inodes below which they count as few"),
+        Param("percent", 1, "free share below which they count as few, up to a million inodes"),
     ),
 )
 def inodes_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The file system can take few more files.
+    """The file system can hold only a few more files.
 
     Why it matters
-        Unpacking a dataset of small files, or a compiler cache, takes inodes by the hundred thousand.
+        Unpacking a data set of small files, or a compiler cache, takes hundreds of thousands of inodes.
 
     When to leave it
-        Only checkpoints go there, each a few files.
+        Only checkpoints of a few files each are written there.
 
     References
         statvfs(3), f_favail

@@ -114,13 +114,13 @@ def nvme_scheduler_not_none(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(SysfsWrite(path="/sys/block/DISK/queue/scheduler", target=OneOf(("mq-deadline", "bfq"))),),
 )
 def hdd_scheduler_none(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Without a scheduler requests reach the disk in the order of arrival, and its head moves for each.
+    """Without a scheduler, requests reach the disk in order of arrival, and the head moves for each one.
 
     Why it matters
-        Several readers at once, as DataLoader workers are, lose most of the disk's throughput to seeks.
+        With several concurrent readers, such as DataLoader workers, most of the disk's throughput is lost to seeks.
 
     When to leave it
-        A RAID controller behind it sorts requests itself.
+        The disk is behind a RAID controller that sorts requests itself.
 
     References
         https://docs.kernel.org/block/deadline-iosched.html
@@ -287,14 +287,14 @@ def mount_without_barriers(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def cache_without_file_locks(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Compiled extensions, kernels and downloaded models are cached under a lock that this mount does not give.
+    """Compiled extensions, kernels and downloaded models are cached under file locks that this mount does not support.
 
     Why it matters
-        On Lustre mounted without flock a lock fails with "Function not implemented"; on NFS with nolock it holds on one
-        host only, so that the ranks of several hosts write the same file at once.
+        On Lustre mounted without flock, locking fails with "Function not implemented". On NFS mounted with nolock, a lock holds
+        on one host only, so ranks on several hosts write the same file at once.
 
     When to leave it
-        Nothing is cached there, or one process alone fills the cache before the job.
+        Nothing is cached there, or a single process fills the cache before the job.
 
     References
         mount.lustre(8), "flock"

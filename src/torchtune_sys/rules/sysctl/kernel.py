@@ -170,18 +170,19 @@ def overcommit_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="max-map-count-low",
-    title="The limit on memory mappings of a process is low",
+    title="The limit on memory mappings per process is low",
     severity=Severity.WARNING,
     fix=(Sysctl(key="vm.max_map_count", target=AtLeast(MAP_COUNT)),),
 )
 def max_map_count_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """vm.max_map_count was set below the kernel's own 65530.
+    """vm.max_map_count is below the kernel's default of 65530.
 
     Why it matters
-    Mapped data set shards, shared tensors and CUDA's mappings each count; past the limit mmap and malloc fail with ENOMEM.
+    Memory-mapped data set shards, shared tensors and CUDA's mappings all count; beyond the limit, mmap and malloc fail with
+    ENOMEM.
 
     When to leave it
-    Never seen to be useful; no training source asks for more than the default either.
+    No useful case is known. (No source about training recommends more than the default either.)
 
     References
     Linux Documentation/admin-guide/sysctl/vm.rst, max_map_count.
@@ -196,20 +197,21 @@ def max_map_count_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(
         Sysctl(key="vm.dirty_bytes", target=Exactly(str(32 * _GIB))),
         Sysctl(key="vm.dirty_background_bytes", target=Exactly(str(4 * _GIB))),
-        Advice(text="set both *_bytes (the *_ratio of each then reads 0)"),
+        Advice(text="set both *_bytes values (the matching *_ratio then reads 0)"),
     ),
     applies=not_in_container,  # its own memory limit bounds what it may leave unwritten
-    params=(Param("max_gib", 128, "dirty data that may pile up before writers are held, GiB"),),
+    params=(Param("max_gib", 128, "dirty data that may accumulate before writers are blocked, GiB"),),
 )
 def dirty_limit_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """On a host with very much memory, a limit in per cent lets more unwritten data pile up than its disks write in minutes.
+    """On a host with a lot of memory, a percentage limit lets more unwritten data accumulate than its disks can write in minutes.
 
     Why it matters
-    A checkpoint seems to be saved at once, then fsync, sync or the next checkpoint waits until everything is on disk, and a crash in
-    between loses it.
+    A checkpoint appears to be saved at once; then fsync, sync or the next checkpoint waits until everything is on disk, and a
+    crash in between loses it.
 
     When to leave it
-    Storage writes tens of GB/s, or bursts are meant to be absorbed (tuned's throughput profiles raise the limit for that).
+    The storage writes tens of GB/s, or the memory is meant to absorb bursts (tuned's throughput profiles raise the limit for
+    that).
 
     References
     Linux Documentation/admin-guide/sysctl/vm.rst, dirty_ratio and dirty_bytes: only one of the two may be set, the other reads 0.
@@ -302,7 +304,7 @@ def shmmax_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="free-memory-reserve-huge",
-    title="The kernel keeps a large part of memory free",
+    title="The kernel keeps a large share of memory free",
     severity=Severity.WARNING,
     params=(Param("share", 0.1, "largest part of memory that vm.min_free_kbytes may keep free"),),
     fix=(
@@ -312,13 +314,13 @@ def shmmax_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def free_memory_reserve_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """vm.min_free_kbytes is a large part of the machine's memory.
+    """vm.min_free_kbytes reserves a large share of the machine's memory.
 
     Why it matters
-    No program gets the last of it: allocations stall and processes are killed for lack of memory although much is shown as free.
+    Programs cannot use that memory: allocations stall and processes are OOM-killed although much memory is shown as free.
 
     When to leave it
-    A vendor of network or storage drivers asks for that much, for atomic allocations.
+    The vendor of a network or storage driver recommends it, for atomic allocations.
 
     References
     Linux Documentation/admin-guide/sysctl/vm.rst, min_free_kbytes ("setting this too high will OOM your machine instantly"); mm/page_alloc.c

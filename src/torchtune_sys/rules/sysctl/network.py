@@ -158,13 +158,14 @@ def neighbour_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def congestion_control_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A file asks for an algorithm that neither this kernel offers nor any Linux kernel ever had.
+    """A configuration file names an algorithm that this kernel does not offer and no Linux kernel has ever had.
 
     Why it matters
-    The write fails with ENOENT, which systemd-sysctl mentions in the journal at most; the default stays, and everybody believes in the file.
+    Setting it fails with ENOENT, which at most appears in the journal. The default stays in effect although the file suggests
+    otherwise.
 
     When to leave it
-    It comes with a module that is loaded later.
+    It is provided by a module that is loaded later.
 
     References
     Linux Documentation/networking/ip-sysctl.rst, tcp_congestion_control. A widely copied cluster recipe has "brr" for "bbr".
@@ -296,13 +297,13 @@ def rp_filter_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Several interfaces share a subnet, and arp_ignore is 0: whichever hears a question answers it, with its own hardware address.
+    """Several interfaces share a subnet, and arp_ignore is 0: any of them answers a request, with its own hardware address.
 
     Why it matters
-    Traffic for one rail arrives on another, so that one link carries several and NIC and GPU affinity is lost.
+    Traffic for one rail arrives on another: one link then carries the load of several, and NIC-to-GPU affinity is lost.
 
     When to leave it
-    The interfaces are a bond or stand-by, or nothing but management runs over them.
+    The interfaces are bonded or on standby, or carry only management traffic.
 
     References
     Linux Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce; oci-hpc, update_arp_settings.sh.
@@ -327,25 +328,25 @@ def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="local-ports-few",
-    title="Few local ports are left to programs that ask for any free one",
+    title="Few ephemeral local ports are available",
     severity=Severity.WARNING,
     cause="ephemeral-ports-exhausted",
-    params=(Param("min", 1000, "fewest ports of the range that raise no question"),),
+    params=(Param("min", 1000, "number of available ports below which they are reported"),),
     fix=(
         Advice(
-            text="set net.ipv4.ip_local_port_range = 32768 60999, which is the kernel's own, and take the other line out of sysctl.d"
+            text="set net.ipv4.ip_local_port_range = 32768 60999, the kernel's default, and remove the other line from sysctl.d"
         ),
     ),
 )
 def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """net.ipv4.ip_local_port_range was made small, or net.ipv4.ip_local_reserved_ports takes most of it away.
+    """net.ipv4.ip_local_port_range is small, or net.ipv4.ip_local_reserved_ports excludes most of it.
 
     Why it matters
-    Each listener of Gloo and NCCL takes a port of that range, and so does each connection to one peer: "Address already in use" or "Cannot
-    assign requested address" once they are used up, with many ranks within seconds.
+    Each listener of Gloo and NCCL takes a port from that range, and so does each connection to a peer. Once they are used up,
+    within seconds for many ranks, programs fail with "Address already in use" or "Cannot assign requested address".
 
     When to leave it
-    A firewall lets this range through only, and the ranks of this host were counted against it.
+    A firewall allows only this range, and you have checked that it is enough for the ranks of this host.
 
     References
     Linux Documentation/networking/ip-sysctl.rst, ip_local_port_range (32768 to 60999 by default), ip_local_reserved_ports

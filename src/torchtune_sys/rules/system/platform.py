@@ -61,14 +61,14 @@ def end_of_life(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def glibc_too_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The wheels of torch 2.7 and later carry the tag manylinux_2_28: pip installs them on glibc 2.28 or later only.
+    """Wheels of torch 2.7 and later are tagged manylinux_2_28: pip installs them only on glibc 2.28 or later.
 
     Why it matters
-    pip does not say so: it takes the newest release that fits, or says "no matching distribution". With CentOS 7 (glibc 2.17) that is
-    torch 2.6. Binaries that are put there by other means end in "version `GLIBC_2.28' not found".
+    pip does not say so: it installs the newest release that fits, or reports "no matching distribution". On CentOS 7 (glibc 2.17)
+    that release is torch 2.6. Binaries installed by other means fail with "version `GLIBC_2.28' not found".
 
     When to leave it
-    Where an older torch will be installed. Not judged where a torch is installed already.
+    You intend to install an older torch. Not judged if a torch is already installed.
 
     References
     Wheel file names of torch 2.6.0 (manylinux1) and 2.7.0 (manylinux_2_28); aarch64 and CUDA 12.6 wheels need 2.28 from 2.6 on
@@ -97,13 +97,13 @@ def glibc_too_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="use an image of Debian, Ubuntu or a RHEL clone instead of Alpine"),),
 )
 def libc_is_musl(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The host runs on musl (Alpine and its like).
+    """The host runs on musl (Alpine and similar).
 
     Why it matters
     torch, the nvidia-* packages and the NVIDIA driver's user space are built for glibc only: pip finds no torch, and libcuda does not load.
 
     When to leave it
-    Where the distribution's own CPU build of torch is all that is needed, or training happens in containers with glibc.
+    The distribution's own CPU build of torch is all you need, or training runs in containers with glibc.
 
     References
     PEP 656 (musllinux tags): no wheel of torch carries one; NVIDIA Container Toolkit, supported platforms
@@ -130,19 +130,19 @@ built has more behind the number, or has had fixes."""
 
 @rule(
     id="kernel-old",
-    title="The kernel is older than Linux 5.5, below which distributed training was seen to hang",
+    title="The kernel is older than Linux 5.5, with which distributed training has been reported to hang",
     severity=Severity.ADVICE,
     params=(Param("minimum", "5.5", "oldest kernel that is not reported"),),
     fix=(Advice(text="boot a newer kernel (Ubuntu: linux-generic-hwe), or move to a newer release"),),
 )
 def kernel_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The running kernel is an upstream series before 5.5, and not one of those into which a vendor ports fixes back.
+    """The running kernel is an upstream series before 5.5, not a vendor kernel with backported fixes.
 
     Why it matters
-    Hugging Face Accelerate warns of these kernels: training over several processes was reported to hang on them.
+    Hugging Face Accelerate warns about these kernels: multi-process training has been reported to hang on them.
 
     When to leave it
-    Where your jobs run through. In a container the kernel is the host's, which only its owner can change.
+    Your jobs run to completion. In a container the kernel is the host's, and only the host's owner can change it.
 
     References
     huggingface/accelerate src/accelerate/utils/other.py, check_os_kernel

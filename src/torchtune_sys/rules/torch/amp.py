@@ -27,11 +27,11 @@ _SLOW_HALF = frozenset(((6, 1), (5, 0), (5, 2), (3, 5), (3, 7)))
     applies=nvidia_hardware,
 )
 def bf16_emulated(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """bfloat16 units came with Ampere (compute capability 8.0); older GPUs compute it in float32 steps.
+    """Hardware support for bfloat16 came with Ampere (compute capability 8.0); older GPUs emulate it in float32.
 
     Why it matters
-        bfloat16 training runs there, and slower than float32. torch.cuda.is_bf16_supported() says True all the same, unless it is
-        asked with including_emulation=False.
+        bfloat16 training runs on them, but slower than float32. torch.cuda.is_bf16_supported() still returns True, unless called
+        with including_emulation=False.
 
     When to leave it
         Where training uses float32 or float16.
@@ -60,13 +60,13 @@ def bf16_emulated(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     applies=nvidia_hardware,
 )
 def fp16_without_speed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Consumer Pascal computes half precision at 1/64 of its single-precision rate, Maxwell not at all.
+    """Consumer Pascal GPUs compute float16 at 1/64 of their float32 rate; Maxwell has no float16 arithmetic.
 
     Why it matters
         Mixed precision makes training slower, not faster. The Tesla P100 (6.0) is the exception, and tensor cores begin with Volta (7.0).
 
     When to leave it
-        Where float16 is used for its memory alone.
+        float16 is used only to save memory.
 
     References
         CUDA C Programming Guide, arithmetic throughput by compute capability.

@@ -15,7 +15,7 @@ from torchtune_sys.rules.gates import nvidia_hardware, torch_build, torch_import
 from torchtune_sys.rules.torch.common import OTHER_ACCELERATORS, cuda_build, cuda_of, installed, machine
 
 _CUDA_BUILD = Install(
-    text="reinstall torch as a CUDA build that the driver serves (nvidia-smi names the highest CUDA): "
+    text="reinstall torch as a CUDA build that the driver supports (nvidia-smi shows the highest CUDA version): "
     "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu<version>"
 )
 
@@ -47,14 +47,14 @@ def jetson(s: Snapshot) -> bool:
     applies=nvidia_hardware,
 )
 def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The installed torch holds no GPU code at all, and the machine has a GPU.
+    """The installed torch contains no GPU code, but the machine has a GPU.
 
     Why it matters
-        Training runs on the CPU, or fails at the first .cuda(). It comes from the cpu index, from a solver that chose a
-        cpu build string, or from PyPI on aarch64, where wheels up to 2.10 are CPU-only.
+        Training runs on the CPU, or fails at the first .cuda(). Such a build comes from the cpu index, from a solver that picked
+        a cpu build string, or from PyPI on aarch64, where wheels up to 2.10 are CPU-only.
 
     When to leave it
-        Where this interpreter is meant for data preparation, or another accelerator's plug-in does the work.
+        This interpreter is used for data preparation, or another accelerator's plug-in does the work.
 
     References
         https://pytorch.org/get-started/locally/; the wheels' metadata on PyPI.
@@ -110,8 +110,8 @@ def cuda_build_on_amd_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """The machine's only GPUs are AMD's, and torch was built for CUDA.
 
     Why it matters
-        torch.cuda.is_available() is False; pip's default wheel is the CUDA one, so any package that asks for torch
-        replaces a ROCm build by it.
+        torch.cuda.is_available() is False. pip's default wheel is the CUDA build, so installing any package that depends on torch
+        can replace a ROCm build with it.
 
     When to leave it
         Where the AMD GPU only drives a display and training runs on the CPU.
@@ -335,18 +335,18 @@ def _gpu_wanted(s: Snapshot) -> None:
     id="cuda-not-available-to-torch",
     title="torch cannot use the GPUs that the driver shows",
     severity=Severity.ERROR,
-    fix=(Advice(text="see what CUDA said, and the findings on driver, device nodes and CUDA_VISIBLE_DEVICES"),),
+    fix=(Advice(text="see CUDA's message, and the findings on driver, device nodes and CUDA_VISIBLE_DEVICES"),),
     explained_by=("forward-compat-unsupported-gpu",),
     applies=_gpu_wanted,
 )
 def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Under --live: torch was imported, is a CUDA build, and torch.cuda.is_available() is False; or a report says that it found no driver.
+    """Under --live: torch was imported, is a CUDA build, and torch.cuda.is_available() is False; or a report says that no driver was found.
 
     Why it matters
-        Training runs on the CPU or fails. Other findings usually name the cause; this one says that it is real.
+        Training runs on the CPU or fails. Other findings usually name the cause; this one confirms that it has an effect.
 
     When to leave it
-        Where CUDA_VISIBLE_DEVICES hides the GPUs on purpose.
+        CUDA_VISIBLE_DEVICES hides the GPUs on purpose.
 
     References
         https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html

@@ -43,26 +43,27 @@ def _named(s: Snapshot) -> tuple[str, ...]:
 
 @rule(
     id="host-compiler-too-new",
-    title="nvcc does not take this version of gcc",
+    title="nvcc does not support this version of gcc",
     severity=Severity.ADVICE,
     cause="host-compiler-too-new",
     fix=(
         Install(
-            text="install a gcc that this CUDA takes beside the newer one, and name it: export CC=gcc-N CXX=g++-N NVCC_CCBIN=g++-N"
+            text="install a gcc that this CUDA supports alongside the newer one, and select it: export CC=gcc-N CXX=g++-N "
+            "NVCC_CCBIN=g++-N"
         ),
         Advice(text="or build with a newer CUDA toolkit of torch's major version"),
     ),
     applies=nvidia_hardware,
 )
 def host_compiler_too_new(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """nvcc hands the host's part of each source to gcc, and its headers stop at a gcc that came after it.
+    """nvcc compiles host code with gcc, and its headers reject gcc versions that are too new for it.
 
     Why it matters
-        Building flash-attn, apex, DeepSpeed's kernels or one's own CUDA extensions ends with "unsupported GNU version! gcc
-        versions later than N are not supported". Training with ready-made wheels, and Triton, do not use nvcc.
+        Building flash-attn, apex, DeepSpeed's kernels or your own CUDA extensions fails with "unsupported GNU version! gcc
+        versions later than N are not supported". Prebuilt wheels and Triton do not use nvcc.
 
     When to leave it
-        Where no CUDA extension is compiled on this host.
+        No CUDA extension is compiled on this host.
 
     References
         include/crt/host_config.h of the CUDA toolkit (read here)
@@ -155,7 +156,7 @@ def c_compiler_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     applies=_triton_there,
 )
 def c_library_headers_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """gcc is here, stdlib.h is not: the compiler was installed without what it only recommends, as in slim images.
+    """gcc is installed but stdlib.h is not: the compiler was installed without recommended packages, as in slim images.
 
     Why it matters
         Triton compiles a small C module on first use, and torch.compile stops with "fatal error: stdlib.h: No such file".
@@ -249,10 +250,11 @@ def _judged(s: Snapshot, bad: _Seen, words: str, wanted: str) -> Iterator[Eviden
     applies=_compiles,
 )
 def compile_cache_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The cache of torch.compile or of Triton is not this user's: made under sudo, on a read-only mount, or in a home that is none.
+    """This user cannot write to the cache of torch.compile or Triton: made under sudo, a read-only mount, or no real home.
 
     Why it matters
-        The first compiled kernel ends with "Permission denied: '/.triton'": containers that run as a bare user id have HOME=/.
+        Compiling the first kernel fails with "Permission denied: '/.triton'" and the like: containers that run as a user id
+        without an account have HOME=/.
 
     When to leave it
         Where neither torch.compile nor Triton kernels are used.
@@ -276,7 +278,7 @@ def _refused(cache: CompileCache) -> Fact[bool]:
     applies=_compiles,
 )
 def compile_cache_not_executable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The cache is on a file system mounted with noexec, as hardening guides ask for /tmp.
+    """The cache is on a file system mounted with noexec, as hardening guides recommend for /tmp.
 
     Why it matters
         The launcher that Triton has just built, or the C++ that torch.compile built for CPUs, cannot be loaded: "failed to map segment
@@ -300,11 +302,11 @@ def compile_cache_not_executable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=_compiles,
 )
 def compile_cache_on_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The cache of compiled kernels is on NFS, Lustre or the like, and more than one process writes it.
+    """The cache of compiled kernels is on NFS, Lustre or similar, and more than one process writes to it.
 
     Why it matters
-        Ranks that compile the same kernel replace each other's files: "Stale file handle", "Device or resource busy" or
-        FileNotFoundError in one of them, and the others wait for it until NCCL's timeout.
+        Ranks that compile the same kernel overwrite each other's files. One of them fails with "Stale file handle", "Device or
+        resource busy" or FileNotFoundError, and the others wait for it until NCCL's timeout.
 
     When to leave it
         The cache is filled by one process before the others start, or nothing is compiled.

@@ -42,22 +42,24 @@ _PTX = "compiled with an unsupported toolchain"
     cause="driver-too-old",
     fix=(
         Install(text="install a driver of at least the version named above, and reboot", needs=Needs.REBOOT),
-        Advice(text="or, where the driver must stay: install the build of torch named above, made for the driver's CUDA"),
+        Advice(
+            text="or, if the driver cannot be changed: install the build of torch named above, which matches the driver's CUDA"
+        ),
     ),
 )
 def driver_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A CUDA build of torch needs a driver from its CUDA series' floor on; below it, CUDA does not start at all.
+    """A CUDA build of torch needs at least the minimum driver of its CUDA major version; with an older driver CUDA does not start.
 
-    The floor is that of the major version (580.65.06 for all of 13, 525.60.13 for all of 12), not the driver that the
-    toolkit came with: within a major version, newer builds run on older drivers.
+    The minimum is that of the major version (580.65.06 for all of 13, 525.60.13 for all of 12), not the driver that the toolkit
+    came with: within a major version, newer builds run on older drivers.
 
     Why it matters
-        torch.cuda.is_available() is False, and training fails or falls back to the CPU. The wheels on PyPI changed to
-        CUDA 13 with torch 2.11, so an upgrade of torch alone brings this about.
+        torch.cuda.is_available() is False, and training fails or falls back to the CPU. The wheels on PyPI moved to CUDA 13 with
+        torch 2.11, so upgrading torch alone can cause this.
 
     When to leave it
-        Where a cuda-compat package for this CUDA is on the loader's path of a data-centre GPU; the rule passes if the
-        driver's library then reports the newer CUDA.
+        A cuda-compat package for this CUDA is on the loader's path and the GPU is a data-centre GPU; the rule passes if the
+        driver library then reports the newer CUDA.
 
     References
         https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
@@ -183,17 +185,17 @@ def _serves(s: Snapshot, release: str, variant: str) -> bool:
     fix=(Install(text="install the build of torch that is named above"),),
 )
 def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A wheel holds machine code for a list of GPU architectures; a GPU outside of that list cannot run a single kernel.
+    """A wheel contains machine code for a list of GPU architectures; a GPU that is not covered cannot run a single kernel.
 
-    Code runs on its own architecture and on later ones of the same major version (sm_86 code on 8.9, sm_100 code on 10.3,
-    sm_120 code on 12.1), so the list need not name the GPU's own number. PTX in the wheel serves anything newer.
+    Code runs on its own architecture and on later ones of the same major version (sm_86 code on 8.9, sm_100 code on 10.3, sm_120
+    code on 12.1), so the list need not contain the GPU's exact number. PTX in the wheel also covers anything newer.
 
     Why it matters
         "no kernel image is available for execution on the device": new GPUs with old wheels, and old GPUs with new ones
         (CUDA 13 builds begin with Turing).
 
     When to leave it
-        Where torch was built from source for this GPU; use --live then, which asks torch itself.
+        torch was built from source for this GPU; then use --live, which asks torch itself.
 
     References
         .ci/manywheel/build_env_setup.py in pytorch/pytorch; RELEASE.md, "Release Compatibility Matrix".

@@ -38,7 +38,7 @@ def cuda_library_loaded_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """Under --live: importing torch mapped two files for one library name.
 
     Why it matters
-        Each copy has state of its own, and symbols are taken from whichever came first: wrong versions at best, crashes and
+        Each copy has its own state, and symbols come from whichever was loaded first: wrong versions at best, crashes and
         communicators that do not know each other at worst.
 
     When to leave it

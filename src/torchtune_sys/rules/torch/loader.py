@@ -16,7 +16,7 @@ from torchtune_sys.rules.gates import nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_works, installed, label, names_its_wheels
 
 UNSET = EnvironmentVariable(name="LD_LIBRARY_PATH", value=None)
-REMOVE = Advice(text="or take the directory named above out of LD_LIBRARY_PATH: torch's wheels find their own libraries")
+REMOVE = Advice(text="or remove the directory named above from LD_LIBRARY_PATH: torch's wheels find their own libraries")
 
 
 def _wheel(s: Snapshot, names: tuple[str, ...]) -> Distribution:
@@ -121,9 +121,9 @@ def _said(s: Snapshot, library: str) -> str | None:
     fix=(UNSET, REMOVE),
 )
 def cudnn_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A directory of LD_LIBRARY_PATH holds a cuDNN of the same major version as the wheel's, and older.
+    """A directory in LD_LIBRARY_PATH holds a cuDNN that is older than the wheel's, with the same major version.
 
-    The loader searches LD_LIBRARY_PATH before the place that the library itself names, and cuDNN opens its parts by name.
+    The loader searches LD_LIBRARY_PATH before the path in the library itself, and cuDNN opens its sublibraries by name.
 
     Why it matters
         "cuDNN version incompatibility", or undefined symbols in libcudnn_*.so: parts of two versions do not fit.
@@ -168,11 +168,11 @@ def nvjitlink_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     fix=(UNSET, REMOVE),
 )
 def cublas_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A directory of LD_LIBRARY_PATH holds a libcublasLt of the same major version as the wheel's, and older.
+    """A directory in LD_LIBRARY_PATH holds a libcublasLt that is older than the wheel's, with the same major version.
 
     Why it matters
-        The wheel's libcublas binds to it and lacks a symbol ("cublasLtHSHMatmulAlgoInit"), in builds whose libraries name
-        their place in a way that LD_LIBRARY_PATH overrides (DT_RUNPATH), or not at all. PyPI's wheels from 2.0 on use DT_RPATH.
+        The wheel's libcublas binds to it and misses a symbol ("cublasLtHSHMatmulAlgoInit"). This affects builds whose libraries
+        use DT_RUNPATH, which LD_LIBRARY_PATH overrides, or no run path at all. PyPI's wheels use DT_RPATH since 2.0.
 
     When to leave it
         Where import torch works.
@@ -213,14 +213,14 @@ def nccl_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     cause="forward-compat-unsupported-gpu",
     fix=(
         Advice(
-            text="remove the cuda-compat package or its directory from the loader's path (an image for an older CUDA has none)"
+            text="remove the cuda-compat package, or its directory from the loader's path (images for an older CUDA have none)"
         ),
         Install(text="or install a driver that supports the image's CUDA on the host"),
     ),
     applies=None,
 )
 def forward_compat(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The loader takes libcuda from a cuda-compat directory, newer than the driver, and the GPU is a GeForce or TITAN.
+    """The loader finds libcuda in a cuda-compat directory, newer than the driver, and the GPU is a GeForce or TITAN.
 
     Why it matters
         CUDA does not start: error 804, "forward compatibility was attempted on non supported HW". Only data-centre GPUs (and
@@ -268,14 +268,15 @@ def _is_compat(item: CudaLibrary) -> bool:
         Advice(
             text="in a conda environment: conda install -c conda-forge libstdcxx-ng, and take system directories out of LD_LIBRARY_PATH"
         ),
-        Install(text="elsewhere: a newer libstdc++ of the distribution, or a container with one"),
+        Install(text="elsewhere: use a newer libstdc++ from the distribution, or a container with one"),
     ),
 )
 def libstdcxx_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """The loader said that libstdc++.so.6 lacks a version (GLIBCXX_3.4.N) that a package was built with; or LD_LIBRARY_PATH leads to one
     from before GCC 5, and torch is a wheel for manylinux_2_28, whose strings are those of GCC 5.
 
-    What a report says, and what torch says under --live, outdoes the look at the files; conda's interpreters bring their own and are left to them.
+    What a report says, and what torch says under --live, takes precedence over the files. conda's interpreters bring their own
+    library and are not judged by the files.
 
     Why it matters
         The package, often torch itself, cannot be loaded: the system's library was found before the environment's newer one.

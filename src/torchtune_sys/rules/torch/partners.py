@@ -169,13 +169,13 @@ def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     title="A compiled package was built for another torch version",
     severity=Severity.ERROR,
     cause="extension-torch-abi-mismatch",
-    fix=(Install(text="install the release of that package that was built for this torch, or the torch that it names"),),
+    fix=(Install(text="install the release of that package built for this torch, or the torch version that it pins"),),
 )
 def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """vLLM, xFormers, torchtext and sgl-kernel hold code compiled against one torch release, which their metadata names exactly.
+    """vLLM, xFormers, torchtext and sgl-kernel are compiled against one torch release, which their metadata pins exactly.
 
     Why it matters
-        torch's C++ interface changes with each release: "undefined symbol: _ZN3c10…" at import.
+        torch's C++ ABI changes with each release: "undefined symbol: _ZN3c10…" at import.
 
     When to leave it
         Where the package was rebuilt from source against this torch without changing its metadata.
@@ -205,13 +205,13 @@ _COMPILED = ("vllm", "xformers", "flash-attn", "torchtext", "torchao", "sgl-kern
     fix=(Install(text="install the package's build for torch's CUDA, or torch for the package's CUDA"),),
 )
 def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A package looks for the CUDA runtime of another major version than the one torch brings.
+    """A package needs the CUDA runtime of a different major version than torch's.
 
     Why it matters
-        "libcudart.so.12: cannot open shared object file" at import: the package's own kernels are not there.
+        "libcudart.so.12: cannot open shared object file" at import: the package's own kernels cannot be used.
 
     When to leave it
-        Where the package falls back to something that is good enough.
+        The package falls back to something that is good enough.
 
     References
         https://github.com/vllm-project/vllm/issues/7112
@@ -232,23 +232,23 @@ def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="extension-made-for-cuda",
-    title="A package is built for CUDA, but torch for ROCm",
+    title="A package is built for CUDA, but torch is built for ROCm",
     severity=Severity.ERROR,
     cause="cuda-build-on-amd-host",
     fix=(
         Install(
-            text="take the package's build for ROCm (flash-attn: its Composable Kernel or Triton flavour), or do without the package"
+            text="use the package's ROCm build (flash-attn: its Composable Kernel or Triton variant), or do without the package"
         ),
     ),
 )
 def extension_made_for_cuda(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A compiled package carries CUDA's version in its own, or asks for nvcc while it is built, beside a ROCm build of torch.
+    """torch is a ROCm build, but a compiled package has a CUDA version in its own version, or needs nvcc to build.
 
     Why it matters
-        Its kernels are NVIDIA machine code: the import fails, or the build stops for want of nvcc.
+        Its kernels are NVIDIA machine code: the import fails, or the build stops because there is no nvcc.
 
     When to leave it
-        Where the package falls back to something that is good enough.
+        The package falls back to something that is good enough.
 
     References
         https://github.com/Dao-AILab/flash-attention (setup.py, BUILD_TARGET); https://rocm.docs.amd.com/

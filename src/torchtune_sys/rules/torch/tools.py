@@ -64,22 +64,22 @@ def nvcc_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cuda-toolkit-missing",
-    title="nvcc is missing, and something has to be compiled with it",
+    title="nvcc is missing, but something has to be compiled with it",
     severity=Severity.ADVICE,
     cause="cuda-toolkit-missing",
     fix=(
         Install(text="install a ready-made wheel of that package, or the CUDA toolkit of torch's CUDA version"),
-        Advice(text="set CUDA_HOME to the toolkit where it is not in /usr/local/cuda"),
+        Advice(text="set CUDA_HOME to the toolkit if it is not in /usr/local/cuda"),
     ),
 )
 def cuda_toolkit_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A build said that there is no nvcc; or DeepSpeed is installed without compiled operators, and no nvcc is there to make them.
+    """A build reported that nvcc is missing; or DeepSpeed is installed without compiled operators, and there is no nvcc to build them.
 
-    torch itself and packages that come as wheels need no toolkit: without such a package nothing is said.
+    torch itself and packages that come as wheels need no toolkit: nothing is reported without a package that does.
 
     Why it matters
-        DeepSpeed compiles FusedAdam, CPUAdam and others when they are first used: "CUDA_HOME does not exist, unable to compile CUDA
-        op(s)". Some of its releases ask for nvcc already at import.
+        DeepSpeed compiles FusedAdam, CPUAdam and others on first use: "CUDA_HOME does not exist, unable to compile CUDA op(s)".
+        Some of its releases need nvcc even at import.
 
     When to leave it
         Where DeepSpeed runs with torch's own optimizers, or is there only because another package asks for it.
@@ -118,15 +118,17 @@ def cuda_toolkit_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     cause="libcuda-not-linkable",
     fix=(
         Advice(text="run ldconfig as root, so that ldconfig -p lists libcuda.so.1"),
-        Advice(text="for Triton before 3.6 a link libcuda.so beside libcuda.so.1 as well (the driver's package makes it)"),
+        Advice(
+            text="for Triton before 3.6, also create a link libcuda.so next to libcuda.so.1 (the driver's package creates it)"
+        ),
         EnvironmentVariable(name="TRITON_LIBCUDA_PATH", value="/directory/of/libcuda.so"),
     ),
 )
 def libcuda_not_linkable(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Triton links a small C module with libcuda, which it looks for where ldconfig -p has it, else in LD_LIBRARY_PATH.
+    """Triton links a small C module against libcuda, which it looks up with ldconfig -p, then in LD_LIBRARY_PATH.
 
-    Where there is no /etc/ld.so.cache, ldconfig -p fails, and Triton with it, whatever LD_LIBRARY_PATH holds.
-    Up to 3.5 it links with -lcuda, which asks for a file named libcuda.so; from 3.6 on with -l:libcuda.so.1.
+    Without /etc/ld.so.cache, ldconfig -p fails, and so does Triton, whatever LD_LIBRARY_PATH contains. Up to 3.5 it links with
+    -lcuda, which needs a file named libcuda.so; since 3.6 with -l:libcuda.so.1.
 
     Why it matters
         torch.compile and Triton kernels stop with "cannot find -lcuda" or "libcuda.so cannot found!", although CUDA works.
@@ -175,16 +177,16 @@ def libcuda_not_linkable(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     cause="cudnn-not-on-loader-path",
     fix=(
         Advice(text="add the directory named above to LD_LIBRARY_PATH in the job's start script"),
-        Install(text="or install the package's build that was made for this cuDNN"),
+        Install(text="or install a build of the package for this cuDNN"),
     ),
 )
 def cudnn_not_on_loader_path(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """cuDNN lies in the environment, and torch's own library, or another package, looks for it elsewhere.
+    """cuDNN is installed in the environment, but torch's own library or another package looks for it elsewhere.
 
-    torch's wheels name the place themselves; conda's, vendors' and own builds, ONNX Runtime and CTranslate2 leave it to the loader.
+    torch's wheels contain the path; builds from conda, vendors or source, ONNX Runtime and CTranslate2 leave it to the loader.
 
     Why it matters
-        "libcudnn.so.9: cannot open shared object file", or a silent fall-back to the CPU in the other package.
+        "libcudnn.so.9: cannot open shared object file", or the other package silently falls back to the CPU.
 
     When to leave it
         Where the package that complains is not used for training.
