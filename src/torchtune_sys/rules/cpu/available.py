@@ -104,7 +104,7 @@ def cpu_quota_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="openmp-affinity-pins-process",
-    title="An OpenMP setting binds the training process, and with it its DataLoader workers, to few CPUs",
+    title="An OpenMP setting binds the training process and its DataLoader workers to few CPUs",
     severity=Severity.WARNING,
     cause="openmp-affinity-pins-process",
     fix=(
@@ -118,11 +118,11 @@ def openmp_affinity(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """GOMP_CPU_AFFINITY, KMP_AFFINITY, OMP_PROC_BIND or OMP_PLACES binds threads to CPUs.
 
     Why it matters
-    When OpenMP starts, it binds the main thread to one CPU or place. DataLoader workers are forked from that thread and inherit the
-    mask: all of them share one CPU, and each rank that runs with the same setting takes the same one.
+    When OpenMP starts, it binds the main thread to one CPU or place. DataLoader workers are forked from that thread and inherit
+    its mask: they all share one CPU, and each rank with the same setting uses the same CPU.
 
     When to leave it
-    Where the job has one rank, no workers, and was measured to gain.
+    The job has one rank and no workers, and measurements show a gain.
 
     References
     https://github.com/pytorch/pytorch/issues/101850
@@ -164,24 +164,24 @@ _LAUNCHERS = frozenset((*JOB_VARIABLES, *RANK_VARIABLES, *LOCAL_RANK_VARIABLES))
 
 @rule(
     id="session-pinned-to-few-cpus",
-    title="The session is bound to a few of the CPUs that it is allowed to use",
+    title="The session is pinned to a few of the CPUs that it may use",
     severity=Severity.WARNING,
     cause="openmp-affinity-pins-process",
     params=(
-        Param("share", 0.25, "greatest share of the allowed CPUs that counts as few"),
-        Param("cpus", 4, "affinity masks with more CPUs than these are not called few"),
+        Param("share", 0.25, "share of the allowed CPUs up to which the mask counts as small"),
+        Param("cpus", 4, "number of CPUs above which a mask never counts as small"),
     ),
-    fix=(Advice(text="start the job from a session without taskset or numactl, or with: taskset -c 0-LAST"),),
+    fix=(Advice(text="start the job from a session without taskset or numactl, or prefix it with: taskset -c 0-LAST"),),
 )
 def session_pinned(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The affinity mask of this session is much smaller than its cgroup's cpuset, and no batch system or launcher made it so.
+    """The affinity mask of this session is much smaller than its cgroup's cpuset, and no batch system or launcher set it.
 
     Why it matters
-    Children inherit the mask. A shell, notebook kernel or service that was once bound to a core keeps all of the training on it: load
-    average and GPU utilisation are low, and one core is at 100 %.
+    Child processes inherit the mask. A shell, notebook kernel or service that was once pinned to a core keeps the whole training
+    on it: load average and GPU utilisation are low, and one core is at 100 %.
 
     When to leave it
-    Where you bound the session on purpose.
+    You pinned the session on purpose.
 
     References
     sched_setaffinity(2), taskset(1)

@@ -88,16 +88,17 @@ def without_workers(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="no-cpu-for-dataloader-workers",
     title="No CPU is left for a DataLoader worker beside each rank",
     severity=Severity.ADVICE,
-    fix=(Advice(text="allow the job more CPUs, start fewer ranks, or prepare the data beforehand and load with num_workers=0"),),
+    fix=(Advice(text="give the job more CPUs, start fewer ranks, or preprocess the data and load it with num_workers=0"),),
 )
 def no_cpu_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Says which DataLoader values to start with on this host; fails where there is not one CPU per rank for a worker.
+    """Suggests initial DataLoader values for this host; fails if there is not at least one spare CPU per rank for a worker.
 
     Why it matters
-    A rank needs a CPU for itself. What is left feeds it: without a CPU for at least one worker, loading and computing take turns.
+    Each rank needs a CPU for itself, and the remaining CPUs load its data: without a CPU for at least one worker, loading and
+    computing take turns.
 
     When to leave it
-    Where the data need no work on the CPU.
+    The data needs no work on the CPU.
 
     References
     PyTorch performance tuning guide; ml-engineering, compute/cpu: two workers per rank for text, three or four for images

@@ -104,11 +104,11 @@ def _has_cuda_torch(s: Snapshot) -> bool:
     ),
 )
 def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/dev/kfd exists, and its permission bits do not let the session's user read and write it.
+    """/dev/kfd exists, but its permissions do not let this user read and write it.
 
     Why it matters
-        ROCm opens it before anything else; without it torch.cuda.is_available() is False, and rocminfo says
-        "Unable to open /dev/kfd read-write".
+        ROCm opens it first; without it, torch.cuda.is_available() is False and rocminfo says "Unable to open /dev/kfd
+        read-write".
 
     When to leave it
         This user deliberately has no access to the GPUs; a job scheduler grants it.
@@ -372,13 +372,13 @@ def image_contains_driver_libraries(s: Snapshot, p: Params) -> Iterator[Evidence
     ),
 )
 def wsl_libcuda_link_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Windows puts libcuda.so into /usr/lib/wsl/lib, and neither ld.so.conf.d nor LD_LIBRARY_PATH names that directory.
+    """Windows provides libcuda.so in /usr/lib/wsl/lib, but neither ld.so.conf.d nor LD_LIBRARY_PATH lists that directory.
 
     Why it matters
-        Programs that open libcuda.so by name (cuDNN, Triton, Numba) do not find it, although the GPU is there.
+        Programs that open libcuda.so by name (cuDNN, Triton, Numba) do not find it, although the GPU is available.
 
     When to leave it
-        A full NVIDIA driver must not be installed inside WSL; do not "solve" it that way.
+        Nothing on this host uses CUDA. (Do not install a full NVIDIA driver inside WSL to work around this.)
 
     References
         https://docs.nvidia.com/cuda/wsl-user-guide/

@@ -33,13 +33,13 @@ def _loaded_or(s: Snapshot, reason: str, seen: str, wanted: str, source: str = _
     fix=(Install(text="install the NVIDIA driver from the distribution or from NVIDIA's repository", needs=Needs.REBOOT),),
 )
 def no_nvidia_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The GPU is on the PCI bus, and neither a kernel module nor a user-space library of the driver is here.
+    """The GPU is on the PCI bus, but neither a kernel module nor a user-space library of the driver is installed.
 
     Why it matters
-        Without the driver torch.cuda.is_available() is False and everything trains on the CPU.
+        Without the driver, torch.cuda.is_available() is False and training runs on the CPU.
 
     When to leave it
-        The GPU only drives a display, or training runs elsewhere.
+        The GPU is used only for a display, or training runs elsewhere.
 
     References
         https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
@@ -50,7 +50,7 @@ def no_nvidia_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nouveau-loaded",
-    title="nouveau has taken the GPU, so the NVIDIA driver cannot",
+    title="nouveau has claimed the GPU, so the NVIDIA driver cannot use it",
     severity=Severity.ERROR,
     cause="nouveau-loaded",
     fix=(
@@ -59,14 +59,14 @@ def no_nvidia_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def nouveau_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The free driver nouveau (or its successor nova_core) is bound to an NVIDIA GPU; it offers no CUDA.
+    """The open-source driver nouveau (or its successor nova_core) is bound to an NVIDIA GPU; it does not support CUDA.
 
     Why it matters
-        Only one driver can hold a device: nvidia.ko refuses to load or finds no GPU. Blacklisting only in the initramfs
-        (rd.driver.blacklist) lets nouveau load later.
+        Only one driver can be bound to a device: nvidia.ko refuses to load or finds no GPU. If nouveau is blacklisted only in the
+        initramfs (rd.driver.blacklist), it is loaded later.
 
     When to leave it
-        The GPU is only for a display.
+        The GPU is used only for a display.
 
     References
         https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/#disabling-nouveau
@@ -95,18 +95,18 @@ def nouveau_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Install(
             text="install the headers of the running kernel, then build the module: dkms autoinstall (or dnf/zypper/apt reinstall)",
         ),
-        Advice(text="or boot the kernel for which the module was built", needs=Needs.REBOOT),
+        Advice(text="or boot the kernel that the module was built for", needs=Needs.REBOOT),
     ),
 )
 def nvidia_module_not_built_for_kernel(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """User space of the driver is installed, but /lib/modules of the running kernel holds no nvidia.ko.
+    """The driver's libraries are installed, but /lib/modules has no nvidia.ko for the running kernel.
 
     Why it matters
-        After a kernel update the module must be built again; DKMS fails silently without kernel headers or with a kernel
-        that the driver is too old for. nvidia-smi then says that it cannot communicate with the driver.
+        After a kernel update the module must be rebuilt. DKMS fails silently if the kernel headers are missing or the driver is
+        too old for the kernel. nvidia-smi then says that it cannot communicate with the driver.
 
     When to leave it
-        Never, if this kernel is to train.
+        Never, if you train with this kernel.
 
     References
         dkms(8)
@@ -135,20 +135,21 @@ def _serves(s: Snapshot) -> bool:
     cause="secure-boot-blocks-module",
     fix=(
         Advice(
-            text="enrol the key with which DKMS signs: mokutil --import /var/lib/dkms/mok.pub (Ubuntu: /var/lib/shim-signed/mok/MOK.der)",
+            text="enrol the key that DKMS signs with: mokutil --import /var/lib/dkms/mok.pub (Ubuntu: "
+            "/var/lib/shim-signed/mok/MOK.der)",
             needs=Needs.REBOOT,
         ),
         Advice(text="or install a module that the distribution has signed, or turn Secure Boot off in the firmware"),
     ),
 )
 def secure_boot_blocks_module(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A module for the running kernel is there, it is not loaded, and Secure Boot refuses modules with an unknown signature.
+    """The module is built for the running kernel but not loaded, and Secure Boot refuses modules with an unknown signature.
 
     Why it matters
-        modprobe nvidia ends with "Key was rejected by service" and no CUDA program sees a GPU.
+        modprobe nvidia fails with "Key was rejected by service", and no CUDA program sees a GPU.
 
     When to leave it
-        dmesg names another reason for the module's failure.
+        dmesg shows another reason why the module is not loaded.
 
     References
         https://wiki.ubuntu.com/UEFI/SecureBoot
@@ -175,12 +176,12 @@ def secure_boot_blocks_module(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
     fix=(
         Advice(
-            text="sudo modprobe nvidia; dmesg | grep -i -e nvrm -e nvidia then tells why it fails", safety=Safety.DISPLAY_ONLY
+            text="sudo modprobe nvidia; if that fails, dmesg | grep -i -e nvrm -e nvidia shows why", safety=Safety.DISPLAY_ONLY
         ),
     ),
 )
 def nvidia_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver's user space is here, and a module too as far as can be seen, but the kernel does not run it.
+    """The driver's libraries and, as far as can be seen, its kernel module are installed, but the module is not loaded.
 
     Why it matters
         nvidia-smi "couldn't communicate with the NVIDIA driver", and CUDA finds no device.
@@ -208,16 +209,19 @@ def nvidia_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.ERROR,
     cause="nvml-driver-library-mismatch",
     fix=(
-        Advice(text="reboot; or stop every GPU user, unload the nvidia modules and load the new ones", needs=Needs.REBOOT),
+        Advice(
+            text="reboot; or stop every process that uses a GPU, unload the nvidia modules and load the new ones",
+            needs=Needs.REBOOT,
+        ),
         Advice(text="hold the driver's packages (apt-mark hold, dnf versionlock) so that unattended upgrades do not split them"),
     ),
 )
 def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A package upgrade replaced the libraries while the old module is still loaded; NVML and CUDA refuse to work.
+    """A package upgrade replaced the libraries while the old kernel module stayed loaded; NVML and CUDA refuse to work.
 
     Why it matters
-        nvidia-smi says "Driver/library version mismatch", and every new CUDA program fails at its start. Programs that
-        already run go on, so that the fault shows only at the next job.
+        nvidia-smi says "Driver/library version mismatch", and every new CUDA program fails at startup. Programs that are already
+        running continue, so the problem shows up only with the next job.
 
     When to leave it
         Never.
@@ -303,13 +307,13 @@ def driver_does_not_support_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The open kernel module does not support this GPU",
     severity=Severity.ERROR,
     cause="open-module-on-pre-turing-gpu",
-    fix=(Install(text="install the proprietary flavour of the kernel module (branch 580 at most)", needs=Needs.REBOOT),),
+    fix=(Install(text="install the proprietary kernel module (branch 580 or earlier)", needs=Needs.REBOOT),),
 )
 def open_module_on_pre_turing_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """GPUs before Turing lack the processor (GSP) on which the open kernel module depends.
+    """GPUs before Turing lack the GSP processor that the open kernel module needs.
 
     Why it matters
-        The module loads and leaves the GPU alone: "No devices were found".
+        The module loads but ignores the GPU: "No devices were found".
 
     When to leave it
         Another GPU of this host is used for training.
@@ -325,13 +329,13 @@ def open_module_on_pre_turing_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The proprietary kernel module does not support this GPU",
     severity=Severity.ERROR,
     cause="driver-does-not-support-gpu",
-    fix=(Install(text="install the open flavour of the kernel module (nvidia-open, nvidia-driver-…-open)", needs=Needs.REBOOT),),
+    fix=(Install(text="install the open kernel module (nvidia-open, nvidia-driver-…-open)", needs=Needs.REBOOT),),
 )
 def proprietary_module_on_blackwell_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Blackwell and later generations are served by the open kernel module only.
+    """Only the open kernel module supports Blackwell and later generations.
 
     Why it matters
-        The module loads and says in dmesg that the GPU requires the open kernel modules; no CUDA program sees it.
+        The module loads, but logs that the GPU requires the open kernel modules; CUDA programs do not see the GPU.
 
     When to leave it
         Another GPU of this host is used for training.

@@ -141,18 +141,18 @@ def fabric_manager_version_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence
     severity=Severity.ADVICE,
     fix=(
         Advice(text="sudo modprobe nvidia-uvm (at boot: nvidia-persistenced with nvidia-modprobe, or a modules-load.d file)"),
-        Install(text="install nvidia-modprobe, with which CUDA loads it for ordinary users"),
+        Install(text="install nvidia-modprobe, with which CUDA can load it for ordinary users"),
     ),
 )
 def nvidia_uvm_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """nvidia is loaded and nvidia_uvm is not; CUDA cannot start without it.
 
     Why it matters
-        The first CUDA program loads it through the setuid helper nvidia-modprobe. Where that is missing, or in a container,
-        cuInit fails with "unknown error" (999) until somebody loads the module as root.
+        The first CUDA program loads it through the setuid helper nvidia-modprobe. Without that helper, or in a container, cuInit
+        fails with "unknown error" (999) until somebody loads the module as root.
 
     When to leave it
-        Right after boot with nvidia-modprobe installed: the first CUDA program brings it.
+        The host has just booted and nvidia-modprobe is installed: the first CUDA program loads the module.
 
     References
         README of the driver, chapter "nvidia-modprobe"
@@ -261,7 +261,7 @@ def gpudirect_rdma_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 _REBUILD = Advice(
-    text="build the driver's modules again now that this RDMA stack is there (dkms, or reinstall the driver), then modprobe nvidia-peermem"
+    text="rebuild the driver's modules against this RDMA stack (dkms, or reinstall the driver), then modprobe nvidia-peermem"
 )
 
 

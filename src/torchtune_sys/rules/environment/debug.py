@@ -142,14 +142,14 @@ def cuda_module_loading_eager(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="unset the variable in the job's environment"),),
 )
 def memory_debugging_on(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Each allocation of Python or of the C library is checked, filled or traced.
+    """Each memory allocation by Python or the C library is checked, filled or traced.
 
     Why it matters
-    DataLoader workers allocate all the time: Python's debug hooks, tracemalloc and malloc's checks slow them down and take memory for
-    their own records.
+    DataLoader workers allocate constantly: Python's debug hooks, tracemalloc and malloc's checks slow them down and use memory
+    for their own records.
 
     When to leave it
-    While a memory error is being traced.
+    You are tracing a memory error.
 
     References
     https://docs.python.org/3/using/cmdline.html#envvar-PYTHONMALLOC
@@ -193,13 +193,13 @@ _TOOLS = (
     fix=(Advice(text="unset the variable in the job's environment"),),
 )
 def tool_injection_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """CUDA_INJECTION64_PATH, or a sanitizer in LD_PRELOAD, loads a tool that follows each CUDA call or each memory access.
+    """CUDA_INJECTION64_PATH, or a sanitizer in LD_PRELOAD, loads a tool that traces every CUDA call or memory access.
 
     Why it matters
-    Such tools cost from some percent (tracing) to many times the run time (sanitizers), and some allow only one process per GPU.
+    Such tools cost from a few percent (tracing) to many times the run time (sanitizers), and some allow only one process per GPU.
 
     When to leave it
-    While the tool is in use.
+    You are using the tool.
 
     References
     https://docs.nvidia.com/cupti/main/main.html (injection)
@@ -216,19 +216,19 @@ def tool_injection_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="tf32-override-off",
-    title="NVIDIA_TF32_OVERRIDE=0 forbids TF32 to every library",
+    title="NVIDIA_TF32_OVERRIDE=0 disables TF32 in all libraries",
     severity=Severity.ADVICE,
     applies=nvidia_hardware,
     fix=(EnvironmentVariable(name="NVIDIA_TF32_OVERRIDE", value=None),),
 )
 def tf32_override_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """No library may use TF32, whatever the program asks for.
+    """NVIDIA libraries do not use TF32, whatever the program asks for.
 
     Why it matters
-    Convolutions in fp32, which use TF32 by default, and matrix products for which the program allowed it run without Tensor Cores.
+    float32 convolutions, which use TF32 by default, and matrix products for which the program allows it run without tensor cores.
 
     When to leave it
-    When full fp32 precision is wanted everywhere, for example to compare results.
+    You want full float32 precision everywhere, for example to compare results.
 
     References
     https://docs.nvidia.com/deeplearning/cudnn/ (NVIDIA_TF32_OVERRIDE)
@@ -265,18 +265,18 @@ _WITHOUT_EFFECT = {
 
 @rule(
     id="variable-renamed",
-    title="An environment variable was renamed, and the old name will go away",
+    title="An environment variable was renamed, and the old name will be removed",
     severity=Severity.ADVICE,
-    fix=(Advice(text="set the new name instead of the old one"),),
+    fix=(Advice(text="use the new name instead of the old one"),),
 )
 def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The old name still works, with a warning from each process.
+    """The old name still works, but each process prints a warning.
 
     Why it matters
-    PyTorch prints a deprecation warning per rank, and a later release will stop reading the name, which nobody will notice.
+    PyTorch prints a deprecation warning per rank, and a later release will silently ignore the old name.
 
     When to leave it
-    When the same environment also serves a PyTorch before 2.2, which reads the old names only.
+    The same environment is also used with a PyTorch before 2.2, which only reads the old names.
 
     References
     pytorch torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp (TORCH_NCCL_*, the second name of each list is the old one)
@@ -296,13 +296,13 @@ def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="correct the name, or unset the variable"),),
 )
 def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A misspelt name, or a name that only counts while PyTorch is built.
+    """The name is misspelt, or is only read when PyTorch is built.
 
     Why it matters
-    What was meant is not in effect.
+    The intended setting is not in effect.
 
     When to leave it
-    When a program of yours reads the variable.
+    One of your own programs reads the variable.
 
     References
     CUDA C++ Programming Guide, "CUDA Environment Variables"

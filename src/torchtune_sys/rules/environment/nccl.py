@@ -27,13 +27,13 @@ _PER_CALL = ("ALL", "COLL", "P2P", "CALL", "PROXY", "TUNING", "ALLOC", "PROFILE"
     ),
 )
 def nccl_debug_verbose(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """NCCL_DEBUG=TRACE, or INFO for subsystems that print at each collective, and the lines go to the job's output.
+    """NCCL_DEBUG is TRACE, or INFO for subsystems that print at each collective, and the lines go to the job's output.
 
     Why it matters
-    Every rank writes lines at each step: the log grows by gigabytes, and writing it takes the time of the thread that launches kernels.
+    Every rank prints at each step: the log grows by gigabytes, and writing it takes time from the thread that launches kernels.
 
     When to leave it
-    While a communication fault is being traced. INFO with its default subsystems prints at the start only, and is not reported.
+    You are tracing a communication problem. INFO with its default subsystems prints only at startup and is not reported.
 
     References
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug
@@ -49,21 +49,21 @@ def nccl_debug_verbose(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nccl-p2p-disabled",
-    title="NCCL_P2P_DISABLE keeps the GPUs of this host from talking directly",
+    title="NCCL_P2P_DISABLE prevents direct transfers between the GPUs of this host",
     severity=Severity.WARNING,
     applies=nvidia_hardware,
     fix=(EnvironmentVariable(name="NCCL_P2P_DISABLE", value=None),),
 )
 def nccl_p2p_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Data between GPUs goes through the host's memory instead of NVLink or PCIe.
+    """Data between GPUs goes through host memory instead of NVLink or PCIe.
 
     Why it matters
-    On GPUs with NVLink it takes away most of the bandwidth of collectives inside the host. It is often set as a work-around for a hang
-    (IOMMU or ACS settings, a driver fault), and stays when that is long mended.
+    On GPUs with NVLink, collectives within the host lose most of their bandwidth. The variable is often set as a workaround for a
+    hang (IOMMU or ACS settings, a driver bug), and stays set long after the problem is fixed.
 
     When to leave it
-    GeForce cards have no working P2P (from the RTX 40 series on); a host with two or more cards of that kind is not reported.
-    Virtual machines whose PCIe settings cannot be changed may need it.
+    GeForce cards have no working P2P since the RTX 40 series; hosts with two or more such cards are not reported. Virtual
+    machines whose PCIe settings cannot be changed may need the variable.
 
     References
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable
@@ -87,7 +87,7 @@ def _without_p2p(gpu: Gpu) -> bool:
 
 @rule(
     id="nccl-shm-disabled",
-    title="NCCL_SHM_DISABLE sends traffic inside the host through the network stack",
+    title="NCCL_SHM_DISABLE sends traffic within the host through the network stack",
     severity=Severity.WARNING,
     applies=nvidia_hardware,
     fix=(
@@ -96,13 +96,14 @@ def _without_p2p(gpu: Gpu) -> bool:
     ),
 )
 def nccl_shm_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Where P2P is not possible, NCCL passes data between processes through shared memory; this forbids it.
+    """Where P2P is not possible, NCCL passes data between processes through shared memory; this variable forbids that.
 
     Why it matters
-    The network takes its place, also between two GPUs of one host. It is mostly set because /dev/shm of a container was too small.
+    The network is then used instead, even between two GPUs of one host. The variable is usually set because a container's
+    /dev/shm was too small.
 
     When to leave it
-    When shared memory between the containers of one host cannot be had.
+    The containers on one host cannot share memory.
 
     References
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-shm-disable
@@ -123,14 +124,14 @@ def nccl_shm_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(EnvironmentVariable(name="NCCL_IB_DISABLE", value=None),),
 )
 def nccl_ib_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """There are active InfiniBand (or fast RoCE) ports, and NCCL is told to use TCP.
+    """There are active InfiniBand (or fast RoCE) ports, but NCCL is told to use TCP.
 
     Why it matters
-    TCP carries a fraction of the bandwidth, with the CPU's help, and without GPUDirect: jobs over several hosts scale badly.
+    TCP delivers a fraction of the bandwidth, loads the CPU, and has no GPUDirect: multi-host jobs scale badly.
 
     When to leave it
-    For jobs on one host it does not matter, and with --nnodes 1 it is not reported. Some clouds' own networks (EFA, TCPX) come with
-    a plugin that needs the variable.
+    It does not matter for jobs on one host, and is not reported with --nnodes 1. Some cloud networks (EFA, TCPX) come with a
+    plugin that needs the variable.
 
     References
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-disable
@@ -171,13 +172,13 @@ def _fast(rate: float | Missing) -> bool:
     fix=(EnvironmentVariable(name="NCCL_CUMEM_ENABLE", value=None),),
 )
 def nccl_cumem_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The NVSwitches of this host could add up gradients themselves (NVLS), but that needs memory of the cuMem kind.
+    """The NVSwitches of this host can perform reductions themselves (NVLS), but that needs cuMem allocations.
 
     Why it matters
-    Large all-reduces inside the host take the ring instead, with less bandwidth.
+    Large all-reduces within the host use the ring instead, with less bandwidth.
 
     When to leave it
-    Some versions of vLLM and of NCCL itself asked for it because of faults in CUDA graphs or of memory held twice.
+    Some versions of vLLM and NCCL required it because of bugs with CUDA graphs or duplicated memory.
 
     References
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-cumem-enable

@@ -70,19 +70,19 @@ def container_uid_without_passwd(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="session-under-sudo",
-    title="This command was run through sudo: root's session was judged, not the one that trains",
+    title="The command was run with sudo: it judged root's session, not the one that trains",
     severity=Severity.ADVICE,
-    fix=(Advice(text="run the command once more as the user who trains, without sudo"),),
+    fix=(Advice(text="run the command again as the user who trains, without sudo"),),
 )
 def session_under_sudo(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Limits, environment variables, groups and the default interpreter are those of root's session.
+    """Limits, environment variables, groups and the default interpreter are those of root.
 
     Why it matters
-    sudo resets most of the environment and opens a session of its own with other resource limits: what is reported about
-    limits, the interpreter and variables says nothing about the job of the user who called it.
+    sudo resets most of the environment and opens a new session with different resource limits: findings about limits, the
+    interpreter and variables do not apply to the jobs of the user who called it.
 
     When to leave it
-    When jobs do run as root, or when only hardware and kernel settings are of interest.
+    Jobs do run as root, or you are interested only in hardware and kernel settings.
 
     References
     sudoers(5), "Command environment"

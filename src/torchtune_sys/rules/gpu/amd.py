@@ -25,7 +25,7 @@ def amdgpu_uncorrectable_errors_counted(s: Snapshot, p: Params) -> Iterator[Evid
         Data on the GPU was lost. The counters remain when the kernel log has wrapped or cannot be read.
 
     When to leave it
-        Once, if the page was retired and the count does not grow.
+        It happened once, the page was retired and the count does not grow.
 
     References
         Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c (amdgpu_ras_sysfs_read); Documentation/gpu/amdgpu/ras.rst

@@ -28,14 +28,14 @@ from torchtune_sys.rules.gpu.common import each, subject
     ),
 )
 def nvlink_inactive(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """On a board with NVSwitches every link of every GPU should be up; some are not.
+    """On a board with NVSwitches every link of every GPU should be up, but some are not.
 
     Why it matters
-        All-reduce runs at the speed of the narrowest GPU, or falls back to PCIe altogether.
+        All-reduce runs at the speed of the GPU with the fewest links, or falls back to PCIe altogether.
 
     When to leave it
-        MIG is on (links are off then, and such GPUs are not judged), or GPUs are bridged in pairs, where some links are always down:
-        only NVSwitch boards are judged.
+        MIG is on (links are then off, and such GPUs are not judged). GPUs bridged in pairs always have some links down, so only
+        NVSwitch boards are judged.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__NvLink.html
@@ -199,18 +199,18 @@ def fabric_unhealthy(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nvlink-errors",
-    title="NVLinks counted replays or recoveries",
+    title="NVLinks have counted replays or recoveries",
     severity=Severity.ADVICE,
-    fix=(Advice(text="look whether the numbers grow (nvidia-smi nvlink -e); if so, drain the host and have the board checked"),),
+    fix=(Advice(text="check whether the numbers grow (nvidia-smi nvlink -e); if so, drain the host and have the board checked"),),
 )
 def nvlink_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A link has counted replays or recoveries since the driver was loaded. CRC errors alone are not judged: they matter by their rate.
+    """A link has counted replays or recoveries since the driver was loaded. CRC errors alone are not judged: only their rate matters.
 
     Why it matters
-        A link that recovers stops all traffic for a while; one that goes on doing so is about to fail.
+        A recovering link stops all traffic for a while; a link that keeps recovering is about to fail.
 
     When to leave it
-        The counts are old and do not grow: links may recover once while they are trained.
+        The counts are old and do not grow: links may recover once during link training.
 
     References
         https://github.com/NVIDIA/DCGM (health watch: one replay or recovery within the watched time fails; CRC errors from 100 a second)

@@ -19,17 +19,17 @@ from torchtune_sys.rules.environment.values import visible_devices
     severity=Severity.WARNING,
     cause="several-ranks-on-one-gpu",
     explained_by=("cuda-visible-devices-wrong", "mig-mode-limits"),
-    fix=(Advice(text="start as many processes as there are GPUs (--nproc-per-node), or give the session more GPUs"),),
+    fix=(Advice(text="start only as many processes as there are GPUs (--nproc-per-node), or give the session more GPUs"),),
 )
 def several_ranks_on_one_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """More processes were asked for than GPUs are visible, so that some share one or ask for one that is not there.
+    """More processes are requested than GPUs are visible, so some share a GPU or request one that does not exist.
 
     Why it matters
-        torch.cuda.set_device(local_rank) fails with "invalid device ordinal", or NCCL stops with "Duplicate GPU detected": two
-        ranks of one communicator on one GPU are refused.
+        torch.cuda.set_device(local_rank) fails with "invalid device ordinal", or NCCL stops with "Duplicate GPU detected": NCCL
+        refuses two ranks of one communicator on one GPU.
 
     When to leave it
-        Ranks that work on the CPU, or that share GPUs on purpose (gloo, MPS without NCCL between them).
+        The ranks work on the CPU, or share GPUs on purpose (Gloo, or MPS without NCCL between them).
 
     References
         NCCL, src/init.cc: "Duplicate GPU detected"; https://docs.pytorch.org/docs/stable/elastic/run.html

@@ -115,14 +115,15 @@ def compute_mode_prohibited(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="mig-mode-limits",
     fix=(
         NvmlSetting(setting="MIG mode (nvidia-smi -i N -mig 0)", value="disabled"),
-        Advice(text="or start one process for each MIG instance, each with CUDA_VISIBLE_DEVICES=MIG-<uuid> of its own"),
+        Advice(text="or start one process per MIG instance, each with its own CUDA_VISIBLE_DEVICES=MIG-<uuid>"),
     ),
 )
 def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A process sees one MIG instance only, whatever its number, and NCCL does not connect instances.
+    """A process can use only one MIG instance, however many there are, and NCCL does not connect instances.
 
     Why it matters
-        cuda:1 and higher are "invalid device ordinal", and a job over several instances fails or runs on a part of the GPU.
+        cuda:1 and higher are "invalid device ordinal", and a job that uses several instances fails or runs on only part of the
+        GPU.
 
     When to leave it
         Each job is one process on one instance.

@@ -134,8 +134,8 @@ def clocksource_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The CPUs have been throttled because of heat since boot",
     severity=Severity.ADVICE,
     explained_by=("cpu-thermal-throttle-logged",),
-    params=(Param("per_day", 100, "times per day since boot that are worth a look: a convention, nobody publishes one"),),
-    fix=(Advice(text="look at fans, air flow and inlet temperature (ipmitool sensor); the GPUs share them"),),
+    params=(Param("per_day", 100, "throttling events per day since boot from which on they are reported (a convention)"),),
+    fix=(Advice(text="check fans, air flow and inlet temperature (ipmitool sensor), which also affect the GPUs"),),
 )
 def cpu_throttled_for_heat(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The package's thermal throttle counter shows how often it has reached its temperature limit.
@@ -170,19 +170,20 @@ def cpu_throttled_for_heat(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="temperature-near-limit",
     title="A temperature is close to its critical limit",
     severity=Severity.WARNING,
-    params=(Param("margin_celsius", 5, "distance to the hot or critical trip point: a convention, sensors err by some degrees"),),
-    fix=(Advice(text="look at fans, air flow and inlet temperature before the next long job"),),
+    params=(
+        Param("margin_celsius", 5, "distance to the hot or critical trip point (a convention; sensors are off by a few degrees)"),
+    ),
+    fix=(Advice(text="check fans, air flow and inlet temperature before the next long job"),),
 )
 def temperature_near_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A thermal zone of the kernel is within a few degrees of the point at which it shuts the machine down or throttles hard, or an NVMe
-    drive or network card of its own critical limit.
+    """A thermal zone, NVMe drive or network card is within a few degrees of its critical temperature.
 
     Why it matters
-        At the critical trip point Linux powers the machine off, and the job is gone. A drive at its limit stops or throttles to a crawl,
-        a network card takes its link down.
+        At the critical trip point Linux powers the machine off, and the job is lost. A drive at its limit stops or throttles
+        severely; a network card takes its link down.
 
     When to leave it
-        The sensor is known to be wrong (it shows the same on an idle, cold machine).
+        The sensor is known to be wrong (it shows the same value on an idle, cold machine).
 
     References
         https://docs.kernel.org/driver-api/thermal/sysfs-api.html (trip points: hot, critical)

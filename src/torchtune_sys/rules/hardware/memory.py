@@ -36,18 +36,18 @@ def _fitted(s: Snapshot) -> tuple[MemoryDevice, ...]:
     title="Memory modules are fitted unevenly",
     severity=Severity.ADVICE,
     superseded_by=("memory-channels-empty",),
-    fix=(Advice(text="fit equal modules, one on each channel of each socket, as the board's manual says"),),
+    fix=(Advice(text="install identical modules, one on each channel of each socket, as described in the board's manual"),),
     applies=_metal,
 )
 def memory_modules_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The modules differ in size, or cannot be spread evenly over the sockets.
+    """The modules differ in size, or their number cannot be spread evenly over the sockets.
 
     Why it matters
-        Processors interleave memory over their channels only as far as these are equal; the rest runs on fewer channels, and
-        data loading, offloading and copies to the GPUs slow down with it.
+        Processors interleave memory across channels only as far as these are equal. The rest runs on fewer channels, which slows
+        down data loading, offloading and copies to the GPUs.
 
     When to leave it
-        The vendor lists this population as balanced.
+        The vendor lists this configuration as balanced.
 
     References
         DMTF DSP0134 (SMBIOS), memory device (type 17)
@@ -77,19 +77,19 @@ def memory_modules_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="memory-channels-empty",
     title="Some memory channels of the processors hold no module",
     severity=Severity.ADVICE,
-    fix=(Advice(text="fit a module on each channel of each socket, equal ones, in the order of the board's manual"),),
+    fix=(Advice(text="install identical modules, one on each channel of each socket, in the order given in the board's manual"),),
     applies=_metal,
 )
 def memory_channels_empty(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Fewer channels are in use than the processors have and the board has slots for, by the number of modules, the names of the slots, or
-    what the kernel's memory controllers found (EDAC, which needs no privilege).
+    """Fewer memory channels are in use than the processors have and the board has slots for.
 
     Why it matters
-        Each channel brings its share of the memory's bandwidth: with half of them, decoding, collating, copies of pinned memory and an
+        Each channel adds its share of memory bandwidth: with half of them, decoding, collating, copies of pinned memory and an
         offloaded optimizer run at half the speed, whatever the processor.
 
     When to leave it
-        The board has fewer slots than the processors have channels and the firmware does not say so; or the CPU only starts kernels.
+        The board has fewer slots than the processors have channels, and the firmware does not say so; or the CPU only launches
+        kernels.
 
     References
         DMTF DSP0134 (SMBIOS), memory device: Device Locator, Bank Locator
@@ -148,19 +148,19 @@ def _places(s: Snapshot) -> list[tuple[str, ...]]:
 
 @rule(
     id="memory-below-rated-speed",
-    title="Memory runs slower than its modules are made for",
+    title="Memory runs below the rated speed of its modules",
     severity=Severity.ADVICE,
-    fix=(Advice(text="one module per channel, and the memory profile or frequency of the firmware on automatic"),),
+    fix=(Advice(text="use one module per channel, and set the memory profile or frequency in the firmware to automatic"),),
     applies=_metal,
 )
 def memory_below_rated_speed(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The configured speed of a module is below its rated one.
+    """The configured speed of a module is below its rated speed.
 
     Why it matters
-        Bandwidth falls in proportion. The usual cause is a second module on a channel, or a limit of the processor.
+        Bandwidth drops proportionally. The usual cause is a second module on a channel, or a limit of the processor.
 
     When to leave it
-        The processor's own limit is that speed, or the capacity of two modules per channel is needed.
+        The processor supports no higher speed, or you need the capacity of two modules per channel.
 
     References
         DMTF DSP0134 (SMBIOS), memory device: Speed, Configured Memory Speed
@@ -184,16 +184,16 @@ def memory_below_rated_speed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="A memory controller has counted an uncorrected error since boot",
     severity=Severity.ERROR,
     superseded_by=("memory-uncorrected-errors",),
-    fix=(Advice(text="find the module (edac-util -v, or ras-mc-ctl --error-count) and have it replaced"),),
+    fix=(Advice(text="identify the module (edac-util -v, or ras-mc-ctl --error-count) and have it replaced"),),
 )
 def memory_uncorrected_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """EDAC's counter of errors that could not be corrected is above zero.
+    """EDAC's counter of uncorrected errors is above zero.
 
     Why it matters
-        Data in memory were lost: the process that owned them was ended, or went on with wrong ones.
+        Data in memory was lost: the process that owned it was killed, or continued with wrong data.
 
     When to leave it
-        The module was replaced while the machine ran, or somebody injected the error for a test.
+        The module was replaced while the machine was running, or the error was injected for a test.
 
     References
         https://docs.kernel.org/admin-guide/RAS/main.html (ue_count)
@@ -204,21 +204,21 @@ def memory_uncorrected_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="memory-errors-counted",
-    title="The memory controllers count many corrected errors",
+    title="The memory controllers have counted many corrected errors",
     severity=Severity.WARNING,
     superseded_by=("memory-corrected-errors",),
-    params=(Param("per_day", 50, "corrected errors of one controller per day since boot that are worth a look"),),
-    fix=(Advice(text="find the module (edac-util -v, or ras-mc-ctl --error-count) and have it replaced"),),
+    params=(Param("per_day", 50, "corrected errors of one controller per day since boot from which on they are reported"),),
+    fix=(Advice(text="identify the module (edac-util -v, or ras-mc-ctl --error-count) and have it replaced"),),
 )
 def memory_errors_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """EDAC's count of corrected errors, divided by the days since boot (at least one). The limit is what rasdaemon allows a single
-    page in a day; for a whole controller it is a convention.
+    """EDAC's count of corrected errors per day since boot (counted as at least one day) is high.
 
     Why it matters
-        Modules that need many corrections are those that later have errors which cannot be corrected.
+        Modules with many corrected errors are the ones that later have uncorrectable errors. The limit is what rasdaemon allows
+        for a single page in a day; applying it to a whole controller is a convention.
 
     When to leave it
-        The module was replaced while the machine ran, or the counts are known to come from one old event.
+        The module was replaced while the machine was running, or the counts are known to come from one old event.
 
     References
         https://docs.kernel.org/admin-guide/RAS/main.html (ce_count)

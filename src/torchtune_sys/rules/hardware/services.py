@@ -15,22 +15,26 @@ from torchtune_sys.rules.gates import not_in_container
     id="service-takes-resources",
     title="A background service takes CPU time or memory from training",
     severity=Severity.ADVICE,
-    fix=(Advice(text="see what it does (systemctl status UNIT) and let it wait, or run it elsewhere, while a job trains"),),
+    fix=(Advice(text="find out what it does (systemctl status UNIT), and pause it or move it elsewhere while a job trains"),),
     params=(
-        Param("cores", 0.25, "processor time by time, in cores, that is worth a look: a convention, nobody publishes one"),
-        Param("memory_percent", 5, "share of the host's memory that is worth a look: a convention too"),
+        Param(
+            "cores",
+            0.25,
+            "average CPU use, in cores, from which on a unit is reported (a convention; there is no published value)",
+        ),
+        Param("memory_percent", 5, "share of the host's memory from which on a unit is reported, percent (a convention)"),
     ),
     applies=not_in_container,
 )
 def service_takes_resources(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Over one second, a unit other than the job took a good part of a core, or much memory. Measured with --live only.
+    """During one second, a unit other than the job used a good part of a core or a lot of memory (measured only with --live).
 
     Why it matters
-        Loader workers and the ranks' own threads compete with it for cores, and collectives wait for the rank that was
-        interrupted last. Memory that it holds is not there for the page cache.
+        DataLoader workers and the ranks' own threads compete with it for cores, and collectives wait for the rank that was
+        interrupted. Memory that it uses is not available for the page cache.
 
     When to leave it
-        It serves the job (a parallel file system's client, a scheduler's agent, monitoring), or the second was not usual: look
+        It serves the job (a parallel file system client, a scheduler agent, monitoring), or that second was not typical: check
         again, for example with systemd-cgtop.
 
     References

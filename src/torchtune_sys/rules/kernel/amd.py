@@ -133,7 +133,8 @@ def amdgpu_uncorrectable_errors_logged(s: Snapshot, p: Params) -> Iterator[Evide
     Data on the GPU was lost: the process that read it is killed, and the GPU is reset.
 
     When to leave it
-    Once, if the page was retired and the count does not grow. Cards without RAS that "count" 1,048,560 errors are left out.
+    It happened once, the page was retired and the count does not grow. Cards without RAS that "count" 1,048,560 errors are
+    ignored.
 
     References
     Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c, amdkfd/kfd_int_process_v9.c; Documentation/gpu/amdgpu/ras.rst

@@ -43,18 +43,19 @@ def _each(s: Snapshot, p: Params, kinds: tuple[str, ...], name: str, what: str, 
     id="pcie-uncorrected-errors",
     title="A PCIe link had uncorrected errors",
     severity=Severity.WARNING,
-    fix=(Advice(text="reseat the card, its riser and cables; update firmware; replace what keeps failing"),),
+    fix=(Advice(text="reseat the card, its riser and cables; update the firmware; replace the part that keeps failing"),),
     params=(DAYS,),
 )
 def pcie_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Advanced error reporting logged an uncorrected error of a device or port, or a port was shut to contain one (DPC).
+    """PCIe advanced error reporting (AER) logged an uncorrected error, or a port was disabled to contain one (DPC).
 
     Why it matters
-    A transaction was lost. After a fatal one the link is reset and whatever ran on the card has ended; non-fatal ones come before it.
+    A transaction was lost. After a fatal error the link is reset and whatever was running on the card is lost. Non-fatal errors
+    often precede fatal ones.
 
     When to leave it
-    They were logged while a device was taken out or a virtual machine reset it. Unsupported requests, with which software finds out what
-    a device can do, are left out, and so are devices whose error counters were read (pcie-errors-uncorrectable judges those).
+    They were logged while a device was removed or a virtual machine reset it. Unsupported requests, with which software probes a
+    device's features, are ignored, and so are devices whose error counters can be read (pcie-errors-uncorrectable judges those).
 
     References
     Linux Documentation/PCI/pcieaer-howto.rst; drivers/pci/pcie/aer.c, dpc.c
@@ -87,20 +88,21 @@ def _counted(s: Snapshot, address: str) -> bool:
     severity=Severity.WARNING,
     fix=(
         Advice(
-            text="reseat the card, its riser and cables; compare the link's speed and width with its neighbours'; then replace parts"
+            text="reseat the card, its riser and cables; compare the link's speed and width with its neighbours; then replace "
+            "parts"
         ),
     ),
-    params=(_DAY, Param("count", 80, "corrected errors of one device that are too many")),
+    params=(_DAY, Param("count", 80, "corrected errors of one device from which on they are reported")),
 )
 def pcie_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Advanced error reporting logged 80 corrected errors or more of one device within a day.
+    """PCIe advanced error reporting (AER) logged at least 80 corrected errors for one device within a day.
 
     Why it matters
-    Each one is a packet sent again: the link is slower than it looks, and such links are the ones that fail. A few corrected errors are
-    normal, and the kernel leaves out what comes too fast, so that there were more than the log shows.
+    Each one is a retransmitted packet: the link is slower than it looks, and such links tend to fail. A few corrected errors are
+    normal. The kernel rate-limits these messages, so there were more errors than the log shows.
 
     When to leave it
-    The card is not used for training; the platform is known to report errors of link power management (ASPM).
+    The card is not used for training, or the platform is known to report errors caused by link power management (ASPM).
 
     References
     NVIDIA DCGM, diagnostic pcie, max_pcie_replays (80)
@@ -125,17 +127,17 @@ def pcie_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="pcie-slot-link-down",
     title="The link of a PCIe slot went down",
     severity=Severity.ADVICE,
-    fix=(Advice(text="check power and seating of the card in that slot"),),
+    fix=(Advice(text="check the power and seating of the card in that slot"),),
     params=(DAYS,),
 )
 def pcie_slot_link_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A slot that supports hot plugging reported that its link is down.
+    """A hot-plug slot reported that its link is down.
 
     Why it matters
-    The device in it left the system; on a server where nobody pulled it out, that is a failing card or slot.
+    The device in it disappeared from the system. On a server where nobody removed it, the card or slot is failing.
 
     When to leave it
-    A disk or card was exchanged on purpose, a volume of a cloud detached, a dock unplugged, or the device below was reset.
+    A disk or card was swapped on purpose, a cloud volume was detached, a dock was unplugged, or the device in the slot was reset.
 
     References
     Linux drivers/pci/hotplug/pciehp_ctrl.c
@@ -149,20 +151,22 @@ def pcie_slot_link_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.ADVICE,
     fix=(
         Advice(
-            text="put the card into a slot with all its lanes (the board's manual: bifurcation, shared slots), without a riser"
+            text="put the card into a slot that provides all its lanes (see the board's manual: bifurcation, shared slots), "
+            "without a riser"
         ),
-        Advice(text="in such a slot already: reseat the card, and look at slot and connector"),
+        Advice(text="if it already is in such a slot: reseat the card, and inspect the slot and connector"),
     ),
 )
 def pcie_narrow_slot_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """When it found the card, the kernel noted that the bandwidth is limited by a link with fewer lanes than the card has.
+    """On detecting the card, the kernel logged that a link with fewer lanes than the card has limits its bandwidth.
 
     Why it matters
-    Copies between host and GPU, and what a network card carries, have that part of the bandwidth only.
+    Copies between host and GPU, or the traffic of the network card, get only that fraction of the bandwidth.
 
     When to leave it
-    The board has no wider slot free, or shares lanes between two cards, and the data loader is not held up by it. Speeds are not judged: GPUs slow
-    their links down at rest. Cards whose links were read themselves are judged by gpu-slot-narrower-than-card and pcie-link-degraded.
+    The board has no wider slot free, or shares lanes between two cards, and data loading is not limited by it. Speeds are not
+    judged, because idle GPUs slow their links down. Cards whose links can be read directly are judged by
+    gpu-slot-narrower-than-card and pcie-link-degraded.
 
     References
     Linux drivers/pci/pci.c (pcie_print_link_status)
@@ -201,26 +205,26 @@ def _read(s: Snapshot, address: str) -> bool:
 
 @rule(
     id="network-adapter-fault",
-    title="A network adapter reported a fault of its own",
+    title="A network adapter reported a hardware or firmware fault",
     severity=Severity.ERROR,
     fix=(
         Advice(
-            text="restart the machine, update the adapter's firmware; replace the adapter, or the cable or transceiver that the message names"
+            text="restart the machine and update the adapter's firmware; if it recurs, replace the adapter, or the cable or "
+            "transceiver named in the message"
         ),
     ),
     params=(DAYS,),
     cause="rdma-adapter-failed",
 )
 def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The mlx5 driver logged a compromised health, a fatal error or syndrome, a cable or transceiver error, too high a temperature, or
-    that it could not start the card; or the EFA driver logged that its device does not answer.
+    """The mlx5 driver logged a health, cable, transceiver, temperature or start-up error, or the EFA driver logged an unresponsive device.
 
     Why it matters
-    After a health error the adapter is reset: RDMA connections break, and NCCL ends with "Got async event" or a timeout. A port whose
-    transceiver is refused or too hot stays down.
+    After a health error the adapter is reset: RDMA connections break, and NCCL fails with "Got async event" or a timeout. A port
+    whose transceiver is rejected or too hot stays down.
 
     When to leave it
-    The adapter's firmware was updated or reset at that time; the port with the faulty module is not used.
+    The adapter's firmware was updated or reset at that time, or the port with the faulty module is not used.
 
     References
     Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, events.c, main.c; drivers/infiniband/hw/efa/efa_com.c
@@ -231,24 +235,25 @@ def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="network-link-flapping",
-    title="A network link goes down, or an adapter stops sending, repeatedly",
+    title="A network link repeatedly goes down, or an adapter repeatedly stops sending",
     severity=Severity.WARNING,
     fix=(
-        Advice(text="change the cable or transceiver, and look at the switch port's error counters"),
+        Advice(text="replace the cable or transceiver, and check the switch port's error counters"),
         Advice(
-            text="where a transmit queue hangs: update the adapter's driver and firmware, and look whether the switch pauses the port (ethtool -S)"
+            text="if a transmit queue hangs: update the adapter's driver and firmware, and check whether the switch pauses the "
+            "port (ethtool -S)"
         ),
     ),
-    params=(_DAY, Param("count", 3, "times that a link went down, or an adapter stopped sending, that are too many")),
+    params=(_DAY, Param("count", 3, "how often a link may go down, or an adapter may stop sending, in that time")),
 )
 def network_link_flapping(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An interface lost its link, or its adapter sent nothing until the driver started the queue anew, three times or more within a day.
+    """At least three times within a day, an interface lost its link, or its adapter stopped sending until the driver reset the queue.
 
     Why it matters
-    Each time connections stall or break; NCCL gives up after its retries, and the job ends.
+    Each time, connections stall or break; NCCL gives up after its retries, and the job fails.
 
     When to leave it
-    Somebody worked on the cable or the switch; a laptop's or a management port.
+    Somebody worked on the cable or the switch, or it is a laptop's or a management port.
 
     References
     leptonai/gpud, threshold for InfiniBand link flaps (3); Linux net/sched/sch_generic.c (dev_watchdog)
@@ -290,24 +295,25 @@ _BOOT_S = 180.0
 
 @rule(
     id="nvme-errors-logged",
-    title="An NVMe drive was reset or taken out of use",
+    title="An NVMe drive was reset or disabled",
     severity=Severity.WARNING,
     fix=(
         Advice(
-            text="look at the disk (nvme smart-log, nvme error-log), update its firmware, check its slot; replace it if it comes back"
+            text="check the drive (nvme smart-log, nvme error-log), update its firmware and check its slot; replace it if this "
+            "recurs"
         ),
     ),
     params=(DAYS,),
     cause="storage-io-error",
 )
 def nvme_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel reset an NVMe controller that did not answer, or took it out of use.
+    """The kernel reset an NVMe controller that did not respond, or disabled it.
 
     Why it matters
-    Every read and write waits for the reset, half a minute each time; once the controller is removed its data are gone from the system.
+    All reads and writes wait for the reset, half a minute each time; once the controller is removed, its data is inaccessible.
 
     When to leave it
-    It happened once while the machine was suspended or the disk's firmware updated.
+    It happened once, during a suspend or a firmware update of the drive.
 
     References
     Linux drivers/nvme/host/pci.c, core.c

@@ -123,26 +123,27 @@ def gpu_needs_proprietary_module(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="other-driver-holds-gpu",
-    title="The log says that nouveau, not NVIDIA's driver, holds the GPU",
+    title="The log says that nouveau, not NVIDIA's driver, is bound to the GPU",
     severity=Severity.ERROR,
     cause="nouveau-loaded",
     superseded_by=("nouveau-loaded",),
     fix=(
         Advice(
-            text="deny nouveau (blacklist nouveau, options nouveau modeset=0 in /etc/modprobe.d/), rebuild the initramfs, and restart"
+            text="blacklist nouveau (blacklist nouveau, options nouveau modeset=0 in /etc/modprobe.d/), rebuild the initramfs, "
+            "and reboot"
         ),
     ),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def other_driver_holds_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """nouveau took a GPU when the machine started, and the log does not show that NVIDIA's driver was loaded after it.
+    """nouveau claimed a GPU at boot, and the log does not show that NVIDIA's driver was loaded afterwards.
 
     Why it matters
-    One driver can hold a GPU, and CUDA works with NVIDIA's alone.
+    Only one driver can be bound to a GPU, and CUDA works only with NVIDIA's.
 
     When to leave it
-    The GPU only drives a screen.
+    The GPU only drives a display.
 
     References
     NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c (already bound)
@@ -251,22 +252,20 @@ def _agree_now(s: Snapshot) -> bool:
 
 @rule(
     id="module-signature-refused",
-    title="The kernel refused a module for its signature",
+    title="The kernel refused a module because of its signature",
     severity=Severity.ERROR,
     cause="secure-boot-blocks-module",
     explained_by=("secure-boot-blocks-module",),
     fix=(
-        Advice(
-            text="enrol the key that signs the modules (mokutil --import …, then restart), install signed modules, or turn Secure Boot off"
-        ),
+        Advice(text="enrol the signing key (mokutil --import …, then reboot), install signed modules, or turn Secure Boot off"),
     ),
     params=(DAYS,),
 )
 def module_signature_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """With Secure Boot the kernel takes signed modules only; it refused one, and NVIDIA's module is not loaded.
+    """With Secure Boot the kernel loads only signed modules; it refused one, and NVIDIA's module is not loaded.
 
     Why it matters
-    DKMS signs what it builds with a key of its own. Until that key is enrolled the module is built, installed, and refused.
+    DKMS signs the modules it builds with its own key. Until that key is enrolled, the module is built and installed, but refused.
 
     When to leave it
     The refused module is not needed.
@@ -293,26 +292,27 @@ def module_signature_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="module-of-another-kernel-refused",
-    title="The kernel refused a GPU driver's module, which was built for another kernel",
+    title="The kernel refused a GPU driver module that was built for another kernel",
     severity=Severity.ERROR,
     cause="nvidia-module-not-built-for-kernel",
     explained_by=("nvidia-module-not-built-for-kernel",),
     fix=(
         Advice(
-            text="build the module for the running kernel (its headers, then dkms autoinstall), or start the kernel that it was built for"
+            text="build the module for the running kernel (install its headers, then dkms autoinstall), or boot the kernel that "
+            "it was built for"
         ),
     ),
     params=(DAYS,),
 )
 def module_of_another_kernel_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel compared the module's version magic, or the checksums of its symbols, with its own; they differ, so it did not load it.
+    """The module's version magic or symbol checksums do not match the kernel, so the kernel did not load it.
 
     Why it matters
-    No GPU is there until a module that fits is loaded. It is seen after an update of the kernel, with a module that was copied from
-    another host or image, and where the kernel was built again under the same name.
+    No GPU is available until a matching module is loaded. This happens after a kernel update, with a module copied from another
+    host or image, and when a kernel is rebuilt under the same name.
 
     When to leave it
-    The module that was refused is not needed.
+    The refused module is not needed.
 
     References
     Linux kernel/module/main.c (check_modinfo), kernel/module/version.c (check_version)

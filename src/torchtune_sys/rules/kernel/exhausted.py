@@ -18,20 +18,21 @@ from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, n
     cause="nofile-limit-too-low",
     fix=(
         Advice(
-            text="find what lowers fs.file-max (grep -r file-max /etc/sysctl.conf /etc/sysctl.d) and raise it; see who holds files (lsof)"
+            text="find what lowers fs.file-max (grep -r file-max /etc/sysctl.conf /etc/sysctl.d) and raise it; see who has "
+            "files open (lsof)"
         ),
     ),
     params=(DAYS,),
 )
 def open_files_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says that fs.file-max, the limit on open files of the whole machine, was reached.
+    """The log says that fs.file-max, the machine-wide limit on open files, was reached.
 
     Why it matters
-    Every open(), socket() and shared-memory segment of every user but root fails with "Too many open files in system" (ENFILE) while it
-    lasts: DataLoader workers, NCCL's sockets, checkpoints.
+    While it lasts, every open(), socket() and shared-memory call of every user except root fails with "Too many open files in
+    system" (ENFILE): DataLoader workers, NCCL's sockets, checkpoints.
 
     When to leave it
-    A program that leaked files was found and mended.
+    A program that leaked file descriptors was found and fixed.
 
     References
     Linux fs/file_table.c (alloc_empty_file); Documentation/admin-guide/sysctl/fs.rst (file-max)
@@ -41,24 +42,24 @@ def open_files_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence
 
 @rule(
     id="pids-limit-reached-logged",
-    title="A control group reached its limit on processes and threads",
+    title="A cgroup reached its limit on processes and threads",
     severity=Severity.WARNING,
     cause="cgroup-pids-limit",
     fix=(
-        Advice(text="in a container: docker run --pids-limit, or podPidsLimit of the kubelet; a unit of systemd: TasksMax="),
-        Advice(text="fewer threads: OMP_NUM_THREADS, fewer DataLoader workers"),
+        Advice(text="in a container: docker run --pids-limit, or the kubelet's podPidsLimit; for a systemd unit: TasksMax="),
+        Advice(text="use fewer threads: lower OMP_NUM_THREADS, fewer DataLoader workers"),
     ),
     params=(DAYS,),
 )
 def pids_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says that a fork or a new thread was refused by the pids controller of a control group.
+    """The log says that the pids controller of a cgroup refused a fork or a new thread.
 
     Why it matters
-    The program gets "Resource temporarily unavailable": "can't start new thread", "libgomp: Thread creation failed", a DataLoader worker that
-    cannot be started. The kernel writes this once for each control group, however often it refuses.
+    The program gets "Resource temporarily unavailable": "can't start new thread", "libgomp: Thread creation failed", or a
+    DataLoader worker that cannot be started. The kernel logs this once per cgroup, however often it refuses.
 
     When to leave it
-    The control group has nothing to do with training (the message names it).
+    The cgroup has nothing to do with training (the message names it).
 
     References
     Linux kernel/cgroup/pids.c; Documentation/admin-guide/cgroup-v2.rst (pids.max)
@@ -96,16 +97,18 @@ def conntrack_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The neighbour (ARP) table overflowed",
     severity=Severity.WARNING,
     fix=(
-        Advice(text="raise net.ipv4.neigh.default.gc_thresh1, 2 and 3 above the number of hosts on the network (net.ipv6 alike)"),
+        Advice(
+            text="raise net.ipv4.neigh.default.gc_thresh1, 2 and 3 above the number of hosts on the network (likewise for net.ipv6)"
+        ),
     ),
     params=(DAYS,),
 )
 def neighbour_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says that the kernel had no room for another neighbour's address.
+    """The log says that the kernel's neighbour table was full.
 
     Why it matters
-    Packets to hosts that are not in the table are dropped: on large flat networks ranks lose each other at random, most of all when a job
-    starts and all meet all. The limit (gc_thresh3) is 1,024 by default.
+    Packets to hosts that are not in the table are dropped: on large flat networks ranks lose each other at random, especially
+    when a job starts and all ranks connect to each other. The limit (gc_thresh3) is 1,024 by default.
 
     When to leave it
     Somebody scanned the network from this host.

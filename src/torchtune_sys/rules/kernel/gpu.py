@@ -76,19 +76,19 @@ def _seen_now(s: Snapshot, trouble: XidIncident) -> str:
     severity=Severity.ERROR,
     cause="gpu-fallen-off-bus",
     superseded_by=("gpu-fallen-off-bus",),
-    fix=(Advice(text="restart the machine; if it comes back, check the card's power, riser and slot, then replace it"),),
+    fix=(Advice(text="restart the machine; if it recurs, check the card's power, riser and slot, then replace the card"),),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def xid_gpu_lost(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver reported Xid 79, or that a GPU has fallen off the bus, and neither the driver nor the machine was started anew since.
+    """The driver reported Xid 79 or a GPU that has fallen off the bus, with no reload of the driver or reboot since.
 
     Why it matters
-    The driver cannot reach the GPU any more: every process on it has ended or hangs, and on machines with NVLink the other GPUs lose
-    their peer. A reset of the GPU does not bring it back, since its PCIe link is gone.
+    The driver can no longer reach the GPU: every process on it has died or hangs, and on machines with NVLink the other GPUs lose
+    their peer. A GPU reset does not bring it back, since its PCIe link is gone.
 
     When to leave it
-    The GPU was taken out of use on purpose (hot removal, handed to a virtual machine).
+    The GPU was removed from use on purpose (hot removal, passed to a virtual machine).
 
     References
     https://docs.nvidia.com/deploy/xid-errors/ (Xid 79: RESTART_BM)
@@ -103,23 +103,21 @@ def xid_gpu_lost(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.ERROR,
     cause="gpu-ecc-uncorrectable",
     fix=(
-        Advice(
-            text="drain and reset the GPU, look at its row remapping (nvidia-smi -q -d ROW_REMAPPER), and run dcgmi diag -r 3"
-        ),
+        Advice(text="drain and reset the GPU, check its row remapping (nvidia-smi -q -d ROW_REMAPPER), and run dcgmi diag -r 3"),
     ),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def xid_memory_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver reported Xid 48, 64, 94, 95, 140, 171 or 172, and the GPU was not reset since.
+    """The driver reported Xid 48, 64, 94, 95, 140, 171 or 172, and the GPU has not been reset since.
 
     Why it matters
-    A contained error (94) ends the process that owned the memory, an uncontained one (95) everything on the GPU until it is reset. A row
-    that could not be remapped (64) will fail again. Xid 63 alone (a row was recorded for remapping) and 92 are not reported: NVIDIA
-    asks for nothing then.
+    A contained error (94) ends the process that owned the memory; an uncontained one (95) ends everything on the GPU until it is
+    reset. A row that could not be remapped (64) will fail again. Xid 63 alone (a row was recorded for remapping) and Xid 92 are
+    not reported, since NVIDIA requires no action for them.
 
     When to leave it
-    Once, followed by a reset, on a GPU whose row remapper has room: such errors are what the remapping is for.
+    It happened once, followed by a reset, on a GPU that can still remap rows: this is what remapping is for.
 
     References
     https://docs.nvidia.com/deploy/xid-errors/
@@ -133,16 +131,16 @@ def xid_memory_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The kernel log says that a GPU's system processor stopped answering",
     severity=Severity.ERROR,
     cause="gsp-firmware-timeout",
-    fix=(Advice(text="reset the GPU or restart the machine; update the driver if it comes back"),),
+    fix=(Advice(text="reset the GPU or restart the machine; update the driver if it recurs"),),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def xid_gsp_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver reported Xid 119 or 120, or printed their heading, not as the consequence of a GPU that fell off the bus, and the GPU was not reset since.
+    """The driver reported Xid 119 or 120 (not as a consequence of Xid 79), and the GPU has not been reset since.
 
     Why it matters
-    The GPU System Processor runs most of the driver on the card. Once it does not answer, every call takes its timeout, nvidia-smi and
-    NVML hang for minutes, and running jobs stop.
+    The GPU System Processor runs most of the driver on the card. Once it stops responding, every call runs into its timeout,
+    nvidia-smi and NVML hang for minutes, and running jobs stop.
 
     When to leave it
     The GPU was reset in a way that the log does not show.
@@ -159,20 +157,22 @@ def xid_gsp_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.ERROR,
     cause="nvlink-inactive",
     fix=(
-        Advice(text="reset all GPUs of the NVLink fabric together, or restart the machine; call support if a link fails again"),
+        Advice(
+            text="reset all GPUs of the NVLink fabric together, or restart the machine; contact support if a link fails again"
+        ),
     ),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def xid_nvlink_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver reported Xid 74, 136, 144 to 150 (fatal) or 155, or an NVSwitch a fatal SXid, and neither was started anew since.
+    """The driver reported Xid 74, 136, 144 to 150 (fatal) or 155, or a fatal NVSwitch SXid, with no reset since.
 
     Why it matters
-    A link after a fatal error is down until both ends are reset: NCCL fails, or goes around it over PCIe. Links fail together with a GPU
-    that fell off the bus (Xid 79): then only that is reported.
+    After a fatal error, a link is down until both ends are reset: NCCL fails, or falls back to PCIe. Links also fail when a GPU
+    falls off the bus (Xid 79): then only that is reported.
 
     When to leave it
-    The link was reset in a way that the log does not show; nvidia-smi nvlink -s shows all links up.
+    The link was reset in a way that the log does not show, and nvidia-smi nvlink -s shows all links up.
 
     References
     https://docs.nvidia.com/deploy/xid-errors/
@@ -199,19 +199,19 @@ def xid_nvlink_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="xid-gpu-fault",
     title="The kernel log reports a GPU fault that needs a reset",
     severity=Severity.ERROR,
-    fix=(Advice(text="reset the GPU (nvidia-smi --gpu-reset) or restart the machine; call support if it comes back"),),
+    fix=(Advice(text="reset the GPU (nvidia-smi --gpu-reset) or restart the machine; contact support if it recurs"),),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def xid_gpu_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver reported another Xid for which NVIDIA's catalogue asks for a reset, a restart or a repair (46, 54, 62, 109, 143 …).
+    """The driver reported an Xid for which NVIDIA's catalogue recommends a reset, restart or repair (46, 54, 62, 109, 143 …).
 
     Why it matters
-    Work on the GPU stops or fails until it was reset.
+    Work on the GPU stops or fails until it is reset.
 
     When to leave it
-    The GPU was reset in a way that the log does not show. Xid 109 (a context switch timed out) can come from a program, too: look
-    whether it stays with the GPU or with the job.
+    The GPU was reset in a way that the log does not show. Xid 109 (context switch timeout) can also be caused by a program: check
+    whether it follows the GPU or the job.
 
     References
     https://docs.nvidia.com/deploy/xid-errors/
@@ -221,20 +221,21 @@ def xid_gpu_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="xid-for-support",
-    title="The kernel log holds an Xid that NVIDIA's support should see",
+    title="The kernel log holds an Xid that should be reported to NVIDIA support",
     severity=Severity.WARNING,
-    fix=(Advice(text="run nvidia-bug-report.sh and call support"),),
+    fix=(Advice(text="run nvidia-bug-report.sh and contact support"),),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def xid_for_support(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver reported an Xid whose immediate action in NVIDIA's catalogue is to call support, or one that this version does not know.
+    """The driver reported an Xid for which NVIDIA's catalogue says to contact support, or one that this version does not know.
 
     Why it matters
-    These are faults of the card's flash memory, firmware or retired resources: the GPU may go on, with less memory or without a record.
+    These are faults of the card's flash memory, firmware or retired resources: the GPU may continue with less memory or without
+    recording errors.
 
     When to leave it
-    Support knows of it.
+    Support already knows about it.
 
     References
     https://docs.nvidia.com/deploy/xid-errors/
@@ -246,19 +247,23 @@ def xid_for_support(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="xid-of-program",
     title="A program on the GPU failed (the GPU did not)",
     severity=Severity.ADVICE,
-    fix=(Advice(text="look into the program: compute-sanitizer, CUDA_LAUNCH_BLOCKING=1; the GPU needs nothing"),),
-    params=(DAYS, Param("programs", 3, "how many different programs on one GPU make the GPU itself a suspect")),
+    fix=(Advice(text="debug the program: compute-sanitizer, CUDA_LAUNCH_BLOCKING=1; nothing needs to be done about the GPU"),),
+    params=(
+        DAYS,
+        Param("programs", 3, "number of different programs failing on one GPU from which on the GPU itself is suspected"),
+    ),
     applies=nvidia_log,
 )
 def xid_of_program(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver reported an Xid that a program causes (13, 31, 43, 68, 69 …), and no fault of the GPU beside it.
+    """The driver reported an Xid caused by a program (13, 31, 43, 68, 69 …), and no GPU fault along with it.
 
     Why it matters
-    A job ended with a CUDA error, and its log may not say why: the Xid names the kind of error (an address out of bounds, an illegal
-    instruction). Different programs that fail on one GPU, and on no other, speak for a faulty GPU after all: run dcgmi diag -r 3.
+    A job ended with a CUDA error, and its log may not say why: the Xid gives the kind of error (an out-of-bounds address, an
+    illegal instruction). If different programs fail on one GPU and on no other, the GPU may be faulty after all: run dcgmi diag
+    -r 3.
 
     When to leave it
-    The program's error is known. Xid 45 alone follows a process that was killed, and is not reported.
+    The program's error is known. (Xid 45 alone is the result of a killed process and is not reported.)
 
     References
     https://docs.nvidia.com/deploy/xid-errors/ (RESTART_APP)

@@ -28,14 +28,14 @@ from torchtune_sys.rules.kernel.common import DAYS, grouped, nothing, recent, sh
     params=(DAYS,),
 )
 def oom_kill_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log names a process that the OOM killer ended: of the whole machine, or of a cgroup that reached its limit.
+    """The log shows that the OOM killer ended a process because the machine, or a cgroup, ran out of memory.
 
     Why it matters
-    A killed DataLoader worker ends the rank, a killed rank the job; the other ranks wait for it until their NCCL timeout. Python
-    prints nothing: the process is gone (exit code 137, signal 9).
+    A killed DataLoader worker ends its rank, and a killed rank ends the job; the other ranks wait until their NCCL timeout.
+    Python prints nothing: the process is just gone (exit code 137, signal 9).
 
     When to leave it
-    The process that was killed has nothing to do with training.
+    The killed process has nothing to do with training.
 
     References
     Linux mm/oom_kill.c; Documentation/admin-guide/cgroup-v2.rst (memory.max)
@@ -70,18 +70,20 @@ def _what_was_full(text: str) -> str:
     title="The machine's memory or processor had an uncorrected error",
     severity=Severity.ERROR,
     fix=(
-        Advice(text="take the machine out of service, find the module (ras-mc-ctl --errors, ipmitool sel list) and replace it"),
+        Advice(
+            text="take the machine out of service, identify the module (ras-mc-ctl --errors, ipmitool sel list) and replace it"
+        ),
     ),
     params=(DAYS,),
 )
 def memory_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds a machine check exception, an uncorrected error of the memory controller, or a page that was given up for it.
+    """The log holds a machine check exception, an uncorrected memory controller error, or a page retired because of one.
 
     Why it matters
-    Data in memory were lost: the process that owned them was killed, or worse, went on with wrong ones.
+    Data in memory was lost: the process that owned it was killed or, worse, continued with wrong data.
 
     When to leave it
-    Errors that somebody injected for a test.
+    The errors were injected for a test.
 
     References
     Linux Documentation/arch/x86/x86_64/machinecheck.rst; mm/memory-failure.c; drivers/edac
@@ -120,17 +122,18 @@ def _uncorrected(event: KernelEvent) -> bool:
     id="memory-corrected-errors",
     title="A memory module has many corrected errors",
     severity=Severity.WARNING,
-    fix=(Advice(text="reseat or replace the module when the machine is next in maintenance"),),
+    fix=(Advice(text="reseat or replace the module at the next maintenance"),),
     params=(
         Param("days", 1, "older messages in the log are ignored, days"),
-        Param("count", 50, "corrected errors on one module that are too many"),
+        Param("count", 50, "corrected errors on one module from which on they are reported"),
     ),
 )
 def memory_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The memory controller corrected 50 errors or more on one module within a day.
+    """The memory controller corrected at least 50 errors on one module within a day.
 
     Why it matters
-    Corrected errors do no harm and announce those that cannot be corrected; many of them also cost time, since each raises an interrupt.
+    Corrected errors are harmless in themselves but often precede uncorrectable ones. Many of them also cost time, since each
+    raises an interrupt.
 
     When to leave it
     The module's replacement is planned.
@@ -308,19 +311,20 @@ def _grown(events: list[KernelEvent]) -> int:
     severity=Severity.ADVICE,
     fix=(
         Advice(
-            text="run it again with PYTHONFAULTHANDLER=1 and NCCL_DEBUG=INFO; look for mixed versions of the library that the log names"
+            text="run it again with PYTHONFAULTHANDLER=1 and NCCL_DEBUG=INFO; check for mixed versions of the library named in "
+            "the log"
         ),
     ),
     params=(DAYS,),
 )
 def native_crash_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds a segmentation fault in libcuda, libnccl, libtorch, libcudnn, libcublas or a driver library.
+    """The log shows a segmentation fault in libcuda, libnccl, libtorch, libcudnn, libcublas or a driver library.
 
     Why it matters
-    The rank was gone without a Python traceback; the library that the kernel names is where to look.
+    The rank died without a Python traceback; the library named by the kernel is the place to look.
 
     When to leave it
-    The crash is known.
+    The crash is already understood.
 
     References
     Linux arch/x86/mm/fault.c (show_signal_msg)

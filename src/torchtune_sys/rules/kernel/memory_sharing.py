@@ -24,21 +24,25 @@ _FIRST_HMM = (535,)
     cause="hmm-breaks-cuda-init",
     fix=(
         ModuleOption(module="nvidia_uvm", option="uvm_disable_hmm=1"),
-        Advice(text="or boot a kernel in which it is mended, or with nokaslr (which gives up a protection)", needs=Needs.REBOOT),
+        Advice(
+            text="or boot a kernel in which this is fixed, or boot with nokaslr (which disables a security feature)",
+            needs=Needs.REBOOT,
+        ),
     ),
     params=(DAYS,),
     applies=nvidia_log,
 )
 def uvm_hmm_stops_cuda(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """HMM gives the GPU all of a process's memory. It wants a free range of physical addresses as large as the GPUs' memory, which some
-    kernels with address randomisation (KASLR) have not left over. The log tells of it in few builds of the driver; else it is seen by
-    what CUDA says: error 3, while the driver shows the GPUs and HMM is not switched off (x86_64, driver R535 or later).
+    """HMM, which gives GPUs access to all of a process's memory, needs a range of physical addresses that this kernel did not leave free.
 
     Why it matters
-    nvidia-smi works and cuInit does not: no program can use a GPU. PyTorch does not need HMM.
+    nvidia-smi works but cuInit fails: no program can use a GPU. The range has to be as large as the GPUs' memory, and some
+    kernels with address randomisation (KASLR) have none left. Only a few driver builds log this; otherwise it is recognised by
+    CUDA error 3 while the driver shows the GPUs and HMM is not disabled (x86_64, driver R535 or later). PyTorch does not need
+    HMM.
 
     When to leave it
-    Where a program in use needs HMM (plain malloc memory on the GPU): another kernel is the way then.
+    A program that you use needs HMM (plain malloc memory on the GPU): then change the kernel instead.
 
     References
     https://docs.nvidia.com/cuda/archive/13.2.1/cuda-features-archive/index.html (known issues: CUDA initialization, KASLR)
@@ -100,7 +104,7 @@ _MENDED = (560,)
     severity=Severity.ADVICE,
     fix=(
         Install(text="install a driver of branch 560 or later"),
-        Advice(text="until then look for the real fault elsewhere in the log"),
+        Advice(text="until then, look for the real fault elsewhere in the log"),
     ),
     params=(DAYS,),
     applies=nvidia_log,
@@ -109,11 +113,11 @@ def peermem_invalid_context_logged(s: Snapshot, p: Params) -> Iterator[Evidence]
     """The log says "nvidia-peermem … ERROR detected invalid context, skipping further processing".
 
     Why it matters
-    The line comes from a precaution in drivers R535 to R555, and by what NVIDIA says it is harmless. Thousands of them push what matters out of
-    the kernel's log, and are taken for the cause of a crash that has another.
+    The message comes from a safety check in drivers R535 to R555 and is harmless according to NVIDIA. But thousands of them push
+    important messages out of the kernel log, and are mistaken for the cause of a crash.
 
     When to leave it
-    The log is kept elsewhere, and the driver cannot be changed now.
+    The log is also stored elsewhere, and the driver cannot be changed now.
 
     References
     https://github.com/Mellanox/nv_peer_memory/issues/120 (NVIDIA: harmless; mended in R560)
@@ -143,7 +147,8 @@ def peermem_invalid_context_logged(s: Snapshot, p: Params) -> Iterator[Evidence]
     explained_by=("gpudirect-rdma-disabled",),
     fix=(
         Advice(
-            text="build the driver's modules again now that this RDMA stack is there (dkms, or reinstall the driver), then modprobe nvidia-peermem"
+            text="rebuild the driver's modules against this RDMA stack (dkms, or reinstall the driver), then modprobe "
+            "nvidia-peermem"
         ),
         Advice(text="or use DMA-BUF: the open kernel module on Linux 5.12 or later"),
     ),
@@ -151,13 +156,14 @@ def peermem_invalid_context_logged(s: Snapshot, p: Params) -> Iterator[Evidence]
     applies=nvidia_log,
 )
 def peermem_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says that nvidia_peermem does not agree with the kernel on ib_register_peer_memory_client, which MLNX_OFED's ib_core has.
+    """The log says that nvidia_peermem disagrees about the version of ib_register_peer_memory_client, a symbol of MLNX_OFED's ib_core.
 
     Why it matters
-    Without it (and without DMA-BUF) NCCL copies what goes to other hosts through host memory. MLNX_OFED was installed or changed after the driver.
+    Without it (and without DMA-BUF), NCCL copies traffic to other hosts through host memory. MLNX_OFED was installed or changed
+    after the driver.
 
     When to leave it
-    The module is loaded by now, or DMA-BUF is used.
+    The module has been loaded since, or DMA-BUF is used.
 
     References
     https://github.com/NVIDIA/gpu-operator/issues/2868; Linux kernel/module/version.c (check_version)

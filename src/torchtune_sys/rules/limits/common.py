@@ -10,7 +10,7 @@ from torchtune_sys.model.values import NotApplicable, need
 
 SOURCE = "getrlimit"
 IN_CONTAINER = (
-    "in a container: docker run --ulimit {0}; under Slurm: its limit in slurmd.service, and PropagateResourceLimitsExcept"
+    "in a container: docker run --ulimit {0}; under Slurm: set the limit in slurmd.service, and PropagateResourceLimitsExcept"
 )
 
 

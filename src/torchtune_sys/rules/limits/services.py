@@ -73,14 +73,14 @@ def _drop_in(unit: str) -> OwnedFile:
     applies=_rdma_outside,
 )
 def service_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RDMA is active, and slurmd (or PBS, LSF, JupyterHub, Ray as a service) has a low hard limit on locked memory, which its jobs inherit.
+    """RDMA is active, but jobs inherit a low hard limit on locked memory from slurmd (or PBS, LSF, JupyterHub, Ray as a service).
 
     Why it matters
-    ulimit -l says unlimited in a login shell, and the same program fails in a job: "Call to ibv_create_cq failed" or "Cannot allocate
-    memory". limits.conf is for logins through PAM; services get systemd's default (64 KiB, now 8 MiB).
+    ulimit -l shows unlimited in a login shell, but in a job the same program fails with "Call to ibv_create_cq failed" or "Cannot
+    allocate memory". limits.conf applies to PAM logins; services get systemd's default (64 KiB, now 8 MiB).
 
     When to leave it
-    When only storage uses the RDMA network (its clients are in the kernel, and need no such limit), when jobs stay on their host, or run as
+    Only storage uses the RDMA network (its clients are in the kernel and need no such limit), or jobs run on one host only, or as
     root with CAP_IPC_LOCK.
 
     References
@@ -100,11 +100,11 @@ def service_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=_rdma_outside,
 )
 def service_nofile_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """On a host of an RDMA cluster, slurmd (or PBS, LSF, JupyterHub, Ray as a service) has a low hard limit on open files, which jobs inherit.
+    """On a host with RDMA, jobs inherit a low hard limit on open files from slurmd (or PBS, LSF, JupyterHub, Ray as a service).
 
     Why it matters
-    Sockets to every peer, tensors that DataLoader workers hand over and shards of the data take descriptors: "Too many open files" in the
-    job, while the login shell allows half a million.
+    Sockets to every peer, tensors passed by DataLoader workers and data shards all take file descriptors: the job fails with "Too
+    many open files", although a login shell allows half a million.
 
     When to leave it
     Jobs have few workers and few peers.
@@ -136,10 +136,10 @@ def service_nofile_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=_rdma_outside,
 )
 def service_tasks_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The control group of the service in which its jobs run has a lower pids.max than ranks, threads and workers of this job add up to.
+    """The cgroup of the service that runs the jobs has a pids.max below the total of this job's ranks, threads and workers.
 
     Why it matters
-    All jobs of the service share it. At the limit fork and pthread_create fail with EAGAIN, although ulimit -u is generous.
+    All jobs of the service share it. At the limit, fork and pthread_create fail with EAGAIN even if ulimit -u is generous.
 
     When to leave it
     The job is smaller than assumed (specify its size with --nproc-per-node, --workers and --threads).
@@ -214,15 +214,14 @@ def container_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=_rdma_outside,
 )
 def slurm_propagates_memlock(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RDMA is active, slurm.conf lets the soft limit of the submitting shell through to the job (as it does unless told otherwise), and
-    that of this session is low.
+    """RDMA is active, slurm.conf passes the submitting shell's soft limit on to jobs (the default), and this session's limit is low.
 
     Why it matters
-    A job that is submitted from a login node, a notebook or cron with the usual 8 MiB fails to register memory, although every compute node
-    is set up well; the same script works from another shell.
+    A job submitted from a login node, notebook or cron with the usual 8 MiB cannot register memory, although every compute node
+    is configured correctly; the same script works from another shell.
 
     When to leave it
-    When no job is submitted from here.
+    No jobs are submitted from here.
 
     References
     https://slurm.schedmd.com/faq.html#memlock, slurm.conf(5)

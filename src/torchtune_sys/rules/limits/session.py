@@ -47,7 +47,7 @@ def _pinning_is_limited(s: Snapshot) -> Seen:
     applies=_rdma,
 )
 def memlock_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RDMA devices are active, and the session may lock no more memory than a distribution's default (64 KiB, or 8 MiB with systemd).
+    """RDMA devices are active, but the session may lock only a distribution's default amount of memory (64 KiB, or 8 MiB with systemd).
 
     Why it matters
     Registering memory with a verbs device pins it. NCCL then fails with "Call to ibv_create_cq failed" or "ibv_reg_mr failed … Cannot
@@ -83,17 +83,17 @@ def memlock_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="memlock-limit-too-low",
     superseded_by=("memlock-limit-too-low",),
     fix=(Limit(item="memlock", target="unlimited"), Advice(text=IN_CONTAINER.format("memlock=-1"))),
-    params=(Param("min_gib", 16, "locked memory that has been seen to be enough, GiB"),),
+    params=(Param("min_gib", 16, "locked memory that is known to be enough, GiB"),),
     applies=_rdma,
 )
 def memlock_limit_finite(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RDMA devices are active, and the limit on locked memory lies between a default and what large jobs pin.
+    """RDMA devices are active, and the limit on locked memory is above the usual defaults but below what large jobs pin.
 
     Why it matters
-    What is pinned grows with the number of peers and channels, so that a job which ran on two nodes fails on twenty.
+    The amount of pinned memory grows with the number of peers and channels, so a job that ran on two nodes may fail on twenty.
 
     When to leave it
-    The cluster sets this limit on purpose, and jobs of the largest size have run.
+    The cluster sets this limit on purpose, and its largest jobs have run.
 
     References
     awsome-distributed-training, EFA checks: a warning below 16 GiB. oci-hpc sets it to unlimited.
@@ -117,14 +117,14 @@ def memlock_limit_finite(s: Snapshot, p: Params) -> Iterator[Evidence]:
     params=(Param("min_hard", 8192, "hard limit on open files of one process"),),
 )
 def nofile_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The hard limit, which NCCL raises the soft one to by itself, leaves little room for sockets and shared tensors.
+    """The hard limit, to which NCCL raises the soft limit by itself, leaves little room for sockets and shared tensors.
 
     Why it matters
-    Each tensor that a DataLoader worker hands over takes a file descriptor, each peer some sockets, each shard a file: "Too many open
-    files", "received 0 items of ancdata". Without privilege nobody can go beyond the hard limit.
+    Each tensor that a DataLoader worker passes takes a file descriptor, each peer a few sockets, each shard a file. The job fails
+    with "Too many open files" or "received 0 items of ancdata". Without privileges, a process cannot raise the hard limit.
 
     When to leave it
-    Few workers and few shards on a single host, as measured with ls /proc/PID/fd.
+    Jobs run on one host with few workers and shards, and ls /proc/PID/fd shows that the limit is enough.
 
     References
     NCCL, src/os/linux.cc: soft is raised to hard. torch.multiprocessing documentation, file_descriptor. systemd's default is 524288,
@@ -150,17 +150,17 @@ def nofile_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Limit(item="nofile", target="65536"),
         Advice(text='ulimit -n 65536 before the job, or torch.multiprocessing.set_sharing_strategy("file_system")'),
     ),
-    params=(Param("files_per_worker", 64, "descriptors that one worker's batches in flight take in the main process"),),
+    params=(Param("files_per_worker", 64, "descriptors that one worker's batches in flight need in the main process"),),
 )
 def nofile_soft_limit_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Tensors in flight from all workers of a rank may take more descriptors than the soft limit, which Python does not raise.
+    """The tensors in flight from all workers of a rank may need more descriptors than the soft limit, which Python does not raise.
 
     Why it matters
-    With the default sharing strategy the receiving process holds a descriptor for each tensor until it is freed; samples that are
-    dicts of many tensors, kept in a list, reach 1024 soon.
+    With the default sharing strategy, the receiving process holds a descriptor for each tensor until it is freed; a list of
+    samples that are dicts of many tensors soon reaches 1024.
 
     When to leave it
-    Batches are one or two tensors each.
+    Each batch consists of one or two tensors.
 
     References
     torch.multiprocessing documentation, "Sharing strategies": file_descriptor is the default on Linux.

@@ -32,11 +32,12 @@ def tasks_needed(s: Snapshot) -> int:
     params=(Param("min_soft", 1024, "soft limit below which even a small job is at risk"),),
 )
 def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The soft limit on the user's tasks is lower than what ranks, threads and workers of this job add up to.
+    """The soft limit on the user's tasks is lower than the total of this job's ranks, threads and workers.
 
     Why it matters
-    The limit counts all threads of the user on the host, other jobs included. Past it, fork and pthread_create fail with EAGAIN:
-    "can't start new thread", "OpenBLAS blas_thread_init: pthread_create failed", "fork: Resource temporarily unavailable".
+    The limit counts all threads of the user on the host, including other jobs. Beyond it, fork and pthread_create fail with
+    EAGAIN: "can't start new thread", "OpenBLAS blas_thread_init: pthread_create failed", "fork: Resource temporarily
+    unavailable".
 
     When to leave it
     The job is smaller than assumed (specify its size with --nproc-per-node, --workers and --threads).

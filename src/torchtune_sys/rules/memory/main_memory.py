@@ -22,16 +22,17 @@ _GIB = 1 << 30
     title="Much of the swap space is in use",
     severity=Severity.ADVICE,
     fix=(Advice(text="find what is swapped out (grep VmSwap /proc/*/status), free memory for it, then swapoff -a && swapon -a"),),
-    params=(Param("min_gib", 2, "swapped-out memory from which it is worth a word, GiB"),),
+    params=(Param("min_gib", 2, "swapped-out memory from which on it is reported, GiB"),),
 )
 def swap_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Gigabytes of anonymous memory lie on disk. That swap exists is no fault, and neither are a few idle pages in it.
+    """Gigabytes of process memory are swapped out to disk. (Having swap, or a few idle pages in it, is fine.)
 
     Why it matters
-    A loader worker or rank that touches swapped-out pages waits for the disk, and in a collective every other rank waits with it.
+    A DataLoader worker or rank that touches swapped-out pages waits for the disk, and in a collective all other ranks wait with
+    it.
 
     When to leave it
-    What is swapped out belongs to daemons that idle; zram (compressed RAM) is not counted.
+    Only idle daemons are swapped out; zram (compressed RAM) is not counted.
 
     References
     Linux Documentation/admin-guide/sysctl/vm.rst, swappiness. imbue-ai/cluster-health and mej/nhc check that swap is off.
@@ -57,20 +58,20 @@ def swap_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="Little memory is available",
     severity=Severity.WARNING,
     cause="host-memory-oom",
-    fix=(Advice(text="see what holds the memory (ps aux --sort=-rss | head) before the job starts"),),
+    fix=(Advice(text="find out what uses the memory (ps aux --sort=-rss | head) before the job starts"),),
     params=(
-        Param("min_share", 0.1, "share of the memory that should be available"),
-        Param("enough_gib", 16, "available memory that is enough whatever the share, GiB"),
+        Param("min_share", 0.1, "share of memory that should be available"),
+        Param("enough_gib", 16, "available memory that is enough regardless of the share, GiB"),
     ),
 )
 def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """MemAvailable, which counts the page cache that can be dropped, is under a tenth of the memory and under 16 GiB.
+    """MemAvailable, which includes reclaimable page cache, is below a tenth of the memory and below 16 GiB.
 
     Why it matters
-    Ranks and workers are forked processes that grow; when nothing is left the kernel kills the largest, usually a rank.
+    Ranks and workers are processes that grow; when memory runs out, the kernel kills the largest, usually a rank.
 
     When to leave it
-    The job is already running and this is what it takes.
+    The job is already running, and this is the memory it uses.
 
     References
     Linux Documentation/filesystems/proc.rst, MemAvailable. AMD's Primus node check warns under 10 %.
@@ -225,14 +226,15 @@ def cgroup_memory_far_below_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(SysfsWrite(path="/sys/kernel/mm/transparent_hugepage/enabled", target=OneOf(("madvise", "always"))),),
 )
 def thp_never(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """With "never", not even a program that asks for huge pages gets them.
+    """With "never", even programs that request huge pages do not get them.
 
     Why it matters
-    Large host buffers (data sets in memory, optimizer offload, CPU tensors) miss the TLB more often. PyTorch's CPU allocator can ask
-    for huge pages (THP_MEM_ALLOC_ENABLE=1), which needs "madvise" or "always". No source gives a figure for GPU training.
+    Large host buffers (data sets in memory, optimizer offload, CPU tensors) cause more TLB misses. PyTorch's CPU allocator can
+    request huge pages (THP_MEM_ALLOC_ENABLE=1), which needs "madvise" or "always". No source quantifies the effect on GPU
+    training.
 
     When to leave it
-    Another service on this host needs it off (databases such as Redis and MongoDB ask for that), or latency was measured.
+    Another service on this host needs it off (databases such as Redis and MongoDB recommend that), or measurements favour it.
 
     References
     Linux Documentation/admin-guide/mm/transhuge.rst; PyTorch, c10/core/impl/alloc_cpu.cpp; tuned 2.28, profiles hpc-compute (always) and
@@ -290,21 +292,21 @@ def hugepages_hoard_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="oom-kills-since-boot",
-    title="The kernel has killed processes for lack of memory since boot",
+    title="The kernel has killed processes since boot because memory ran out",
     severity=Severity.ADVICE,
     cause="host-memory-oom",
     superseded_by=("oom-kill-logged",),
-    fix=(Advice(text="see what was killed: journalctl -k -g 'Out of memory|oom-kill' (dmesg -T | grep -i oom)"),),
+    fix=(Advice(text="find out what was killed: journalctl -k -g 'Out of memory|oom-kill' (dmesg -T | grep -i oom)"),),
     applies=not_in_container,
 )
 def oom_kills_since_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The counter of OOM kills is not zero; it counts kills at cgroup limits too.
 
     Why it matters
-    A job that "just stopped", a worker "killed by signal: Killed", or a rank that vanished may have been one of them.
+    A job that "just stopped", a worker "killed by signal: Killed", or a rank that disappeared may have been one of them.
 
     When to leave it
-    The kills are known, and belong to something else.
+    You know about the kills, and they have nothing to do with training.
 
     References
     Linux Documentation/admin-guide/cgroup-v2.rst, oom_kill; the counter is in /proc/vmstat since 4.13.

@@ -23,7 +23,7 @@ from torchtune_sys.rules.nccl.common import (
     values,
 )
 
-_SET_IFNAME = Advice(text="set NCCL_SOCKET_IFNAME to the interface that the other hosts reach (or unset it)")
+_SET_IFNAME = Advice(text="set NCCL_SOCKET_IFNAME to the interface that the other hosts can reach (or unset it)")
 
 
 @rule(
@@ -35,16 +35,17 @@ _SET_IFNAME = Advice(text="set NCCL_SOCKET_IFNAME to the interface that the othe
     fix=(_SET_IFNAME,),
 )
 def wrong_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """NCCL's own search, replayed: nothing is found, or the first contact of a job over several hosts goes nowhere.
+    """Following NCCL's own search order, no interface is found, or a multi-host job would start on one that other hosts cannot reach.
 
     Why it matters
-    Every job needs one IP interface to start, even on one host and with InfiniBand. Once NCCL_SOCKET_IFNAME is set there is no
-    fallback: a name that does not match ends in "Bootstrap : no socket interface found". Unset, NCCL takes the first interface
-    called ib*, else the first that is not called docker*, lo* or (since 2.28.3) virbr*; other bridges, tunnels and VPNs pass that test,
-    and ranks on other hosts then wait for ever. NCCL_COMM_ID, where set, must hold an address in a subnet of this host.
+    Every job needs one IP interface to start, even on one host and with InfiniBand. If NCCL_SOCKET_IFNAME is set there is no
+    fallback: a name that does not match fails with "Bootstrap : no socket interface found". If it is unset, NCCL uses the first
+    interface named ib*, else the first that is not named docker*, lo* or (since 2.28.3) virbr*. Other bridges, tunnels and VPNs
+    pass that test, and ranks on other hosts then wait forever. NCCL_COMM_ID, if set, must contain an address in a subnet of this
+    host.
 
     When to leave it
-    When the named interface exists on the hosts where the job will run, and only this host was not meant.
+    The named interface exists on the hosts where the job will run, and this host is not one of them.
 
     References
     NVIDIA/nccl src/misc/socket.cc (ncclFindInterfaces), src/bootstrap.cc
@@ -119,15 +120,15 @@ def _wanted(names: tuple[str, ...]) -> str:
     fix=(_SET_IFNAME,),
 )
 def interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Among the interfaces that NCCL would take are some that hosts of a job hardly share, while better ones exist.
+    """NCCL would also use interfaces that hosts of a job rarely share, although better ones exist.
 
     Why it matters
-    Without RDMA, NCCL opens sockets on every interface that its search leaves over, not on the first alone, and gives each GPU the
-    nearest. Bridges of containers (br-*, cni0), veth*, tailscale0, wg* and tun* are not left out by default, and have the same addresses
-    on every host or no route between hosts: the job hangs at its first collective.
+    Without RDMA, NCCL opens sockets on every interface that it does not filter out, not only on the first, and assigns each GPU
+    the nearest one. Container bridges (br-*, cni0), veth*, tailscale0, wg* and tun* are not filtered out by default. They have
+    the same addresses on every host or no route between hosts, so the job hangs at its first collective.
 
     When to leave it
-    When the interface is an overlay network that all hosts of the job share on purpose.
+    The interface is an overlay network that all hosts of the job share on purpose.
 
     References
     NVIDIA/nccl src/transport/net_socket.cc, src/misc/socket.cc
@@ -150,19 +151,20 @@ def interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nccl-uneven-networks",
-    title="NCCL would use fast and slow networks alike",
+    title="NCCL would use both fast and slow networks",
     severity=Severity.WARNING,
     applies=nccl_on_several_hosts,
-    fix=(Advice(text="name the fast interfaces only: NCCL_SOCKET_IFNAME==IF1,IF2"),),
+    fix=(Advice(text="list only the fast interfaces: NCCL_SOCKET_IFNAME==IF1,IF2"),),
 )
 def uneven_networks(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Sockets carry the data, and the interfaces that NCCL would take differ in speed.
+    """Data goes over sockets, and the interfaces that NCCL would use differ in speed.
 
     Why it matters
-    NCCL gives each GPU a network device by distance, not by speed. A ring that passes through a 1 Gb/s management port runs at that pace.
+    NCCL assigns network devices to GPUs by distance, not by speed. A ring that passes through a 1 Gb/s management port runs at
+    that speed.
 
     When to leave it
-    When the slow interface cannot be reached from the other hosts' GPUs anyway, or the data volume is small.
+    The other hosts cannot reach the slow interface anyway, or the data volume is small.
 
     References
     NVIDIA/nccl src/transport/net_socket.cc, src/graph/topo.cc
@@ -195,17 +197,18 @@ def uneven_networks(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="NCCL_SOCKET_IFNAME does not mean what it seems to say",
     severity=Severity.WARNING,
     applies=uses_nccl,
-    fix=(Advice(text="write NCCL_SOCKET_IFNAME without blanks or quotes; = at the very start makes all names exact"),),
+    fix=(Advice(text="write NCCL_SOCKET_IFNAME without spaces or quotes; a leading = makes all names exact"),),
 )
 def ifname_syntax(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Values that NCCL takes apart otherwise than their author meant.
+    """NCCL parses the value differently than its author intended.
 
     Why it matters
-    Names are prefixes (eth1 is eth10, too), a marker counts only at the very start and for the whole list, blanks and quotes are part
-    of a name, a value of one character is ignored, and what follows the sixteenth name is dropped. None of it is reported.
+    Names are prefixes (eth1 also matches eth10); ^ and = count only at the very start and apply to the whole list; spaces and
+    quotes become part of a name; a value of one character is ignored; and names after the sixteenth are dropped. NCCL reports
+    none of this.
 
     When to leave it
-    When the prefix is meant to hold for several interfaces.
+    The prefix is meant to match several interfaces.
 
     References
     NVIDIA/nccl src/misc/utils.cc (parseStringList, matchIfList), src/misc/socket.cc
@@ -243,19 +246,19 @@ def _oddities(value: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 @rule(
     id="nccl-ib-hca-unmatched",
-    title="NCCL_IB_HCA leaves no active RDMA port: NCCL falls back to TCP",
+    title="NCCL_IB_HCA matches no active RDMA port: NCCL falls back to TCP",
     severity=Severity.WARNING,
     applies=uses_nccl,
     fix=(EnvironmentVariable(name="NCCL_IB_HCA", value=None),),
 )
 def ib_hca_unmatched(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """There are active RDMA ports, but the value of NCCL_IB_HCA lets none of them through.
+    """There are active RDMA ports, but NCCL_IB_HCA excludes all of them.
 
     Why it matters
-    NCCL says "NET/IB : No device found" at level INFO only and goes on over TCP, at a tenth of the speed or less.
+    NCCL logs "NET/IB : No device found" only at level INFO and continues over TCP, at a tenth of the speed or less.
 
     When to leave it
-    When TCP is wanted; NCCL_IB_DISABLE=1 says so plainly.
+    You want TCP; NCCL_IB_DISABLE=1 says so explicitly.
 
     References
     NVIDIA/nccl src/transport/net_ib/init.cc

@@ -19,17 +19,17 @@ from torchtune_sys.rules.nccl.common import nccl_version, read_by, settings, use
     title="An NCCL variable has a value that NCCL does not understand",
     severity=Severity.WARNING,
     applies=uses_nccl,
-    fix=(Advice(text="write the value as NCCL's documentation has it, or unset the variable"),),
+    fix=(Advice(text="write the value as given in NCCL's documentation, or unset the variable"),),
 )
 def value_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Words where NCCL reads a number, and words that are not among those it knows.
+    """The value is a word where NCCL expects a number, or a word that NCCL does not know.
 
     Why it matters
-    NCCL reads switches with strtoll: NCCL_IB_DISABLE=true is 0 and disables nothing. A level that is not in its list (the case counts), or
-    a socket family other than AF_INET and AF_INET6, is as good as unset. Nothing is reported.
+    NCCL reads switches with strtoll: NCCL_IB_DISABLE=true is 0 and disables nothing. An unknown level (names are case-sensitive),
+    or a socket family other than AF_INET and AF_INET6, has the same effect as no value. NCCL does not report it.
 
     When to leave it
-    Never: the setting has no effect, or not the one it names.
+    Never: the setting has no effect, or not the intended one.
 
     References
     NVIDIA/nccl src/misc/param.cc (ncclLoadParam), src/graph/paths.cc (ncclGetLevel), src/misc/socket.cc
@@ -63,19 +63,19 @@ def _word_for_number(setting: NcclSetting) -> bool:
 
 @rule(
     id="nccl-variable-unknown",
-    title="A variable looks like a misspelt one of NCCL's",
+    title="A variable looks like a misspelt NCCL variable",
     severity=Severity.ADVICE,
     applies=uses_nccl,
     fix=(Advice(text="correct the name, or unset the variable"),),
 )
 def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """NCCL_* variables that no release reads, one or two letters away from one that NCCL does read; and ones it no longer reads.
+    """No NCCL release reads this NCCL_* variable, but its name is one or two letters away from one that is read; or this NCCL no longer reads it.
 
     Why it matters
-    NCCL never reports a name that it does not know; the setting that was meant is simply not made.
+    NCCL never reports unknown names; the intended setting simply has no effect.
 
     When to leave it
-    When another program reads the variable.
+    Another program reads the variable.
 
     References
     The names that NCCL 2.3.5 to 2.30.7 read (NVIDIA/nccl, src/)
@@ -106,16 +106,17 @@ def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="A line of an NCCL configuration file does not do what it says",
     severity=Severity.WARNING,
     applies=uses_nccl,
-    fix=(Advice(text="write NAME=value, without export, quotes, blanks or a comment behind it"),),
+    fix=(Advice(text="write NAME=value, without export, quotes, spaces or a trailing comment"),),
 )
 def conf_line_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """~/.nccl.conf and /etc/nccl.conf are no shell: NCCL splits each line at the first = and takes both halves as they are.
+    """~/.nccl.conf and /etc/nccl.conf are not shell scripts: NCCL splits each line at the first = and takes both parts literally.
 
     Why it matters
-    "export NCCL_DEBUG=INFO" sets a variable called "export NCCL_DEBUG"; quotes and comments behind the value become part of it.
+    "export NCCL_DEBUG=INFO" sets a variable called "export NCCL_DEBUG"; quotes, and comments after the value, become part of the
+    value.
 
     When to leave it
-    Never: the line is not what its author meant.
+    Never: the line does not do what its author intended.
 
     References
     NVIDIA/nccl src/misc/param.cc (setEnvFile)
@@ -143,14 +144,14 @@ _SWITCHED_OFF = {
     fix=(Advice(text="remove the line from the file, or override it in the job's environment with 0"),),
 )
 def conf_hides_setting(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A transport is off for every job of this user or host, although the environment shows nothing of it.
+    """A transport is off for every job of this user or host, although no environment variable says so.
 
     Why it matters
-    The files are read at each start of NCCL and forgotten by people; without P2P or shared memory, traffic between GPUs of one host takes
-    the network's way, and without InfiniBand the traffic between hosts takes TCP.
+    NCCL reads the files at every start, but people forget them. Without P2P or shared memory, traffic between GPUs of one host
+    goes through the network; without InfiniBand, traffic between hosts uses TCP.
 
     When to leave it
-    When the hardware is known to be broken without it (GPUs without working P2P, for example), and the file says so.
+    The hardware needs the setting (for example GPUs without working P2P), and the file says so.
 
     References
     NVIDIA/nccl src/misc/param.cc (initEnv)
@@ -170,20 +171,20 @@ def conf_hides_setting(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nccl-topo-file-missing",
-    title="NCCL_TOPO_FILE names a file that is not there",
+    title="NCCL_TOPO_FILE names a file that does not exist",
     severity=Severity.WARNING,
     applies=uses_nccl,
     fix=(EnvironmentVariable(name="NCCL_TOPO_FILE", value=None), Advice(text="or mount the file into the container, too")),
 )
 def topo_file_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The topology that the cloud provider or administrator wrote for this machine is not used.
+    """The topology file that the cloud provider or administrator wrote for this machine is not used.
 
     Why it matters
-    NCCL only notes the failure at level INFO and goes by what the virtual machine shows of its PCI tree, which on cloud hosts often
-    hides which GPU is near which NIC; bandwidth between hosts suffers. Containers that lack the file are the usual cause.
+    NCCL logs the failure only at level INFO and uses the virtual machine's PCI tree, which on cloud hosts often hides which GPU
+    is near which NIC, so bandwidth between hosts suffers. The usual cause is a container that lacks the file.
 
     When to leave it
-    When the machine is bare metal: NCCL then sees the true topology; unset the variable.
+    The machine is bare metal: NCCL then sees the true topology, and you can unset the variable.
 
     References
     NVIDIA/nccl src/graph/topo.cc, src/graph/xml.cc (ncclTopoGetXmlFromFile)

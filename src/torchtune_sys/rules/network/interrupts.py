@@ -16,24 +16,26 @@ _FEW = 4
 
 @rule(
     id="network-interrupts-far",
-    title="Interrupts of the training network are handled on another NUMA node than the card's",
+    title="Interrupts of the training network are handled on a different NUMA node than the card's",
     severity=Severity.ADVICE,
     applies=several_hosts,
     fix=(
         Advice(
-            text="run irqbalance, or bind them to the CPUs in /sys/class/net/NAME/device/local_cpulist (the driver's set_irq_affinity script)"
+            text="run irqbalance, or bind the interrupts to the CPUs in /sys/class/net/NAME/device/local_cpulist (the driver's "
+            "set_irq_affinity script)"
         ),
     ),
 )
 def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """NCCL's or Gloo's data goes over TCP on a link of 25 Gb/s or more, and none of the first interrupts of its card is served by a CPU of the
-    card's own NUMA node.
+    """NCCL's or Gloo's data goes over TCP on a link of 25 Gb/s or more, and none of its card's first interrupts is handled on the card's own NUMA node.
 
     Why it matters
-    Every packet is brought to memory at the card's node and read from the other one: the CPUs there are busy sooner, and the link is not filled.
+    Each packet is written to memory at the card's node and read from the other node: the CPUs there saturate sooner, and the link
+    cannot be filled.
 
     When to leave it
-    The ranks that use the network are bound to that other node on purpose. RDMA polls and needs no interrupts: it is not judged.
+    The ranks that use the network are deliberately bound to that other node. RDMA is not judged: it polls and needs no
+    interrupts.
 
     References
     Linux Documentation/core-api/irq/irq-affinity.rst (effective_affinity); irqbalance(1)

@@ -78,18 +78,18 @@ def gpu_numa_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="numa-node-without-memory",
-    title="A NUMA node has CPUs and no memory of its own",
+    title="A NUMA node has CPUs but no memory",
     severity=Severity.WARNING,
     fix=(Advice(text="populate the memory channels of each socket (virtual machine: give each vNUMA node memory)"),),
 )
 def node_without_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """All memory of a socket's CPUs is at another socket.
+    """The CPUs of this socket have no local memory.
 
     Why it matters
-    Each access crosses the sockets' link, which GPUs of that socket need for their own traffic.
+    Each memory access crosses the inter-socket link, which the GPUs of that socket need for their own traffic.
 
     When to leave it
-    Where nothing runs on that node's CPUs.
+    Nothing runs on that node's CPUs.
 
     References
     Linux Documentation/admin-guide/mm/numaperf.rst; the board maker's guide to populating memory
@@ -114,20 +114,18 @@ def node_without_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="numa-memory-imbalanced",
     title="The NUMA nodes have very different amounts of memory",
     severity=Severity.ADVICE,
-    params=(Param("share", 0.6, "least share of the largest node's memory that is called even"),),
-    fix=(
-        Advice(text="look for a memory module that is missing or was disabled (dmidecode -t memory, the firmware's event log)"),
-    ),
+    params=(Param("share", 0.6, "smallest share of the largest node's memory that still counts as balanced"),),
+    fix=(Advice(text="check for a missing or disabled memory module (dmidecode -t memory, the firmware's event log)"),),
 )
 def memory_imbalanced(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """One socket has much less memory than another.
 
     Why it matters
-    It also has fewer channels in use, so less bandwidth; ranks on it run out of local memory first. A module that failed at boot is often
-    seen in no other way.
+    That socket also uses fewer channels, so it has less bandwidth, and its ranks run out of local memory first. Often this is the
+    only visible sign of a module that failed at boot.
 
     When to leave it
-    Where the machine was bought so.
+    The machine was bought in this configuration.
 
     References
     Linux Documentation/admin-guide/mm/numaperf.rst; the board maker's guide to populating memory
@@ -152,16 +150,20 @@ def memory_imbalanced(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="numa-node-offline",
     title="A NUMA node with CPUs or memory is offline",
     severity=Severity.WARNING,
-    fix=(Advice(text="bring its memory blocks and CPUs online (chmem -e, chcpu -e), or see in the kernel log why they are not"),),
+    fix=(
+        Advice(
+            text="bring its memory blocks and CPUs online (chmem -e, chcpu -e), or look in the kernel log for why they are offline"
+        ),
+    ),
 )
 def node_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel knows of a node with CPUs or memory that it does not use.
+    """The kernel knows about a node with CPUs or memory, but does not use it.
 
     Why it matters
-    GPUs and network cards of that node are served from another one.
+    GPUs and network cards of that node are served from another node.
 
     When to leave it
-    Where it was taken offline on purpose.
+    It was taken offline on purpose.
 
     References
     Linux Documentation/ABI/stable/sysfs-devices-node: online, has_cpu, has_memory
@@ -178,22 +180,23 @@ def node_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="session-memory-on-other-node",
-    title="The session may use CPUs of one NUMA node and memory of another only",
+    title="The session may use CPUs of one NUMA node but only memory of another",
     severity=Severity.WARNING,
     fix=(
         Advice(
-            text="let cpuset.cpus and cpuset.mems name the same nodes (--cpuset-cpus with --cpuset-mems, Slurm ConstrainRAMSpace)"
+            text="set cpuset.cpus and cpuset.mems to the same nodes (--cpuset-cpus with --cpuset-mems, Slurm ConstrainRAMSpace)"
         ),
     ),
 )
 def memory_on_other_node(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The cpuset allows CPUs of one node and memory of another only.
+    """The cpuset allows CPUs of one node, but memory only of another.
 
     Why it matters
-    All memory of those CPUs' processes is remote, pinned buffers included, and nothing shows it: each copy to the GPU crosses the sockets.
+    All memory of the session's processes is remote, including pinned buffers, and nothing indicates this: each copy to the GPU
+    crosses the sockets.
 
     When to leave it
-    Where the nodes are one fast-linked chip (sub-NUMA clusters) and the memory was set apart on purpose.
+    The nodes are parts of one chip (sub-NUMA clusters), and the memory was separated on purpose.
 
     References
     Linux Documentation/admin-guide/cgroup-v2.rst, cpuset.mems.effective; proc(5), Mems_allowed_list
@@ -220,21 +223,22 @@ def memory_on_other_node(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.ADVICE,
     fix=(
         Advice(
-            text="start the job without numactl -N/taskset and bind each rank: torchrun --numa-binding=node (torch 2.9 and later)"
+            text="start the job without numactl -N or taskset, and bind each rank: torchrun --numa-binding=node (torch 2.9 and "
+            "later)"
         ),
         Advice(text="or use only the GPUs near the CPUs that you were given (CUDA_VISIBLE_DEVICES)"),
     ),
 )
 def cpus_far_from_gpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """GPUs lie on several nodes, all of them are used, and the session's CPUs are on some of the nodes only.
+    """The GPUs in use are on several nodes, but the session's CPUs are on only some of these nodes.
 
     Why it matters
-    The ranks of the other GPUs run, and allocate their pinned buffers, at the wrong socket: copies and kernel launches take the longer
-    way. Best is one rank bound to the node of its GPU, which torchrun does with --numa-binding=node; a session that is free to use all
-    CPUs leaves that possible.
+    The ranks of the other GPUs run, and allocate their pinned buffers, on the wrong socket: copies and kernel launches take the
+    longer path. It is best to bind each rank to the node of its GPU, which torchrun does with --numa-binding=node; for that, the
+    session must be free to use all CPUs.
 
     When to leave it
-    Where one node has all the CPUs the job was granted.
+    All the CPUs that the job was granted are on one node.
 
     References
     PyTorch documentation, torchrun, --numa-binding; nvidia-smi topo -m, column "CPU Affinity"

@@ -180,18 +180,20 @@ def distance_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=_several_hosts,
     fix=(
         Advice(
-            text="look whether a card is missing (lspci, the kernel log), else spread the cards over the sockets as the GPUs are spread"
+            text="check whether a card is missing (lspci, the kernel log); otherwise distribute the cards over the sockets like "
+            "the GPUs"
         ),
     ),
 )
 def cards_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """One node's GPUs share fewer cards than those of another node.
+    """The GPUs of one NUMA node share fewer cards than those of another.
 
     Why it matters
-        The GPUs of that node get a smaller share of the network each, and every collective waits for them. Often a card is not seen any more.
+        Each GPU of that node gets a smaller share of the network, and every collective waits for them. Often a card is no longer
+        detected.
 
     When to leave it
-        The machine was bought so.
+        The machine was bought in this configuration.
 
     References
         NCCL src/graph/search.cc: each channel's speed is that of its slowest network card

@@ -12,7 +12,8 @@ from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
 from torchtune_sys.rules.pci import common as pci_seen
 
 _RESEAT = Advice(
-    text="see dmesg | grep -i aer for when; reseat the card, its riser and cables, update its firmware, then have the slot or card replaced"
+    text="dmesg | grep -i aer shows when they occurred; reseat the card, its riser and cables, update its firmware, then have "
+    "the slot or card replaced"
 )
 _HARMLESS = ("UnsupReq",)
 """Software that asks for what a device lacks; seen at boot on sound machines."""
@@ -29,7 +30,7 @@ _NOT_OF_THE_LINK = (
 
 @rule(
     id="pcie-errors-uncorrectable",
-    title="A PCIe device or port counted uncorrectable errors",
+    title="A PCIe device or port has counted uncorrectable errors",
     severity=Severity.WARNING,
     fix=(_RESEAT,),
 )
@@ -37,11 +38,11 @@ def uncorrectable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The kernel counted fatal or non-fatal PCIe errors of a GPU, network card or NVMe drive, or of a bridge above one.
 
     Why it matters
-        A transfer was lost, damaged or refused: what follows may be Xid 79 (fallen off the bus), I/O errors and hangs. Hardware that did it once
-        tends to do it again.
+        A transfer was lost, corrupted or refused. Xid 79 (fallen off the bus), I/O errors and hangs may follow. Hardware that
+        failed once tends to fail again.
 
     When to leave it
-        The errors are from a reset or a hot-plug that somebody made on purpose. The counters begin when the kernel found the device.
+        The errors come from a deliberate reset or hot-plug. The counters start when the kernel detects the device.
 
     References
         Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer
@@ -59,23 +60,23 @@ def _lost(errors: PciErrors, _hours: float) -> tuple[str, bool]:
 
 @rule(
     id="pcie-errors-correctable",
-    title="A PCIe link counts many correctable errors",
+    title="A PCIe link has counted many correctable errors",
     severity=Severity.WARNING,
     params=(
-        Param("per_minute", 8, "correctable errors a minute, on average since boot, from which on the link is called bad"),
-        Param("least", 100, "number of errors below which nothing is said"),
+        Param("per_minute", 8, "average number of correctable errors per minute since boot from which on the link is reported"),
+        Param("least", 100, "total number of errors below which nothing is reported"),
     ),
     fix=(_RESEAT,),
 )
 def correctable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A link reports correctable errors at a rate that a sound link does not reach.
+    """A link reports correctable errors at a rate that a healthy link does not reach.
 
     Why it matters
-        Each costs a repeat, many of them bandwidth, and they come before uncorrectable ones. They speak of contacts, risers, cables
-        and signal quality.
+        Each error causes a retransmission; many of them cost bandwidth, and they often precede uncorrectable errors. They point
+        to contacts, risers, cables or signal quality.
 
     When to leave it
-        All of them came with one event (a reset, a hot-plug) and the count does not grow: --live watches it for a second.
+        All of them come from one event (a reset, a hot-plug) and the count does not grow (--live watches it for a second).
 
     References
         Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer

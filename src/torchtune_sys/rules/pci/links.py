@@ -23,7 +23,8 @@ _GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _SOLDERED = ("Laptop", "Max-Q", "Mobile")
 """In the names of GPUs that no slot holds."""
 _RESEAT = Advice(
-    text="reseat the card, its riser and cables; check the slot's lanes and speed in the firmware; update its firmware"
+    text="reseat the card, its riser and cables; check the slot's lanes and speed in the firmware setup; update the card's "
+    "firmware"
 )
 
 
@@ -41,7 +42,7 @@ def _reachable_gts(device: PciDevice, above: PciDevice) -> float | None:
 
 @rule(
     id="gpu-pcie-link-degraded",
-    title="A GPU's PCIe link has fewer lanes or a lower speed than card and slot have",
+    title="A GPU's PCIe link has fewer lanes or a lower speed than card and slot support",
     severity=Severity.WARNING,
     params=(Param("busy_pct", 50, "GPU utilisation from which on the link speed is judged; an idle link is slow on purpose"),),
     fix=(_RESEAT,),
@@ -234,18 +235,19 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="pcie-link-degraded",
-    title="A network card or NVMe drive has a slower PCIe link than card and slot have",
+    title="A network card or NVMe drive has a slower PCIe link than card and slot support",
     severity=Severity.WARNING,
     fix=(_RESEAT,),
 )
 def pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The link was trained with fewer lanes or at a lower speed than both ends can.
+    """The link runs with fewer lanes or at a lower speed than both ends support.
 
     Why it matters
-        A 400 Gb/s card needs 16 lanes of generation 5, and a drive's throughput is that of its link. A bad contact shows first here.
+        A 400 Gb/s card needs 16 lanes of PCIe generation 5, and a drive is no faster than its link. A bad contact often shows up
+        here first.
 
     When to leave it
-        The lower speed was set in the firmware on purpose, for a riser or a cable that does not carry more.
+        The lower speed was set in the firmware on purpose, for a riser or cable that does not support more.
 
     References
         Linux Documentation/ABI/testing/sysfs-bus-pci (current_link_speed, current_link_width)

@@ -90,11 +90,14 @@ def _fast_cards(s: Snapshot, least_gbps: float) -> list[tuple[PciDevice, Missing
     id="pcie-read-request-small",
     title="The maximum PCIe read request of a fast network card is small",
     severity=Severity.ADVICE,
-    params=(Param("bytes", 512, "least maximum read request"), Param("gbps", 200, "rate from which on a card is judged")),
+    params=(
+        Param("bytes", 512, "smaller maximum read requests are reported, bytes"),
+        Param("gbps", 200, "link rate from which on a card is judged, Gb/s"),
+    ),
     fix=(
         Advice(
-            text="set it for this boot with setpci -s ADDRESS CAP_EXP+8.w=5000:7000 (4096 bytes) as root, for ever in the firmware's setup "
-            "(PCIe Max Read Request Size)"
+            text="set it for this boot with setpci -s ADDRESS CAP_EXP+8.w=5000:7000 (4096 bytes) as root; permanently in the "
+            "firmware setup (PCIe Max Read Request Size)"
         ),
     ),
 )
@@ -102,10 +105,11 @@ def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """MaxReadReq of a card of 200 Gb/s or more is below 512 bytes.
 
     Why it matters
-        Each packet that is sent is read from memory in pieces of that size, and the number of outstanding reads is limited: the card cannot fill its link.
+        The card reads each packet that it sends from memory in pieces of that size. The number of outstanding reads is limited,
+        so the card cannot fill its link.
 
     When to leave it
-        The platform's maker prescribes the value.
+        The platform vendor prescribes this value.
 
     References
         NVIDIA Networking, "Understanding PCIe Configuration for Maximum Performance" (PCIe Max Read Request)
@@ -139,10 +143,10 @@ def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="pcie-relaxed-ordering-off",
     title="PCIe relaxed ordering is off for a fast network card on an AMD host",
     severity=Severity.ADVICE,
-    params=(Param("gbps", 100, "rate from which on a card is judged"),),
+    params=(Param("gbps", 100, "link rate from which on a card is judged, Gb/s"),),
     fix=(
         Advice(
-            text="switch on PCIe Relaxed Ordering in the firmware's setup, or setpci -s ADDRESS CAP_EXP+8.w=0010:0010 for this boot"
+            text="enable PCIe Relaxed Ordering in the firmware setup, or setpci -s ADDRESS CAP_EXP+8.w=0010:0010 for this boot"
         ),
         Advice(
             text="ConnectX: leave PCI_WR_ORDERING at per_mkey and let NCCL ask for it (NCCL_IB_PCI_RELAXED_ORDERING, automatic)"
@@ -150,14 +154,14 @@ def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def relaxed_ordering_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The bit that lets the card mark its writes as relaxed is clear, so NCCL's wish for them has no effect.
+    """The bit that lets the card mark its writes as relaxed is not set, so NCCL's request for them has no effect.
 
     Why it matters
         On EPYC hosts (Rome, Milan) strictly ordered writes from a card on another die wait for each other, and receive bandwidth falls well below
         the link's rate.
 
     When to leave it
-        Another device on this host is known to need strict order.
+        Another device on this host is known to need strict ordering.
 
     References
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_IB_PCI_RELAXED_ORDERING)
@@ -204,19 +208,20 @@ def _register(card: PciDevice, name: str) -> int | bool | Missing:
     severity=Severity.WARNING,
     fix=(
         Advice(
-            text="unset NCCL_TOPO_FILE (environment, /etc/nccl.conf, the image's start-up script), or give the file of this machine type"
+            text="unset NCCL_TOPO_FILE (environment, /etc/nccl.conf, the image's start-up script), or use the file for this "
+            "machine type"
         ),
     ),
 )
 def topology_file_of_another_machine(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The topology file names GPUs that are not here, lacks some that are, or names no network card that is here.
+    """The topology file lists GPUs that do not exist here, lacks some that do, or lists none of the network cards.
 
     Why it matters
-        NCCL believes the file: which GPUs share a switch, and which card is near, is then wrong for what is not in it or is somewhere else,
-        and rings take slow ways. Images of cloud providers bring the file of the size they were made for.
+        NCCL trusts the file. With the wrong one it has wrong information on which GPUs share a switch and which card is near, and
+        rings take slow paths. Cloud images contain the file for the instance type they were made for.
 
     When to leave it
-        The file is meant for a job that sees only part of these GPUs.
+        The file is meant for jobs that see only some of these GPUs.
 
     References
         NCCL src/graph/topo.cc (NCCL_TOPO_FILE, /var/run/nvidia-topologyd/virtualTopology.xml)

@@ -55,16 +55,16 @@ def interpreter_does_not_start(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     title="There is no torch wheel for this interpreter",
     severity=Severity.WARNING,
     cause="no-wheel-for-python",
-    fix=(Install(text="make an environment with a Python that has wheels, named above, and install torch there"),),
+    fix=(Install(text="create an environment with a Python that has wheels (named above), and install torch there"),),
 )
 def no_wheel_for_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torch is not installed, and no release offers a wheel for this Python: too new, too old, 32-bit, PyPy or musl.
+    """torch is not installed, and no release has a wheel for this Python: too new, too old, 32-bit, PyPy or musl.
 
     Why it matters
-        pip install torch ends in "Could not find a version that satisfies the requirement torch (from versions: none)".
+        pip install torch fails with "Could not find a version that satisfies the requirement torch (from versions: none)".
 
     When to leave it
-        Where another interpreter is the one to train with (--python), or torch is built from source.
+        You train with another interpreter (--python), or build torch from source.
 
     References
         File names of torch's wheels on PyPI.
@@ -161,19 +161,19 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     title="An interrupted pip run left parts of a package behind",
     severity=Severity.WARNING,
     fix=(
-        Advice(text="delete the directories named above, and reinstall the package they belong to"),
-        Install(text="pip install --force-reinstall the package"),
+        Advice(text="delete the directories named above"),
+        Install(text="then pip install --force-reinstall the package that they belong to"),
     ),
 )
 def pip_leftovers(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """pip renames what it replaces (torch to ~orch) and deletes it at the end; directories with such names are remains.
+    """pip renames what it replaces (torch to ~orch) and deletes it at the end; directories with such names are leftovers.
 
     Why it matters
-        "WARNING: Ignoring invalid distribution -orch", gigabytes of disk, and a package that may be half of each version: a
-        full disk or a file in use on NFS was the cause.
+        "WARNING: Ignoring invalid distribution -orch", gigabytes of wasted disk space, and possibly a package that is a mix of
+        two versions. The usual cause is a full disk or a file in use on NFS.
 
     When to leave it
-        While pip runs.
+        pip is still running.
 
     References
         https://github.com/pypa/pip/issues/9628

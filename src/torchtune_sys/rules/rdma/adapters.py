@@ -22,13 +22,14 @@ from torchtune_sys.rules.rdma import common as rdma_links
     fix=(Advice(text="give all rails the same MTU (netplan, NetworkManager or ip link set IF mtu N)"),),
 )
 def rail_mtu_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Among the active RoCE or IPoIB ports of one card model, some interfaces carry smaller packets than the others.
+    """Among the active RoCE or IPoIB ports of one card model, some interfaces have a smaller MTU than the others.
 
     Why it matters
-    RoCE takes its packet size from the interface: the odd rail is slower, and connections between rails of different MTU can fail.
+    RoCE derives its packet size from the interface MTU: the odd rail is slower, and connections between rails with different MTUs
+    can fail.
 
     When to leave it
-    When the odd port belongs to another network (storage, management) on purpose.
+    The odd port deliberately belongs to another network (storage, management).
 
     References
     Linux Documentation/ABI/testing/sysfs-class-net (mtu); NVIDIA, RDMA over Converged Ethernet
@@ -182,18 +183,18 @@ def ib_subnet_manager_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="rdma-rate-degraded",
     title="An RDMA link came up slower than its card or its siblings",
     severity=Severity.WARNING,
-    fix=(Advice(text="reseat or change the cable or transceiver, and look at the switch port's speed"),),
+    fix=(Advice(text="reseat or replace the cable or transceiver, and check the switch port's speed"),),
 )
 def rdma_rate_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """One of several like cards negotiated a lower rate than most of its siblings (of RoCE ports: than three quarters of four or more), or an
-    InfiniBand link has lost all lanes but one.
+    """A card's link rate is lower than that of most cards of its model, or an InfiniBand link has lost all lanes but one.
 
     Why it matters
-    A link that lost lanes or fell back a generation still counts as active; collectives run at the pace of the slowest rail.
+    A link that lost lanes or fell back a generation still counts as active; collectives run at the speed of the slowest rail.
 
     When to leave it
-    When the port goes to an older fabric (storage) on purpose. Two lanes are what a split cable gives, and not judged by themselves; nor is
-    the RoCE port of the default route, which may lead to the network of the machines' management.
+    The port is deliberately connected to an older fabric (storage). Two lanes are what a split cable provides and are not judged
+    by themselves; nor is the RoCE port of the default route, which may be on the management network. A RoCE port is compared with
+    at least three others, of which three quarters must be faster.
 
     References
     Linux Documentation/ABI/stable/sysfs-class-infiniband (rate)
@@ -245,25 +246,27 @@ def _below_siblings(s: Snapshot, groups: list[list[rdma_links.Pair]]) -> Iterato
 
 @rule(
     id="roce-gid-index",
-    title="NCCL would use a RoCE GID that does not lead between hosts",
+    title="NCCL would use a RoCE GID that does not work between hosts",
     severity=Severity.WARNING,
     cause="roce-gid-index",
     applies=several_hosts,
     fix=(
         Advice(
-            text="set NCCL_IB_GID_INDEX to the RoCE v2 entry with the port's IPv4 address (show_gids), or unset it from NCCL 2.21 on"
+            text="set NCCL_IB_GID_INDEX to the RoCE v2 entry with the port's IPv4 address (show_gids), or, with NCCL 2.21 or "
+            "later, unset it"
         ),
     ),
 )
 def roce_gid_index(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The chosen entry of the port's GID table is empty, or RoCE v1 or link-local while a RoCE v2 entry with an IPv4 address exists.
+    """The selected GID is empty, or RoCE v1 or link-local although the port has a RoCE v2 entry with an IPv4 address.
 
     Why it matters
-    Connections end in "Got completion with error 12" (transport retry exceeded): the peer never answers at that address. Up to NCCL 2.20
-    the default was entry 0, which is RoCE v1 and link-local; since 2.21 NCCL looks for RoCE v2 itself unless NCCL_IB_GID_INDEX is set.
+    Connections fail with "Got completion with error 12" (transport retry exceeded): the peer cannot be reached at that address.
+    Up to NCCL 2.20 the default was entry 0, which is RoCE v1 and link-local; since 2.21 NCCL finds a RoCE v2 entry itself unless
+    NCCL_IB_GID_INDEX is set.
 
     When to leave it
-    When all hosts share one Ethernet segment and RoCE v1 is used on purpose.
+    All hosts share one Ethernet segment and RoCE v1 is used on purpose.
 
     References
     NVIDIA/nccl src/transport/net_ib/connect.cc (ncclIbGetGidIndex), src/transport/net_ib.cc at 2.20.5
@@ -317,16 +320,16 @@ def _pci_devices(s: Snapshot) -> tuple[PciDevice, ...]:
     title="There is an RDMA adapter, but the kernel has no RDMA device",
     severity=Severity.WARNING,
     cause="ib-driver-not-loaded",
-    fix=(Advice(text="install and load the RDMA driver (rdma-core with mlx5_ib, DOCA-OFED, or Amazon's efa installer)"),),
+    fix=(Advice(text="install and load the RDMA driver (rdma-core with mlx5_ib, DOCA-OFED, or Amazon's EFA installer)"),),
 )
 def rdma_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An InfiniBand or EFA function is on the PCI bus, and /sys/class/infiniband is empty or missing.
+    """An InfiniBand or EFA device is on the PCI bus, but /sys/class/infiniband is empty or missing.
 
     Why it matters
-    NCCL finds no RDMA device, says so only at level INFO, and sends everything over TCP.
+    NCCL finds no RDMA device, logs that only at level INFO, and sends everything over TCP.
 
     When to leave it
-    When the adapter is meant for a virtual machine, or only storage uses the network.
+    The adapter is meant for a virtual machine, or only storage uses the network.
 
     References
     https://docs.kernel.org/infiniband/index.html

@@ -19,20 +19,23 @@ _POINTS = {"roce_np": "notification point", "roce_rp": "reaction point"}
     severity=Severity.WARNING,
     fix=(
         Advice(
-            text="configure all rails alike, in what sets them up at boot: /sys/class/net/IF/ecn/roce_np/enable/PRIORITY and "
+            text="configure all rails the same way, in whatever sets them up at boot: "
+            "/sys/class/net/IF/ecn/roce_np/enable/PRIORITY and "
             "roce_rp/enable/PRIORITY, or mlnx_qos; and the switch ports to match"
         ),
     ),
 )
 def roce_congestion_control_differs(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Among the active RoCE ports of one card model, most have ECN with DCQCN on for a priority, and some have it off, or the other way.
+    """Among the active RoCE ports of one card model, some have a different ECN (DCQCN) setting for a priority than most.
 
     Why it matters
-    A port without it does not slow down when the switch marks packets, or does not tell the sender: its rail drops packets, or fills the
-    fabric with pause frames, whenever several hosts send to one. A card that was exchanged or reset after the set-up is the usual cause.
+    A port without ECN does not slow down when the switch marks packets, or does not notify the sender. Whenever several hosts
+    send to one, its rail drops packets or fills the fabric with pause frames. The usual cause is a card that was replaced or
+    reset after the initial configuration.
 
     When to leave it
-    The odd port belongs to another network (storage) on purpose. Whether ECN should be on at all depends on the switches, and is not judged.
+    The odd port deliberately belongs to another network (storage). Whether ECN should be on at all depends on the switches and is
+    not judged.
 
     References
     https://docs.nvidia.com/networking/display/mlnxofedv24103250lts/explicit+congestion+notification+(ecn)

@@ -14,7 +14,7 @@ from torchtune_sys.rules.nccl.common import nccl_on_several_hosts, nccl_version,
 from torchtune_sys.rules.rdma import common as rdma_links
 
 _CABLE = Advice(
-    text="reseat or change the cable or transceiver, try another switch port, then watch the counter (perfquery, mlxlink)"
+    text="reseat or replace the cable or transceiver, try another switch port, then watch the counter (perfquery, mlxlink)"
 )
 _ENDS = {"link_downed": 255, "link_error_recovery": 255, "symbol_error": 65535, "port_rcv_errors": 65535}
 
@@ -43,17 +43,17 @@ def _active(s: Snapshot) -> list[rdma_links.Pair]:
     title="An RDMA link went down far more often than its siblings",
     severity=Severity.WARNING,
     fix=(_CABLE,),
-    params=(Param("more_than_siblings", 10, "link failures beyond the median of the sibling ports"),),
+    params=(Param("more_than_siblings", 10, "number of link failures above the median of the sibling ports"),),
 )
 def rdma_link_flaps(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Among at least three active ports of one card model, one counts many more link failures (link_downed) than the others.
+    """Among at least three active ports of one card model, one has counted many more link failures (link_downed) than the others.
 
     Why it matters
-    Restarts of a switch or of the host hit all rails alike; one rail alone points to its cable, transceiver or switch port. A link that fails
-    for some seconds ends a job with transport retry errors (completion error 12), or stalls it.
+    Restarts of a switch or host affect all rails equally; failures of a single rail point to its cable, transceiver or switch
+    port. A link that is down for a few seconds ends a job with transport retry errors (completion error 12), or stalls it.
 
     When to leave it
-    When that port was cabled anew or moved while the host was up. perfquery -R clears the counter; what comes back is news.
+    The port was recabled or moved while the host was up. perfquery -R clears the counter; check whether it grows again.
 
     References
     Linux drivers/infiniband/core/sysfs.c: the counter has eight bits and stays at 255.
@@ -99,17 +99,18 @@ def _counted(s: Snapshot, counter: str) -> list[list[tuple[rdma_links.Pair, int]
     title="An InfiniBand link has more bit errors than the standard allows",
     severity=Severity.WARNING,
     fix=(_CABLE,),
-    params=(Param("per_hour", 120, "symbol errors an hour that a link within the InfiniBand specification may have"),),
+    params=(Param("per_hour", 120, "symbol errors per hour that the InfiniBand specification allows"),),
 )
 def rdma_symbol_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The symbol errors of an active port, spread over the whole time since the host's start, exceed what a sound link may have.
+    """The symbol error rate of an active port, averaged since boot, is higher than a healthy link may have.
 
     Why it matters
-    Damaged packets are sent again, which stalls every rank that waits for them; a link with many errors trains anew or goes down next.
+    Corrupted packets are retransmitted, which stalls every rank that waits for them; a link with many errors will retrain or go
+    down next.
 
     When to leave it
-    When the errors came with a cable that has been changed since: clear the counter (perfquery -R). The rate can only be higher than
-    shown if the counter was cleared after the start.
+    The errors came from a cable that has since been replaced: clear the counter (perfquery -R). If the counter was cleared after
+    boot, the real rate is higher than shown.
 
     References
     NVIDIA/NVSentinel docs/configuration/nic-health-monitor.md: over 120 an hour is beyond the InfiniBand specification, and fatal.
@@ -155,17 +156,18 @@ _GROWTH_PER_S = {
     severity=Severity.WARNING,
     fix=(
         _CABLE,
-        Advice(text="for RoCE: check that PFC and ECN are configured alike on host and switch (mlnx_qos, cma_roce_tos)"),
+        Advice(text="for RoCE: check that PFC and ECN are configured the same way on host and switch (mlnx_qos, cma_roce_tos)"),
     ),
 )
 def rdma_errors_growing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """With --live, the error counters of all ports are read twice within a second; some gained more than a sound link does.
+    """With --live, all ports' error counters are read twice within a second; some grew faster than on a healthy link.
 
     Why it matters
-    What grows while one looks slows or breaks the job that runs now: damaged or dropped packets, retransmissions, links that train anew.
+    Errors that are occurring right now slow down or break the running job: corrupted or dropped packets, retransmissions, links
+    that retrain.
 
     When to leave it
-    When the second fell into a restart of the switch or of the other hosts.
+    The switch or the other hosts were being restarted during that second.
 
     References
     NVIDIA/NVSentinel docs/configuration/nic-health-monitor.md (default thresholds)
@@ -191,19 +193,20 @@ def rdma_errors_growing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.ADVICE,
     fix=(
         Advice(
-            text="bring all cards to one firmware release (mlxfwmanager, or the vendor's tool; then reset the card or reboot)"
+            text="update all cards to the same firmware release (mlxfwmanager, or the vendor's tool; then reset the card or "
+            "reboot)"
         ),
     ),
 )
 def rdma_firmware_differs(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Cards with the same board id report different firmware versions.
+    """Cards with the same board ID report different firmware versions.
 
     Why it matters
-    Congestion control, adaptive routing and known faults differ between releases, so that one rail behaves unlike the others; a card that an
-    update left out is the usual cause.
+    Congestion control, adaptive routing and known bugs differ between releases, so one rail behaves differently from the others.
+    The usual cause is a card that was missed by an update.
 
     When to leave it
-    When the cards serve different networks (storage, management) and are updated separately on purpose.
+    The cards are on different networks (storage, management) and are updated separately on purpose.
 
     References
     Linux Documentation/ABI/stable/sysfs-class-infiniband (fw_ver, board_id)
@@ -238,19 +241,19 @@ def _parts(release: str) -> tuple[int, ...]:
     cause="roce-gid-index",
     applies=several_hosts,
     fix=(
-        Advice(text="give the port's interface an IPv4 address (RoCE v2 enabled), or leave the port out with NCCL_IB_HCA"),
-        Advice(text="IPv6 alone: set NCCL_IB_ADDR_FAMILY=AF_INET6"),
+        Advice(text="give the port's interface an IPv4 address (with RoCE v2 enabled), or exclude the port with NCCL_IB_HCA"),
+        Advice(text="on an IPv6-only network: set NCCL_IB_ADDR_FAMILY=AF_INET6"),
     ),
 )
 def roce_without_routable_address(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """No entry of the port's GID table is RoCE v2 with an IPv4 address (or a global IPv6 one, where NCCL is told to use that family).
+    """The port's GID table has no RoCE v2 entry with an IPv4 address (or a global IPv6 address, if NCCL is told to use IPv6).
 
     Why it matters
-    NCCL takes every active port. Without such an entry it uses entry 0, which is link-local: connections end in "Got completion with error
-    12", although the other ports work.
+    NCCL uses every active port. Without such an entry it uses entry 0, which is link-local: connections fail with "Got completion
+    with error 12" although the other ports work.
 
     When to leave it
-    When all hosts share one Ethernet segment and link-local addresses are meant.
+    All hosts share one Ethernet segment and use link-local addresses on purpose.
 
     References
     NVIDIA/nccl src/transport/net_ib/connect.cc (ncclIbGetGidIndex)

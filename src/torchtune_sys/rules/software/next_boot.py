@@ -84,16 +84,16 @@ def driver_not_built_for_next_boot(s: Snapshot, p: Params) -> Iterator[Evidence]
     applies=_gpu_machine,
 )
 def nouveau_not_barred(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel that boots next has both drivers, and neither modprobe's files nor the command line bar nouveau.
+    """The kernel that boots next has both drivers, and neither modprobe.d nor the kernel command line blacklists nouveau.
 
-    Both name the same GPUs in their aliases; which is loaded first decides. Every package of the NVIDIA driver brings such a
-    line, so its absence means that somebody removed it or that the driver was copied here.
+    Both drivers claim the same GPUs, and whichever loads first wins. Every NVIDIA driver package blacklists nouveau, so a missing
+    line means that somebody removed it, or that the driver was not installed from a package.
 
     Why it matters
-        It went well this time. Where nouveau comes first, nvidia.ko finds no GPU, and no CUDA program does.
+        It worked this time. If nouveau loads first, nvidia.ko finds no GPU, and neither does any CUDA program.
 
     When to leave it
-        nouveau is barred in a way that is not seen here, as in the initramfs alone.
+        nouveau is blocked in a way that is not visible here, for example only in the initramfs.
 
     References
         modprobe.d(5)

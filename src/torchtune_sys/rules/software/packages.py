@@ -158,18 +158,18 @@ def driver_installed_twice(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="reboot-pending",
     title="A reboot is pending after upgrades",
     severity=Severity.ADVICE,
-    fix=(Advice(text="drain the host and reboot it before a long job rather than during it", needs=Needs.REBOOT),),
+    fix=(Advice(text="drain the host and reboot it before starting a long job", needs=Needs.REBOOT),),
     applies=_gpu_machine,
 )
 def reboot_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A package has asked for a reboot since the last one; where packages do not ask, a newer kernel is installed than the one that runs.
+    """A package has requested a reboot; or, where packages do not, an installed kernel is newer than the running one.
 
     Why it matters
-        Programs that start now use the new libraries with the old kernel and driver; and a host on which upgrades reboot by
-        themselves ends the job.
+        New processes use the new libraries with the old kernel and driver. If automatic upgrades may reboot the host, they will
+        end the job.
 
     When to leave it
-        A job is running, and automatic reboots are off.
+        A job is running, and automatic reboots are disabled.
 
     References
         Debian Policy and update-notifier: /run/reboot-required

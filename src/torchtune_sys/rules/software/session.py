@@ -20,15 +20,16 @@ from torchtune_sys.rules.gates import nvidia_hardware
     fix=(
         Advice(text="start it: nvidia-cuda-mps-control -d, with the same CUDA_MPS_PIPE_DIRECTORY, as root or as this user"),
         EnvironmentVariable(name="CUDA_MPS_PIPE_DIRECTORY", value=None),
-        Advice(text="or, if no daemon is meant to run, remove what it left: the directory named above"),
+        Advice(text="or, if no daemon should run, remove the leftover directory named above"),
     ),
 )
 def mps_server_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """CUDA_MPS_PIPE_DIRECTORY, or a leftover /tmp/nvidia-mps, points to a control daemon that is gone, or that is another user's.
+    """CUDA_MPS_PIPE_DIRECTORY or a leftover /tmp/nvidia-mps points to a control daemon that is gone or belongs to another user.
 
     Why it matters
-        Each CUDA program tries the daemon first. At best it goes on without it, and processes that were to share a GPU take
-        turns; else CUDA does not start: error 805, MPS client failed to connect to the MPS control daemon or the MPS server.
+        Each CUDA program tries the daemon first. At best it continues without it, and processes that should share a GPU take
+        turns. Otherwise CUDA fails to start with error 805, MPS client failed to connect to the MPS control daemon or the MPS
+        server.
 
     When to leave it
         The batch system starts the daemon together with the job.

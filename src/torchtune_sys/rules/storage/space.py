@@ -160,17 +160,18 @@ def _writable(s: Snapshot, role: str) -> Iterator[Evidence]:
     cause="no-temporary-directory",
     fix=(
         EnvironmentVariable(name="TMPDIR", value="/path/that/is/writable"),
-        Advice(text="mount it read-write, or give this user the right to write there (chmod 1777 /tmp)"),
+        Advice(text="mount it read-write, or give this user write permission (chmod 1777 /tmp)"),
     ),
 )
 def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """$TMPDIR, or /tmp where it is not set, is read-only, or this user may not write there.
+    """$TMPDIR (or /tmp if it is not set) is read-only, or this user may not write there.
 
     Why it matters
-        DataLoader workers, torch.compile, Triton and torchrun's logs begin with a temporary file or socket: "No usable temporary directory found".
+        DataLoader workers, torch.compile, Triton and torchrun's logs need temporary files or sockets and fail with "No usable
+        temporary directory found".
 
     When to leave it
-        Never: programs fall back to the working directory at best.
+        Never: at best, programs fall back to the working directory.
 
     References
         https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir
@@ -350,7 +351,7 @@ def _inodes(s: Snapshot, minimum: int, percent: float) -> Iterator[Evidence]:
 
 @rule(
     id="temporary-space-low",
-    title="The directory for temporary files has too little room for an installation of torch",
+    title="The temporary directory has too little space for installing torch",
     severity=Severity.ADVICE,
     cause="disk-full-or-quota",
     superseded_by=("disk-full",),
@@ -358,14 +359,14 @@ def _inodes(s: Snapshot, minimum: int, percent: float) -> Iterator[Evidence]:
     params=(Param("minimum_gib", 4, "free GiB: a CUDA torch with its libraries unpacks to about this much"),),
 )
 def temporary_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """pip unpacks and builds in $TMPDIR, compilers and torch.compile write there too.
+    """pip unpacks and builds in $TMPDIR; compilers and torch.compile also write there.
 
     Why it matters
-        An installation ends with "No space left on device" although the environment's own disk has room. Where /tmp is
-        a tmpfs, its content also takes main memory.
+        The installation fails with "No space left on device" although the environment's own disk has space. If /tmp is a tmpfs,
+        its contents also take main memory.
 
     When to leave it
-        Everything is installed, and caches are elsewhere.
+        Everything is already installed, and caches are elsewhere.
 
     References
         https://pip.pypa.io/en/stable/cli/pip/ (TMPDIR)

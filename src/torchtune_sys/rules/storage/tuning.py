@@ -25,7 +25,7 @@ def _number(options: tuple[str, ...], name: str) -> int | None:
 
 @rule(
     id="read-ahead-small",
-    title="Read-ahead is small for storage with a high latency",
+    title="Read-ahead is too small for high-latency storage",
     severity=Severity.ADVICE,
     cause="slow-data-storage",
     fix=(
@@ -36,17 +36,19 @@ def _number(options: tuple[str, ...], name: str) -> int | None:
             "/proc/fs/nfsfs/volumes (the number of the device, and so the path above, changes with each mount)"
         ),
     ),
-    params=(Param("minimum_kib", 1024, "KiB of read-ahead below which a network or spinning disk's is small"),),
+    params=(
+        Param("minimum_kib", 1024, "read-ahead below which that of a network file system or spinning disk counts as small, KiB"),
+    ),
 )
 def read_ahead_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel reads ahead less than a network round trip or a turn of the disk is worth.
+    """The kernel reads ahead less data than the storage could transfer in one round trip or disk rotation.
 
     Why it matters
-        Reading a large file in order waits once for each read-ahead window. Linux 5.4 lowered the window of NFS
-        from 15 times rsize to 128 KiB, and spinning disks have always had 128 KiB.
+        Sequential reads of a large file wait once per read-ahead window. Linux 5.4 lowered the window for NFS from 15 times rsize
+        to 128 KiB, and spinning disks have always had 128 KiB.
 
     When to leave it
-        The data is small files or is read at random: more read-ahead then reads what nobody wants. NVMe is not judged.
+        The data consists of small files or is read at random: more read-ahead then reads unneeded data. NVMe is not judged.
 
     References
         https://learn.microsoft.com/azure/azure-netapp-files/performance-linux-nfs-read-ahead
@@ -91,11 +93,11 @@ def _waits(place: StoragePath) -> bool | Missing:
     fix=(SysfsWrite(path="/sys/block/NVME/queue/scheduler", target=Exactly("none")),),
 )
 def nvme_scheduler_not_none(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An NVMe drive has a queue for each CPU; a scheduler sorts requests that need no sorting.
+    """An NVMe drive has a queue per CPU; an I/O scheduler sorts requests that need no sorting.
 
     Why it matters
-        At several hundred thousand requests a second the scheduler's lock and its work per request cost CPU time and
-        latency. Linux itself takes none for devices with several queues.
+        At several hundred thousand requests per second, the scheduler's lock and per-request work cost CPU time and latency.
+        Linux itself uses none for devices with several queues.
 
     When to leave it
         bfq or kyber was chosen to share the drive fairly between users, or to keep latency low under writes.
@@ -157,17 +159,17 @@ def _scheduler(s: Snapshot, kind: str, accepted: tuple[str, ...], target: OneOf)
     severity=Severity.ADVICE,
     cause="slow-data-storage",
     fix=(Advice(text="mount with rsize=1048576,wsize=1048576,nconnect=8,proto=tcp and without noac, sync or actimeo=0"),),
-    params=(Param("minimum_rsize", 131072, "bytes of one read request below which it is small"),),
+    params=(Param("minimum_rsize", 131072, "size of a read request below which it counts as small, bytes"),),
 )
 def nfs_mount_untuned(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Small requests, UDP, a single connection or no attribute cache: each keeps NFS below what the network gives.
+    """Small requests, UDP, a single connection or no attribute cache: each keeps NFS slower than the network allows.
 
     Why it matters
-        One TCP connection is served by one CPU at a time and rarely fills 25 Gb/s; nconnect (Linux 5.3) opens several.
-        With noac or actimeo=0 every stat of every file goes to the server.
+        One TCP connection is handled by one CPU at a time and rarely fills 25 Gb/s; nconnect (Linux 5.3) opens several. With noac
+        or actimeo=0, every stat of every file goes to the server.
 
     When to leave it
-        The server does not take several connections, or other hosts change these files and must be seen at once.
+        The server does not support several connections, or changes made by other hosts must be visible immediately.
 
     References
         nfs(5): rsize, nconnect, actimeo, noac
@@ -209,14 +211,14 @@ def _nfs_faults(options: tuple[str, ...], is_data: bool, minimum_rsize: int) -> 
     fix=(Advice(text="remount without sync and dirsync, and with relatime or noatime (fstab, then mount -o remount)"),),
 )
 def mount_options_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """sync writes through to the disk at each call; strictatime writes a time stamp for each file that is read.
+    """sync makes each write go straight to the disk; strictatime writes a timestamp for each file that is read.
 
     Why it matters
-        A checkpoint written with sync takes several times as long. With strictatime an epoch over a million files is
-        also a million metadata writes.
+        A checkpoint written with sync takes several times as long. With strictatime, an epoch over a million files also causes a
+        million metadata writes.
 
     When to leave it
-        Something reads access times (a policy that removes unused files), or losing the last second is worse.
+        Something relies on access times (a policy that removes unused files), or losing the last second of data would be worse.
 
     References
         mount(8): sync, relatime, strictatime
@@ -253,13 +255,13 @@ _ACCESS_TIMES_MARKED = frozenset({"noatime", "relatime", "ro", "lazytime"})
     fix=(Advice(text="remount with barrier (the default): mount -o remount,barrier=1, and remove nobarrier from fstab"),),
 )
 def mount_without_barriers(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Without write barriers a power cut may leave the journal, and so the file system, broken.
+    """Without write barriers, a power failure may corrupt the journal and with it the file system.
 
     Why it matters
-        What fsync promised to be on the disk may only have been in its cache: the last checkpoints, or all.
+        Data that fsync reported as written may only be in the disk's cache: the latest checkpoints, or all of them, may be lost.
 
     When to leave it
-        The disk or controller has a cache with a battery or capacitors, as data-centre drives have.
+        The disk or controller has a battery- or capacitor-backed cache, like data-centre drives.
 
     References
         ext4(5), "barrier"

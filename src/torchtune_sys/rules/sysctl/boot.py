@@ -28,24 +28,25 @@ def _unreadable(found: Setting) -> Missing | None:
 
 @rule(
     id="sysctl-not-applied",
-    title="A configured kernel setting is not in force",
+    title="A configured kernel setting is not in effect",
     severity=Severity.ADVICE,
     fix=(
         Advice(
-            text="sysctl --system applies the files now; if the value falls back, find what writes it later (tuned, a container runtime)"
+            text="sysctl --system applies the files now; if the value changes back, find out what sets it later (tuned, a "
+            "container runtime)"
         ),
     ),
     applies=systemd_host,
     asks=(swappiness_high,),
 )
 def sysctl_not_applied(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A file, tuned or the command line asks for the right value, the kernel runs with another one.
+    """A file, tuned or the kernel command line sets the right value, but the kernel runs with a different one.
 
     Why it matters
-    The host behaves otherwise than its configuration says until somebody reboots it, and then changes unexpectedly.
+    Until somebody reboots it, the host does not behave as configured; then its behaviour changes unexpectedly.
 
     When to leave it
-    The value was changed by hand for a trial.
+    The value was changed by hand for an experiment.
 
     References
     sysctl.d(5), sysctl(8).
@@ -69,17 +70,18 @@ def sysctl_not_applied(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="sysctl-lost-at-reboot",
-    title="A kernel setting is right now but lost at the next boot",
+    title="A kernel setting is correct now but will be lost at the next boot",
     severity=Severity.ADVICE,
-    fix=(Advice(text="write the value to a file of your own in /etc/sysctl.d whose name sorts last (99-zz-….conf)"),),
+    fix=(Advice(text="write the value to your own file in /etc/sysctl.d whose name sorts last (99-zz-….conf)"),),
     applies=systemd_host,
     asks=(swappiness_high,),
 )
 def sysctl_lost_at_reboot(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The running value suits training; what the next boot sets (a file, tuned, or the kernel's default) does not.
+    """The current value suits training; the one that the next boot sets (from a file, tuned, or the kernel default) does not.
 
     Why it matters
-    Somebody set it by hand with sysctl -w. After the next reboot the host behaves as before, and nobody remembers why it was well.
+    The value was set by hand with sysctl -w. After the next reboot the host behaves as before, and nobody remembers why it used
+    to work well.
 
     When to leave it
     A service or a Slurm prolog sets it at each start.
@@ -108,24 +110,25 @@ def sysctl_lost_at_reboot(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="sysctl-overridden",
-    title="A right kernel setting is overridden by a later one",
+    title="A correct kernel setting is overridden by a later one",
     severity=Severity.ADVICE,
     fix=(
         Advice(
-            text="remove the line that wins, or move yours to a file whose name sorts after it (and, for tuned, into /etc/sysctl.d)"
+            text="remove the line that takes effect, or move yours to a file whose name sorts after it (and, for tuned, into "
+            "/etc/sysctl.d)"
         ),
     ),
     applies=systemd_host,
     asks=(swappiness_high,),
 )
 def sysctl_overridden(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """One line sets the right value, and another line, read later, wins with a wrong one.
+    """One line sets the right value, but another line that is read later sets a wrong one.
 
     Why it matters
-    The file that people look at says one thing, the kernel does another.
+    The file that people look at says one thing, but the kernel does another.
 
     When to leave it
-    The later file is the one that is meant.
+    The later file has the value you want.
 
     References
     sysctl.d(5): of all directories together, the file whose name sorts last wins. tuned-main.conf, reapply_sysctl.
@@ -161,16 +164,18 @@ def _all(found: Setting) -> list[Assignment]:
     id="sysctl-tools-disagree",
     title="systemd-sysctl and sysctl --system set different values",
     severity=Severity.ADVICE,
-    fix=(Advice(text="name the key once: move it from /etc/sysctl.conf to a file in /etc/sysctl.d, or remove the other line"),),
+    fix=(
+        Advice(text="set the key only once: move it from /etc/sysctl.conf to a file in /etc/sysctl.d, or remove the other line"),
+    ),
     applies=systemd_host,
     asks=(swappiness_high,),
 )
 def sysctl_tools_disagree(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """systemd-sysctl, which runs at boot, and procps' sysctl --system, which people run by hand, end up with different values.
+    """systemd-sysctl, which runs at boot, and procps' sysctl --system, run by hand, result in different values.
 
     Why it matters
-    procps reads /etc/sysctl.conf after everything else; systemd reads it only through a link, at the place of the link's name. So the
-    value changes the day somebody runs sysctl --system, and changes back at the next boot.
+    procps reads /etc/sysctl.conf after everything else; systemd reads it only through a symlink, in the order of the symlink's
+    name. So the value changes when somebody runs sysctl --system, and changes back at the next boot.
 
     When to leave it
     Nobody uses sysctl --system here.

@@ -39,21 +39,22 @@ _MAX_SWAPPINESS = Param("max", 10, "highest vm.swappiness")
 
 @rule(
     id="swappiness-high",
-    title="The kernel prefers swapping processes out to dropping the page cache",
+    title="The kernel tends to swap processes out rather than drop page cache",
     severity=Severity.ADVICE,
     fix=(Sysctl(key="vm.swappiness", target=AtMost(int(_MAX_SWAPPINESS.default))),),
     params=(_MAX_SWAPPINESS,),
     applies=swap_on_disk,
 )
 def swappiness_high(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """With swap on a disk and a high vm.swappiness, a data set that streams through the page cache pushes out memory of processes.
+    """With swap on disk and a high vm.swappiness, streaming a data set through the page cache pushes process memory out.
 
     Why it matters
-    Reading a data set fills the page cache; what is then swapped out may be a loader worker's or a rank's memory. No published
-    measurement of GPU training shows the effect, so this is advice.
+    Reading a data set fills the page cache, and the kernel may then swap out memory of a DataLoader worker or rank. No published
+    measurement of GPU training shows the effect, so this is only advice.
 
     When to leave it
-    The host is interactive, or swap is fast and unused. 0 does not mean "never swap", and 1 has no source but databases.
+    The host is used interactively, or swap is fast and unused. (0 does not mean "never swap", and 1 is a recommendation for
+    databases.)
 
     References
     Linux Documentation/admin-guide/sysctl/vm.rst, swappiness (60 by default, 0 to 200 since 5.8).
@@ -69,14 +70,14 @@ def swappiness_high(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Sysctl(key="vm.zone_reclaim_mode", target=Exactly("0")),),
 )
 def zone_reclaim_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """vm.zone_reclaim_mode is on: a node that is full drops cached files rather than using memory of another node.
+    """vm.zone_reclaim_mode is on: a full node drops cached files instead of using another node's memory.
 
     Why it matters
-    The data set stays uncached although other nodes have memory to spare, and allocations stall while the node reclaims.
+    The data set is not cached although other nodes have memory to spare, and allocations stall during reclaim.
 
     When to leave it
-    Each rank is bound to a node, fits in its memory, and reads no data through the page cache: tuned's hpc-compute and Azure's HPC images
-    assume that and set 1. Where such a profile is active, and on Azure, the change needs a decision (--unsafe).
+    Each rank is bound to a node, fits in its memory, and reads no data through the page cache: tuned's hpc-compute and Azure's
+    HPC images assume that and set 1. Where such a profile is active, and on Azure, apply makes the change only with --unsafe.
 
     References
     Linux Documentation/admin-guide/sysctl/vm.rst, zone_reclaim_mode: to be left off for workloads that profit from cached files.
@@ -105,13 +106,14 @@ def _zone_reclaim_chosen(s: Snapshot) -> bool:
     ),
 )
 def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel unmaps pages of the ranks from time to time to see who touches them, and moves them between nodes.
+    """The kernel periodically unmaps pages of the ranks to see which CPUs access them, and migrates them between nodes.
 
     Why it matters
-    The faults and migrations cost time at moments that differ between ranks. With ranks bound to nodes there is nothing to gain from it.
+    The page faults and migrations cost time, at different moments on each rank. If ranks are bound to nodes, there is nothing to
+    gain.
 
     When to leave it
-    Ranks are not bound: then balancing may help more than it costs. Measure both.
+    Ranks are not bound: then balancing may help more than it costs. Measure with and without it.
 
     References
     Linux Documentation/admin-guide/sysctl/kernel.rst, numa_balancing; tuned 2.28, hpc-compute and network-latency; RCCL and AMD's tuning
@@ -148,10 +150,10 @@ def _bound(s: Snapshot) -> bool:
     fix=(Sysctl(key="vm.overcommit_memory", target=OneOf(("0", "1")), safety=Safety.UNSAFE),),
 )
 def overcommit_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """vm.overcommit_memory=2: the kernel promises no more than swap plus a share of the RAM, and a fork counts in full.
+    """vm.overcommit_memory=2: the kernel commits at most swap plus a share of RAM, and each fork counts in full.
 
     Why it matters
-    Each DataLoader worker is a fork of a rank whose private memory is promised once more, though it stays shared: fork fails with
+    Each DataLoader worker is a fork of a rank, whose private memory is counted again although it stays shared. fork fails with
     ENOMEM ("Cannot allocate memory") while most of the memory is free. Large mappings of CUDA libraries count as well.
 
     When to leave it
@@ -242,18 +244,19 @@ _THREAD_SIZE_BYTES = 16 << 10
 
 @rule(
     id="task-table-small",
-    title="The kernel's limit on tasks is lower than its own default",
+    title="The kernel's limit on tasks is low",
     severity=Severity.WARNING,
     fix=(Sysctl(key="kernel.pid_max", target=AtLeast(4194304)), Sysctl(key="kernel.threads-max", target=AtLeast(131072))),
 )
 def task_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """kernel.pid_max or kernel.threads-max is under 32768, or under twice what this host's ranks, threads and workers take.
+    """kernel.pid_max or kernel.threads-max is below 32768, or below twice what this host's ranks, threads and workers need.
 
     Why it matters
-    Every thread of every process takes a number. When none is left fork and pthread_create fail with EAGAIN, for all users.
+    Every thread of every process needs an ID. When none are left, fork and pthread_create fail with EAGAIN for all users.
 
     When to leave it
-    A 32-bit system. With less than 4 GiB of memory the kernel's own default of threads-max is lower, and that is what is asked for.
+    It is a 32-bit system. (With less than 4 GiB of memory the kernel's default threads-max is lower, and that default is
+    accepted.)
 
     References
     Linux kernel/fork.c, set_max_threads; Documentation/admin-guide/sysctl/kernel.rst, pid_max and threads-max; systemd sets pid_max to 4194304 on 64-bit hosts.
@@ -285,13 +288,14 @@ def _not_told(memory: Fact[MemoryFacts]) -> bool:
     id="shmmax-lowered",
     title="System V shared memory segments are limited to a small size",
     severity=Severity.ADVICE,
-    fix=(Advice(text="remove the kernel.shmmax and kernel.shmall lines: the kernel's defaults have been unlimited since 3.16"),),
+    fix=(Advice(text="remove the kernel.shmmax and kernel.shmall lines: the defaults have been unlimited since Linux 3.16"),),
 )
 def shmmax_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An old tuning file lowers kernel.shmmax, which is unlimited by default.
+    """kernel.shmmax, unlimited by default, is set to a small value, usually by an old tuning file.
 
     Why it matters
-    PyTorch and NCCL use POSIX shared memory in /dev/shm and do not care; MPI libraries and databases on the same host fail to attach.
+    PyTorch and NCCL use POSIX shared memory in /dev/shm and are not affected, but MPI libraries and databases on the host may
+    fail.
 
     When to leave it
     Nothing here uses System V shared memory.

@@ -55,7 +55,7 @@ ALGORITHMS = frozenset(
 
 @rule(
     id="tcp-buffer-ceiling-low",
-    title="TCP buffers cannot grow far enough for the link",
+    title="TCP buffers cannot grow large enough for the link",
     severity=Severity.ADVICE,
     fix=(
         Sysctl(key="net.ipv4.tcp_rmem", target=Exactly("4096 131072 16777216")),
@@ -64,14 +64,14 @@ ALGORITHMS = frozenset(
     applies=tcp_between_hosts,
 )
 def tcp_buffer_ceiling_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The third number of tcp_rmem or tcp_wmem, up to which a socket grows by itself, is low for a job over TCP.
+    """The third value of tcp_rmem or tcp_wmem, the maximum size of an autotuned buffer, is low for a job that uses TCP.
 
     Why it matters
-    A socket cannot have more data in flight than its buffer, so throughput ends at ceiling / round-trip time. Old tuning files set
-    less than newer kernels use by themselves.
+    A socket cannot have more data in flight than its buffer holds, so throughput is limited to maximum buffer size / round-trip
+    time. Old tuning files often set less than the default of newer kernels.
 
     When to leave it
-    Round trips are short and the link is filled (iperf3 with one stream).
+    Round trips are short and one stream fills the link (iperf3).
 
     References
     Linux Documentation/networking/ip-sysctl.rst, tcp_rmem: rmem_max does not bound automatic tuning. tuned 2.28, network-throughput.
@@ -82,20 +82,20 @@ def tcp_buffer_ceiling_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="tcp-slow-start-after-idle",
-    title="TCP connections start slowly again after a pause of 0.2 seconds or more",
+    title="TCP connections go back to slow start after a pause of 0.2 seconds or more",
     severity=Severity.ADVICE,
     fix=(Sysctl(key="net.ipv4.tcp_slow_start_after_idle", target=Exactly("0")),),
     applies=tcp_between_hosts,
 )
 def tcp_slow_start_after_idle(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The congestion window is reset when a connection was idle for longer than its retransmission timeout, which is 200 ms at least.
+    """The congestion window is reset when a connection has been idle for longer than its retransmission timeout (at least 200 ms).
 
     Why it matters
-    Each burst of gradients starts with a small window and needs several round trips to fill the link.
+    Each burst of gradients then starts with a small window and needs several round trips to fill the link.
 
     When to leave it
-    Steps take less than 200 ms: connections are never idle for so long. Or links are shared with much other traffic, which a sudden burst
-    would crowd out.
+    Steps take less than 200 ms, so connections are never idle that long; or the links carry a lot of other traffic that sudden
+    bursts would crowd out.
 
     References
     Linux Documentation/networking/ip-sysctl.rst, tcp_slow_start_after_idle (RFC 2861); tuned 2.28, network-throughput: 0.
@@ -110,13 +110,13 @@ def tcp_slow_start_after_idle(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Sysctl(key="net.core.somaxconn", target=AtLeast(2048)),),
 )
 def somaxconn_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """All ranks of a large job connect to the rendezvous at once; connections beyond net.core.somaxconn are dropped and tried again.
+    """All ranks of a large job connect to the rendezvous at once; connections beyond net.core.somaxconn are dropped and retried.
 
     Why it matters
-    Retries cost a second and more each, and rendezvous may time out.
+    Each retry costs a second or more, and the rendezvous may time out.
 
     When to leave it
-    The job starts in time.
+    The job starts without delays.
 
     References
     listen(2): 4096 since Linux 5.4, 128 before. tuned 2.28, throughput-performance, asks for at least 2048.
@@ -131,15 +131,16 @@ def somaxconn_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Sysctl(key="net.ipv4.neigh.default.gc_thresh3", target=AtLeast(4096)),),
 )
 def neighbour_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """gc_thresh3, the most addresses of neighbours that the kernel keeps, is below the number of hosts that the job has on this host's subnets.
+    """gc_thresh3, the maximum size of the neighbour table, is below the number of the job's hosts on this host's subnets.
 
     Why it matters
-    All meet all when a job starts, and at each all-to-all. Where there is no room for another neighbour the packets to it are dropped
-    ("neighbor table overflow!"): ranks lose each other at random. Subnets that are too small for the job's hosts are counted with what fits
-    into them, since the others are behind a router; RoCE cards each with their own, InfiniBand with none.
+    All hosts contact each other when a job starts, and at each all-to-all. When the table is full, packets to further neighbours
+    are dropped ("neighbor table overflow!") and ranks lose each other at random. A subnet too small for all of the job's hosts
+    counts with its own size, since the other hosts are behind a router. Each RoCE card counts separately; InfiniBand does not
+    count.
 
     When to leave it
-    The hosts of the job are in several subnets of their own, though this one would have room for all.
+    The hosts of the job are spread over several subnets, although this subnet is large enough for all of them.
 
     References
     Linux Documentation/networking/ip-sysctl.rst (neigh/default/gc_thresh3); net/core/neighbour.c (neigh_alloc); net/ipv4/arp.c: 1024
@@ -255,14 +256,14 @@ def _effective(s: Snapshot, name: str, leaf: str) -> tuple[int, Setting]:
     fix=(Sysctl(key="net.ipv4.conf.all.rp_filter", target=Exactly("2"), safety=Safety.UNSAFE),),
 )
 def rp_filter_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Packets that arrive on one rail while the route back leads over another are dropped silently.
+    """Packets that arrive on one rail are silently dropped if the route back goes through another.
 
     Why it matters
-    The routing table has one best interface per subnet; with strict filtering (1) all the others receive nothing. NCCL and Gloo hang
-    in connect, and RoCE address resolution fails, while ping over the first interface works.
+    The routing table has one best interface per subnet; with strict filtering (1) the others receive nothing. NCCL and Gloo hang
+    in connect, and RoCE address resolution fails, although ping over the first interface works.
 
     When to leave it
-    Each rail has its own routing table (ip rule), so that the route back is the same interface.
+    Each rail has its own routing table (ip rule), so the route back uses the same interface.
 
     References
     Linux Documentation/networking/ip-sysctl.rst, rp_filter: the maximum of all and the interface holds. RFC 3704.

@@ -15,18 +15,19 @@ from torchtune_sys.model.version import show, version
 
 @rule(
     id="operating-system-end-of-life",
-    title="The operating system gets no more public security updates",
+    title="The operating system no longer gets public security updates",
     severity=Severity.ADVICE,
-    fix=(Advice(text="move to a release that is supported (in a container: to a newer base image)"),),
+    fix=(Advice(text="move to a supported release (in a container: to a newer base image)"),),
 )
 def end_of_life(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The distribution's release gets no more updates without a contract.
+    """This release of the distribution gets updates only with a support contract.
 
     Why it matters
-    Drivers, CUDA and wheels drop such releases first: new packages stop to install, and faults in kernel and C library stay.
+    Drivers, CUDA and wheels drop such releases first: new packages no longer install, and bugs in the kernel and C library
+    remain.
 
     When to leave it
-    Where a contract covers it (Ubuntu Pro, Extended Life Cycle Support, LTSS), or the machine is cut off and does what it should.
+    A contract covers it (Ubuntu Pro, Extended Life Cycle Support, LTSS), or the machine is isolated and works as it is.
 
     References
     The vendors' own life cycle pages: the source of the row is shown with the finding
@@ -174,13 +175,13 @@ def kernel_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="in PowerShell: wsl --set-version DISTRIBUTION 2"),),
 )
 def wsl1(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The distribution runs under the first version of the Windows Subsystem for Linux.
+    """The distribution runs under version 1 of the Windows Subsystem for Linux.
 
     Why it matters
-    WSL 1 translates system calls. It has no device for GPUs, no /dev/shm worth the name and no cgroups: CUDA cannot start.
+    WSL 1 translates system calls. It has no GPU devices, no usable /dev/shm and no cgroups: CUDA cannot start.
 
     When to leave it
-    Where nothing but editing happens here.
+    You only edit files here.
 
     References
     Microsoft Learn, Comparing WSL versions; NVIDIA, CUDA on WSL user guide: WSL 2 is required
@@ -202,16 +203,17 @@ def wsl1(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="system-clock-wrong",
     title="The system clock is years behind",
     severity=Severity.WARNING,
-    fix=(Advice(text="set the clock and keep it: timedatectl set-ntp true (in a container or VM: on the host)"),),
+    fix=(Advice(text="set the clock and keep it synchronised: timedatectl set-ntp true (in a container or VM: on the host)"),),
 )
 def clock_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The date is before the day on which this tool's own tables were read.
+    """The date is earlier than the day on which this tool's data tables were made.
 
     Why it matters
-    Certificates are "not yet valid", so that downloads of data and packages fail; rendezvous and checkpoint clean-up by age go wrong.
+    Certificates are "not yet valid", so downloads of data and packages fail, and anything that compares dates (such as deleting
+    old checkpoints) goes wrong.
 
     When to leave it
-    Where a test sets the date on purpose.
+    A test sets the date on purpose.
 
     References
     X.509 validity (RFC 5280, section 4.1.2.5)

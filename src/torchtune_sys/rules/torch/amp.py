@@ -86,18 +86,18 @@ def fp16_without_speed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     id="tf32-off",
     title="float32 matrix products do not use TF32",
     severity=Severity.ADVICE,
-    fix=(Advice(text='where the last bits do not matter: torch.set_float32_matmul_precision("high") in the training script'),),
+    fix=(Advice(text='if reduced precision is acceptable: torch.set_float32_matmul_precision("high") in the training script'),),
     applies=nvidia_hardware,
 )
 def tf32_off(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Under --live: torch's own default keeps float32 matrix products off the tensor cores of Ampere and later.
+    """With --live: by torch's default, float32 matrix products do not use the tensor cores of Ampere and later GPUs.
 
     Why it matters
-        float32 layers run at an eighth of the rate that TF32 gives on an A100 or H100. Convolutions use TF32 by default,
-        matrix products do not; under autocast most of them are bfloat16 anyway.
+        On an A100 or H100, float32 layers run at one eighth of the TF32 rate. Convolutions use TF32 by default, matrix products
+        do not; under autocast most of them are bfloat16 anyway.
 
     When to leave it
-        Where float32 accuracy is needed, or all heavy products are in bfloat16 or float16.
+        You need full float32 accuracy, or all large matrix products are in bfloat16 or float16.
 
     References
         torch/backends/cuda/__init__.py; https://pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere

@@ -107,14 +107,14 @@ def amd_only(s: Snapshot) -> None:
     applies=amd_only,
 )
 def cuda_build_on_amd_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The machine's only GPUs are AMD's, and torch was built for CUDA.
+    """The machine has only AMD GPUs, but torch was built for CUDA.
 
     Why it matters
         torch.cuda.is_available() is False. pip's default wheel is the CUDA build, so installing any package that depends on torch
         can replace a ROCm build with it.
 
     When to leave it
-        Where the AMD GPU only drives a display and training runs on the CPU.
+        The AMD GPU only drives a display, and training runs on the CPU.
 
     References
         https://pytorch.org/get-started/locally/
@@ -130,28 +130,29 @@ def cuda_build_on_amd_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="rocm-arch-not-in-wheel",
-    title="torch's ROCm build holds no code for this AMD GPU",
+    title="torch's ROCm build contains no code for this AMD GPU",
     severity=Severity.ERROR,
     cause="rocm-gpu-arch-not-in-wheel",
     fix=(
         Install(
-            text="build torch from source with PYTORCH_ROCM_ARCH set to the GPU's gfx name, or train on a GPU that the wheels serve"
+            text="build torch from source with PYTORCH_ROCM_ARCH set to the GPU's gfx name, or train on a GPU that the wheels "
+            "support"
         ),
         Advice(
-            text="for a GPU beside one that is served, HSA_OVERRIDE_GFX_VERSION makes ROCm take that one's code (10.3.0 for gfx1031 and gfx1032); "
-            "AMD does not test this"
+            text="for a close relative of a supported GPU, HSA_OVERRIDE_GFX_VERSION makes ROCm use that GPU's code (10.3.0 for "
+            "gfx1031 and gfx1032); AMD does not test this"
         ),
     ),
     applies=amd_only,
 )
 def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The wheels for ROCm hold machine code for a list of GPUs; unlike CUDA's there is no form that later or other GPUs could take.
+    """ROCm wheels contain machine code for a list of GPUs; unlike CUDA's PTX, nothing in them runs on other or later GPUs.
 
     Why it matters
         "HIP error: invalid device function", "hipErrorNoBinaryForGpu", or a crash at the first kernel.
 
     When to leave it
-        Where HSA_OVERRIDE_GFX_VERSION makes ROCm take the GPU for its like, and training was seen to be right.
+        HSA_OVERRIDE_GFX_VERSION is set for a supported relative of this GPU, and training is known to give correct results.
 
     References
         PYTORCH_ROCM_ARCH in .ci/docker of pytorch/pytorch; https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
@@ -202,13 +203,13 @@ def _amd_architectures(s: Snapshot) -> Iterator[tuple[str, str]]:
     applies=nvidia_hardware,
 )
 def rocm_build_on_nvidia_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torch was built for AMD GPUs, and the machine has NVIDIA's.
+    """torch was built for AMD GPUs, but the machine has NVIDIA GPUs.
 
     Why it matters
         torch.cuda.is_available() is False and training runs on the CPU.
 
     When to leave it
-        On a machine that holds GPUs of both makers; the rule does not apply there.
+        The machine has GPUs of both vendors (the rule does not apply there).
 
     References
         https://pytorch.org/get-started/locally/
@@ -235,10 +236,10 @@ def torch_debug_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """torch was compiled without optimisation, with all its internal checks.
 
     Why it matters
-        The CPU side of training, launching kernels included, is several times slower.
+        The CPU side of training, including kernel launches, is several times slower.
 
     When to leave it
-        While torch itself is being debugged.
+        You are debugging torch itself.
 
     References
         CONTRIBUTING.md of pytorch/pytorch, "Build with debug symbols"; the released torch 1.7.0 calls itself a debug build and is none:
@@ -257,18 +258,19 @@ def torch_debug_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     severity=Severity.ERROR,
     fix=(
         Advice(
-            text="read the error above; a clean virtual environment with torch alone shows whether a package or the host is the cause"
+            text="read the error above; a clean virtual environment with only torch shows whether a package or the host is the "
+            "cause"
         ),
     ),
 )
 def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """pip lists torch and its package is gone; or, under --live, importing it in the judged interpreter ended in an error.
+    """pip lists torch but its files are gone; or, with --live, importing it in the judged interpreter failed.
 
     Why it matters
         Nothing can train.
 
     When to leave it
-        Never; but the error may come from the shell's environment rather than from torch.
+        Never; but the cause may be the shell's environment rather than torch.
 
     References
         What Python printed.

@@ -91,20 +91,20 @@ def host_compiler_too_new(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="python-headers-missing",
-    title="Triton has no Python.h to build with",
+    title="Python.h, which Triton needs, is missing",
     severity=Severity.ADVICE,
     cause="python-headers-missing",
     fix=(Install(text="install the development package of this Python (python3-dev, python3.12-dev, python3-devel)"),),
     applies=_triton_there,
 )
 def python_headers_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Triton compiles a small C module on first use, and that includes Python.h.
+    """Triton compiles a small C module on first use, which needs Python.h.
 
     Why it matters
         torch.compile and libraries with Triton kernels stop with "fatal error: Python.h: No such file or directory".
 
     When to leave it
-        Where neither torch.compile nor Triton kernels are used.
+        You use neither torch.compile nor Triton kernels.
 
     References
         triton/runtime/build.py
@@ -135,7 +135,7 @@ def c_compiler_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         torch.compile and libraries with Triton kernels stop with "Failed to find C compiler".
 
     When to leave it
-        Where neither torch.compile nor Triton kernels are used.
+        You use neither torch.compile nor Triton kernels.
 
     References
         triton/runtime/build.py
@@ -162,7 +162,7 @@ def c_library_headers_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Triton compiles a small C module on first use, and torch.compile stops with "fatal error: stdlib.h: No such file".
 
     When to leave it
-        Where neither torch.compile nor Triton kernels are used.
+        You use neither torch.compile nor Triton kernels.
 
     References
         triton/runtime/build.py
@@ -193,14 +193,14 @@ def c_library_headers_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=nvidia_hardware,
 )
 def ninja_not_on_path(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The environment has the package ninja, and PATH of this session leads to no ninja: the interpreter is called by its path.
+    """The package ninja is installed in the environment, but ninja is not on this session's PATH: the environment is not activated.
 
     Why it matters
-        torch.utils.cpp_extension starts ninja as a program: "Ninja is required to load C++ extensions", though pip lists it.
-        DeepSpeed, FlashInfer and others build their kernels so on first use.
+        torch.utils.cpp_extension runs ninja as a program and fails with "Ninja is required to load C++ extensions", although pip
+        lists the package. DeepSpeed, FlashInfer and others build their kernels this way on first use.
 
     When to leave it
-        The job activates the environment, other than this session.
+        Unlike this session, the job activates the environment.
 
     References
         torch/utils/cpp_extension.py (is_ninja_available)
@@ -257,7 +257,7 @@ def compile_cache_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         without an account have HOME=/.
 
     When to leave it
-        Where neither torch.compile nor Triton kernels are used.
+        You use neither torch.compile nor Triton kernels.
 
     References
         torch/_inductor/runtime/cache_dir_utils.py (TORCHINDUCTOR_CACHE_DIR, else torchinductor_USER in the temporary directory)
@@ -285,7 +285,7 @@ def compile_cache_not_executable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         from shared object".
 
     When to leave it
-        Where neither torch.compile nor Triton kernels are used.
+        You use neither torch.compile nor Triton kernels.
 
     References
         https://github.com/pytorch/pytorch/issues/123054

@@ -179,7 +179,7 @@ def _serves(s: Snapshot, release: str, variant: str) -> bool:
 
 @rule(
     id="gpu-arch-not-in-wheel",
-    title="torch holds no code for this GPU",
+    title="torch contains no code for this GPU",
     severity=Severity.ERROR,
     cause="gpu-arch-not-in-wheel",
     fix=(Install(text="install the build of torch that is named above"),),
@@ -293,20 +293,20 @@ def _has_code(s: Snapshot, release: str, variant: str, cc: tuple[int, int]) -> b
 
 @rule(
     id="ptx-newer-than-driver",
-    title="A program carries PTX that is newer than the driver can compile",
+    title="A program contains PTX that is too new for the driver",
     severity=Severity.ERROR,
     cause="ptx-newer-than-driver",
     fix=(
-        Install(text="install a driver of the CUDA version that the program was built with", needs=Needs.REBOOT),
+        Install(text="install a driver that supports the CUDA version the program was built with", needs=Needs.REBOOT),
         Advice(
-            text="or rebuild it with machine code for this GPU (TORCH_CUDA_ARCH_LIST), which needs no compiling by the driver"
+            text="or rebuild it with machine code for this GPU (TORCH_CUDA_ARCH_LIST), which the driver does not need to compile"
         ),
     ),
 )
 def ptx_newer_than_driver(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The driver refused to compile PTX. Within a major CUDA version machine code of a newer toolkit runs, PTX of a newer one does not.
+    """The driver refused to compile PTX: within a CUDA major version it can run a newer toolkit's machine code, but not its PTX.
 
-    It shows under --live, which runs one small kernel, and in reports; files cannot tell it.
+    This is detected with --live, which runs one small kernel, and in reports; files alone do not show it.
 
     Why it matters
         The kernel cannot run: "the provided PTX was compiled with an unsupported toolchain" (error 222).

@@ -72,9 +72,9 @@ def cuda_library_loaded_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     ),
 )
 def openmp_runtime_conflict(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Under --live: LLVM's and Intel's OpenMP are both mapped, or MKL is told to use Intel's while GNU's is there.
+    """With --live: both LLVM's and Intel's OpenMP are loaded, or MKL is told to use Intel's while GNU's is loaded.
 
-    libgomp beside libiomp5 alone is no finding: they work side by side, with a pool of threads each.
+    libgomp together with libiomp5 alone is not reported: they work side by side, each with its own thread pool.
 
     Why it matters
         libomp and libiomp5 in one process deadlock or crash on Linux. MKL with MKL_THREADING_LAYER=INTEL refuses to work once
@@ -114,13 +114,13 @@ def openmp_runtime_conflict(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     ),
 )
 def torch_cpu_code_slow(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Under --live: torch chose its default kernels although the processors have AVX2.
+    """With --live: torch selected its default CPU kernels although the processor supports AVX2.
 
     Why it matters
-        Augmentation, optimizers on the CPU and everything else that stays there run several times slower.
+        Augmentation, CPU optimizers and everything else on the CPU run several times slower.
 
     When to leave it
-        Where results must not depend on the instruction set.
+        Results must not depend on the instruction set.
 
     References
         aten/src/ATen/native/DispatchStub.cpp; https://pytorch.org/docs/stable/backends.html#torch-backends-cpu
@@ -147,13 +147,13 @@ def torch_cpu_code_slow(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     fix=(Install(text="install a torch release that is built with oneMKL (2021 or later)"),),
 )
 def mkl_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Under --live: the MKL that torch names in torch.__config__.
+    """With --live: torch.__config__ reports an MKL from before 2021.
 
     Why it matters
-        Before oneMKL, AMD processors were given the slowest code paths, and newer Intel ones lack theirs.
+        MKL before oneMKL uses its slowest code paths on AMD processors and lacks those for newer Intel processors.
 
     When to leave it
-        Where nothing heavy runs on the CPU.
+        No heavy computation runs on the CPU.
 
     References
         Intel oneMKL release notes (2021.1 follows 2020 Update 4); torch.__config__.show()
@@ -170,18 +170,18 @@ def mkl_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="torch-release-old",
-    title="torch is a release from before 2.0, or its cuDNN from before 8.2",
+    title="torch is older than 2.0, or its cuDNN is older than 8.2",
     severity=Severity.ADVICE,
-    fix=(Install(text="install a current torch release that the driver and Python serve"),),
+    fix=(Install(text="install a current torch release that the driver and Python support"),),
 )
 def torch_release_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torch 1.x ended with 1.13 in 2022; no build of torch 2 brings a cuDNN from before 8.2.
+    """torch 1.x ended with 1.13 in 2022; no build of torch 2 comes with a cuDNN older than 8.2.
 
     Why it matters
-        No torch.compile, no scaled_dot_product_attention, and no fixes any more.
+        No torch.compile, no scaled_dot_product_attention, and no more bug fixes.
 
     When to leave it
-        Where old results must be repeated with the old software.
+        You need to reproduce old results with the old software.
 
     References
         https://pytorch.org/blog/pytorch-2-0-release/
@@ -203,16 +203,16 @@ def torch_release_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     id="python-end-of-life",
     title="This Python version is no longer supported",
     severity=Severity.ADVICE,
-    fix=(Install(text="make the training environment with a Python that is supported and that this torch has wheels for"),),
+    fix=(Install(text="create the training environment with a supported Python for which torch has wheels"),),
 )
 def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Python's security fixes for this minor version have ended, and current torch releases have no wheels for it.
+    """This Python minor version no longer gets security fixes, and current torch releases have no wheels for it.
 
     Why it matters
-        New releases of torch and of what surrounds it cannot be installed: pip silently takes old ones.
+        New releases of torch and its ecosystem cannot be installed: pip silently installs old ones.
 
     When to leave it
-        Where the environment is frozen and nothing will be installed.
+        The environment is frozen and nothing new will be installed.
 
     References
         https://devguide.python.org/versions/

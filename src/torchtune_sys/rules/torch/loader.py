@@ -145,14 +145,14 @@ def cudnn_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     fix=(UNSET, REMOVE),
 )
 def nvjitlink_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A toolkit in LD_LIBRARY_PATH holds a libnvJitLink of the same major version as the wheel's, and older.
+    """A directory in LD_LIBRARY_PATH holds a libnvJitLink that is older than the wheel's, with the same major version.
 
     Why it matters
-        import torch ends in "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12": the wheel's cuSPARSE asks for
-        the symbol of its own CUDA minor version. From 2.6 on torch loads the wheel's nvJitLink before it, by its full path.
+        import torch ends in "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12": the wheel's cuSPARSE needs
+        a symbol of its own CUDA minor version. Since 2.6, torch first loads the wheel's nvJitLink by its full path.
 
     When to leave it
-        Where import torch works all the same (try it with --live).
+        import torch works nevertheless (check with --live).
 
     References
         https://github.com/pytorch/pytorch/issues/131312; ld.so(8).
@@ -191,14 +191,14 @@ def cublas_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     fix=(UNSET, REMOVE),
 )
 def nccl_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A directory of LD_LIBRARY_PATH holds a libnccl.so.2 that is older than the wheel's.
+    """A directory in LD_LIBRARY_PATH holds a libnccl.so.2 that is older than the wheel's.
 
     Why it matters
-        torch may take it ("undefined symbol: ncclCommRegister"), and another package in the process (a plug-in, CuPy) may:
-        two NCCLs in one process, or another one than on the other nodes.
+        torch may load it ("undefined symbol: ncclCommRegister"), or another package in the process (a plug-in, CuPy) may: then
+        there are two NCCLs in one process, or a different NCCL than on the other nodes.
 
     When to leave it
-        Where an own NCCL is built in on purpose.
+        You use your own build of NCCL on purpose.
 
     References
         https://github.com/pytorch/pytorch/issues/119932; ld.so(8).

@@ -16,7 +16,7 @@ from torchtune_sys.rules.gates import no_gpu, torch_build
 from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_of, cuda_works, installed, machine
 
 REINSTALL = Install(
-    text="install torch and what it asks for together again: pip install --force-reinstall torch==<the version you want>"
+    text="reinstall torch together with its dependencies: pip install --force-reinstall torch==<the version you want>"
 )
 _SHARED = ("nvidia-nccl", "nvidia-cudnn", "nvidia-nvshmem", "nvidia-cusparselt")
 """Packages whose -cu12 and -cu13 variants write the same files (nvidia/nccl/lib/libnccl.so.2 …); the other libraries' file names differ."""
@@ -75,23 +75,23 @@ def _environment(s: Snapshot) -> Mapping[str, str]:
     cause="mixed-nvidia-cuda-wheels",
     fix=(
         Install(
-            text="pip uninstall the packages named above, both of them, then pip install --force-reinstall --no-deps the one that torch asks for"
+            text="pip uninstall both packages named above, then pip install --force-reinstall --no-deps the one that torch needs"
         ),
-        Advice(text="removing only the stray one deletes the files that the other one needs"),
+        Advice(text="(removing only the stray package deletes files that the other one needs)"),
     ),
 )
 def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """nvidia-nccl-cu12 and nvidia-nccl-cu13 (likewise cuDNN, NVSHMEM and cuSPARSELt) unpack to the same files: the one installed last stays.
+    """nvidia-nccl-cu12 and nvidia-nccl-cu13 (and those of cuDNN, NVSHMEM, cuSPARSELt) install the same files: the last one wins.
 
-    Whose files lie there is told by their sizes, which each package's RECORD holds: those of another package are a fault, whatever its
-    version. Where there is no RECORD to compare with (a report), it is one where the stray package is older than what torch needs, and
-    CUDA 11 and 12 side by side are none: they were seen working, where torch's came last.
+    File sizes are compared with each package's RECORD to tell whose files are present; files of the wrong package are a fault,
+    whatever the version. Without a RECORD (in a report), it is a fault if the stray package is older than what torch needs. CUDA
+    11 and 12 side by side are accepted, since they work if torch's package was installed last.
 
     Why it matters
-        "undefined symbol: ncclCommResume" at import torch, or cuDNN sublibraries that do not fit each other.
+        import torch fails with "undefined symbol: ncclCommResume", or cuDNN's sublibraries do not match each other.
 
     When to leave it
-        Where torch imports and trains: then the newer file happens to be there, until the next upgrade.
+        torch imports and trains: then the newer files happen to be installed, until the next upgrade.
 
     References
         https://github.com/pytorch/pytorch/issues/186591; https://github.com/rwth-i6/returnn/issues/1802 (CUDA 11 beside 12)
@@ -127,17 +127,17 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     id="nvidia-wheel-files-altered",
     title="Files of installed NVIDIA packages were changed",
     severity=Severity.WARNING,
-    fix=(Install(text="pip install --force-reinstall --no-deps each of the packages named above, in its version"),),
+    fix=(Install(text="pip install --force-reinstall --no-deps each of the packages named above, in the same version"),),
 )
 def nvidia_wheel_files_altered(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A library of an nvidia-… package is gone, or has another size than the package's RECORD says.
+    """A library of an nvidia-… package is missing, or its size does not match the package's RECORD.
 
     Why it matters
-        An installation broke off, the disk was full, another package wrote over the file, or somebody removed it: torch does not import, or
-        computes with a library that nobody tested it with, while pip lists the right version.
+        An installation was interrupted, the disk was full, another package overwrote the file, or somebody removed it. torch
+        fails to import, or runs with a library it was never tested with, while pip lists the right version.
 
     When to leave it
-        The files were stripped or patched on purpose (images made small, Nix), and torch works: under --live it is not reported then.
+        The files were stripped or patched on purpose (slim images, Nix), and torch works (then it is not reported with --live).
 
     References
         https://packaging.python.org/en/latest/specifications/recording-installed-packages/ (RECORD)
@@ -189,20 +189,20 @@ def _against_pin(wanted: Requirement, there: Distribution) -> Evidence:
 
 @rule(
     id="nccl-wheel-version-overridden",
-    title="The installed NCCL is not the one that torch was built with",
+    title="The installed NCCL is not the version that torch was built with",
     severity=Severity.WARNING,
     cause="nccl-wheel-version-overridden",
-    fix=(Install(text="pip install the NCCL version that torch asks for, named above"),),
+    fix=(Install(text="pip install the NCCL version named above, which torch asks for"),),
 )
 def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The nvidia-nccl wheel has another version than torch's metadata pins: some other package, or a person, replaced it.
+    """The version of the nvidia-nccl wheel is not the one that torch's metadata pins: another package, or a person, replaced it.
 
     Why it matters
-        An older one lacks symbols that torch was linked against; a newer one usually works, and is not what torch was tested
-        with. Nodes of one job that differ in NCCL hang.
+        An older NCCL lacks symbols that torch was linked against; a newer one usually works, but torch was not tested with it.
+        Jobs hang if their nodes use different NCCL versions.
 
     When to leave it
-        Where the newer NCCL was installed on purpose, on all nodes alike.
+        The newer NCCL was installed on purpose, on all nodes.
 
     References
         Requires-Dist of torch's wheels on PyPI.
@@ -219,14 +219,14 @@ def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]
     fix=(REINSTALL,),
 )
 def nvidia_wheel_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Wheels of cuBLAS, cuDNN, nvJitLink and the like that torch's metadata pins are there in another version.
+    """Wheels of cuBLAS, cuDNN, nvJitLink etc. are not the versions that torch's metadata pins.
 
     Why it matters
-        The libraries are built to fit each other: an older nvJitLink or cuBLAS lacks symbols that its neighbours need
-        ("undefined symbol: __nvJitLinkComplete_12_4"), and another cuDNN was not tested with this torch.
+        The libraries are built to work together: an older nvJitLink or cuBLAS lacks symbols that the others need ("undefined
+        symbol: __nvJitLinkComplete_12_4"), and a different cuDNN was not tested with this torch.
 
     When to leave it
-        Where a library was replaced on purpose by a newer one of the same major version.
+        A library was replaced on purpose by a newer one of the same major version.
 
     References
         Requires-Dist of torch's wheels on PyPI.
@@ -243,16 +243,16 @@ def nvidia_wheel_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     title="NVIDIA libraries that torch needs are not installed",
     severity=Severity.ERROR,
     cause="wheel-libs-not-found",
-    fix=(Install(text="pip install the packages named above, or torch again with --force-reinstall"),),
+    fix=(Install(text="pip install the packages named above, or reinstall torch with --force-reinstall"),),
 )
 def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A package with NVIDIA libraries that torch's metadata asks for is not there.
+    """A package with NVIDIA libraries that torch's metadata requires is not installed.
 
     Why it matters
-        import torch ends in "libcusparseLt.so.0: cannot open shared object file".
+        import torch fails with "libcusparseLt.so.0: cannot open shared object file" or similar.
 
     When to leave it
-        Where these libraries come from the system on purpose (pip install --no-deps in NVIDIA's containers).
+        These libraries deliberately come from the system (pip install --no-deps in NVIDIA's containers).
 
     References
         Requires-Dist of torch's wheels on PyPI.
@@ -276,18 +276,18 @@ def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="triton-version-differs",
-    title="The installed Triton is not the one that torch was built with",
+    title="The installed Triton is not the version that torch needs",
     severity=Severity.WARNING,
-    fix=(Install(text="pip install the triton version named above"),),
+    fix=(Install(text="pip install the Triton version named above"),),
 )
 def triton_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torch.compile talks to one Triton release; torch's metadata pins it.
+    """torch.compile works with one Triton release, which torch's metadata pins.
 
     Why it matters
-        torch.compile fails inside its generated code, or compiles wrong code, with a neighbouring Triton version.
+        With a different Triton version, torch.compile fails inside its generated code, or compiles wrong code.
 
     When to leave it
-        Where torch.compile is not used.
+        torch.compile is not used.
 
     References
         Requires-Dist of torch's wheels on PyPI; docs/source/get-started of triton.
@@ -301,20 +301,21 @@ def triton_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="torch-installed-twice",
-    title="A package that training depends on is installed twice on the interpreter's path",
+    title="A package that training needs is installed twice on the interpreter's path",
     severity=Severity.WARNING,
     fix=(
-        Advice(text="remove the copy that is not meant: pip uninstall it in its own place, or drop that place from PYTHONPATH"),
+        Advice(text="remove the unwanted copy: pip uninstall it where it is installed, or remove that location from PYTHONPATH"),
     ),
 )
 def torch_installed_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torch or one of its libraries is found in two entries of sys.path, in different versions: the first one is imported.
+    """torch or one of its libraries is in two entries of sys.path, in different versions: the first one is imported.
 
     Why it matters
-        The version that pip shows need not be the one that runs, and torch may load libraries that belong to its double.
+        The version that pip shows may not be the one that runs, and torch may load libraries of the other copy.
 
     When to leave it
-        In environments that overlay a system installation on purpose (--system-site-packages), where the first one is the wanted one.
+        The environment deliberately overlays a system installation (--system-site-packages), and the first copy is the one you
+        want.
 
     References
         https://docs.python.org/3/library/site.html
@@ -338,19 +339,19 @@ def torch_installed_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="user-site-shadows-environment",
-    title="Packages in the user's home come before those of the environment",
+    title="Packages in the user's home directory take precedence over the environment's",
     severity=Severity.WARNING,
     fix=(EnvironmentVariable(name="PYTHONNOUSERSITE", value="1"),),
 )
 def user_site_shadows(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Packages that were once installed with pip --user (~/.local/lib) hide the environment's own.
+    """Packages installed with pip --user (in ~/.local/lib) hide the environment's own.
 
     Why it matters
-        conda environments and containers see the user's site directory, a virtual environment does not: the same command
-        trains with different libraries, depending on whose home it runs in.
+        conda environments and containers use the user's site directory, virtual environments do not: the same command trains with
+        different libraries, depending on whose home directory it runs with.
 
     When to leave it
-        Where the interpreter has no environment of its own and everything is installed with --user.
+        The interpreter has no environment of its own, and everything is installed with --user.
 
     References
         https://docs.python.org/3/using/cmdline.html#envvar-PYTHONNOUSERSITE

@@ -19,7 +19,7 @@ from torchtune_sys.rules.torch.packages import as_specifier
 
 @rule(
     id="numpy2-with-old-torch",
-    title="NumPy 2 beside a torch that was built for NumPy 1",
+    title="NumPy 2 is installed with a torch that was built for NumPy 1",
     severity=Severity.ERROR,
     cause="numpy2-with-old-torch",
     fix=(Install(text='pip install "numpy<2", or upgrade torch to 2.3 or later'),),
@@ -32,7 +32,7 @@ def numpy2_with_old_torch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         "Numpy is not available", so DataLoader workers that use NumPy fail.
 
     When to leave it
-        Where nothing in the program exchanges arrays with NumPy; or torch was compiled from source against NumPy 2.
+        The program does not exchange arrays with NumPy, or torch was compiled from source against NumPy 2.
 
     References
         https://github.com/pytorch/pytorch/issues/107302 (NumPy 2.0 support in torch 2.3)
@@ -53,19 +53,19 @@ def numpy2_with_old_torch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="torch-torchvision-mismatch",
-    title="torchvision was built for another torch",
+    title="torchvision was built for a different torch release",
     severity=Severity.WARNING,
     cause="torch-torchvision-mismatch",
-    fix=(Install(text="install the torchvision named above, from the same index as torch"),),
+    fix=(Install(text="install the torchvision version named above, from the same index as torch"),),
 )
 def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torchvision's compiled operators fit one torch release and one CUDA; up to 0.29.0 each version names its torch exactly.
+    """torchvision's compiled operators match one torch release and one CUDA version; up to 0.29.0 each release pins its torch exactly.
 
     Why it matters
         "operator torchvision::nms does not exist", undefined symbols, or "PyTorch and torchvision have different CUDA versions".
 
     When to leave it
-        Where both were built from source together; such builds carry no plain version and are not judged.
+        Both were built from source together; such builds have no plain version number and are not judged.
 
     References
         Requires-Dist of torchvision's wheels; the table in README.md of pytorch/vision.
@@ -129,19 +129,19 @@ def _made_for(item: Torch | Distribution) -> str:
 
 @rule(
     id="torch-torchaudio-mismatch",
-    title="torchaudio was built for another torch",
+    title="torchaudio was built for a different torch release",
     severity=Severity.WARNING,
-    fix=(Install(text="install the torchaudio named above, or remove it where nothing imports it"),),
+    fix=(Install(text="install the torchaudio version named above, or remove torchaudio if nothing imports it"),),
     cause="extension-torch-abi-mismatch",
 )
 def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Up to 2.10 each torchaudio belongs to one release of torch, whatever its patch level; 2.11.0 is the last release and goes with torch 2.11 and later.
+    """Up to 2.10, each torchaudio release matches one torch minor release; 2.11.0 is the last release and works with torch 2.11 and later.
 
     Why it matters
-        Importing torchaudio ends in an undefined symbol.
+        Importing torchaudio fails with an undefined symbol.
 
     When to leave it
-        Where nothing imports torchaudio: it does no harm then.
+        Nothing imports torchaudio: it does no harm then.
 
     References
         Requires-Dist of torchaudio's wheels on PyPI; https://github.com/pytorch/audio/issues/3902

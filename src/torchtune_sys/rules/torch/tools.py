@@ -27,23 +27,23 @@ def _said(s: Snapshot, words: tuple[str, ...]) -> str | None:
 
 @rule(
     id="nvcc-torch-cuda-mismatch",
-    title="nvcc belongs to another CUDA major version than torch",
+    title="nvcc and torch have different CUDA major versions",
     severity=Severity.ADVICE,
     cause="nvcc-torch-cuda-mismatch",
     fix=(
         Advice(text="set CUDA_HOME to a toolkit of torch's CUDA version before building extensions"),
-        Install(text="or install that toolkit; training itself needs none"),
+        Install(text="or install that toolkit (training itself does not need one)"),
     ),
 )
 def nvcc_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The nvcc that torch would call to build an extension has another major version than torch's CUDA.
+    """The nvcc that torch would use to build an extension has a different major version than torch's CUDA.
 
     Why it matters
         Building flash-attn, apex or DeepSpeed's kernels stops with "The detected CUDA version mismatches the version that was
-        used to compile PyTorch". Training with ready-made wheels is not touched, and another minor version is no problem.
+        used to compile PyTorch". Training with prebuilt wheels is not affected, and a different minor version is not a problem.
 
     When to leave it
-        Where no extension is compiled on this host.
+        No extension is compiled on this host.
 
     References
         _check_cuda_version in torch/utils/cpp_extension.py
@@ -134,7 +134,7 @@ def libcuda_not_linkable(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         torch.compile and Triton kernels stop with "cannot find -lcuda" or "libcuda.so cannot found!", although CUDA works.
 
     When to leave it
-        Where neither torch.compile nor Triton kernels are used.
+        You use neither torch.compile nor Triton kernels.
 
     References
         libcuda_dirs in triton/backends/nvidia/driver.py and _build in triton/runtime/build.py, releases 2.1 to 3.9
@@ -257,25 +257,25 @@ def _supported(s: Snapshot) -> Version:
 
 @rule(
     id="triton-ptxas-newer-than-driver",
-    title="Triton's ptxas is of a newer CUDA than the driver supports",
+    title="Triton's ptxas is from a newer CUDA than the driver supports",
     severity=Severity.WARNING,
     cause="triton-ptxas-newer-than-driver",
     fix=(
-        Install(text="install a driver for that CUDA major version"),
+        Install(text="install a driver that supports that CUDA major version"),
         EnvironmentVariable(name="TRITON_PTXAS_PATH", value="/usr/local/cuda-11.8/bin/ptxas"),
     ),
 )
 def triton_ptxas_newer(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Triton's wheels carry a ptxas, CUDA 12 whatever torch's CUDA is; the driver supports an older major version only.
+    """Triton's wheels contain a CUDA 12 ptxas, whatever torch's CUDA is, but the driver only supports an older major version.
 
-    Within one major version the driver loads what a newer ptxas made (minor-version compatibility).
+    Within a major version, the driver loads the output of a newer ptxas (minor-version compatibility).
 
     Why it matters
-        torch runs, and torch.compile stops with "Triton Error [CUDA]: device kernel image is invalid": so torch for CUDA 11.8 on
-        drivers before 525.
+        torch runs, and torch.compile stops with "Triton Error [CUDA]: device kernel image is invalid": for example torch for CUDA
+        11.8 with a driver older than 525.
 
     When to leave it
-        Where neither torch.compile nor Triton kernels are used.
+        You use neither torch.compile nor Triton kernels.
 
     References
         https://github.com/pytorch/pytorch/issues/119054; https://github.com/triton-lang/triton/issues/2971
