@@ -176,8 +176,8 @@ def memory_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Param(
             "tasks",
             3,
-            "hung tasks (on a virtual machine: also lockups) from which on they are reported; fewer are reported only for "
-            "Python, or with a GPU, network or storage module",
+            "hung tasks that are reported (on a virtual machine: also lockups); fewer only for Python, or with a GPU, network "
+            "or storage module",
         ),
     ),
 )
