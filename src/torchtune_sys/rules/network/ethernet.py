@@ -193,7 +193,7 @@ def gloo_interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gloo-and-nccl-on-different-networks",
-    title="Only one of NCCL and Gloo was told which network to use, and the other chooses a different one",
+    title="NCCL and Gloo use different networks: only one of them was told which to use",
     severity=Severity.ADVICE,
     applies=nccl_on_several_hosts,
     fix=(Advice(text="name the same interface in both NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"),),
