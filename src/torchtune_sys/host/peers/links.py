@@ -291,7 +291,7 @@ async def _while_it_moves(work: Coroutine[Any, Any, _T], arrivals: Arrivals) -> 
             before = arrivals.arrived
             arrivals.look()
             if arrivals.arrived == before or time.monotonic() >= until_s:
-                raise _Silent if arrivals.arrived == before else asyncio.TimeoutError
+                raise _Silent if arrivals.arrived == before and arrivals.in_flight else asyncio.TimeoutError
     finally:
         if not task.done():  # until it has ended, the loop has it by the number of its socket, which a new one may get
             task.cancel()
@@ -305,12 +305,15 @@ class Arrivals:
     def __init__(self, held: socket.socket) -> None:
         self._held = held
         self._looks: list[tuple[float, int, float]] = []
+        self.in_flight = 0
+        """Segments on their way as of the last look; 0 also where the other process reads nothing, and its kernel takes no more."""
         self.look()
 
     def look(self) -> None:
         """Ask the kernel. We may have to wait for a CPU on either side of it, so that both times count, each where it makes the rate less."""
         before_s, seen = time.monotonic(), tcp_info(self._held)
         self._looks.append((before_s, seen.delivered * seen.segment, time.monotonic()))
+        self.in_flight = seen.in_flight
 
     @property
     def arrived(self) -> int:

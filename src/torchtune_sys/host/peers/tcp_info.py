@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-_FIELDS = struct.Struct("=16xI80xI32xII4xI40xI28xI")
+_FIELDS = struct.Struct("=16xI4xI72xI32xII4xI40xI28xI")
 _NO_SAMPLE = 0xFFFFFFFF
 
 
@@ -27,6 +27,8 @@ class TcpInfo(NamedTuple):
     """tcpi_snd_mss: bytes of a full segment."""
     disordered: int = 0
     """tcpi_rcv_ooopack, since Linux 5.4."""
+    in_flight: int = 0
+    """tcpi_unacked: segments that were sent and not acknowledged. None are where the other process does not read and its kernel takes no more."""
 
 
 def tcp_info(held: socket.socket) -> TcpInfo:
@@ -35,6 +37,7 @@ def tcp_info(held: socket.socket) -> TcpInfo:
         told = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _FIELDS.size)
     except (OSError, AttributeError):  # a transport that is closed has no socket
         return TcpInfo()
-    segment, retransmits, sent, received, least_us, delivered, disordered = _FIELDS.unpack(told.ljust(_FIELDS.size, b"\0"))
+    values = _FIELDS.unpack(told.ljust(_FIELDS.size, b"\0"))
+    segment, in_flight, retransmits, sent, received, least_us, delivered, disordered = values
     least_us = 0 if least_us == _NO_SAMPLE else least_us
-    return TcpInfo(retransmits, sent, received, least_us, delivered, segment, disordered)
+    return TcpInfo(retransmits, sent, received, least_us, delivered, segment, disordered, in_flight)
