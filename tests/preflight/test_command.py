@@ -106,6 +106,29 @@ def test_a_faulty_policy_is_a_usage_error_but_drains_nobody(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("--polcy", "x"), "did you mean --policy"),
+        (("--level", "fats"), "'fats' is not one of"),
+        (("--budget", "soon"), "'soon' is no number"),
+        (("node-1",), "unexpected extra argument"),
+        (("--topology", "x"), "--topology tells --isolate"),
+        (("--lists", "/nonexistent/folder"), "/nonexistent/folder"),
+        (("-o", "/nonexistent/file"), "/nonexistent/file"),
+    ],
+)
+def test_a_mistake_in_the_command_of_a_hook_drains_nobody(words: tuple[str, ...], says: str) -> None:
+    """slurmd drains a node for every status but 0; by hand the mistake is one."""
+    by_variable = preflight(*words, env={"SLURM_SCRIPT_CONTEXT": "prolog_slurmd"})
+    by_option = preflight(*words, "--hook=health-check")
+    for done in (by_variable, by_option):
+        assert (done.returncode, done.stdout) == (0, "")
+        assert "keeps it in service: " in done.stderr and says in done.stderr
+    assert preflight(*words).returncode not in (0, 1)
+    assert preflight(*words, "--fail-closed", "--hook=prolog").returncode not in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
         (("--isolate",), "--isolate needs a job of several nodes"),
         (("--isolate", "--alone"), "--isolate tests nodes together, and --alone looks at one"),
         (("--isolate", "--hook", "prolog", "--fail-closed"), "--isolate tests nodes together, and a prolog looks at one"),

@@ -49,6 +49,20 @@ def test_what_a_program_says(tmp_path: Path, text: str, weight: Weight, seen: st
     assert (cause.blame is Blame.CHECKER) == (weight is Weight.UNKNOWN)
 
 
+def test_a_folder_named_from_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "checks", "one", "pwd; exit 2")
+    monkeypatch.chdir(tmp_path)
+    assert found(Path("checks"))["site:one"].seen == "/"
+
+
+def test_a_program_whose_interpreter_is_not_there_is_not_called_missing(tmp_path: Path) -> None:
+    program(tmp_path, "one", "")
+    (tmp_path / "one").write_text("#!/opt/site/bin/python9\n")
+    cause = found(tmp_path)["site:one"]
+    assert cause.weight is Weight.UNKNOWN
+    assert "the interpreter or loader that it names is not there" in cause.seen
+
+
 def test_a_program_that_is_content_says_nothing(tmp_path: Path) -> None:
     program(tmp_path / "checks", "one", "echo OK; exit 0")
     program(tmp_path / "checks", "README", "exit 2", 0o644)

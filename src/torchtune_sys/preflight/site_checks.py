@@ -34,6 +34,7 @@ _VERDICTS: dict[object, Weight | None] = {
 
 def run(folder: str, policy: Policy, env: dict[str, str], until_s: float) -> tuple[Cause, ...]:
     """Return what the programs in ``folder`` found, by name; ``until_s`` (time.monotonic) ends them all. Raises UnreadableInput."""
+    folder = os.path.abspath(folder)  # the programs run in /
     names, refused = programs(folder)
     causes = [_unknown(name, why) for name, why in refused.items()]
     if not names:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.main import INTERNAL, UNJUDGED, USAGE
+from torchtune_sys.cli.main import UNJUDGED
 from torchtune_sys.cli.preflight_run import BUDGETS_S, judged
 from torchtune_sys.errors import UserError
 from torchtune_sys.preflight.context import HOOKS
@@ -144,30 +144,18 @@ def command(**options: Any) -> int:
         options["level"] = "standard"
     place = options["hook"] or ("torchrun" if options["rdzv_endpoint"] is not None else where(environment()))
     _refuse_contradictions(options, place)
-    is_hook = place in HOOKS and not options["fail_closed"]
-    try:
-        found = without_secrets(judged(options, place))
-        if options["lists"]:
-            from torchtune_sys.cli.joint_run import write_lists
+    found = without_secrets(judged(options, place))
+    if options["lists"]:
+        from torchtune_sys.cli.joint_run import write_lists
 
-            write_lists(options["lists"], found)
-        give(_rendered(found, options), options["output"], machine=options["format_"] != "text")
-    except UserError as error:
-        if not is_hook:
-            raise
-        tell(f"torchtune-sys: pre-flight could not judge this node, and keeps it in service: {error.seen}")
-        return 0
-    except Exception as error:
-        if not is_hook:
-            raise
-        tell(f"torchtune-sys: pre-flight failed (a bug), and keeps this node in service: {type(error).__name__}: {error}")
-        return 0
+        write_lists(options["lists"], found)
+    give(_rendered(found, options), options["output"], machine=options["format_"] != "text")
     if place in HOOKS:
         _tell_unknown(found)
     if place == "epilog":
         _tell_leftovers(found)
     status = _status(found)
-    if is_hook and status in (USAGE, UNJUDGED, INTERNAL):
+    if status == UNJUDGED and place in HOOKS and not options["fail_closed"]:
         tell("torchtune-sys: pre-flight could not judge this node, and keeps it in service")
         return 0
     return status

@@ -158,6 +158,8 @@ def _start(
     except FileNotFoundError as error:
         if error.filename == cwd:
             return Missing(Why.FAILED, name, f"the directory {cwd} is gone")
+        if os.path.isabs(argv[0]) and os.path.exists(argv[0]):  # execve(2): ENOENT is also what starts the file
+            return Missing(Why.FAILED, name, f"{argv[0]} cannot be started: the interpreter or loader that it names is not there")
         return Missing(Why.NO_TOOL, name, f"{argv[0]} is not installed", f"install {os.path.basename(argv[0])}")
     except PermissionError as error:
         if user is not None and error.errno == errno.EPERM:
