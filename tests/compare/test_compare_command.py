@@ -135,6 +135,57 @@ def test_files_that_cannot_be_read_are_named_and_stop_nothing(folder: Path) -> N
     assert "Traceback" not in done.stderr
 
 
+def test_a_link_that_leads_to_itself_stops_nothing(folder: Path) -> None:
+    (folder / "loop.json").symlink_to("loop.json")
+    assert f"{folder}/loop.json: Too many levels of symbolic links" in " ".join(run("compare", folder).stdout.split())
+    assert found(run("compare", folder, "--format", "json"))["hosts"] == 4
+
+
+def test_a_directory_for_each_host_as_fetch_of_ansible_makes_them(folder: Path) -> None:
+    (folder / "fetched").mkdir()
+    for number in range(4):
+        place = folder / f"fetched/node-{number}/tmp"
+        place.mkdir(parents=True)
+        (place / "facts.json").write_bytes(facts_line(number))
+    (folder / "fetched/latest").symlink_to("node-0")
+    told = found(run("compare", folder / "fetched", "--format", "json"))
+    assert (told["hosts"], told["unread"]) == (4, [])
+    (folder / "lost+found").mkdir()
+    told = found(run("compare", folder, "--format", "json"))
+    assert told["hosts"] == 4, "what lies in directories beside files is another collection"
+    assert [(item["name"], item["why"]) for item in told["unread"]] == [
+        (f"{folder}/fetched", "is a directory beside files: name it, too, to have it read")
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_files_that_went_through_windows(folder: Path, encoding: str) -> None:
+    """PowerShell writes UTF-16, and editors there a mark at the start."""
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    for path in folder.glob("*.json"):
+        path.write_bytes((mark + path.read_text()).encode(encoding))
+    lines = mark + b"".join(facts_line(number) for number in range(4, 8)).decode()
+    (folder / "more.jsonl").write_bytes(lines.encode(encoding))
+    told = found(run("compare", folder, "--format", "json"))
+    assert (told["hosts"], told["unread"]) == (8, [])
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (b'{"schema": "torchtune-sys/facts/1", "facts": []}', "is not as its schema has it"),
+        (b'{"schema": "torchtune-sys/facts/2", "facts": {}}', "is torchtune-sys/facts/2, which a later release wrote"),
+        (b'{"schema": "torchtune-sys/report/7", "results": []}', "is torchtune-sys/report/7, which a later release wrote"),
+        (b'{"schema": "torchtune-sys/facts/1", "facts": {}', "is not JSON"),
+    ],
+)
+def test_why_a_document_is_not_read(folder: Path, document: bytes, why: str) -> None:
+    (folder / "x.json").write_bytes(document)
+    told = found(run("compare", folder, "--format", "json"))
+    assert told["hosts"] == 4
+    assert [item["why"][: len(why)] for item in told["unread"]] == [why]
+
+
 def test_golden_and_before(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     golden = tmp_path_factory.mktemp("golden") / "golden.json"
     golden.write_bytes(facts_line(9, TORCH))

@@ -15,7 +15,7 @@ from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.fleet import facts_file
 from torchtune_sys.fleet.facts_file import LIST, ROWS
 from torchtune_sys.fleet.store import HostFacts, Store
-from torchtune_sys.host.input.documents import files_in, read_documents
+from torchtune_sys.host.input.documents import entries_in, read_documents
 from torchtune_sys.host.input.limits import RECORDING_LIMIT, UNREAD_LIMIT, VALUE_LIMIT, values_in
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.input.reading import STANDARD_INPUT, called
@@ -29,7 +29,11 @@ from torchtune_sys.model.snapshot_json import from_json
 from torchtune_sys.model.values import Missing
 
 COLLECTED = "torchtune-sys/fleet/1"
+_FORM = "1"
+"""Of the schemas of all that is read."""
 _PATIENCE_S = 20.0
+_DEPTH = 8
+"""Directories below each other that are looked into."""
 _WANTED = "is neither facts, a snapshot, a report, a recording nor a pre-flight"
 
 
@@ -80,21 +84,45 @@ def _said(error: Exception, name: str) -> str:
 
 def _files(paths: Iterable[str], unread: list[Unread]) -> Iterator[str]:
     for path in paths:
-        if path != "-" and os.path.isdir(path) and not _is_copied_host(path):
-            try:
-                found = files_in(path)
-            except UnreadableInput as error:
-                unread.append(Unread(name=path, why=_said(error, path)))
-                continue
-            if not found:
-                unread.append(Unread(name=path, why="has no files"))
-            for file in found:
-                if os.path.isfile(file) or not os.path.exists(file):
-                    yield file
-                else:  # a FIFO or a device that somebody laid there would be waited for
-                    unread.append(Unread(name=file, why="is no regular file"))
-        else:
+        if path == "-" or not os.path.isdir(path) or _is_copied_host(path):
             yield path
+            continue
+        told = len(unread)
+        found = 0
+        for found, file in enumerate(_below(path, unread, _DEPTH), 1):
+            yield file
+        if not found and len(unread) == told:
+            unread.append(Unread(name=path, why="has no files"))
+
+
+def _below(folder: str, unread: list[Unread], depth: int) -> Iterator[str]:
+    """Yield the files of a directory, or, where it has none, those of the directories in it: Ansible's fetch makes one for each host."""
+    try:
+        found = entries_in(folder)
+    except UnreadableInput as error:
+        unread.append(Unread(name=folder, why=_said(error, folder)))
+        return
+    for file in found.files:
+        if os.path.isfile(file) or not os.path.exists(file):
+            yield file
+        else:  # a FIFO or a device that somebody laid there would be waited for
+            unread.append(Unread(name=file, why="is no regular file"))
+    for inner in found.folders:
+        if _is_copied_host(inner):
+            yield inner
+        elif not found.files and depth:
+            yield from _below(inner, unread, depth - 1)
+        elif not _is_empty(inner):
+            why = "is a directory beside files: name it, too, to have it read" if found.files else "lies too deep"
+            unread.append(Unread(name=inner, why=why))
+
+
+def _is_empty(folder: str) -> bool:
+    try:
+        found = entries_in(folder)
+    except UnreadableInput:
+        return False
+    return not (found.files or found.folders)
 
 
 def _is_copied_host(path: str) -> bool:
@@ -129,7 +157,9 @@ def add(document: bytes, name: str, store: Store, unread: list[Unread]) -> None:
         _add_other(document, name, store)
         return
     schema = found.schema if isinstance(found.schema, str) else ""
-    kind = schema.removeprefix("torchtune-sys/").partition("/")[0]
+    kind, _, form = schema.removeprefix("torchtune-sys/").partition("/")
+    if form not in ("", _FORM) and kind in ("facts", *_READERS):
+        raise ValueError(f"is {schema}, which a later release wrote: this one reads {kind}/{_FORM}")
     if kind == "facts":
         _add_facts(found, name, store)
         return
@@ -241,7 +271,7 @@ def _of_recording(document: bytes, name: str, store: Store) -> None:
 def _add_other(document: bytes, name: str, store: Store) -> None:
     """Add a tarball, a copied /proc and /sys, or text that somebody pasted."""
     if document and document.lstrip()[:1] == b"{":
-        raise ValueError("is not JSON: " + _json_fault(document))
+        raise ValueError(_fault(document))
     path = "-" if name == STANDARD_INPUT else name
     if path == "-" or not os.path.exists(path):
         raise ValueError(_WANTED)
@@ -255,12 +285,15 @@ def _add_other(document: bytes, name: str, store: Store) -> None:
     _add_snapshot(seen, name, store)
 
 
-def _json_fault(document: bytes) -> str:
+def _fault(document: bytes) -> str:
+    """Say why an object is none of ours: no JSON, or not what its schema says."""
     try:
-        msgspec.json.decode(document)
+        _envelope.decode(document)
+    except msgspec.ValidationError as error:
+        return f"is not as its schema has it: {error}"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return str(error)
-    return "something else"
+        return f"is not JSON: {error}"
+    return _WANTED
 
 
 def _add_snapshot(seen: Snapshot, name: str, store: Store) -> None:

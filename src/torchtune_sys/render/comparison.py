@@ -94,8 +94,9 @@ def _odd(value: Comparison, whole: bool) -> Iterator[Line]:
 
 def _hosts(hosts: Sequence[str], whole: bool) -> str:
     names = node_set(clean(host) for host in hosts)
-    shown = names if whole else cut(names, _HOSTS)
-    return shown if len(hosts) == 1 else f"{len(hosts):,} hosts: {shown}"
+    if len(hosts) == 1:
+        return names  # never cut: what tells one file from another stands at the end of its path
+    return f"{len(hosts):,} hosts: {names if whole else cut(names, _HOSTS)}"
 
 
 def _more(count: int, limit: int, whole: bool, what: str, indent: int = 2) -> Iterator[Line]:

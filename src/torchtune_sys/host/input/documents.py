@@ -10,6 +10,7 @@ import msgspec
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.limits import FILE_LIMIT, PATIENCE_S
 from torchtune_sys.host.input.reading import PIECE, Source, opened_input
+from torchtune_sys.host.input.utf16 import as_utf8, is_utf16
 
 
 def read_documents(path: str, patience_s: float = PATIENCE_S) -> Iterator[bytes]:
@@ -18,7 +19,9 @@ def read_documents(path: str, patience_s: float = PATIENCE_S) -> Iterator[bytes]
     Lines are read one after the other, however many there are. Raises UnreadableInput, also after the first ones.
     """
     with opened_input(path, patience_s) as source:
-        held = source.read(PIECE)
+        held = source.read(PIECE).removeprefix(b"\xef\xbb\xbf")
+        if is_utf16(held):
+            held = as_utf8(held + source.rest(FILE_LIMIT))
         starts = [line for line in held.split(b"\n", 3)[:3] if line.strip()]
         if len(starts) > 1 and any(map(_is_document, starts[:2])):
             yield from _lines(held, source)
@@ -58,10 +61,26 @@ def _is_document(line: bytes) -> bool:
     return True
 
 
-def files_in(path: str) -> tuple[str, ...]:
-    """Return the files of a directory that are not hidden, in order. Raises UnreadableInput."""
+class Entries(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a directory: full paths, in order."""
+
+    files: tuple[str, ...]
+    """Whatever is no directory."""
+    folders: tuple[str, ...]
+
+
+def entries_in(path: str) -> Entries:
+    """Return what is in a directory, without what is hidden, and without links to other directories. Raises UnreadableInput."""
+    files, folders = [], []
     try:
         with os.scandir(path) as entries:
-            return tuple(sorted(entry.path for entry in entries if not entry.name.startswith(".") and not entry.is_dir()))
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not os.path.isdir(entry.path):  # also where a link leads nowhere, or to itself
+                    files.append(entry.path)
     except OSError as error:
         raise UnreadableInput(f"{path}: {error.strerror}", "give a directory that can be read") from None
+    return Entries(files=tuple(sorted(files)), folders=tuple(sorted(folders)))

@@ -10,6 +10,7 @@ from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.input import limits
 from torchtune_sys.host.input.limits import PATIENCE_S
+from torchtune_sys.host.input.utf16 import as_utf8, is_utf16
 from torchtune_sys.model.patterns import pattern
 
 
@@ -119,11 +120,9 @@ def _printed(data: bytes) -> bool:
 
 
 def _as_utf8(data: bytes, name: str) -> bytes:
-    """PowerShell's ``>`` writes UTF-16, on WSL too."""
-    if data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
-        return data
-    _limit_text(data, name)
-    return data.decode("utf-16", "replace").lstrip("\ufeff").encode("utf-8", "replace")
+    if is_utf16(data):
+        _limit_text(data, name)
+    return as_utf8(data)
 
 
 def _limit_text(data: bytes, name: str) -> None:
