@@ -70,6 +70,23 @@ class BootSetting(msgspec.Struct, frozen=True, kw_only=True):
     that name the path by another pattern."""
 
 
+class LimitLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of limits.conf(5) that is not ours."""
+
+    source: str
+    """``/etc/security/limits.d/50-site.conf:3``."""
+    who: str
+    """A user, ``@group``, a range of numbers, or ``*`` (all but root)."""
+    kind: str
+    """``soft``, ``hard`` or ``-`` (both)."""
+    item: str
+    value: str
+    is_after: bool
+    """Whether it is read after our file."""
+    members: tuple[str, ...] = ()
+    """Of a group: its members in the host's files."""
+
+
 class PlanContext(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, Fact[str]] = {}
     """Content of the files that torchtune-sys would write, and of units; ABSENT where there is none."""
@@ -89,6 +106,7 @@ class PlanContext(msgspec.Struct, frozen=True, kw_only=True):
     """By entry of the boot loader, the kernel arguments of the next boot; empty where that could not be seen."""
     tuned: tuple[TunedOption, ...] = ()
     boot_settings: tuple[BootSetting, ...] = ()
+    limit_lines: tuple[LimitLine, ...] = ()
     unwritable: dict[str, str] = {}
     """Places that would be written, with what keeps that from being done."""
     device_names: dict[str, str] = {}

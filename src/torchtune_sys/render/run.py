@@ -62,6 +62,8 @@ def _became(
         if change.key in lost:
             return State.LOST_AT_BOOT, f"{rules}; cured now, lost at the next boot: {lost[change.key].words}"
         return State.CURED, "; ".join([rules, *([left[change.key]] if change.key in left else [])])
+    if change.key in lost:
+        return State.LOST_AT_BOOT, f"{rules}; written, and without effect: {lost[change.key].words}"
     if change.needs is not Needs.NOTHING:
         return State.WAITS, f"takes effect after: {change.needs.value}"
     return State.FAILED, f"was made, but {rules} finds the same as before"

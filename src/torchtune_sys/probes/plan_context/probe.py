@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.plan_context import OWNED, TOOLS, PlanContext, TunedOption, UnitFacts
+from torchtune_sys.model.plan_context import LIMITS_FILE, OWNED, TOOLS, PlanContext, TunedOption, UnitFacts
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes.plan_context import boot_commands, boot_entries, device_rules, tuned, writable
+from torchtune_sys.probes.plan_context import boot_commands, boot_entries, device_rules, limit_files, tuned, writable
 
 _PROGRAM_DIRS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _DAEMONS = {"udevadm": "/run/udev/control", "systemctl": "/run/systemd/system"}
@@ -46,6 +46,7 @@ def probe(
         boot_entries=boot_entries.probe(host),
         tuned=tuple(TunedOption(option=name, value=value, source=source) for name, value, source in tuned.read(host).others),
         boot_settings=(*device_rules.probe(host), *boot_commands.probe(host)),
+        limit_lines=limit_files.probe(host) if LIMITS_FILE in files else (),
         unwritable=_unwritable(host, [*settings, *wanted], files),
         device_names=_device_names(host, wanted),
     )

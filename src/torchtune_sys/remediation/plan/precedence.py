@@ -10,12 +10,13 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.plan import Change, FileLine, Step, Value
-from torchtune_sys.model.plan_context import GRUB_FILE, LIMITS_FILE, SYSCTL_FILE, UDEV_FILE, BootSetting, PlanContext
+from torchtune_sys.model.plan_context import GRUB_FILE, SYSCTL_FILE, UDEV_FILE, BootSetting, PlanContext
 from torchtune_sys.model.run import CommentOut, DisableUnit, LostAtBoot
 from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.steering import steers
 from torchtune_sys.model.target import Target, met
 from torchtune_sys.model.values import Missing, absent
-from torchtune_sys.remediation.plan import files
+from torchtune_sys.remediation.plan import files, limit_lines
 
 
 def told(action: Action) -> str:
@@ -25,6 +26,7 @@ def told(action: Action) -> str:
     return action.target if isinstance(action, Limit) else ""
 
 
+_TOLD_LINES = 4
 _AFTER = {
     UDEV_FILE: f"a rule in a file after {UDEV_FILE.rpartition('/')[2]} that sets the same attribute wins over it",
     GRUB_FILE: f"a file after {GRUB_FILE.rpartition('/')[2]} in /etc/default/grub.d that sets GRUB_CMDLINE_LINUX anew wins over it",
@@ -50,7 +52,10 @@ def overrides(s: Snapshot, ground: PlanContext, action: Action, made: tuple[Step
     if isinstance(action, OwnedFile):
         yield from _edited(action, ground.files.get(edited(action.path)))
     if isinstance(action, Limit):
-        yield f"a line for a user or group, or a file after {LIMITS_FILE.rpartition('/')[2]} in /etc/security/limits.d, wins over it"
+        lines = tuple(limit_lines.winners(ground, action))
+        yield from (f"{limit_lines.words(line)}: {_mended(line.source)}" for line in lines[:_TOLD_LINES])
+        if len(lines) > _TOLD_LINES:
+            yield f"{len(lines) - _TOLD_LINES} more lines below /etc/security win over it"
         yield "services do not read it: there Limit…= of the unit holds"
 
 
@@ -108,6 +113,8 @@ def lost_at_boot(s: Snapshot, ground: PlanContext, change: Change) -> LostAtBoot
         return LostAtBoot(words=f"{rival.source} sets it to {rival.value} then: {_way(rival)}", remedy=mend)
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in change.steps):
         return LostAtBoot(words="nothing keeps it: make it again after each start or mount")
+    if isinstance(action, Limit) and (line := limit_lines.of_judged(s, ground, action)):
+        return LostAtBoot(words=f"{limit_lines.words(line)}: {_mended(line.source)}", remedy=_line_of(line.source))
     if not isinstance(action, Sysctl) or isinstance(s.sysctl, Missing) or action.key not in s.sysctl.settings:
         return None
     setting = s.sysctl.settings[action.key]
@@ -128,8 +135,10 @@ def _way(rival: BootSetting) -> str:
 
 def _mended(source: str) -> str:
     """How the line that wins is taken out."""
+    from shlex import quote
+
     found = _line_of(source)
-    return f"sudo sed -i '{found.line}s/^/# /' {found.path}" if found is not None else "take it out there"
+    return f"sudo sed -i '{found.line}s/^/# /' {quote(found.path)}" if found is not None else "take it out there"
 
 
 def _line_of(source: str) -> CommentOut | None:
@@ -137,10 +146,13 @@ def _line_of(source: str) -> CommentOut | None:
 
     >>> _line_of("/etc/sysctl.d/zz-site.conf:3"), _line_of("/usr/lib/sysctl.d/50-default.conf:3")
     (CommentOut(path='/etc/sysctl.d/zz-site.conf', line=3), None)
+    >>> _line_of("/etc/sysctl.d/zz my site.conf:3"), _line_of("/etc/sysctl.d/caf\\udce9.conf:3"), _line_of("a.service (loads /etc/x, line 3)")
+    (CommentOut(path='/etc/sysctl.d/zz my site.conf', line=3), None, None)
     """
-    path, _, number = source.partition(" ")[0].rpartition(":")
+    path, _, number = source.rpartition(":")
     line = natural(number)
-    return CommentOut(path=path, line=line) if line is not None and path.startswith("/etc/") else None
+    named = path.startswith("/etc/") and not steers(path)  # nor one that is no UTF-8: it cannot be pasted
+    return CommentOut(path=path, line=line) if line is not None and named else None
 
 
 def _sysctl_winners(setting: Setting) -> Iterator[str]:

@@ -1,0 +1,78 @@
+"""Lines of limits.conf(5) that others wrote: which of them win over ours is pam_limits' to say, and the planner's to foresee."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.plan_context import LIMITS_FILE, LimitLine
+from torchtune_sys.model.values import Missing
+
+_FIRST = ("/etc/security/limits.conf", "/usr/etc/security/limits.conf")
+_FOLDERS = ("/etc/security/limits.d", "/usr/etc/security/limits.d")
+"""The first holds what an administrator wrote, the second what the distribution ships (pam_limits(8))."""
+_KINDS = ("soft", "hard", "-")
+_OURS = LIMITS_FILE.rpartition("/")[2]
+
+
+def probe(host: Host) -> tuple[LimitLine, ...]:
+    """Return the lines in the order in which they are read, without our own file's."""
+    found = [line for path in _files(host) for line in _lines(host, path)]
+    groups = {line.who[1:] for line in found if line.who.startswith("@")}
+    members = _members(host, groups) if groups else {}
+    return tuple(found if not groups else (_with_members(line, members) for line in found))
+
+
+def _files(host: Host) -> Iterator[str]:
+    """The main file first, then those of the folders by name; of one name, the first folder's hides the other's."""
+    first = next((path for path in _FIRST if host.exists(path) is True), "")
+    if first:
+        yield first
+    places: dict[str, str] = {}
+    for folder in _FOLDERS:
+        names = host.names(folder)
+        for name in () if isinstance(names, Missing) else names:
+            if name.endswith(".conf"):
+                places.setdefault(name, f"{folder}/{name}")
+    yield from (place for name, place in sorted(places.items()) if name != _OURS)
+
+
+def _lines(host: Host, path: str) -> Iterator[LimitLine]:
+    text = host.text(path)
+    for number, row in enumerate(() if isinstance(text, Missing) else text.splitlines(), 1):
+        words = parse_line(row)
+        if words:
+            is_after = path not in _FIRST and path.rpartition("/")[2] > _OURS
+            yield LimitLine(source=f"{path}:{number}", is_after=is_after, **words)
+
+
+def parse_line(row: str) -> dict[str, str]:
+    """Return the four fields of a line; nothing where it is none.
+
+    >>> parse_line("@ml  -  nofile 4096  # few"), parse_line("# * soft core 0"), parse_line("* soft")
+    ({'who': '@ml', 'kind': '-', 'item': 'nofile', 'value': '4096'}, {}, {})
+    """
+    words = row.partition("#")[0].split()
+    if len(words) != 4 or words[1].lower() not in _KINDS:
+        return {}
+    return {"who": words[0], "kind": words[1].lower(), "item": words[2].lower(), "value": words[3].lower()}
+
+
+def _members(host: Host, groups: set[str]) -> dict[str, tuple[str, ...]]:
+    """Who belongs to the groups, as far as the files of the host tell; a directory service's members are not known."""
+    rows = [row.split(":") for row in _rows(host, "/etc/group")]
+    found = {row[0]: (row[2], row[3].split(",")) for row in rows if len(row) == 4 and row[0] in groups}
+    users = [row.split(":") for row in _rows(host, "/etc/passwd")]
+    first = {name: [row[0] for row in users if len(row) > 3 and row[3] == number] for name, (number, _) in found.items()}
+    return {name: tuple(filter(None, (*members, *first[name]))) for name, (_, members) in found.items()}
+
+
+def _rows(host: Host, path: str) -> list[str]:
+    text = host.text(path)
+    return [] if isinstance(text, Missing) else text.splitlines()
+
+
+def _with_members(line: LimitLine, members: dict[str, tuple[str, ...]]) -> LimitLine:
+    import msgspec
+
+    return msgspec.structs.replace(line, members=members.get(line.who[1:], ())) if line.who.startswith("@") else line
