@@ -260,9 +260,24 @@ def test_what_cannot_be_a_name_is_refused() -> None:
         ("job", "--image", "x", "--shm", "a lot"),
         ("job", "--image", "x", "--act"),
         ("daemonset", "--image", "x", "--", "train"),
+        ("job", "--image", ""),
+        ("job", "--image", "my image"),
+        ("job", "--image", "x\ny: z"),
+        ("job", "--image", "-x"),
+        ("job", "--image", "x", "--secret", "a b"),
+        ("job", "--image", "x", "--secret", "A"),
+        ("daemonset", "--image", "x", "--runtime-class", "nvidia_rt"),
     ):
         done = subprocess.run([str(TOOL), "generate", "kubernetes", *words], capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout) == (2, ""), words
+
+
+@pytest.mark.parametrize(
+    "image", ["x", "r.example:5000/a/b_c:1.2-rc.1", "nvcr.io/nvidia/pytorch:25.01-py3", f"x@sha256:{'0' * 64}", "X:1", "a__b:Tag_1+x"]
+)
+def test_images_are_taken(image: str) -> None:
+    done = subprocess.run([str(TOOL), "generate", "kubernetes", "job", "--image", image, "--secret", "a.b-1"], timeout=60, check=False)
+    assert done.returncode == 0
 
 
 def test_what_is_given_stays_one_word() -> None:

@@ -80,6 +80,7 @@ def command(piece: str, output: str | None, **asked: Any) -> int:
     asked["name"] = asked["name"] or ("torchtune-sys" if is_daemon else "training")
     manifest = kubernetes.Manifest(**asked)
     _must_be_named(manifest.name, manifest.namespace, manifest.nodes)
+    _must_be_accepted(manifest.image, manifest.secret, manifest.runtime_class)
     if manifest.act and not is_daemon:
         raise UserError("--act: only the daemon changes nodes", "generate kubernetes daemonset --act")
     if is_daemon and manifest.train:
@@ -96,3 +97,12 @@ def _must_be_named(name: str, namespace: str, nodes: int) -> None:
     for word, option, most in ((name, "--name", room), (namespace, "--namespace", 63)):
         if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", word) or len(word) > most:
             raise UserError(f"{option} {word}: is no name", f"small letters, digits and -, at most {most}, a letter first")
+
+
+def _must_be_accepted(image: str, secret: str, runtime_class: str) -> None:
+    """The cluster refuses them only when a pod starts, or never says why none does. Raises UserError."""
+    if not re.fullmatch(r"[\w][\w.:/@+-]*", image, re.ASCII):
+        raise UserError(f"--image {image!r}: is no image", "a reference without blanks: registry.example/train:1")
+    for word, option in ((secret, "--secret"), (runtime_class, "--runtime-class")):
+        if word and (len(word) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", word)):
+            raise UserError(f"{option} {word}: is no name", "small letters, digits, - and .")
