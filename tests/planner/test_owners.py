@@ -135,3 +135,23 @@ def test_on_rpm_ostree_arguments_go_by_its_tool() -> None:
     assert [(step.argv[:2], step.undo[2].startswith("--delete-if-present=")) for step in steps] == [
         (("rpm-ostree", "kargs"), True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (("/usr/sbin/grub2-mkconfig",), "add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then: sudo grub2-mkconfig -o /boot/grub2/grub.cfg"),
+        (("/usr/bin/grub-mkconfig", "/usr/bin/bootctl"), "sudo grub-mkconfig -o /boot/grub/grub.cfg"),
+        (("/usr/sbin/transactional-update", "/usr/sbin/grub2-mkconfig"), "sudo transactional-update grub.cfg, and reboot"),
+        (("/usr/bin/sdbootutil", "/usr/sbin/transactional-update"), "/etc/kernel/cmdline, then: sudo sdbootutil update-all-entries"),
+        (("/usr/bin/kernelstub", "/usr/bin/bootctl"), "sudo kernelstub --add-options iommu=pt"),
+        (("/usr/bin/bootctl",), "/etc/kernel/cmdline and to the options of the files in /boot/loader/entries"),
+        (("/run/ostree-booted", "/usr/bin/bootc"), 'kargs = ["iommu=pt"] in a file of /usr/lib/bootc/kargs.d'),
+        ((), "add iommu=pt to the kernel's arguments in the boot loader's own configuration"),
+    ],
+)
+def test_where_no_tool_of_ours_is_the_refusal_says_what_to_add_and_how(files: tuple[str, ...], says: str) -> None:
+    plan = planned("iommu-translates-gpu-traffic.fail", {"files": dict.fromkeys(files, "")})
+    (refusal,) = [one for one in plan.refused if one.key == "kernel argument iommu"]
+    assert refusal.reason.startswith("no tool is here that gives the kernel its arguments")
+    assert says in refusal.way

@@ -17,7 +17,11 @@ GRUB_FILE = "/etc/default/grub.d/99-torchtune-sys.cfg"
 OWNED = (SYSCTL_FILE, LIMITS_FILE, MODPROBE_FILE, TMPFILES_FILE, UDEV_FILE, GRUB_FILE)
 """Files of ours that hold lines of several changes. (A drop-in of systemd is a file of one change alone.)"""
 
-TOOLS = ("systemctl", "udevadm", "update-grub", "grub-mkconfig", "grubby", "rpm-ostree", "systemd-tmpfiles")
+TOOLS = (
+    *("systemctl", "udevadm", "systemd-tmpfiles"),
+    *("update-grub", "grub-mkconfig", "grub2-mkconfig", "grubby", "rpm-ostree", "bootc"),
+    *("transactional-update", "sdbootutil", "kernelstub", "bootctl"),
+)
 
 
 class TunedOption(msgspec.Struct, frozen=True, kw_only=True):

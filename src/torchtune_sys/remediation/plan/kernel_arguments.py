@@ -51,6 +51,29 @@ def in_the_way(s: Snapshot, argument: str, ground: PlanContext) -> str:
     return ""
 
 
+_MKCONFIG = {"grub2-mkconfig": "/boot/grub2/grub.cfg", "grub-mkconfig": "/boot/grub/grub.cfg"}
+_DEFAULTS = "GRUB_CMDLINE_LINUX in /etc/default/grub"
+
+
+def way(argument: str, ground: PlanContext) -> str:
+    """Say how a person gives the argument to a boot loader that no step of ours is for. Sources: transactional-update(8), sdbootutil(8),
+    grub-mkconfig(8), kernel-install(8), the manuals of kernelstub and bootc (kargs.d)."""
+    if ground.image:
+        return f'kargs = ["{argument}"] in a file of /usr/lib/bootc/kargs.d of the image, or the image\'s own tool'
+    if "sdbootutil" in ground.tools:
+        return f"add {argument} to /etc/kernel/cmdline, then: sudo sdbootutil update-all-entries"
+    if "transactional-update" in ground.tools:
+        return f"add {argument} to {_DEFAULTS}, then: sudo transactional-update grub.cfg, and reboot"
+    if "kernelstub" in ground.tools:
+        return f"sudo kernelstub --add-options {argument}"
+    for tool, made in _MKCONFIG.items():
+        if tool in ground.tools:
+            return f"add {argument} to {_DEFAULTS}, then: sudo {tool} -o {made}"
+    if "bootctl" in ground.tools:
+        return f"add {argument} to /etc/kernel/cmdline and to the options of the files in /boot/loader/entries"
+    return f"add {argument} to the kernel's arguments in the boot loader's own configuration"
+
+
 def arguments(
     s: Snapshot, results: Iterable[Result], ground: PlanContext, safe_only: bool = False
 ) -> tuple[tuple[Argument, ...], tuple[Refusal, ...]]:

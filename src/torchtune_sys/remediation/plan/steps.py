@@ -29,7 +29,7 @@ from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, 
 from torchtune_sys.model.values import Missing, Why, absent, known
 from torchtune_sys.remediation.plan import persistence, precedence
 from torchtune_sys.remediation.plan.change_requests import RequestGroup
-from torchtune_sys.remediation.plan.kernel_arguments import in_the_way, is_plain, stands
+from torchtune_sys.remediation.plan.kernel_arguments import in_the_way, is_plain, stands, way
 from torchtune_sys.remediation.plan.units import HARD_NOFILE
 
 COUNTERPARTS = {
@@ -158,7 +158,7 @@ def change(s: Snapshot, ground: PlanContext, group: RequestGroup) -> Change | Re
     if not isinstance(made, str) and any(steers(text) for step in made for text in _texts(step)):
         made = "its name or its value holds control characters, which no setting of a kernel has"
     if isinstance(made, str):
-        return Refusal(key=group.key, rules=group.rules, reason=made, way="torchtune-sys explain " + group.rules[0])
+        return Refusal(key=group.key, rules=group.rules, reason=made, way=_way(ground, group, made))
     if not made:
         return None
     shown = _values(s, group, action)
@@ -347,13 +347,15 @@ def _limit_word(item: str, value: int | None) -> str:
 def _argument(s: Snapshot, ground: PlanContext, key: str, argument: str) -> tuple[Step, ...] | str:
     if not is_plain(argument):
         return f"boot loaders read {argument!r} differently"
-    if ground.image == "rpm-ostree":
+    if ground.image == "rpm-ostree" and ("rpm-ostree" in ground.tools or "bootc" not in ground.tools):
         return (
             CommandStep(
                 argv=("rpm-ostree", "kargs", f"--append-if-missing={argument}"),
                 undo=("rpm-ostree", "kargs", f"--delete-if-present={argument}"),
             ),
         )
+    if ground.image:
+        return _NO_TOOL
     if "grubby" in ground.tools:
         if not stands(argument, ground) and (reason := in_the_way(s, argument, ground)):
             return reason
@@ -365,4 +367,14 @@ def _argument(s: Snapshot, ground: PlanContext, key: str, argument: str) -> tupl
         )
     if "update-grub" in ground.tools:
         return (FileLine(path=GRUB_FILE, key=key, text=f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {argument}"'),)
-    return "neither grubby nor update-grub is here: the boot loader's own configuration holds the kernel's arguments"
+    return _NO_TOOL
+
+
+_NO_TOOL = "no tool is here that gives the kernel its arguments and takes them back (grubby, update-grub, rpm-ostree)"
+
+
+def _way(ground: PlanContext, group: RequestGroup, reason: str) -> str:
+    action = group.merged
+    if isinstance(action, KernelArgument) and reason is _NO_TOOL:
+        return way(action.argument, ground)
+    return f"torchtune-sys explain {group.rules[0]}"
