@@ -52,7 +52,9 @@ def test_as_pam_limits_takes_them(tmp_path: Path) -> None:
     cases = [(name, line) for name, lines in CASES.items() for line in lines]
     assert len(told) == len(cases)
     for (name, line), (user, root) in zip(cases, told, strict=True):
-        found = [won.who for won in winners(context(tmp_path, name, line.replace("\\t", "\t")), Limit(item="nofile", target="15000"))]
+        found = [
+            won.who for won in winners(context(tmp_path, name, line.replace("\\t", "\t")), Limit(item="nofile", target="15000"))
+        ]
         assert bool(found) == ("700" in (user, root)), (name, line, user, root)
 
 
@@ -89,4 +91,3 @@ def test_a_limit_that_will_have_no_effect_is_said_to_have_none(name: str, tmp_pa
     first, _, second = found.partition("everything is as it was")
     assert "lost-at-boot limit nofile" in first and first.count("rc 5") == 1
     assert "waits limit nofile: takes effect after: next login" in second and second.endswith("rc 0")
-

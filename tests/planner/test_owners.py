@@ -140,10 +140,16 @@ def test_on_rpm_ostree_arguments_go_by_its_tool() -> None:
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        (("/usr/sbin/grub2-mkconfig",), "add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then: sudo grub2-mkconfig -o /boot/grub2/grub.cfg"),
+        (
+            ("/usr/sbin/grub2-mkconfig",),
+            "add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then: sudo grub2-mkconfig -o /boot/grub2/grub.cfg",
+        ),
         (("/usr/bin/grub-mkconfig", "/usr/bin/bootctl"), "sudo grub-mkconfig -o /boot/grub/grub.cfg"),
         (("/usr/sbin/transactional-update", "/usr/sbin/grub2-mkconfig"), "sudo transactional-update grub.cfg, and reboot"),
-        (("/usr/bin/sdbootutil", "/usr/sbin/transactional-update"), "/etc/kernel/cmdline, then: sudo sdbootutil update-all-entries"),
+        (
+            ("/usr/bin/sdbootutil", "/usr/sbin/transactional-update"),
+            "/etc/kernel/cmdline, then: sudo sdbootutil update-all-entries",
+        ),
         (("/usr/bin/kernelstub", "/usr/bin/bootctl"), "sudo kernelstub --add-options iommu=pt"),
         (("/usr/bin/bootctl",), "/etc/kernel/cmdline and to the options of the files in /boot/loader/entries"),
         (("/run/ostree-booted", "/usr/bin/bootc"), 'kargs = ["iommu=pt"] in a file of /usr/lib/bootc/kargs.d'),

@@ -88,8 +88,9 @@ def _files(paths: Iterable[str], unread: list[Unread]) -> Iterator[str]:
             yield path
             continue
         told = len(unread)
-        found = 0
-        for found, file in enumerate(_below(path, unread, _DEPTH), 1):
+        found = False
+        for file in _below(path, unread, _DEPTH):
+            found = True
             yield file
         if not found and len(unread) == told:
             unread.append(Unread(name=path, why="has no files"))

@@ -273,10 +273,13 @@ def test_what_cannot_be_a_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "image", ["x", "r.example:5000/a/b_c:1.2-rc.1", "nvcr.io/nvidia/pytorch:25.01-py3", f"x@sha256:{'0' * 64}", "X:1", "a__b:Tag_1+x"]
+    "image",
+    ["x", "r.example:5000/a/b_c:1.2-rc.1", "nvcr.io/nvidia/pytorch:25.01-py3", f"x@sha256:{'0' * 64}", "X:1", "a__b:Tag_1+x"],
 )
 def test_images_are_taken(image: str) -> None:
-    done = subprocess.run([str(TOOL), "generate", "kubernetes", "job", "--image", image, "--secret", "a.b-1"], timeout=60, check=False)
+    done = subprocess.run(
+        [str(TOOL), "generate", "kubernetes", "job", "--image", image, "--secret", "a.b-1"], timeout=60, check=False
+    )
     assert done.returncode == 0
 
 

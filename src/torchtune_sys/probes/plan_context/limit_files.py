@@ -24,7 +24,7 @@ def probe(host: Host) -> tuple[LimitLine, ...]:
 
 
 def _files(host: Host) -> Iterator[str]:
-    """The main file first, then those of the folders by name; of one name, the first folder's hides the other's."""
+    """Yield the main file, then those of the folders by name; of one name, the first folder's hides the other's."""
     first = next((path for path in _FIRST if host.exists(path) is True), "")
     if first:
         yield first
@@ -42,20 +42,21 @@ def _lines(host: Host, path: str) -> Iterator[LimitLine]:
     for number, row in enumerate(() if isinstance(text, Missing) else text.splitlines(), 1):
         words = parse_line(row)
         if words:
+            who, kind, item, value = words
             is_after = path not in _FIRST and path.rpartition("/")[2] > _OURS
-            yield LimitLine(source=f"{path}:{number}", is_after=is_after, **words)
+            yield LimitLine(source=f"{path}:{number}", who=who, kind=kind, item=item, value=value, is_after=is_after)
 
 
-def parse_line(row: str) -> dict[str, str]:
-    """Return the four fields of a line; nothing where it is none.
+def parse_line(row: str) -> tuple[str, str, str, str] | None:
+    """Return the four fields of a line; None where it is none.
 
     >>> parse_line("@ml  -  nofile 4096  # few"), parse_line("# * soft core 0"), parse_line("* soft")
-    ({'who': '@ml', 'kind': '-', 'item': 'nofile', 'value': '4096'}, {}, {})
+    (('@ml', '-', 'nofile', '4096'), None, None)
     """
     words = row.partition("#")[0].split()
     if len(words) != 4 or words[1].lower() not in _KINDS:
-        return {}
-    return {"who": words[0], "kind": words[1].lower(), "item": words[2].lower(), "value": words[3].lower()}
+        return None
+    return words[0], words[1].lower(), words[2].lower(), words[3].lower()
 
 
 def _members(host: Host, groups: set[str]) -> dict[str, tuple[str, ...]]:

@@ -100,7 +100,7 @@ def _must_be_named(name: str, namespace: str, nodes: int) -> None:
 
 
 def _must_be_accepted(image: str, secret: str, runtime_class: str) -> None:
-    """The cluster refuses them only when a pod starts, or never says why none does. Raises UserError."""
+    """Raise UserError for what the cluster would refuse only when a pod starts, or never say why none does."""
     if not re.fullmatch(r"[\w][\w.:/@+-]*", image, re.ASCII):
         raise UserError(f"--image {image!r}: is no image", "a reference without blanks: registry.example/train:1")
     for word, option in ((secret, "--secret"), (runtime_class, "--runtime-class")):
