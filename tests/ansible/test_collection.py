@@ -63,6 +63,14 @@ def test_a_variable_that_tasks_use_has_a_default_or_is_made_by_the_role() -> Non
     assert used - made - tags == set()
 
 
+def test_every_name_of_the_collection_is_known_to_it() -> None:
+    """Others are refused, as mistyped."""
+    known = set(yaml.safe_load((COLLECTION / "roles/torchtune_sys/vars/main.yml").read_text())["torchtune_sys_known"])
+    texts = [path.read_text() for folder in ("roles", "playbooks", "examples") for path in (COLLECTION / folder).rglob("*.yml")]
+    used = set(re.findall(r"\b(?:ansible_local\.)?torchtune_sys_(?!rule_|test_)\w+", "\n".join(texts)))
+    assert used == known
+
+
 def test_every_kind_of_action_of_an_installation_has_its_tasks() -> None:
     """Packages that are called after the kernel reach the role as packages (module_utils/installing.py)."""
     kinds = {kind.__struct_config__.tag for kind in get_args(install.Action)} - {"kernel-packages"}

@@ -59,6 +59,14 @@ def test_a_host_that_cannot_train_is_not_told_as_good(document: dict[str, Any]) 
     assert "training does not work here" in answer("base-system.json")["headline"]
 
 
+def test_what_failed_before_the_changes_were_begun_is_a_failure() -> None:
+    """Nothing was registered of them then: a variable of the wrong type, a drain that did not end."""
+    fleet = module("plugin_utils/fleet.py")
+    one = fleet.host("one", answer("typical/dgx-h100.json"), "", None, "Validating arguments: 'maybe' is not a valid boolean")
+    assert one["state"] == "failed"
+    assert fleet.reasons([one]) == {"one": "failed: the changes: Validating arguments: 'maybe' is not a valid boolean"}
+
+
 def test_the_report_says_what_differs_as_compare_does(tmp_path: Path) -> None:
     differences, fleet = module("plugin_utils/differences.py"), module("plugin_utils/fleet.py")
     facts = {}

@@ -101,6 +101,21 @@ def test_every_host_is_in_the_report(lab: Lab) -> None:
     assert len(lab.first.of(lab.good[0], "torchtune_check")) == 1, "the check is one task"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"torchtune_sys_unsafe": "maybe"}, "'maybe' is not a valid boolean"),
+        ({"torchtune_sys_selct": ["sysctl"]}, "no variable of this role: torchtune_sys_selct"),
+    ],
+)
+def test_a_variable_of_the_wrong_type_or_name_changes_nothing_and_fails(untuned: Lab, wrong: Any, says: str) -> None:
+    played = untuned.play(APPLY, **wrong)
+    assert played.status != 0, played.output
+    for name in untuned.good:
+        assert says in played.failed(name)[-1].result["msg"], played.failed(name)
+        assert played.of(name, "torchtune_apply") == []
+
+
 @pytest.mark.exhaustive
 def test_hosts_that_the_tool_cannot_run_on_say_why(lab: Lab) -> None:
     document = json.loads(Path(lab.plays.work, "torchtune-report/fleet.json").read_text())

@@ -40,10 +40,11 @@ def host(
         found["preflight"] = {key: preflight[key] for key in _OF_PREFLIGHT if key in preflight}
     if applied is not None:
         found["applied"] = {key: applied[key] for key in ("run", "changes", "waits") if key in applied}
-        if found["state"] in ("good", "findings") and (applied.get("failed") or applied.get("unreachable") or change_failure):
-            state = "unreachable" if applied.get("unreachable") else "failed"
-            words = _reason(applied) if "msg" in applied else _line(change_failure)
-            found.update(state=state, reason=f"the changes: {words}")
+    did = applied or {}  # none where what failed came before the module: a variable of the wrong type, a drain
+    if found["state"] in ("good", "findings") and (did.get("failed") or did.get("unreachable") or change_failure):
+        state = "unreachable" if did.get("unreachable") else "failed"
+        words = _reason(did) if "msg" in did else _line(change_failure)
+        found.update(state=state, reason=f"the changes: {words}")
     return found
 
 

@@ -22,6 +22,17 @@ JUDGING = ("main", "check", "apply", "gather", "report", "rolling")
 """The entry points that judge by the rules."""
 
 
+_KEPT = """
+action applied apply brought by_apt by_dnf by_package change_failure check checked chosen controller_words copied
+cordoned disruptive done drain_file drained enabled failure fetched hosts identity is_controller jobs kept key
+key_fingerprints key_place known kubectl_drain kubernetes_mark max_fail_percentage may_be_drained mistyped
+not_looked_up pending pinged pip preflight_addresses preflight_begun preflight_job preflight_longest preflight_spread
+preflighted ran reboot_useless reboot_why refused_words renewed reported resume_file rules serial slurm slurm_reason
+smoked source_here step step_changed stopped to_install told_by_host tool trusted undone wheels with_facts written
+"""
+"""What plays, tasks and the variables' file call their own, without the prefix. Whatever else begins with it was mistyped."""
+
+
 class Variable(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Without the prefix."""
@@ -111,6 +122,12 @@ def _default(variable: Variable) -> str:
     return told + yaml.dump({PREFIX + variable.name: variable.default})
 
 
+def known() -> Iterator[str]:
+    """Yield the name of every variable that the collection has but those of the rules."""
+    yield from (PREFIX + variable.name for variable in own())
+    yield from (PREFIX + name for name in _KEPT.split())
+
+
 def variables() -> str:
     """Return the variables' file: the rules are gathered by their variables' names, so that one that no rule has is refused by the tool, with what was meant."""
     return f"""# The rules as the modules take them, by id: every variable that is called like one.
@@ -119,6 +136,9 @@ def variables() -> str:
   | zip(query('ansible.builtin.vars', *{PREFIX}rule_names))) }}}}
 {PREFIX}rule_names: "{{{{ query('ansible.builtin.varnames', '^{PREFIX}rule_(?!names$)') }}}}"
 
+# What somebody set that is called like a variable of this role, and is none: a mistyped name would be passed over, and more be changed than was meant.
+{PREFIX}mistyped: "{{{{ query('ansible.builtin.varnames', '^{PREFIX}(?!rule_)') | difference({PREFIX}known) | sort }}}}"
+{yaml.dump({PREFIX + "known": sorted(known())})}
 # The self-contained files that the collection brings.
 {PREFIX}brought: "{{{{ query('ansible.builtin.fileglob', role_path ~ '/files/torchtune-sys-*.pyz') }}}}"
 
