@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchtune_sys.diagnosis import (
+    barriers,
+    batch_scripts,
     causes,
     change_descriptions,
     facts,
@@ -133,6 +135,8 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
         ranks.of_time_outs,
         ranks.of_stacks,
         ranks.of_processes,
+        barriers.symptoms_of,
+        batch_scripts.symptoms_of,
         ras.symptoms_of,
         slowness.symptoms_of,
         node_values.symptoms_of,

@@ -1,0 +1,79 @@
+"""Find the ranks that torch's store-based barrier waits for: it counts those that came, and who waits says so every ten seconds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+
+_WAITING = re.compile(
+    r"(?:Waiting in store based ?barrier to initialize process ?group for (?:[\d.]{1,24} seconds,? ?)?|(?P<over>Timed out) initializing process group in store based ?barrier on )"
+    r"rank:? (?P<rank>\d{1,6}), (?:for )?key: (?P<key>[\w:./-]{1,80}) "
+    r"\(world_size=(?P<world>\d{1,6}), (?:worker_count|num_workers_joined)=(?P<count>\d{1,6}),"
+)
+_CAME = re.compile(r"[Cc]ompleted store-based barrier for key:? ?(?P<key>[\w:./-]{1,80}) with \d{1,6} nodes")
+_LOOKS = 2
+"""Times that one rank must have said it: once is what a slow start looks like."""
+_SHOWN = 16
+_LONGEST = 400
+
+
+class _Barrier(msgspec.Struct, kw_only=True):
+    source: str
+    line: LogLine
+    world: int
+    count: int
+    waited: dict[int, int] = {}
+
+
+def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Yield the barrier that nobody left, with the ranks that are absent, where all that came say that they wait."""
+    barriers: dict[str, _Barrier] = {}
+    left: set[str] = set()
+    for source, part in lines.items():
+        for line in part:
+            words = line.text[:_LONGEST]
+            if "store" not in words or "barrier" not in words:
+                continue
+            if came := _CAME.search(words):
+                left.add(came["key"])
+            elif found := _WAITING.search(words):
+                _take(barriers, source, line, found)
+    for key, barrier in barriers.items():
+        if key not in left and barrier.count < barrier.world and max(barrier.waited.values()) >= _LOOKS:
+            yield _symptom(barrier)
+
+
+def _take(barriers: dict[str, _Barrier], source: str, line: LogLine, found: re.Match[str]) -> None:
+    world, count, rank = int(found["world"]), int(found["count"]), int(found["rank"])
+    barrier = barriers.setdefault(found["key"], _Barrier(source=source, line=line, world=world, count=count))
+    barrier.count = max(barrier.count, count)
+    barrier.waited[rank] = barrier.waited.get(rank, 0) + (_LOOKS if found["over"] else 1)
+
+
+def _symptom(barrier: _Barrier) -> Symptom:
+    absent = barrier.world - barrier.count
+    ranks = [rank for rank in range(barrier.world) if rank not in barrier.waited] if len(barrier.waited) == barrier.count else []
+    who = (
+        f"rank{'s' if absent > 1 else ''} {', '.join(map(str, ranks[:_SHOWN]))}"
+        if ranks
+        else f"{absent} of {barrier.world} ranks"
+    )
+    text = f"{barrier.line.text[:_LONGEST]} ({who} did not come)"
+    return Symptom(
+        source=barrier.source,
+        line=replace(barrier.line, text=text, rank=None),
+        candidates=(
+            Candidate(cause="ranks-missing", weight=LIKELY),
+            Candidate(cause="rank-killed", weight=POSSIBLE),
+            Candidate(cause="node-never-came", weight=POSSIBLE),
+        ),
+        program="torch",
+        ranks=tuple(ranks),
+        words="torch/distributed/distributed_c10d.py",
+    )

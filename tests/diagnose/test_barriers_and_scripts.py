@@ -1,0 +1,117 @@
+"""Ranks that a barrier counts as absent, and launches in a Slurm script that start too many or too few."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchtune_sys.diagnosis.diagnose import diagnose
+from torchtune_sys.host.input.collection import collected
+from torchtune_sys.model.diagnosis import Diagnosis
+
+
+def of(tmp_path: Path, text: str) -> Diagnosis:
+    (tmp_path / "job.log").write_text(text)
+    return diagnose(collected([str(tmp_path)]))
+
+
+def waiting(rank: int, count: int, key: str = "store_based_barrier_key:1") -> str:
+    return (
+        f"[2026-02-03 04:05:0{rank},678] torch.distributed.distributed_c10d: [INFO] Waiting in store based barrier to initialize process group "
+        f"for rank: {rank}, key: {key} (world_size=4, worker_count={count}, timeout=0:30:00)\n"
+    )
+
+
+def test_the_absent_rank_is_named_where_all_others_say_that_they_wait(tmp_path: Path) -> None:
+    found = of(tmp_path, "".join(waiting(rank, 3) for rank in (0, 1, 3)) * 2)
+    assert (found.causes[0].cause, found.causes[0].ranks) == ("ranks-missing", (2,))
+
+
+def test_absent_ranks_are_counted_where_one_rank_speaks_for_those_that_came(tmp_path: Path) -> None:
+    found = of(tmp_path, waiting(0, 1) + waiting(0, 2) + waiting(0, 2))
+    assert (found.causes[0].cause, found.causes[0].ranks) == ("ranks-missing", ())
+    assert "2 of 4 ranks did not come" in found.causes[0].evidence[0].text
+
+
+def test_the_words_of_later_releases_are_read_too(tmp_path: Path) -> None:
+    line = (
+        "Waiting in store based barrier to initialize process group for 20.01 secondsrank: 1, key: store_based_barrier_key:2 "
+        "(world_size=4, num_workers_joined=3, timeout=0:10:00 error=Socket Timeout)\n"
+    )
+    assert of(tmp_path, line * 3).causes[0].cause == "ranks-missing"
+
+
+def test_the_absent_ranks_are_named_where_the_others_timed_out(tmp_path: Path) -> None:
+    text = "".join(
+        f"RuntimeError: Timed out initializing process group in store based barrier on rank: {rank}, for key: store_based_barrier_key:1 "
+        "(world_size=4, worker_count=2, timeout=0:30:00)\n"
+        for rank in (0, 3)
+    )
+    found = of(tmp_path, text)
+    assert (found.causes[0].cause, found.causes[0].ranks) == ("ranks-missing", (1, 2))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(waiting(rank, 3) for rank in (0, 1, 3)),
+        waiting(0, 2) * 3 + "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 4 nodes.\n",
+        waiting(0, 4) * 3,
+    ],
+    ids=["said-once", "left", "all-came"],
+)
+def test_a_slow_start_is_no_fault(tmp_path: Path, text: str) -> None:
+    assert of(tmp_path, text).causes == ()
+
+
+HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gres=gpu:a100:4\n"
+TRAINER = "trainer = Trainer(devices=4, num_nodes=2, strategy='ddp')\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + "#SBATCH --ntasks-per-node=4\nsrun torchrun --nnodes=2 --nproc_per_node=4 train.py\n",
+        HEAD + "#SBATCH --ntasks=8\nsrun --export=ALL python -m torch.distributed.run --nproc-per-node=4 train.py\n",
+        HEAD + "#SBATCH -n 8\nsrun python -m torch.distributed.launch --nproc_per_node 4 train.py\n",
+        HEAD + "#SBATCH --ntasks-per-node=1\nsrun python3 train.py\n" + TRAINER,
+        HEAD + "srun --label python -u train.py --epochs 3\n" + TRAINER,
+        "#SBATCH --gpus-per-node=8\nsrun python train.py\ntrainer.world_size=1\n",
+    ],
+)
+def test_a_script_that_starts_too_many_or_too_few_is_found(tmp_path: Path, text: str) -> None:
+    found = of(tmp_path, text)
+    assert [cause.cause for cause in found.causes] == ["job-launch-nested-wrongly"]
+    assert found.causes[0].evidence[0].text.endswith((" ranks)", " GPUs)"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + "#SBATCH --ntasks-per-node=1\nsrun torchrun --nnodes=2 --nproc_per_node=4 train.py\n",
+        HEAD + "#SBATCH --ntasks-per-node=4\nsrun python train.py\n" + TRAINER,
+        HEAD + "#SBATCH --ntasks-per-node=4\nsrun --ntasks-per-node=1 torchrun --nproc_per_node=4 train.py\n",
+        HEAD + "srun python generate.py --tensor-parallel-size 4\n",
+        "#SBATCH --gres=gpu:1\nsrun python train.py\n" + TRAINER,
+        HEAD + "srun -n 8 python train.py\n" + TRAINER,
+    ],
+)
+def test_a_script_that_starts_as_many_as_there_are_gpus_is_left_alone(tmp_path: Path, text: str) -> None:
+    assert of(tmp_path, text).causes == ()
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "[LEP-12] [LEP-9] fix(nvlink): read the error counters",
+        "# ABC-123: feat: report Xid 79",
+        "[None][fix] fix: fall back when NCCL times out",
+        "Add a health check (#958)",
+        "nit(nvml): log what failed",
+    ],
+)
+def test_a_change_whose_title_has_the_number_of_a_ticket_or_a_request_accuses_nobody(tmp_path: Path, title: str) -> None:
+    found = of(tmp_path, f"{title}\n\nNVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
+    assert found.causes == ()
+    assert found.unread
