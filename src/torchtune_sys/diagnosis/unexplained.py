@@ -26,7 +26,8 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("shell", r"Segmentation fault|Aborted \(core dumped\)|Bus error|Illegal instruction"),
         (
             "docker",
-            r"^docker: Error response from daemon|^Error response from daemon|^Error: OCI runtime|OCI runtime create failed",
+            r"^docker: Error response from daemon|^Error response from daemon|^Error: OCI runtime|OCI runtime create failed|permission denied while trying to connect to the Docker daemon"
+            r"|Cannot connect to the Docker daemon|\bexec(?: user process caused| /\S{1,200})?: exec format error",
         ),
         ("Slurm", r"^(?:srun|sbatch|slurmstepd): error: "),
         ("nvidia-container-cli", r"nvidia-container-cli: "),
@@ -34,6 +35,8 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("apt", r"^E: [A-Z][\w ']|^dpkg: error |^Errors were encountered while processing"),
         ("dnf", r"^Error: (?:Unable to find a match|Failed to|Transaction|\s*$)|^ Problem: "),
         ("conda", r"^(?:LibMambaUnsatisfiable|PackagesNotFound|Unsatisfiable|Conda\w{0,20})Error: |^ResolvePackageNotFound:"),
+        ("pacman", r"^error: (?:unable to satisfy|failed to (?:prepare|commit))"),
+        ("cuda-installer", r"^\[ERROR\]: "),
         ("CMake", r"^CMake Error"),
         ("glibc", r"^FATAL: kernel too old"),
         ("gcc", r": (?:fatal )?error: |^collect2: error"),
