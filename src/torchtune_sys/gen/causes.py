@@ -1,4 +1,4 @@
-"""docs/causes/: a page for each cause, with what programs print of it, the rules that find it, and what helps."""
+"""Generate docs/causes/: a page for each cause, with the messages that point to it, the rules that find it, and the fix."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ from torchtune_sys.rules import CATALOGUE
 
 _FACTS = {
     "rule": "the rule [{0}](../rules/{0}.md) fails",
-    "text": "the text also has `{0}`",
+    "text": "the text also contains `{0}`",
     "var": "`{0}`",
-    "family": "the message [{0}](#messages) is there too",
+    "family": "the message [{0}](#messages) is also present",
 }
+_HOLES = "Messages as the programs print them, with `{…}` for the parts that vary, and the source file of each.\n\n"
+_LEGEND = (
+    "`…` stands for any text. Such text is a *cause* if it has only this cause, a *hint* if it can have several, and *inventory* "
+    "if it only describes the host.\n\n"
+)
+_FORMS = 12
+"""Forms of a pattern that a page shows."""
 
 
 def pages() -> dict[str, str]:
@@ -26,8 +33,8 @@ def pages() -> dict[str, str]:
     found = {cause_page(row["cause"]): _page(row, families[row["cause"]]) for row in rows}
     links = "".join(f"| [{row['cause']}]({row['cause']}.md) | {row['title']} |\n" for row in rows)
     found[f"{CAUSES}/README.md"] = (
-        "# Causes\n\nWhat [diagnose](../diagnose.md), `check`, `smoke` and `preflight` name: "
-        f"{len(rows)} causes, each with the messages that stand for it.\n\n| cause | |\n|---|---|\n{links}"
+        "# Causes\n\n[diagnose](../diagnose.md), `check`, `smoke` and `preflight` name "
+        f"{len(rows)} causes. Each page lists the messages that point to the cause.\n\n| cause | |\n|---|---|\n{links}"
     )
     return found
 
@@ -45,14 +52,14 @@ def _page(row: dict[str, str], families: list[tuple[str, MessageCause]]) -> str:
     slug = row["cause"]
     parts = [f"# {row['title']}\n\n`{slug}`\n\n"]
     if row["fix"]:
-        parts.append(f"**What helps**: {row['fix']}\n\n")
+        parts.append(f"**Fix**: {row['fix']}\n\n")
     if row["confirm"]:
-        parts.append(f"**To be sure**: `{row['confirm']}`\n\n")
+        parts.append(f"**To confirm**: `{row['confirm']}`\n\n")
     if families:
-        parts += ["## Messages\n\n", *_messages(families)]
+        parts += ["## Messages\n\n", _HOLES, *_messages(families)]
     sentences = [each for each in tables.rows("sentences") if slug in each["cause"].split("|")]
     if sentences:
-        parts += ["## Other words that stand for it\n\n", *map(_sentence, sentences), "\n"]
+        parts += ["## Other text that points to it\n\n", _LEGEND, *map(_sentence, sentences), "\n"]
     rules = [rule for rule in CATALOGUE if rule.cause == slug]
     if rules:
         parts += [
@@ -74,9 +81,9 @@ def _messages(families: list[tuple[str, MessageCause]]) -> Iterable[str]:
 
 
 def _weight(cause: MessageCause) -> str:
-    """How much the messages are worth, and what decides."""
-    said = [f"*{cause.confidence}*"]
-    for words, facts in (("only where", cause.only_if), ("certain where", cause.decided_by), ("not where", cause.unless)):
+    """Return how much the messages are worth, and what decides."""
+    said = [f"Confidence: *{cause.confidence}*"]
+    for words, facts in (("only if", cause.only_if), ("certain if", cause.decided_by), ("not if", cause.unless)):
         if facts:
             said.append(f"{words} {' or '.join(map(_fact, facts))}")
     return "; ".join(said) + (f". {cause.fix[:1].upper()}{cause.fix[1:]}." if cause.fix else ".")
@@ -88,9 +95,12 @@ def _fact(fact: str) -> str:
 
 
 def _sentence(row: dict[str, str]) -> str:
-    program = f" {row['program']}" if row["program"] else ""
+    program = f" from {row['program']}" if row["program"] else ""
     stage = {"": "", "any": "; in the smoke test"}.get(row["stage"], f"; in the smoke test's {row['stage']}")
-    words = " · ".join(f"`{_code(each)}`" for each in alternatives(row["pattern"]))
+    forms = alternatives(row["pattern"])
+    words = " · ".join(f"`{_code(each)}`" for each in forms[:_FORMS])
+    if len(forms) > _FORMS:
+        words += f" and {len(forms) - _FORMS} similar forms"
     return f"- {words}{program} ({row['role']}{stage}; {row['source']})\n"
 
 
