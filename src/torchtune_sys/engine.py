@@ -73,12 +73,7 @@ class Look:
 
     def _probe(self, family: str, probe: Callable[[Host, Workload], Any]) -> None:
         begin = time.perf_counter()
-        try:
-            facts = probe(self._host, self._intent)
-        except MemoryError:  # ulimit -v, of which each thread's heap takes 64 MiB (glibc): no room to tell where either
-            facts = Missing(Why.FAILED, f"probe {family}", "no memory may be had", "a higher limit on address space (ulimit -v)")
-        except Exception:
-            facts = Missing(Why.CRASHED, f"probe {family}", _where())
+        facts = _probed(family, probe, self._host, self._intent)
         if self._timings is not None:
             self._timings[family] = time.perf_counter() - begin
         self._found[family] = facts
@@ -101,6 +96,16 @@ class Look:
         facts: dict[str, Any] = {family: self._found.get(family, late) for family in self._asked}
         facts |= dict.fromkeys(self._left_out, _LEFT_OUT)
         return Snapshot(**facts, intent=self._intent, origin=self._host.origin)
+
+
+def _probed(family: str, probe: Callable[[Host, Workload], Any], host: Host, intent: Workload) -> Any:
+    """Return a family's facts; an exception costs these alone."""
+    try:
+        return probe(host, intent)
+    except MemoryError:  # ulimit -v, of which each thread's heap takes 64 MiB (glibc): no room to tell where either
+        return Missing(Why.FAILED, f"probe {family}", "no memory may be had", "a higher limit on address space (ulimit -v)")
+    except Exception:
+        return Missing(Why.CRASHED, f"probe {family}", _where())
 
 
 _STALL_S = 0.02
@@ -130,8 +135,8 @@ def _of_files(shown: Mapping[str, Any]) -> dict[str, Any]:
     from torchtune_sys.probes import PROBES
 
     host = ScrubbedHost(RecordedHost(shown, "report"))
-    found = {family: PROBES[family](host, Workload()) for family in _OF_FILES}
-    return {family: facts for family, facts in found.items() if _tells(facts)}
+    found = {family: _probed(family, PROBES[family], host, Workload()) for family in _OF_FILES}
+    return {family: facts for family, facts in found.items() if isinstance(facts, Missing) or _tells(facts)}
 
 
 def _tells(facts: Any) -> bool:

@@ -212,3 +212,19 @@ def test_what_is_not_read_is_named(text: str, named: str, tmp_path: object) -> N
         out.write(text)
     with pytest.raises(UserError, match=named):
         look({**NO_INTENT, "from_": file, "root": None, "timeout": None})
+
+
+def test_a_probe_that_raises_costs_its_own_facts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of a paste are read by the probes of five families."""
+    from torchtune_sys.model.values import Why
+    from torchtune_sys.probes import PROBES
+
+    def broken(*_: object) -> None:
+        raise ValueError("unlike any host")
+
+    text = "$ cat /proc/sys/vm/swappiness\n60\n\n$ cat /sys/devices/system/cpu/online\n0-7\n\nLinux n1 5.15.0-94-generic #104-Ubuntu SMP Tue Jan 9 15:25:40 UTC 2024 x86_64 x86_64 x86_64 GNU/Linux\n"
+    monkeypatch.setitem(PROBES, "cpu", broken)
+    seen = engine.report(text, "test")
+    assert seen is not None and isinstance(seen.cpu, Missing) and seen.cpu.why is Why.CRASHED
+    assert not isinstance(seen.sysctl, Missing) and not isinstance(seen.system, Missing)
+    assert (seen.sysctl.settings["vm.swappiness"].running, seen.system.kernel) == ("60", "5.15.0-94-generic")

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import HOSTS
+from torchtune_sys.formats.process_limits import of_kernel
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
-from torchtune_sys.model.facts.limits import LimitsFacts, SessionLimit
+from torchtune_sys.model.facts.limits import NAMES, LimitsFacts, SessionLimit
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.limits import probe as limits
@@ -64,16 +65,16 @@ def test_the_file_and_the_system_call_agree_on_this_machine() -> None:
     host = LiveHost()
     text = host.text("/proc/self/limits")
     assert isinstance(text, str)
-    assert limits.parse_limits(text) == limits.probe(host, Workload()).limits
+    assert of_kernel(text) == limits.probe(host, Workload()).limits
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert limits.parse_limits(text)["nofile"].soft == soft
+    assert of_kernel(text)["nofile"].soft == soft
 
 
 def test_a_recorded_tree_without_the_answer_is_read_from_the_file() -> None:
     facts = seen(answers={"rlimits": {"error": "not-recorded"}}, files={"/proc/self/limits": PROC_LIMITS})
     assert facts.limits["nofile"] == SessionLimit(soft=1024, hard=524288)
     assert facts.limits["as"] == SessionLimit(soft=None, hard=None)
-    assert set(facts.limits) == set(limits.NAMES)
+    assert set(facts.limits) == set(NAMES)
 
 
 @pytest.mark.parametrize("content", HOSTILE, ids=repr)
@@ -84,7 +85,7 @@ def test_hostile_content_raises_nothing(path: str, content: str) -> None:
 
 @given(st.text())
 def test_parsers_survive_any_text(text: str) -> None:
-    limits.parse_limits(text)
+    of_kernel(text)
     limits.parse_remove_ipc(text)
     with contextlib.suppress(ValueError):
         limits.parse_capability(text, 14)
@@ -92,7 +93,7 @@ def test_parsers_survive_any_text(text: str) -> None:
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
 def test_an_answer_may_be_anything(answer: object) -> None:
-    assert set(limits.parse_answer(answer)) == set(limits.NAMES)
+    assert set(limits.parse_answer(answer)) == set(NAMES)
     assert all(isinstance(found, (SessionLimit, Missing)) for found in limits.parse_answer(answer).values())
 
 

@@ -15,7 +15,6 @@ from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.host.tree import below
 from torchtune_sys.model.facts.limits import SessionLimit
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes.limits import probe as limits
 from torchtune_sys.probes.limits import services, units
 
 CARD = {"/sys/class/infiniband/mlx5_0/fw_ver": "28.41.1000"}
@@ -27,7 +26,7 @@ def process(pid: int, comm: str, text: Any = EIGHT_MIB) -> dict[str, Any]:
 
 
 def look(**files: Any) -> Any:
-    return services.look(RecordedHost({"files": files}, "test"), limits.parse_limits)
+    return services.look(RecordedHost({"files": files}, "test"))
 
 
 V2, V1 = "/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice"
@@ -76,7 +75,7 @@ def test_a_hostile_tree(tmp_path: Path) -> None:
     (tmp_path / "proc/12/comm").mkdir(parents=True)
     (tmp_path / "run").mkdir()
     os.symlink("slurmd.pid", tmp_path / "run/slurmd.pid")
-    assert services.look(below(str(tmp_path)), limits.parse_limits) == ()
+    assert services.look(below(str(tmp_path))) == ()
 
 
 @given(st.text(max_size=200))
@@ -114,7 +113,7 @@ def test_the_first_slurm_conf_counts_and_a_refused_one_is_unknown() -> None:
 
 
 def test_the_limits_of_another_process_of_this_machine_can_be_read() -> None:
-    found = services._service(LiveHost(), "parent", os.getppid(), limits.parse_limits)
+    found = services._service(LiveHost(), "parent", os.getppid())
     if isinstance(found.memlock, Missing):
         pytest.skip(f"hidden here: {found.memlock}")
     assert found.memlock.soft is None or found.memlock.soft >= 0
@@ -180,7 +179,7 @@ def test_a_recording_without_processes_has_enabled_units() -> None:
     wants = "/etc/systemd/system/multi-user.target.wants/slurmd.service"
     files = {**CARD, "/usr/lib/systemd/system/slurmd.service": _unit("LimitMEMLOCK=infinity")}
     recorded = RecordedHost({"files": files, "links": {wants: "/usr/lib/systemd/system/slurmd.service"}}, "test")
-    (found,) = services.look(recorded, limits.parse_limits)  # type: ignore[misc]
+    (found,) = services.look(recorded)  # type: ignore[misc]
     assert (found.unit, found.pid, found.memlock) == ("slurmd", 0, SessionLimit(soft=None, hard=None))
 
 

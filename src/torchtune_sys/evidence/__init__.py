@@ -37,6 +37,7 @@ def read(text: str, name: str, intent: Workload | None = None, of_files: OfFiles
         parts = {"files": facts, **parts}
     if not parts and not paste.useful():
         return None
+    parts = _without_container(parts, paste)
     found = _lines(paste)
     listed = found.pop("gpu")
     for facts in parts.values():
@@ -201,10 +202,26 @@ def _free(paste: _Paste) -> dict[str, Any]:
     return {} if found is None else {"memory": found}
 
 
-def _docker_inspect(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence import docker_inspect
+def _docker_info(paste: _Paste) -> dict[str, Any]:
+    from torchtune_sys.evidence import docker
 
-    return docker_inspect.facts(paste.text) if '"HostConfig"' in paste.text else {}
+    return docker.facts_of_host(paste.text)
+
+
+_INSPECTED = "docker inspect"
+
+
+def _docker_inspect(paste: _Paste) -> dict[str, Any]:
+    from torchtune_sys.evidence import docker
+
+    return docker.facts_of_container(paste.text) if '"HostConfig"' in paste.text else {}
+
+
+def _without_container(parts: dict[str, dict[str, Any]], paste: _Paste) -> dict[str, dict[str, Any]]:
+    """``docker inspect`` runs on the host: what stands beside it is the container's own output only where something else says so."""
+    if _INSPECTED not in parts or (len(parts) == 1 and not paste.lines.recognised):
+        return parts
+    return {**parts, _INSPECTED: {family: facts for family, facts in parts[_INSPECTED].items() if family != "system"}}
 
 
 class _Reader(NamedTuple):
@@ -229,7 +246,8 @@ _READERS = (
     _Reader("NCCL topology", _nccl_topology, "NCCL_TOPO_DUMP_FILE"),
     _Reader("nvidia-smi topo", _topology, "nvidia-smi topo -m"),
     _Reader("RDMA devices", _rdma_devices, "ibstat, ibstatus, ibv_devinfo, rdma link"),
-    _Reader("docker inspect", _docker_inspect, "docker inspect"),
+    _Reader("docker info", _docker_info, "docker info"),
+    _Reader(_INSPECTED, _docker_inspect, "docker inspect"),
     _Reader("block devices and mounts", _storage, "lsblk, findmnt, mount"),
     _Reader("shared memory", _shared_memory, "df"),
     _Reader("limits", _limits, "ulimit -a"),
@@ -309,6 +327,8 @@ def _filled(facts: Any, other: Any) -> Any:
 
     if facts is None or other is None or isinstance(other, Missing):
         return facts
+    if isinstance(facts, Missing):  # its probe failed
+        return other
     gaps = [name for name in facts.__struct_fields__ if isinstance(getattr(facts, name), Missing)]
     filled = {name: getattr(other, name) for name in gaps}
     for name in facts.__struct_fields__:

@@ -22,6 +22,11 @@ _OS_IDS = (
 )  # fmt: skip
 
 
+_MACHINE = "(?:x86_64|aarch64|ppc64le|arm64)"
+_PROCESSOR = r"(?:[^\s]{1,100}-)?"
+"""What Gentoo's and Arch's uname -p adds (CPython Lib/platform.py, platform())."""
+
+
 def _first(pattern: str, value: Fact[str]) -> Fact[str]:
     if isinstance(value, Missing):
         return value
@@ -48,7 +53,7 @@ def _libc(pattern: str, value: Fact[str]) -> Fact[str]:
 def system_facts(lines: Lines, text: str) -> SystemFacts:
     """Return the first lines, and the kind of machine: docker names a container's host after its id, which shows in the prompt."""
     platform = told(lines, "Python platform")
-    kernel = _first(r"Linux-(.+)-(?:x86_64|aarch64|ppc64le|arm64)-with-", platform)
+    kernel = _first(rf"Linux-(.+?)-{_MACHINE}-{_PROCESSOR}with-", platform)
     vendor = told(lines, "Hypervisor vendor")
     hypervisor: Fact[str] = missing()
     if isinstance(kernel, str) and "microsoft" in kernel.lower():
@@ -59,7 +64,7 @@ def system_facts(lines: Lines, text: str) -> SystemFacts:
         SystemFacts,
         os=parse_os(told(lines, "OS")),
         kernel=kernel,
-        machine=_first(r"-(x86_64|aarch64|ppc64le|arm64)-with-", platform),
+        machine=_first(rf"-({_MACHINE})-{_PROCESSOR}with-", platform),
         glibc=_libc(r"glibc-?(\d+\.\d+)", told(lines, "Libc version")),
         hypervisor=hypervisor,
         container="docker" if re.search(r"\b[a-z_][\w-]{0,30}@[0-9a-f]{12}:", text) else missing(),
@@ -145,7 +150,7 @@ def python_facts(lines: Lines) -> PythonFacts:
         executable=nothing,
         version=_first(r"^(\d+\.\d+(?:\.\d+)?(?:(?:a|b|rc)\d+)?)", told(lines, "Python version")),
         implementation=nothing,
-        machine=_first(r"-(x86_64|aarch64|ppc64le|arm64)-with-", told(lines, "Python platform")),
+        machine=_first(rf"-({_MACHINE})-{_PROCESSOR}with-", told(lines, "Python platform")),
         glibc=_libc(r"-with-glibc(\d+\.\d+)", told(lines, "Python platform")),
         distributions=distributions,
         torch=torch,

@@ -10,7 +10,7 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.numa import NumaFacts, NumaNode
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, known
 
 _OF_LSCPU = (
     "Architecture",
@@ -37,18 +37,45 @@ def cpu_facts(lines: Lines) -> Fact[CpuFacts]:
     """Return the block, where it is in English."""
     if not recognised(lines) and not (lines.recognised and "Model name" in lines.values):
         return missing()
-    nothing = missing()
-    sockets, cores, threads = (_count(lines, key) for key in ("Socket(s)", "Core(s) per socket", "Thread(s) per core"))
+    online = _cpus(told(lines, "On-line CPU(s) list"))
+    present = _present(lines, online)
+    sockets = _count(lines, "Socket(s)")
+    cores, smt = _cores(lines, sockets, online, present)
     flags = told(lines, "Flags")
     return partly(
         CpuFacts,
         model=told(lines, "Model name"),
-        online=_cpus(told(lines, "On-line CPU(s) list")),
+        online=online,
+        present=present,
         sockets=sockets,
-        cores=cores * sockets if isinstance(cores, int) and isinstance(sockets, int) else nothing,
-        smt=threads > 1 if isinstance(threads, int) else threads,
+        cores=cores,
+        smt=smt,
         flags=flags if isinstance(flags, Missing) else flags_of(flags),
     )
+
+
+def _present(lines: Lines, online: Fact[CpuSet]) -> Fact[CpuSet]:
+    """Return the CPUs that there are: lscpu lists those offline, where there are any."""
+    offline, count = _cpus(told(lines, "Off-line CPU(s) list")), _count(lines, "CPU(s)")
+    if isinstance(online, Missing):
+        return online
+    if not isinstance(offline, Missing):
+        return CpuSet(online | offline)
+    return online if count == len(online) else missing("whether CPUs are offline is not told")
+
+
+def _cores(lines: Lines, sockets: Fact[int], online: Fact[CpuSet], present: Fact[CpuSet]) -> tuple[Fact[int], Fact[bool]]:
+    """Return the cores, and whether they have several threads. lscpu counts both at the first core: where CPUs are offline, and where the cores are of two
+    kinds, that is no count of the machine's, as the number of CPUs shows."""
+    cores, threads = (_count(lines, key) for key in ("Core(s) per socket", "Thread(s) per core"))
+    smt = threads if isinstance(threads, Missing) else threads > 1
+    if isinstance(cores, Missing) or isinstance(sockets, Missing) or isinstance(threads, Missing):
+        return next(filter(lambda fact: isinstance(fact, Missing), (cores, sockets)), missing()), smt
+    listed = known(present, known(online, CpuSet()))
+    if not listed or (sockets * cores * threads == len(listed) and listed == known(online, listed)):
+        return sockets * cores, smt
+    doubtful = missing(f"{sockets * cores * threads} CPUs by sockets, cores and threads, {len(listed)} by their list")
+    return doubtful, smt or doubtful
 
 
 def numa_facts(text: str) -> NumaFacts | None:

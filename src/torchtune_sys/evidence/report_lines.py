@@ -19,7 +19,7 @@ from torchtune_sys.model.facts.python import Distribution, normalised
 _KEYS = (
     "PyTorch version", "Is debug build", "CUDA used to build PyTorch", "ROCM used to build PyTorch", "HIP used to build PyTorch", "OS", "GCC version",
     "Libc version", "Python version", "Python platform", "Is CUDA available", "CUDA runtime version", "GPU models and configuration",
-    "Nvidia driver version", "NVIDIA driver version", "HIP runtime version", "CPU(s)", "On-line CPU(s) list", "Thread(s) per core", "Core(s) per socket",
+    "Nvidia driver version", "NVIDIA driver version", "HIP runtime version", "CPU(s)", "On-line CPU(s) list", "Off-line CPU(s) list", "Thread(s) per core", "Core(s) per socket",
     "Socket(s)", "Architecture", "Model name", "Vendor ID", "Hypervisor vendor", "Flags", "CUDA Driver Version", "PyTorch",
 )  # fmt: skip
 _NOTHING = frozenset(("", "n/a", "none", "could not collect", "no cuda", "unknown", "not available", "no relevant packages"))
@@ -132,11 +132,18 @@ def _gpus(lines: list[str], values: dict[str, str]) -> Iterator[str]:
         if found and not re.match(r"X\b|\d", found[2]):
             seen.setdefault(int(found[1]), found[2])
     if seen:
-        yield from (seen[number] for number in sorted(seen))
+        yield from (seen[number] for number in sorted(seen) if not _cut_short(seen[number], seen, lines))
         return
     alone = values.get("GPU models and configuration", "")
     if alone.lower() not in _NOTHING and not alone.startswith("GPU "):
         yield alone
+
+
+def _cut_short(name: str, seen: dict[int, str], lines: list[str]) -> bool:
+    """Whether the text ends within this name, as another's shows."""
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    begun = name.rstrip(" .…")
+    return last.rstrip().endswith(name) and any(other != name and other.startswith(begun) for other in seen.values())
 
 
 _COMPLAINTS = (

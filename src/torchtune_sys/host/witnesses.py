@@ -146,7 +146,10 @@ TREES = (
     Tree("/sys/module", "/sys/module", (_line("/proc/modules"),)),
     Tree("/sys", "/sys", (_RUNNING,)),
     Tree("/proc/driver/nvidia", "/proc/driver/nvidia", (_path(*_NVIDIA_NODES), _module("nvidia"))),
-    *(Tree(root, root, (_RUNNING,)) for root in ("/proc/sys/kernel", "/proc/sys/net", "/proc/sys/vm", "/proc/sys", "/proc/self")),
+    *(
+        Tree(root, root, (_RUNNING,))
+        for root in ("/proc/sys/fs", "/proc/sys/kernel", "/proc/sys/net", "/proc/sys/vm", "/proc/sys", "/proc/self")
+    ),
     Tree("/proc/net", "/proc/net", (_entry("/sys/class/net"),)),
     Tree("/proc", "/proc", (_path("/sys/devices/system/cpu", "/sys/kernel"),)),
     Tree("/dev", "/dev", (_RUNNING,)),

@@ -113,6 +113,25 @@ class Book:
         return self._asked[pattern.pattern]
 
 
+_MOST_LINES = 2000
+
+
+def first_known(text: str) -> str:
+    """Return the first line that says an error of known causes; ``""`` where none does.
+
+    >>> first_known("starting\\n[ERROR] Command not found: nvidia-container-cli, see x\\n")
+    '[ERROR] Command not found: nvidia-container-cli, see x'
+    >>> first_known("all is well\\n")
+    ''
+    """
+    book = Book(text)
+    for line in islice(filter(str.strip, text.split("\n")), _MOST_LINES):
+        sentence = book.sentence(line[:_WIDTH])
+        if sentence is not None and sentence.causes and sentence.role in ("cause", "hint") and not is_about_code(line):
+            return " ".join(line.split())[:_WIDTH]
+    return ""
+
+
 def is_about_code(line: str) -> bool:
     """Whether the line tells what a program does about errors, rather than that one happened.
 

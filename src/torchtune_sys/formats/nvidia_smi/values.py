@@ -123,6 +123,18 @@ def virtualization(text: str) -> str:
     ]
 
 
+def licensed(text: str) -> bool:
+    """Return whether a vGPU has its licence; what follows tells until when, or what is still allowed.
+
+    >>> licensed("Licensed (Expiry: 2026-12-1 8:0:0 GMT)"), licensed("Unlicensed (Unrestricted)")
+    (True, False)
+    """
+    word = text.split()[0].lower()
+    if word not in ("licensed", "unlicensed"):
+        raise ValueError("neither licensed nor unlicensed")
+    return word == "licensed"
+
+
 def recovery(text: str) -> str:
     """Return what the driver asks for. Drivers before R570 answer yes or no to whether a reset is required.
 

@@ -14,6 +14,7 @@ from torchtune_sys.model.values import Missing, Why
 _RLIMITS = {
     "as": resource.RLIMIT_AS,
     "core": resource.RLIMIT_CORE,
+    "cpu": resource.RLIMIT_CPU,
     "data": resource.RLIMIT_DATA,
     "fsize": resource.RLIMIT_FSIZE,
     "memlock": resource.RLIMIT_MEMLOCK,

@@ -122,6 +122,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Its version; NOT_SUPPORTED where the GPU runs without."""
     virtualization: Fact[str] = NOT_READ
     """``none``, ``passthrough``, ``vgpu`` (this is a virtual machine), ``host-vgpu`` or ``host-vsga``."""
+    licensed: Fact[bool] = NOT_READ
+    """Whether a vGPU has its software licence, as nvidia-smi -q alone tells."""
     recovery_action: Fact[str] = NOT_READ
     """``none``, ``gpu-reset``, ``reboot``, ``drain-p2p``, ``drain-and-reset`` or ``imex-domain`` (NVML field 230, R570 and later)."""
     mig: Fact[bool] = NOT_READ

@@ -10,8 +10,12 @@ from torchtune_sys.model.values import Missing, Why
 _NOT_READ = Missing(Why.NOT_RECORDED, "limits", "not read")
 
 
+NAMES = ("as", "core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack")
+"""Of limits.conf(5)."""
+
+
 class SessionLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """Soft and hard limit; None is unlimited. Bytes for memory sizes, counts for the rest."""
+    """Soft and hard limit; None is unlimited. Bytes for memory sizes, seconds for ``cpu``, counts for the rest."""
 
     soft: int | None
     hard: int | None
@@ -36,7 +40,7 @@ class ServiceLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 class LimitsFacts(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, Fact[SessionLimit]]
-    """``memlock``, ``nofile``, ``nproc``, ``stack``, ``core``, ``as``, ``data``, ``rss``, ``fsize`` (the names of limits.conf)."""
+    """By :data:`NAMES`."""
     pids_max: Fact[float]
     """The cgroup's pids.max, the minimum over all ancestors; ``inf`` if unlimited."""
     pids_current: Fact[int]

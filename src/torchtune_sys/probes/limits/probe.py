@@ -5,26 +5,14 @@ from __future__ import annotations
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.limits import LimitsFacts, ServiceLimits, SessionLimit
+from torchtune_sys.model.facts.limits import NAMES, LimitsFacts, ServiceLimits, SessionLimit
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import cgroup
 
-NAMES = ("as", "core", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack")
 _PROC = "/proc/self/limits"
 _CAP_IPC_LOCK = 14
 """Number of the capability in linux/capability.h."""
-_ROWS = {
-    "Max address space": "as",
-    "Max core file size": "core",
-    "Max data size": "data",
-    "Max file size": "fsize",
-    "Max locked memory": "memlock",
-    "Max open files": "nofile",
-    "Max processes": "nproc",
-    "Max resident set": "rss",
-    "Max stack size": "stack",
-}
 _LOGIND_PROGRAMS = ("/usr/lib/systemd/systemd-logind", "/lib/systemd/systemd-logind")
 _LOGIND_FILES = ("/etc/systemd/logind.conf", "/run/systemd/logind.conf", "/usr/lib/systemd/logind.conf")
 _LOGIND_DIRECTORIES = (
@@ -60,7 +48,7 @@ def _services(host: Host) -> tuple[Fact[tuple[ServiceLimits, ...]], Fact[bool]]:
         return devices, devices
     from torchtune_sys.probes.limits import services as service_limits  # its time to load is for hosts with RDMA alone
 
-    found = service_limits.look(host, parse_limits)
+    found = service_limits.look(host)
     return found, found if isinstance(found, Missing) else service_limits.slurm_propagates(host)
 
 
@@ -72,7 +60,9 @@ def _limits(host: Host) -> dict[str, Fact[SessionLimit]]:
     text = host.text(_PROC)
     if isinstance(text, Missing):
         return dict.fromkeys(NAMES, answer)
-    found = parse_limits(text)
+    from torchtune_sys.formats.process_limits import of_kernel
+
+    found = of_kernel(text)
     return {name: found[name] if name in found else Missing(Why.UNPARSED, _PROC, f"no line for {name}") for name in NAMES}
 
 
@@ -88,6 +78,8 @@ def parse_answer(answer: object) -> dict[str, Fact[SessionLimit]]:
         good = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(value is None or _is_count(value) for value in pair)
         if good and isinstance(pair, (list, tuple)):
             found[name] = SessionLimit(soft=pair[0], hard=pair[1])
+        elif isinstance(answer, dict) and name not in answer:
+            found[name] = Missing(Why.NOT_RECORDED, "getrlimit", f"an older release did not ask for {name}")
         else:
             found[name] = Missing(Why.UNPARSED, "getrlimit", f"no pair of numbers for {name}")
     return found
@@ -95,27 +87,6 @@ def parse_answer(answer: object) -> dict[str, Fact[SessionLimit]]:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def parse_limits(text: str) -> dict[str, SessionLimit]:
-    r"""Return the limits in /proc/<pid>/limits (bytes and counts as in getrlimit(2)).
-
-    >>> parse_limits("Limit   Soft SessionLimit   Hard SessionLimit   Units\nMax open files            1024                 524288               files\n")
-    {'nofile': SessionLimit(soft=1024, hard=524288)}
-    """
-    found = {}
-    for line in text.split("\n"):
-        name = next((name for title, name in _ROWS.items() if line.startswith(title)), None)
-        words = line.split()
-        if name is None:
-            continue
-        values = words[len(next(title for title in _ROWS if line.startswith(title)).split()) :][:2]
-        if len(values) == 2 and all(
-            value == "unlimited" or (value.isascii() and value.isdigit() and len(value) < 21) for value in values
-        ):
-            soft, hard = (None if value == "unlimited" else int(value) for value in values)
-            found[name] = SessionLimit(soft=soft, hard=hard)
-    return found
 
 
 def remove_ipc(host: Host) -> tuple[Fact[bool], str]:

@@ -6,11 +6,10 @@ threads). /proc/PID/limits may be read by everybody unless proc is mounted with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from torchtune_sys.formats.process_limits import of_kernel
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.limits import ServiceLimits, SessionLimit
+from torchtune_sys.model.facts.limits import ServiceLimits
 from torchtune_sys.model.values import Missing, Why
 
 UNITS = {
@@ -36,14 +35,9 @@ _PID_FILES = {
 _MOST_PROCESSES = 40
 """The service's own process is among the first of its cgroup: shims and children come later."""
 
-Parse = Callable[[str], dict[str, SessionLimit]]
 
-
-def look(host: Host, parse: Parse) -> Fact[tuple[ServiceLimits, ...]]:
-    """Return the services that run here, with their limits. ABSENT where no RDMA device is there to register memory with.
-
-    ``parse`` reads /proc/PID/limits.
-    """
+def look(host: Host) -> Fact[tuple[ServiceLimits, ...]]:
+    """Return the services that run here, with their limits. ABSENT where no RDMA device is there to register memory with."""
     devices = host.names("/sys/class/infiniband")
     if isinstance(devices, Missing):
         return devices
@@ -54,7 +48,7 @@ def look(host: Host, parse: Parse) -> Fact[tuple[ServiceLimits, ...]]:
     for unit, comms in UNITS.items():
         pid = _pid(host, unit, comms, slices)
         if pid or (not slices and _enabled(host, unit)):
-            found.append(_service(host, unit, pid, parse))
+            found.append(_service(host, unit, pid))
     return tuple(found)
 
 
@@ -63,7 +57,7 @@ def _enabled(host: Host, unit: str) -> bool:
     return not isinstance(host.link(f"/etc/systemd/system/multi-user.target.wants/{unit}.service"), Missing)
 
 
-def _service(host: Host, unit: str, pid: int, parse: Parse) -> ServiceLimits:
+def _service(host: Host, unit: str, pid: int) -> ServiceLimits:
     path = f"/proc/{pid}/limits"
     text = host.text(path) if pid else Missing(Why.NOT_RECORDED, path, "no processes are recorded")
     tasks = _tasks_max(host, unit)
@@ -74,7 +68,7 @@ def _service(host: Host, unit: str, pid: int, parse: Parse) -> ServiceLimits:
         if isinstance(memlock, Missing) and isinstance(nofile, Missing):
             return ServiceLimits(unit=unit, pid=pid, memlock=text, nofile=text, tasks_max=tasks, source=path)
         return ServiceLimits(unit=unit, pid=pid, memlock=memlock, nofile=nofile, tasks_max=tasks, source=place)
-    limits = parse(text)
+    limits = of_kernel(text)
     memlock = limits.get("memlock", Missing(Why.UNPARSED, path, "no line Max locked memory"))
     nofile = limits.get("nofile", Missing(Why.UNPARSED, path, "no line Max open files"))
     return ServiceLimits(unit=unit, pid=pid, memlock=memlock, nofile=nofile, tasks_max=tasks, source=path)

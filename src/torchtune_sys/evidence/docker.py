@@ -1,7 +1,7 @@
-"""How a container was started, as ``docker inspect`` and ``podman inspect`` print it: its shared memory, and what it may use at most.
+"""What container engines print: how a container was started (``docker inspect``, ``podman inspect``), and the host that they run on (``docker info``).
 
 Fields are those of the Engine API's HostConfig (moby/api/types/container/hostconfig.go); 0 and null mean that nothing is limited by the container itself,
-which says nothing of the groups around it.
+which says nothing of the groups around it. The lines of ``docker info`` are docker/cli's (cli/command/system/info.go).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from torchtune_sys.evidence.limits import NAMES
+from torchtune_sys.evidence.collect_env import parse_os
 from torchtune_sys.evidence.partial import missing, partly
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.cpu import CpuFacts
-from torchtune_sys.model.facts.limits import LimitsFacts, SessionLimit
+from torchtune_sys.model.facts.limits import NAMES, LimitsFacts, SessionLimit
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.facts.system import SystemFacts
 
@@ -23,10 +23,10 @@ _SOURCE = "docker inspect"
 _MOST = 1 << 60
 
 
-def facts(text: str) -> dict[str, Any]:
+def facts_of_container(text: str) -> dict[str, Any]:
     """By family; empty where the text holds no container, or several that were started differently.
 
-    >>> found = facts('[{"HostConfig": {"ShmSize": 67108864, "IpcMode": "private", "NanoCpus": 2500000000, "PidsLimit": 512}}]')
+    >>> found = facts_of_container('[{"HostConfig": {"ShmSize": 67108864, "IpcMode": "private", "NanoCpus": 2500000000, "PidsLimit": 512}}]')
     >>> found["memory"].shm_size_bytes >> 20, found["cpu"].quota, found["limits"].pids_max
     (64, 2.5, 512.0)
     """
@@ -50,6 +50,35 @@ def facts(text: str) -> dict[str, Any]:
             remove_ipc_source="",
         )
     return found
+
+
+_INFO = re.compile(
+    r"^(?P<indent> {0,4})Kernel Version: (?P<kernel>\S{1,100})\n(?:[^\n]{0,200}\n){0,4}?(?P=indent)Operating System: (?P<os>[^\n]{1,100})\n"
+    r"(?:(?P=indent)OSVersion: [^\n]{0,100}\n)?(?P=indent)OSType: linux\n(?P=indent)Architecture: (?P<machine>\S{1,20})\n"
+    r"(?P=indent)CPUs: (?P<cpus>\d{1,5})\n(?P=indent)Total Memory: (?P<memory>\d[\d.]{0,10}) ?(?P<unit>[KMGT]iB)",
+    re.MULTILINE,
+)
+_SIZES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_OF_ANOTHER_MACHINE = ("Docker Desktop", "linuxkit")
+"""The engine runs in a virtual machine of its own, whatever the report's other parts come from."""
+
+
+def facts_of_host(text: str) -> dict[str, Any]:
+    """Return the host of ``docker info`` by family; empty where the text has none, or those of several.
+
+    >>> info = " Kernel Version: 6.8.0-85-generic\\n Operating System: Ubuntu 24.04.3 LTS\\n OSType: linux\\n Architecture: x86_64\\n CPUs: 8\\n Total Memory: 31.27GiB\\n"
+    >>> found = facts_of_host(info)
+    >>> found["system"].kernel, found["system"].os.version, found["memory"].total_bytes >> 30
+    ('6.8.0-85-generic', '24.04', 31)
+    """
+    told = {found.groupdict()["kernel"]: found for found in _INFO.finditer(text)} if "Kernel Version: " in text else {}
+    if len(told) != 1:
+        return {}
+    (found,) = told.values()
+    if any(words in found[0] for words in _OF_ANOTHER_MACHINE):
+        return {}
+    system = partly(SystemFacts, kernel=found["kernel"], os=parse_os(found["os"]), machine=found["machine"])
+    return {"system": system, "memory": partly(MemoryFacts, total_bytes=int(float(found["memory"]) * _SIZES[found["unit"]]))}
 
 
 _TRIED = 16
