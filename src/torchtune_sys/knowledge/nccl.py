@@ -354,6 +354,26 @@ DEBUG_LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
 FAMILIES = ("AF_INET", "AF_INET6")
 
 
+_ELEMENTS = {
+    "NCCL_ALGO": ("tree", "ring", "collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"),
+    "NCCL_PROTO": ("ll", "ll128", "simple"),
+}
+"""Of any release, without underscores (ncclAlgoStr, ncclProtoStr)."""
+
+
+def unknown_elements(name: str, value: str) -> tuple[str, ...]:
+    """Return the words of NCCL_ALGO or NCCL_PROTO that name none of NCCL's algorithms or protocols; the case does not count.
+
+    >>> unknown_elements("NCCL_ALGO", "Trees,ring"), unknown_elements("NCCL_ALGO", "allreduce:tree,collnetdirect;broadcast:ring")
+    (('Trees',), ())
+    >>> unknown_elements("NCCL_PROTO", "^LL128"), unknown_elements("NCCL_PROTO", "LL64")
+    ((), ('LL64',))
+    """
+    lists = [part.rpartition(":")[2].removeprefix("^") for part in value.split(";")]
+    words = [word for part in lists for word in part.split(",") if word]
+    return tuple(word for word in words if word.lower().replace("_", "") not in _ELEMENTS[name])
+
+
 def accepts(name: str, value: str) -> bool | None:
     """Whether NCCL understands ``value``; None where this table does not know. An empty value counts as unset.
 
@@ -368,4 +388,6 @@ def accepts(name: str, value: str) -> bool | None:
         return value in FAMILIES
     if name == "NCCL_DEBUG":
         return value.upper() in DEBUG_LEVELS
+    if name in ("NCCL_ALGO", "NCCL_PROTO"):
+        return not unknown_elements(name, value)
     return None

@@ -1,9 +1,9 @@
-"""The NVIDIA driver: does it run, fit itself and fit the GPUs."""
+"""The GPU's driver: does it run, fit itself and fit the GPUs, and may this user use it."""
 
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.driver import access, services
+from torchtune_sys.rules.driver import access, amd, libraries, services
 from torchtune_sys.rules.driver.module import (
     driver_does_not_support_gpu,
     no_nvidia_driver,
@@ -27,5 +27,7 @@ RULES: tuple[Rule, ...] = (
     open_module_on_pre_turing_gpu,
     proprietary_module_on_blackwell_gpu,
     *access.RULES,
+    *amd.RULES,
+    *libraries.RULES,
     *services.RULES,
 )

@@ -1,13 +1,13 @@
-"""Whether this session reaches the GPU: device nodes, containers, and the libraries that the loader takes."""
+"""Whether this session reaches the GPU: device nodes, containers, and what NVML says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install, Needs, Safety
+from torchtune_sys.model.actions import Advice, Install, Needs, Safety
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import container, gpu_addresses, nvml_error
 
@@ -89,48 +89,6 @@ def _not_there(s: Snapshot, paths: set[str], *, inside: bool) -> list[str]:
 def _has_cuda_torch(s: Snapshot) -> bool:
     torch = need(s.python).torch
     return not absent(torch) and not absent(need(torch).cuda) and bool(need(need(torch).cuda))
-
-
-@rule(
-    id="rocm-device-permission",
-    title="This user may not open AMD's compute device",
-    severity=Severity.ERROR,
-    cause="rocm-device-permission",
-    fix=(
-        Advice(
-            text="add the user to the group that owns /dev/kfd (often render): sudo usermod -aG render USER", needs=Needs.LOGIN
-        ),
-        Advice(text="in a container: --device /dev/kfd --device /dev/dri --group-add render"),
-    ),
-)
-def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/dev/kfd exists, but its permissions do not let this user read and write it.
-
-    Why it matters
-        ROCm opens it first; without it, torch.cuda.is_available() is False and rocminfo says "Unable to open /dev/kfd
-        read-write".
-
-    When to leave it
-        This user deliberately has no access to the GPUs; a job scheduler grants it.
-
-    References
-        https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html, "Configuring permissions for
-        GPU access"
-    """
-    devices = need(s.driver).amd_devices
-    if absent(devices) or not need(devices):
-        raise NotApplicable("no AMD GPU on this host")
-    found = need(s.driver).compute_node
-    if absent(found):
-        raise NotApplicable("no /dev/kfd here: amdgpu is not loaded, or the container was given none")
-    node = need(found)
-    yield Evidence(
-        subject=node.path,
-        seen=f"mode {node.mode:04o}, uid {node.uid}, gid {node.gid}",
-        wanted="readable and writable for this user",
-        verdict=Verdict.PASS if need(node.accessible) else Verdict.FAIL,
-        source=node.path,
-    )
 
 
 @rule(
@@ -247,7 +205,7 @@ _OF_WINDOWS = Advice(
     ),
 )
 def driver_tools_fail(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """nvidia-smi or NVML fails with an error that no other rule explains.
+    """nvidia-smi or NVML fails with an error that no other rule explains, or the driver's libraries are missing although its module is loaded.
 
     Why it matters
         If NVIDIA's own library cannot reach the GPUs, neither can CUDA: torch.cuda.is_available() is False, or programs fail at
@@ -267,6 +225,15 @@ def driver_tools_fail(s: Snapshot, p: Params) -> Iterator[Evidence]:
         return
     gpu = need(s.gpu)
     pasted = gpu.source == "report"
+    if error == "LIBRARY_NOT_FOUND" and not pasted and _libraries_alone_missing(s):
+        yield Evidence(
+            subject="the driver's libraries",
+            seen=f"the kernel module is loaded; the loader finds neither libcuda.so.1 nor libnvidia-ml.so.1{_asked_for_none(s)}",
+            wanted="libraries of the module's version",
+            source="loader",
+            fix=(_INTO_CONTAINER,) if known(need(s.system).container, "") else (_LIBRARIES, _INTO_CONTAINER),
+        )
+        return
     if error in _EXPLAINED or (error in _SEEN_ON_THE_HOST and not pasted) or gpu.worked_before:
         raise NotApplicable("another rule tells why")
     if not pasted and known(need(s.system).container, ""):
@@ -276,6 +243,31 @@ def driver_tools_fail(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield Evidence(subject="NVML", seen=seen, wanted="the GPUs of this host", source=gpu.source, fix=fix)
 
 
+_LIBRARIES = Install(
+    text="install the driver's libraries of the module's version (Ubuntu: libnvidia-compute-BRANCH; Debian: libcuda1 and libnvidia-ml1; RHEL with NVIDIA's repository: "
+    "nvidia-driver-cuda; SLES: nvidia-compute-G06; Arch: nvidia-utils)"
+)
+_INTO_CONTAINER = Advice(
+    text="in a container: start it so that the runtime mounts the driver's libraries: docker run --gpus all, podman run --device nvidia.com/gpu=all, apptainer exec --nv, "
+    "enroot and pyxis with NVIDIA_VISIBLE_DEVICES=all"
+)
+
+
+def _libraries_alone_missing(s: Snapshot) -> bool:
+    """Whether the kernel's side of the driver runs without its libraries; a container without device nodes was given no GPU at all, which is a finding of its own."""
+    driver = need(s.driver)
+    if not need(driver.module_loaded) or (container(s) and not need(driver.device_nodes)):
+        return False
+    return absent(driver.library_version) or not need(driver.library_version)
+
+
+def _asked_for_none(s: Snapshot) -> str:
+    """Return what tells enroot and NVIDIA's container runtime to bring none."""
+    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    asked = env.get("NVIDIA_VISIBLE_DEVICES", "all")
+    return f" (NVIDIA_VISIBLE_DEVICES={asked})" if asked in ("", "void", "none") else ""
+
+
 _EXPLAINED = frozenset(
     ("LIB_RM_VERSION_MISMATCH", "DRIVER_NOT_LOADED", "NO_PERMISSION", "GPU_IS_LOST", "RESET_REQUIRED", "NO_BINDING")
 )
@@ -283,128 +275,9 @@ _SEEN_ON_THE_HOST = frozenset(("LIBRARY_NOT_FOUND", "NO_DEVICES"))
 """The host's files and its PCI bus tell what is behind these; a pasted line is all that a report has."""
 
 
-@rule(
-    id="cuda-stub-library-loaded",
-    title="The loader finds CUDA's stub library instead of the driver's",
-    severity=Severity.ERROR,
-    cause="cuda-stub-library-loaded",
-    fix=(
-        Advice(text="remove the .../stubs directory from LD_LIBRARY_PATH and /etc/ld.so.conf.d; it is for linking only"),
-        EnvironmentVariable(name="LD_LIBRARY_PATH", value=None),
-    ),
-)
-def cuda_stub_library_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A directory named stubs that contains a libcuda.so.1 comes before the driver's on the loader's path.
-
-    Why it matters
-        The stub has every function and does nothing: cuInit returns error 34 (CUDA_ERROR_STUB_LIBRARY), and torch finds no GPU.
-
-    When to leave it
-        Only while building programs on a machine without a GPU.
-
-    References
-        https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html (CUDA_ERROR_STUB_LIBRARY)
-    """
-    gates.nvidia_hardware(s)
-    listed = need(s.driver).libcuda
-    shown(need(s.driver).wsl, False)  # where it is looked for depends on that
-    if absent(listed) or not (found := need(listed)):
-        raise NotApplicable("no libcuda.so.1 where the loader looks")
-    stub = "/stubs/" in found[0]
-    yield Evidence(
-        subject="libcuda.so.1",
-        seen=found[0],
-        wanted="the driver's own library first",
-        verdict=Verdict.FAIL if stub else Verdict.PASS,
-        source="LD_LIBRARY_PATH, /etc/ld.so.conf.d",
-    )
-
-
-@rule(
-    id="image-contains-driver-libraries",
-    title="The image contains driver libraries of its own",
-    severity=Severity.WARNING,
-    cause="image-contains-driver-libraries",
-    fix=(
-        Advice(
-            text="remove libcuda.so.*, libnvidia-*.so.* from the image (never install a driver in it, never commit a running container)"
-        ),
-    ),
-)
-def image_contains_driver_libraries(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """In the container, driver libraries of another version or of size 0 lie next to those that the toolkit mounts from the host.
-
-    Why it matters
-        The image's libraries collide with the mounted ones ("file exists", "Driver/library version mismatch") or are found first.
-
-    When to leave it
-        cuda-compat in its own directory is supposed to be there and is not counted.
-
-    References
-        https://github.com/NVIDIA/nvidia-container-toolkit/issues
-    """
-    gates.nvidia_hardware(s)
-    if not container(s):
-        raise NotApplicable("not in a container")
-    if shown(need(s.driver).wsl, False):
-        raise NotApplicable("under WSL2 the driver is Windows'")
-    module = need(need(s.driver).module_version)
-    foreign = [number for number in need(need(s.driver).library_versions) if number != module]
-    empty = need(need(s.driver).empty_libraries)
-    words = [f"libraries of driver {number}" for number in foreign] + [f"{path} is empty" for path in empty[:4]]
-    yield Evidence(
-        subject="container image",
-        seen=", ".join(words) or f"only libraries of driver {module}",
-        wanted=f"only libraries of driver {module}",
-        verdict=Verdict.FAIL if words else Verdict.PASS,
-        source="the loader's directories",
-    )
-
-
-@rule(
-    id="wsl-libcuda-link-missing",
-    title="WSL's CUDA library is not on the loader's path",
-    severity=Severity.WARNING,
-    cause="wsl-libcuda-link-missing",
-    fix=(
-        Advice(text="echo /usr/lib/wsl/lib | sudo tee /etc/ld.so.conf.d/ld.wsl.conf; sudo ldconfig"),
-        EnvironmentVariable(name="LD_LIBRARY_PATH", value="/usr/lib/wsl/lib"),
-    ),
-)
-def wsl_libcuda_link_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Windows provides libcuda.so in /usr/lib/wsl/lib, but neither ld.so.conf.d nor LD_LIBRARY_PATH lists that directory.
-
-    Why it matters
-        Programs that open libcuda.so by name (cuDNN, Triton, Numba) do not find it, although the GPU is available.
-
-    When to leave it
-        Nothing on this host uses CUDA. (Do not install a full NVIDIA driver inside WSL to work around this.)
-
-    References
-        https://docs.nvidia.com/cuda/wsl-user-guide/
-    """
-    driver = need(s.driver)
-    if not need(driver.wsl):
-        raise NotApplicable("not WSL with a GPU")
-    if absent(driver.wsl_libraries_on_path):
-        raise NotApplicable("Windows provides no CUDA library")
-    named = need(driver.wsl_libraries_on_path)
-    yield Evidence(
-        subject="/usr/lib/wsl/lib",
-        seen="on the loader's path" if named else "not on the loader's path",
-        wanted="on the loader's path",
-        verdict=Verdict.PASS if named else Verdict.FAIL,
-        source="/etc/ld.so.conf.d, LD_LIBRARY_PATH",
-    )
-
-
 RULES: tuple[Rule, ...] = (
     gpu_device_permission,
-    rocm_device_permission,
     container_without_gpu_devices,
     container_lost_gpu_cgroup,
     driver_tools_fail,
-    cuda_stub_library_loaded,
-    image_contains_driver_libraries,
-    wsl_libcuda_link_missing,
 )

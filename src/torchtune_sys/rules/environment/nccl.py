@@ -49,10 +49,10 @@ def nccl_debug_verbose(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nccl-p2p-disabled",
-    title="NCCL_P2P_DISABLE prevents direct transfers between the GPUs of this host",
+    title="NCCL_P2P_DISABLE or NCCL_P2P_LEVEL prevents direct transfers between the GPUs of this host",
     severity=Severity.WARNING,
     applies=nvidia_hardware,
-    fix=(EnvironmentVariable(name="NCCL_P2P_DISABLE", value=None),),
+    fix=(EnvironmentVariable(name="NCCL_P2P_DISABLE", value=None), EnvironmentVariable(name="NCCL_P2P_LEVEL", value=None)),
 )
 def nccl_p2p_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """Data between GPUs goes through host memory instead of NVLink or PCIe.
@@ -67,17 +67,18 @@ def nccl_p2p_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable
-    NVIDIA/nccl src/graph/paths.cc (only the value 1 counts)
+    NVIDIA/nccl src/graph/paths.cc (ncclGetUserP2pLevel: only the value 1 of NCCL_P2P_DISABLE counts, and means level LOC; level 0 is LOC too)
     """
-    value = environment(s).get("NCCL_P2P_DISABLE", "")
-    if number(value) != 1:
+    env = environment(s)
+    disabled, level = number(env.get("NCCL_P2P_DISABLE", "")) == 1, env.get("NCCL_P2P_LEVEL", "")
+    if not disabled and level not in ("LOC", "0"):
         return
     gpus = nvidia_gpus(s)
     if len(gpus) < 2:
         raise NotApplicable("fewer than two GPUs")
     if all(_without_p2p(gpu) for gpu in gpus):
         raise NotApplicable("GeForce cards without NVLink, whose P2P over PCIe does not work")
-    yield seen("NCCL_P2P_DISABLE", value)
+    yield seen("NCCL_P2P_DISABLE", "1") if disabled else seen("NCCL_P2P_LEVEL", level)
 
 
 def _without_p2p(gpu: Gpu) -> bool:

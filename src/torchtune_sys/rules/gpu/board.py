@@ -109,7 +109,7 @@ def inforom_corrupted(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (nvmlDeviceValidateInforom)
-        https://docs.nvidia.com/deploy/xid-errors/ (Xid 93)
+        https://docs.nvidia.com/deploy/xid-errors/ (Xid 125, INFOROM_FS_ERROR)
     """
     yield from each(
         s,

@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.session import SessionFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import each, subject
 
@@ -259,6 +259,56 @@ def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+@rule(
+    id="vgpu-unlicensed",
+    title="A virtual GPU has no software licence",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="put the licence server's client token into /etc/nvidia/ClientConfigToken, sudo systemctl restart nvidia-gridd, and see its log (journalctl -u nvidia-gridd)"
+        ),
+        Advice(
+            text="in Kubernetes: the token and gridd.conf as the GPU operator's licensing configuration (driver.licensingConfig)"
+        ),
+    ),
+)
+def vgpu_unlicensed(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """nvidia-smi -q says that a vGPU of this virtual machine is unlicensed.
+
+    Why it matters
+        For the first 20 minutes it works as if licensed. Then the driver limits what is allocated, CUDA calls become slow, and on most releases CUDA is disabled: "all
+        CUDA-capable devices are busy or unavailable", while nvidia-smi shows an idle GPU.
+
+    When to leave it
+        The machine has just booted and the licence is on its way.
+
+    References
+        NVIDIA Virtual GPU Client Licensing User Guide (performance of an unlicensed vGPU)
+        https://github.com/NVIDIA/gpu-operator/issues/220 (allocations of a few MB a second after some minutes)
+        https://github.com/DDMAL/Rodan/issues/1332
+    """
+    virtual = [
+        gpu for gpu in gates.nvidia_gpus(s) if known(gpu.virtualization, "") == "vgpu" or not isinstance(gpu.licensed, Missing)
+    ]
+    if not virtual:
+        raise NotApplicable("no virtual GPU")
+    for gpu in virtual:
+        if isinstance(gpu.licensed, Missing):
+            yield unsure(
+                subject(gpu),
+                Missing(Why.NOT_SUPPORTED, "NVML", "not asked of NVML", "nvidia-smi -q | grep 'License Status'"),
+                "licensed",
+            )
+            continue
+        yield Evidence(
+            subject=subject(gpu),
+            seen="licensed" if gpu.licensed else "unlicensed",
+            wanted="licensed",
+            verdict=Verdict.PASS if gpu.licensed else Verdict.FAIL,
+            source="nvidia-smi -q (License Status)",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     exclusive_compute_mode,
     compute_mode_prohibited,
@@ -266,4 +316,5 @@ RULES: tuple[Rule, ...] = (
     gpu_memory_in_use,
     gpu_models_mixed,
     gpu_confidential_not_ready,
+    vgpu_unlicensed,
 )

@@ -184,7 +184,7 @@ def memory_below_rated_speed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="A memory controller has counted an uncorrected error since boot",
     severity=Severity.ERROR,
     superseded_by=("memory-uncorrected-errors",),
-    fix=(Advice(text="identify the module (edac-util -v, or ras-mc-ctl --error-count) and have it replaced"),),
+    fix=(Advice(text="identify the module (ras-mc-ctl --error-count from rasdaemon, or edac-util -v) and have it replaced"),),
 )
 def memory_uncorrected_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """EDAC's counter of uncorrected errors is above zero.
@@ -208,7 +208,7 @@ def memory_uncorrected_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.WARNING,
     superseded_by=("memory-corrected-errors",),
     params=(Param("per_day", 50, "corrected errors of one controller per day since boot from which on they are reported"),),
-    fix=(Advice(text="identify the module (edac-util -v, or ras-mc-ctl --error-count) and have it replaced"),),
+    fix=(Advice(text="identify the module (ras-mc-ctl --error-count from rasdaemon, or edac-util -v) and have it replaced"),),
 )
 def memory_errors_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """EDAC's count of corrected errors per day since boot (counted as at least one day) is high.

@@ -176,8 +176,9 @@ def other_driver_holds_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="gsp-firmware-missing",
     fix=(
         Advice(
-            text="install the firmware package of exactly the driver's version (nvidia-firmware-…, nvidia-kernel-common) and "
-            "reload the module"
+            text="install the firmware of exactly the driver's version and reload the module (Debian: firmware-nvidia-gsp; Ubuntu: "
+            "nvidia-firmware-BRANCH-VERSION; RHEL with NVIDIA's repository: nvidia-kmod-common; SLES: kernel-firmware-nvidia-gspx-G06; "
+            "Arch: nvidia-utils)"
         ),
     ),
     params=(DAYS,),

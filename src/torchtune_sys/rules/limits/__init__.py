@@ -6,6 +6,7 @@ from torchtune_sys.model.rule import Rule
 from torchtune_sys.rules.limits import services, tasks
 from torchtune_sys.rules.limits.session import (
     address_space_limit,
+    cpu_time_limit,
     data_segment_limit,
     file_size_limit,
     logind_removes_ipc,
@@ -25,5 +26,6 @@ RULES: tuple[Rule, ...] = (
     address_space_limit,
     data_segment_limit,
     file_size_limit,
+    cpu_time_limit,
     logind_removes_ipc,
 )

@@ -278,6 +278,54 @@ def file_size_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 @rule(
+    id="cpu-time-limit",
+    title="Processor time is limited (ulimit -t)",
+    severity=Severity.WARNING,
+    cause="cpu-time-limit",
+    fix=(
+        Advice(text="train in a job of the batch system: sites limit it on login nodes on purpose"),
+        Advice(
+            text="or ulimit -t unlimited before the job; where the hard limit forbids that, find who sets it: the item cpu of limits.conf (in minutes), LimitCPU="
+        ),
+    ),
+    params=(Param("min_days", 7, "processor time per process that no run uses up, days"),),
+)
+def cpu_time_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """RLIMIT_CPU is finite: a process may run for so many seconds, those of all its threads added up.
+
+    Why it matters
+    At the soft limit the process gets SIGXCPU, which ends it, at the hard one SIGKILL. A training process that keeps eight CPUs busy uses eight seconds a second, and
+    each DataLoader worker counts for itself: the run ends in the middle, and no message but the signal's says why.
+
+    When to leave it
+    Runs are known to be shorter, or the limit guards a login node where nobody trains.
+
+    References
+    setrlimit(2), RLIMIT_CPU. limits.conf(5), cpu. systemd.exec(5), LimitCPU=.
+    """
+    limit = limit_of(s, "cpu")
+    floor = int(p["min_days"]) * 86400
+    yield Evidence(
+        subject="cpu",
+        seen=f"soft {_duration(limit.soft)}, hard {_duration(limit.hard)}",
+        wanted="unlimited",
+        verdict=verdict_on(below(limit.soft, floor)),
+        source=SOURCE,
+    )
+
+
+def _duration(seconds: int | None) -> str:
+    """
+    >>> _duration(None), _duration(60), _duration(3600), _duration(90)
+    ('unlimited', '1 min', '1 h', '90 s')
+    """
+    if seconds is None:
+        return "unlimited"
+    unit, name = next(((size, name) for size, name in ((3600, "h"), (60, "min")) if seconds and seconds % size == 0), (1, "s"))
+    return f"{seconds // unit} {name}"
+
+
+@rule(
     id="logind-removes-ipc",
     title="logind deletes the shared memory of Slurm jobs when their user logs out",
     severity=Severity.WARNING,

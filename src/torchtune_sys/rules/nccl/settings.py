@@ -27,28 +27,36 @@ def value_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Why it matters
     NCCL reads switches with strtoll: NCCL_IB_DISABLE=true is 0 and disables nothing. An unknown level (names are case-sensitive),
     or a socket family other than AF_INET and AF_INET6, has the same effect as no value. NCCL does not report it.
+    With an unknown algorithm or protocol (NCCL_ALGO, NCCL_PROTO), collectives fail with "invalid usage"; NCCL reports "Unrecognized
+    element token" only if NCCL_DEBUG is set.
 
     When to leave it
     Never: the setting has no effect, or not the intended one.
 
     References
-    NVIDIA/nccl src/misc/param.cc (ncclLoadParam), src/graph/paths.cc (ncclGetLevel), src/misc/socket.cc
+    NVIDIA/nccl src/misc/param.cc (ncclLoadParam), src/graph/paths.cc (ncclGetLevel), src/misc/socket.cc, src/graph/tuning.cc (parseList)
     """
     given = settings(s)
     if not given:
         raise NotApplicable("no NCCL variable is set")
     for setting in given.values():
         if nccl.accepts(setting.name, setting.value) is False:
+            said = "contains a word that NCCL does not know: collectives fail" if setting.name in _LISTS else "is ignored"
             yield Evidence(
-                subject=setting.name, seen=f"{setting.value!r} is ignored", wanted=_words(setting.name), source=setting.source
+                subject=setting.name, seen=f"{setting.value!r} {said}", wanted=_words(setting.name), source=setting.source
             )
         elif _word_for_number(setting):
             yield Evidence(subject=setting.name, seen=f"{setting.value!r} counts as 0", wanted="a number", source=setting.source)
 
 
+_LISTS = {"NCCL_ALGO": "Tree, Ring, CollNetDirect, CollNetChain, NVLS, NVLSTree, PAT", "NCCL_PROTO": "LL, LL128, Simple"}
+
+
 def _words(name: str) -> str:
     if name == "NCCL_SOCKET_FAMILY":
         return " or ".join(nccl.FAMILIES)
+    if name in _LISTS:
+        return _LISTS[name]
     return ", ".join(nccl.DEBUG_LEVELS if name == "NCCL_DEBUG" else nccl.LEVELS)
 
 

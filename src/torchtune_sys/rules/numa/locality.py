@@ -154,20 +154,28 @@ def memory_imbalanced(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Advice(
             text="bring its memory blocks and CPUs online (chmem -e, chcpu -e), or look in the kernel log for why they are offline"
         ),
+        Advice(text="boot without numa=off, if that hides the nodes"),
     ),
 )
 def node_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel knows about a node with CPUs or memory, but does not use it.
+    """The kernel knows about a node with CPUs or memory, but does not use it; or a machine with several sockets was booted with numa=off.
 
     Why it matters
-    GPUs and network cards of that node are served from another node.
+    GPUs and network cards of that node are served from another node. With numa=off all memory is one node: the kernel does not place it
+    near the CPUs and GPUs that use it, and NCCL and torchrun --numa-binding do not know which are near.
 
     When to leave it
     It was taken offline on purpose.
 
     References
     Linux Documentation/ABI/stable/sysfs-devices-node: online, has_cpu, has_memory
+    Linux Documentation/admin-guide/kernel-parameters.txt (numa=off)
     """
+    sockets = 1 if isinstance(s.cpu, Missing) else known(s.cpu.sockets, 1)
+    if "numa=off" in _arguments(s) and sockets > 1:
+        yield Evidence(
+            subject="boot argument", seen=f"numa=off, with {sockets} sockets", wanted="not set", source="/proc/cmdline"
+        )
     lost = need(need(s.numa).offline)
     yield Evidence(
         subject="NUMA nodes",
@@ -176,6 +184,10 @@ def node_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if lost else Verdict.PASS,
         source="/sys/devices/system/node/online",
     )
+
+
+def _arguments(s: Snapshot) -> tuple[str, ...]:
+    return () if isinstance(s.system, Missing) else known(s.system.cmdline, ())
 
 
 @rule(

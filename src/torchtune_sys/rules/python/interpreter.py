@@ -45,9 +45,26 @@ def interpreter_does_not_start(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     path = need(python.executable)
     found = python.version
     if isinstance(found, Missing) and found.why in (Why.NO_TOOL, Why.DENIED, Why.FAILED, Why.UNPARSED):
-        yield Evidence(subject=path, seen=found.detail or found.why.value, wanted="a Python that starts", source=found.source)
+        small = _small_stack(s)
+        yield Evidence(
+            subject=path,
+            seen=(found.detail or found.why.value) + (f", with a stack of {small >> 10} KiB (ulimit -s)" if small else ""),
+            wanted="a Python that starts",
+            source=found.source,
+            fix=(Advice(text="ulimit -s 8192 before the job, which is what most systems give"),) if small else (),
+        )
         return
     yield Evidence(subject=path, seen=f"Python {need(found)}", verdict=Verdict.PASS)
+
+
+_LEAST_STACK = 1 << 20
+
+
+def _small_stack(s: Snapshot) -> int:
+    """Return the limit on the stack in bytes where it is so low that no interpreter starts well; else 0."""
+    limit = None if isinstance(s.limits, Missing) else s.limits.limits.get("stack")
+    soft = None if limit is None or isinstance(limit, Missing) else limit.soft
+    return soft if soft is not None and soft < _LEAST_STACK else 0
 
 
 @rule(

@@ -320,7 +320,12 @@ def _pci_devices(s: Snapshot) -> tuple[PciDevice, ...]:
     title="There is an RDMA adapter, but the kernel has no RDMA device",
     severity=Severity.WARNING,
     cause="ib-driver-not-loaded",
-    fix=(Advice(text="install and load the RDMA driver (rdma-core with mlx5_ib, DOCA-OFED, or Amazon's EFA installer)"),),
+    fix=(
+        Advice(text="load the driver (sudo modprobe mlx5_ib, mlx4_ib or efa); if that fails, the kernel log says why"),
+        Advice(
+            text="if there is no such module: install the kernel's extra modules, DOCA-OFED, or Amazon's EFA installer; rdma-core loads it at boot"
+        ),
+    ),
 )
 def rdma_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """An InfiniBand or EFA device is on the PCI bus, but /sys/class/infiniband is empty or missing.

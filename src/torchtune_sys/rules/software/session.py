@@ -124,4 +124,41 @@ def _would_listen(s: Snapshot, env: Mapping[str, str]) -> None:
         raise NotApplicable(f"{address} is not seen to be this host")
 
 
-RULES: tuple[Rule, ...] = (mps_server_unreachable, master_port_in_use)
+@rule(
+    id="master-address-loopback",
+    title="MASTER_ADDR is the loopback for a job of several hosts",
+    severity=Severity.WARNING,
+    cause="master-addr-wrong",
+    fix=(
+        Advice(text="export MASTER_ADDR with the first host's name or address, as the others reach it, on every host"),
+        EnvironmentVariable(name="MASTER_ADDR", value=None),
+    ),
+)
+def master_address_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The job is to run on several hosts (--nnodes), and MASTER_ADDR names this host's own loopback.
+
+    Why it matters
+        Each host's ranks look for rank 0 on their own host: those of the first wait until init_process_group times out, those of the others are refused.
+
+    When to leave it
+        torchrun gives its ranks the address of the rendezvous, and does not read the variable.
+
+    References
+        https://docs.pytorch.org/docs/stable/distributed.html (environment variable initialization)
+    """
+    if (s.intent.nodes or 1) < 2:
+        raise NotApplicable("one host: its ranks meet over the loopback")
+    address = need(need(s.session).env).get("MASTER_ADDR", "")
+    if not address:
+        raise NotApplicable("MASTER_ADDR is not set")
+    own = address == "localhost" or address.startswith(("localhost.", "127.")) or address == "::1"
+    yield Evidence(
+        subject="MASTER_ADDR",
+        seen=address,
+        wanted="an address that the other hosts reach" if own else "",
+        verdict=Verdict.FAIL if own else Verdict.PASS,
+        source="environment",
+    )
+
+
+RULES: tuple[Rule, ...] = (mps_server_unreachable, master_port_in_use, master_address_loopback)

@@ -6,6 +6,7 @@ from torchtune_sys.model.rule import Rule
 from torchtune_sys.rules.sysctl import boot, network
 from torchtune_sys.rules.sysctl.kernel import (
     dirty_limit_huge,
+    file_table_small,
     free_memory_reserve_huge,
     max_map_count_low,
     numa_balancing_enabled,
@@ -23,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     overcommit_strict,
     max_map_count_low,
     dirty_limit_huge,
+    file_table_small,
     task_table_small,
     shmmax_lowered,
     free_memory_reserve_huge,

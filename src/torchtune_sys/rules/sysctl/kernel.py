@@ -279,6 +279,35 @@ def task_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
             continue
 
 
+_FILES = 65536
+"""As many as a rank with workers may open by the limits that this tool asks for."""
+_FILE_BYTES = 10 << 10
+"""Memory for which the kernel grants one open file by its own default."""
+
+
+@rule(
+    id="file-table-small",
+    title="The kernel's limit on the open files of all processes is lower than its own default",
+    severity=Severity.WARNING,
+    fix=(Sysctl(key="fs.file-max", target=AtLeast(1 << 20)),),
+)
+def file_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """fs.file-max is under 65536: files, sockets, pipes and devices that all processes of all users may have open together.
+
+    Why it matters
+    When it is reached open, socket and accept fail with ENFILE ("Too many open files in system") for everybody but root: DataLoader workers, NCCL and the rendezvous end at random.
+
+    When to leave it
+    With less than 640 MiB of memory, where the kernel's own default is lower, and is what is asked for.
+
+    References
+    Linux fs/file_table.c, files_maxfiles_init; Documentation/admin-guide/sysctl/fs.rst, file-max; systemd sets it to the greatest number.
+    """
+    memory = None if isinstance(s.memory, Missing) else s.memory.total_bytes
+    floor = min(_FILES, memory // _FILE_BYTES * 9 // 10) if isinstance(memory, int) else _FILES
+    yield judged(s, "fs.file-max", AtLeast(floor))
+
+
 def _not_told(memory: Fact[MemoryFacts]) -> bool:
     """Whether a report tells a setting and not the memory."""
     return isinstance(memory, Missing) and memory.why is Why.NOT_RECORDED

@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.python import CudaLibrary, Distribution, LoaderCh
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.driver.common import driver_version
 from torchtune_sys.rules.gates import nvidia_hardware, torch_imported
@@ -85,14 +85,26 @@ def _is_of(item: LoaderChoice, library: str, abi: str) -> bool:
 
 def _compared(path: str, number: str, own: Distribution, source: str) -> Evidence:
     seen = version(number)
+    if len(seen) < _TELLING:
+        return unsure(path, _untold(path), f"nothing older than the wheel's {own.version}")
     digits = min(len(seen), len(version(own.version)))
     older = seen[:digits] < version(own.version)[:digits]
     return Evidence(
         subject=path,
-        seen=number or "a version that its name does not tell",
+        seen=number,
         wanted=f"nothing older than the wheel's {own.version}",
         verdict=Verdict.FAIL if older else Verdict.PASS,
         source=source,
+    )
+
+
+_TELLING = 2
+"""Numbers of a version that tell older from newer: the first alone is what the loader asks for."""
+
+
+def _untold(path: str) -> Missing:
+    return Missing(
+        Why.UNPARSED, path, "its name does not tell its version", "check --live, where torch itself says whether it can be loaded"
     )
 
 
@@ -319,8 +331,12 @@ def _strings_missing(s: Snapshot) -> CudaLibrary | None:
     if wheel is None or not any("manylinux_2_28" in tag for tag in wheel.tags):
         return None
     first = next((item for item in python.shadowing if item.name == "libstdc++" and item.abi == "6"), None)
-    number = first.version.removeprefix("6.0.") if first is not None else ""
-    return first if (patch := natural(number)) is not None and patch < _CXX11 else None
+    if first is None:
+        return None
+    patch = natural(first.version.removeprefix("6.0."))
+    if patch is None:
+        raise Unknown(_untold(first.path))
+    return first if patch < _CXX11 else None
 
 
 RULES = (

@@ -1,0 +1,130 @@
+"""The driver's libraries: which ones the loader takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import NotApplicable, absent, need, shown
+from torchtune_sys.rules import gates
+from torchtune_sys.rules.driver.common import container
+
+
+@rule(
+    id="cuda-stub-library-loaded",
+    title="The loader finds CUDA's stub library instead of the driver's",
+    severity=Severity.ERROR,
+    cause="cuda-stub-library-loaded",
+    fix=(
+        Advice(text="remove the .../stubs directory from LD_LIBRARY_PATH and /etc/ld.so.conf.d; it is for linking only"),
+        EnvironmentVariable(name="LD_LIBRARY_PATH", value=None),
+    ),
+)
+def cuda_stub_library_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A directory named stubs that contains a libcuda.so.1 comes before the driver's on the loader's path.
+
+    Why it matters
+        The stub has every function and does nothing: cuInit returns error 34 (CUDA_ERROR_STUB_LIBRARY), and torch finds no GPU.
+
+    When to leave it
+        Only while building programs on a machine without a GPU.
+
+    References
+        https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html (CUDA_ERROR_STUB_LIBRARY)
+    """
+    gates.nvidia_hardware(s)
+    listed = need(s.driver).libcuda
+    shown(need(s.driver).wsl, False)  # where it is looked for depends on that
+    if absent(listed) or not (found := need(listed)):
+        raise NotApplicable("no libcuda.so.1 where the loader looks")
+    stub = "/stubs/" in found[0]
+    yield Evidence(
+        subject="libcuda.so.1",
+        seen=found[0],
+        wanted="the driver's own library first",
+        verdict=Verdict.FAIL if stub else Verdict.PASS,
+        source="LD_LIBRARY_PATH, /etc/ld.so.conf.d",
+    )
+
+
+@rule(
+    id="image-contains-driver-libraries",
+    title="The image contains driver libraries of its own",
+    severity=Severity.WARNING,
+    cause="image-contains-driver-libraries",
+    fix=(
+        Advice(
+            text="remove libcuda.so.*, libnvidia-*.so.* from the image (never install a driver in it, never commit a running container)"
+        ),
+    ),
+)
+def image_contains_driver_libraries(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """In the container, driver libraries of another version or of size 0 lie next to those that the toolkit mounts from the host.
+
+    Why it matters
+        The image's libraries collide with the mounted ones ("file exists", "Driver/library version mismatch") or are found first.
+
+    When to leave it
+        cuda-compat in its own directory is supposed to be there and is not counted.
+
+    References
+        https://github.com/NVIDIA/nvidia-container-toolkit/issues
+    """
+    gates.nvidia_hardware(s)
+    if not container(s):
+        raise NotApplicable("not in a container")
+    if shown(need(s.driver).wsl, False):
+        raise NotApplicable("under WSL2 the driver is Windows'")
+    module = need(need(s.driver).module_version)
+    foreign = [number for number in need(need(s.driver).library_versions) if number != module]
+    empty = need(need(s.driver).empty_libraries)
+    words = [f"libraries of driver {number}" for number in foreign] + [f"{path} is empty" for path in empty[:4]]
+    yield Evidence(
+        subject="container image",
+        seen=", ".join(words) or f"only libraries of driver {module}",
+        wanted=f"only libraries of driver {module}",
+        verdict=Verdict.FAIL if words else Verdict.PASS,
+        source="the loader's directories",
+    )
+
+
+@rule(
+    id="wsl-libcuda-link-missing",
+    title="WSL's CUDA library is not on the loader's path",
+    severity=Severity.WARNING,
+    cause="wsl-libcuda-link-missing",
+    fix=(
+        Advice(text="echo /usr/lib/wsl/lib | sudo tee /etc/ld.so.conf.d/ld.wsl.conf; sudo ldconfig"),
+        EnvironmentVariable(name="LD_LIBRARY_PATH", value="/usr/lib/wsl/lib"),
+    ),
+)
+def wsl_libcuda_link_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Windows provides libcuda.so in /usr/lib/wsl/lib, but neither ld.so.conf.d nor LD_LIBRARY_PATH lists that directory.
+
+    Why it matters
+        Programs that open libcuda.so by name (cuDNN, Triton, Numba) do not find it, although the GPU is available.
+
+    When to leave it
+        Nothing on this host uses CUDA. (Do not install a full NVIDIA driver inside WSL to work around this.)
+
+    References
+        https://docs.nvidia.com/cuda/wsl-user-guide/
+    """
+    driver = need(s.driver)
+    if not need(driver.wsl):
+        raise NotApplicable("not WSL with a GPU")
+    if absent(driver.wsl_libraries_on_path):
+        raise NotApplicable("Windows provides no CUDA library")
+    named = need(driver.wsl_libraries_on_path)
+    yield Evidence(
+        subject="/usr/lib/wsl/lib",
+        seen="on the loader's path" if named else "not on the loader's path",
+        wanted="on the loader's path",
+        verdict=Verdict.PASS if named else Verdict.FAIL,
+        source="/etc/ld.so.conf.d, LD_LIBRARY_PATH",
+    )
+
+
+RULES: tuple[Rule, ...] = (cuda_stub_library_loaded, image_contains_driver_libraries, wsl_libcuda_link_missing)
