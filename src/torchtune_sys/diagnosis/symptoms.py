@@ -161,8 +161,14 @@ def _read(source: str, line: LogLine, book: Book, text: str, foreign: Sequence[l
     return symptom
 
 
+_OTHER_NAMES = (("nvidia-container-cli.real: ", "nvidia-container-cli: "),)
+"""By which a program calls itself where a distribution wraps it."""
+
+
 def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | None:
     words = line.text[:_LONGEST]
+    for other, name in _OTHER_NAMES:
+        words = words.replace(other, name)
     found = book.sentence(words)
     if found is not None and found.role == "noise":
         return Symptom(source=source, line=line, consequence=True, program=found.program, words=found.source)
