@@ -19,6 +19,9 @@ TOKENS = (
     ("1//0", LETTERS, 60), ("AKCp", LETTERS, 69), ("cmVmdGtu", LETTERS, 56), ("glsa_", LETTERS, 32), ("NRAK-", UPPER, 27), ("rpa_", UPPER, 42),
     ("esecret_", LETTERS, 32), ("fw_", LETTERS, 24), ("dp.pt.", LETTERS, 43), ("ops_eyJ", LETTERS, 60), ("MUNGE:", LETTERS, 60), ("abc8Q~", LETTERS, 34),
     ("glffct-", LETTERS, 20), ("eyJhbGciOiJkaXIiLCJlbmMi.abcdefgh.abcdefgh.abcdefgh.", LETTERS, 22), ("wandb login ", HEX, 40),
+    ("bkua_", HEX, 40), ("sgp_", HEX, 40), ("rubygems_", HEX, 48), ("sntryu_", HEX, 64), ("lsv2_pt_", HEX, 32), ("pcsk_a1b2c3_", LETTERS, 63), ("pul-", HEX, 40),
+    ("csk-", LOWER + DIGITS, 48), ("sk_", HEX, 48), ("CCIPAT_", HEX, 40), ("DHHC-1:01:", LETTERS, 44), ("sha256~", LETTERS, 43), ("ABSK", LETTERS, 60),
+    ("SWMTKN-1-", LOWER + DIGITS, 50), ("dt0c01.ABCDEFGHIJKLMNOPQRSTUVWX.", UPPER, 64), ("figd_", LETTERS, 40),
 )  # fmt: skip
 BARE = ("{0}", "note: {0}", "--resume {0} --lr 3", "x={0};y=1", "(see {0})", "'{0}'")
 KEYED = (
@@ -34,6 +37,9 @@ KEYED = (
     'Authorization: Digest username="u", response="{0}"', "https://h/x?key={0}", "https://h/x?a=1&code={0}", "https://h/x?Expires=1&Signature={0}",
     "https://h/x?a=1\\u0026sig={0}", "password%3D{0}", "%22password%22%3A%22{0}%22", "password=&quot;{0}&quot;", "postgresql://joe:a/{0}@db:5432/x",
     "mysql://joe:a@{0}@db/x", "joe:{0}@tcp(127.0.0.1:3306)/db", "AWS Secret Access Key [None]: {0}", "aws configure set aws_secret_access_key {0}",
+    "os.environ['HF_TOKEN'] = '{0}'", "PASSWORD?={0}", "password:{0}", "pw={0}", "AccountingStoragePass={0}", "openssl rsa -passin pass:{0}", "SSHPASS={0}", "wandb_key={0}",
+    "az login -u joe -p {0}", "kubectl create secret generic x --from-literal=a={0}", "zip -P {0} x.zip x", "login('{0}')", "htpasswd -b f joe {0}", "setenv HF_TOKEN {0}",
+    "docker login -u joe --password-stdin <<< {0}", "machine h login joe account {0}", "https://{0}:@h.example/x", "Authorization: Api-Token {0}", "Password for joe: {0}",
     "password\uff1d{0}", "--password\u00a0{0}", "pass\u200bword={0}", "Ocp-Apim-Subscription-Key: {0}",
 )  # fmt: skip
 CMDLINE = (
@@ -43,6 +49,7 @@ CMDLINE = (
     "ks=https://joe:{0}@h/ks",
     "inst.ks=http://h/{0}",
     "rd.iscsi.password={0}",
+    "netroot=iscsi:joe:{0}@10.0.0.1::3260::iqn.x:y",
 )
 
 _PIECE = 12

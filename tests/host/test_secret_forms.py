@@ -21,6 +21,13 @@ OVER_LINES = {
     "a folded block": f"token: >-\n  {WORD}\nuser: kept\n",
     "a list": f'"tokens": [\n  "{WORD}",\n  "a{WORD}"\n], "x": "kept"',
     "TOML": f'password = """\n{WORD}"""\nuser = "kept"',
+    "a cluster's secret": f"kind: Secret\ndata:\n  a: {WORD}\n  b.c: {WORD}\nmetadata:\n  name: kept\n---\nkind: ConfigMap\ndata:\n  a: kept\n",
+    "a cluster's secret, its kind last": f"apiVersion: v1\ndata:\n  a: {WORD}\nkind: Secret\nmetadata:\n  name: kept\n",
+    "a cluster's secret, JSON": f'{{"apiVersion": "v1",\n "data": {{\n  "a": "{WORD}"\n }},\n "kind": "Secret",\n "metadata": {{"name": "kept"}}}}',
+    "the annotation with it, too": f'x: |\n  {{\\"kind\\":\\"Secret\\",\\"metadata\\":{{\\"name\\":\\"kept\\"}},\\"stringData\\":{{\\"a\\":\\"{WORD}\\"}}}}\n',
+    "PuTTY's key": f"PuTTY-User-Key-File-3: ssh-rsa\nPrivate-Lines: 2\nAAAA{WORD}\n{WORD}=\nPrivate-MAC: kept",
+    "a passphrase of words": f"user = kept\nwifi.passphrase = a {WORD} b\n",
+    "a Dockerfile": f"FROM kept\nENV HF_TOKEN {WORD}\n",
     "a key without its head": "x\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7" + WORD + "\nkept",
 }
 
@@ -48,6 +55,21 @@ def test_a_secret_that_stands_on_another_line_than_its_name(form: str) -> None:
         "mysql -p db",
         "<b>token</b>",
         "nf_conntrack: table full; dp.mlx5 rate",
+        "kind: ConfigMap\ndata:\n  NCCL_DEBUG: INFO\n---\nkind: Pod\nspec:\n  name: Secret\n",
+        '{"kind": "ConfigMap", "data": {"a": "b"}}, {"kind": "Pod"}',
+        'if by["token"] == found["x"]: by["password"] = hosts["x"]',
+        "entry.pw_uid == int(uid)",
+        "docker run --env HF_TOKEN nvcr.io/nvidia/pytorch:25.01",
+        "wandb login failed",
+        "the env HF_TOKEN is not set",
+        "No token for joe: refused",
+        "password authentication failed for user joe",
+        f"/docker-{'4f1e8f8f' * 8}.scope {'4f1e8f8f' * 8}",
+        f"/root/.cache/kernel_{'4f1e8f8f' * 8}.cubin",
+        "gcc-12.3.0-lfgmcvqz2bq3xjz4v5r6k7w8h2n3p4q5",
+        "dm-name-mpatha 3600a098038314c4d2f244e4f78443342",
+        "at::native::vectorized_elementwise_kernel4bf16bf16f32f32_tn",
+        "sha512-abcdefghijklmnopqrstuvwxyzabcdefghijklmnop==",
         "RuntimeError: CUDA error: an illegal memory access was encountered",
     ],
 )
@@ -71,7 +93,8 @@ def test_what_a_look_before_the_forms_leaves_out_they_would_not_have_found(text:
 @pytest.mark.parametrize(
     "piece",
     ["name: passwordvalue ", " password: |\n   x\n", 'token=["a",', "password = '''", "cookie: ", "docker login -p", "curl -b ", "echo '%s' a | x",
-     "config set password", "?key=1&", "('password','a", "<password>a", "password&quot;%3A%22", "\u00a0password", 'password=\\"\\', "://a:b@", "ab~1Q~", "eyJabcdefgh."],
+     "config set password", "?key=1&", "('password','a", "<password>a", "password&quot;%3A%22", "\u00a0password", 'password=\\"\\', "://a:b@", "ab~1Q~", "eyJabcdefgh.", "kind: Secret\ndata:\n a: b\n", '"kind":"Secret","data":{', '"data":{"a', "login -p", "token<<<",
+     "machine a login b account ", "passphrase = a b ", "password = " + "a " * 40 + "#\n", "token:", "Private-Lines: 1\nab\n", "password for ", "a1_", "QUJDREVGR0hJSktMTU5P="],
 )  # fmt: skip
 def test_each_form_takes_time_in_proportion(piece: str) -> None:
     def seconds(size: int) -> float:

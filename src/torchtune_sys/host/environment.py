@@ -74,6 +74,7 @@ NAMES = frozenset(
     )
 )  # fmt: skip
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "COOKIE", "_AUTH", "PRIVATE", "JWT", "PROXY")
+_SECRET_ENDS = ("_PAT", "_PASS", "SSHPASS", "_PWD", "_PW")
 _CREDENTIALS_IN_URL = pattern(r"://[^/\s@]*:[^/\s@]*@")
 _MAY_HOLD_FREE_TEXT = ("SLURM_", "PBS_", "LSB_")
 _FREE_TEXT = pattern(
@@ -119,4 +120,4 @@ def secret_name(name: str) -> bool:
     if name in _HARMLESS:
         return False
     upper = name.upper().replace("PKEY", " ")  # of InfiniBand, no secret
-    return upper.endswith("_PAT") or any(word in upper for word in _SECRET)
+    return upper.endswith(_SECRET_ENDS) or any(word in upper for word in _SECRET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 
@@ -13,10 +14,12 @@ _NAMED = rf"[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}"
 _SAME_COMMAND = r"[^\n|;&]{0,200}?[ \t]"
 _PROGRAMS = pattern(
     r"\b((?:"
-    rf"(?:docker|podman|nerdctl|skopeo|oras|registry)[ \t]+login{_SAME_COMMAND}-p"
+    rf"login{_SAME_COMMAND}-p(?![ \t]{{1,4}}[0-9]{{1,5}}\b)|(?:cqlsh|twine){_SAME_COMMAND}-p|(?:(?:un)?zip|mosquitto_\w{{3}}){_SAME_COMMAND}-P|7z[ar]?{_SAME_COMMAND}-p(?=\S)"
+    rf"|(?:htpasswd[ \t]+-\w{{0,6}}b\w{{0,6}}[ \t]+\S{{1,200}}|add_user|change_password|http-basic\.\S{{1,64}})[ \t]+\S{{1,64}}"
+    rf"|lftp{_SAME_COMMAND}-u[ \t]{{0,4}}[^\s,]{{1,64}},|from-literal[ \t=\"']{{1,4}}[\w.-]{{1,64}}="
     rf"|ipmi\w{{0,16}}{_SAME_COMMAND}-P|(?:racadm|redfish\w{{0,8}}|mongo\w{{0,8}}){_SAME_COMMAND}-p"
     rf"|redis-cli{_SAME_COMMAND}-a|ldap\w{{0,16}}{_SAME_COMMAND}-w|(?:mysql|mariadb)[\w-]{{0,16}}{_SAME_COMMAND}-p(?=\S)|snmp\w{{0,16}}{_SAME_COMMAND}-c"
-    rf"|curl{_SAME_COMMAND}(?:-b|--cookie)|(?:smbclient|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:-U|--user)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
+    rf"|curl{_SAME_COMMAND}(?:-b|--cookie)|(?:smbclient|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:\S{{0,200}},)?(?:-U|--user|user(?:name)?)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
     rf"|(?:config|configure)[ \t]+(?:set|--global)[ \t]+{_NAMED}"
     rf")[ \t=]{{0,4}})({VALUE})"
 )
@@ -25,6 +28,27 @@ _PIPED = pattern(
     rf"\b((?:echo|printf)[ \t]+(?:-\w+[ \t]+|['\"]?%s(?:\\n)?['\"]?[ \t]+){{0,2}})({VALUE})"
     r"(?=[ \t]{0,8}\|[ \t]{0,8}(?:sudo[ \t]+-S|chpasswd|kinit|passwd\b|[^\n|]{1,200}?-stdin\b|sudo[ \t]+chpasswd))"
 )
+_LOGGED_IN = pattern(
+    r"((?:wandb|vault|pulumi|cargo|hf|huggingface-cli|ngc|comet|src)[ \t]+login[ \t]+(?:--\w[\w-]{0,30}[ \t]+){0,4})(?=\S{0,200}?(?:[0-9]|[A-Z]\S))([\w.~+/=-]{8,4096})"
+    r"|(login\([ \t]{0,4}(?:(?:key|token|api_key)[ \t]{0,4}=[ \t]{0,4})?)(\"[^\"\n]{4,4096}\"|'[^'\n]{4,4096}')"
+)
+"""What is given to a program, or to a function of Python's, to log in with. Behind ``wandb login`` in a sentence stands no word with a digit."""
+_HERE_STRING = pattern(rf"((?:login|-stdin|token|crypt|passw|sudo)[^\n|;&]{{0,200}}?<<<[ \t]{{0,4}})({VALUE})")
+_SET = pattern(
+    rf"(?i)((?:\bsetenv|\bset[ \t]+-[gux]{{1,3}}|^(?:[ \t]*|#[0-9]+ [^\n]{{0,40}}?|Step [^\n]{{0,40}}?: )(?:ENV|ARG))[ \t]+{_NAMED}[ \t]+)({VALUE})"
+)
+"""Shells other than POSIX's, and the Dockerfile as its builder shows it."""
+_ASKED_FOR = pattern(
+    rf"(?i)(\bpass(?:word|phrase|code) for (?:user |key )?(?:[^\s:]|:(?=/)){{1,100}}:[ \t]{{1,4}})({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))"
+)
+_TIGHT = pattern(
+    r"(?i)((?<![\w./-])(?:password|passwd|passphrase|pwd|pw|secret|(?:\w{1,20}[_-])?token|api[_-]?key|access[_-]?key):)(?![0-9]+\b|[:/])([^\s\"',;&:]{5,4096})"
+)
+_TO_THE_END = pattern(
+    r"(?i)^([ \t]*(?:[\w.-]{1,40}[_.-])?(?:password|passphrase)[ \t]{0,8}(?:=|:(?=[ \t]))[ \t]{0,8})((?![\"'|>{\[!&*$])[^\s#]{1,200}(?:[ \t]+(?!#)[^\s]{1,200}){1,20})[ \t]*$"
+)
+"""A passphrase of several words, in a file of settings."""
+_ACCOUNT = pattern(r"(\bmachine\s+\S{1,200}\s+login\s+\S{1,200}\s+account\s+)(\S{1,400})")
 _PARAMETERS = pattern(r"(?i)([?&;](?:key|code|signature)=)(?![0-9]{1,5}\b)([^\s\"'&<>\\]{1,4096})")
 _HEADER_WITH_PARAMETERS = pattern(
     rf"(?i)(authorization(?:{QUOTE})?[ \t]{{0,4}}[:,][ \t]{{0,4}}b?(?:{QUOTE})?(?:digest|aws4-[\w-]{{1,20}})[ \t]{{1,4}})([^\n]{{1,4096}})"
@@ -51,6 +75,7 @@ _LONG_QUOTES = pattern(
     rf"(?i)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}[:=][ \t]{{0,8}})((?P<marks>\"{{3}}|'{{3}})(?:(?!(?P=marks)).){{1,4096}}(?P=marks))",
     re.DOTALL,
 )
+_BEFORE_LISTS = (": [", ":[", "=[", "= [")
 _ITEM = pattern(r"(?P<quote>\\{0,3}[\"'])[^\"'\n]{1,4096}(?P=quote)")
 _DISGUISE = pattern(
     "[\u00a0\u00ad\u034f\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufe00-\ufe0f\ufeff\uff01-\uff5e]"
@@ -79,28 +104,38 @@ def _plain(found: re.Match[str]) -> str:
     return chr(ord(sign) - 0xFEE0) if "\uff01" <= sign <= "\uff5e" else ""
 
 
+_IN_A_LINE = (
+    (_PROGRAMS, ("",)),
+    (_PIPED, ("|",)),
+    (_LOGGED_IN, ("login",)),
+    (_HERE_STRING, ("<<<",)),
+    (_ACCOUNT, ("account",)),
+    (_SET, ("env ", "arg ", "set")),
+    (_ASKED_FOR, (" for ",)),
+    (_TIGHT, (":",)),
+    (_PARAMETERS, ("?", "&")),
+    (_HEADER_WITH_PARAMETERS, ("digest ", "aws4-")),
+    (_COOKIES, ("cookie:",)),
+    (_NAME_AND_VALUE, ("value",)),
+    (_TUPLE, ("(",)),
+    (_ELEMENT, ("</",)),
+    (_ENCODED, ("%", "&")),
+)
+"""What hides a value behind its name, and what a line holds, in lower case, in which it can find anything."""
+
+
 def in_a_line(text: str, low: str) -> str:
     """Return one line without the secrets that stand in it in one of these forms; ``low`` is the line in lower case."""
-    text = _PROGRAMS.sub(hide_value, text)
-    if "|" in text:
-        text = _PIPED.sub(hide_value, text)
-    if "=" in text and ("?" in text or "&" in text):
-        text = _PARAMETERS.sub(hide_value, text)
-    if "digest " in low or "aws4-" in low:
-        text = _HEADER_WITH_PARAMETERS.sub(hide_value, text)
-    if "cookie:" in low:
-        text = _COOKIES.sub(hide_value, text)
+    for form, words in _IN_A_LINE:
+        if any(word in low for word in words):
+            text = form.sub(hide_value, text)
     if "wandb" in low:
         text = _OF_WANDB.sub(HIDDEN, text)
-    if "value" in low:
-        text = _NAME_AND_VALUE.sub(hide_value, text)
-    if "[" in text:
+    if any(sign in text for sign in _BEFORE_LISTS):
         text = _LIST.sub(_without_items, text)
-    if "(" in text:
-        text = _TUPLE.sub(hide_value, text)
-    if "</" in text:
-        text = _ELEMENT.sub(hide_value, text)
-    return _ENCODED.sub(hide_value, text) if "%" in text or "&" in text else text
+    if "password" in low or "passphrase" in low:
+        text = _TO_THE_END.sub(rf"\1{HIDDEN}", text)
+    return _without_data(text)
 
 
 def over_lines(text: str, low: str) -> str:
@@ -115,8 +150,50 @@ def over_lines(text: str, low: str) -> str:
         text = _BLOCK.sub(lambda found: f"{found[1]}{found[2]}{found[1]}  {HIDDEN}\n", text)
     if "[\n" in text:
         text = _LIST.sub(_without_items, text)
+    text = _without_data(text)
     return _LONG_QUOTES.sub(hide_value, text) if '= """' in text or "= '''" in text else text
 
 
 def _without_items(found: re.Match[str]) -> str:
     return found[1] + _ITEM.sub(lambda item: f"{item['quote']}{HIDDEN}{item['quote']}", found[2])
+
+
+_SECRET_OF_A_CLUSTER = pattern(r"(?m)^[ \t-]{0,8}kind:[ \t]{1,4}[\"']?Secret[\"']?[ \t\r]*$")
+_DOCUMENT = pattern(r"(?m)^(?:---|- )")
+_DATA = pattern(r"(?m)^([ \t]{0,16})((?:data|stringData):[ \t\r]*\n)((?:\1[ \t]+[^\n]*(?:\n|\Z)|[ \t]*\n){1,2000})")
+_DATUM = pattern(r"(?m)^([ \t]*[\w.-]{1,253}:[ \t]+)(\S[^\n]*)$")
+_DATA_IN_JSON = pattern(
+    rf"((?:{QUOTE})(?:data|stringData)(?:{QUOTE})\s{{0,8}}:\s{{0,8}})(\{{[^{{}}]{{1,65536}}\}})(?=[^{{}}]{{0,400}}(?:{QUOTE})kind(?:{QUOTE})\s{{0,8}}:\s{{0,8}}(?:{QUOTE})Secret\b)"
+    rf"|((?:{QUOTE})kind(?:{QUOTE})\s{{0,8}}:\s{{0,8}}(?:{QUOTE})Secret(?:{QUOTE})(?:(?!{QUOTE}kind)[^\n]|\n){{0,2000}}?(?:{QUOTE})(?:data|stringData)(?:{QUOTE})\s{{0,8}}:\s{{0,8}})(\{{[^{{}}]{{1,65536}}\}})"
+)
+_DATUM_IN_JSON = pattern(rf"((?:{QUOTE})\s{{0,8}}:\s{{0,8}}(?:{QUOTE}))([^\"'\\\n]{{1,65536}})")
+
+
+def _without_data(text: str) -> str:
+    """Return a text without what the secrets of a cluster hold, whatever the names of the values: each object by itself, since another's data may be settings.
+
+    >>> print(_without_data("kind: Secret\\ndata:\\n  a: YQ==\\n---\\nkind: ConfigMap\\ndata:\\n  a: kept"))
+    kind: Secret
+    data:
+      a: hidden-by-torchtune-sys
+    ---
+    kind: ConfigMap
+    data:
+      a: kept
+    """
+    if "Secret" not in text or "kind" not in text:
+        return text
+    if '"' in text:
+        text = _DATA_IN_JSON.sub(_without_json_values, text)
+    starts = [0, *(found.start() for found in _DOCUMENT.finditer(text)), len(text)]
+    parts = (text[one:other] for one, other in itertools.pairwise(starts))
+    return "".join(_DATA.sub(_without_values, part) if _SECRET_OF_A_CLUSTER.search(part) else part for part in parts)
+
+
+def _without_values(found: re.Match[str]) -> str:
+    return found[1] + found[2] + _DATUM.sub(rf"\1{HIDDEN}", found[3])
+
+
+def _without_json_values(found: re.Match[str]) -> str:
+    head, data = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
+    return head + _DATUM_IN_JSON.sub(rf"\1{HIDDEN}", data)

@@ -26,7 +26,7 @@ _OPENING = pattern(rf"(?:[{_PREFIXES}]?(?=\\{{0,3}}[\"']))?[\"'\\]*")
 """Quotes, behind what Python may have before them."""
 
 
-_NO_VALUES = frozenset(("", "true", "false", "yes", "no", "none", "null", "on", "off", "0", "1", "{", "[", "|", ">"))
+_NO_VALUES = frozenset(("", "true", "false", "yes", "no", "none", "null", "on", "off", "0", "1", "{", "[", "|", ">", "<<<"))
 
 
 def _is_path(value: str) -> bool:
@@ -52,3 +52,29 @@ def looks_random(word: str) -> bool:
 
 _OFTEN = 0.45
 """Of neighbours in a random word of base 62, 62 % are of different kinds; in names that are made of words a quarter."""
+
+
+def is_issued(text: str, start: int, end: int) -> bool:
+    """Whether the long word between two places is what issuers write behind a short word and ``_`` or ``-``: ``bkua_4f1e8f…``, ``CCIPAT_…_4f1e8f…``.
+
+    Names of files and parts of paths are none, nor what ``-`` joins to hexadecimal digits, as the names of containers and volumes do.
+
+    >>> [is_issued(text, text.index("4f1e"), len(text)) for text in ("bkua_4f1e8f8f8a1e8f8b4f1e8f8f8a1e8f8b", "docker-4f1e8f8f8a1e8f8b4f1e8f8f8a1e8f8b")]
+    [True, False]
+    """
+    word = text[start:end]
+    before = _PREFIX.search(text, max(0, start - _PREFIX_AT_MOST), start)
+    if len(word) < _ISSUED_AT_LEAST or before is None or text[end : end + 1] in (".", "/"):
+        return False
+    if not (word.isupper() or word.islower()) or (before[1] == "-" and _HEXADECIMAL.fullmatch(word)):
+        return False
+    kinds = [sign.isdigit() for sign in word]
+    return sum(one != other for one, other in itertools.pairwise(kinds)) >= _OFTEN_IN_ONE_CASE * (len(word) - 1)
+
+
+_ISSUED_AT_LEAST = 32
+_PREFIX_AT_MOST = 36
+_PREFIX = pattern(r"(?<![A-Za-z0-9_./-])(?:[A-Za-z][A-Za-z0-9]{1,7}_)?[A-Za-z0-9]{2,24}([_-])\Z")
+_HEXADECIMAL = pattern(r"[0-9a-f]+|[0-9A-F]+")
+_OFTEN_IN_ONE_CASE = 0.3
+"""Of neighbours in a random word of base 36 or 16, 40 or 47 % are a digit and a letter."""

@@ -18,7 +18,7 @@ SHAPES = (
     (r"nvapi-[\w-]{20,}", "NVIDIA"),
     (r"xox[abeoprs]-[\w-]{10,}", "Slack"),
     (r"xapp-[\w-]{10,}", "Slack"),
-    (r"hooks\.slack\.com/(?:services|workflows|triggers)/[\w/-]+", "Slack, web hook"),
+    (r"hooks\.slack\.com\\{0,3}/(?:services|workflows|triggers)\\{0,3}/[\w/\\-]+", "Slack, web hook"),
     (r"discord(?:app)?\.com/api/webhooks/[\w/-]+", "Discord, web hook"),
     (r"npm_[A-Za-z0-9]{30,}", "npm"),
     (r"pypi-[\w-]{30,}", "PyPI"),
@@ -58,12 +58,30 @@ SHAPES = (
     (r"K10[0-9a-f]{64}::[\w-]+:[\w-]+", "a cluster of k3s"),
     (r"MII[A-Za-z0-9+/]{40,}={0,2}", "a key or a certificate without its head (DER in base 64)"),
     (r"webhook\.office\.com/webhookb2/[^\s\"'<>]+", "Microsoft Teams, web hook"),
+    (r"AQ[A-Za-z0-9+/]{36,38}==", "Ceph"),
+    (r"(?:DHHC-1|NVMeTLSkey-1):0[0-3]:[A-Za-z0-9+/=]{20,}:?", "NVMe over fabrics"),
+    (
+        r"(?:figd|pscale_\w{1,8}|jina|lsv2_\w{1,4}|pcsk|sntrys|sntryu|wandb_v1)_[\w-]{16,}",
+        "Figma, PlanetScale, Jina, LangSmith, Pinecone, Sentry, Weights & Biases",
+    ),
+    (r"pul-[0-9a-f]{40}", "Pulumi"),
+    (r"sha256~[\w-]{40,}", "OpenShift"),
+    (r"ABSK[A-Za-z0-9+/]{40,}={0,2}", "AWS, Bedrock"),
+    (r"SWMTKN-1-[\w-]{20,}", "Docker, a swarm"),
+    (r"dt0[a-z][0-9]{2}\.[A-Z0-9]{20,}\.[A-Z0-9]{40,}", "Dynatrace"),
     (r"\$(?:1|2[abxy]|5|6|7|y|gy|apr1|sha1|argon2(?:i|d|id))\$[^\s:'\"]{8,}", "hash of a password (crypt(5))"),
 )
 """How tokens begin, and whose they are: from the issuers' own documents and from the rules of GitHub's and GitLab's secret scanning."""
+_KEYS = (
+    *("api", "access", "private", "account", "auth"),
+    *("encryption", "decryption", "signing", "master", "session", "shared", "storage", "subscription", "client", "application", "app", "consumer"),
+    *("deploy", "license", "hmac", "aes", "luks", "wandb", "comet", "openai", "anthropic", "hf"),
+)  # fmt: skip
+"""Whose key is a secret; of the first five the words may stand apart."""
+_PASSES = "dbd|db|storage|store|key|user|admin|root|bind|login|smtp|ldap|become|ssh|ssl"
 NAMES = (
-    r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass|pwd|psk|jwt|sas|sig|auth)(?![a-z])|secret|token|api[ _-]?key|access[ _-]?key|private[ _-]?key|account[ _-]?key|auth[ _-]?key"
-    r"|encryption[_-]?key|signing[_-]?key|master[_-]?key|session[_-]?key|shared[_-]?key|storage[_-]?key|subscription[_-]?key|cryptkey|credential|authtok|authorization"
+    r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass(?:in|out)?|pwd|pw(?!_)|psk|jwt|sas|sig|auth)(?![a-z])|secret|token|cryptkey|credential|authtok|authorization"
+    rf"|(?:{_PASSES})pass(?![a-z])|(?:{'|'.join(_KEYS[:5])})[ _-]?key|(?:{'|'.join(_KEYS[5:])})[_-]?key"
     r"|x-amz-signature|x-goog-signature|cookie"
 )
 QUOTE = r"\\{0,3}[\"']"
@@ -79,24 +97,7 @@ VALUE = (
     r"|[^\s\"',;&]{1,4096})"
 )
 """A quote that is not closed: the text was cut, by whoever printed it."""
-_KEYS = (
-    "api",
-    "access",
-    "private",
-    "account",
-    "auth",
-    "encryption",
-    "signing",
-    "master",
-    "session",
-    "shared",
-    "storage",
-    "subscription",
-)
-IN_NAMES = (
-    *("pass", "pwd", "psk", "jwt", "sas", "sig", "auth", "secret", "token", "credential", "cookie", "cryptkey"),
-    *(f"{kind}{sign}key" for kind in _KEYS for sign in ("", "_", "-", " ")),
-)
+IN_NAMES = ("pass", "pw", "psk", "jwt", "sas", "sig", "auth", "secret", "token", "credential", "cookie", "key")
 """Each of ``NAMES`` holds one of these, each of ``SHAPES`` one of the next: to look for them first saves compiling and running patterns."""
 IN_TOKENS = (
     *("hf_", "api_org_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "akia", "asia", "abia", "acca", "aroa", "aida", "aiza", "ya29."),
@@ -104,62 +105,42 @@ IN_TOKENS = (
     *("gocspx-", "sk-", "k_live_", "k_test_", "nvapi-", "xox", "xapp-", "hooks.slack", "api/webhooks", "npm_", "pypi-", "dckr_", "dapi", "dop_v1_"),
     *("hvb.", "hvs.", "hvr.", "r8_", "gsk_", "pplx-", "xai-", "tgp_v1_", "key_", "key-", "sg.", "shp", "atatt3", "lin_api_", "ntn_", "eyj", ":aa", "$"),
     *("1//0", "akcp", "cmvmdgtu", "glsa_", "nrak-", "rpa_", "esecret_", "fw_", "dp.", ".atlasv1.", "munge:", "q~", "/t/", "webhookb2", "k10", "mii"),
+    *("aq", "dhhc-1", "nvmetls", "figd_", "pscale_", "jina_", "lsv2_", "pcsk_", "sntry", "wandb", "pul-", "sha256~", "absk", "swmtkn", "dt0"),
 )  # fmt: skip
-IN_VARIABLES = (*IN_NAMES, "key", "private", "_pat", "proxy")
+IN_VARIABLES = (*IN_NAMES, "private", "_pat", "proxy")
 IN_FORMS = (
-    *(
-        "docker login",
-        "podman login",
-        "nerdctl login",
-        "skopeo login",
-        "oras login",
-        "registry login",
-        "ipmi",
-        "racadm",
-        "redfish",
-        "redis-cli",
-        "ldap",
-    ),
-    *(
-        "mysql",
-        "mariadb",
-        "mongo",
-        "smbclient",
-        "cifs",
-        "snmp",
-        "curl",
-        "-stdin",
-        "chpasswd",
-        "sudo -s",
-        "kinit",
-        "?key=",
-        "&key=",
-        "?code=",
-        "&code=",
-    ),
-    *("signature=", "digest ", "aws4-", "cookie:", "wandb", "config set", "configure set", "--global"),
-)
+    *(" login", "login -", "ipmi", "racadm", "redfish", "redis-cli", "ldap", "mysql", "mariadb", "mongo", "smbclient", "cifs", "snmp", "curl", "-stdin"),
+    *("chpasswd", "sudo -s", "kinit", "<<<", "mosquitto", "cqlsh", "twine ", "zip -", "7z ", "htpasswd", "add_user", "lftp", "http-basic.", "-literal"),
+    *("?key=", "&key=", "?code=", "&code=", "signature=", "digest ", "aws4-", "cookie:", "wandb", "config set", "configure set", "--global"),
+    "login(",
+)  # fmt: skip
 """Each of the forms of ``secret_forms`` holds one of these, or the name of a secret and one of the next."""
-IN_NAMED_FORMS = ("value", ": [", ":[", "=[", "= [", "</", "%3d", "%3a", "&quot;", "&#3", "('", '("', "(b'", '(b"', "(\\", "(b\\")
-HINTS = (
+IN_NAMED_FORMS = (
+    *("value", ": [", ":[", "=[", "= [", "</", "%3d", "%3a", "&quot;", "&#3", "('", '("', "(b'", '(b"', "(\\", "(b\\"),
     *(
-        "pass",
-        "pwd",
-        "sas=",
-        "sas:",
-        'sas"',
-        "sas'",
-        "secret",
-        "token",
-        "key",
-        "credential",
-        "auth",
-        "jwt",
-        "psk",
-        *("sig=", 'sig"', "sig'"),
+        "setenv ",
+        "set -",
+        "env ",
+        "arg ",
+        " for ",
+        "token:",
+        "word:",
+        "passwd:",
+        "secret:",
+        "key:",
+        "pw:",
+        "pwd:",
+        "word =",
+        "word: ",
+        "phrase",
+        "change_pass",
+        "kind",
     ),
+)
+HINTS = (
+    *("pass", "pw", "sas=", "sas:", 'sas"', "sas'", "sig=", 'sig"', "sig'", "secret", "token", "key", "credential", "auth", "jwt", "psk", "private", "_pat=", "proxy"),
     *("signature", "cookie", "bearer", "sshpass", "curl", "://", "@"),
     *IN_TOKENS,
     *IN_FORMS,
-)
+)  # fmt: skip
 """A line without any of these holds no secret that has a name or a shape."""

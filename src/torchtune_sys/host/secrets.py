@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchtune_sys.host.environment import secret_name
-from torchtune_sys.host.secret_values import HIDDEN, hide_value, looks_random
+from torchtune_sys.host.secret_values import HIDDEN, hide_value, is_issued, looks_random
 from torchtune_sys.host.secret_words import (
     HINTS,
     IN_ESCAPED_QUOTES,
@@ -66,14 +66,16 @@ def may_hold_secrets(path: str) -> bool:
 
 _TOKEN = pattern("(?:" + "|".join(shape for shape, _ in SHAPES) + ")")
 
+_SUBSCRIPT = rf"\](?=[ \t]{{0,8}}=[ \t]{{0,8}}[bBrRuUfF]?{QUOTE})"
+"""``os.environ["HF_TOKEN"] = "x"``, as a traceback shows it; not what is given another variable's value."""
 _KEYED = pattern(
-    rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE})?[ \t]{{0,8}}(?::=|=>|->|=|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({VALUE})"
+    rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE}(?:{_SUBSCRIPT})?)?[ \t]{{0,8}}(?:[:?+]=|=>|->|=(?!=)|==[ \t]{{0,8}}(?=[\"'])|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({VALUE})"
 )
 _KEYED_IN_QUOTES = pattern(
-    rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE})?[ \t]{{0,8}}[=:][ \t]{{0,8}})({IN_QUOTES}|{IN_ESCAPED_QUOTES})"
+    rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE}(?:{_SUBSCRIPT})?)?[ \t]{{0,8}}[=:][ \t]{{0,8}})({IN_QUOTES}|{IN_ESCAPED_QUOTES})"
 )
 _YAML = pattern(
-    rf"(?im)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}(?:\[[^\]\n]{{0,40}}\])?:[ \t]{{1,8}})({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))"
+    rf"(?im)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}(?:\[[^\]\n]{{0,40}}\])?:[ \t]{{1,8}}(?:![\w-]{{1,20}}[ \t])?)({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))"
 )
 _OPTION = pattern(
     rf"(?i)(?<![\w-])(--?[\w-]{{0,40}}(?:{NAMES})[\w-]{{0,20}}[ \t]{{1,4}})(?!-)({VALUE})"
@@ -82,24 +84,28 @@ _OPTION = pattern(
 )
 _UPPER = pattern(rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{2,60}})(=)({VALUE})")
 _HEADER = pattern(
-    rf"(?i)\b((?:proxy-)?authorization(?:{QUOTE})?[ \t]{{0,4}}[:,][ \t]{{0,4}}b?(?:{QUOTE})?(?!digest|aws4)(?:\w{{1,20}}[ \t]{{1,4}})?|bearer[ \t]{{1,4}})([\w.~+/=:-]{{8,}})"
+    rf"(?i)\b((?:proxy-)?authorization(?:{QUOTE})?[ \t]{{0,4}}[:,][ \t]{{0,4}}b?(?:{QUOTE})?(?!digest|aws4)(?:[\w-]{{1,20}}[ \t]{{1,4}})?|bearer[ \t]{{1,4}})([\w.~+/=:-]{{8,}})"
 )
-_NETRC = pattern(r"(?:(?m:^)|(?<=\s))((?:[ \t]*|login[ \t]+\S{1,200}[ \t]+)password[ \t]+)(?![-=:]+>?[ \t])(\S{1,400})")
+_NETRC = pattern(
+    r"(?:(?m:^)|(?<=\s))((?:[ \t]*|login[ \t]+\S{1,200}[ \t]+)password[ \t]+)(?![-=:]+>?[ \t]|(?:is|was|has|for|auth\w{0,20}|not|incorrect|expired|required|prompt|file)\b)(\S{1,400})"
+)
 _LOGIN = pattern(r"://([^\s/@:\"'<>]{0,256}:(?![0-9]{1,5}(?:/|\Z))[^\s\"'<>,]{1,1024}|[^\s/@\"'<>]{1,1024})@(?=[\w.\[-]|\Z)")
 _SOURCE_LOGIN = pattern(r"(?:(?<=//)|(?<![\w@.:/]))([\w.+%-]{1,64}:[^\s/@:,]{1,256})@(?=[\w-]+(?:\.[\w-]+)*:?/|(?:tcp|unix)\()")
 _ADDRESS = pattern(r"[0-9.]+|[0-9a-fA-F:]+")
 _PEM_BEGIN, _PEM_END = pattern(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"), "-----END "
-_BY_CHANCE = pattern(
-    r"(?<![A-Za-z0-9+/=_.-])(?:[A-Za-z0-9+/]{40}|[A-Za-z0-9+/]{64}|[A-Za-z0-9+/]{70}|[A-Za-z0-9+/]{76})(?![A-Za-z0-9+/=_-])|[A-Za-z0-9]{20,}"
-)
+_PUTTY = pattern(r"(Private-Lines: [0-9]{1,4}\r?\n)(?:[A-Za-z0-9+/=]{1,128}\r?(?:\n|\Z)){1,1000}")
+_LONG = pattern(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{22,}(?:={1,2}(?![A-Za-z0-9=_-])|(?![A-Za-z0-9+/=_-]))|[A-Za-z0-9]{20,}")
+_WORD = pattern(r"[A-Za-z0-9]{20,}")
+_IN_BASE_64 = (40, 64, 70, 76)
+"""Letters of keys in base 64 that need no ``=`` at their end, and of the lines of longer ones."""
 
 
 def scrubbed(text: str) -> str:
     """``text`` without its secrets."""
     if len(text) < _SHORTEST:
         return text
-    if "-----BEGIN" in text:
-        text = _without_keys(text)
+    if "-----BEGIN" in text or "Private-Lines: " in text:
+        text = _PUTTY.sub(rf"\1{HIDDEN}\n", _without_keys(text))
     if "\n" in text:
         low = _lowered(text)
         hints = tuple(word for word in HINTS if word in low)  # each line has few of a long text's, and none that it lacks
@@ -109,7 +115,7 @@ def scrubbed(text: str) -> str:
             text = "\n".join(_line(line, hints) for line in text.split("\n"))
     elif "ommand line: " in text or not text.isascii() or _has(_lowered(text), HINTS):
         text = _line(text)
-    return _BY_CHANCE.sub(_unless_random, text)
+    return _LONG.sub(_unless_random, text)
 
 
 def brief(text: str, most: int) -> str:
@@ -191,7 +197,7 @@ def _by_name(text: str, low: str) -> str:
     return _NETRC.sub(hide_value, text) if "password" in text else text
 
 
-_OVER_LINES = ("value", ": |", ": >", "[\n", '= """', "= '''")
+_OVER_LINES = ("value", ": |", ": >", "[\n", '= """', "= '''", "kind")
 """What stands in a text of which a secret and its name are on two lines."""
 
 
@@ -230,10 +236,11 @@ def _whole_word(found: re.Match[str]) -> str:
 def _login(found: re.Match[str]) -> str:
     """``https://user:password@`` and ``https://token@``; a user alone, as in ``ssh://git@``, is no secret."""
     user, colon, password = found[1].partition(":")
-    return found[0] if (not colon and len(user) < _LONG_USER) or (colon and not password) else f"://{HIDDEN}@"
+    return found[0] if not password and len(user) < (_LONG_BEFORE_NOTHING if colon else _LONG_USER) else f"://{HIDDEN}@"
 
 
-_LONG_USER = 20
+_LONG_USER, _LONG_BEFORE_NOTHING = 20, 12
+"""Letters of a user alone; before a colon and no password stands a token where one can."""
 
 
 def _unless_address(found: re.Match[str]) -> str:
@@ -254,7 +261,16 @@ def _without_keys(text: str) -> str:
 
 
 def _unless_random(found: re.Match[str]) -> str:
-    return HIDDEN if looks_random(found[0]) else found[0]
+    word, at = found[0], found.start()
+    if (word[-1] == "=" or len(word) in _IN_BASE_64 or word.isalnum()) and looks_random(word):
+        return HIDDEN
+    text = found.string
+
+    def unless_random(part: re.Match[str]) -> str:
+        begin, end = at + part.start(), at + part.end()
+        return HIDDEN if looks_random(part[0]) or is_issued(text, begin, end) else part[0]
+
+    return _WORD.sub(unless_random, word)
 
 
 def scrubbed_file(text: str, path: str) -> str:
@@ -268,6 +284,8 @@ def scrubbed_file(text: str, path: str) -> str:
 
 _BOOT_LINE = pattern(r"(?m)^([ \t]{0,20}(?:linux(?:16|efi)?|options|GRUB_CMDLINE_LINUX\w{0,20}=)[ \t\"']{0,4})([^\n]*)")
 _ARGUMENT = pattern(r"(?<!\S)([\w.-]+)=(\"[^\"]*\"|\S+)")
+_LOGIN_IN_ARGUMENT = pattern(r":[^\s:@/]{1,256}@(?!tcp|o2ib)")
+"""``netroot=iscsi:joe:password@10.0.0.1``."""
 _PLAIN_VALUE = pattern(
     r"(?:0x)?[0-9a-fA-F]{1,16}[KMGTkmgt]?|[\d.,:;@*!-]{1,200}|on|off|auto|force|yes|no|[ynYN]|true|false|none|always|never|default"
 )
@@ -285,7 +303,7 @@ def scrubbed_arguments(text: str) -> str:
 def _known(name: str, value: str) -> bool:
     from torchtune_sys.host.kernel_arguments import harmless
 
-    if _has(_lowered(name), IN_NAMES) and re.search(NAMES, name, re.IGNORECASE):
+    if (_has(_lowered(name), IN_NAMES) and re.search(NAMES, name, re.IGNORECASE)) or _LOGIN_IN_ARGUMENT.search(value):
         return False
     return harmless(name) or _PLAIN_VALUE.fullmatch(value.strip('"')) is not None
 
