@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
+import pickle
 import tarfile
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from fuzz.target import TESTS, Target, in_a_file, judged, leaves, recording, reports
 from torchtune_sys import engine, evidence
+from torchtune_sys.engine import Look
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.recorded import RecordedHost, parse_recording
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 
 HOSTS = ("healthy", "base-amd-gpu", "numa-node-without-memory.fail", "infiniband-port-down.fail")
 ODD: tuple[Any, ...] = (
@@ -40,8 +45,40 @@ ODD: tuple[Any, ...] = (
 """What stands where something else is expected."""
 
 
-def _host(found: dict[str, Any]) -> None:
-    judged(engine.snapshot(RecordedHost(found, "recording x"), Workload(), timeout_s=60))
+class _Asked(RecordedHost):
+    """Notes what of the recording is read."""
+
+    def __init__(self, recording: dict[str, Any]) -> None:
+        super().__init__(recording, "recording x")
+        self.asked: set[tuple[str, str]] = set()
+
+    def stat(self, path: str) -> Any:
+        self.asked.add(("files", self._resolve(path)))
+        return super().stat(path)
+
+    def _get(self, section: str, key: str, *more: Any) -> Any:
+        self.asked.add((section, key))
+        return super()._get(section, key, *more)
+
+
+@lru_cache(None)
+def _known(name: str) -> tuple[Snapshot, dict[str, set[tuple[str, str]]]]:
+    """Return a recorded host as it is, and what of its recording each family reads."""
+    host, asked = _Asked(recording(name)), {}
+    for family in FAMILIES:
+        host.asked = set()
+        Look(host, Workload(), only=(family,)).end(60)
+        asked[family] = host.asked
+    return engine.snapshot(RecordedHost(recording(name), "recording x"), Workload(), timeout_s=60), asked
+
+
+def _changed(name: str, found: dict[str, Any], changes: set[tuple[str, str]]) -> None:
+    """Judge the host whose recording has other values at ``changes``; families that read none of these find what they found."""
+    before, asked = _known(name)
+    families = [family for family in FAMILIES if asked[family] & changes]
+    if families:
+        seen = Look(RecordedHost(found, "recording x"), Workload(), only=families).end(60)
+        judged(msgspec.structs.replace(before, **{family: getattr(seen, family) for family in families}))
 
 
 def _report(data: bytes) -> None:
@@ -85,25 +122,36 @@ def known_hosts() -> list[str]:
 
 def _one_file(data: bytes) -> None:
     """The first byte says of which host, the next two which file, the rest is what stands in it."""
-    host = recording(known_hosts()[data[0] % len(known_hosts())] if data else "healthy")
+    of = known_hosts()[data[0] % len(known_hosts())] if data else "healthy"
+    host = recording(of)
     files = sorted(key for key, value in host["files"].items() if isinstance(value, str))
     name = files[int.from_bytes(data[1:3], "big") % len(files)]
-    _host({**host, "files": {**host["files"], name: data[3:].decode("utf-8", "replace")}})
+    _changed(of, {**host, "files": {**host["files"], name: data[3:].decode("utf-8", "replace")}}, {("files", name)})
+
+
+@lru_cache(None)
+def _copied(name: str) -> bytes:
+    return pickle.dumps(recording(name))
 
 
 def _odd_values(data: bytes) -> None:
     """In an answer of the host stands what nobody expects: four bytes each say where and what."""
-    host = copy.deepcopy(recording(known_hosts()[data[0] % len(known_hosts())] if data else "healthy"))
+    of = known_hosts()[data[0] % len(known_hosts())] if data else "healthy"
+    host = pickle.loads(_copied(of))
+    places = leaves(host.get("answers", {})) or leaves(host)
     for at in range(1, min(len(data), 41), 4):
         word = data[at : at + 4]
-        places = leaves(host.get("answers", {})) or leaves(host)
         container, key = places[int.from_bytes(word[:3], "big") % len(places)]
         container[key] = ODD[word[-1] % len(ODD)]
     try:
         found = parse_recording(json.dumps(host).encode(), "x", None)
     except UnreadableInput:
         return
-    _host(found)
+    _changed(
+        of,
+        found,
+        {("answers", name) for name, value in found.get("answers", {}).items() if value != recording(of)["answers"].get(name)},
+    )
 
 
 def tarball() -> bytes:
