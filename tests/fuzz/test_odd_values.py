@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from conftest import HOSTS
-from fuzz.hosts import _host
+from fuzz.hosts import _changed
 from fuzz.target import odd_forms, recording
 from fuzz.targets import TARGETS
 from torchtune_sys.cli.workload import _positive
@@ -56,7 +56,8 @@ def test_odd_values_are_read_or_refused(name: str) -> None:
 @pytest.mark.parametrize("value", ["9" * 5000, "\u00b2"])
 def test_a_setting_that_is_no_number(value: str) -> None:
     host = recording("healthy")
-    _host({**host, "files": {**host["files"], "/proc/sys/kernel/numa_balancing": value + "\n"}})
+    path = "/proc/sys/kernel/numa_balancing"
+    _changed("healthy", {**host, "files": {**host["files"], path: value + "\n"}}, {("files", path)})
 
 
 @pytest.mark.parametrize("digits", ["9" * 5000, "\u00b2"])

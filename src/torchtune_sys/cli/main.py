@@ -42,6 +42,8 @@ COMMANDS = {
     "completion": ("torchtune_sys.cli.commands.completion", "Print the completion script for a shell."),
     "help": ("torchtune_sys.cli.commands.help", "Show the full help of a command."),
 }
+COMPLETE = f"_{PROGRAM.replace('-', '_').upper()}_COMPLETE"
+"""The variable by which a shell's completion script asks for words."""
 FINDINGS, USAGE, UNJUDGED, INTERNAL = 1, 2, 3, 4
 _NAGIOS_UNKNOWN = 3
 _SIGNALLED = 128
@@ -92,8 +94,12 @@ def _late(args: Sequence[str], limit_s: float) -> int:
 
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit status; every error has been told on stderr."""
+    # A script for a shell in the place of a verdict, with status 0, is what whoever can set a variable must not get; shells ask without arguments.
+    ask = "" if args else COMPLETE
     try:
-        found = cli.main(list(args), prog_name=_called_as(), standalone_mode=False, max_content_width=_columns())
+        found = cli.main(
+            list(args), prog_name=_called_as(), standalone_mode=False, max_content_width=_columns(), complete_var=ask
+        )
     except UserError as error:
         return _failed(args, error.exit_code, error.seen, error.todo)
     except click.ClickException as error:

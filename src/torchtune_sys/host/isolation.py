@@ -53,7 +53,7 @@ def session() -> "dict[str, str]":
 
 def isolate() -> None:
     """Drop the working directory, PYTHONPATH and the user's site directory from where modules are looked for; as root start anew where
-    others than root can change what this process was started with."""
+    others than root can change what this process was started with. Standard streams that the caller closed lead nowhere."""
     session_path[:] = sys.path
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     offered = _offered()
@@ -61,6 +61,17 @@ def isolate() -> None:
     if os.geteuid() == 0:
         _set_aside(own, offered)
     _complete(own, offered)
+    _fill_streams()
+
+
+def _fill_streams() -> None:
+    """Open nothing in the place of each closed stream: the next file that is opened would take its number, and what a library or the loader
+    of a child writes to that stream would stand in the file. Python knows by now which are closed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _offered() -> "list[str]":

@@ -7,7 +7,7 @@ import re
 import unicodedata
 
 from torchtune_sys.host.secret_values import HIDDEN, hide_value
-from torchtune_sys.host.secret_words import IN_ESCAPED_QUOTES, IN_QUOTES, NAMES, QUOTE, VALUE
+from torchtune_sys.host.secret_words import IN_ESCAPED_QUOTES, IN_NAMES, IN_QUOTES, NAMES, QUOTE, VALUE
 from torchtune_sys.model.patterns import pattern
 
 _NAMED = rf"[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}"
@@ -42,7 +42,7 @@ _ASKED_FOR = pattern(
     rf"(?i)(\bpass(?:word|phrase|code) for (?:user |key )?(?:[^\s:]|:(?=/)){{1,100}}:[ \t]{{1,4}})({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))"
 )
 _TIGHT = pattern(
-    r"(?i)((?<![\w./-])(?:password|passwd|passphrase|pwd|pw|secret|(?:\w{1,20}[_-])?token|api[_-]?key|access[_-]?key):)(?![0-9]+\b|[:/])([^\s\"',;&:]{5,4096})"
+    r"(?i)((?<![\w./-])(?:pw=|pw:[ \t]{1,4}(?=\S{5,4096}[ \t]{0,8}$)|(?:password|passwd|passphrase|pwd|pw|secret|(?:\w{1,20}[_-])?token|api[_-]?key|access[_-]?key):))(?![0-9]+\b|[:/])([^\s\"',;&:]{5,4096})"
 )
 _TO_THE_END = pattern(
     r"(?i)^([ \t]*(?:[\w.-]{1,40}[_.-])?(?:password|passphrase)[ \t]{0,8}(?:=|:(?=[ \t]))[ \t]{0,8})((?![\"'|>{\[!&*$])[^\s#]{1,200}(?:[ \t]+(?!#)[^\s]{1,200}){1,20})[ \t]*$"
@@ -75,7 +75,9 @@ _LONG_QUOTES = pattern(
     rf"(?i)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}[:=][ \t]{{0,8}})((?P<marks>\"{{3}}|'{{3}})(?:(?!(?P=marks)).){{1,4096}}(?P=marks))",
     re.DOTALL,
 )
-_BEFORE_LISTS = (": [", ":[", "=[", "= [")
+_BEFORE_A_LIST = pattern(r"[:=][ \t]{0,8}\[")
+_NAME_AT_MOST = 140
+"""Letters of a name, what may follow within its word, quotes, and blanks before the sign."""
 _ITEM = pattern(r"(?P<quote>\\{0,3}[\"'])[^\"'\n]{1,4096}(?P=quote)")
 _DISGUISE = pattern(
     "[\u00a0\u00ad\u034f\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufe00-\ufe0f\ufeff\uff01-\uff5e]"
@@ -112,7 +114,7 @@ _IN_A_LINE = (
     (_ACCOUNT, ("account",)),
     (_SET, ("env ", "arg ", "set")),
     (_ASKED_FOR, (" for ",)),
-    (_TIGHT, (":",)),
+    (_TIGHT, (":", "pw=")),
     (_PARAMETERS, ("?", "&")),
     (_HEADER_WITH_PARAMETERS, ("digest ", "aws4-")),
     (_COOKIES, ("cookie:",)),
@@ -131,8 +133,7 @@ def in_a_line(text: str, low: str) -> str:
             text = form.sub(hide_value, text)
     if "wandb" in low:
         text = _OF_WANDB.sub(HIDDEN, text)
-    if any(sign in text for sign in _BEFORE_LISTS):
-        text = _LIST.sub(_without_items, text)
+    text = _without_lists(text, low)
     if "password" in low or "passphrase" in low:
         text = _TO_THE_END.sub(rf"\1{HIDDEN}", text)
     return _without_data(text)
@@ -148,10 +149,17 @@ def over_lines(text: str, low: str) -> str:
         text = _NAME_AND_VALUE.sub(hide_value, text)
     if ": |" in text or ": >" in text:
         text = _BLOCK.sub(lambda found: f"{found[1]}{found[2]}{found[1]}  {HIDDEN}\n", text)
-    if "[\n" in text:
-        text = _LIST.sub(_without_items, text)
-    text = _without_data(text)
+    text = _without_data(_without_lists(text, low) if "[\n" in text else text)
     return _LONG_QUOTES.sub(hide_value, text) if '= """' in text or "= '''" in text else text
+
+
+def _without_lists(text: str, low: str) -> str:
+    """Return a text without the items of lists that have the name of a secret, where one stands before a list at all."""
+    for found in _BEFORE_A_LIST.finditer(low):
+        before = low[max(0, found.start() - _NAME_AT_MOST) : found.start()]
+        if any(name in before for name in IN_NAMES):
+            return _LIST.sub(_without_items, text)
+    return text
 
 
 def _without_items(found: re.Match[str]) -> str:

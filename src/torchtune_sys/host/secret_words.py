@@ -65,6 +65,7 @@ SHAPES = (
         "Figma, PlanetScale, Jina, LangSmith, Pinecone, Sentry, Weights & Biases",
     ),
     (r"pul-[0-9a-f]{40}", "Pulumi"),
+    (r"csk-[a-z0-9]{40,}", "Cerebras"),
     (r"sha256~[\w-]{40,}", "OpenShift"),
     (r"ABSK[A-Za-z0-9+/]{40,}={0,2}", "AWS, Bedrock"),
     (r"SWMTKN-1-[\w-]{20,}", "Docker, a swarm"),
@@ -80,7 +81,7 @@ _KEYS = (
 """Whose key is a secret; of the first five the words may stand apart."""
 _PASSES = "dbd|db|storage|store|key|user|admin|root|bind|login|smtp|ldap|become|ssh|ssl"
 NAMES = (
-    r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass(?:in|out)?|pwd|pw(?!_)|psk|jwt|sas|sig|auth)(?![a-z])|secret|token|cryptkey|credential|authtok|authorization"
+    r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass(?:in|out)?|pwd|psk|jwt|sas|sig|auth)(?![a-z])|[_-]pw(?![a-z_])|secret|token|cryptkey|credential|authtok|authorization"
     rf"|(?:{_PASSES})pass(?![a-z])|(?:{'|'.join(_KEYS[:5])})[ _-]?key|(?:{'|'.join(_KEYS[5:])})[_-]?key"
     r"|x-amz-signature|x-goog-signature|cookie"
 )
@@ -105,7 +106,7 @@ IN_TOKENS = (
     *("gocspx-", "sk-", "k_live_", "k_test_", "nvapi-", "xox", "xapp-", "hooks.slack", "api/webhooks", "npm_", "pypi-", "dckr_", "dapi", "dop_v1_"),
     *("hvb.", "hvs.", "hvr.", "r8_", "gsk_", "pplx-", "xai-", "tgp_v1_", "key_", "key-", "sg.", "shp", "atatt3", "lin_api_", "ntn_", "eyj", ":aa", "$"),
     *("1//0", "akcp", "cmvmdgtu", "glsa_", "nrak-", "rpa_", "esecret_", "fw_", "dp.", ".atlasv1.", "munge:", "q~", "/t/", "webhookb2", "k10", "mii"),
-    *("aq", "dhhc-1", "nvmetls", "figd_", "pscale_", "jina_", "lsv2_", "pcsk_", "sntry", "wandb", "pul-", "sha256~", "absk", "swmtkn", "dt0"),
+    *("aq", "dhhc-1", "nvmetls", "figd_", "pscale_", "jina_", "lsv2_", "pcsk_", "sntry", "wandb", "pul-", "csk-", "sha256~", "absk", "swmtkn", "dt0"),
 )  # fmt: skip
 IN_VARIABLES = (*IN_NAMES, "private", "_pat", "proxy")
 IN_FORMS = (
@@ -129,6 +130,7 @@ IN_NAMED_FORMS = (
         "secret:",
         "key:",
         "pw:",
+        "pw=",
         "pwd:",
         "word =",
         "word: ",

@@ -69,7 +69,7 @@ _TOKEN = pattern("(?:" + "|".join(shape for shape, _ in SHAPES) + ")")
 _SUBSCRIPT = rf"\](?=[ \t]{{0,8}}=[ \t]{{0,8}}[bBrRuUfF]?{QUOTE})"
 """``os.environ["HF_TOKEN"] = "x"``, as a traceback shows it; not what is given another variable's value."""
 _KEYED = pattern(
-    rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE}(?:{_SUBSCRIPT})?)?[ \t]{{0,8}}(?:[:?+]=|=>|->|=(?!=)|==[ \t]{{0,8}}(?=[\"'])|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({VALUE})"
+    rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE}(?:{_SUBSCRIPT})?)?[ \t]{{0,8}}(?:[:?+]=|=>|->|=(?!=)|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({VALUE})"
 )
 _KEYED_IN_QUOTES = pattern(
     rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE}(?:{_SUBSCRIPT})?)?[ \t]{{0,8}}[=:][ \t]{{0,8}})({IN_QUOTES}|{IN_ESCAPED_QUOTES})"

@@ -22,11 +22,10 @@ def command(shell: str) -> None:
     """Print the completion script for SHELL."""
     from click.shell_completion import get_completion_class
 
-    from torchtune_sys.cli.main import cli
+    from torchtune_sys.cli.main import COMPLETE, cli
     from torchtune_sys.cli.terminal import say
 
     made = get_completion_class(shell)
     assert made is not None
-    # click looks for this variable: the program's name in upper case (click.Command._main_shell_completion).
-    script = made(cli, {}, PROGRAM, f"_{PROGRAM.replace('-', '_').upper()}_COMPLETE")
+    script = made(cli, {}, PROGRAM, COMPLETE)
     say(script.source_template % script.source_vars() + "\n")

@@ -1,0 +1,128 @@
+"""What surrounds a run: variables of whoever starts it, streams that are closed, and another user at the places that root writes to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from driven import HOSTS, PROGRAM, environment, run
+
+from torchtune_sys.errors import CannotWrite
+from torchtune_sys.host.files import write_atomically, write_below, write_in_new_folder
+from two_users import SYSTEM_PYTHON, Scene, as_root, needs_root
+
+SWAPPY = str(HOSTS / "swappiness-high.fail.json")
+
+
+@pytest.mark.parametrize("asked", ["bash_source", "zsh_complete", "x"])
+@pytest.mark.parametrize("arguments", [("check", "-q", "--fail-on", "advice"), ("preflight",)])
+def test_a_variable_gets_no_script_in_the_place_of_a_verdict(asked: str, arguments: tuple[str, ...]) -> None:
+    words = {"COMP_WORDS": "torchtune-sys ch", "COMP_CWORD": "1"}
+    plain, steered = (run(*arguments, "--from", SWAPPY, env=more) for more in ({}, {"_TORCHTUNE_SYS_COMPLETE": asked, **words}))
+    assert (steered.returncode, len(steered.stdout)) == (plain.returncode, len(plain.stdout))
+    assert "complet" not in steered.stdout
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_no_file_takes_the_number_of_a_closed_stream(closed: str, tmp_path: Path) -> None:
+    code = (
+        "from torchtune_sys.host.isolation import isolate; isolate(); import os, sys;"
+        f"number = os.open({str(tmp_path / 'journal')!r}, os.O_WRONLY | os.O_CREAT); os.write(number, b'%d' % number); os.system('echo out; echo err >&2')"
+    )
+    subprocess.run(
+        ["/bin/sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, code], env=environment({}), capture_output=True, check=True
+    )
+    assert int((tmp_path / "journal").read_text()) > 2
+
+
+def test_a_closed_standard_output_is_told_after_root_started_anew(tmp_path: Path) -> None:
+    """What is filled in is no stream to write to."""
+    line = f"{' '.join(PROGRAM)} check -q --from {SWAPPY} >&-"
+    found = subprocess.run(
+        ["/bin/sh", "-c", line], env=environment({"PYTHONPATH": str(tmp_path)}), capture_output=True, text=True, timeout=120
+    )
+    assert found.returncode == 4 and "standard output is closed" in found.stderr
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.parametrize("before", ["", "TORCHTUNE_SYS_SESSION_", "TORCHTUNE_SYS_SESSION_TORCHTUNE_SYS_SESSION_"])
+def test_variables_that_stand_for_the_session_s_run_nothing_as_root(scene: Scene, before: str) -> None:
+    """``TORCHTUNE_SYS_SESSION_PATH`` is what root's own new start leaves behind; whoever may set a variable may set it, too."""
+    alice = scene.alice
+    for name in ("nvidia-smi", "systemctl", "rpm", "journalctl", "dmesg", "python3", "sh", "git"):
+        alice.write(alice.home / "bin" / name, scene.shell_payload(), 0o755)
+    for name in ("sitecustomize", "usercustomize", "random", "click"):
+        alice.write(alice.home / "modules" / f"{name}.py", scene.payload())
+    home, programs, modules = str(alice.home), str(alice.home / "bin"), str(alice.home / "modules")
+    steering = {"PATH": f"{programs}:/usr/bin:/bin", "LD_LIBRARY_PATH": home, "HOME": home, "TMPDIR": home, "SHELL": f"{programs}/sh", "PAGER": f"{programs}/sh"}  # fmt: skip
+    if before:  # Python obeys these themselves before our first line
+        steering |= {"PYTHONPATH": modules, "PYTHONHOME": home, "LD_PRELOAD": f"{home}/x.so", "PYTHONBREAKPOINT": "random.x"}
+    for command in (("check", "-q"), ("check", "-q", "--live"), ("preflight",), ("plan",)):
+        as_root(*command, **{before + name: value for name, value in steering.items()})
+    assert scene.who_ran() <= {alice.uid}
+
+
+RACE = r"""
+import itertools, os, sys
+place, victim, own = sys.argv[1:]
+os.chdir(place)
+names = ["o", ".o.torchtune-sys", "l/bad_nodes.txt", "s/x", "d/99.conf"]
+def tried(call, *words):
+    try: call(*words)
+    except OSError: pass
+for turn in itertools.count():
+    for name in names:
+        tried(os.makedirs, os.path.dirname(name) or ".", 0o777)
+        kind = turn % 5
+        if kind == 0: tried(os.symlink, victim, name)
+        elif kind == 1: tried(os.symlink, own, name)
+        elif kind == 2: tried(os.mkfifo, name, 0o666)
+        elif kind == 3: tried(os.link, own, name)
+        else: tried(os.symlink, place + "/l", name)
+        tried(os.rename, name, name + "-"); tried(os.unlink, name + "-"); tried(os.unlink, name)
+    for folder in "lsd":
+        tried(os.rename, folder, folder + "2"); tried(os.symlink, os.path.dirname(victim), folder)
+        tried(os.unlink, folder); tried(os.rename, folder + "2", folder)
+"""
+TURNS_S = 4
+
+
+@needs_root
+def test_another_user_who_changes_the_place_all_the_time_leads_root_nowhere(scene: Scene) -> None:
+    kept = scene.folder / "kept"
+    kept.mkdir()
+    victim = kept / "victim"
+    victim.write_text("precious")
+    own = scene.alice.write(scene.alice.home / "own", "hers", 0o666)
+    place = scene.folder / "place"
+    place.mkdir()
+    place.chmod(0o1777)
+    words = [SYSTEM_PYTHON, "-c", RACE, str(place), str(victim), str(own)]
+    racers = [subprocess.Popen(words, user=scene.alice.uid, group=scene.alice.gid, extra_groups=[]) for _ in range(2)]
+    writes = (
+        lambda: write_atomically(f"{place}/o", "root's", by_root=0o600),
+        lambda: write_atomically(f"{place}/l/bad_nodes.txt", "root's"),
+        lambda: write_below(f"{place}/d", {"/99.conf": "# made\n"}, "# made"),
+        lambda: write_in_new_folder(f"{place}/s/x", "root's"),
+    )
+    try:
+        until, done = time.monotonic() + TURNS_S, 0
+        while time.monotonic() < until:
+            for write in writes:
+                try:
+                    write()
+                    done += 1
+                except CannotWrite:
+                    continue
+                finally:
+                    assert (victim.read_text(), own.read_text(), os.listdir(kept)) == ("precious", "hers", ["victim"])
+        assert done, "no turn of root's came between hers"
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.wait()
