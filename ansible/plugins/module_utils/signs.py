@@ -122,6 +122,7 @@ SIGNS = (
     "sntry",
     "wandb",
     "pul-",
+    "csk-",
     "sha256~",
     "absk",
     "swmtkn",
