@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.model.numbers import natural
 
 _OPTION = re.compile(r"^\W{0,2}#SBATCH +(?P<name>-n|-N|--[a-z-]{4,20})[ =]*(?P<value>[\w:.,/=-]{1,80})")
 _GPUS = re.compile(r"^(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,2})(?:,|$|\()")
@@ -48,12 +49,12 @@ def _options(lines: Sequence[LogLine]) -> dict[str, str]:
 
 def _tasks_per_node(options: Mapping[str, str]) -> int:
     """1 where nothing says it, as sbatch does."""
-    per_node = options.get("--ntasks-per-node", "")
-    if per_node.isdecimal():
-        return int(per_node)
-    tasks = options.get("--ntasks", options.get("-n", "1"))
-    nodes = options.get("--nodes", options.get("-N", "1"))
-    return max(int(tasks) // int(nodes), 1) if tasks.isdecimal() and nodes.isdecimal() and int(nodes) else 1
+    per_node = natural(options.get("--ntasks-per-node", ""))
+    if per_node is not None:
+        return per_node
+    tasks = natural(options.get("--ntasks", options.get("-n", "1")))
+    nodes = natural(options.get("--nodes", options.get("-N", "1")))
+    return max(tasks // nodes, 1) if tasks and nodes else 1
 
 
 def _gpus_per_node(options: Mapping[str, str]) -> int:

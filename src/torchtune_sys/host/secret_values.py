@@ -69,8 +69,8 @@ def is_issued(text: str, start: int, end: int) -> bool:
     if not (word.isupper() or word.islower()):
         return False
     if _HEXADECIMAL.fullmatch(word):
-        return before[1] == "_" and any(map(str.isdigit, word))
-    kinds = [sign.isdigit() for sign in word]
+        return before[1] == "_" and not word.isalpha()
+    kinds = [sign.isalpha() for sign in word]
     return sum(one != other for one, other in itertools.pairwise(kinds)) >= _OFTEN_IN_ONE_CASE * (len(word) - 1)
 
 
