@@ -1,6 +1,7 @@
 """Tries the lists that were written down beforehand and writes a line for each fault:
 ``PYTHONPATH=tests python -m smoke.faults.second LIST [NAME …]``, the lists being reported, opened, sealed, third-opened, third-sealed,
-fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened and sixth-sealed.
+fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened and
+seventh-sealed.
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -20,6 +21,8 @@ from smoke.faults.fourth import opened as fourth_opened
 from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
+from smoke.faults.seventh import opened as seventh_opened
+from smoke.faults.seventh import sealed as seventh_sealed
 from smoke.faults.sixth import opened as sixth_opened
 from smoke.faults.sixth import sealed as sixth_sealed
 from smoke.faults.third import opened as third_opened
@@ -31,6 +34,7 @@ LISTS |= {"third-opened": third_opened.ROWS, "third-sealed": third_sealed.ROWS}
 LISTS |= {"fourth-opened": fourth_opened.ROWS, "fourth-sealed": fourth_sealed.ROWS}
 LISTS |= {"fifth-opened": fifth_opened.ROWS, "fifth-sealed": fifth_sealed.ROWS}
 LISTS |= {"sixth-opened": sixth_opened.ROWS, "sixth-sealed": sixth_sealed.ROWS}
+LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 
 def main(part: str, names: list[str]) -> None:
