@@ -95,8 +95,10 @@ def of_trouble(trouble: RunFailure, output: str, crash: str, killed_for_memory: 
         "blocked": f"{who} {_is(trouble.ranks)} blocked in the kernel (state D)",
         "launcher-stopped": "the process that started the ranks is stopped (SIGSTOP or a debugger)",
         "out-of-time": "the time for the whole test was up",
+        "not-ended": f"{who} {_do(trouble.ranks)} not end, though all stages are through (a thread or a handler that waits at the end?)",
     }.get(trouble.kind, f"{who} did not go on" if trouble.ranks else "no rank goes on")
     causes = {"stopped": "rank-stopped", "blocked": "rank-blocked-in-kernel"}
+    causes["not-ended"] = "rank-does-not-end"
     causes |= {kind: kind for kind in ("launcher-stopped", "out-of-time")}
     return Attribution(cause=causes.get(trouble.kind, "rank-hung"), seen=words)
 
@@ -137,6 +139,10 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 def _is(ranks: tuple[int, ...]) -> str:
     return "are" if len(ranks) > 1 else "is"
+
+
+def _do(ranks: tuple[int, ...]) -> str:
+    return "do" if len(ranks) > 1 else "does"
 
 
 _NOISE = re.compile(r"^(\s|Traceback|=+|-+|\[?[WIE]\d{4})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
+from typing import TypeGuard
 
 from torchtune_sys import __version__
 
@@ -17,18 +18,30 @@ ORDER = (
     "stages.import_torch",
     "context",
     "identity",
+    "functions.randomness",
+    "stages.process_state",
     "stages.process_settings",
     "stages.arithmetic",
     "stages.operations",
+    "functions.operators",
+    "functions.numbers",
+    "functions.rows",
+    "functions.places",
+    "functions.products",
+    "functions.models",
+    "functions.sequences",
     "stages.layers",
+    "functions.seldom_optimizers",
     "stages.optimizers",
     "gpu_health",
     "measures",
     "stages.stress",
     "models",
+    "growth",
     "stages.training",
     "grad_scaler",
     "stages.precision",
+    "stages.datasets",
     "stages.loading",
     "stages.checkpoint",
     "stages.compiled",
@@ -36,6 +49,7 @@ ORDER = (
     "interfaces",
     "rendezvous_store",
     "stages.rendezvous",
+    "stages.collective_table",
     "stages.collectives",
     "stages.likeness",
     "stages.stragglers",
@@ -105,9 +119,14 @@ def _defined(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, ast.Assign):
-            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+            yield from (one.id for target in node.targets for one in ast.walk(target) if _is_stored(one))
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             yield node.target.id
+
+
+def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
+    """Whether a part of a target is a name that it binds: one of several, too."""
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _without_own_imports(text: str, tree: ast.Module) -> str:

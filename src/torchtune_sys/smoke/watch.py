@@ -22,7 +22,7 @@ NO_ANSWER = "did not answer within"
 """How a rank tells that it waited for another (agreement.word_of)."""
 _STOPPED_S = 3.0
 """How long a rank may be stopped (SIGSTOP, a debugger) before that is a finding: the time of a person's Ctrl-Z and fg."""
-_PARTING_S = 20.0
+_PARTING_S = 60.0
 """What the ranks may take to leave each other once all stages are through."""
 _LAST_WORDS_S = 3.0
 """What the launcher may take to say how a rank ended."""
@@ -47,7 +47,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why the gang had to be ended before it was through."""
 
     kind: str
-    """not-started, died, stopped, launcher-stopped, launcher-killed, hung, blocked (in the kernel), out-of-time."""
+    """not-started, died, stopped, launcher-stopped, launcher-killed, hung, blocked (in the kernel), not-ended, out-of-time."""
     stage: str
     ranks: tuple[int, ...] = ()
     places: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Watch:
                 elif isinstance(event, Exited):
                     return self._over(event.rc)
             if self._parted(time.monotonic()):
-                return None
+                return self._left_over()
             found = self._judge(time.monotonic())
             if found is not None:
                 return found
@@ -116,7 +116,22 @@ class Watch:
         if len(self.ranks) < self._wanted or not all(rank.through for rank in self.ranks.values()):
             return False
         self._all_through_since_s = self._all_through_since_s or now_s
-        return now_s - self._all_through_since_s > _PARTING_S
+        return now_s - self._all_through_since_s > _PARTING_S * patience()
+
+    def _left_over(self) -> RunFailure | None:
+        """Return the ranks that do not end though they are through: a job of theirs would hold its hosts until its time is up."""
+        states = {rank.pid: self.gang.state(rank.pid) for rank in self.ranks.values()}
+        staying = [rank for rank in self.ranks.values() if states[rank.pid] not in ("", "Z", "X")]
+        if not staying:
+            return None
+        stage = "rendezvous" if "rendezvous" in self.plan else "import"
+        return RunFailure(
+            kind="not-ended",
+            stage=stage,
+            ranks=tuple(sorted(rank.rank for rank in staying)),
+            places=_places(staying, states, self.gang.stacks(rank.pid for rank in staying)),
+            pids=tuple(rank.pid for rank in staying),
+        )
 
     def _hear(self, event: RankMessage) -> None:
         fields, kind = event.fields, event.fields.get("event")

@@ -102,10 +102,10 @@ ROWS = (
             return real(self, *args, **more)
         torch.optim.AdamW.step = step
     """),
-    row("rank-does-not-end", "A thread that waits for ever keeps one rank from ending", "rendezvous", "rank-does-not-end", """
+    row("rank-does-not-end", "A thread that waits for ever keeps one rank from ending", "device", "rank-does-not-end", """
         import threading
         threading.Thread(target=threading.Event().wait).start()
-    """, rank=1, seen="rank 1", stages=""),
+    """, rank=1, seen="rank 1"),
     row("compiled-tanh", "The compiler's code leaves out tanh", "compile", "compiled-differs", """
         import torch._inductor.codegen.cpp as cpp
         cpp.CppOverrides.tanh = staticmethod(lambda x: f"decltype({x})({x})")

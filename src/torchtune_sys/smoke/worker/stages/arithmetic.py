@@ -21,6 +21,7 @@ from torchtune_sys.smoke.worker.context import (
     small_integers,
 )
 from torchtune_sys.smoke.worker.stages.process_settings import nothing_was_set_before
+from torchtune_sys.smoke.worker.stages.process_state import process_is_as_started
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _PLAIN = torch.contiguous_format
@@ -31,6 +32,7 @@ def device_works(here: RankContext) -> None:
     if here.kind == "cpu" and here.device_wish != "cpu":
         _no_gpu_was_overlooked(here)
     _all_gpus_are_seen(here)
+    process_is_as_started(here)
     nothing_was_set_before(here)
     mebibytes = 64 if here.kind == "cpu" else 256
     held = torch.zeros(mebibytes << 18, dtype=torch.float32, device=here.device)

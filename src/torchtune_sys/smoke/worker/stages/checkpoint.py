@@ -9,10 +9,12 @@ import tempfile
 from typing import Any, Dict, List
 
 import torch
+from torch import nn
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, deterministic
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
-from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
+from torchtune_sys.smoke.worker.growth import keeps_nothing_of
+from torchtune_sys.smoke.worker.models import TOKENS, SmallTransformer, loss_of, seeded, sentences
 
 _BEFORE, _AFTER = 3, 3
 
@@ -23,7 +25,7 @@ class Training:
     def __init__(self, here: RankContext, seed: int, optimizer: str = "AdamW") -> None:
         self.here = here
         seeded(seed)
-        self.model = SmallTransformer(dropout=0.2).to(here.device)
+        self.model = nn.Sequential(SmallTransformer(dropout=0.2), nn.BatchNorm1d(TOKENS)).to(here.device)  # with running means
         more = {"momentum": 0.9} if optimizer == "SGD" else {}
         self.optimizer = getattr(torch.optim, optimizer)(self.model.parameters(), lr=1e-2, weight_decay=0.01, **more)
         self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=2, gamma=0.5)
@@ -67,6 +69,8 @@ def checkpoint_resumes(here: RankContext) -> None:
     """Check that what is saved, loaded into fresh objects and trained on is bit for bit what it is without the interruption."""
     with deterministic(here), tempfile.TemporaryDirectory(prefix="checkpoint-", dir=here.scratch) as folder:
         _kinds_survive(os.path.join(folder, "kinds.pt"))
+        _gaps_are_told(here)
+        _kept_open_by_nothing(here, os.path.join(folder, "again.pt"))
         size = max(_resumes(here, optimizer, folder) for optimizer in ("AdamW", "SGD"))
     here.measure("checkpoint", size / 1e6, "MB")
 
@@ -89,6 +93,35 @@ def _kinds_survive(path: str) -> None:
     found["tied"].zero_()
     if bool(found["twin"].any()):
         raise StageFailed("checkpoint-damaged", "two tensors that share memory come back from a checkpoint as two apart")
+
+
+def _gaps_are_told(here: RankContext) -> None:
+    """Check that what does not fit is refused, unless one says that it need not, and that what fits is taken in the model's own precision."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(here.device)
+    whole = model.state_dict()
+    lacking = {name: value for name, value in whole.items() if name != "0.bias"}
+    for what, held in (("lacks a weight", lacking), ("has a weight too many", {**whole, "2.weight": whole["0.weight"]})):
+        with contextlib.suppress(RuntimeError):
+            model.load_state_dict(held)
+            raise StageFailed("checkpoint-keys-ignored", "load_state_dict says nothing where a checkpoint %s" % what)
+    told = model.load_state_dict(lacking, strict=False)
+    if told.missing_keys != ["0.bias"]:
+        raise StageFailed(
+            "checkpoint-keys-ignored", "load_state_dict(strict=False) tells of %s, not of 0.bias" % told.missing_keys
+        )
+    thirds = torch.arange(6, device=here.device).view(2, 3) / 3
+    narrow = nn.Linear(3, 2, bias=False).to(here.device, torch.bfloat16)
+    narrow.load_state_dict({"weight": thirds})
+    if narrow.weight.dtype != torch.bfloat16 or not torch.equal(narrow.weight.detach(), thirds.bfloat16()):
+        raise StageFailed("checkpoint-damaged", "weights of float32 that a model of bfloat16 loads are not those, rounded")
+
+
+def _kept_open_by_nothing(here: RankContext, path: str) -> None:
+    def saved_and_read() -> None:
+        torch.save({"weight": torch.ones(16)}, path)
+        torch.load(path, map_location="cpu", weights_only=True)
+
+    keeps_nothing_of(here, "checkpoints", saved_and_read, 5)
 
 
 def _resumes(here: RankContext, optimizer: str, folder: str) -> int:

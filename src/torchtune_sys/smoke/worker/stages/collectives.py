@@ -19,7 +19,9 @@ from torchtune_sys.smoke.worker.context import (
     same_bits,
     small_integers,
 )
+from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.interfaces import unanswered
+from torchtune_sys.smoke.worker.stages.collective_table import all_come, each_is_right
 
 _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
 """Elements: odd ones leave remainders in rings, the large ones take the paths in chunks."""
@@ -34,6 +36,7 @@ _LARGE_S = 20.0
 _TIMING_S, _TIMED_ONCE_S = 2.0, 5.0
 """What a round of timing may take, and one exchange, of which five are made: the stage's deadline leaves room for them."""
 _DAWDLING_S = 0.05
+_EXCHANGES_A_PART = 12
 _EXACT_IN_BFLOAT16 = 256
 """Integers up to it have a bfloat16 of their own (8 bits); float16 has them up to 2048."""
 
@@ -46,12 +49,34 @@ def exchanges_are_right(here: RankContext) -> None:
         dtype = getattr(torch, name)
         for count in _COUNTS if name == "float32" else _COUNTS[:3]:
             faults += _reduced(here, dtype, count)
-    for exchange in (_ordered, _gathered, _scattered, _broadcast, _rooted, _grouped, _swapped, _largest_size, _barrier):
+    for exchange in (
+        _ordered,
+        _gathered,
+        _scattered,
+        _broadcast,
+        _rooted,
+        _grouped,
+        _swapped,
+        _largest_size,
+        _by_table,
+        _barriers,
+    ):
         faults += exchange(here)
+    faults += _left_behind(here)
     judge(here, faults)
     _bandwidths(here)
     if here.world == 1:
         here.remark = "one rank: it exchanged with nobody but itself"
+
+
+def _left_behind(here: RankContext) -> List[Fault]:
+    """Return what exchanges leave behind each time: by the last step of a long training it is a great deal."""
+    held = torch.ones(1000, device=here.device)
+    try:
+        keeps_nothing_of(here, "exchanges", lambda: dist.all_reduce(held.fill_(1.0)), _EXCHANGES_A_PART)
+    except StageFailed as found:
+        return [(found.cause, found.seen)]
+    return []
 
 
 def large_packets_arrive(here: RankContext) -> None:
@@ -222,16 +247,28 @@ def _largest_size(here: RankContext) -> List[Fault]:
     return [("collective-wrong", "all_reduce of %d float32: %d elements are wrong" % (count, differing))] if differing else []
 
 
-def _barrier(here: RankContext) -> List[Fault]:
+def _by_table(here: RankContext) -> List[Fault]:
+    return each_is_right(here, functools.partial(_can, here), _compared)
+
+
+def _barriers(here: RankContext) -> List[Fault]:
+    faults = _holds_all(here, "barrier", dist.barrier)
+    if here.backend == "gloo":  # it is gloo's alone
+        faults += _holds_all(here, "monitored_barrier", functools.partial(all_come, here))
+    return faults
+
+
+def _holds_all(here: RankContext, name: str, wait: Callable[[], object]) -> List[Fault]:
     """Nobody goes on before the last rank has come, which dawdles."""
+    key = "all are at %s" % name
     if here.rank == here.world - 1:
         time.sleep(_DAWDLING_S)
-        here.store.add("all are here", 1)
-    dist.barrier()
+        here.store.add(key, 1)
+    wait()
     here.synchronize()
-    if here.store.add("all are here", 0) == 1:
+    if here.store.add(key, 0) == 1:
         return []
-    return [("collective-wrong", "barrier: a rank went on before rank %d had come" % (here.world - 1))]
+    return [("collective-wrong", "%s: a rank went on before rank %d had come" % (name, here.world - 1))]
 
 
 def _gathered(here: RankContext) -> List[Fault]:
@@ -262,7 +299,10 @@ def _can(here: RankContext, exchange: Callable[[], object]) -> bool:
     try:
         exchange()
     except RuntimeError as error:
-        if here.backend == "gloo" and ("support" in str(error) or "Invalid scalar type" in str(error)):
+        refusals = ("Cannot use ReduceOp", "not support", "nsupported") + ("support", "Invalid scalar type") * (
+            here.backend == "gloo"
+        )
+        if any(words in str(error) for words in refusals):
             return False
         raise
     return True

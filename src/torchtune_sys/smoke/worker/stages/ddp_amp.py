@@ -66,14 +66,14 @@ def _follows_one_process(here: RankContext) -> None:
     del model, optimizers
     means = [sum(each) / here.world for each in zip(*(json.loads(said) for said in tell_all(here, json.dumps(own))))]
     away = max(abs(one - other) for one, other in zip(means, plain))
+    # Before what follows from it: ranks of unlike weights are no one process.
+    faults += unlike(here, "ddp-ranks-drift", "after %d steps in bfloat16" % _RANKS_STEPS, {"weights": state_bits(net)})
     if not away <= _RANKS_AWAY:
         seen = "the ranks' mean loss is %.4g away from that of one process in float32 (at most %.4g)" % (away, _RANKS_AWAY)
         faults.append(("amp-diverges", seen))
     if not means[-1] < means[0] - _RANKS_STEPS * _RANKS_AWAY:
         faults.append(("training-does-not-learn", "the ranks' mean loss goes from %.4g to %.4g" % (means[0], means[-1])))
-    judge(
-        here, faults, unlike(here, "ddp-ranks-drift", "after %d steps in bfloat16" % _RANKS_STEPS, {"weights": state_bits(net)})
-    )
+    judge(here, faults)
     here.measure("away from float32", away, "")
     here.measure("loss", means[-1], "")
 

@@ -9,6 +9,13 @@ import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers
+from torchtune_sys.smoke.worker.functions.models import functions_of_models
+from torchtune_sys.smoke.worker.functions.numbers import operators_of_numbers
+from torchtune_sys.smoke.worker.functions.operators import table_is_right
+from torchtune_sys.smoke.worker.functions.places import operators_of_places
+from torchtune_sys.smoke.worker.functions.products import convolutions, functions_of_pictures, products
+from torchtune_sys.smoke.worker.functions.rows import operators_of_rows
+from torchtune_sys.smoke.worker.functions.sequences import autograd_keeps_its_promises, sequences_are_right
 from torchtune_sys.smoke.worker.stages.operations import operations_are_right
 
 _OFF = 2.0**-13
@@ -33,8 +40,25 @@ def layers_follow_their_formulas(here: RankContext) -> None:
         _attention,
         _loss_functions,
         _dropout,
+        _tables,
+        sequences_are_right,
+        autograd_keeps_its_promises,
     ):
         check(here)
+
+
+def _tables(here: RankContext) -> None:
+    """Try all operators, each kind with the cause that stands for it."""
+    for rows, cause in (
+        (operators_of_numbers, "device-computes-wrong"),
+        (operators_of_rows, "device-computes-wrong"),
+        (operators_of_places, "device-computes-wrong"),
+        (products, "gemm-wrong"),
+        (convolutions, "convolution-wrong"),
+        (functions_of_pictures, "layer-wrong"),
+        (functions_of_models, "layer-wrong"),
+    ):
+        table_is_right(here, rows(), cause)
 
 
 def _points_of(shape: Tuple[int, ...], seed: int) -> torch.Tensor:
@@ -247,7 +271,20 @@ def _loss_functions(here: RankContext) -> None:
 
 def _dropout(here: RankContext) -> None:
     """Check dropout: what stays is scaled by 1/(1-p), what is dropped varies, and a gradient goes the way its value went."""
-    layer = nn.Dropout(0.5)
+    for share in (0.5, 0.1, 0.75):
+        _drops(here, share)
+    pictures = nn.Dropout2d(0.5)(torch.ones(64, 64, 3, 3, device=here.device)).cpu()
+    if (
+        not torch.equal(pictures, pictures[:, :, :1, :1].expand_as(pictures))
+        or not 0.4 < float((pictures == 0).double().mean()) < 0.6
+    ):
+        raise StageFailed(
+            "layer-wrong", "dropout of channels (nn.Dropout2d, p 0.5) does not drop half of the channels, each as a whole"
+        )
+
+
+def _drops(here: RankContext, share: float) -> None:
+    layer, kept = nn.Dropout(share), torch.tensor(1 / (1 - share))
     held = torch.ones(_DROPPED, device=here.device, requires_grad=True)
     masks: List[torch.Tensor] = []
     for _ in range(2):
@@ -255,15 +292,16 @@ def _dropout(here: RankContext) -> None:
         output = layer(held)
         output.sum().backward()
         values = output.detach().cpu()
-        others = int(((values != 0) & (values != 2)).sum())
+        others = int(((values != 0) & ((values - kept).abs() > 1e-6)).sum())
         if others:
-            raise StageFailed("layer-wrong", "dropout (p 0.5) of ones gives %d values that are neither 0 nor 2" % others)
+            seen = "dropout (p %g) of ones gives %d values that are neither 0 nor %.4g"
+            raise StageFailed("layer-wrong", seen % (share, others, float(kept)))
         if not torch.equal(values, held.grad.cpu()):
             raise StageFailed("layer-wrong", "the gradient of dropout does not go the way of its values")
         masks.append(values)
-    share = float((masks[0] == 0).double().mean())
-    if not abs(share - 0.5) <= 0.03:  # 2**14 draws: 0.03 are more than seven standard deviations
-        raise StageFailed("layer-wrong", "dropout (p 0.5) drops %.1f %%" % (100 * share))
+    dropped = float((masks[0] == 0).double().mean())
+    if not abs(dropped - share) <= 0.03:  # 2**14 draws: 0.03 are more than seven standard deviations
+        raise StageFailed("layer-wrong", "dropout (p %g) drops %.1f %%" % (share, 100 * dropped))
     if torch.equal(*masks):
         raise StageFailed("layer-wrong", "dropout drops the same elements each time")
     if not torch.equal(layer.eval()(held), held):

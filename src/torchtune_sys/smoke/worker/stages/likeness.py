@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import resource
 from typing import Any, Dict, Iterable, List
 
 import torch
@@ -31,9 +32,10 @@ def differences(here: RankContext) -> List[Fault]:
         "cpus": sorted(os.sched_getaffinity(0)),
         "cpus before": CPUS_BEFORE_TORCH,
         "bits": step_fingerprint(here),
+        "rights": _rights(),
     }
     told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
-    return [*_bound_together(told), *_unlike_threads(told), *_unlike_bits(told)]
+    return [*_bound_together(told), *_unlike_threads(told), *_unlike_rights(told), *_unlike_bits(told)]
 
 
 def hardware(here: RankContext) -> str:
@@ -79,6 +81,27 @@ def _unlike_threads(told: List[Dict[str, Any]]) -> Iterable[Fault]:
             if told[rank]["threads"] > _THREADS_APART * least:
                 words = (_who(rank, told), told[rank]["threads"], least)
                 yield "ranks-unlike", "%s computes with %d threads, others on its host with %d" % words
+
+
+def _rights() -> Dict[str, Any]:
+    """Return what the kernel lets this process have, and when."""
+    found: Dict[str, Any] = {"niceness": os.getpriority(os.PRIO_PROCESS, 0), "scheduling policy": os.sched_getscheduler(0)}
+    for name in ("NOFILE", "STACK", "AS", "FSIZE", "NPROC", "MEMLOCK", "CPU"):
+        found["ulimit of %s" % name] = list(resource.getrlimit(getattr(resource, "RLIMIT_" + name)))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj") as file:
+        found["oom_score_adj"] = int(file.read())
+    return found
+
+
+def _unlike_rights(told: List[Dict[str, Any]]) -> Iterable[Fault]:
+    """Of a host's ranks those that may have less, or run later, hold up the others, or are the first to end."""
+    for ranks in _by(told, "where"):
+        for name in told[ranks[0]]["rights"]:
+            values = [told[rank]["rights"].get(name) for rank in ranks]
+            usual = max(values, key=lambda one: (values.count(one), -values.index(one)))
+            for rank, value in zip(ranks, values):
+                if value != usual:
+                    yield "ranks-unlike", "%s has %s %s, others on its host have %s" % (_who(rank, told), name, value, usual)
 
 
 def _unlike_bits(told: List[Dict[str, Any]]) -> Iterable[Fault]:

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from torchtune_sys.smoke.worker.channel import end_with_parent
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.stages.datasets import data_are_split_and_drawn, workers_can_be_spawned, workers_tell_and_end
 
 _WORKERS = 2
 _WORDS = 1 << 16
@@ -182,6 +183,9 @@ def _deliver(here: RankContext) -> None:
     _shuffles()
     _last_batches_are_kept()
     _streams_are_shared_out()
+    data_are_split_and_drawn(here)
+    workers_tell_and_end(here, _loader)
+    workers_can_be_spawned(here)
 
 
 def _last_batches_are_kept() -> None:
@@ -203,11 +207,11 @@ def _streams_are_shared_out() -> None:
         raise StageFailed("dataloader-loses-samples", seen % words)
 
 
-def _loader(samples: Dataset, batch: int, seed: int, **more: Any) -> DataLoader:
+def _loader(samples: Dataset, batch: int, seed: int, *, workers: int = _WORKERS, **more: Any) -> DataLoader:
     return DataLoader(
         samples,
         batch_size=batch,
-        num_workers=_WORKERS,
+        num_workers=workers,
         worker_init_fn=functools.partial(worker_starts, os.getpid()),
         generator=torch.Generator().manual_seed(seed),
         timeout=_PATIENCE_S,
@@ -254,8 +258,8 @@ def _seeds_as_documented(first: Dict[str, List[int]]) -> None:
     """https://docs.pytorch.org/docs/stable/data.html: worker w has the seed base + w, for torch and for random; the base is drawn
     from the loader's generator, so that the same generator gives the same again."""
     seeds = dict(zip(first["worker"], first["seed"]))
-    again = _seeds_of(11)
-    other = _seeds_of(12) if multiprocessing.get_start_method() == "fork" else {}
+    again, later = _seeds_of(11, 2)
+    (other,) = _seeds_of(12, 1) if multiprocessing.get_start_method() == "fork" else ({},)
     if len({*seeds.values()}) != _WORKERS:
         raise StageFailed(
             "dataloader-seeds-equal", "all %d workers have the seed %d: each augments like the other" % (_WORKERS, seeds[0])
@@ -266,6 +270,9 @@ def _seeds_as_documented(first: Dict[str, List[int]]) -> None:
         raise StageFailed(
             "dataloader-seeds-not-reproducible", "seeds %s; generator seeded alike: %s, otherwise: %s" % (seeds, again, other)
         )
+    if later == again:
+        seen = "in the next epoch the workers have the same seeds, %s: augmentation repeats itself in each epoch"
+        raise StageFailed("dataloader-seeds-repeat", seen % sorted(later.values()))
     by_numpy = [first["numpy drawn"][first["worker"].index(worker)] for worker in seeds]
     if any(by_numpy) and len({*by_numpy}) != _WORKERS:
         raise StageFailed("dataloader-seeds-equal", "all %d workers draw the same from NumPy" % _WORKERS)
@@ -289,8 +296,6 @@ def _shuffles() -> None:
         )
 
 
-def _seeds_of(seed: int) -> Dict[int, int]:
-    seeds: Dict[int, int] = {}
-    for batch in _loader(NumberedSamples(_WORKERS, 1), 1, seed):
-        seeds[int(batch["worker"])] = int(batch["seed"])
-    return seeds
+def _seeds_of(seed: int, epochs: int) -> List[Dict[int, int]]:
+    loader = _loader(NumberedSamples(_WORKERS, 1), 1, seed)
+    return [{int(batch["worker"]): int(batch["seed"]) for batch in loader} for _ in range(epochs)]

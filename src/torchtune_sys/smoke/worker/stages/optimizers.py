@@ -8,12 +8,15 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import torch
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers
+from torchtune_sys.smoke.worker.functions.seldom_optimizers import SELDOM_OPTIMIZERS, averages_follow
 
 _OPTIMIZER_STEPS = 6
 _OPTIMIZER_OFF = 2.0**-14
 """Rounding of float32 over six steps is below 2**-19. What is to be caught (momentum, decay or a correction that is left out) moves a
 weight of size one by 1e-3 or more."""
 _EPOCHS_OF_SCHEDULE = 12
+_WEIGHTS = 11
+"""Parameters of an optimizer: foreach and fused take them as lists, in pieces."""
 _Formula = Callable[[torch.Tensor, torch.Tensor, Dict[str, Any], int], torch.Tensor]
 
 
@@ -29,6 +32,10 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
         for way in ({}, {"foreach": True}, {"fused": True}):
             for turned in (False, True):
                 _steps_as(here, name, {**options, **way}, formula, turned)
+    for name, options, seldom in SELDOM_OPTIMIZERS:
+        for way in ({}, {"foreach": True}):
+            _steps_as(here, name, {**options, **way}, seldom, False)
+    averages_follow(here)
     _groups_have_their_own(here)
     _clears(here)
     for name, schedule, formula_of_rate in _schedules():
@@ -42,27 +49,32 @@ def _weights_and_gradients(step: int) -> Tuple[torch.Tensor, torch.Tensor]:
 
 
 def _steps_as(here: RankContext, name: str, options: Dict[str, Any], formula: _Formula, turned: bool) -> None:
-    """Compare some steps. ``turned``: the weights' memory is transposed, as that of a layer that is another's turned round."""
+    """Compare some steps of as many weights as fill more than one piece of what is done at once. ``turned``: the weights' memory is transposed, as that of
+    a layer that is another's turned round."""
     start, _ = _weights_and_gradients(0)
-    laid_out = start.t().contiguous().t() if turned else start
-    weights = torch.nn.Parameter(laid_out.to(here.device, copy=True))
+    starts = [start.roll(number) for number in range(_WEIGHTS)]
+    held = [torch.nn.Parameter((one.t().contiguous().t() if turned else one).to(here.device, copy=True)) for one in starts]
     try:
-        optimizer = getattr(torch.optim, name)([weights], **options)
+        optimizer = getattr(torch.optim, name)(held, **options)
     except (RuntimeError, TypeError):
-        if "fused" in options:  # on the CPU since torch 2.4, and not for all
+        if "fused" in options or "foreach" in options:  # fused on the CPU since torch 2.4, and not for all
             return
         raise
-    wanted, memory = start.double(), dict(options)
+    wanted, memories = [one.double() for one in starts], [dict(options) for _ in starts]
     for step in range(_OPTIMIZER_STEPS):
         gradient = _weights_and_gradients(step)[1]
-        weights.grad = torch.empty_like(weights).copy_(gradient)  # autograd lays it out as the weights
+        for number, one in enumerate(held):
+            one.grad = torch.empty_like(one).copy_(gradient.roll(number))  # autograd lays it out as the weights
         optimizer.step()
-        wanted = formula(wanted, gradient.double(), memory, step + 1)
-        off = float((weights.detach().cpu().double() - wanted).abs().max())
-        if not off <= _OPTIMIZER_OFF:
+        for number, memory in enumerate(memories):
+            wanted[number] = formula(wanted[number], gradient.roll(number).double(), memory, step + 1)
+        off = [float((one.detach().cpu().double() - right).abs().max()) for one, right in zip(held, wanted)]
+        if not max(off) <= _OPTIMIZER_OFF:
             words = ", ".join("%s %s" % pair for pair in options.items())
             words += ", transposed weights" if turned else ""
-            seen = "step %d of %s (%s) is off by %.3g from its formula" % (step + 1, name, words, off)
+            wrong = [str(number) for number, one in enumerate(off) if not one <= _OPTIMIZER_OFF]
+            which = "" if len(wrong) == len(off) else " for weights %s of %d" % (", ".join(wrong[:4]), len(off))
+            seen = "step %d of %s (%s) is off by %.3g from its formula%s" % (step + 1, name, words, max(off), which)
             raise StageFailed("optimizer-wrong", seen)
 
 

@@ -9,6 +9,7 @@ from typing import List, Tuple
 import torch
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.functions.randomness import draws_are_random
 
 _DRAWS = 1 << 14
 _SPREAD_OFF, _MEAN_OFF = 0.08, 0.06
@@ -26,6 +27,7 @@ def nothing_was_set_before(here: RankContext) -> None:
         _seeds_are_kept,
         _numbers_are_random,
         _choices_are_random,
+        draws_are_random,
         _nobody_changes_results,
     ):
         check(here)

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import socket
+import tempfile
 import time
 import warnings
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple
@@ -16,11 +17,11 @@ from torch.utils.data import DataLoader
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
 from torchtune_sys.smoke.worker.context import RankContext
-from torchtune_sys.smoke.worker.measures import cpu_share
+from torchtune_sys.smoke.worker.measures import cpu_share, run_delay
 from torchtune_sys.smoke.worker.stages.likeness import differences, hardware
 from torchtune_sys.smoke.worker.starting import loopback_address
 
-_ROUNDS, _MOST_ROUNDS = 3, 12
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 12
 """Whoever looks slow is measured again, all ranks at once: what others on the host take from a rank passes, what is wrong with it stays."""
 _EFFECT, _EFFECT_SHARED = 1.2, 1.3
 """Times as long as the others: less is nobody's loss. The second for what all processes of a host share (memory, caches, the
@@ -30,6 +31,10 @@ _EFFECT_PAGES = 2.0
 a GPU: boards in slots of unlike width, pages at the other socket and switches that ranks share are no fault of a rank."""
 _EFFECT_PROCESS = 4.0
 """One start a round, and a new process waits for a CPU: at a load of 20 on two cores 21 to 115 ms were seen."""
+_EFFECT_DISK = 4.0
+"""The quickest of a few writes that the disk has confirmed: other processes' writes stand in the same queue."""
+_BYTES_WRITTEN = 1 << 18
+_STEP_SAMPLES = 40
 _HELD_BACK = 0.15
 """Of the time in which a rank neither runs nor waits for a CPU while it has work: a quota, a debugger, a stop and go."""
 
@@ -53,20 +58,19 @@ def ranks_keep_pace(here: RankContext) -> None:
     with _gauges(here) as gauges:
         best = {gauge.name: float("inf") for gauge in gauges}
         held_back: List[float] = []
+        waited: List[float] = []
+        step = _small_step(here)
         faults: List[Fault] = []
         told: List[str] = []
         for turn in range(_MOST_ROUNDS):
             for gauge in gauges:
                 best[gauge.name] = min(best[gauge.name], _quickest(here, gauge))
             held_back.append(cpu_share()[1])
-            told = tell_all(
-                here,
-                json.dumps(
-                    {"class": _class_of(here), "place": here.place(), "best": best, "held back": _lower_median(held_back)}
-                ),
-            )
+            waited.append(_share_waited(step))
+            idle = max(_lower_median(held_back), _lower_median(waited))
+            told = tell_all(here, json.dumps({"class": _class_of(here), "place": here.place(), "best": best, "held back": idle}))
             faults = _slow_ones([json.loads(text) for text in told], {gauge.name: gauge for gauge in gauges})
-            if turn + 1 >= _ROUNDS and not faults:
+            if turn + 1 >= _LEAST_ROUNDS and not faults:
                 break
     for name, seconds in best.items():
         here.measure(name, seconds * 1e3, "ms")
@@ -110,10 +114,54 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
     samples = [torch.full((64,), float(number)) for number in range(16)]
     found.append(Gauge("loading", "straggler-loading", lambda: next(iter(DataLoader(samples, batch_size=16))), 100, 2e-4))
     found.append(Gauge("starting a process", "straggler-loading", _start_and_end, 1, 0.25, _EFFECT_PROCESS))
+    found.append(Gauge("a training step", "straggler-compute", _small_step(here), _STEP_SAMPLES, 1e-3, _EFFECT_SHARED))
+    found.append(Gauge("writing to disk", "straggler-storage", functools.partial(_written, here.scratch), 2, 0.03, _EFFECT_DISK))
     with _echo() as answered:
         if answered is not None:
             found.append(Gauge("network (this host's loopback)", "straggler-network", answered, 100, 5e-4))
         yield found
+
+
+def _small_step(here: RankContext) -> Callable[[], None]:
+    """So small that it ends within a time slice: what is asked of each step beside its products counts."""
+    torch.manual_seed(23)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).to(here.device)
+    optimizers = [getattr(torch.optim, name)(model.parameters(), lr=1e-4) for name in ("SGD", "AdamW")]
+    inputs = torch.ones(8, 32, device=here.device)
+
+    def step() -> None:
+        model.zero_grad()
+        model(inputs).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    return step
+
+
+def _share_waited(step: Callable[[], None]) -> float:
+    """Of the time of some steps on the CPU, in which this thread neither ran nor waited for a CPU. On a GPU it may wait for that."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # else it would wait for its own
+    try:
+        step()
+        waited, ran, began = run_delay(), time.thread_time(), time.monotonic()
+        for _ in range(_STEP_SAMPLES):
+            step()
+        wall, ran, now = time.monotonic() - began, time.thread_time() - ran, run_delay()
+    finally:
+        torch.set_num_threads(threads)
+    return 0.0 if waited is None or now is None else max(0.0, 1 - (ran + now - waited) / wall)
+
+
+def _written(folder: str) -> None:
+    """As a checkpoint is: in blocks, and confirmed. A disk that takes nothing is another stage's matter."""
+    with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(16):
+            file.write(bytes(_BYTES_WRITTEN // 16))
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        file.read()
 
 
 def _start_and_end() -> None:
@@ -171,7 +219,7 @@ def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fau
         who = "rank %d (%s)" % (rank, own["place"])
         peers = [other for other in told if other["class"] == own["class"]]
         if own["held back"] > _HELD_BACK + _lower_median([peer["held back"] for peer in told]):
-            words = "%s is kept from running for %.0f %% of the time, though no CPU is missing (a quota, a debugger)"
+            words = "%s is kept from running for %.0f %% of the time, though no CPU is missing (a quota, a debugger, something that sleeps)"
             found.append(("straggler-held-back", words % (who, 100 * own["held back"])))
         for name, seconds in own["best"].items():
             middle = _lower_median([peer["best"][name] for peer in peers if name in peer["best"]])

@@ -1,0 +1,126 @@
+"""Operators on single numbers, beside plain Python."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Iterator
+
+import torch
+
+from torchtune_sys.smoke.worker.functions.operators import DOZEN, FEW, Operator, distinct, elementwise, positive
+
+
+def _sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
+
+
+def _softplus(value: float) -> float:
+    return math.log1p(math.exp(value))
+
+
+def _gelu_by_tanh(value: float) -> float:
+    return value / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3)))
+
+
+def operators_of_numbers() -> Iterator[Operator]:
+    """Yield what takes one, two and three numbers."""
+    for part in (_of_one, _of_two, _of_three):
+        yield from part()
+
+
+def _of_one() -> Iterator[Operator]:
+    any_number, above = distinct(FEW, DOZEN), positive(FEW, DOZEN)
+    inside = distinct(FEW, DOZEN, wide=0.5)
+    smooth = (
+        ("exp", "tm", math.exp), ("expm1", "tm", math.expm1), ("exp2", "tm", lambda one: 2.0**one), ("sin", "tm", math.sin),
+        ("cos", "tm", math.cos), ("sinh", "tm", math.sinh), ("cosh", "tm", math.cosh), ("tanh", "tmf", math.tanh),
+        ("atan", "tm", math.atan), ("asinh", "tm", math.asinh), ("erf", "tms", math.erf), ("erfc", "tms", math.erfc),
+        ("sigmoid", "tmfs", _sigmoid), ("square", "tm", lambda one: one * one), ("abs", "tm", abs), ("neg", "tmo", lambda one: -one),
+        ("relu", "tmf", lambda one: max(one, 0.0)), ("silu", "f", lambda one: one * _sigmoid(one)), ("softplus", "f", _softplus),
+        ("mish", "f", lambda one: one * math.tanh(_softplus(one))), ("logsigmoid", "f", lambda one: -_softplus(-one)),
+        ("elu", "f", lambda one: one if one > 0 else math.expm1(one)), ("leaky_relu", "f", lambda one: one if one > 0 else 0.01 * one),
+        ("softsign", "f", lambda one: one / (1 + abs(one))), ("tanhshrink", "f", lambda one: one - math.tanh(one)),
+        ("selu", "tf", lambda one: 1.0507009873554805 * (one if one > 0 else 1.6732632423543772 * math.expm1(one))),
+        ("hardtanh", "f", lambda one: min(max(one, -1.0), 1.0)), ("relu6", "f", lambda one: min(max(one, 0.0), 6.0)),
+        ("hardswish", "f", lambda one: one * min(max(one + 3, 0.0), 6.0) / 6), ("hardsigmoid", "f", lambda one: min(max(one + 3, 0.0), 6.0) / 6),
+        ("gelu", "f", lambda one: one * (1 + math.erf(one / math.sqrt(2))) / 2),
+    )  # fmt: skip
+    for name, homes, work in smooth:
+        yield Operator(name, homes, (any_number,), elementwise(work))
+    yield Operator("gelu", "f", (any_number,), elementwise(_gelu_by_tanh), {"approximate": "tanh"})
+    for name, work in (
+        ("log", math.log), ("log2", math.log2), ("log10", math.log10), ("log1p", math.log1p), ("sqrt", math.sqrt),
+        ("rsqrt", lambda one: 1 / math.sqrt(one)), ("reciprocal", lambda one: 1 / one), ("lgamma", math.lgamma),
+    ):  # fmt: skip
+        yield Operator(name, "tm", (above,), elementwise(work))
+    for name, work in (("asin", math.asin), ("acos", math.acos), ("atanh", math.atanh), ("tan", math.tan)):
+        yield Operator(name, "tm", (inside,), elementwise(work))
+    for name, work in (
+        ("floor", math.floor), ("ceil", math.ceil), ("trunc", math.trunc), ("round", round), ("frac", lambda one: one - math.trunc(one)),
+        ("sign", lambda one: math.copysign(1.0, one)), ("isfinite", math.isfinite), ("isnan", math.isnan), ("logical_not", lambda one: not one),
+    ):  # fmt: skip
+        yield Operator(name, "tm", (any_number * 2,), elementwise(work), slope=False)
+    yield Operator("nan_to_num", "tm", (any_number,), elementwise(float))
+    for kind in (torch.int64, torch.int32, torch.uint8, torch.bool):
+        name = "to(%s)" % str(kind)[6:]
+        given = any_number * 2 if kind != torch.uint8 else above * 8
+        yield Operator(
+            name,
+            "",
+            (given,),
+            elementwise(bool if kind == torch.bool else int),
+            way=lambda one, kind=kind: one.to(kind),
+            slope=False,
+        )
+
+
+def _of_two() -> Iterator[Operator]:
+    first, row, same = distinct(FEW, DOZEN), distinct(DOZEN, seed=5), distinct(FEW, DOZEN, seed=43)
+    above = positive(FEW, DOZEN)
+    whole = torch.arange(1, 61).view(FEW, DOZEN) * 37 % 61
+    for name, homes, work in (
+        ("add", "tmo", operator.add), ("sub", "tmo", operator.sub), ("mul", "tmo", operator.mul), ("div", "tm", operator.truediv),
+        ("truediv", "o", operator.truediv), ("maximum", "tm", max), ("minimum", "tm", min), ("atan2", "tm", math.atan2), ("hypot", "tm", math.hypot),
+        ("fmax", "tm", max), ("fmin", "tm", min), ("copysign", "tm", math.copysign), ("logaddexp", "tm", lambda one, other: math.log(math.exp(one) + math.exp(other))),
+    ):  # fmt: skip
+        for other in (row, same):
+            yield Operator(
+                name,
+                homes,
+                (first, other),
+                elementwise(work),
+                slope=name not in ("maximum", "minimum", "fmax", "fmin", "copysign"),
+            )
+    yield Operator("pow", "tmo", (above, same), elementwise(operator.pow))
+    yield Operator("pow", "tmo", (first, 3), elementwise(operator.pow))
+    yield Operator(
+        "add with alpha",
+        "",
+        (first, same),
+        elementwise(lambda one, other: one - 3 * other),
+        way=lambda one, other: torch.add(one, other, alpha=-3),
+    )
+    yield Operator("fmod", "tm", (first * 4, above), elementwise(math.fmod), slope=False, low=False)
+    yield Operator("remainder", "tm", (first * 4, above), elementwise(operator.mod), slope=False, low=False)
+    yield Operator("floor_divide", "tm", (first * 4, above), elementwise(operator.floordiv), slope=False, low=False)
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        yield Operator(name, "tmo", (first, row), elementwise(getattr(operator, name)), slope=False)
+    for name, work in (
+        ("add", operator.add), ("mul", operator.mul), ("floor_divide", operator.floordiv), ("remainder", operator.mod),
+        ("bitwise_and", operator.and_), ("bitwise_or", operator.or_), ("bitwise_xor", operator.xor),
+        ("bitwise_left_shift", lambda one, other: one << other), ("bitwise_right_shift", operator.rshift),
+    ):  # fmt: skip
+        for kind in (torch.int64, torch.int32):
+            yield Operator(name, "tm", (whole.to(kind), (whole % 7 + 1).to(kind)), elementwise(work), slope=False, low=False)
+
+
+def _of_three() -> Iterator[Operator]:
+    first, second, third = (distinct(FEW, DOZEN, seed=seed) for seed in (37, 43, 49))
+    mask = second > 0
+    yield Operator("where", "t", (mask, first, third), elementwise(lambda told, one, other: one if told else other))
+    yield Operator("lerp", "tm", (first, second, 0.25), elementwise(lambda one, other, share: one + share * (other - one)))
+    yield Operator("addcmul", "tm", (first, second, third), elementwise(lambda one, two, three: one + two * three))
+    yield Operator("addcdiv", "tm", (first, second, third.abs() + 1), elementwise(lambda one, two, three: one + two / three))
+    yield Operator("clamp", "tm", (first, -0.7, 0.9), elementwise(lambda one, low, high: min(max(one, low), high)))
+    yield Operator("masked_fill", "tm", (first, mask, 7.0), elementwise(lambda one, told, value: value if told else one))

@@ -1,0 +1,107 @@
+"""Optimizers beside SGD and Adam, by their formulas, and running averages of weights."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, List, Tuple
+
+import torch
+from torch import nn
+from torch.optim import swa_utils
+
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+
+_AVERAGED = 5
+_Step = Callable[[torch.Tensor, torch.Tensor, Dict[str, Any], int], torch.Tensor]
+
+
+def _mean_of(memory: Dict[str, Any], name: str, value: torch.Tensor, share: float) -> torch.Tensor:
+    memory[name] = share * memory.get(name, torch.zeros_like(value)) + (1 - share) * value
+    return memory[name]
+
+
+def _rmsprop(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], _step: int) -> torch.Tensor:
+    """https://docs.pytorch.org/docs/stable/generated/torch.optim.RMSprop.html, without momentum."""
+    return weights - memory["lr"] * gradient / (_mean_of(memory, "square", gradient**2, 0.99).sqrt() + 1e-8)
+
+
+def _adagrad(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], _step: int) -> torch.Tensor:
+    """Duchi, Hazan, Singer: Adaptive Subgradient Methods (JMLR 12, 2011)."""
+    memory["square"] = memory.get("square", 0.0) + gradient**2
+    return weights - memory["lr"] * gradient / (memory["square"].sqrt() + 1e-10)
+
+
+def _adamax(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], step: int) -> torch.Tensor:
+    """arXiv 1412.6980, algorithm 2."""
+    mean = _mean_of(memory, "mean", gradient, 0.9)
+    memory["largest"] = torch.maximum(0.999 * memory.get("largest", torch.zeros_like(gradient)), gradient.abs() + 1e-8)
+    return weights - memory["lr"] / (1 - 0.9**step) * mean / memory["largest"]
+
+
+def _adadelta(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], _step: int) -> torch.Tensor:
+    """Zeiler: ADADELTA (arXiv 1212.5701), algorithm 1."""
+    square, before = _mean_of(memory, "square", gradient**2, 0.9), memory.get("moved", torch.zeros_like(gradient))
+    way = (before + 1e-6).sqrt() / (square + 1e-6).sqrt() * gradient
+    _mean_of(memory, "moved", way**2, 0.9)
+    return weights - memory["lr"] * way
+
+
+def _nadam(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], step: int) -> torch.Tensor:
+    """Dozat: Incorporating Nesterov Momentum into Adam (2016), with torch's decay of the momentum, 0.004."""
+    now, then = (0.9 * (1 - 0.5 * 0.96 ** ((step + more) * 0.004)) for more in (0, 1))
+    memory["product"] = memory.get("product", 1.0) * now
+    mean, square = _mean_of(memory, "mean", gradient, 0.9), _mean_of(memory, "square", gradient**2, 0.999)
+    way = (1 - now) / (1 - memory["product"]) * gradient + then / (1 - memory["product"] * then) * mean
+    return weights - memory["lr"] * way / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+
+
+def _radam(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], step: int) -> torch.Tensor:
+    """Liu and others: On the Variance of the Adaptive Learning Rate (arXiv 1908.03265), algorithm 2."""
+    mean, square = _mean_of(memory, "mean", gradient, 0.9) / (1 - 0.9**step), _mean_of(memory, "square", gradient**2, 0.999)
+    longest = 2 / (1 - 0.999) - 1
+    length = longest - 2 * step * 0.999**step / (1 - 0.999**step)
+    if length <= 5:
+        return weights - memory["lr"] * mean
+    share = math.sqrt((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length))
+    return weights - memory["lr"] * mean * share * math.sqrt(1 - 0.999**step) / (square.sqrt() + 1e-8)
+
+
+SELDOM_OPTIMIZERS: Tuple[Tuple[str, Dict[str, Any], _Step], ...] = (
+    ("RMSprop", {"lr": 0.01}, _rmsprop),
+    ("Adagrad", {"lr": 0.1}, _adagrad),
+    ("Adamax", {"lr": 0.05}, _adamax),
+    ("Adadelta", {"lr": 1.0}, _adadelta),
+    ("NAdam", {"lr": 0.05}, _nadam),
+    ("RAdam", {"lr": 0.05}, _radam),
+)
+
+
+def averages_follow(here: RankContext) -> None:
+    """Check the mean of weights, and the one that forgets (EMA)."""
+    kinds: List[Tuple[str, Dict[str, Any], Callable[[List[float]], float]]] = [
+        ("AveragedModel", {}, lambda held: sum(held) / len(held))
+    ]
+    if hasattr(swa_utils, "get_ema_multi_avg_fn"):  # torch 2.0
+        kinds.append(("AveragedModel (EMA)", {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.75)}, _forgetting))
+    for name, options, formula in kinds:
+        model = nn.Linear(2, 2).to(here.device)
+        averaged = swa_utils.AveragedModel(model, **options)
+        held: List[float] = []
+        for turn in range(_AVERAGED):
+            held.append(float((turn * 3) % 5 - 2))
+            with torch.no_grad():
+                for value in model.parameters():
+                    value.fill_(held[-1])
+            averaged.update_parameters(model)
+        for value in averaged.module.parameters():
+            off = float((value.detach().cpu().double() - formula(held)).abs().max())
+            if not off <= 1e-5:
+                seen = "%s: after %d updates the weights are off by %.3g from the average of all that they were"
+                raise StageFailed("optimizer-wrong", seen % (name, _AVERAGED, off))
+
+
+def _forgetting(held: List[float]) -> float:
+    found = held[0]
+    for one in held[1:]:
+        found = 0.75 * found + 0.25 * one
+    return found

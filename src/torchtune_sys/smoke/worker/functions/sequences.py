@@ -1,0 +1,273 @@
+"""Layers that read sequences, and autograd's own promises, beside the same written out in float64."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Tuple
+
+import torch
+from torch import nn
+
+from torchtune_sys.smoke.worker.context import THOROUGH, RankContext, StageFailed
+from torchtune_sys.smoke.worker.functions.operators import distinct
+
+_OFF_SEQUENCE = 2.0**-13
+_WIDTHS = (3, 4)
+"""Inputs and states of recurrent layers."""
+
+
+def sequences_are_right(here: RankContext) -> None:
+    """Recurrent layers and attention give what their equations give, forward and backward."""
+    for kind, cell in (("RNN", _rnn_cell), ("GRU", _gru_cell), ("LSTM", _lstm_cell)):
+        for options in ({}, {"batch_first": True, "bidirectional": True, "num_layers": 2}):
+            _recurrent_is_right(here, kind, cell, options)
+    _heads_are_right(here)
+    _blocks_are_right(here)
+
+
+def _filled(layer: nn.Module, seed: int) -> nn.Module:
+    """Give it weights that no generator has drawn."""
+    with torch.no_grad():
+        for number, value in enumerate(layer.parameters()):
+            value.copy_(distinct(*value.shape, seed=seed + 2 * number, wide=0.5))
+    return layer
+
+
+_Steps = Tuple[torch.Tensor, torch.Tensor]
+Cell = Callable[[torch.Tensor, _Steps, Dict[str, torch.Tensor], str], _Steps]
+
+
+def _both(given: torch.Tensor, state: torch.Tensor, weights: Dict[str, torch.Tensor], name: str) -> _Steps:
+    return (
+        given @ weights["weight_ih_" + name].t() + weights["bias_ih_" + name],
+        state @ weights["weight_hh_" + name].t() + weights["bias_hh_" + name],
+    )
+
+
+def _rnn_cell(given: torch.Tensor, state: _Steps, weights: Dict[str, torch.Tensor], name: str) -> _Steps:
+    one, other = _both(given, state[0], weights, name)
+    return torch.tanh(one + other), state[1]
+
+
+def _logistic(values: torch.Tensor) -> torch.Tensor:
+    return 1 / (1 + torch.exp(-values))
+
+
+def _gru_cell(given: torch.Tensor, state: _Steps, weights: Dict[str, torch.Tensor], name: str) -> _Steps:
+    one, other = (part.chunk(3, 1) for part in _both(given, state[0], weights, name))
+    reset, update = _logistic(one[0] + other[0]), _logistic(one[1] + other[1])
+    return (1 - update) * torch.tanh(one[2] + reset * other[2]) + update * state[0], state[1]
+
+
+def _lstm_cell(given: torch.Tensor, state: _Steps, weights: Dict[str, torch.Tensor], name: str) -> _Steps:
+    one, other = _both(given, state[0], weights, name)
+    enter, forget, cell, out = (one + other).chunk(4, 1)
+    kept = _logistic(forget) * state[1] + _logistic(enter) * torch.tanh(cell)
+    return _logistic(out) * torch.tanh(kept), kept
+
+
+def _read_through(
+    given: torch.Tensor, cell: Cell, weights: Dict[str, torch.Tensor], layers: int, both_ways: bool
+) -> torch.Tensor:
+    """Read [place, sentence, feature] in each layer, and from the end, too."""
+    for layer in range(layers):
+        ways = []
+        for suffix in ("", "_reverse")[: 1 + both_ways]:
+            state = (given.new_zeros(given.shape[1], _WIDTHS[1]),) * 2
+            said = []
+            for place in given.flip(0) if suffix else given:
+                state = cell(place, state, weights, "l%d%s" % (layer, suffix))
+                said.append(state[0])
+            ways.append(torch.stack(said[::-1] if suffix else said))
+        given = torch.cat(ways, 2)
+    return given
+
+
+def _recurrent_is_right(here: RankContext, kind: str, cell: Cell, options: Dict[str, Any]) -> None:
+    layer = _filled(getattr(nn, kind)(*_WIDTHS, **options), 11)
+    weights = {name: value.detach().double().requires_grad_() for name, value in layer.named_parameters()}
+    given = distinct(5, 2, _WIDTHS[0])  # five places, two sentences
+    wide = given.clone().requires_grad_()
+    wanted = _read_through(wide, cell, weights, options.get("num_layers", 1), "bidirectional" in options)
+    wanted.pow(2).sum().backward()
+    first = bool(options.get("batch_first"))
+    layer.to(here.device)
+    held = given.to(here.device, torch.float32).requires_grad_()
+    found = layer(held.transpose(0, 1) if first else held)[0]
+    found = found.transpose(0, 1) if first else found
+    found.pow(2).sum().backward()
+    name = "nn.%s%s" % (kind, " (%s)" % ", ".join(options) if options else "")
+    pairs = [(name, found, wanted), ("the input's gradient of %s" % name, held.grad, wide.grad)]
+    pairs += [
+        ("the gradient of %s of %s" % (key, name), value.grad, weights[key].grad) for key, value in layer.named_parameters()
+    ]
+    _all_close(pairs)
+
+
+def _all_close(pairs: List[Tuple[str, Any, torch.Tensor]], cause: str = "layer-wrong") -> None:
+    for name, found, wanted in pairs:
+        values = torch.zeros_like(wanted) if found is None else found.detach().to("cpu", torch.float64)
+        off = float((values - wanted.detach()).abs().max())
+        if not off <= _OFF_SEQUENCE * max(1.0, float(wanted.detach().abs().max())):
+            raise StageFailed(cause, "%s is off by %.3g from its equations in float64" % (name, off))
+
+
+def _split_in_heads(values: torch.Tensor, heads: int) -> torch.Tensor:
+    return values.view(values.shape[0], values.shape[1], heads, -1).transpose(1, 2)
+
+
+def _heads(given: torch.Tensor, weights: Dict[str, torch.Tensor], heads: int, hidden: torch.Tensor) -> torch.Tensor:
+    """``hidden``: places that nobody sees, true by place."""
+    parts = (given @ weights["in_proj_weight"].t() + weights["in_proj_bias"]).chunk(3, 2)
+    query, key, value = (_split_in_heads(part, heads) for part in parts)
+    scores = torch.exp(query @ key.transpose(2, 3) / (query.shape[-1] ** 0.5)) * (~hidden).double()[:, None, None]
+    seen = (scores / scores.sum(3, keepdim=True) @ value).transpose(1, 2).reshape(given.shape)
+    return seen @ weights["out_proj.weight"].t() + weights["out_proj.bias"]
+
+
+def _heads_are_right(here: RankContext) -> None:
+    layer = _filled(nn.MultiheadAttention(8, 2, batch_first=True), 13)
+    weights = {name: value.detach().double() for name, value in layer.named_parameters()}
+    given = distinct(2, 5, 8, wide=1.0)
+    hidden = torch.zeros(2, 5, dtype=torch.bool)
+    hidden[1, 3:] = True
+    layer.to(here.device)
+    wanted = _heads(given, weights, 2, hidden)
+    held = given.to(here.device, torch.float32)
+    for name, each in (("in training", layer.train()), ("in eval", layer.eval())):
+        with torch.no_grad():
+            found = each(held, held, held, key_padding_mask=hidden.to(here.device), need_weights=name == "in training")[0]
+        _all_close([("nn.MultiheadAttention %s" % name, found, wanted)])
+
+
+def _blocks_are_right(here: RankContext) -> None:
+    """Try a whole block of a transformer: in eval torch takes a way of its own for it."""
+    layer = _filled(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 17)
+    weights = {name: value.detach().double() for name, value in layer.named_parameters()}
+    given = distinct(2, 5, 8, wide=1.0)
+    own = {name[len("self_attn.") :]: value for name, value in weights.items() if name.startswith("self_attn.")}
+    first = _normalised(given + _heads(given, own, 2, torch.zeros(2, 5, dtype=torch.bool)), weights, "norm1")
+    wide = first @ weights["linear1.weight"].t() + weights["linear1.bias"]
+    after = (wide * (wide > 0)) @ weights["linear2.weight"].t() + weights["linear2.bias"]
+    wanted = _normalised(first + after, weights, "norm2")
+    layer.to(here.device)
+    for name, each in (("in training", layer.train()), ("in eval", layer.eval())):
+        with torch.no_grad():
+            found = each(given.to(here.device, torch.float32))
+        _all_close([("nn.TransformerEncoderLayer %s" % name, found, wanted)])
+
+
+def _normalised(values: torch.Tensor, weights: Dict[str, torch.Tensor], name: str) -> torch.Tensor:
+    off = values - values.mean(2, keepdim=True)
+    return off / ((off * off).mean(2, keepdim=True) + 1e-5) ** 0.5 * weights[name + ".weight"] + weights[name + ".bias"]
+
+
+def autograd_keeps_its_promises(here: RankContext) -> None:
+    """Gradients add up, stop where they are told to, pass hooks and functions of one's own, and have gradients themselves."""
+    for name, found, wanted in _promises(here):
+        values = torch.as_tensor(found).detach().cpu().double().flatten()
+        right = torch.as_tensor(wanted, dtype=torch.float64).flatten()
+        if values.shape != right.shape or not torch.equal(values, right):
+            raise StageFailed("autograd-wrong", "%s: %s, where %s is right" % (name, _few_of(values), _few_of(right)))
+
+
+def _few_of(values: torch.Tensor) -> str:
+    return " ".join("%g" % one for one in values.tolist()[:4])
+
+
+class _Tripled(torch.autograd.Function):
+    """Three times what it is given; what goes back is multiplied by what was kept."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(given)
+        return given * 3
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+        return upstream[0] * ctx.saved_tensors[0]
+
+
+def _leaf(here: RankContext) -> torch.Tensor:
+    return torch.tensor([1.0, -2.0, 3.0], device=here.device, requires_grad=True)
+
+
+def _promises(here: RankContext) -> Any:
+    """Yield names, what is found and what is right: all of whole numbers."""
+    one = _leaf(here)
+    for _ in range(2):
+        (one * one).sum().backward()
+    yield "gradients of two backward passes add up", one.grad, [4.0, -8.0, 12.0]
+    one = _leaf(here)
+    (one.detach() * one + one.data * one).sum().backward()
+    yield "detach and data stop a gradient", one.grad, [2.0, -4.0, 6.0]
+    one = _leaf(here)
+    with torch.no_grad():
+        stopped = one * 5
+    yield "no_grad records nothing", float(stopped.requires_grad), [0.0]
+    yield "after no_grad it records again", float((one * 2).requires_grad), [1.0]
+    _Tripled.apply(one).sum().backward()
+    yield "a function of one's own (torch.autograd.Function) goes back as it says", one.grad, [1.0, -2.0, 3.0]
+    one = _leaf(here)
+    called: List[float] = []
+    one.register_hook(lambda grad: grad * 2)
+    middle = one * 3
+    middle.register_hook(lambda grad: called.append(float(grad.sum())))
+    middle.sum().backward()
+    yield "a hook on a tensor (register_hook) changes its gradient", one.grad, [6.0, 6.0, 6.0]
+    yield "a hook on what lies between runs", called, [3.0]
+    yield from _hooks_of_modules(here)
+    one = _leaf(here)
+    (first,) = torch.autograd.grad((one**3).sum(), one, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), one)
+    yield "a gradient of a gradient", second, [6.0, -12.0, 18.0]
+    one = _leaf(here)
+    kept = (one * one).sum()
+    kept.backward(retain_graph=True)
+    kept.backward()
+    yield "a second pass through a kept graph", one.grad, [4.0, -8.0, 12.0]
+    one = _leaf(here)
+    middle = one * 2
+    middle.retain_grad()
+    (middle * middle).sum().backward()
+    yield "retain_grad keeps what lies between", middle.grad, [4.0, -8.0, 12.0]
+    yield from _changed_in_place(here)
+    if here.level == THOROUGH and hasattr(torch, "func"):  # it imports a second of modules
+        found = torch.func.vmap(torch.func.grad(lambda value: value**3))(_leaf(here).detach())
+        yield "torch.func's gradients, one by one", found, [3.0, 12.0, 27.0]
+
+
+def _hooks_of_modules(here: RankContext) -> Any:
+    layer = nn.Linear(3, 1, bias=False).to(here.device)
+    with torch.no_grad():
+        layer.weight.fill_(2.0)
+    told: List[float] = []
+    handles = [
+        layer.register_forward_pre_hook(lambda _module, given: (given[0] + 1,)),
+        layer.register_forward_hook(lambda _module, _given, found: found * 2),
+        layer.register_full_backward_hook(lambda _module, _inputs, outputs: told.append(float(outputs[0].sum()))),
+    ]
+    found = layer(torch.ones(1, 3, device=here.device, requires_grad=True))
+    found.sum().backward()
+    yield "hooks before and after a module's forward pass", found, [24.0]
+    yield "a hook on a module's backward pass runs", told, [1.0]
+    for handle in handles:
+        handle.remove()
+    yield "hooks that were removed", layer(torch.ones(1, 3, device=here.device)), [6.0]
+
+
+def _changed_in_place(here: RankContext) -> Any:
+    one = _leaf(here)
+    middle = one * 1
+    middle[0] = 5.0
+    (middle * middle).sum().backward()
+    yield "what was written into does not go back", one.grad, [0.0, -4.0, 6.0]
+    one = _leaf(here)
+    middle = one * 1
+    squared = middle * middle
+    middle.add_(1)
+    refused = 0.0
+    try:
+        squared.sum().backward()
+    except RuntimeError:
+        refused = 1.0
+    yield "a value that was changed after it was kept for the way back is refused", refused, [1.0]

@@ -1,0 +1,211 @@
+"""Every exchange, for every kind of number and every way of reducing, with rows whose results have one right answer."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from typing import Any, Callable, Iterator, List, Tuple
+
+import torch
+import torch.distributed as dist
+
+from torchtune_sys.smoke.worker.agreement import Fault
+from torchtune_sys.smoke.worker.context import RankContext
+
+_PLACES = 13
+_LONG_ROW = 4099
+"""Elements of what is exchanged without waiting."""
+_MOST_RANKS = 256
+"""Sums of so many ones are exact in bfloat16."""
+_NUMBERS = ("float32", "float64", "bfloat16", "float16", "int8", "uint8", "int32", "int64")
+_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+_TAGS = (5, 7)
+_COMING_S = 30.0
+Compared = Callable[[str, torch.Tensor, torch.Tensor], List[Fault]]
+Tried = Callable[[Callable[[], object]], bool]
+
+
+def each_is_right(here: RankContext, tried: Tried, compared: Compared) -> List[Fault]:
+    """Return what is wrong. ``tried`` says whether the backend has an exchange, ``compared`` names what differs."""
+    faults: List[Fault] = []
+    if here.world > _MOST_RANKS:
+        return faults
+    for part in (_reductions, _movements):
+        for what, exchange, found, wanted in part(here):
+            if tried(exchange):
+                faults += compared(what, found(), wanted)
+    if here.world > 1 and not (here.kind == "cuda" and here.backend == "gloo"):  # gloo does these on the CPU only
+        faults += _one_after_the_other(here, compared)
+    return faults
+
+
+_Row = Tuple[str, Callable[[], object], Callable[[], torch.Tensor], torch.Tensor]
+
+
+def _row_of(rank: int, op: str, count: int) -> torch.Tensor:
+    """Whole numbers whose sum, product or bits fit into a byte, whatever the number of ranks."""
+    places = torch.arange(count)
+    if op == "PRODUCT":
+        return torch.where((places + rank) % 8 == 0, 2, 1) if rank < 6 else torch.ones(count, dtype=torch.int64)
+    if op.startswith("B"):
+        return (places * 11 + rank * 37) % 128
+    return ((places + rank) % 3 == 0).to(torch.int64) + (2 * (rank == 0 and op != "SUM"))
+
+
+def _folded_rows(op: str, rows: torch.Tensor) -> torch.Tensor:
+    if op in ("MIN", "MAX"):
+        return rows.amin(0) if op == "MIN" else rows.amax(0)
+    if op == "AVG":
+        return rows.double().sum(0) / len(rows)
+    folds = {
+        "SUM": torch.add,
+        "PRODUCT": torch.mul,
+        "BAND": torch.bitwise_and,
+        "BOR": torch.bitwise_or,
+        "BXOR": torch.bitwise_xor,
+    }
+    return functools.reduce(folds[op], rows)
+
+
+def _reductions(here: RankContext) -> Iterator[_Row]:
+    exact = here.world & (here.world - 1) == 0
+    for kind in _NUMBERS:
+        dtype = getattr(torch, kind)
+        for op in _OPS:
+            if not hasattr(dist.ReduceOp, op) or (dtype.is_floating_point and op.startswith("B")):
+                continue
+            if op == "AVG" and not (exact and dtype.is_floating_point):
+                continue
+            yield from _reduced_by_each(here, op, dtype, False)
+    yield from _reduced_by_each(here, "SUM", torch.float32, True)
+
+
+def _reduced_by_each(here: RankContext, op: str, dtype: torch.dtype, later: bool) -> Iterator[_Row]:
+    """``later``: it is waited for in a second step."""
+    count, root, how = (_LONG_ROW if later else _PLACES), here.world - 1, getattr(dist.ReduceOp, op)
+    words = "%s (%s) of %s" % ("%s", op, str(dtype)[6:]) + (", asynchronous" if later else "")
+    rows = torch.stack([_row_of(rank, op, count) for rank in range(here.world)])
+    wanted = _folded_rows(op, rows)
+    held = rows[here.rank].to(here.device, dtype, copy=True)
+    yield words % "all_reduce", _waited(later, dist.all_reduce, held, op=how), lambda: held, wanted
+    sent = rows[here.rank].to(here.device, dtype, copy=True)
+    yield words % "reduce", _waited(later, dist.reduce, sent, root, op=how), lambda: sent if here.rank == root else wanted, wanted
+    wide = torch.stack([_row_of(rank, op, count * here.world) for rank in range(here.world)])
+    part = _folded_rows(op, wide)[here.rank * count : (here.rank + 1) * count]
+    given = wide[here.rank].to(here.device, dtype, copy=True)
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # torch 2.13 renamed it
+    taken = torch.zeros(count, device=here.device, dtype=dtype)
+    yield words % "reduce_scatter_tensor", _waited(later, scatter, taken, given, op=how), lambda: taken, part
+    got = torch.zeros_like(taken)
+    yield (
+        words % "reduce_scatter",
+        _waited(later, dist.reduce_scatter, got, [*given.chunk(here.world)], op=how),
+        lambda: got,
+        part,
+    )
+
+
+def _waited(later: bool, exchange: Callable[..., Any], *given: Any, **more: Any) -> Callable[[], object]:
+    def done() -> None:
+        work = exchange(*given, async_op=later, **more)
+        if later and work is not None:
+            work.wait()
+
+    return done
+
+
+def _itself(found: torch.Tensor) -> torch.Tensor:
+    return found
+
+
+def _movements(here: RankContext) -> Iterator[_Row]:
+    world, own, root = here.world, here.rank, here.world - 1
+    for kind in (*_NUMBERS, "bool"):
+        for later in (False, True)[: 1 + (kind == "float32")]:
+            dtype, count = getattr(torch, kind), _LONG_ROW if later else _PLACES
+            words = "%s of %s%s" % ("%s", kind, ", asynchronous" if later else "")
+            rows = [_row_of(rank, "BOR", count) + (rank == 0) for rank in range(world)]
+            if kind == "bool":
+                rows = [row % 2 for row in rows]
+            every, mine = torch.cat(rows), rows[own].to(here.device, dtype, copy=True)
+            held = mine.clone()
+            yield words % "broadcast", _waited(later, dist.broadcast, held, root), functools.partial(_itself, held), rows[root]
+            pieces = [torch.zeros_like(mine) for _ in range(world)]
+            yield (
+                words % "all_gather",
+                _waited(later, dist.all_gather, pieces, mine),
+                functools.partial(torch.cat, pieces),
+                every,
+            )
+            joined = torch.zeros(world * count, device=here.device, dtype=dtype)
+            gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+            yield (
+                words % "all_gather_into_tensor",
+                _waited(later, gather, joined, mine),
+                functools.partial(_itself, joined),
+                every,
+            )
+            at_root = [torch.zeros_like(mine) for _ in range(world)] if own == root else None
+            yield (
+                words % "gather",
+                _waited(later, dist.gather, mine, at_root, dst=root),
+                functools.partial(torch.cat, rows if at_root is None else at_root),
+                every,
+            )
+            taken = torch.zeros_like(mine)
+            given = [row.to(here.device, dtype) for row in rows] if own == root else None
+            yield (
+                words % "scatter",
+                _waited(later, dist.scatter, taken, given, src=root),
+                functools.partial(_itself, taken),
+                rows[own],
+            )
+            wide = torch.cat([rows[own].roll(rank) for rank in range(world)]).to(here.device, dtype, copy=True)
+            swapped, wanted = torch.zeros_like(wide), torch.cat([row.roll(own) for row in rows])
+            if world > 1 and not (here.kind == "cuda" and here.backend == "gloo"):
+                yield (
+                    words % "all_to_all_single",
+                    _waited(later, dist.all_to_all_single, swapped, wide),
+                    functools.partial(_itself, swapped),
+                    wanted,
+                )
+                parts = [torch.zeros_like(mine) for _ in range(world)]
+                yield (
+                    words % "all_to_all",
+                    _waited(later, dist.all_to_all, parts, [*wide.chunk(world)]),
+                    functools.partial(torch.cat, parts),
+                    wanted,
+                )
+
+
+def _one_after_the_other(here: RankContext, compared: Compared) -> List[Fault]:
+    """Try several messages on one way, each waited for, and with gloo by their tags in another order than they were sent."""
+    before, after = (here.rank - 1) % here.world, (here.rank + 1) % here.world
+    faults: List[Fault] = []
+    for turn in range(3):
+        sent, taken = (
+            (_row_of(here.rank, "BOR", _PLACES) + turn).to(here.device),
+            torch.zeros(_PLACES, dtype=torch.int64, device=here.device),
+        )
+        steps = [functools.partial(dist.send, sent, after), functools.partial(dist.recv, taken, before)]
+        for step in steps if here.rank % 2 == 0 else steps[::-1]:
+            step()
+        faults += compared("message %d from rank %d (send, recv)" % (turn, before), taken, _row_of(before, "BOR", _PLACES) + turn)
+    if here.backend != "gloo":
+        return faults
+    out = [(_row_of(here.rank, "BOR", _PLACES) + tag).to(here.device) for tag in _TAGS]
+    works = [dist.isend(one, after, tag=tag) for one, tag in zip(out, _TAGS)]
+    for tag in reversed(_TAGS):
+        taken = torch.zeros(_PLACES, dtype=torch.int64, device=here.device)
+        dist.irecv(taken, before, tag=tag).wait()
+        faults += compared(
+            "the message of tag %d from rank %d (isend, irecv)" % (tag, before), taken, _row_of(before, "BOR", _PLACES) + tag
+        )
+    for work in works:
+        work.wait()
+    return faults
+
+
+def all_come(here: RankContext) -> None:
+    """gloo's barrier that names who does not come."""
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=_COMING_S))

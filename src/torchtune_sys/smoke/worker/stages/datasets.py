@@ -1,0 +1,148 @@
+"""What stands around a loader: how data are split, drawn and put together, how workers fail and start, and what each loader leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import multiprocessing.spawn
+import os
+import sys
+from typing import Any, Callable, Iterator, List, Tuple
+
+import torch
+from torch.utils import data
+from torch.utils.data import DataLoader, Dataset
+
+from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
+from torchtune_sys.smoke.worker.growth import keeps_nothing_of
+
+_DRAWN = 1 << 12
+_SPAWNED_S = 30.0
+_ROUNDS_OF_LOADERS = 2
+
+
+def data_are_split_and_drawn(here: RankContext) -> None:
+    """Check splits, samplers and batches, all without a worker."""
+    for name, found, wanted in _put_together():
+        if found != wanted:
+            raise StageFailed(
+                "dataloader-loses-samples", "%s: %s, where %s is right" % (name, _start_of(found), _start_of(wanted))
+            )
+    drawn = list(data.WeightedRandomSampler([1.0, 5.0, 2.0, 0.0], _DRAWN, generator=torch.Generator().manual_seed(15)))
+    shares = [drawn.count(value) / _DRAWN for value in range(4)]
+    if any(abs(one - other) > 0.05 * (other > 0) for one, other in zip(shares, (0.125, 0.625, 0.25, 0.0))):
+        words = " ".join("%.3f" % one for one in shares)
+        raise StageFailed(
+            "random-numbers-wrong", "WeightedRandomSampler draws with shares of %s, not 0.125 0.625 0.250 0.000" % words
+        )
+
+
+def _start_of(found: Any) -> str:
+    text = str(found)
+    return text if len(text) < 80 else text[:77] + "…"
+
+
+def _put_together() -> Iterator[Tuple[str, Any, Any]]:
+    """Yield names, what is found and what is right."""
+    parts = data.random_split(range(100), [50, 30, 20], generator=torch.Generator().manual_seed(16))
+    yield "random_split of 100 in three parts", [len(part) for part in parts], [50, 30, 20]
+    split = [int(one) for part in parts for one in part]
+    yield "the samples of random_split", sorted(split), [*range(100)]
+    yield "random_split keeps the order of the data", split == [*range(100)], False
+    joined = data.ConcatDataset([range(3), range(10, 14), range(20, 22)])
+    yield "ConcatDataset", [int(joined[place]) for place in range(len(joined))], [0, 1, 2, 10, 11, 12, 13, 20, 21]
+    yield "Subset", [int(one) for one in data.Subset(range(50, 60), [9, 0, 4])], [59, 50, 54]
+    pairs = data.TensorDataset(torch.arange(6), torch.arange(6) * 10)
+    yield (
+        "TensorDataset",
+        [[int(one), int(other)] for one, other in (pairs[place] for place in range(6))],
+        [[n, 10 * n] for n in range(6)],
+    )
+    yield "BatchSampler", [*map(list, data.BatchSampler(range(7), 3, False))], [[0, 1, 2], [3, 4, 5], [6]]
+    drawn = [*data.RandomSampler(range(20), generator=torch.Generator().manual_seed(17))]
+    yield "RandomSampler gives each once", sorted(drawn), [*range(20)]
+    nested = [{"a": (number, [float(number), torch.tensor([number, -number])]), "b": "word%d" % number} for number in range(3)]
+    (batch,) = DataLoader(nested, batch_size=3)
+    first, second = batch["a"][1]
+    found = [batch["a"][0].tolist(), first.tolist(), str(first.dtype), second.tolist(), list(batch["b"])]
+    right = [[0, 1, 2], [0.0, 1.0, 2.0], "torch.float64", [[0, 0], [1, -1], [2, -2]], ["word0", "word1", "word2"]]
+    yield "a batch of nested samples (default_collate)", found, right
+    yield "a batch put together by collate_fn", list(DataLoader(range(4), batch_size=2, collate_fn=sum)), [1, 5]
+
+
+class _OneIsBroken(Dataset):
+    """Its fourth sample cannot be read."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            raise ValueError("sample 3 is broken")
+        return index
+
+
+def workers_tell_and_end(here: RankContext, loader: Callable[..., DataLoader]) -> None:
+    """Check that an error in a worker reaches the training, and that loaders that have ended leave nothing. ``loader``: makes one whose workers end with us."""
+    if multiprocessing.get_start_method() != "fork":  # each of these workers would import torch
+        return
+    said = ""
+    read: List[int] = []
+    try:
+        for batch in loader(_OneIsBroken(), 1, 18, workers=1):
+            read.append(int(batch))
+    except ValueError as error:
+        said = str(error)
+    gc.collect()  # what the error still holds would be copied into the next workers
+    if "sample 3 is broken" not in said:
+        seen = "a sample whose reading raised in a worker did not raise in the training, which got %s"
+        raise StageFailed("dataloader-hides-errors", seen % read)
+    keeps_nothing_of(here, "loaders with workers", lambda: [*loader(range(2), 1, 19, workers=1)], _ROUNDS_OF_LOADERS)
+
+
+def workers_can_be_spawned(here: RankContext) -> None:
+    """Start one as who uses CUDA in workers must: not a copy of this process, but Python anew. Once on a host; without torch, whose import takes seconds."""
+    if here.local_rank != 0 or here.level == QUICK:
+        return
+    program = os.fsdecode(multiprocessing.spawn.get_executable() or "")
+    child = multiprocessing.get_context("spawn").Process(target=os.getcwd)
+    try:
+        with _without_this_script(), _without_a_tracker():
+            child.start()
+            child.join(_SPAWNED_S)
+            status = child.exitcode
+            child.kill()
+            child.join()
+    except OSError as error:
+        seen = "multiprocessing cannot spawn a worker with %s: %s"
+        raise StageFailed("spawn-broken", seen % (program, error.strerror or error), "look who moved the environment") from error
+    if status != 0:
+        how = "does not end" if status is None else "ends with status %s" % status
+        raise StageFailed("spawn-broken", "a worker that multiprocessing spawned with %s %s" % (program, how))
+
+
+@contextlib.contextmanager
+def _without_this_script() -> Iterator[None]:
+    """Hide this script from a worker, which would run it to find there what it is given."""
+    own = vars(sys.modules["__main__"])
+    kept = own.pop("__file__", None)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            own["__file__"] = kept
+
+
+@contextlib.contextmanager
+def _without_a_tracker() -> Iterator[None]:
+    """Spawning starts a process that awaits the end of this one, too. It is ended unless it was there before."""
+    from multiprocessing import resource_tracker
+
+    tracker: Any = resource_tracker._resource_tracker
+    was_there = getattr(tracker, "_fd", 0) is not None
+    try:
+        yield
+    finally:
+        if not was_there and hasattr(tracker, "_stop"):
+            tracker._stop()

@@ -1,0 +1,147 @@
+"""What a process inherits from whoever started it, and what Python and torch let a plug-in change without a word."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import stat
+import sys
+import threading
+import time
+from typing import Any, Callable, Iterator, Tuple
+
+import torch
+
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+
+_ENDING = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGALRM", "SIGSEGV", "SIGABRT")
+"""What tells a training to save and leave before it is preempted (torchrun, Slurm, Lightning), and that a child has ended."""
+_CLOCK_S = 0.02
+_CLOCK_LOOKS = 400
+_CLOCK_OFF = 0.02
+_WHO_STARTED = "look who starts the ranks: a service manager, nohup, a wrapper, sitecustomize"
+_BLOCKED_AT_START = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def process_is_as_started(here: RankContext) -> None:
+    """Check that the process has its descriptors, its signals, its clocks, and the settings that Python and torch begin with."""
+    for check in (_streams_are_open, _signals_arrive, _nobody_stays, _clocks_go_on, _nothing_was_switched):
+        check()
+
+
+def _streams_are_open() -> None:
+    """Check that both are there: a file that is opened gets the lowest free number: with 1 or 2 closed, what is printed goes into a checkpoint or a socket (stdio(3))."""
+    for number, name, kind in ((1, "standard output", "stdout-closed"), (2, "standard error", "stdout-closed")):
+        try:
+            mode = os.fstat(number).st_mode
+            os.write(number, b"")
+        except OSError as error:
+            seen = "%s (descriptor %d) is closed: the next file that is opened gets what is printed (%s)"
+            raise StageFailed(kind, seen % (name, number, error.strerror), _WHO_STARTED) from error
+        if stat.S_ISDIR(mode):
+            raise StageFailed(kind, "%s (descriptor %d) is a directory: nothing can be printed" % (name, number), _WHO_STARTED)
+
+
+def _signals_arrive() -> None:
+    """Check what was inherited: a mask, and that a signal is ignored, go on to whatever is started (execve(2))."""
+    blocked = [name for name in _ENDING if getattr(signal, name) in _BLOCKED_AT_START]
+    ignored = [name for name in _ENDING if signal.getsignal(getattr(signal, name)) == signal.SIG_IGN]
+    for names, how in ((blocked, "blocked"), (ignored, "ignored")):
+        if names:
+            seen = "%s is %s as the rank begins: what saves a checkpoint before a preemption, or awaits a child, never runs"
+            raise StageFailed("signals-blocked", seen % (", ".join(names), how), _WHO_STARTED)
+
+
+def _nobody_stays() -> None:
+    """Check that nobody keeps the process from ending: Python awaits every thread that is not a daemon, and a job that does not end holds its hosts."""
+    staying = [one.name for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
+    if staying:
+        seen = "before training does anything %d thread(s) run that Python awaits before it ends: %s"
+        raise StageFailed("rank-does-not-end", seen % (len(staying), ", ".join(staying[:3])), _WHO_STARTED)
+
+
+def _clocks_go_on() -> None:
+    """None goes back, and all go as fast: timeouts, schedules of profilers and rates are differences of these."""
+    began, last = _apart(), (0.0, 0.0)
+    for look in range(_CLOCK_LOOKS):
+        if look % 100 == 99:
+            time.sleep(_CLOCK_S)
+        now = time.monotonic(), time.perf_counter()
+        back = max(before - one for one, before in zip(now, last))
+        if back > 0:
+            raise StageFailed("clock-jumps", "a clock that never goes back (CLOCK_MONOTONIC) went back by %.3g s" % back)
+        last = now
+    off = _apart() - began
+    if abs(off) > _CLOCK_OFF:
+        seen = "while one clock goes on by %.2f s another goes on by %.2f s more (CLOCK_MONOTONIC, CLOCK_BOOTTIME)"
+        raise StageFailed("clock-jumps", seen % (_CLOCK_LOOKS // 100 * _CLOCK_S, off))
+    if not 1.5e9 < time.time() < 7e9:
+        raise StageFailed(
+            "clock-jumps", "the time of day is %.0f s after 1970: certificates and schedules will fail" % time.time()
+        )
+
+
+def _apart() -> float:
+    """Return the least of several looks: between the two others may run."""
+    return min(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic() for _ in range(9))
+
+
+_Setting = Tuple[str, Callable[[], Any], Any]
+
+
+def _settings() -> Iterator[_Setting]:
+    """Yield names, how each is asked, and what it is where nobody has set it."""
+    yield "Python's collector of cycles (gc.disable): memory grows", gc.isenabled, True
+    yield "the time-out of all sockets (socket.setdefaulttimeout)", socket.getdefaulttimeout, None
+    yield "the stack of new threads (threading.stack_size)", lambda: 0 < threading.stack_size() < 1 << 18, False
+    yield "Python's depth of calls (sys.setrecursionlimit)", lambda: sys.getrecursionlimit() >= 1000, True
+    yield "the time between Python's threads (sys.setswitchinterval)", lambda: sys.getswitchinterval() <= 0.1, True
+    yield "who is told of an error (sys.excepthook)", lambda: callable(sys.excepthook), True
+    yield "deterministic algorithms", torch.are_deterministic_algorithms_enabled, False
+    yield "oneDNN (torch.backends.mkldnn.enabled): convolutions are slow without", _enabled("mkldnn"), True
+    yield "cuDNN (torch.backends.cudnn.enabled): convolutions are slow without", _enabled("cudnn"), True
+    yield "how tensors are shared (set_sharing_strategy)", _sharing, "file_descriptor"
+    yield "autocast before anybody asks for it", _autocast, False
+    yield "a mode that sees every function of torch (TorchFunctionMode)", _function_modes, 0
+    yield "a mode that sees every operation of torch (TorchDispatchMode)", _dispatch_modes, 0
+    yield "hooks on what autograd keeps (saved_tensors_hooks)", _saved_hooks, False
+
+
+def _enabled(name: str) -> Callable[[], Any]:
+    return lambda: getattr(getattr(torch.backends, name, None), "enabled", True)
+
+
+def _sharing() -> Any:
+    return torch.multiprocessing.get_sharing_strategy() if sys.platform == "linux" else "file_descriptor"
+
+
+def _autocast() -> Any:
+    return torch.is_autocast_enabled() or bool(getattr(torch, "is_autocast_cpu_enabled", bool)())
+
+
+def _function_modes() -> Any:
+    return int(getattr(torch._C, "_len_torch_function_stack", int)())
+
+
+def _dispatch_modes() -> Any:
+    return int(getattr(torch._C, "_len_torch_dispatch_stack", int)())
+
+
+def _saved_hooks() -> Any:
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return bool(top(False)) if top is not None else False
+
+
+def _nothing_was_switched() -> None:
+    found = []
+    for name, ask, wanted in _settings():
+        try:
+            told = ask()
+        except Exception:  # not a public part of every torch
+            continue
+        if told != wanted:
+            found.append("%s: %s, not %s" % (name, told, wanted))
+    if found:
+        raise StageFailed("torch-setting-changed", "before anybody set it: %s" % "; ".join(found), _WHO_STARTED)
