@@ -61,6 +61,7 @@ ORDER = (
     "stages.fsdp",
     "stages.shared_gpu",
     "stages.container",
+    "beside",
     "table",
     "summary",
     "main",

@@ -64,6 +64,13 @@ class Channel:
         faulthandler.enable(self._stacks.fileno())
         faulthandler.register(signal.SIGUSR1, self._stacks.fileno(), all_threads=True)
 
+    def leave(self) -> None:
+        """Keep what is told from now on, in a copy of the process that opened it."""
+        self.kept = []
+        for stream in filter(None, (self._stream, self._stacks)):
+            stream.close()
+        self._stream = self._stacks = None
+
     def tell(self, event: str, **fields: Any) -> None:
         """Tell the driver an event. Raises nothing: a driver that went away ends this process."""
         told = {"event": event, **fields}

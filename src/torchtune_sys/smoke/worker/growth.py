@@ -90,6 +90,6 @@ def keeps_nothing_of(here: RankContext, what: str, work: Callable[[], object], t
     for _ in range(3):
         for _ in range(times):
             work()
-        gc.collect()
+        gc.collect(1)  # of all that torch has imported nothing goes, and to look takes a tenth of a second
         looks.append(held_now(here))
     keeps_nothing(what, 2 * times, looks)

@@ -11,11 +11,12 @@ import shutil
 import sys
 import tempfile
 import time
-from typing import Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
 from torchtune_sys.host.trust import distrust
+from torchtune_sys.smoke.worker.beside import StageBeside, ToldEnd, has_room_beside
 from torchtune_sys.smoke.worker.channel import channel, last_lines, launching
 from torchtune_sys.smoke.worker.context import (
     DEFAULT,
@@ -37,6 +38,10 @@ from torchtune_sys.smoke.worker.stages.rendezvous import check_in, part
 from torchtune_sys.smoke.worker.summary import gather, summarize
 from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
 
+_BESIDE = "compile"
+_LEAST_STAGES = 8
+_TIMED = ("container", "device", "gemm", "memory", "copy", "conv", "stress")
+"""What is timed, and compared with earlier runs, has the CPUs to itself."""
 _ASKING_S = 0.5
 """For the driver to ask the others where they are, before they notice that this rank leaves."""
 
@@ -81,14 +86,28 @@ def perform(here: RankContext, stage: Stage) -> None:
     if not channel.driven:
         waits_s = MEETING_S if stage.name == "rendezvous" else 0.0
         faulthandler.dump_traceback_later(stage.deadline_s * 2 * patience() + waits_s, exit=True)
-    started, kills = time.monotonic(), memory_kills()
-    ended: Dict[str, str] = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
+    started = time.monotonic()
+    ended = outcome(here, stage)
+    here.verdicts[stage.name] = ended["verdict"]
+    channel.tell("end", stage=stage.name, **{"seconds": time.monotonic() - started, **ended})
+    if not channel.driven:
+        faulthandler.cancel_dump_traceback_later()
+        if ended["verdict"] == "fail":
+            say_now(here, ended)
+
+
+def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
+    """Run one stage and return how it ended; what it raises never ends the rank."""
+    kills = memory_kills()
+    ended: Dict[str, Any] = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
     try:
         here.remark = ""
         if stage.compares and here.world == 1:
             raise Skipped("one rank: there is no other to compare it with")
         stage.run(here)
         ended["seen"] = here.remark
+    except ToldEnd as error:
+        ended.update(error.ended)
     except Skipped as error:
         ended.update(verdict="na", seen=str(error))
     except Inconclusive as error:
@@ -101,12 +120,7 @@ def perform(here: RankContext, stage: Stage) -> None:
         here.broken = here.broken or stage.together or here.lost_device
         if memory_kills() > kills and not (channel.driven and stage.together):  # the driver knows which rank it was
             ended.update(cause="host-memory-oom", seen="%s; %s" % (ended["seen"], OUT_OF_MEMORY), remedy=MORE_MEMORY)
-    here.verdicts[stage.name] = ended["verdict"]
-    channel.tell("end", stage=stage.name, seconds=time.monotonic() - started, **ended)
-    if not channel.driven:
-        faulthandler.cancel_dump_traceback_later()
-        if ended["verdict"] == "fail":
-            say_now(here, ended)
+    return ended
 
 
 def say_now(here: RankContext, ended: Dict[str, str]) -> None:
@@ -134,8 +148,35 @@ def chosen(asked: argparse.Namespace) -> List[Stage]:
     return first + [stage for stage in STAGES if stage.name in names]
 
 
+def _begun_beside(here: RankContext, stages: Sequence[Stage]) -> Optional[StageBeside]:
+    """Return the copy of this process that goes through a stage beside the others; None where it has no room, or nothing to be beside."""
+    wanted = [stage for stage in stages if stage.name == _BESIDE and here.local_rank == 0]
+    if not wanted or len(stages) < _LEAST_STAGES or not has_room_beside(here):
+        return None
+
+    def alone() -> Dict[str, Any]:
+        here.stage = wanted[0].name
+        return outcome(here, wanted[0])
+
+    return StageBeside(alone)
+
+
+def _take_over(beside: StageBeside, stage: Stage, here: RankContext) -> None:
+    """Tell what the copy found; where it ended without a word, go through its stage here: then it is known of which process that is true."""
+    told = beside.await_end()
+    if told is None:
+        stage.run(here)
+        return
+    for event in told[:-1]:
+        channel.tell(**{**event, "stage": stage.name})
+    raise ToldEnd(told[-1])
+
+
 def go_through(here: RankContext, stages: Sequence[Stage]) -> None:
+    beside = _begun_beside(here, stages)
     for stage in stages:
+        if beside is not None and stage.name not in _TIMED:
+            beside.begin()
         if stage.once and here.local_rank != 0:
             continue
         if stage.together and here.broken:
@@ -146,7 +187,9 @@ def go_through(here: RankContext, stages: Sequence[Stage]) -> None:
             seen = "the ranks lost each other before" if met else "the ranks did not meet"
             channel.tell("end", stage=stage.name, verdict="unknown", seen=seen, seconds=0.0)
             continue
-        perform(here, stage)
+        perform(
+            here, stage._replace(run=functools.partial(_take_over, beside, stage)) if beside and stage.name == _BESIDE else stage
+        )
         if here.lost_device and channel.driven:
             time.sleep(_ASKING_S)
             os._exit(1)  # without good-bye: the driver starts new ranks for the rest, whose device may work again

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
-from typing import Iterator
+from typing import Callable, Iterator
 
 import torch
 
@@ -25,7 +26,7 @@ def _gelu_by_tanh(value: float) -> float:
 
 def operators_of_numbers() -> Iterator[Operator]:
     """Yield what takes one, two and three numbers."""
-    for part in (_of_one, _of_two, _of_three):
+    for part in (_of_one, _of_two, _of_three, _of_edges, _of_nothing):
         yield from part()
 
 
@@ -124,3 +125,88 @@ def _of_three() -> Iterator[Operator]:
     yield Operator("addcdiv", "tm", (first, second, third.abs() + 1), elementwise(lambda one, two, three: one + two / three))
     yield Operator("clamp", "tm", (first, -0.7, 0.9), elementwise(lambda one, low, high: min(max(one, low), high)))
     yield Operator("masked_fill", "tm", (first, mask, 7.0), elementwise(lambda one, told, value: value if told else one))
+
+
+_MARKS = {"nan": 91.0, "posinf": 92.0, "neginf": -92.0}
+
+
+def _marked(found: torch.Tensor) -> torch.Tensor:
+    """Return what is no number as numbers of its own, which can be compared."""
+    wide = found.double()
+    wide = torch.where(wide != wide, torch.full_like(wide, _MARKS["nan"]), wide)
+    wide = torch.where(wide == math.inf, torch.full_like(wide, _MARKS["posinf"]), wide)
+    return torch.where(wide == -math.inf, torch.full_like(wide, _MARKS["neginf"]), wide)
+
+
+def _of_edges() -> Iterator[Operator]:
+    """Yield what is no number, which stays none or is told: what hides it lets a training go on with nonsense."""
+    nan, most, least = _MARKS["nan"], _MARKS["posinf"], _MARKS["neginf"]
+    odd = torch.tensor([1.0, math.nan, -math.inf, math.inf, -0.0, 2.0], dtype=torch.float64)
+    mild = torch.tensor([1.0, -math.inf, 2.0, 0.0], dtype=torch.float64)
+    for name, way, wanted in (
+        ("isnan", torch.isnan, [0, 1, 0, 0, 0, 0]),
+        ("isinf", torch.isinf, [0, 0, 1, 1, 0, 0]),
+        ("isfinite", torch.isfinite, [1, 0, 0, 0, 1, 1]),
+        ("nan_to_num", lambda one: torch.nan_to_num(one, nan=5.0, posinf=6.0, neginf=-6.0), [1, 5, -6, 6, 0, 2]),
+        ("max", torch.max, [nan]),
+        ("amin", torch.amin, [nan]),
+        ("sum", torch.sum, [nan]),
+        ("nansum", lambda one: torch.nansum(one[torch.isfinite(one) | torch.isnan(one)]), [3]),
+        ("clamp", lambda one: one.clamp(-3, 3), [1, nan, -3, 3, 0, 2]),
+        ("relu", torch.relu, [1, nan, 0, most, 0, 2]),
+        ("maximum", lambda one: torch.maximum(one, torch.zeros_like(one)), [1, nan, 0, most, 0, 2]),
+        ("exp", torch.exp, [math.e, nan, 0, most, 1, math.e**2]),
+        ("1 / x", lambda one: 1 / one, [1, nan, 0, 0, least, 0.5]),
+        ("sqrt", torch.sqrt, [1, nan, nan, most, 0, math.sqrt(2)]),
+        ("log", lambda one: torch.log(one.abs()), [0, nan, most, most, least, math.log(2)]),
+        ("where", lambda one: torch.where(torch.isfinite(one), one, torch.zeros_like(one)), [1, 0, 0, 0, 0, 2]),
+    ):  # fmt: skip
+        yield Operator("%s of inf and nan" % name, "", (odd,), lambda one, wanted=wanted: wanted, way=_marking(way), slope=False)
+    whole = math.e + math.e**2 + 1
+    shares = [math.e / whole, 0, math.e**2 / whole, 1 / whole]
+    yield Operator(
+        "softmax with -inf", "", (mild,), lambda one: shares, way=_marking(lambda one: torch.softmax(one, 0)), slope=False
+    )
+    yield Operator(
+        "logsumexp with -inf",
+        "",
+        (mild,),
+        lambda one: [math.log(whole)],
+        way=_marking(lambda one: torch.logsumexp(one, 0)),
+        slope=False,
+    )
+
+
+def _marking(way: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda one: _marked(way(one))
+
+
+def _of_nothing() -> Iterator[Operator]:
+    """Yield what makes tensors, and the kind that a mixture of kinds has."""
+    for name, way, wanted in (
+        ("arange", lambda: torch.arange(2, 11, 3), [2, 5, 8]),
+        ("linspace", lambda: torch.linspace(-1, 1, 5), [-1, -0.5, 0, 0.5, 1]),
+        ("logspace", lambda: torch.logspace(0, 2, 3), [1, 10, 100]),
+        ("full", lambda: torch.full((2, 2), 1.5), [1.5] * 4),
+        ("eye", lambda: torch.eye(2), [1, 0, 0, 1]),
+        ("zeros and ones", lambda: torch.cat((torch.zeros(2), torch.ones(2), torch.zeros_like(torch.ones(1)))), [0, 0, 1, 1, 0]),
+        ("tensor", lambda: torch.tensor([[1, 2], [3, 4]]).t(), [1, 3, 2, 4]),
+        ("tolist and item", lambda: torch.tensor([*torch.tensor([1.5, 2.5]).tolist(), torch.tensor(3.5).item()]), [1.5, 2.5, 3.5]),
+        ("meshgrid", lambda: torch.stack(torch.meshgrid(torch.arange(2), torch.arange(2), indexing="ij")), [0, 0, 1, 1, 0, 1, 0, 1]),
+        ("a whole number by a float", lambda: torch.arange(3) * 0.5, [0, 0.5, 1]),
+        ("a quotient of whole numbers", lambda: torch.arange(3) / 2, [0, 0.5, 1]),
+        ("a sum of truth values", lambda: (torch.arange(300) > 9).sum(), [290]),
+        ("a sum of bytes", lambda: torch.full((300,), 200, dtype=torch.uint8).sum(), [60000]),
+    ):  # fmt: skip
+        yield Operator(name, "", (), lambda wanted=wanted: wanted, way=way, slope=False, low=False)
+    for one, other, wanted in (
+        (torch.int32, torch.float32, torch.float32), (torch.int64, torch.bfloat16, torch.bfloat16), (torch.float32, torch.float64, torch.float64),
+        (torch.bfloat16, torch.float16, torch.float32), (torch.uint8, torch.int32, torch.int32), (torch.bool, torch.int64, torch.int64),
+    ):  # fmt: skip
+        name = "the kind of a sum of %s and %s" % (str(one)[6:], str(other)[6:])
+        yield Operator(name, "", (), lambda: [1.0], way=functools.partial(_has_kind, one, other, wanted), slope=False, low=False)
+
+
+def _has_kind(one: torch.dtype, other: torch.dtype, wanted: torch.dtype) -> torch.Tensor:
+    found = torch.ones(2, dtype=one) + torch.ones(2, dtype=other)
+    return torch.tensor(float(found.dtype == wanted))

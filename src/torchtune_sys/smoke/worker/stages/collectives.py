@@ -36,7 +36,9 @@ _LARGE_S = 20.0
 _TIMING_S, _TIMED_ONCE_S = 2.0, 5.0
 """What a round of timing may take, and one exchange, of which five are made: the stage's deadline leaves room for them."""
 _DAWDLING_S = 0.05
-_EXCHANGES_A_PART = 12
+_EXCHANGES_A_PART = 20
+_SLOW_S = 0.03
+"""Of the quickest: at a load of 20 on two CPUs 0.3 ms were seen."""
 _EXACT_IN_BFLOAT16 = 256
 """Integers up to it have a bfloat16 of their own (8 bits); float16 has them up to 2048."""
 
@@ -62,20 +64,37 @@ def exchanges_are_right(here: RankContext) -> None:
         _barriers,
     ):
         faults += exchange(here)
-    faults += _left_behind(here)
+    faults += _repeated(here)
     judge(here, faults)
     _bandwidths(here)
     if here.world == 1:
         here.remark = "one rank: it exchanged with nobody but itself"
 
 
-def _left_behind(here: RankContext) -> List[Fault]:
-    """Return what exchanges leave behind each time: by the last step of a long training it is a great deal."""
-    held = torch.ones(1000, device=here.device)
+def _repeated(here: RankContext) -> List[Fault]:
+    """Repeat one exchange: return what each leaves behind, gets wrong now and then, or waits for."""
+    held, wanted = torch.ones(1000, device=here.device), torch.full((1000,), float(here.world), device=here.device)
+    took: List[float] = []
+    wrong: List[int] = []
+
+    def exchanged() -> None:
+        dist.barrier()
+        started = time.perf_counter()
+        dist.all_reduce(held.fill_(1.0))
+        here.synchronize()
+        took.append(time.perf_counter() - started)
+        wrong.append(differing_elements(held, wanted))
+
     try:
-        keeps_nothing_of(here, "exchanges", lambda: dist.all_reduce(held.fill_(1.0)), _EXCHANGES_A_PART)
+        keeps_nothing_of(here, "exchanges", exchanged, _EXCHANGES_A_PART)
     except StageFailed as found:
         return [(found.cause, found.seen)]
+    if any(wrong):
+        words = (sum(one > 0 for one in wrong), len(wrong), max(wrong))
+        return [("collective-wrong", "%d of %d all_reduces of the same ones are wrong, in up to %d of 1000 elements" % words)]
+    if here.on_one_host and min(took) > _SLOW_S:
+        seen = "the quickest of %d all_reduces of 4 kB within this host takes %.0f ms: something in it sleeps"
+        return [("collective-slow", seen % (len(took), 1e3 * min(took)))]
     return []
 
 

@@ -94,7 +94,7 @@ def workers_tell_and_end(here: RankContext, loader: Callable[..., DataLoader]) -
             read.append(int(batch))
     except ValueError as error:
         said = str(error)
-    gc.collect()  # what the error still holds would be copied into the next workers
+    gc.collect(1)  # what the error still holds would be copied into the next workers
     if "sample 3 is broken" not in said:
         seen = "a sample whose reading raised in a worker did not raise in the training, which got %s"
         raise StageFailed("dataloader-hides-errors", seen % read)

@@ -35,6 +35,7 @@ _EFFECT_DISK = 4.0
 """The quickest of a few writes that the disk has confirmed: other processes' writes stand in the same queue."""
 _BYTES_WRITTEN = 1 << 18
 _STEP_SAMPLES = 40
+_WAITS_IN_STEPS = 0.5
 _HELD_BACK = 0.15
 """Of the time in which a rank neither runs nor waits for a CPU while it has work: a quota, a debugger, a stop and go."""
 
@@ -61,20 +62,37 @@ def ranks_keep_pace(here: RankContext) -> None:
         waited: List[float] = []
         step = _small_step(here)
         faults: List[Fault] = []
-        told: List[str] = []
         for turn in range(_MOST_ROUNDS):
             for gauge in gauges:
                 best[gauge.name] = min(best[gauge.name], _quickest(here, gauge))
             held_back.append(cpu_share()[1])
-            waited.append(_share_waited(step))
-            idle = max(_lower_median(held_back), _lower_median(waited))
-            told = tell_all(here, json.dumps({"class": _class_of(here), "place": here.place(), "best": best, "held back": idle}))
-            faults = _slow_ones([json.loads(text) for text in told], {gauge.name: gauge for gauge in gauges})
+            waited.append(0.0 if here.gpus else _share_waited(step))  # a step on a GPU may wait for that
+            idle = _lower_median(held_back), _lower_median(waited)
+            own = {
+                "class": _class_of(here),
+                "place": here.place(),
+                "best": best,
+                "held back": max(idle),
+                "in steps": idle[1] - idle[0],
+            }
+            told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
+            faults = _slow_ones(told, {gauge.name: gauge for gauge in gauges}) or _all_wait(told)
             if turn + 1 >= _LEAST_ROUNDS and not faults:
                 break
     for name, seconds in best.items():
         here.measure(name, seconds * 1e3, "ms")
     judge(here, (), [(faults[0][0], "; ".join(seen for _, seen in faults))] if faults else [])
+
+
+def _all_wait(told: List[Dict[str, Any]]) -> List[Fault]:
+    """Return what all ranks wait for: what sleeps in each rank's steps makes no rank slower than others. A quota would hold back what only counts as much."""
+    least = min(own["in steps"] for own in told)
+    if least <= _WAITS_IN_STEPS:
+        return []
+    seen = (
+        "a training step of each rank spends %.0f %% of its time neither computing nor waiting for a CPU: something in it sleeps"
+    )
+    return [("steps-held-up", seen % (100 * least))]
 
 
 def _class_of(here: RankContext) -> str:
@@ -139,7 +157,7 @@ def _small_step(here: RankContext) -> Callable[[], None]:
 
 
 def _share_waited(step: Callable[[], None]) -> float:
-    """Of the time of some steps on the CPU, in which this thread neither ran nor waited for a CPU. On a GPU it may wait for that."""
+    """Of the time of some steps on the CPU, in which this thread neither ran nor waited for a CPU."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # else it would wait for its own
     try:

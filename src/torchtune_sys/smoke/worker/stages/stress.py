@@ -102,8 +102,29 @@ def _pieces_of_work(here: RankContext) -> Iterator[Tuple[str, Work]]:
             yield "sums", functools.partial(torch.sum, left[number:])
             yield "copies", functools.partial(_copied, left)
             yield "clones", functools.partial(_cloned, left)
+        for name, work in _functions_of(left):
+            for _ in range(3):
+                yield name, work
         if here.kind == "cuda":
             yield "copies to the host and back", functools.partial(_there_and_back, left)
+
+
+def _functions_of(values: torch.Tensor) -> Iterator[Tuple[str, Work]]:
+    """Yield what stands between products, of few numbers: it is to be repeated often."""
+    few = values[:24, :64].contiguous()
+    shares, pictures, weight = few[0], few[:16].reshape(4, 4, 8, 8), values[24:28, :36].reshape(4, 4, 3, 3)
+    yield "softmax", functools.partial(torch.softmax, few, 1)
+    yield "layer_norm", functools.partial(torch.nn.functional.layer_norm, few, (64,), shares, shares)
+    yield "gelu", functools.partial(torch.nn.functional.gelu, few)
+    yield "exp", functools.partial(torch.exp, few)
+    yield "sort", functools.partial(_sorted, few)
+    yield "cumsum", functools.partial(torch.cumsum, few, 1)
+    yield "convolutions", functools.partial(torch.nn.functional.conv2d, pictures, weight)
+    yield "attention", functools.partial(torch.nn.functional.scaled_dot_product_attention, *(few.view(1, 1, 24, 64),) * 3)
+
+
+def _sorted(values: torch.Tensor) -> torch.Tensor:
+    return values.sort(1)[0]
 
 
 def _copied(values: torch.Tensor) -> torch.Tensor:
