@@ -30,6 +30,7 @@ ORDER = (
     "functions.products",
     "functions.models",
     "functions.sequences",
+    "functions.spellings",
     "stages.layers",
     "functions.seldom_optimizers",
     "stages.optimizers",

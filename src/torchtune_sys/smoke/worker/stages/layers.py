@@ -16,6 +16,7 @@ from torchtune_sys.smoke.worker.functions.places import operators_of_places
 from torchtune_sys.smoke.worker.functions.products import convolutions, functions_of_pictures, products
 from torchtune_sys.smoke.worker.functions.rows import operators_of_rows
 from torchtune_sys.smoke.worker.functions.sequences import autograd_keeps_its_promises, sequences_are_right
+from torchtune_sys.smoke.worker.functions.spellings import spellings_agree
 from torchtune_sys.smoke.worker.stages.operations import operations_are_right
 
 _OFF = 2.0**-13
@@ -41,6 +42,7 @@ def layers_follow_their_formulas(here: RankContext) -> None:
         _loss_functions,
         _dropout,
         _tables,
+        spellings_agree,
         sequences_are_right,
         autograd_keeps_its_promises,
     ):
