@@ -53,6 +53,12 @@ def test_a_name_that_two_modules_define_is_refused(monkeypatch: pytest.MonkeyPat
         script.source()
 
 
+def test_names_of_one_assignment_are_seen_each() -> None:
+    """Two modules each defined one of several names at once, and the later one won."""
+    tree = ast.parse("ONE, (OTHER, *REST) = 1, (2, 3)\nkept.value = held[0] = 4\n")
+    assert [*script._defined(tree)] == ["ONE", "OTHER", "REST"]
+
+
 def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
     """An interpreter that has no torch: isolated from everything but its own library."""
     place = tmp_path / "smoke.py"

@@ -9,6 +9,8 @@ from smoke.faults.fourth import opened as fourth_opened
 from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
+from smoke.faults.seventh import opened as seventh_opened
+from smoke.faults.seventh import sealed as seventh_sealed
 from smoke.faults.sixth import opened as sixth_opened
 from smoke.faults.sixth import sealed as sixth_sealed
 from smoke.faults.third import opened as third_opened
@@ -34,4 +36,6 @@ FAULTS: tuple[Fault, ...] = (
     *fifth_sealed.ROWS,
     *sixth_opened.ROWS,
     *sixth_sealed.ROWS,
+    *seventh_opened.ROWS,
+    *seventh_sealed.ROWS,
 )
