@@ -148,7 +148,7 @@ def next_steps(rule_id: str, family: str) -> str:
             "A new key: its path into KEYS in src/torchtune_sys/formats/sysctl_keys.py, a healthy value into"
             " tests/hosts/base-sysctl.json.",
             "Where the fix is AtLeast: the kernel's own default into src/torchtune_sys/knowledge/data/kernel_defaults.csv.",
-            "Where the boot rules (lost at reboot, overridden) are to judge the key as well: its row in WISHES in"
+            "Where the boot rules (lost at reboot, overridden) are to judge the key as well: its row in POLICIES in"
             " src/torchtune_sys/rules/sysctl/policy.py,\n   and the rule asks the row's function for its target.",
         ]
     return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))

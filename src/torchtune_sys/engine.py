@@ -25,7 +25,7 @@ Progress = Callable[[set[str]], None]
 _LEFT_OUT = Missing(Why.NOT_RECORDED, "the whole look", "not asked for")
 
 
-class Look:
+class ProbeRun:
     """The probes of one host under way, a few at a time.
 
     From the moment of construction those that wait for a child are, each in a thread; what only reads begins with :meth:`end`, since two threads
@@ -114,7 +114,7 @@ _TELL_S = 0.1
 
 def snapshot(host: Host, intent: Workload, *, timeout_s: float, progress: Progress | None = None) -> Snapshot:
     """Look at ``host`` and wait for the end of it."""
-    return Look(host, intent).end(timeout_s, progress)
+    return ProbeRun(host, intent).end(timeout_s, progress)
 
 
 def report(text: str, name: str, intent: Workload | None = None) -> Snapshot | None:
@@ -247,8 +247,8 @@ def _told(result: Result, seen: Snapshot) -> Result:
     if rule.severity is Severity.ADVICE:
         rule = replace(rule, severity=Severity.WARNING)
     fix = (Advice(text=saying.remedy),) if saying.remedy else ()
-    told = Evidence(subject="a program says", seen=saying.line, source="report", fix=fix)
-    return Result(rule=rule, verdict=Verdict.FAIL, evidence=(told, *result.evidence), why_unknown=result.why_unknown)
+    printed = Evidence(subject="a program says", seen=saying.line, source="report", fix=fix)
+    return Result(rule=rule, verdict=Verdict.FAIL, evidence=(printed, *result.evidence), why_unknown=result.why_unknown)
 
 
 def _params(rule: Rule, overrides: Overrides) -> Params:

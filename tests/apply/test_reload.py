@@ -107,7 +107,7 @@ def test_what_makes_the_boot_entries_anew_may_take_its_time(tmp_path: Path, monk
         (tmp_path / name).write_text("#!/bin/sh\nsleep 2\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(units, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(units, "TIMEOUT_S", 0.5)
     units.command(("update-grub",))
     with pytest.raises(units.Failed, match=r"no answer within 0\.5 s"):
         units.command(("udevadm",))

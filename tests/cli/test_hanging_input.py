@@ -14,7 +14,7 @@ from silent_fuse import silent_fuse
 
 RECORDED = str(HOSTS / "healthy.json")
 SHORT = (
-    "import torchtune_sys.host.children.apart as a, torchtune_sys.host.files as f; a.PATIENCE_S = 2.0; f._PATIENCE_MS = 500\n"
+    "import torchtune_sys.host.children.apart as a, torchtune_sys.host.files as f; a.TIMEOUT_S = 2.0; f._TIMEOUT_MS = 500\n"
     "import torchtune_sys.__main__ as m; m.main()"
 )
 """The tool with a shorter patience where --timeout does not hold."""
@@ -78,7 +78,7 @@ def test_waiting_for_who_reads_a_file_costs_no_processor_time() -> None:
     code = (
         "import os, time\nfrom torchtune_sys.cli import watch\nlooks = []\nwait = os.waitpid\n"
         "os.waitpid = lambda *about: looks.append(1) or wait(*about)\n"
-        "status = watch.confined(lambda: time.sleep(1) or os._exit(7), 30, lambda: -1)\nprint(status, len(looks))"
+        "status = watch.run_limited(lambda: time.sleep(1) or os._exit(7), 30, lambda: -1)\nprint(status, len(looks))"
     )
     found = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
     status, looks = map(int, found.stdout.split())

@@ -150,7 +150,7 @@ def test_progress_is_told_on_a_terminal_only_and_cleared() -> None:
     leader, follower = pty.openpty()
     with os.fdopen(follower, "w", buffering=1) as stream, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stderr", stream)
-        show = terminal.progress(patience_s=0)
+        show = terminal.progress(timeout_s=0)
         assert show is not None
         show({"storage", "gpu"})
         terminal.clear_progress(show)

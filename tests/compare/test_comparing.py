@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_hosts import READERS, compared, facts_line, odd, put, store
 
-from torchtune_sys.fleet.comparing import Comparing, heavy, seen
+from torchtune_sys.fleet.comparing import Comparing, heavy, value_seen
 from torchtune_sys.fleet.spread import spread
 from torchtune_sys.model.comparison import DifferenceWeight
 
@@ -171,7 +171,7 @@ def test_an_entry_that_is_not_there_is_told_once_from_a_list_that_nobody_read() 
     )
     family = made.families["session"]
     variants = [host.variants["session"] for host in made.hosts]
-    assert [seen(family, variant, "session.env[LANG]") for variant in variants] == [b'"C.UTF-8"', None, b"null"]
+    assert [value_seen(family, variant, "session.env[LANG]") for variant in variants] == [b'"C.UTF-8"', None, b"null"]
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=40))

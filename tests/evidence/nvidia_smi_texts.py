@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
+from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.values import Missing, Why
 

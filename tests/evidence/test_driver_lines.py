@@ -10,7 +10,7 @@ from conftest import judge
 from torchtune_sys import evidence
 from torchtune_sys.evidence.driver import driver_facts, not_built_for
 from torchtune_sys.evidence.limits import limits_facts
-from torchtune_sys.evidence.nvidia_smi import worked_before
+from torchtune_sys.evidence.nvidia.smi import worked_before
 from torchtune_sys.formats import fabric_manager_log as log
 from torchtune_sys.model.rule import Verdict
 

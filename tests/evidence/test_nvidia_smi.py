@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elsewhere import recorded_elsewhere
-from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi, parse_table
+from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi, parse_table
 from torchtune_sys.formats.nvidia_smi import complaints, logs
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts, from_json
 from torchtune_sys.model.values import Missing, Why

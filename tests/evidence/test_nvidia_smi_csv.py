@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elsewhere import recorded_elsewhere
-from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
-from torchtune_sys.evidence.nvidia_smi_csv import parse_csv
+from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi
+from torchtune_sys.evidence.nvidia.smi_csv import parse_csv
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.values import Missing, Why
 

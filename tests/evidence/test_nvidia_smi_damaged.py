@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvidia_smi_texts import BOARD, ECC_SPLIT, ECC_TEXT, MIG, gpu, gpus, missing, text, xml
 
-from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
+from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi
 from torchtune_sys.formats.nvidia_smi.logs import parse_query, parse_xml
 from torchtune_sys.model.facts.gpu import GpuFacts, from_json
 from torchtune_sys.model.values import Why

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torchtune_sys import engine
 from torchtune_sys.evidence import read
-from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
+from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts, LinkErrors
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, Why

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conftest import judge
 from torchtune_sys import evidence
-from torchtune_sys.evidence.nvidia_topology import parse_matrix, pci_facts
+from torchtune_sys.evidence.nvidia.topology import parse_matrix, pci_facts
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.values import Missing

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import judge
 from torchtune_sys import evidence
-from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
+from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.gpu import GpuFacts
 from torchtune_sys.model.rule import Verdict

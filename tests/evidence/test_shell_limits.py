@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from torchtune_sys import engine
-from torchtune_sys.formats.shell_limits import told
+from torchtune_sys.formats.shell_limits import reported_limits
 from torchtune_sys.model.facts.limits import SessionLimit
 
 SOFT = {
@@ -159,7 +159,7 @@ STACK      max stack size                        10485760  unlimited bytes
 
 @pytest.mark.parametrize("shell", TABLES)
 def test_every_shell_tells_the_same(shell: str) -> None:
-    found = told(f"$ ulimit -a\n{TABLES[shell]}")
+    found = reported_limits(f"$ ulimit -a\n{TABLES[shell]}")
     assert {name: found.soft[name] for name in SOFT} == SOFT and not found.hard
 
 
@@ -168,20 +168,20 @@ def test_every_shell_tells_the_same(shell: str) -> None:
 )
 def test_a_table_of_hard_limits_is_no_table_of_soft_ones(call: str, shell: str) -> None:
     both = f"$ {call}\n{TABLES[shell]}\n$ {call.replace('H', 'S').replace(' -h', '')}\n{TABLES[shell].replace('2000', '1024')}"
-    found = told(both)
+    found = reported_limits(both)
     assert (found.soft["nofile"], found.hard["nofile"]) == (1024, 2000)
 
 
 def test_prlimit_tells_both() -> None:
-    found = told(PRLIMIT)
+    found = reported_limits(PRLIMIT)
     assert {name: found.soft[name] for name in SOFT} == SOFT
     assert (found.hard["nofile"], found.hard["memlock"], found.hard["as"]) == (5000, 512 << 10, None)
 
 
 def test_the_limits_of_a_process_by_its_number_are_no_sessions() -> None:
     rows = "Max open files            4096                 4096                 files     \nMax locked memory         65536                65536                bytes     \n"
-    assert told(f"$ cat /proc/self/limits\n{rows}").soft == {"nofile": 4096, "memlock": 65536}
-    assert told(f"$ cat /proc/12287/limits\n{rows}").soft == {"memlock": 65536}
+    assert reported_limits(f"$ cat /proc/self/limits\n{rows}").soft == {"nofile": 4096, "memlock": 65536}
+    assert reported_limits(f"$ cat /proc/12287/limits\n{rows}").soft == {"memlock": 65536}
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_the_limits_of_a_process_by_its_number_are_no_sessions() -> None:
     ["time       3600\nfile  12\ndata 7\nstack 9\n", "max locked memory (-l) 256\n", "stack size   unlimited\n", "process 12\n"],
 )
 def test_words_that_may_stand_anywhere_tell_nothing(text: str) -> None:
-    assert told(text) == ({}, {})
+    assert reported_limits(text) == ({}, {})
 
 
 def test_a_report_keeps_both_limits() -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from fuzz.target import TESTS, Target, in_a_file, judged, leaves, recording, reports
 from torchtune_sys import engine, evidence
-from torchtune_sys.engine import Look
+from torchtune_sys.engine import ProbeRun
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.recorded import RecordedHost, parse_recording
@@ -67,7 +67,7 @@ def _known(name: str) -> tuple[Snapshot, dict[str, set[tuple[str, str]]]]:
     host, asked = _Asked(recording(name)), {}
     for family in FAMILIES:
         host.asked = set()
-        Look(host, Workload(), only=(family,)).end(60)
+        ProbeRun(host, Workload(), only=(family,)).end(60)
         asked[family] = host.asked
     return engine.snapshot(RecordedHost(recording(name), "recording x"), Workload(), timeout_s=60), asked
 
@@ -77,7 +77,7 @@ def _changed(name: str, found: dict[str, Any], changes: set[tuple[str, str]]) ->
     before, asked = _known(name)
     families = [family for family in FAMILIES if asked[family] & changes]
     if families:
-        seen = Look(RecordedHost(found, "recording x"), Workload(), only=families).end(60)
+        seen = ProbeRun(RecordedHost(found, "recording x"), Workload(), only=families).end(60)
         judged(msgspec.structs.replace(before, **{family: getattr(seen, family) for family in families}))
 
 

@@ -62,7 +62,7 @@ def test_what_only_reads_begins_once_the_look_is_waited_for(monkeypatch: pytest.
     begun: list[str] = []
     for family in probes.PROBES:
         monkeypatch.setitem(probes.PROBES, family, lambda _host, _intent, family=family: begun.append(family))
-    look = engine.Look(healthy(), Workload())
+    look = engine.ProbeRun(healthy(), Workload())
     time.sleep(0.2)
     assert sorted(begun) == sorted(probes.WAIT_FOR_CHILDREN)
     look.end(20)

@@ -129,7 +129,7 @@ def test_a_link_to_a_dead_server_is_not_followed(monkeypatch: pytest.MonkeyPatch
 
 def test_the_child_that_looks_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_LOOK", "import time; time.sleep(60)")
-    monkeypatch.setattr(remote, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(remote, "TIMEOUT_S", 0.3)
     host = LiveHost()
     host._remotes = Remotes(MOUNTS)
     started = time.monotonic()
@@ -148,7 +148,7 @@ options = f"fd={handle},rootmode=40000,user_id=0,group_id=0".encode()
 if libc.mount(b"dead", sys.argv[1].encode(), b"fuse.dead", 0, options): sys.exit(77)
 from torchtune_sys.host import remote
 from torchtune_sys.host.live import LiveHost
-remote.PATIENCE_S = 0.5
+remote.TIMEOUT_S = 0.5
 host = LiveHost()
 started = time.monotonic()
 for look in (host.space, host.stat, host.names): print(look(sys.argv[1] + "/x").why.value)

@@ -18,7 +18,7 @@ from torchtune_sys.fleet.reading import read
 from torchtune_sys.fleet.store import Store
 from torchtune_sys.host.input import limits
 from torchtune_sys.host.input.collection import InputText, collected
-from torchtune_sys.host.input.excerpts import Room
+from torchtune_sys.host.input.excerpts import MemoryBudget
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, NamedCause, UnreadSource
 
 ROOM = 4 << 20
@@ -34,11 +34,11 @@ def _many_texts(folder: Path, lines: int, count: int = 40) -> None:
 def test_of_many_texts_each_is_read_in_part_and_it_is_told(tmp_path: Path) -> None:
     """Of twelve texts of 4 MiB, all of short lines, 567 MiB were taken. What is kept has one limit for all, and of each its ends and its complaint stay."""
     _many_texts(tmp_path, 2000)
-    room = Room(ROOM)
-    *found, last = collected([str(tmp_path)], room=room)
+    room = MemoryBudget(ROOM)
+    *found, last = collected([str(tmp_path)], budget=room)
     texts = [item for item in found if isinstance(item, InputText)]
     assert len(texts) == 40 and texts[0].excerpt.whole and not texts[-1].excerpt.whole
-    assert sum(text.excerpt.cost() for text in texts) < ROOM + 41 * limits.LEAST_ROOM
+    assert sum(text.excerpt.cost() for text in texts) < ROOM + 41 * limits.LEAST_BUDGET
     for number, text in enumerate(texts):
         kept = dict(text.excerpt.lines)
         assert {1, 1001, 2000} <= kept.keys() and text.excerpt.total == 2000
@@ -54,15 +54,15 @@ def test_few_texts_are_read_whole(tmp_path: Path) -> None:
 
 def test_half_a_document_is_not_taken_for_a_text(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"schema": "torchtune-sys/report/1", "results": [' + "1," * 20_000 + "1]}")
-    (found,) = collected([str(tmp_path)], room=Room(0))
+    (found,) = collected([str(tmp_path)], budget=MemoryBudget(0))
     assert isinstance(found, UnreadSource) and "no memory" in found.why
 
 
 def test_dumps_share_the_room_with_texts(tmp_path: Path) -> None:
     for rank in range(3):
         (tmp_path / f"dump{rank}.json").write_text(json.dumps({"version": "2.9", "rank": rank, "entries": [{}] * 1000}))
-    room = Room(150_000)
-    found = diagnose(collected([str(tmp_path)], room=room), room)
+    room = MemoryBudget(150_000)
+    found = diagnose(collected([str(tmp_path)], budget=room), room)
     assert found.sources == 1 and len(found.unread) == 2 and all("no memory" in each.why for each in found.unread)
 
 
@@ -112,7 +112,7 @@ def test_a_host_has_no_thousand_families(tmp_path: Path) -> None:
 
 
 def test_hosts_that_do_not_fit_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchtune_sys.fleet.store.HOSTS_ROOM", 20 * limits.HOST_COST)
+    monkeypatch.setattr("torchtune_sys.fleet.store.HOSTS_BUDGET", 20 * limits.HOST_COST)
     (tmp_path / "x.jsonl").write_bytes((FACTS + b"}}\n") * 40)
     store = Store()
     unread = read([str(tmp_path / "x.jsonl")], store)

@@ -135,9 +135,9 @@ def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     really = reading.opened_input
 
-    def counted(path: str, patience_s: float = 1.0, *, plain: bool = False) -> contextlib.AbstractContextManager[reading.Source]:
+    def counted(path: str, timeout_s: float = 1.0, *, plain: bool = False) -> contextlib.AbstractContextManager[reading.Source]:
         read.append(Path(path).name)
-        return really(path, patience_s, plain=plain)
+        return really(path, timeout_s, plain=plain)
 
     monkeypatch.setattr(reading, "opened_input", counted)
     last = EXTENDED_LIMIT - 1
@@ -215,7 +215,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "is a device" in refusal("/dev/zero")
     started = time.monotonic()
     os.mkfifo(tmp_path / "fifo")
-    assert "delivered nothing for 0.3 s" in refusal(tmp_path / "fifo", patience_s=0.3)
+    assert "delivered nothing for 0.3 s" in refusal(tmp_path / "fifo", timeout_s=0.3)
     assert time.monotonic() - started < 30
 
 

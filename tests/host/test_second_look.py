@@ -217,7 +217,7 @@ def run(_args):
         os._exit(7)
     except MemoryError:
         os._exit(3)
-sys.exit(watch.watched(["check", "--from", "x", "--timeout", "60" if {limit == "data"} else "2"], run, lambda _seconds: 9))
+sys.exit(watch.run_within_timeout(["check", "--from", "x", "--timeout", "60" if {limit == "data"} else "2"], run, lambda _seconds: 9))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd="/")
     assert done.returncode == (3 if limit == "data" else 128 + 24), done.stderr

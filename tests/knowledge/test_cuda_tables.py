@@ -64,7 +64,7 @@ def test_no_newer_branch_supports_less() -> None:
     ["cuda_minor_compat", "cuda_toolkit_driver", "driver_branch_cuda", "gpus", "gpu_ids", "gpu_architectures", "gpu_names"],
 )
 def test_every_row_has_a_source(name: str) -> None:
-    assert all(row["source"] for row in rows(name))
+    assert [row for row in rows(name) if not row["source"]] == []
 
 
 def test_names_and_device_ids_agree_on_every_model() -> None:

@@ -19,7 +19,7 @@ VALUES = {"branch": "580", "version": "580.95.05", "kernel": "6.8.0", "flavour":
 
 @pytest.mark.parametrize("table", ["install_systems", "install_packages", "install_branches", "glibc"])
 def test_each_row_has_a_source(table: str) -> None:
-    assert all(row["source"] and row["confidence"] in ("high", "medium", "low") for row in rows(table))
+    assert [row for row in rows(table) if not row["source"] or row["confidence"] not in ("high", "medium", "low")] == []
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

@@ -12,7 +12,7 @@ from install_hosts import change
 from conftest import HOSTS, load
 from torchtune_sys.knowledge import images
 from torchtune_sys.knowledge.tables import rows
-from torchtune_sys.model.image import Image, ImageWishes
+from torchtune_sys.model.image import Image, ImageOptions
 from torchtune_sys.model.version import version
 from torchtune_sys.remediation.image.flags import shm_mib
 from torchtune_sys.remediation.image.plan import plan
@@ -22,7 +22,7 @@ TYPICAL = sorted(path.stem for path in (HOSTS / "typical").glob("*.json"))
 
 
 def planned(host: str, **wishes: object) -> Image:
-    return plan(load(host), ImageWishes(**wishes))  # type: ignore[arg-type]
+    return plan(load(host), ImageOptions(**wishes))  # type: ignore[arg-type]
 
 
 def tag(image: Image) -> str:
@@ -55,7 +55,7 @@ def test_the_healthy_host() -> None:
 
 def test_more_hosts_need_the_hosts_network() -> None:
     seen = load("healthy")
-    several = plan(change(seen, intent=change(seen.intent, nodes=2)), ImageWishes())
+    several = plan(change(seen, intent=change(seen.intent, nodes=2)), ImageOptions())
     assert flag(several)["network"] == "--network=host" and "network" not in flag(planned("healthy"))
 
 
@@ -180,7 +180,7 @@ def test_a_driver_that_serves_other_gpus_is_not_the_one_that_runs_it() -> None:
                 driver=driver,
             )
         )
-        return plan(engine.snapshot(host, Workload(), timeout_s=20), ImageWishes())
+        return plan(engine.snapshot(host, Workload(), timeout_s=20), ImageOptions())
 
     assert any("the host's driver 580.95.05 runs it" in note for note in seen("580.95.05").notes)
     assert any("driver 590.48.01 is for other GPUs" in note for note in seen("590.48.01").notes)

@@ -10,7 +10,7 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.placement import GpuDevice
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.remediation.placement.assign import kept, seating
+from torchtune_sys.remediation.placement.assign import place_bound_rank, place_ranks
 from torchtune_sys.remediation.placement.gpus import on_bus, visible
 
 DGX = ((32, 1024), (32, 1024))
@@ -69,7 +69,7 @@ def test_what_nvml_tells_comes_before_what_the_driver_does() -> None:
 
 def test_an_instance_of_unknown_place_is_near_all_gpus_that_are_at_one_node() -> None:
     s, room = machine(DGX, gpus(1, 1), env={"CUDA_VISIBLE_DEVICES": "MIG-1234,MIG-5678"})
-    found = seating(s, room, 2)
+    found = place_ranks(s, room, 2)
     assert shown(found) == ["32-47", "48-63"]
     assert "MIG" in found.notes[0]
 
@@ -139,7 +139,7 @@ def test_tasks_that_each_see_one_gpu_are_disjoint(cards: object, slurm: dict[str
     seats = []
     for rank in range(8):
         s, room = machine(nodes, cards, threads=2, env={**slurm, "CUDA_VISIBLE_DEVICES": str(rank)})  # type: ignore[arg-type]
-        seats.append(seating(s, room, 8).seats[rank])
+        seats.append(place_ranks(s, room, 8).seats[rank])
     cpus = [cpu for seat in seats for cpu in seat.cpus]
     assert len(cpus) == len(set(cpus))
     assert {len(seat.cpus) for seat in seats} == {16 if cards is EIGHT else 8}
@@ -150,7 +150,7 @@ def test_tasks_with_an_amd_gpu_each() -> None:
     cpus: list[int] = []
     for rank in range(8):
         s, room = machine(DGX, EIGHT, vendor="0x1002", env={**BY_SRUN, "ROCR_VISIBLE_DEVICES": str(rank)})
-        cpus += seating(s, room, 8).seats[rank].cpus
+        cpus += place_ranks(s, room, 8).seats[rank].cpus
     assert sorted(cpus) == list(range(64))
 
 
@@ -159,7 +159,7 @@ def test_tasks_with_a_gpu_each_where_no_node_is_known() -> None:
     for rank in range(4):
         s, room = machine([(8, 64)], gpus(0, 0, 0, 0), env={**BY_SRUN, "CUDA_VISIBLE_DEVICES": str(rank)})
         s = msgspec.structs.replace(s, numa=NOT_LOOKED)
-        seats.append(seating(s, room, 4).seats[rank])
+        seats.append(place_ranks(s, room, 4).seats[rank])
     assert [str(seat.cpus) for seat in seats] == ["0-1", "2-3", "4-5", "6-7"]
 
 
@@ -169,7 +169,7 @@ def test_tasks_with_a_gpu_each_whose_node_may_not_be_used() -> None:
     for rank in range(8):
         allowed = CPUS("0-31")
         s, room = machine(DGX, EIGHT, allowed=allowed, env={**BY_SRUN, "CUDA_VISIBLE_DEVICES": str(rank)})
-        seats.append(seating(s, room, 8).seats[rank])
+        seats.append(place_ranks(s, room, 8).seats[rank])
     assert [str(seat.cpus) for seat in seats] == ["0-3", "4-7", "8-11", "12-15", "16-19", "20-23", "24-27", "28-31"]
     assert {seat.threads for seat in seats} == {4}
 
@@ -178,7 +178,7 @@ def test_ranks_that_each_see_one_gpu_by_other_means_are_disjoint_too() -> None:
     cpus: list[int] = []
     for rank in range(8):
         s, room = machine(DGX, EIGHT, threads=2, env={"CUDA_VISIBLE_DEVICES": str(rank)})
-        cpus += seating(s, room, 8).seats[rank].cpus
+        cpus += place_ranks(s, room, 8).seats[rank].cpus
     assert len(cpus) == len(set(cpus))
 
 
@@ -194,31 +194,31 @@ def test_ranks_that_each_see_one_gpu_by_other_means_are_disjoint_too() -> None:
 )
 def test_ranks_that_share_one_gpu_under_slurm(env: dict[str, str]) -> None:
     s, room = machine(DGX, EIGHT, env={"CUDA_VISIBLE_DEVICES": "0", "SLURM_LOCALID": "0", **env})
-    found = seating(s, room, 4)
+    found = place_ranks(s, room, 4)
     assert broken(s, room, found) == []
     assert len({str(seat.cpus) for seat in found.seats}) == 4
 
 
 def test_a_bound_rank_keeps_its_cpus() -> None:
     s, room = machine(DGX, EIGHT, allowed=CPUS("8-15"))
-    seat = kept(s, room, 5, 8)
+    seat = place_bound_rank(s, room, 5, 8)
     assert (str(seat.cpus), seat.threads, seat.memory, seat.memory_node) == ("8-15", 8, "bind", 0)
     assert seat.gpu == "0000:15:00.0"
     astride = machine(DGX, EIGHT, allowed=CPUS("28-35"))[0]
-    assert kept(astride, room, 5, 8).memory == ""
-    assert kept(astride, room, 5, 8).notes == ()
+    assert place_bound_rank(astride, room, 5, 8).memory == ""
+    assert place_bound_rank(astride, room, 5, 8).notes == ()
 
 
 @pytest.mark.parametrize(("rank", "away"), [(0, False), (1, False), (4, True), (7, True)])
 def test_a_rank_that_was_bound_away_from_its_gpu_is_told(rank: int, away: bool) -> None:
     """Open MPI binds more than two ranks to sockets by turns, whatever GPU they take."""
     s, room = machine(DGX, EIGHT, allowed=CPUS("0-31"))
-    notes = kept(s, room, rank, 8).notes
+    notes = place_bound_rank(s, room, rank, 8).notes
     assert [note.startswith("bound away from node 1, where its GPU is") for note in notes] == [True] * away
 
 
 def test_a_bound_rank_whose_gpu_s_node_has_no_cpus_or_is_not_known_is_told_nothing_false() -> None:
     s, room = machine([(8, 64)] * 2, gpus(-1, 0), allowed=CPUS("0-3"))
-    assert kept(s, room, 0, 2).notes == kept(s, room, 1, 2).notes == ()
+    assert place_bound_rank(s, room, 0, 2).notes == place_bound_rank(s, room, 1, 2).notes == ()
     s, room = machine([(8, 64)] * 2, gpus(1), allowed=CPUS("0-3"))
-    assert kept(msgspec.structs.replace(s, numa=NOT_LOOKED), room, 0, 1).notes == ()
+    assert place_bound_rank(msgspec.structs.replace(s, numa=NOT_LOOKED), room, 0, 1).notes == ()

@@ -30,7 +30,7 @@ from torchtune_sys.model.placement import Placement, PlacementFacts
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.probes.plan_context import placement
-from torchtune_sys.remediation.placement.assign import seating
+from torchtune_sys.remediation.placement.assign import place_ranks
 from torchtune_sys.render.generate.placement import command
 
 FAMILIES = ("session", "cpu", "numa", "pci", "gpu")
@@ -39,7 +39,7 @@ Look = tuple[Snapshot, PlacementFacts, int | None]
 
 
 def looked(host: Host, intent: Workload) -> Look:
-    return engine.Look(host, intent, only=FAMILIES).end(20), placement.probe(host), intent.ranks
+    return engine.ProbeRun(host, intent, only=FAMILIES).end(20), placement.probe(host), intent.ranks
 
 
 def recorded(name: str, recording: dict[str, object]) -> Look:
@@ -120,7 +120,7 @@ def placed(name: str) -> dict[int | None, Placement] | None:
     s, place, ranks = look(name)
     if isinstance(s.cpu, Missing) or not known(s.cpu.online, CpuSet()):
         return None
-    return {count: seating(s, place, count) for count in dict.fromkeys((ranks, 1, 2, 3, 8, 9))}
+    return {count: place_ranks(s, place, count) for count in dict.fromkeys((ranks, 1, 2, 3, 8, 9))}
 
 
 @pytest.mark.sampled(20)

@@ -23,13 +23,13 @@ RUN = LastStandard(epoch_s=1000.0, boot="b", fingerprint={"driver": "580"}, core
 def test_what_the_last_run_found_counts_while_it_is_fresh_and_nothing_changed() -> None:
     kept = last_standard.parse(last_standard.encoded(last_standard.after(None, [BAD], RUN)))
     assert kept is not None
-    (cause,) = last_standard.counting(kept, {"driver": "580", "gpus": "y"}, "b", 4600.0)
+    (cause,) = last_standard.causes_that_count(kept, {"driver": "580", "gpus": "y"}, "b", 4600.0)
     assert (cause.cause, cause.weight) == ("gemm-wrong", Weight.FATAL)
     assert cause.seen.endswith("(level standard, an hour ago)")
-    assert not last_standard.counting(kept, {"driver": "590"}, "b", 4600.0)
-    assert not last_standard.counting(kept, {}, "another start", 4600.0)
-    assert not last_standard.counting(kept, {}, "b", 1000.0 + last_standard.FRESH_S + 1)
-    assert not last_standard.counting(kept, {}, "b", 999.0), "the clock was put back"
+    assert not last_standard.causes_that_count(kept, {"driver": "590"}, "b", 4600.0)
+    assert not last_standard.causes_that_count(kept, {}, "another start", 4600.0)
+    assert not last_standard.causes_that_count(kept, {}, "b", 1000.0 + last_standard.FRESH_S + 1)
+    assert not last_standard.causes_that_count(kept, {}, "b", 999.0), "the clock was put back"
 
 
 def test_a_run_that_could_not_judge_changes_no_verdict_and_a_good_one_clears_it() -> None:
@@ -84,8 +84,8 @@ def test_in_a_hook_a_training_speaks_against_the_hardware_alone(monkeypatch: pyt
     monkeypatch.setattr(standard, "_of_last", lambda last, seen: (BAD, no_torch, no_gpu))
     monkeypatch.setattr(standard, "_of_core", lambda last, policy: [])
     seen = load("healthy")
-    assert [cause.cause for cause in standard.counting(seen, Policy(), hook=True)] == ["gemm-wrong"]
-    assert len(standard.counting(seen, Policy(), hook=False)) == 3
+    assert [cause.cause for cause in standard.causes_that_count(seen, Policy(), hook=True)] == ["gemm-wrong"]
+    assert len(standard.causes_that_count(seen, Policy(), hook=False)) == 3
 
 
 def test_the_kernel_is_short_and_says_the_same_twice() -> None:

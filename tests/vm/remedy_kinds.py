@@ -36,7 +36,7 @@ def main() -> None:
     for action in ACTIONS:
         wish = change_requests.ChangeRequest(rule="a-test", why="A test asks", seen="", wanted="", action=action)
         made = steps.change(
-            nothing, found, change_requests.RequestGroup(key=change_requests.key(action), wishes=(wish,), merged=action)
+            nothing, found, change_requests.RequestGroup(key=change_requests.key(action), requests=(wish,), merged=action)
         )
         assert isinstance(made, Change), made
         changes.append(made)

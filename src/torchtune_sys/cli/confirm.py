@@ -12,7 +12,7 @@ import click
 
 from torchtune_sys.errors import UserError
 
-PATIENCE_S = 2.0
+TIMEOUT_S = 2.0
 
 
 class NotAsked(UserError):
@@ -38,8 +38,8 @@ def ask(question: str, *, yes: bool) -> None:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[Callable[[str], None]]:
-    """Hears what is being done; once one thing takes more than two seconds, a terminal shows it with its time."""
+def progress_lines() -> Iterator[Callable[[str], None]]:
+    """Provide what hears what is being done: once one thing takes more than two seconds, a terminal shows it with its time."""
     from torchtune_sys.cli.terminal import is_terminal
 
     if not is_terminal(sys.stderr):
@@ -54,7 +54,7 @@ def told() -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def alone(wait_s: float, tell: Callable[[str], None]) -> Iterator[None]:
-    """No other run changes this host meanwhile. Raises Busy, OSError."""
+    """Hold the lock of runs that change this host. Raises Busy, OSError."""
     from torchtune_sys.remediation.apply import journal, lock
 
     tell("waiting for another run to end")
@@ -92,7 +92,7 @@ class _Shown:
             with self._writing:
                 what, since = self._now
                 took_s = time.monotonic() - since
-                if what and took_s > PATIENCE_S:
+                if what and took_s > TIMEOUT_S:
                     _status(f"{what} ({took_s:.0f} s)")
                     self._is_there = True
 

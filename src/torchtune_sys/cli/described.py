@@ -118,11 +118,11 @@ def _of_id(value: str) -> tuple[str, str] | None:
     from torchtune_sys.knowledge.gpus import architecture_by_device, name_by_device
     from torchtune_sys.knowledge.install_rocm import gpu
 
-    told = re.fullmatch(r"(?:(10de|1002):|0x)?([0-9a-f]{4})", value.strip().lower())
-    if told is not None and told[1] != "1002" and architecture_by_device(told[2]) is not None:
-        return f"10de:{told[2]}", name_by_device(told[2]) or f"10de:{told[2]}"
-    if told is not None and told[1] != "10de" and gpu(told[2])[0]:
-        return f"1002:{told[2]}", gpu(told[2])[0]
+    matched = re.fullmatch(r"(?:(10de|1002):|0x)?([0-9a-f]{4})", value.strip().lower())
+    if matched is not None and matched[1] != "1002" and architecture_by_device(matched[2]) is not None:
+        return f"10de:{matched[2]}", name_by_device(matched[2]) or f"10de:{matched[2]}"
+    if matched is not None and matched[1] != "10de" and gpu(matched[2])[0]:
+        return f"1002:{matched[2]}", gpu(matched[2])[0]
     return None
 
 

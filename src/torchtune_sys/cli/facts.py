@@ -20,13 +20,13 @@ def facts_line(seen: Snapshot, results: Iterable[Result]) -> str:
     from torchtune_sys.model.rule import Severity, Verdict
 
     failed = [result.rule for result in results if result.verdict is Verdict.FAIL]
-    told = {severity: sorted(rule.id for rule in failed if rule.severity is severity) for severity in Severity}
+    by_severity = {severity: sorted(rule.id for rule in failed if rule.severity is severity) for severity in Severity}
     time, epoch_s = now()
     volatile = {
         "host": host_name(seen) or node_name(),
         "time": time,
         "epoch_s": round(epoch_s, 3),
         "origin": seen.origin,
-        "findings": {severity.value: rules for severity, rules in told.items() if rules},
+        "findings": {severity.value: rules for severity, rules in by_severity.items() if rules},
     }
     return document(seen, version=__version__, volatile=volatile)

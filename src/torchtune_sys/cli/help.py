@@ -76,7 +76,7 @@ class Command(click.Command):
 
 
 def command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
-    """As ``click.command``, with this help."""
+    """Return what ``click.command`` returns, with this help."""
     return click.command(name, cls=Command, **settings)
 
 

@@ -24,8 +24,8 @@ _TORCH = r"(?:torch==|v)?(\d+\.\d+(?:\.\d+)?)(?:\+(cpu|cu\d{2,3}|rocm\d+(?:\.\d+
 _PYTHON = r"3\.\d{1,2}t?"
 
 
-def wish_options(venv: str) -> Callable[[_F], _F]:
-    """``--torch`` and its kin; ``venv`` is where the environment goes where nobody says."""
+def install_options(venv: str) -> Callable[[_F], _F]:
+    """Add ``--torch`` and the other options of what to install; ``venv`` is the default place of the environment."""
     return shared.together(
         (
             click.option(
@@ -47,14 +47,14 @@ def wish_options(venv: str) -> Callable[[_F], _F]:
     )
 
 
-def wishes_of(options: Mapping[str, Any]) -> tuple[InstallOptions, str | None]:
-    """Return the wishes, and the interpreter to look at (None for the usual one). Raises click.BadParameter.
+def install_options_of(options: Mapping[str, Any]) -> tuple[InstallOptions, str | None]:
+    """Return what to install, and the interpreter to look at (None for the usual one). Raises click.BadParameter.
 
     A host by description has no interpreter to look at.
     """
     from torchtune_sys.model.install import InstallOptions
 
-    torch, cpu = torch_wish(options["torch"], options["cpu"])
+    torch, cpu = torch_option(options["torch"], options["cpu"])
     python = options["python"]
     named = re.fullmatch(_PYTHON, python or "")
     if python and not named and (options.get("system") or re.match(r"\d", python)):
@@ -106,10 +106,10 @@ def _folder(text: str) -> str:
     return text
 
 
-def torch_wish(text: str | None, cpu: bool) -> tuple[str, bool]:
-    """``2.14``, ``2.14.0`` or ``2.14.0+cu126`` (``""`` for none), and whether it is the CPU's. Raises click.BadParameter.
+def torch_option(text: str | None, cpu: bool) -> tuple[str, bool]:
+    """Return the release that was asked for, as ``2.14``, ``2.14.0`` or ``2.14.0+cu126`` (``""`` for none), and whether it is the CPU's. Raises click.BadParameter.
 
-    >>> torch_wish("torch==2.14.0+cpu", False), torch_wish("2.13+rocm7.2", False), torch_wish(None, True)
+    >>> torch_option("torch==2.14.0+cpu", False), torch_option("2.13+rocm7.2", False), torch_option(None, True)
     (('2.14.0+cpu', True), ('2.13+rocm7.2', False), ('', True))
     """
     if not text:

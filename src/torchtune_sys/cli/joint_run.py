@@ -136,32 +136,32 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
         elif joint.job.agents is not None and " agents came" in text:
             tell(f"torchtune-sys: {clean(text)}")
 
-    told = joint.run(python, for_training(user), user, show)
+    answer = joint.run(python, for_training(user), user, show)
     show("")
-    result = _verdict_of_all(joint, told, node, found, policy)
+    result = _verdict_of_all(joint, answer, node, found, policy)
     return msgspec.structs.replace(result, seconds=time.monotonic() - started_s)
 
 
 def _verdict_of_all(
-    joint: Joint, told: Mapping[str, Any] | None, node: NodeVerdict, found: Preflight, policy: Policy
+    joint: Joint, answer: Mapping[str, Any] | None, node: NodeVerdict, found: Preflight, policy: Policy
 ) -> Preflight:
     """Return the verdict from what the coordinator told this node; None where it told nothing."""
     import msgspec
 
     from torchtune_sys.preflight.joint.judge.whole import Whole
 
-    if told is None:
+    if answer is None:
         return _partial(found, node, "no verdict of all nodes came")
-    if "alone" in told:
-        return msgspec.structs.replace(found, proof=_alone(joint, told["alone"]))
-    if "never" in told:
-        return _never(found, joint, told["never"])
-    if "unfit" in told:
-        return _unfit(found, node, told["cause"], told["unfit"])
-    if "cut-off" in told:
-        return _partial(found, node, told["cut-off"])
+    if "alone" in answer:
+        return msgspec.structs.replace(found, proof=_alone(joint, answer["alone"]))
+    if "never" in answer:
+        return _never(found, joint, answer["never"])
+    if "unfit" in answer:
+        return _unfit(found, node, answer["cause"], answer["unfit"])
+    if "cut-off" in answer:
+        return _partial(found, node, answer["cut-off"])
     try:
-        whole = msgspec.convert(told, Whole)
+        whole = msgspec.convert(answer, Whole)
     except (msgspec.ValidationError, RecursionError):
         return _partial(found, node, "the coordinator gave a verdict that makes no sense")
     judged = _weighed(found, whole, policy, joint.job.nodes)

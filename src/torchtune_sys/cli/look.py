@@ -9,11 +9,11 @@ from typing import Any
 from torchtune_sys import engine
 from torchtune_sys.cli.options import DESCRIPTION, INTENT
 from torchtune_sys.cli.terminal import clear_progress, progress
-from torchtune_sys.cli.watch import LIVE_PATIENCE_S, PATIENCE_S
+from torchtune_sys.cli.watch import LIVE_TIMEOUT_S, TIMEOUT_S
 from torchtune_sys.cli.workload import intent_of
 from torchtune_sys.errors import UnreadableInput, UserError
 from torchtune_sys.host.base import Host
-from torchtune_sys.host.input.limits import PATIENCE_S as INPUT_PATIENCE_S
+from torchtune_sys.host.input.limits import TIMEOUT_S as INPUT_TIMEOUT_S
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import Snapshot
@@ -35,14 +35,14 @@ def begin(
     found: Host | PastedText | None = None,
 ) -> Callable[[], Snapshot]:
     """Start the look, at what was ``opened`` where it was; the result waits for its end. Raises UnreadableInput."""
-    patience_s = patience(options)
+    timeout_s = seconds_to_look(options)
     found = found or opened(options)
-    wishes = {name: options[name] for name in INTENT}
+    workload = {name: options[name] for name in INTENT}
     if isinstance(found, PastedText):
-        seen = _from_text(found, intent_of(wishes, None))
+        seen = _from_text(found, intent_of(workload, None))
         return lambda: seen
-    under_way = engine.Look(found, intent_of(wishes, found), timings, only)
-    return lambda: ended(under_way, patience_s)
+    under_way = engine.ProbeRun(found, intent_of(workload, found), timings, only)
+    return lambda: ended(under_way, timeout_s)
 
 
 def host_of(options: Mapping[str, Any]) -> Host | None:
@@ -59,23 +59,23 @@ def opened(options: Mapping[str, Any]) -> Host | PastedText:
         from torchtune_sys.cli.described import described_host
 
         return described_host(options)
-    patience_s = patience(options)
-    within_s = patience_s - min(_MARGIN_S, 0.3 * patience_s)
+    timeout_s = seconds_to_look(options)
+    within_s = timeout_s - min(_MARGIN_S, 0.3 * timeout_s)
     deadline = time.monotonic() + within_s
     for path in (options["from_"], options["root"]):
         if path and path != "-":
-            from torchtune_sys.host.children.apart import answers
+            from torchtune_sys.host.children.apart import require_answer
 
-            answers(path, min(within_s, INPUT_PATIENCE_S))
-    found = open_input(options["from_"], options["root"], min(patience_s, INPUT_PATIENCE_S), deadline=deadline)
+            require_answer(path, min(within_s, INPUT_TIMEOUT_S))
+    found = open_input(options["from_"], options["root"], min(timeout_s, INPUT_TIMEOUT_S), deadline=deadline)
     if options.get("python") and isinstance(found, Host) and found.live and not options.get("python_is_judged"):
-        _must_be_a_program(found, options["python"], min(within_s, INPUT_PATIENCE_S))
+        _must_be_a_program(found, options["python"], min(within_s, INPUT_TIMEOUT_S))
     return found
 
 
-def _must_be_a_program(host: Host, python: str, patience_s: float) -> None:
+def _must_be_a_program(host: Host, python: str, timeout_s: float) -> None:
     """Raise UserError where --python names nothing that could be started: a mistake of who typed it, and no finding of the host."""
-    from torchtune_sys.host.children.apart import apart
+    from torchtune_sys.host.children.apart import run_in_child
     from torchtune_sys.host.children.examined import no_program
     from torchtune_sys.probes.python.interpreter import chosen
 
@@ -86,19 +86,19 @@ def _must_be_a_program(host: Host, python: str, patience_s: float) -> None:
             raise UserError(seen.replace("--python: --python", "--python"), "--python names the interpreter you train with")
         return ""
 
-    apart(
+    run_in_child(
         check,
-        UserError(f"--python {python}: no answer within {patience_s:g} s", "look whether its file system still answers"),
-        patience_s,
+        UserError(f"--python {python}: no answer within {timeout_s:g} s", "look whether its file system still answers"),
+        timeout_s,
     )
 
 
-def patience(options: Mapping[str, Any]) -> float:
-    """Seconds for the whole look."""
-    return float(options["timeout"] or (LIVE_PATIENCE_S if options.get("live") else PATIENCE_S))
+def seconds_to_look(options: Mapping[str, Any]) -> float:
+    """Return how many seconds reading the whole host may take."""
+    return float(options["timeout"] or (LIVE_TIMEOUT_S if options.get("live") else TIMEOUT_S))
 
 
-def ended(under_way: engine.Look, timeout_s: float) -> Snapshot:
+def ended(under_way: engine.ProbeRun, timeout_s: float) -> Snapshot:
     """Return the facts, with the families that take long shown on a terminal."""
     show = progress()
     try:

@@ -48,7 +48,7 @@ FINDINGS, USAGE, UNJUDGED, INTERNAL = 1, 2, 3, 4
 _NAGIOS_UNKNOWN = 3
 _SIGNALLED = 128
 _INTERRUPTED = 130
-_PATIENCE_S = 3
+_TIMEOUT_S = 3
 """How long the end may take after a signal that asks for it."""
 
 
@@ -81,10 +81,10 @@ def cli(ctx: click.Context, debug: bool) -> None:
 def main() -> NoReturn:
     """Run the command line."""
     _heed_termination()
-    from torchtune_sys.cli.watch import watched
+    from torchtune_sys.cli.watch import run_within_timeout
 
     args = sys.argv[1:]
-    _leave(watched(args, run, lambda limit_s: _late(args, limit_s)))
+    _leave(run_within_timeout(args, run, lambda limit_s: _late(args, limit_s)))
 
 
 def _late(args: Sequence[str], limit_s: float) -> int:
@@ -125,7 +125,7 @@ def _heed_termination() -> None:
     def stop(number: int, _frame: object) -> None:
         # An exception that comes while a lock of the import system is taken can leave it taken for ever.
         signal.signal(signal.SIGALRM, lambda _number, _frame: leave(_SIGNALLED + number))
-        signal.alarm(_PATIENCE_S)
+        signal.alarm(_TIMEOUT_S)
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
     usual = (signal.SIG_DFL, signal.default_int_handler)  # nohup, and a shell for its background jobs, have them ignored

@@ -28,9 +28,9 @@ def patched(found: Preflight, *, act: bool, at_most: str) -> str:
         from torchtune_sys.preflight.drain_limit import parse_taint_limit
 
         withheld = applied(found, Cluster(environment()), parse_taint_limit(at_most))
-    told: dict[str, Any] = {"node": found.nodes[0].node, "condition": node_patch.condition(found, withheld)}
-    told |= {"taint": node_patch.taint(found), "commands": node_patch.commands(found), "applied": act, "withheld": withheld}
-    return json.dumps(told, ensure_ascii=True) + "\n"
+    document: dict[str, Any] = {"node": found.nodes[0].node, "condition": node_patch.condition(found, withheld)}
+    document |= {"taint": node_patch.taint(found), "commands": node_patch.commands(found), "applied": act, "withheld": withheld}
+    return json.dumps(document, ensure_ascii=True) + "\n"
 
 
 def applied(found: Preflight, cluster: Cluster, limit: TaintLimit) -> str:

@@ -26,7 +26,7 @@ class CountOrRange(click.ParamType):  # type: ignore[type-arg]  # generic from c
     name = "count"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Both are the same where one number is given."""
+        """Return the least and the most; both are the same where one number is given."""
         least, colon, most = str(value).partition(":")
         words = (least, most if colon else least)
         if not all(word.isascii() and word.isdecimal() and 0 < len(word) < 8 for word in words):
@@ -58,7 +58,7 @@ def together(options: Sequence[Callable[[Any], Any]]) -> Callable[[_F], _F]:
 
 
 def host_options(function: _F) -> _F:
-    """Which host is looked at, and for how long."""
+    """Add the options that say which host is looked at, and for how long."""
     return together(
         (
             click.option(
@@ -75,7 +75,7 @@ def host_options(function: _F) -> _F:
 
 
 def wait_option(function: _F) -> _F:
-    """Of the commands that change the host, one at a time."""
+    """Add ``--wait`` to a command that changes the host: one of them at a time."""
     return click.option(
         "--wait",
         type=float,
@@ -87,7 +87,7 @@ def wait_option(function: _F) -> _F:
 
 
 def timeout_of(words: str) -> Callable[[_F], _F]:
-    """How long looking, or reading, may take; ``words`` say what ends, and when where nobody says."""
+    """Make ``--timeout``, whose help ``words`` say what ends, and after how long by default."""
     return click.option("--timeout", type=float, callback=seconds(1e-6), metavar="S", help=words)
 
 
@@ -117,7 +117,7 @@ def intent_options(function: _F) -> _F:
 
 
 def selection_options(function: _F) -> _F:
-    """Which rules are asked."""
+    """Add the options that select rules."""
     return together(
         (
             click.option(
@@ -203,7 +203,7 @@ def _complete_selectors(_ctx: click.Context, _param: click.Parameter, incomplete
 
 
 def complete_rule_lists(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Ids separated by commas: what stands before the last comma stays."""
+    """Complete the last of ids that are separated by commas."""
     before, comma, last = incomplete.rpartition(",")
     return [before + comma + name for name in complete_rules(ctx, param, last)]
 

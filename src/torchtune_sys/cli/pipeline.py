@@ -30,7 +30,7 @@ def judged(
     from torchtune_sys import engine
     from torchtune_sys.model.rule import Verdict
 
-    choice, config = chosen(options)
+    choice, config = selected_rules(options)
     meanwhile()
     seen = finish()
     results = engine.judge(seen, choice.rules, choice.overrides)
@@ -38,10 +38,10 @@ def judged(
         return seen, results, config
     from torchtune_sys import consequences
 
-    return seen, consequences.weighed(seen, results, choice.heeded, choice.overrides), config
+    return seen, consequences.with_consequences(seen, results, choice.heeded, choice.overrides), config
 
 
-def chosen(options: Mapping[str, Any]) -> tuple[RuleSelection, Config]:
+def selected_rules(options: Mapping[str, Any]) -> tuple[RuleSelection, Config]:
     from torchtune_sys.rules import CATALOGUE
     from torchtune_sys.rules.profiles import choose
 

@@ -15,55 +15,57 @@ FAMILIES = ("session", "cpu", "numa", "pci")
 """What placing asks: no child process among it."""
 
 
-def seated(options: Mapping[str, Any], *, one_thread_per_core: bool = False) -> tuple[Snapshot, PlacementFacts, Placement]:
-    """Seats by the whole look. Raises UnreadableInput, UserError where what must be known could not be read."""
+def placement_of_host(
+    options: Mapping[str, Any], *, one_thread_per_core: bool = False
+) -> tuple[Snapshot, PlacementFacts, Placement]:
+    """Read the whole host and place its ranks. Raises UnreadableInput, UserError where what must be known could not be read."""
     from torchtune_sys.cli.look import look
     from torchtune_sys.model.values import Unknown
-    from torchtune_sys.remediation.placement.assign import seating
+    from torchtune_sys.remediation.placement.assign import place_ranks
 
-    seen, room = look(options), _room(options)
+    seen, facts = look(options), _placement_facts(options)
     try:
-        return seen, room, seating(seen, room, seen.intent.ranks, one_thread_per_core=one_thread_per_core)
+        return seen, facts, place_ranks(seen, facts, seen.intent.ranks, one_thread_per_core=one_thread_per_core)
     except Unknown as reason:
         raise _unplaced(reason) from None
 
 
-def seat_here(rank: int, ranks: int | None, *, bound: bool, one_thread_per_core: bool) -> tuple[RankPlacement, str]:
-    """Return this very process's seat, from as little as it needs, and what keeps its memory from being bound (``""`` if nothing).
+def placement_of_this_rank(rank: int, ranks: int | None, *, bound: bool, one_thread_per_core: bool) -> tuple[RankPlacement, str]:
+    """Place this very process, from as little as it needs, and what keeps its memory from being bound (``""`` if nothing).
 
     ``bound``: whether the CPUs that it has are its own already. Raises UserError."""
     from torchtune_sys.cli.look import look
     from torchtune_sys.cli.options import NO_INTENT
     from torchtune_sys.model.values import Unknown
-    from torchtune_sys.remediation.placement.assign import kept, seat_of
+    from torchtune_sys.remediation.placement.assign import place_bound_rank, place_rank
     from torchtune_sys.remediation.placement.notes import memory_refused
 
     options = {**NO_INTENT, "ranks": ranks, "from_": None, "root": None, "timeout": None}
-    seen, room = look(options, only=FAMILIES), _room(options)
+    seen, facts = look(options, only=FAMILIES), _placement_facts(options)
     ranks = ranks or seen.intent.ranks
     try:
         if bound:
-            seat = kept(seen, room, rank, ranks, one_thread_per_core=one_thread_per_core)
-            return seat, memory_refused(seen, room)
-        seat_or_count = seat_of(seen, room, rank, ranks, one_thread_per_core=one_thread_per_core)
+            seat = place_bound_rank(seen, facts, rank, ranks, one_thread_per_core=one_thread_per_core)
+            return seat, memory_refused(seen, facts)
+        seat_or_count = place_rank(seen, facts, rank, ranks, one_thread_per_core=one_thread_per_core)
     except Unknown as reason:
         raise _unplaced(reason) from None
     if isinstance(seat_or_count, int):
         raise UserError(
             f"there are seats for {seat_or_count} {'rank' if seat_or_count == 1 else 'ranks'}", "give --nproc-per-node"
         )
-    return seat_or_count, memory_refused(seen, room)
+    return seat_or_count, memory_refused(seen, facts)
 
 
-def _room(options: Mapping[str, Any]) -> PlacementFacts:
+def _placement_facts(options: Mapping[str, Any]) -> PlacementFacts:
     from torchtune_sys.cli.look import host_of
     from torchtune_sys.model.placement import PlacementFacts
     from torchtune_sys.model.values import Missing, Why
-    from torchtune_sys.probes.plan_context import placement as room
+    from torchtune_sys.probes.plan_context import placement as facts
 
     host = host_of(options)
     unread = Missing(Why.NOT_RECORDED, "a report", "says nothing of cores")
-    return PlacementFacts(cores=unread, may_bind_memory=unread) if host is None else room.probe(host)
+    return PlacementFacts(cores=unread, may_bind_memory=unread) if host is None else facts.probe(host)
 
 
 def _unplaced(reason: Any) -> UserError:

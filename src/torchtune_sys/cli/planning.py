@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
-    ground: PlanContext
+    context: PlanContext
     seen: Snapshot
     results: tuple[Result, ...]
 
@@ -26,7 +26,7 @@ def planned(options: Mapping[str, Any], made_already: frozenset[str] = frozenset
     from torchtune_sys.cli.look import host_of
     from torchtune_sys.cli.pipeline import judged
     from torchtune_sys.model.plan_context import PlanContext
-    from torchtune_sys.probes.plan_context import probe as ground
+    from torchtune_sys.probes.plan_context import probe as context
     from torchtune_sys.remediation import plan as planner
 
     seen, results, _ = judged(options)
@@ -35,6 +35,6 @@ def planned(options: Mapping[str, Any], made_already: frozenset[str] = frozenset
     found = (
         PlanContext()
         if host is None
-        else ground.probe(host, paths, files, planner.service_units(results), planner.settings(results))
+        else context.probe(host, paths, files, planner.service_units(results), planner.settings(results))
     )
-    return Planned(plan=planner.plan(seen, results, found, made_already), ground=found, seen=seen, results=results)
+    return Planned(plan=planner.plan(seen, results, found, made_already), context=found, seen=seen, results=results)

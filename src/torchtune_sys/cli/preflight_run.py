@@ -58,7 +58,7 @@ def judged(options: Mapping[str, Any], place: str) -> Preflight:
     if options["level"] == "standard" and joint is None:
         causes += _of_training(options, policy, until_s)
     elif options["level"] == "fast" and not options["from_"]:
-        causes += standard.counting(seen, policy, hook=place in HOOKS)
+        causes += standard.causes_that_count(seen, policy, hook=place in HOOKS)
     name = context.node_name(env, _host_name(seen)) if not options["from_"] else _host_name(seen)
     node = NodeVerdict(node=name, verdict=verdict.verdict(causes), causes=verdict.ordered(causes))
     node = _within_limit(node, options, context.partition(env))
@@ -182,7 +182,7 @@ def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> 
     left = until_s - _MARGIN_S - time.monotonic()
     if left < 1:
         return [verdict.fault("no time is left of the budget for the training: give more with --budget")]
-    return standard.trained(options["python"], policy, until_s - _MARGIN_S)
+    return standard.train_and_keep(options["python"], policy, until_s - _MARGIN_S)
 
 
 def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str) -> NodeVerdict:
@@ -234,7 +234,7 @@ def _proof(options: Mapping[str, Any], place: str, seen: Snapshot, epoch_s: floa
     """Return what the last smoke test said of this node and session; a hook has no session, and launchers do not train here."""
     if place in (*HOOKS, "torchrun") or options["from_"]:
         return ""
-    from torchtune_sys.cli.proofs import standing
+    from torchtune_sys.cli.proofs import last_pass
     from torchtune_sys.host.live import LiveHost
 
-    return standing(LiveHost(), seen, epoch_s)
+    return last_pass(LiveHost(), seen, epoch_s)

@@ -10,7 +10,7 @@ def is_root() -> bool:
 
 
 def boot_id() -> str:
-    """Differs from one start of the host to the next; empty where the kernel does not tell."""
+    """Return an id that differs from one start of the host to the next; empty where the kernel does not tell."""
     from torchtune_sys.host.live import LiveHost
 
     found = LiveHost().word("/proc/sys/kernel/random/boot_id")

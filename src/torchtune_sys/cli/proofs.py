@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from torchtune_sys.smoke.proof import Proof
 
 
-def own_place() -> str:
-    """Where this user's runs are remembered; "" where there is no place."""
+def own_path() -> str:
+    """Return where this user's runs are remembered; "" where there is no place."""
     from torchtune_sys.cli.privilege import effective_user, node_name
     from torchtune_sys.cli.terminal import environment
     from torchtune_sys.probes import proof
 
-    return proof.place(environment(), effective_user(), node_name())
+    return proof.proof_path(environment(), effective_user(), node_name())
 
 
-def standing(host: Host, seen: Snapshot, epoch_s: float) -> str:
+def last_pass(host: Host, seen: Snapshot, epoch_s: float) -> str:
     """Return when the smoke test last passed, or what changed since then; "" where it never did."""
     from torchtune_sys.probes.proof import probe
 
-    texts = [text for text in probe(host, own_place()) if isinstance(text, str)]
+    texts = [text for text in probe(host, own_path()) if isinstance(text, str)]
     if not texts:
         return ""
     from torchtune_sys.smoke import proof
@@ -35,23 +35,23 @@ def standing(host: Host, seen: Snapshot, epoch_s: float) -> str:
     return proof.standing(max(found, key=lambda one: one.runs[-1].epoch_s), proof.fingerprint(seen), epoch_s)
 
 
-def remembered() -> Proof | None:
+def earlier_runs() -> Proof | None:
     """Return this user's own earlier runs."""
     from torchtune_sys.host.live import LiveHost
     from torchtune_sys.smoke import proof
 
-    place = own_place()
+    place = own_path()
     text = LiveHost().text(place) if place else ""
     return proof.parse(text) if isinstance(text, str) else None
 
 
-def remember(before: Proof | None, report: SmokeReport, seen: Snapshot, epoch_s: float) -> str:
+def keep_run(before: Proof | None, report: SmokeReport, seen: Snapshot, epoch_s: float) -> str:
     """Write a pass down. Returns what hindered, "" if nothing did: the run is as good without."""
     from torchtune_sys.errors import CannotWrite
     from torchtune_sys.host.files import write_in_new_folder
     from torchtune_sys.smoke import proof
 
-    place = own_place()
+    place = own_path()
     if not place:
         return "there is no home directory"
     try:

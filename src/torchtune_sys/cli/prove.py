@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from torchtune_sys.smoke.regressions import Setback
 
 
-def tested(options: Mapping[str, Any], when: str) -> SmokeReport:
-    """One quick run, its verdict said on stderr."""
-    from torchtune_sys.cli.smoke_run import smoked
+def smoke_report(options: Mapping[str, Any], when: str) -> SmokeReport:
+    """Run the smoke test at level quick; the verdict goes to stderr."""
+    from torchtune_sys.cli.smoke_run import run_smoke
     from torchtune_sys.cli.terminal import tell
     from torchtune_sys.render.smoke import headline
 
-    report, _seen, _epoch_s = smoked({"python": options["python"], "ranks": options["ranks"], "level": "quick"})
+    report, _seen, _epoch_s = run_smoke({"python": options["python"], "ranks": options["ranks"], "level": "quick"})
     tell(f"{when}: {headline(report)}")
     return report
 
@@ -25,10 +25,10 @@ def setbacks(options: Mapping[str, Any], before: list[SmokeReport]) -> list[Setb
     """Return what is worse after the change. Where a figure looks worse both sides are run once more: ``before`` holds two runs at least."""
     from torchtune_sys.smoke.regressions import broken, slowed
 
-    after = [tested(options, "after the changes")]
+    after = [smoke_report(options, "after the changes")]
     found = broken(before[0], after[0])
     if not found and slowed(before, after):
-        after.append(tested(options, "once more, to tell a loss from noise"))
+        after.append(smoke_report(options, "once more, to tell a loss from noise"))
         found = broken(before[0], after[1])
     return found + slowed(before, after)
 

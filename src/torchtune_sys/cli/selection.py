@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torchtune_sys.model.rule import Result
 
 
-def chosen(found: Planned, options: Mapping[str, Any]) -> tuple[Plan, dict[str, str]]:
+def selected_changes(found: Planned, options: Mapping[str, Any]) -> tuple[Plan, dict[str, str]]:
     """Return the changes that are asked for, and what was left out of the plan (key → why). Raises UnknownName."""
     from torchtune_sys.cli.names import rule_names
     from torchtune_sys.model.actions import Safety
@@ -30,12 +30,12 @@ def chosen(found: Planned, options: Mapping[str, Any]) -> tuple[Plan, dict[str, 
             left_out[change.key] = "would disturb the processes on the GPUs: give --force, or wait for them to end"
         return change.key not in left_out
 
-    plan = planner.part(found.plan, found.ground, keep)
+    plan = planner.part(found.plan, found.context, keep)
     return plan, left_out
 
 
 def not_made(found: Planned, plan: Plan, options: Mapping[str, Any]) -> bool:
-    """Whether something that is asked for is not in the plan; what is not said above is said.
+    """Return whether something that is asked for is not in the plan; what is not said above is said.
 
     Asked for is what the rules that were named want; else all that could be made, but not what needs a decision that nobody took.
     """
@@ -60,10 +60,10 @@ def _why_not(found: Planned, named: frozenset[str]) -> Iterator[str]:
     for refusal in plan.refused:
         if set(refusal.rules) & named:
             yield f"{refusal.key}: {refusal.reason} ({refusal.way})"
-    told = {rule for change in (*plan.changes, *plan.waiting) for rule in change.rules}
-    told |= {rule for refusal in plan.refused for rule in refusal.rules}
+    planned_rules = {rule for change in (*plan.changes, *plan.waiting) for rule in change.rules}
+    planned_rules |= {rule for refusal in plan.refused for rule in refusal.rules}
     for item in plan.by_hand:
-        if item.rule in named - told:
+        if item.rule in named - planned_rules:
             yield f"{item.rule}: only a person can do it (torchtune-sys explain {item.rule})"
     for result in found.results:
         if result.rule.id in named and result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED):
@@ -71,7 +71,7 @@ def _why_not(found: Planned, named: frozenset[str]) -> Iterator[str]:
 
 
 def unjudged(result: Result) -> str:
-    """Why a rule could not be checked, or crashed."""
+    """Return why a rule could not be checked, or crashed."""
     from torchtune_sys.model.rule import Verdict
 
     if result.why_unknown is not None:
@@ -80,7 +80,7 @@ def unjudged(result: Result) -> str:
 
 
 def gpus_in_use(found: Planned) -> bool:
-    """Whether processes run on the GPUs, or it could not be seen whether they do."""
+    """Return whether processes run on the GPUs, or it could not be seen whether they do."""
     from torchtune_sys.model.values import Missing, Why
 
     gpu = found.seen.gpu

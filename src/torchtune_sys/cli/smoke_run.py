@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.smoke.driver import SmokeOptions
 
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 DEFAULTS: Mapping[str, Any] = {
     "python": None,
     "ranks": None,
@@ -24,11 +24,11 @@ DEFAULTS: Mapping[str, Any] = {
     "backend": None,
     "scratch": None,
     "master_port": None,
-    "timeout": PATIENCE_S,
+    "timeout": TIMEOUT_S,
 }
 
 
-def smoked(
+def run_smoke(
     options: Mapping[str, Any],
     ended: Callable[[SmokeReport, StageResult], None] | None = None,
     cut_off: Callable[[SmokeReport], None] = lambda _report: None,

@@ -16,38 +16,38 @@ _AGAIN_S = 10.0
 """The least that is left of the budget for a second run of what was slow."""
 
 
-def trained(python: str | None, policy: Policy, until_s: float) -> list[Cause]:
+def train_and_keep(python: str | None, policy: Policy, until_s: float) -> list[Cause]:
     """Train a little until ``until_s`` (time.monotonic), and keep what was found. Raises UserError."""
-    from torchtune_sys.cli.proofs import remember, remembered
-    from torchtune_sys.cli.smoke_run import smoked
+    from torchtune_sys.cli.proofs import earlier_runs, keep_run
+    from torchtune_sys.cli.smoke_run import run_smoke
     from torchtune_sys.preflight import last_standard, verdict
     from torchtune_sys.smoke.proof import fingerprint, slower
 
-    report, seen, epoch_s = smoked({"python": python, "level": "quick", "timeout": until_s - time.monotonic()})
-    before, now = remembered(), fingerprint(seen)
+    report, seen, epoch_s = run_smoke({"python": python, "level": "quick", "timeout": until_s - time.monotonic()})
+    before, now = earlier_runs(), fingerprint(seen)
     alone = not last_standard.shares_gpus(seen)
     slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy, alone=alone)
     stages = last_standard.slow_stages(slow)
     if stages and until_s - time.monotonic() > _AGAIN_S:
         asked = {"python": python, "level": "quick", "stages": stages, "timeout": until_s - time.monotonic()}
-        report = last_standard.better_of(report, smoked(asked)[0])
+        report = last_standard.better_of(report, run_smoke(asked)[0])
         slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy, alone=alone)
     slow += _of_core(_last(_own()), policy)
     causes = [*verdict.of_smoke(report, policy), *verdict.of_device(report, policy), *slow]
     _keep(causes, now, epoch_s)
     if report.proven and not slow:
-        _told(remember(before, report, seen, epoch_s))  # a slow run is no measure for later ones
+        _warn_not_kept(keep_run(before, report, seen, epoch_s))  # a slow run is no measure for later ones
     return causes
 
 
-def counting(seen: Snapshot, policy: Policy, *, hook: bool) -> list[Cause]:
+def causes_that_count(seen: Snapshot, policy: Policy, *, hook: bool) -> list[Cause]:
     """Return what the last run at level standard found, where it still counts, and a core that is slower than it was then: by this user's
     runs, and by the system's. In a hook, what speaks against the hardware alone: who ran it may have had the wrong Python."""
     from torchtune_sys.preflight.hosts_now import PROVEN
-    from torchtune_sys.probes.proof import SYSTEM, beside
+    from torchtune_sys.probes.proof import SYSTEM, path_beside
 
     found: list[Cause] = []
-    for place in dict.fromkeys((_own(), beside(SYSTEM, "standard"))):
+    for place in dict.fromkeys((_own(), path_beside(SYSTEM, "standard"))):
         last = _last(place)
         if last is not None:
             found += [*_of_last(last, seen), *_of_core(last, policy)]
@@ -60,14 +60,14 @@ def _of_last(last: LastStandard, seen: Snapshot) -> tuple[Cause, ...]:
     from torchtune_sys.preflight import last_standard
     from torchtune_sys.smoke.proof import fingerprint
 
-    return last_standard.counting(last, fingerprint(seen), boot_id(), now()[1])
+    return last_standard.causes_that_count(last, fingerprint(seen), boot_id(), now()[1])
 
 
 def _own() -> str:
-    from torchtune_sys.cli.proofs import own_place
-    from torchtune_sys.probes.proof import beside
+    from torchtune_sys.cli.proofs import own_path
+    from torchtune_sys.probes.proof import path_beside
 
-    return beside(own_place(), "standard")
+    return path_beside(own_path(), "standard")
 
 
 def _last(place: str) -> LastStandard | None:
@@ -113,10 +113,10 @@ def _keep(causes: list[Cause], now: dict[str, str], epoch_s: float) -> None:
     try:
         write_in_new_folder(place, last_standard.encoded(last_standard.after(_last(place), causes, run)))
     except CannotWrite as error:
-        _told(error.seen)
+        _warn_not_kept(error.seen)
 
 
-def _told(hindered: str) -> None:
+def _warn_not_kept(hindered: str) -> None:
     from torchtune_sys.cli.terminal import tell
 
     if hindered:

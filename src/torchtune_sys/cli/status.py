@@ -17,7 +17,7 @@ def status(
     unjudged_families: tuple[str, ...] = (),
     unexplained: tuple[str, ...] = (),
 ) -> int:
-    """4 if a rule or a probe crashed (the report is then not to be trusted whole), else 1 for findings, else 3 for what
+    """Return the exit status: 4 if a rule or a probe crashed (the report is then not to be trusted whole), else 1 for findings, else 3 for what
     should have been judged and was not, else 0."""
     if any(result.verdict is Verdict.CRASHED for result in results):
         return INTERNAL
@@ -29,13 +29,13 @@ def status(
 
 
 def missed(seen: Snapshot, *whys: Why) -> list[str]:
-    """Families that could not be read at all, for one of these reasons."""
+    """Return the families that could not be read at all, for one of these reasons."""
     facts = {family: getattr(seen, family) for family in FAMILIES}
     return [family for family, fact in facts.items() if isinstance(fact, Missing) and fact.why in whys]
 
 
 def status_of_look(seen: Snapshot, *, late: int) -> int:
-    """4 if a probe crashed, ``late`` if one did not end in time, else 0."""
+    """Return the exit status: 4 if a probe crashed, ``late`` if one did not end in time, else 0."""
     if missed(seen, Why.CRASHED):
         return INTERNAL
     return late if missed(seen, Why.TIMEOUT) else 0

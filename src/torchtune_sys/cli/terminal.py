@@ -32,7 +32,7 @@ def environment() -> Mapping[str, str]:
 
 
 def style(color: str, output: str | None = None) -> Style:
-    """How text for people is laid out where the result goes: ``color`` is auto, always or never."""
+    """Return how text for people is laid out where the result goes: ``color`` is auto, always or never."""
     from torchtune_sys.render.layout import Style
 
     to_terminal = output is None and is_terminal(sys.stdout)
@@ -53,7 +53,7 @@ def program(env: Mapping[str, str]) -> str:
 
 
 def colored(color: str, env: Mapping[str, str], to_terminal: bool) -> bool:
-    """Whether to use colour: the option, then NO_COLOR (no-color.org), FORCE_COLOR, then whether somebody looks."""
+    """Return whether to use colour: the option, then NO_COLOR (no-color.org), FORCE_COLOR, then whether somebody looks."""
     if color != "auto":
         return color == "always"
     if env.get("NO_COLOR"):
@@ -64,7 +64,7 @@ def colored(color: str, env: Mapping[str, str], to_terminal: bool) -> bool:
 
 
 def can_ask() -> bool:
-    """Whether somebody is there to answer a question."""
+    """Return whether somebody is there to answer a question."""
     return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
@@ -98,9 +98,9 @@ def give(text: str, output: str | None, *, machine: bool = False, readable: bool
     if output is None or output == "-":
         say(text, machine=machine)
     else:
-        from torchtune_sys.host.files import PRIVATE, READABLE, write_apart
+        from torchtune_sys.host.files import PRIVATE, READABLE, write_in_child
 
-        write_apart(output, text, by_root=READABLE if readable else PRIVATE)
+        write_in_child(output, text, by_root=READABLE if readable else PRIVATE)
 
 
 def say(text: str, *, machine: bool = False) -> None:
@@ -121,7 +121,7 @@ def say(text: str, *, machine: bool = False) -> None:
 
 
 def encoded(text: str, encoding: str) -> bytes:
-    """``text`` for a stream that may not know all its characters: arrows and dashes in ASCII, escapes for the rest."""
+    """Return ``text`` for a stream that may not know all its characters: arrows and dashes in ASCII, escapes for the rest."""
     try:
         return text.encode(encoding)
     except UnicodeEncodeError:
@@ -144,7 +144,7 @@ def tell(*rows: str) -> None:
         stream.flush()
 
 
-def progress(patience_s: float = 2.0) -> Callable[[set[str]], None] | None:
+def progress(timeout_s: float = 2.0) -> Callable[[set[str]], None] | None:
     """Return what shows the families that are still being read, once that takes long; None where nobody looks."""
     if not is_terminal(sys.stderr):
         return None
@@ -153,7 +153,7 @@ def progress(patience_s: float = 2.0) -> Callable[[set[str]], None] | None:
     started = time.monotonic()
 
     def show(families: set[str]) -> None:
-        if time.monotonic() - started > patience_s:
+        if time.monotonic() - started > timeout_s:
             status(f"still reading: {', '.join(sorted(families))} ({time.monotonic() - started:.0f} s)")
 
     return show
@@ -173,7 +173,7 @@ def stage_progress() -> tuple[Callable[[str, int, int], None], Callable[[], None
     return show, lambda: status("")
 
 
-def counting(what: str) -> tuple[Callable[[int], None], Callable[[], None]]:
+def growing_number(what: str) -> tuple[Callable[[int], None], Callable[[], None]]:
     """Return what shows a growing number, once that takes over two seconds, and what takes it away; neither does anything where nobody looks."""
     if not is_terminal(sys.stderr):
         return (lambda _count: None), (lambda: None)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-PATIENCE_S, LIVE_PATIENCE_S, LOGS_PATIENCE_S = 30.0, 90.0, 600.0
+TIMEOUT_S, LIVE_TIMEOUT_S, LOGS_TIMEOUT_S = 30.0, 90.0, 600.0
 """Seconds, where no --timeout says otherwise: for a look, for one with --live, for logs and for facts of many hosts."""
 GRACE_S = 0.8
 """After the time is up: what was read until then is judged and printed."""
@@ -25,15 +25,15 @@ LEAST_S = 3.0
 """What starting, judging and printing may take on a slow machine, whatever the option says."""
 
 
-def watched(args: Sequence[str], run: Callable[[Sequence[str]], int], late: Callable[[float], int]) -> int:
+def run_within_timeout(args: Sequence[str], run: Callable[[Sequence[str]], int], late: Callable[[float], int]) -> int:
     """Return the exit status of ``run``, in a child that is ended when the time of the options is up; then that of ``late``."""
     if not _reads_a_file(args):
         return run(args)
     limit_s = _timeout(args)
-    return confined(lambda: run(args), limit_s, lambda: late(limit_s))
+    return run_limited(lambda: run(args), limit_s, lambda: late(limit_s))
 
 
-def confined(work: Callable[[], int], limit_s: float, late: Callable[[], int]) -> int:
+def run_limited(work: Callable[[], int], limit_s: float, late: Callable[[], int]) -> int:
     """Return the exit status of ``work`` in a child with limits; that child goes on where this returns, too, and so do we."""
     child = os.fork()
     if child == 0:
@@ -137,12 +137,12 @@ def _first_word(args: Sequence[str]) -> int:
 def _timeout(args: Sequence[str]) -> float:
     command = _command(args)
     if command == "fleet":  # there it is for each host
-        return LOGS_PATIENCE_S
+        return LOGS_TIMEOUT_S
     pairs = zip(args, [*args[1:], ""], strict=True)
     given = [after if word == "--timeout" else word.partition("=")[2] for word, after in pairs if word.startswith("--timeout")]
     try:
         return min(max(float(given[-1]), 0.0), 86400.0)
     except (IndexError, ValueError):
         if command in _NAMES_FILES:
-            return LOGS_PATIENCE_S
-        return LIVE_PATIENCE_S if "--live" in args else PATIENCE_S
+            return LOGS_TIMEOUT_S
+        return LIVE_TIMEOUT_S if "--live" in args else TIMEOUT_S

@@ -16,23 +16,23 @@ from torchtune_sys.model.values import Missing
 
 def intent_of(options: Mapping[str, Any], host: Host | None) -> Workload:
     """Return the intent to judge by. Options win over what a recording says, that over the environment of the judged session."""
-    wishes: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if host is not None:
         env = host.env()
-        wishes.update({} if isinstance(env, Missing) else from_environment(env))
-        wishes.update(_recorded(getattr(host, "intent", {}), host.origin))
-    wishes.update({name: value for name, value in options.items() if value not in (None, ()) and value is not False})
+        fields.update({} if isinstance(env, Missing) else from_environment(env))
+        fields.update(_recorded(getattr(host, "intent", {}), host.origin))
+    fields.update({name: value for name, value in options.items() if value not in (None, ()) and value is not False})
     if host is not None and host.live:
         for name in ("data", "checkpoints"):
-            wishes[name] = tuple(os.path.abspath(path) for path in wishes.get(name, ()))
-        python = wishes.get("python")
+            fields[name] = tuple(os.path.abspath(path) for path in fields.get(name, ()))
+        python = fields.get("python")
         if python is not None and "/" in python:
-            wishes["python"] = os.path.abspath(python)
-    return Workload(**wishes)
+            fields["python"] = os.path.abspath(python)
+    return Workload(**fields)
 
 
 def from_environment(env: Mapping[str, str]) -> dict[str, int]:
-    """Ranks, nodes and threads as torchrun, Slurm, Open MPI and OpenMP tell a process.
+    """Return ranks, nodes and threads as torchrun, Slurm, Open MPI and OpenMP tell a process.
 
     One Slurm task per node says nothing of ranks: that task is usually a torchrun, which starts them.
 

@@ -4,6 +4,6 @@
 a rule would find fault with before anybody sees it. Pure.
 """
 
-from torchtune_sys.consequences.judging import weighed
+from torchtune_sys.consequences.judging import with_consequences
 
-__all__ = ["weighed"]
+__all__ = ["with_consequences"]

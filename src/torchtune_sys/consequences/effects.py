@@ -80,7 +80,7 @@ def after(s: Snapshot, effect: Effect) -> Snapshot:
 
 
 def impossible(s: Snapshot, effect: Effect) -> str:
-    """Why it cannot be had here at all, which no fact about the installed could say; empty where it can."""
+    """Return why a build of torch cannot be installed here at all, which no fact about what is installed could say; empty where it can."""
     if not isinstance(effect, ReplacedTorch) or effect.with_other_python:
         return ""
     return lacking_wheel(s, torch.release(effect.version))
@@ -155,7 +155,7 @@ def _variable(s: Snapshot, action: EnvironmentVariable) -> Snapshot:
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a person is to put something else there.
+    """Return whether a person is to put something else there.
 
     >>> is_placeholder("/path/with/room"), is_placeholder("<uuid>"), is_placeholder("N"), is_placeholder("1")
     (True, True, True, False)
@@ -309,7 +309,7 @@ def _torch(s: Snapshot, build: ReplacedTorch) -> Snapshot:
 def _goes_with_torch(item: Distribution) -> bool:
     """Tell whether it is installed anew with torch, or is made for one torch."""
     return item.name.startswith(("torch", "nvidia-", "triton", "pytorch")) or any(
-        re.match(r"torch\b", wish) for wish in item.requires
+        re.match(r"torch\b", requirement) for requirement in item.requires
     )
 
 

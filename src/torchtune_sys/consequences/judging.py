@@ -19,18 +19,18 @@ MOST_LOOKS = 64
 """How many fixes of one host are judged: each is a judgement of all rules, and no host that was seen had more than 20."""
 
 
-def weighed(
+def with_consequences(
     seen: Snapshot, results: tuple[Result, ...], rules: Iterable[Rule], overrides: engine.Overrides | None = None
 ) -> tuple[Result, ...]:
     """Return the results, with what ``rules`` would say of each fix beside it."""
-    return _Scales(seen, results, tuple(rules), overrides).results()
+    return _ConsequenceJudge(seen, results, tuple(rules), overrides).results()
 
 
 Faults = frozenset[tuple[str, str]]
 """Rule and subject of what is found."""
 
 
-class _Scales:
+class _ConsequenceJudge:
     def __init__(
         self, seen: Snapshot, results: tuple[Result, ...], rules: tuple[Rule, ...], overrides: engine.Overrides | None
     ) -> None:

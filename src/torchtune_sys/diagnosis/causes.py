@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from torchtune_sys.diagnosis.facts import Told
+from torchtune_sys.diagnosis.facts import ReportedHost
 from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Symptom
 from torchtune_sys.host.secrets import scrubbed
@@ -83,47 +83,51 @@ class GatheredCause(msgspec.Struct, kw_only=True):
     sources: list[str] = []
 
 
-def causes_of(symptoms: Sequence[Symptom], told: Sequence[Told], lines: dict[str, Sequence[LogLine]]) -> tuple[NamedCause, ...]:
+def causes_of(
+    symptoms: Sequence[Symptom], reported: Sequence[ReportedHost], lines: dict[str, Sequence[LogLine]]
+) -> tuple[NamedCause, ...]:
     """Return the causes, the likeliest first."""
-    told = [each for each in told if not each.is_past]
+    reported = [each for each in reported if not each.is_past]
     book: dict[str, GatheredCause] = {}
     starts = {source: at * (1 << 32) for at, source in enumerate(lines)}
     named = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.candidates}
-    places = {source: Places(lines.get(source, ())) for source in dict.fromkeys(each.source for each in told)}
-    for each in told:
+    places = {source: Places(lines.get(source, ())) for source in dict.fromkeys(each.source for each in reported)}
+    for each in reported:
         _of_facts(each, book, places[each.source], starts.get(each.source, 0), named)
-    supported = {name for name, finding in book.items() if finding.weight} | _supporting(told)
-    refuted = frozenset().union(*(each.passed for each in told)) if told else frozenset()
+    supported = {name for name, finding in book.items() if finding.weight} | _supporting(reported)
+    refuted = frozenset().union(*(each.passed for each in reported)) if reported else frozenset()
     for symptom in symptoms:
         _of_symptom(symptom, book, supported, refuted, starts.get(symptom.source, 0))
     return tuple(_cause(finding) for finding in _ranked(book.values()))
 
 
-def _supporting(told: Sequence[Told]) -> set[str]:
-    return {result.rule.cause for each in told for result in each.results if result.rule.cause}
+def _supporting(reported: Sequence[ReportedHost]) -> set[str]:
+    return {result.rule.cause for each in reported for result in each.results if result.rule.cause}
 
 
-def _of_facts(told: Told, book: dict[str, GatheredCause], places: Places, start: int, named: set[tuple[str, int]]) -> None:
+def _of_facts(
+    reported: ReportedHost, causes: dict[str, GatheredCause], places: Places, start: int, named: set[tuple[str, int]]
+) -> None:
     """``named``: lines of which it is known what they stand for; a rule that has no cause says nothing more of them."""
-    for result in told.results:
+    for result in reported.results:
         line = next((line for item in _failed(result) if (line := places.line(item)) is not None), None)
-        if line is not None and not result.rule.cause and (told.source, line.number) in named:
+        if line is not None and not result.rule.cause and (reported.source, line.number) in named:
             continue
-        said = told.snapshot.said.get(result.rule.id)
+        said = reported.snapshot.said.get(result.rule.id)
         weight = _weight(result, line is not None, said is None or said.is_failure)
         if not weight or result.rule.id in _GENERAL:
             continue
-        finding = book.setdefault(result.rule.cause or result.rule.id, GatheredCause(cause=result.rule.cause or result.rule.id))
+        finding = causes.setdefault(result.rule.cause or result.rule.id, GatheredCause(cause=result.rule.cause or result.rule.id))
         finding.weight = max(finding.weight, weight)
         finding.first = min(finding.first, start + line.number if line is not None else 1 << 60)
         finding.by_text |= line is not None
         finding.rules.append(result.rule.id)
-        finding.hosts += [told.host] if told.host else []
+        finding.hosts += [reported.host] if reported.host else []
         for item in _failed(result):
             place = places.line(item)
             text = place.printed if place is not None else f"{item.subject}: {item.seen}"
             finding.quotes.append(
-                Quote(source=told.source, line=place.number if place else 0, text=scrubbed(text)[:_TEXT].strip())
+                Quote(source=reported.source, line=place.number if place else 0, text=scrubbed(text)[:_TEXT].strip())
             )
             finding.fix += [actions.text(action) for action in item.fix or result.rule.fix]
 

@@ -49,7 +49,7 @@ _ADDED_SHARE, _ADDED_LINES = 0.6, 5
 
 
 def is_one(lines: Sequence[LogLine]) -> bool:
-    """Whether the text describes a change.
+    """Return whether the text describes a change.
 
     >>> is_one([LogLine(number=1, text=text, printed=text) for text in ("# fix(ci): free space to resolve 'No space left on device'", "")])
     True

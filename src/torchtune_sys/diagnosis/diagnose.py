@@ -24,32 +24,32 @@ from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
 from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.input.collection import Found, InputDump
-from torchtune_sys.host.input.excerpts import Excerpt, Room
-from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SYMPTOM_COST, TOLD_COST
+from torchtune_sys.host.input.excerpts import Excerpt, MemoryBudget
+from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SNAPSHOT_COST, SYMPTOM_COST
 from torchtune_sys.host.secrets import scrubbed_data
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, UnreadSource
 
-Comparer = Callable[[Sequence[facts.Told], bool], tuple[Sequence[FactDifference], Sequence[Symptom]]]
+Comparer = Callable[[Sequence[facts.ReportedHost], bool], tuple[Sequence[FactDifference], Sequence[Symptom]]]
 """In what the hosts and looks differ, and, where no program named a cause (the second argument), what that stands for."""
 
 
-def diagnose(found: Iterable[Found], room: Room | None = None, compare: Comparer | None = None) -> Diagnosis:
-    """Read everything, then judge it together. ``room``: the memory that is left for the results, shared with the reader of the texts."""
-    given = _Input(room or Room())
+def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare: Comparer | None = None) -> Diagnosis:
+    """Read everything, then judge it together. ``budget``: the memory that is left for the results, shared with the reader of the texts."""
+    given = _Input(budget or MemoryBudget())
     for item in found:
         given.take(item)
     symptoms = [*given.symptoms, *_across_sources(given.lines, given.dumps)]
     differences: Sequence[FactDifference] = ()
-    if compare is not None and len(given.told) > 1:
-        differences, differing = compare(given.told, not any(each.candidates for each in symptoms))
+    if compare is not None and len(given.reported) > 1:
+        differences, differing = compare(given.reported, not any(each.candidates for each in symptoms))
         symptoms += differing
-    named = causes.causes_of(symptoms, given.told, given.lines)
+    named = causes.causes_of(symptoms, given.reported, given.lines)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
     return Diagnosis(
         causes=named,
         unexplained=() if sure else unexplained.unexplained_of(given.lines, symptoms),
-        facts={each.name: scrubbed_data(shown) for each in given.told if (shown := facts.shown(each.snapshot))},
+        facts={each.name: scrubbed_data(shown) for each in given.reported if (shown := facts.shown(each.snapshot))},
         differences=tuple(differences),
         unread=tuple(given.unread),
         sources=len(given.lines) + len(given.dumps) + given.documents,
@@ -60,11 +60,11 @@ def diagnose(found: Iterable[Found], room: Room | None = None, compare: Comparer
 class _Input:
     """What was read so far: the lines, symptoms and facts of each source, and the sources that could not be read."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.budget = budget
         self.lines: dict[str, Sequence[LogLine]] = {}
         self.symptoms: list[Symptom] = []
-        self.told: list[facts.Told] = []
+        self.reported: list[facts.ReportedHost] = []
         self.unread: list[UnreadSource] = []
         self.dumps: list[RankDump] = []
         self.total = self.documents = 0
@@ -92,7 +92,7 @@ class _Input:
         self.total += excerpt.total
         if own is not None:
             self.documents += 1
-            self._add(own.symptoms, own.told)
+            self._add(own.symptoms, own.reported)
         else:
             self._take_log(name, excerpt)
 
@@ -103,15 +103,15 @@ class _Input:
             self.unread += _left_out(name, part)
             return
         self.lines[name] = part
-        self.room.take(LINE_COST * max(len(part) - len(excerpt.lines), 0))
+        self.budget.take(LINE_COST * max(len(part) - len(excerpt.lines), 0))
         symptoms = symptoms_of(name, part)
         raw = "\n".join(line for _, line in excerpt.lines)
-        self._add(symptoms, facts.told_of(name, part, raw) if self.room.left else ())
+        self._add(symptoms, facts.reported_hosts(name, part, raw) if self.budget.left else ())
 
-    def _add(self, symptoms: Sequence[Symptom], told: Sequence[facts.Told]) -> None:
+    def _add(self, symptoms: Sequence[Symptom], reported: Sequence[facts.ReportedHost]) -> None:
         self.symptoms += symptoms
-        self.told += told
-        self.room.take(SYMPTOM_COST * len(symptoms) + TOLD_COST * len(told))
+        self.reported += reported
+        self.budget.take(SYMPTOM_COST * len(symptoms) + SNAPSHOT_COST * len(reported))
 
     def _take_dump(self, dump: RankDump | UnreadSource) -> None:
         if isinstance(dump, UnreadSource):
@@ -121,10 +121,10 @@ class _Input:
         cost = ENTRY_COST * (len(entries) + sum(map(len, dump.members.values()))) + sum(
             map(len, {entry.frame for entry in entries})
         )
-        if cost > self.room.left:
+        if cost > self.budget.left:
             self.unread.append(UnreadSource(source=dump.source, why="a dump for which no memory was left: give fewer at a time"))
             return
-        self.room.take(cost)
+        self.budget.take(cost)
         self.dumps.append(dump)
 
 

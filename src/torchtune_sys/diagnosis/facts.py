@@ -19,7 +19,7 @@ from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules import CATALOGUE
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedHost(msgspec.Struct, frozen=True, kw_only=True):
     """What one host's part of a text tells."""
 
     source: str
@@ -40,15 +40,15 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.source} {self.host} {self.look}".strip().replace("  ", " ")
 
 
-def told_of(source: str, lines: Sequence[LogLine], raw: str) -> list[Told]:
-    """One for each host and moment of the text; none where it tells no fact."""
+def reported_hosts(source: str, lines: Sequence[LogLine], raw: str) -> list[ReportedHost]:
+    """Return what the text reports, by host and moment; nothing where it reports no fact."""
     parts = parts_of(lines)
     found = []
     for part in parts:
         texts = dict.fromkeys([*_texts(part.lines), *([raw] if len(parts) == 1 else [])])
-        told = _best(source, part.host, list(texts))
-        if told is not None:
-            found.append(replace(told, look=part.look, is_past=part.is_past, is_node=part.is_node))
+        best = _best(source, part.host, list(texts))
+        if best is not None:
+            found.append(replace(best, look=part.look, is_past=part.is_past, is_node=part.is_node))
     return found
 
 
@@ -74,7 +74,7 @@ def _groups(lines: Sequence[LogLine], column: int) -> list[list[LogLine]]:
     return [part for group in groups for part in ([group] if len(group) <= JOINED else [[line] for line in group])]
 
 
-def _best(source: str, host: str, texts: Sequence[str]) -> Told | None:
+def _best(source: str, host: str, texts: Sequence[str]) -> ReportedHost | None:
     """Return what fails in any of the ways to read the same text; what a second way only lacks does not count against the first."""
     results: dict[str, Result] = {}
     passed: set[str] = set()
@@ -84,7 +84,7 @@ def _best(source: str, host: str, texts: Sequence[str]) -> Told | None:
         if seen is None:
             continue
         snapshot = snapshot or seen
-        judged = consequences.weighed(seen, engine.judge(seen, CATALOGUE), CATALOGUE)
+        judged = consequences.with_consequences(seen, engine.judge(seen, CATALOGUE), CATALOGUE)
         for result in judged:
             if result.verdict is Verdict.FAIL:
                 results.setdefault(result.rule.id, result)
@@ -92,13 +92,15 @@ def _best(source: str, host: str, texts: Sequence[str]) -> Told | None:
     if snapshot is None:
         return None
     failed = {result.rule.cause for result in results.values()}
-    return Told(source=source, host=host, snapshot=snapshot, results=tuple(results.values()), passed=frozenset(passed - failed))
+    return ReportedHost(
+        source=source, host=host, snapshot=snapshot, results=tuple(results.values()), passed=frozenset(passed - failed)
+    )
 
 
-def told_by(source: str, host: str, results: Sequence[Result], snapshot: Snapshot) -> Told:
+def reported_host(source: str, host: str, results: Sequence[Result], snapshot: Snapshot) -> ReportedHost:
     """Return what results that are there already tell."""
     failed = tuple(result for result in results if result.verdict is Verdict.FAIL)
-    return Told(source=source, host=host, snapshot=snapshot, results=failed, passed=frozenset(_passed(results)))
+    return ReportedHost(source=source, host=host, snapshot=snapshot, results=failed, passed=frozenset(_passed(results)))
 
 
 def _passed(results: Sequence[Result]) -> set[str]:
@@ -113,13 +115,13 @@ def shown(snapshot: Snapshot) -> dict[str, Any]:
         value = getattr(snapshot, family)
         if isinstance(value, Missing):
             continue
-        told = {name: codec.to_builtins(fact) for name, fact in _told(value)}
-        if told:
-            families[family] = told
+        recorded = {name: codec.to_builtins(fact) for name, fact in _recorded_facts(value)}
+        if recorded:
+            families[family] = recorded
     return families
 
 
-def _told(facts: Any) -> Iterator[tuple[str, Any]]:
+def _recorded_facts(facts: Any) -> Iterator[tuple[str, Any]]:
     for field in facts.__struct_fields__:
         value = getattr(facts, field)
         empty = value in ("", (), None) or value == {} or value == []

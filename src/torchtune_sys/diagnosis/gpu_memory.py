@@ -29,24 +29,24 @@ def reasons_of(words: str) -> tuple[Reason, ...]:
     ...   "44.00 GiB is allocated by PyTorch, and 30.00 GiB is reserved by PyTorch but unallocated.")]
     ['gpu-memory-fragmented', 'gpu-memory-too-small']
     """
-    told = torch_memory.read(words)
-    if told is None or told.free is None or told.total is None:
+    memory = torch_memory.read(words)
+    if memory is None or memory.free is None or memory.total is None:
         return ()
-    return _judged(told, told.free, told.total)
+    return _judged(memory, memory.free, memory.total)
 
 
-def _judged(told: TorchMemory, free: float, total: float) -> tuple[Reason, ...]:
-    small: Reason = ("gpu-memory-too-small", _LIKELY, _LIMITED if told.is_limited else _SMALLER)
+def _judged(memory: TorchMemory, free: float, total: float) -> tuple[Reason, ...]:
+    small: Reason = ("gpu-memory-too-small", _LIKELY, _LIMITED if memory.is_limited else _SMALLER)
     pieces: Reason = ("gpu-memory-fragmented", _LIKELY, _PIECES)
-    if told.asked > total:
+    if memory.asked > total:
         return ((small[0], _CERTAIN, small[2]),)
-    unused, others = told.unused or 0.0, told.others or 0.0
-    enough_in_pieces = free + unused >= told.asked > free
+    unused, others = memory.unused or 0.0, memory.others or 0.0
+    enough_in_pieces = free + unused >= memory.asked > free
     if enough_in_pieces and unused >= _LARGE * total:
         return (pieces, small)
-    missing = told.asked - free - unused
-    foreign = others >= max(missing, 0.0) and others >= (0.0 if told.is_listed else _UNLISTED) * total
+    missing = memory.asked - free - unused
+    foreign = others >= max(missing, 0.0) and others >= (0.0 if memory.is_listed else _UNLISTED) * total
     if others and foreign and others > missing:
         in_use: Reason = ("gpu-memory-in-use", _LIKELY, _OTHERS)
-        return (in_use, ("several-ranks-on-one-gpu", _POSSIBLE, ""), small) if told.is_listed else (in_use, small)
+        return (in_use, ("several-ranks-on-one-gpu", _POSSIBLE, ""), small) if memory.is_listed else (in_use, small)
     return (small, pieces) if enough_in_pieces else (small,)

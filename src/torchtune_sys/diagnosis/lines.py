@@ -196,7 +196,7 @@ def _shape(head: str) -> str:
 
 
 def _read(number: int, line: str, heads: frozenset[str]) -> LogLine:
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     text = line
     for _ in range(_PREFIXES_AT_MOST):
         found = _prefix(text, heads)
@@ -204,23 +204,23 @@ def _read(number: int, line: str, heads: frozenset[str]) -> LogLine:
             break
         for name, value in found.groupdict().items():
             if value:
-                told.setdefault(name, value)
+                fields.setdefault(name, value)
         text = text[found.end() :]
     nccl = _NCCL.match(text)
     if nccl is not None:
-        told.setdefault("host", nccl["host"])
-        told.setdefault("pid", nccl["pid"])
-    inner = _INNER_RANK.search(text[:400]) if "rank" not in told else None
+        fields.setdefault("host", nccl["host"])
+        fields.setdefault("pid", nccl["pid"])
+    inner = _INNER_RANK.search(text[:400]) if "rank" not in fields else None
     if inner is not None:
-        told["rank"] = inner["rank"]
+        fields["rank"] = inner["rank"]
     return LogLine(
         number=number,
         text=text.rstrip(),
         printed=line,
-        host=told.get("host", ""),
-        rank=int(told["rank"]) if "rank" in told else None,
-        pid=int(told["pid"]) if "pid" in told else None,
-        time=told.get("time", ""),
+        host=fields.get("host", ""),
+        rank=int(fields["rank"]) if "rank" in fields else None,
+        pid=int(fields["pid"]) if "pid" in fields else None,
+        time=fields.get("time", ""),
     )
 
 
@@ -233,7 +233,7 @@ def _prefix(text: str, heads: frozenset[str]) -> re.Match[str] | None:
 
 
 def joined(lines: Sequence[LogLine]) -> Iterator[tuple[Sequence[LogLine], str]]:
-    """Lines that somebody broke at a width, and the same whole again; both ways where it is not known whether a
+    """Yield lines that somebody broke at a width, and the same whole again; both ways where it is not known whether a
     blank was lost at the break."""
     width = unwrapping.width([line.printed for line in lines])
     at = 0

@@ -15,7 +15,7 @@ _QUOTES, _ERRORS, _FIXES = 6, 10, 4
 
 
 def merged(parts: Sequence[tuple[str, Diagnosis]]) -> Diagnosis:
-    """``parts``: the node's name, and what it told."""
+    """Return one diagnosis of several nodes; ``parts``: the node's name, and its own diagnosis."""
     by_cause: dict[str, list[NamedCause]] = {}
     for node, part in parts:
         for cause in part.causes:

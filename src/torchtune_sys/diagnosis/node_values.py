@@ -151,9 +151,9 @@ def _take(source: str, line: LogLine, first: _Said) -> None:
         found = pattern.search(line.text[:_LONGEST])
         if found is None:
             continue
-        told = found.groupdict()
-        value = constant or told["value"].strip()
-        thing = f"{kind} {told['name']}" if "name" in told else kind
+        fields = found.groupdict()
+        value = constant or fields["value"].strip()
+        thing = f"{kind} {fields['name']}" if "name" in fields else kind
         if thing not in first and len(first) >= _KINDS:
             return
         nodes = first.setdefault(thing, {})

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from torchtune_sys import engine
-from torchtune_sys.diagnosis.facts import Told, told_by
+from torchtune_sys.diagnosis.facts import ReportedHost, reported_host
 from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.errors import UnreadableInput
@@ -23,13 +23,13 @@ from torchtune_sys.rules import CATALOGUE, by_id
 
 _OWN = "torchtune-sys/"
 _OF_RECORDINGS = frozenset((*SECTIONS, "schema", "tool", "origin", "extends", "complete", "intent"))
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 _WEIGHTS = {"certain": CERTAIN, "likely": LIKELY, "possible": POSSIBLE}
 Document = Mapping[str, Any]
 
 
 class OwnDocument(msgspec.Struct, frozen=True, kw_only=True):
-    told: tuple[Told, ...] = ()
+    reported: tuple[ReportedHost, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
 
 
@@ -54,7 +54,7 @@ def read(source: str, document: Document, text: str) -> OwnDocument | None:
 
 def _of_recording(source: str, _document: Document, text: str) -> OwnDocument:
     host = ScrubbedHost(recorded_document(text.encode(), source, source))
-    return _judged(source, engine.snapshot(host, Workload(), timeout_s=_PATIENCE_S))
+    return _judged(source, engine.snapshot(host, Workload(), timeout_s=_TIMEOUT_S))
 
 
 def _of_snapshot(source: str, document: Document, _text: str) -> OwnDocument:
@@ -63,7 +63,7 @@ def _of_snapshot(source: str, document: Document, _text: str) -> OwnDocument:
 
 def _judged(source: str, seen: Snapshot) -> OwnDocument:
     name = "" if isinstance(seen.system, Missing) or isinstance(seen.system.hostname, Missing) else seen.system.hostname
-    return OwnDocument(told=(told_by(source, name, engine.judge(seen, CATALOGUE), _nothing()),))
+    return OwnDocument(reported=(reported_host(source, name, engine.judge(seen, CATALOGUE), _nothing()),))
 
 
 def _nothing() -> Snapshot:
@@ -81,7 +81,7 @@ def _of_report(source: str, document: Document, _text: str) -> OwnDocument:
             evidence = tuple(_evidence(found) for found in item.get("evidence") or () if found.get("verdict", "fail") == "fail")
             results.append(Result(rule=rule, verdict=Verdict(item["verdict"]), evidence=evidence))
     name = document["host"].get("name")
-    return OwnDocument(told=(told_by(source, name if isinstance(name, str) else "", results, _nothing()),))
+    return OwnDocument(reported=(reported_host(source, name if isinstance(name, str) else "", results, _nothing()),))
 
 
 def _evidence(found: Mapping[str, Any]) -> Evidence:

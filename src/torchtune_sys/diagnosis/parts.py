@@ -30,7 +30,7 @@ _CONTAINER_ID = re.compile(r"^[0-9a-f]{12}$|^localhost$")
 
 
 def parts_of(lines: Sequence[LogLine]) -> list[Part]:
-    """In the order of the text; one where it tells of one host and one moment."""
+    """Return the parts in the order of the text; one where it reports one host at one moment."""
     hosts = _by_host(lines)
     return [part for host, own in hosts for part in _looks(host, own, several=len(hosts) > 1)]
 
@@ -119,10 +119,12 @@ def _begun(lines: Sequence[LogLine]) -> list[_Look]:
         kind, value = head
         start, words = _heading(lines, at, end)
         node = _NODE.match(words)
-        told = _Look(start, words, node["name"].strip(" :#_-*") if node else "", _is_past(words), _NOW.search(words) is not None)
+        started = _Look(
+            start, words, node["name"].strip(" :#_-*") if node else "", _is_past(words), _NOW.search(words) is not None
+        )
         other = bool(words) and looks and words != looks[-1].words
         if not looks or other or values.get(kind, value) != value:
-            looks.append(told)
+            looks.append(started)
             values = {}
         values[kind] = value
         end = at + 1

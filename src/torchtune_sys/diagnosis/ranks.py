@@ -23,7 +23,7 @@ _TASK = re.compile(r"^srun: error: (?P<host>[\w.-]{1,64}): task (?P<rank>\d{1,6}
 
 
 def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
-    """Lines with the rank that the name of their file, or torchrun's block of one failure, gives to them.
+    """Return the lines with the rank that the name of their file, or torchrun's block of one failure, gives to them.
 
     >>> [line.rank for line in attributed([LogLine(number=1, text="  rank      : 3 (local_rank: 3)", printed=""),
     ...                                    LogLine(number=2, text="  exitcode  : -9 (pid: 7)", printed="")], "x")]
@@ -49,7 +49,7 @@ def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
 
 
 def of_dumps(dumps: Sequence[RankDump]) -> Iterator[Symptom]:
-    """Ranks that did not come to a collective that the others are in."""
+    """Yield the ranks that did not come to a collective that the others are in."""
     for absence in absences(dumps):
         late = absence.missing or absence.silent
         how = f"called {absence.differs} instead" if absence.differs else "did not come" if absence.missing else "left no dump"
@@ -83,7 +83,7 @@ _BARRIER = re.compile(r"Ranks? (\d{1,6}(?:, ?\d{1,6}){0,400}) failed to pass mon
 
 
 def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
-    """Of the ranks whose watchdogs gave up, those that were behind; of the others, those that never came."""
+    """Yield, of the ranks whose watchdogs gave up, those that were behind; of the others, those that never came."""
     waited: dict[int, tuple[int, str, str, LogLine]] = {}
     reached: dict[int, int] = {}
     world, seen = 0, set[int]()
@@ -181,7 +181,7 @@ _TOP = 12
 
 
 def of_stacks(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
-    """Of several processes' stacks, those that are elsewhere while the others wait for them (py-spy dump, faulthandler)."""
+    """Yield, of several processes' stacks, those that are elsewhere while the others wait for them (py-spy dump, faulthandler)."""
     stacks = [stack for source, part in lines.items() for stack in _stacks(source, part)]
     waiting = [stack for stack in stacks if _waits(stack)]
     odd = [stack for stack in stacks if not _waits(stack)]

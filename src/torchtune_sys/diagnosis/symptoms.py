@@ -12,7 +12,7 @@ from torchtune_sys.diagnosis import gpu_memory, wheel_index
 from torchtune_sys.diagnosis.cut_ends import completed
 from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.knowledge import libc_words, messages
-from torchtune_sys.knowledge.sentences import Book, is_about_code
+from torchtune_sys.knowledge.sentences import Sentence, SentenceSearch, is_about_code
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,11 +49,8 @@ _MOST = 4000
 
 
 def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
-    """In the order of the text."""
-    text = "\n".join(line.text for line in lines)
-    book = Book(text)
-    foreign = libc_words.translations_in(text)
-    text = text.lower()
+    """Return what the lines stand for, in the order of the text."""
+    reader = _Reader(source, "\n".join(line.text for line in lines))
     seen: Counter[str] = Counter()
     found: list[Symptom] = []
     for line in lines:
@@ -61,12 +58,12 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
         seen[shape] += 1
         if seen[shape] > _ALIKE or len(found) > _MOST or _is_no_output(line.text[:_LONGEST]):
             continue
-        symptom = _read(source, line, book, text, foreign)
+        symptom = reader.read(line)
         if symptom is not None:
             found.append(symptom)
-    whole, pieces = _broken(source, lines, book, text, found, foreign)
+    whole, pieces = _broken(reader, lines, found)
     found = [symptom for symptom in found if symptom.line.number not in pieces] + whole
-    found += _cut(source, lines, book, text, found, foreign)
+    found += _cut(reader, lines, found)
     return sorted(found, key=lambda symptom: symptom.line.number)
 
 
@@ -101,14 +98,81 @@ def _as_libc_says(words: str, foreign: Sequence[libc_words.Translation] = ()) ->
     return _ERROR_NAMES.sub(lambda found: found[0].replace(found["name"], f"{_NAMED[found['name']]} ({found['name']})"), words)
 
 
-def _broken(
-    source: str,
-    lines: Sequence[LogLine],
-    book: Book,
-    text: str,
-    found: Sequence[Symptom],
-    foreign: Sequence[libc_words.Translation],
-) -> tuple[list[Symptom], frozenset[int]]:
+_OTHER_NAMES = (("nvidia-container-cli.real: ", "nvidia-container-cli: "),)
+"""By which a program calls itself where a distribution wraps it."""
+
+
+class _Reader:
+    """Reads the lines of one text: what a line stands for may depend on what stands elsewhere in the text."""
+
+    def __init__(self, source: str, text: str) -> None:
+        self._source, self._text = source, text.lower()
+        self._sentences = SentenceSearch(text)
+        self._translations = libc_words.translations_in(text)
+
+    def read(self, line: LogLine) -> Symptom | None:
+        """Return what the line says; where nothing knows it, what it says in the C library's own words."""
+        symptom = self._of_line(line)
+        unknown = symptom is None or not (symptom.candidates or symptom.consequence)
+        if unknown and (words := _as_libc_says(line.text, self._translations)) != line.text:
+            other = self._of_line(msgspec.structs.replace(line, text=words))
+            symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
+        return symptom
+
+    def _of_line(self, line: LogLine) -> Symptom | None:
+        words = line.text[:_LONGEST]
+        for other, name in _OTHER_NAMES:
+            words = words.replace(other, name)
+        sentence = self._sentences.sentence(words)
+        if sentence is not None and sentence.role != "consequence":
+            if sentence.role == "noise":
+                return self._symptom(line, sentence, consequence=True)
+            return self._symptom(line, sentence, _of_sentence(sentence, words))
+        message = messages.match(words)
+        if message is not None and message.severity != "info":
+            candidates, consequence = _of_message(message, words, self._text)
+            if candidates or consequence:
+                return self._symptom(line, message, candidates, consequence=not candidates)
+        if sentence is not None:
+            return self._symptom(line, sentence, consequence=True)
+        return self._symptom(line, message) if message is not None and message.severity == "error" else None
+
+    def _symptom(
+        self,
+        line: LogLine,
+        known: Sentence | messages.CatalogueMessage,
+        candidates: tuple[Candidate, ...] = (),
+        *,
+        consequence: bool = False,
+    ) -> Symptom:
+        return Symptom(
+            source=self._source,
+            line=line,
+            candidates=candidates,
+            consequence=consequence,
+            program=known.program,
+            words=known.source,
+        )
+
+
+def _of_sentence(sentence: Sentence, words: str) -> tuple[Candidate, ...]:
+    """Return the causes of a sentence, the likeliest first; where the line itself decides between them, those that it leaves."""
+    is_only = len(sentence.causes) == 1
+    weight = CERTAIN if sentence.role == "cause" else LIKELY if sentence.role == "hint" and is_only else POSSIBLE
+    candidates = tuple(
+        Candidate(cause=cause, weight=weight, fix="" if number else sentence.remedy)
+        for number, cause in enumerate(sentence.causes)
+    )
+    if gpu_memory.DECIDED in sentence.causes:
+        reasons = gpu_memory.reasons_of(words)
+        candidates = tuple(Candidate(cause=cause, weight=value, fix=fix) for cause, value, fix in reasons) or candidates
+    if wheel_index.DECIDED in sentence.causes:
+        listed = wheel_index.reasons_of(words)
+        candidates = tuple(Candidate(cause=cause, weight=value) for cause, value in listed) or candidates
+    return candidates
+
+
+def _broken(reader: _Reader, lines: Sequence[LogLine], found: Sequence[Symptom]) -> tuple[list[Symptom], frozenset[int]]:
     """Return what stands in lines that were broken at a width, and in none of their pieces; and the pieces that say less than the whole.
 
     A piece that is the only one to say something, and says another thing than the whole does, lacks the words that decide.
@@ -117,7 +181,7 @@ def _broken(
     more: list[Symptom] = []
     lesser: set[int] = set()
     for pieces, words in joined(lines):
-        whole = _read(source, msgspec.structs.replace(pieces[0], text=words), book, text, foreign)
+        whole = reader.read(msgspec.structs.replace(pieces[0], text=words))
         if whole is None:
             continue
         causes = tuple(each.cause for each in whole.candidates)
@@ -130,14 +194,7 @@ def _broken(
     return more, frozenset(lesser)
 
 
-def _cut(
-    source: str,
-    lines: Sequence[LogLine],
-    book: Book,
-    text: str,
-    found: Sequence[Symptom],
-    foreign: Sequence[libc_words.Translation],
-) -> Iterator[Symptom]:
+def _cut(reader: _Reader, lines: Sequence[LogLine], found: Sequence[Symptom]) -> Iterator[Symptom]:
     """Yield what the first and the last line say with the letters that the copy lost."""
     known = {symptom.line.number for symptom in found}
     for at in sorted({0, len(lines) - 1} if lines else ()):
@@ -145,62 +202,10 @@ def _cut(
         if line.number in known or len(line.text) > _LONGEST:
             continue
         for whole in completed(line.text):
-            symptom = _read(source, msgspec.structs.replace(line, text=whole), book, text, foreign)
+            symptom = reader.read(msgspec.structs.replace(line, text=whole))
             if symptom is not None and symptom.candidates:
                 yield msgspec.structs.replace(symptom, line=line)
                 break
-
-
-def _read(source: str, line: LogLine, book: Book, text: str, foreign: Sequence[libc_words.Translation]) -> Symptom | None:
-    """Return what the line says; where nothing knows it, what it says in the C library's own words."""
-    symptom = _of_line(source, line, book, text)
-    unknown = symptom is None or not (symptom.candidates or symptom.consequence)
-    if unknown and (words := _as_libc_says(line.text, foreign)) != line.text:
-        other = _of_line(source, msgspec.structs.replace(line, text=words), book, text)
-        symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
-    return symptom
-
-
-_OTHER_NAMES = (("nvidia-container-cli.real: ", "nvidia-container-cli: "),)
-"""By which a program calls itself where a distribution wraps it."""
-
-
-def _of_line(source: str, line: LogLine, book: Book, text: str) -> Symptom | None:
-    words = line.text[:_LONGEST]
-    for other, name in _OTHER_NAMES:
-        words = words.replace(other, name)
-    found = book.sentence(words)
-    if found is not None and found.role == "noise":
-        return Symptom(source=source, line=line, consequence=True, program=found.program, words=found.source)
-    if found is not None and found.role != "consequence":
-        weight = CERTAIN if found.role == "cause" else LIKELY if found.role == "hint" and len(found.causes) == 1 else POSSIBLE
-        candidates = tuple(
-            Candidate(cause=cause, weight=weight, fix="" if number else found.remedy) for number, cause in enumerate(found.causes)
-        )
-        if gpu_memory.DECIDED in found.causes:
-            told = gpu_memory.reasons_of(words)
-            candidates = tuple(Candidate(cause=cause, weight=value, fix=fix) for cause, value, fix in told) or candidates
-        if wheel_index.DECIDED in found.causes:
-            listed = wheel_index.reasons_of(words)
-            candidates = tuple(Candidate(cause=cause, weight=value) for cause, value in listed) or candidates
-        return Symptom(source=source, line=line, candidates=candidates, program=found.program, words=found.source)
-    message = messages.match(words)
-    if message is not None and message.severity != "info":
-        candidates, consequence = _of_message(message, words, text)
-        if candidates or consequence:
-            return Symptom(
-                source=source,
-                line=line,
-                candidates=candidates,
-                consequence=not candidates,
-                program=message.program,
-                words=message.source,
-            )
-    if found is not None:
-        return Symptom(source=source, line=line, consequence=True, program=found.program, words=found.source)
-    if message is not None and message.severity == "error":
-        return Symptom(source=source, line=line, program=message.program, words=message.source)
-    return None
 
 
 def _of_message(message: messages.CatalogueMessage, line: str, text: str) -> tuple[tuple[Candidate, ...], bool]:

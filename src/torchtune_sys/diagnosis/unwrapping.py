@@ -41,12 +41,12 @@ _MESSAGE_KEYS = (
 
 
 def uncoloured(line: str) -> str:
-    """Without what a terminal acts upon."""
+    """Return the text without what a terminal acts upon."""
     return _ANSI.sub("", line) if "\x1b" in line else line
 
 
 def plain(line: str) -> str:
-    """Without colours, what was overwritten, and blanks that are none.
+    """Return the text without colours, what was overwritten, and blanks that are none.
 
     >>> plain("\\x1b[31merror\\x1b[0m:\\u00a0x")
     'error: x'
@@ -131,7 +131,7 @@ def _of_html(text: str) -> Iterable[str]:
 
 
 def unquoted(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Without marks of quotation, where several lines have them, fences, and an indentation that all share."""
+    """Return the lines without marks of quotation, where several lines have them, fences, and an indentation that all share."""
     quoted = sum(bool(_QUOTE.match(line)) for _, line in numbered)
     if quoted >= min(3, len(numbered)):
         numbered = [(number, _QUOTE.sub("", line)) for number, line in numbered]
@@ -141,7 +141,7 @@ def unquoted(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def unmarked(line: str) -> str:
-    """Without Markdown's marks of code and emphasis at its ends.
+    """Return the text without Markdown's marks of code and emphasis at its ends.
 
     >>> unmarked("`Killed`"), unmarked("**ERROR: x**"), unmarked("version `GLIBC_2.29' not found")
     ('Killed', 'ERROR: x', "version `GLIBC_2.29' not found")
@@ -186,7 +186,7 @@ _WORD, _BROKEN = 16, 1
 
 
 def goes_on(line: str, after: str, width: int) -> bool:
-    """Whether the next word would not have fitted: then somebody broke the line there.
+    """Return whether the next word would not have fitted: then somebody broke the line there.
 
     >>> goes_on("a" * 76, "bbbbbb", 80), goes_on("a" * 60, "bb cc", 80), goes_on("a" * 80, "b", 80)
     (True, False, True)

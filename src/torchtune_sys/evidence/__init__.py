@@ -25,7 +25,8 @@ def read(text: str, name: str, intent: Workload | None = None, of_files: OfFiles
     ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it; ``of_files`` returns facts of the host's files
     that the text shows, by family. Never raises for what the text is.
     """
-    from torchtune_sys.evidence import cuts, driver, nvidia_bug_report, pasted, pasted_files
+    from torchtune_sys.evidence import cuts, driver, pasted, pasted_files
+    from torchtune_sys.evidence.nvidia import bug_report
     from torchtune_sys.evidence.partial import as_report
     from torchtune_sys.model.facts.session import Workload
     from torchtune_sys.model.snapshot import FAMILIES, Snapshot
@@ -41,18 +42,18 @@ def read(text: str, name: str, intent: Workload | None = None, of_files: OfFiles
     found = _lines(paste)
     listed = found.pop("gpu")
     for facts in parts.values():
-        found.update({family: _filled(told, found.get(family)) for family, told in facts.items()})
+        found.update({family: _filled(value, found.get(family)) for family, value in facts.items()})
     found["gpu"] = _merged(found.get("gpu"), listed)
     found["driver"] = driver.driver_facts(found["gpu"], paste.module, paste.text)
     nothing = Missing(Why.NOT_RECORDED, name, "not in the report")
-    told = {family: nothing if found.get(family) is None else as_report(found[family]) for family in FAMILIES}
+    families = {family: nothing if found.get(family) is None else as_report(found[family]) for family in FAMILIES}
     if paste.lines.recognised:
         parts = {"collect_env": {}, **{kind: facts for kind, facts in parts.items() if kind != "lscpu"}}  # it ends with lscpu
     kinds = [*parts] or ["text"]
     cut = cuts.cuts(paste.text)
     origin = f"report ({', '.join(kinds)})" + (f", cut off: {cut}" if cut else "")
-    failures = (*nvidia_bug_report.of_earlier_boots(paste.text), *paste.failures)
-    return Snapshot(**told, intent=intent, origin=origin, said=paste.said, failures=failures)
+    failures = (*bug_report.of_earlier_boots(paste.text), *paste.failures)
+    return Snapshot(**families, intent=intent, origin=origin, said=paste.said, failures=failures)
 
 
 class _Paste:
@@ -66,14 +67,14 @@ class _Paste:
         self.raw, self.text, self.intent = raw, text, intent
         self.lines = report_lines.parse_lines(text)
         self.module = driver.module_version(text)
-        self.told = driver.driver_facts(None, self.module, text) is not None
-        self.said = sentences.said(text)
+        self.has_driver = driver.driver_facts(None, self.module, text) is not None
+        self.said = sentences.printed_messages(text)
         self.failures = failures(text)
 
     def useful(self) -> bool:
         lines = self.lines
         judged = any(words in line for line in lines.complaints for words in _JUDGED)
-        return bool(lines.recognised or lines.env or lines.packages or self.told or self.said or judged or self.failures)
+        return bool(lines.recognised or lines.env or lines.packages or self.has_driver or self.said or judged or self.failures)
 
 
 def _lines(paste: _Paste) -> dict[str, Any]:
@@ -92,9 +93,9 @@ def _lines(paste: _Paste) -> dict[str, Any]:
 
 
 def _bug_report(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence import nvidia_bug_report
+    from torchtune_sys.evidence.nvidia import bug_report
 
-    return nvidia_bug_report.facts(paste.text)
+    return bug_report.facts(paste.text)
 
 
 def _proc_files(paste: _Paste) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def _lscpu(paste: _Paste) -> dict[str, Any]:
 
 
 def _nvidia_smi(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
+    from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi
 
     found = parse_nvidia_smi(paste.text)
     return {} if found is None else {"gpu": found}
@@ -145,11 +146,12 @@ def _nccl_topology(paste: _Paste) -> dict[str, Any]:
 
 def _topology(paste: _Paste) -> dict[str, Any]:
     """nvidia-smi's matrix of distances; lspci and NCCL's own description tell more."""
-    from torchtune_sys.evidence import lspci, nccl_topology, nvidia_topology
+    from torchtune_sys.evidence import lspci, nccl_topology
+    from torchtune_sys.evidence.nvidia import topology
 
     if lspci.pci_facts(paste.text) is not None or nccl_topology.pci_facts(paste.text) is not None:
         return {}
-    found = nvidia_topology.pci_facts(paste.text)
+    found = topology.pci_facts(paste.text)
     return {} if found is None else {"pci": found}
 
 
@@ -270,8 +272,8 @@ def _with_machine(paste: _Paste) -> SystemFacts:
     from torchtune_sys.evidence import collect_env, report_lines
 
     system = collect_env.system_facts(paste.lines, paste.text)
-    told = report_lines.told(paste.lines, "Architecture")
-    return msgspec.structs.replace(system, machine=told) if isinstance(system.machine, Missing) else system
+    architecture = report_lines.value_of(paste.lines, "Architecture")
+    return msgspec.structs.replace(system, machine=architecture) if isinstance(system.machine, Missing) else system
 
 
 def _with_kind_of_machine(system: SystemFacts, text: str) -> SystemFacts:
@@ -333,11 +335,11 @@ def _filled(facts: Any, other: Any) -> Any:
     filled = {name: getattr(other, name) for name in gaps}
     for name in facts.__struct_fields__:
         if isinstance(mine := getattr(facts, name), dict) and isinstance(its := getattr(other, name), dict):
-            filled[name] = {key: _told(mine, its, key) for key in {**its, **mine}}
+            filled[name] = {key: _has_value(mine, its, key) for key in {**its, **mine}}
     return msgspec.structs.replace(facts, **filled)
 
 
-def _told(mine: dict[str, Any], its: dict[str, Any], key: str) -> Any:
+def _has_value(mine: dict[str, Any], its: dict[str, Any], key: str) -> Any:
     """Return what the first tells of a key, or else the second; a value may have gaps of its own."""
     if key not in mine or isinstance(mine[key], Missing):
         return its.get(key, mine.get(key))

@@ -37,20 +37,20 @@ def assignments(lines: Iterable[str], whole: bool) -> dict[str, str]:
     {}
     """
     plain: list[tuple[str, str]] = []
-    told: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for line in lines:
         if len(line) > _LONGEST or (
             "=" not in line and "set by environment" not in line and "setenv" not in line and "ENV " not in line
         ):
             continue
-        told += _of_line(line)
+        pairs += _of_line(line)
         if found := _PLAIN.match(line):
             plain.append((found[1], found[2]))
     names = {name for name, _ in plain}
     if whole or (len(plain) >= _DUMP and len(names & _OF_SHELLS) >= _MARKERS):
-        told += plain
+        pairs += plain
     values: dict[str, set[str]] = {}
-    for name, value in told:
+    for name, value in pairs:
         values.setdefault(name, set()).add(value.strip().strip("\"'"))
     return {name: next(iter(each)) for name, each in values.items() if len(each) == 1}
 

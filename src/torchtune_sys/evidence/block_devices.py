@@ -46,7 +46,7 @@ class Paste(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_paste(text: str) -> Paste | None:
-    """None where the text has nothing of the kind."""
+    """Return the devices and mounts that the text lists; None where the text has nothing of the kind."""
     rows, mounts = [], []
     for document in _documents(text):
         rows += list(_tree(document.get("blockdevices"), "", 0))
@@ -74,7 +74,7 @@ def plain(name: str) -> str:
 
 
 def size_of(cell: str, unit: int = 1) -> int | None:
-    """Bytes of a size as util-linux and df -h write it: powers of 1024, one decimal, in some locales behind a comma.
+    """Return the bytes of a size as util-linux and df -h write it: powers of 1024, one decimal, in some locales behind a comma.
 
     >>> size_of("1.5T"), size_of("894,3G"), size_of("512"), size_of("-")
     (1649267441664, 960247313203, 512, None)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from torchtune_sys.evidence.partial import SOURCE, missing, partly
-from torchtune_sys.evidence.report_lines import Lines, told
+from torchtune_sys.evidence.report_lines import Lines, value_of
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.facts.python import LiveTorch, PythonFacts, Torch
@@ -52,9 +52,9 @@ def _libc(pattern: str, value: Fact[str]) -> Fact[str]:
 
 def system_facts(lines: Lines, text: str) -> SystemFacts:
     """Return the first lines, and the kind of machine: docker names a container's host after its id, which shows in the prompt."""
-    platform = told(lines, "Python platform")
+    platform = value_of(lines, "Python platform")
     kernel = _first(rf"Linux-(.+?)-{_MACHINE}-{_PROCESSOR}with-", platform)
-    vendor = told(lines, "Hypervisor vendor")
+    vendor = value_of(lines, "Hypervisor vendor")
     hypervisor: Fact[str] = missing()
     if isinstance(kernel, str) and "microsoft" in kernel.lower():
         hypervisor = "wsl2"
@@ -62,10 +62,10 @@ def system_facts(lines: Lines, text: str) -> SystemFacts:
         hypervisor = {"kvm": "kvm", "xen": "xen", "microsoft": "microsoft", "vmware": "vmware"}.get(vendor.lower(), "other")
     return partly(
         SystemFacts,
-        os=parse_os(told(lines, "OS")),
+        os=parse_os(value_of(lines, "OS")),
         kernel=kernel,
         machine=_first(rf"-({_MACHINE})-{_PROCESSOR}with-", platform),
-        glibc=_libc(r"glibc-?(\d+\.\d+)", told(lines, "Libc version")),
+        glibc=_libc(r"glibc-?(\d+\.\d+)", value_of(lines, "Libc version")),
         hypervisor=hypervisor,
         container="docker" if re.search(r"\b[a-z_][\w-]{0,30}@[0-9a-f]{12}:", text) else missing(),
     )
@@ -96,9 +96,9 @@ def parse_os(value: Fact[str]) -> Fact[Os]:
 
 def gpu_facts(lines: Lines) -> GpuFacts | None:
     """Return the GPUs as collect_env lists them; None where it says nothing of any."""
-    driver = _first(r"(\d+\.\d+(?:\.\d+)?)", told(lines, "Nvidia driver version"))
+    driver = _first(r"(\d+\.\d+(?:\.\d+)?)", value_of(lines, "Nvidia driver version"))
     if isinstance(driver, Missing):
-        driver = _first(r"(\d+\.\d+(?:\.\d+)?)", told(lines, "NVIDIA driver version"))
+        driver = _first(r"(\d+\.\d+(?:\.\d+)?)", value_of(lines, "NVIDIA driver version"))
     if isinstance(driver, Missing) and lines.driver[0]:
         driver = lines.driver[0]
     supported = _found_version(lines.complaints) or lines.driver[1]
@@ -122,7 +122,7 @@ def _listed(lines: Lines) -> Iterator[Gpu]:
 
 def _unnamed_amd(lines: Lines, driver: Fact[str]) -> bool:
     """Whether the GPUs of a ROCm build have but an AMD device number for a name: "Device 66a1" (github.com/pytorch/pytorch/pull/44106)."""
-    build = told(lines, "ROCM used to build PyTorch")
+    build = value_of(lines, "ROCM used to build PyTorch")
     return (
         not isinstance(build, Missing) and isinstance(driver, Missing) and all(name.startswith("Device ") for name in lines.gpus)
     )
@@ -148,14 +148,14 @@ def python_facts(lines: Lines) -> PythonFacts:
     distributions = lines.packages if lines.packages else nothing
     return PythonFacts(
         executable=nothing,
-        version=_first(r"^(\d+\.\d+(?:\.\d+)?(?:(?:a|b|rc)\d+)?)", told(lines, "Python version")),
+        version=_first(r"^(\d+\.\d+(?:\.\d+)?(?:(?:a|b|rc)\d+)?)", value_of(lines, "Python version")),
         implementation=nothing,
-        machine=_first(rf"-({_MACHINE})-{_PROCESSOR}with-", told(lines, "Python platform")),
-        glibc=_libc(r"-with-glibc(\d+\.\d+)", told(lines, "Python platform")),
+        machine=_first(rf"-({_MACHINE})-{_PROCESSOR}with-", value_of(lines, "Python platform")),
+        glibc=_libc(r"-with-glibc(\d+\.\d+)", value_of(lines, "Python platform")),
         distributions=distributions,
         torch=torch,
         live=live_facts(lines, torch),
-        nvcc=_first(r"^(\d+\.\d+(?:\.\d+)?)", told(lines, "CUDA runtime version")),
+        nvcc=_first(r"^(\d+\.\d+(?:\.\d+)?)", value_of(lines, "CUDA runtime version")),
         library_path=tuple(filter(None, lines.env["LD_LIBRARY_PATH"].split(":"))) if "LD_LIBRARY_PATH" in lines.env else nothing,
         complaints=lines.complaints,
         conda=True if conda else nothing,
@@ -164,12 +164,12 @@ def python_facts(lines: Lines) -> PythonFacts:
 
 def torch_facts(lines: Lines) -> Fact[Torch]:
     listed = next((item.version for item in lines.packages if item.name == "torch"), "")
-    named = told(lines, "PyTorch version")
+    named = value_of(lines, "PyTorch version")
     found = listed if isinstance(named, Missing) else named.split()[0]
     if not version(found):
         asked = "PyTorch version" in lines.values
         return Missing(Why.ABSENT, SOURCE, "torch could not be imported there") if asked and not listed else missing()
-    cuda, hip = told(lines, "CUDA used to build PyTorch"), told(lines, "ROCM used to build PyTorch")
+    cuda, hip = value_of(lines, "CUDA used to build PyTorch"), value_of(lines, "ROCM used to build PyTorch")
     not_built = Missing(Why.ABSENT, SOURCE, "not a CUDA build")
     debug = lines.values.get("Is debug build", "").lower()
     flags = ("true", "false", "yes", "no")
@@ -206,10 +206,10 @@ def _no_gpu_build(lines: Lines) -> bool:
     (torch/utils/collect_env.py at v1.3.1 and v1.7.1; github.com/pytorch/pytorch/issues/44303).
     """
     unavailable = lines.values.get("Is CUDA available", "").strip().lower() in ("no", "false")
-    named = not isinstance(told(lines, "PyTorch version"), Missing)
+    named = not isinstance(value_of(lines, "PyTorch version"), Missing)
     if "ROCM used to build PyTorch" in lines.values:
-        return unavailable and named and isinstance(told(lines, "ROCM used to build PyTorch"), Missing)
-    return unavailable and named and not isinstance(told(lines, "Nvidia driver version"), Missing)
+        return unavailable and named and isinstance(value_of(lines, "ROCM used to build PyTorch"), Missing)
+    return unavailable and named and not isinstance(value_of(lines, "Nvidia driver version"), Missing)
 
 
 def _library(lines: Lines, name: str, cuda: Fact[str]) -> Fact[str]:

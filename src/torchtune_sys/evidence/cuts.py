@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from torchtune_sys.evidence.nvidia_topology import parse_matrix
+from torchtune_sys.evidence.nvidia.topology import parse_matrix
 
 
 class _Shape(NamedTuple):

@@ -71,10 +71,10 @@ def facts_of_host(text: str) -> dict[str, Any]:
     >>> found["system"].kernel, found["system"].os.version, found["memory"].total_bytes >> 30
     ('6.8.0-85-generic', '24.04', 31)
     """
-    told = {found.groupdict()["kernel"]: found for found in _INFO.finditer(text)} if "Kernel Version: " in text else {}
-    if len(told) != 1:
+    kernels = {found.groupdict()["kernel"]: found for found in _INFO.finditer(text)} if "Kernel Version: " in text else {}
+    if len(kernels) != 1:
         return {}
-    (found,) = told.values()
+    (found,) = kernels.values()
     if any(words in found[0] for words in _OF_ANOTHER_MACHINE):
         return {}
     system = partly(SystemFacts, kernel=found["kernel"], os=parse_os(found["os"]), machine=found["machine"])
@@ -100,24 +100,24 @@ def _number(value: object) -> int:
 
 
 def _memory(config: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    facts_read: dict[str, Any] = {}
     if str(config.get("IpcMode", "")) in ("", "private", "shareable") and (size := _number(config.get("ShmSize"))):
-        told |= {"shm_size_bytes": size, "shm_filesystem": "tmpfs"}
+        facts_read |= {"shm_size_bytes": size, "shm_filesystem": "tmpfs"}
     if limit := _number(config.get("Memory")):
-        told |= {"cgroup_limit_bytes": float(limit), "cgroup_limit_source": f"{_SOURCE}, Memory"}
-    return told
+        facts_read |= {"cgroup_limit_bytes": float(limit), "cgroup_limit_source": f"{_SOURCE}, Memory"}
+    return facts_read
 
 
 def _cpu(config: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    facts_read: dict[str, Any] = {}
     quota, period = _number(config.get("CpuQuota")), _number(config.get("CpuPeriod")) or 100_000
     cpus = _number(config.get("NanoCpus")) / 1e9 or quota / period
     if cpus:
-        told |= {"quota": cpus, "quota_source": f"{_SOURCE}, {'NanoCpus' if config.get('NanoCpus') else 'CpuQuota'}"}
+        facts_read |= {"quota": cpus, "quota_source": f"{_SOURCE}, {'NanoCpus' if config.get('NanoCpus') else 'CpuQuota'}"}
     with suppress(ValueError):
         if words := str(config.get("CpusetCpus") or "")[:1000]:
-            told["cpuset"] = CpuSet.parse(words, 1 << 14)
-    return told
+            facts_read["cpuset"] = CpuSet.parse(words, 1 << 14)
+    return facts_read
 
 
 def _limits(entries: object) -> dict[str, SessionLimit]:

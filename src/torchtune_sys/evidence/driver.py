@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 def driver_facts(gpu: GpuFacts | None, module: str, text: str) -> DriverFacts | None:
-    """None where the text says nothing of the driver."""
-    from torchtune_sys.evidence import nvidia_bug_report
+    """Return the facts on the driver; None where the text says nothing of the driver."""
+    from torchtune_sys.evidence.nvidia import bug_report
     from torchtune_sys.model.facts.driver import DriverFacts
 
     if gpu is not None and gpu.vendor == "amd":
         return DriverFacts(nvidia_devices=())
-    told: dict[str, Any] = {**nvidia_bug_report.modules(text), **fabric_manager(text)}
+    facts: dict[str, Any] = {**bug_report.modules(text), **fabric_manager(text)}
     kernel = not_built_for(text)
     if kernel:
-        told["build_failure"] = kernel
+        facts["build_failure"] = kernel
     if module:
-        told.update(module_loaded=True, module_version=module)
-    return DriverFacts(**told) if told else None
+        facts.update(module_loaded=True, module_version=module)
+    return DriverFacts(**facts) if facts else None
 
 
 def module_version(text: str) -> str:
@@ -65,7 +65,7 @@ def not_built_for(text: str) -> str:
 
 
 def fabric_manager(text: str) -> dict[str, Any]:
-    """Facts by name, of the fabric manager's log or of its journal; empty if the text has none."""
+    """Return the facts by name, of the fabric manager's log or of its journal; empty if the text has none."""
     if "abric" not in text and "] [tid " not in text:
         return {}
     from torchtune_sys.formats import fabric_manager_log as log

@@ -29,7 +29,7 @@ _NO_UNITS = frozenset(("h", "human", "l", "lohi", "t", "total", "v", "committed"
 
 
 def memory_facts(text: str) -> MemoryFacts | None:
-    """None where the text has no such table, two of them, or numbers of an unknown unit.
+    """Return the facts of the output of ``free``; None where the text has no such table, two of them, or numbers of an unknown unit.
 
     >>> facts = memory_facts("               total        used        free      shared  buff/cache   available\\nMem:           503Gi        11Gi       440Gi       1.0Gi        52Gi       488Gi\\nSwap:          8.0Gi          0B       8.0Gi\\n")
     >>> facts.total_bytes >> 30, facts.available_bytes >> 30, facts.swap_free_bytes >> 30
@@ -43,14 +43,14 @@ def memory_facts(text: str) -> MemoryFacts | None:
     unit = None if command is None else _unit(command["options"].split())
     memory = [_bytes(cell, unit) for cell in table["memory"].split()]
     swap = [_bytes(cell, unit) for cell in table["swap"].split()]
-    told: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if memory and memory[0] is not None:
-        told["total_bytes"] = memory[0]
+        facts["total_bytes"] = memory[0]
         if table["title"].split()[-1] == "available" and len(memory) == len(table["title"].split()) and memory[-1] is not None:
-            told["available_bytes"] = memory[-1]
+            facts["available_bytes"] = memory[-1]
     if len(swap) == 3 and swap[0] is not None and swap[2] is not None:
-        told |= {"swap_total_bytes": swap[0], "swap_free_bytes": swap[2]}
-    return partly(MemoryFacts, **told) if told else None
+        facts |= {"swap_total_bytes": swap[0], "swap_free_bytes": swap[2]}
+    return partly(MemoryFacts, **facts) if facts else None
 
 
 def _unit(options: list[str]) -> int | None:
@@ -60,10 +60,10 @@ def _unit(options: list[str]) -> int | None:
     (1024, 1048576, 1073741824, None)
     """
     words = [word for option in options for word in ([option[2:]] if option.startswith("--") else option[1:])]
-    told = [_UNITS[word] for word in words if word in _UNITS]
+    units = [_UNITS[word] for word in words if word in _UNITS]
     if any(word not in _UNITS and word not in _NO_UNITS for word in words):
         return None
-    return told[-1] if told else 1 << 10
+    return units[-1] if units else 1 << 10
 
 
 def _bytes(cell: str, unit: int | None) -> int | None:

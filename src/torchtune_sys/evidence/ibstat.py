@@ -31,7 +31,7 @@ def network_facts(text: str) -> NetworkFacts | None:
 
 
 def parse_devices(text: str) -> tuple[RdmaDevice, ...]:
-    r"""Devices in the order of the report; one that several listings name is filled from all of them.
+    r"""Return the devices in the order of the report; one that several listings name is filled from all of them.
 
     >>> text = "CA 'mlx5_0'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Polling\n\t\tLink layer: InfiniBand\n"
     >>> port = parse_devices(text)[0].ports[0]

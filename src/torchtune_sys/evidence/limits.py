@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from torchtune_sys.evidence.partial import missing, partly
-from torchtune_sys.formats.shell_limits import told
+from torchtune_sys.formats.shell_limits import reported_limits
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import NAMES, LimitsFacts, SessionLimit
 
@@ -45,7 +45,7 @@ def limits_facts(text: str) -> LimitsFacts | None:
 def _limits(text: str) -> dict[str, SessionLimit]:
     """Return both limits. A shell and UCX tell the soft one; the hard one is taken to be the same where nothing tells it, but for open files, which each distribution
     limits softly alone."""
-    found = told(text)
+    found = reported_limits(text)
     limits = {
         name: SessionLimit(soft=soft, hard=found.hard.get(name, soft))
         for name, soft in found.soft.items()

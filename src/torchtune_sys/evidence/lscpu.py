@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from torchtune_sys.evidence.partial import missing, partly
-from torchtune_sys.evidence.report_lines import Lines, told
+from torchtune_sys.evidence.report_lines import Lines, value_of
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuFacts
@@ -37,14 +37,14 @@ def cpu_facts(lines: Lines) -> Fact[CpuFacts]:
     """Return the block, where it is in English."""
     if not recognised(lines) and not (lines.recognised and "Model name" in lines.values):
         return missing()
-    online = _cpus(told(lines, "On-line CPU(s) list"))
+    online = _cpus(value_of(lines, "On-line CPU(s) list"))
     present = _present(lines, online)
     sockets = _count(lines, "Socket(s)")
     cores, smt = _cores(lines, sockets, online, present)
-    flags = told(lines, "Flags")
+    flags = value_of(lines, "Flags")
     return partly(
         CpuFacts,
-        model=told(lines, "Model name"),
+        model=value_of(lines, "Model name"),
         online=online,
         present=present,
         sockets=sockets,
@@ -56,7 +56,7 @@ def cpu_facts(lines: Lines) -> Fact[CpuFacts]:
 
 def _present(lines: Lines, online: Fact[CpuSet]) -> Fact[CpuSet]:
     """Return the CPUs that there are: lscpu lists those offline, where there are any."""
-    offline, count = _cpus(told(lines, "Off-line CPU(s) list")), _count(lines, "CPU(s)")
+    offline, count = _cpus(value_of(lines, "Off-line CPU(s) list")), _count(lines, "CPU(s)")
     if isinstance(online, Missing):
         return online
     if not isinstance(offline, Missing):
@@ -96,7 +96,7 @@ def numa_facts(text: str) -> NumaFacts | None:
 
 def _count(lines: Lines, key: str) -> Fact[int]:
     """lscpu prints 0 for what its kernel does not tell (containers of old hosts)."""
-    value = told(lines, key)
+    value = value_of(lines, key)
     if isinstance(value, Missing):
         return value
     number = int(value) if value.isascii() and value.isdigit() and len(value) < 9 else 0

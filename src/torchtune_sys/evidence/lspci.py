@@ -44,7 +44,7 @@ _LARGEST = 4096
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def _told(detail: str = "not in the output") -> Missing:
+def _not_reported(detail: str = "not in the output") -> Missing:
     return Missing(Why.NOT_RECORDED, "lspci", detail, "lspci -vvv as root")
 
 
@@ -79,26 +79,28 @@ def _branch(address: str, parent: str, words: str) -> PciDevice:
     card = vendor == "0x15b3" and "ConnectX" in words and not re.search("Virtual Function|[Bb]ridge", words)
     return PciDevice(
         address=address,
-        class_="0x030200" if gpu else "0x020000" if card else _told("a class is not in the tree"),
-        vendor=vendor or _told("not named, or by name only"),
-        device=number or _told("a device by name only"),
-        subsystem_vendor=_told(),
-        subsystem_device=_told(),
-        numa_node=_told(),
-        driver=_told(),
-        link=PciLink(current_gts=_told(), max_gts=_told(), current_width=_told(), max_width=_told()),
+        class_="0x030200" if gpu else "0x020000" if card else _not_reported("a class is not in the tree"),
+        vendor=vendor or _not_reported("not named, or by name only"),
+        device=number or _not_reported("a device by name only"),
+        subsystem_vendor=_not_reported(),
+        subsystem_device=_not_reported(),
+        numa_node=_not_reported(),
+        driver=_not_reported(),
+        link=PciLink(
+            current_gts=_not_reported(), max_gts=_not_reported(), current_width=_not_reported(), max_width=_not_reported()
+        ),
         parent=parent,
-        iommu_group=_told(),
-        errors=_told(),
-        config=_told(),
-        bars=_told(),
-        iommu_type=_told(),
+        iommu_group=_not_reported(),
+        errors=_not_reported(),
+        config=_not_reported(),
+        bars=_not_reported(),
+        iommu_type=_not_reported(),
         rdma="ConnectX card" if card else "",
     )
 
 
 def hypervisor(text: str) -> Fact[str]:
-    """``""`` where physical root ports are shown in full, ``other`` where a hypervisor's devices or virtual functions are.
+    """Return ``""`` where physical root ports are shown in full, ``other`` where a hypervisor's devices or virtual functions are.
 
     >>> hypervisor("00:02.0 PCI bridge: Red Hat, Inc. QEMU PCIe Root port\\n00:1f.0 ISA bridge: Intel Corporation ICH9")
     'other'
@@ -107,7 +109,7 @@ def hypervisor(text: str) -> Fact[str]:
     if any(words in header.group(4) for header, _ in blocks.values() for words in _VIRTUAL):
         return "other"
     ports = any(re.search(r"Express \(v\d\) Root Port", body) for _, body in blocks.values())
-    return "" if ports else _told("whether this is a virtual machine does not show")
+    return "" if ports else _not_reported("whether this is a virtual machine does not show")
 
 
 def _key(address: str) -> tuple[int, ...]:
@@ -159,20 +161,20 @@ def _device(address: str, header: re.Match[str], body: str, parent: str) -> PciD
     card = vendor == "0x15b3" and class_[:4] in ("0200", "0207")
     return PciDevice(
         address=address,
-        class_=f"0x{class_}" if class_ else _told(f"class {header[2]!r}"),
-        vendor=vendor or _told("a vendor by name only"),
-        device=number or _told("a device by name only"),
-        subsystem_vendor=_told(),
-        subsystem_device=_told(),
-        numa_node=int(node[1]) if node else _told(),
-        driver=driver[1] if driver else _told(),
+        class_=f"0x{class_}" if class_ else _not_reported(f"class {header[2]!r}"),
+        vendor=vendor or _not_reported("a vendor by name only"),
+        device=number or _not_reported("a device by name only"),
+        subsystem_vendor=_not_reported(),
+        subsystem_device=_not_reported(),
+        numa_node=int(node[1]) if node else _not_reported(),
+        driver=driver[1] if driver else _not_reported(),
         link=_link(body),
         parent=parent,
-        iommu_group=group[1] if group else _told(),
+        iommu_group=group[1] if group else _not_reported(),
         errors=_errors(body),
         config=_config(body),
         bars=_bars(body),
-        iommu_type=_told(),
+        iommu_type=_not_reported(),
         rdma="ConnectX card" if card else "",
     )
 
@@ -186,7 +188,7 @@ def _by_name(words: str) -> tuple[str, str]:
 def _denied(body: str) -> Missing:
     if "Capabilities: <access denied>" in body:
         return Missing(Why.DENIED, "lspci", "Capabilities: <access denied>", "lspci -vvv as root")
-    return _told()
+    return _not_reported()
 
 
 def _link(body: str) -> PciLink:
@@ -220,7 +222,7 @@ def _config(body: str) -> Fact[PciConfig]:
         port_type=kinds.get(kind[1], "endpoint") if kind else "other",
         max_payload_bytes=int(control[1]),
         max_read_request_bytes=int(control[2]),
-        relaxed_ordering=relaxed[1] == "+" if relaxed else _told(),
+        relaxed_ordering=relaxed[1] == "+" if relaxed else _not_reported(),
         acs=tuple(name for name in _ACS if f"{name}+" in access[1])
         if access
         else Missing(Why.ABSENT, "lspci", "no Access Control Services"),
@@ -248,4 +250,4 @@ def _errors(body: str) -> Fact[PciErrors]:
 
 def _bars(body: str) -> Fact[tuple[int, ...]]:
     sizes = re.findall(r"^\s*Region \d: Memory at .*\[size=(\d{1,6})([KMGT]?)\]$", body, re.MULTILINE)
-    return tuple(int(size) * _UNITS[unit] for size, unit in sizes) or _told()
+    return tuple(int(size) * _UNITS[unit] for size, unit in sizes) or _not_reported()

@@ -32,7 +32,7 @@ def _maker(elements: tuple[Element, ...], at: int) -> str:
     return "0x1002" if any("gcn" in element.values for element in below) else "0x10de"
 
 
-def _told() -> Missing:
+def _not_reported() -> Missing:
     return Missing(Why.NOT_RECORDED, "NCCL topology", "not told")
 
 
@@ -46,20 +46,22 @@ def _device(elements: tuple[Element, ...], at: int) -> PciDevice:
     class_ = values.get("class", "").lower()
     return PciDevice(
         address=_address(elements[at]),
-        class_=class_ if len(class_) == 8 else _told(),
+        class_=class_ if len(class_) == 8 else _not_reported(),
         vendor=_hex(values, "vendor", _maker(elements, at) if class_.startswith(GPU) else ""),
         device=_hex(values, "device"),
         subsystem_vendor=_hex(values, "subsystem_vendor"),
         subsystem_device=_hex(values, "subsystem_device"),
         numa_node=_node(elements, at),
-        driver=_told(),
-        link=PciLink(current_gts=_told(), max_gts=_speed(values), current_width=_told(), max_width=_width(values)),
+        driver=_not_reported(),
+        link=PciLink(
+            current_gts=_not_reported(), max_gts=_speed(values), current_width=_not_reported(), max_width=_width(values)
+        ),
         parent=_address(above) if above is not None and above.name == "pci" else "",
-        iommu_group=_told(),
-        errors=_told(),
-        config=_told(),
-        bars=_told(),
-        iommu_type=_told(),
+        iommu_group=_not_reported(),
+        errors=_not_reported(),
+        config=_not_reported(),
+        bars=_not_reported(),
+        iommu_type=_not_reported(),
         rdma=_card(elements, at, class_),
         asleep=False,
     )
@@ -67,7 +69,7 @@ def _device(elements: tuple[Element, ...], at: int) -> PciDevice:
 
 def _hex(values: dict[str, str], name: str, otherwise: str = "") -> Fact[str]:
     text = values.get(name, "").lower()
-    return text if len(text) == 6 and text.startswith("0x") and text != "0x0000" else (otherwise or _told())
+    return text if len(text) == 6 and text.startswith("0x") and text != "0x0000" else (otherwise or _not_reported())
 
 
 def _node(elements: tuple[Element, ...], at: int) -> Fact[int]:
@@ -76,10 +78,10 @@ def _node(elements: tuple[Element, ...], at: int) -> Fact[int]:
     while at >= 0 and steps < 64:
         if elements[at].name == "cpu":
             number = elements[at].values.get("numaid", "")
-            return int(number) if number.lstrip("-").isdecimal() and number.isascii() and len(number) < 6 else _told()
+            return int(number) if number.lstrip("-").isdecimal() and number.isascii() and len(number) < 6 else _not_reported()
         at = elements[at].parent
         steps += 1
-    return _told()
+    return _not_reported()
 
 
 def _card(elements: tuple[Element, ...], at: int, class_: str) -> str:
@@ -101,9 +103,9 @@ def _speed(values: dict[str, str]) -> Fact[float]:
         found = float(number) if unit.startswith("GT/s") else 0.0
     except ValueError:
         found = 0.0
-    return found if 1.0 < found < 1000.0 else _told()
+    return found if 1.0 < found < 1000.0 else _not_reported()
 
 
 def _width(values: dict[str, str]) -> Fact[int]:
     text = values.get("link_width", "")
-    return int(text) if text in ("1", "2", "4", "8", "12", "16", "32") else _told()
+    return int(text) if text in ("1", "2", "4", "8", "12", "16", "32") else _not_reported()

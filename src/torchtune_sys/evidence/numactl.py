@@ -18,7 +18,7 @@ _ROW = re.compile(r"^[ \t>]{0,8}(\d{1,4}):((?: +\d{1,3})+)[ \t]*$", re.MULTILINE
 
 
 def numa_facts(text: str) -> NumaFacts | None:
-    """None where the text has none of it. A node without a line of CPUs, or whose matrix is cut, keeps what is told of it.
+    """Return the facts of ``numactl --hardware``; None where the text has none of it. A node without a line of CPUs, or whose matrix is cut, keeps what is told of it.
 
     >>> text = '''available: 2 nodes (0-1)
     ... node 0 cpus: 0 1 2 3

@@ -19,7 +19,7 @@ _FEW = 4
 
 
 def unfolded(text: str) -> str:
-    """``text`` with a line for each label where a report was pasted as one paragraph.
+    """Return ``text`` with a line for each label where a report was pasted as one paragraph.
 
     >>> unfolded("PyTorch version: 2.5.1 Is debug build: False CUDA used to build PyTorch: 12.4 ROCM used to build PyTorch: N/A OS: x").count("\\n")
     4
@@ -79,7 +79,7 @@ _CAPABILITY = re.compile(r"GPU (?P<numbers>\d{1,3}(?:,\d{1,3})*) Compute Capabil
 
 
 def capabilities(text: str) -> dict[int, tuple[int, int]]:
-    """Of GPUs by their numbers, the first time that each is told.
+    """Return the compute capability of GPUs by their numbers, as it is named first.
 
     >>> capabilities("GPU 0,1: NVIDIA H20\\nGPU 0,1 Compute Capability: 9.0\\n")
     {0: (9, 0), 1: (9, 0)}

@@ -32,7 +32,7 @@ _NOT_READ = "not read"
 
 
 def as_report(facts: Any) -> Any:
-    """Facts, of which those that nobody read are not in the report: their families' defaults name what is asked on a host.
+    """Return the facts, of which those that nobody read are not in the report: their families' defaults name what is asked on a host.
 
     >>> from torchtune_sys.model.facts.gpu import Gpu
     >>> as_report((Gpu(index=0, name="NVIDIA L4"),))[0].pci_address

@@ -25,7 +25,7 @@ _FILLED = re.compile(r"(?<=\S) {48,}(?=[A-Z][\w ./()-]{0,40}: )")
 
 
 def unescaped(text: str) -> str:
-    """Without what HTML and editors put in the place of characters.
+    """Return the text without what HTML and editors put in the place of characters.
 
     >>> unescaped("couldn&#x27;t communicate &gt; x")
     "couldn't communicate > x"

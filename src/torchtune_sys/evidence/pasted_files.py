@@ -49,14 +49,14 @@ def recording(text: str) -> dict[str, Any]:
     >>> recording("Linux n1 5.15.0-94-generic #104-Ubuntu SMP Tue Jan 9 15:25:40 UTC 2024 x86_64 x86_64 x86_64 GNU/Linux")["answers"]["uname"]
     {'release': '5.15.0-94-generic', 'machine': 'x86_64'}
     """
-    told: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     if held := files(text):
-        told["files"] = held
+        document["files"] = held
     kernels = {found.groups() for found in _UNAME.finditer(text)}
     if len(kernels) == 1:
         release, machine = next(iter(kernels))
-        told["answers"] = {"uname": {"release": release, "machine": machine}}
-    return {**told, "complete": False} if told else {}
+        document["answers"] = {"uname": {"release": release, "machine": machine}}
+    return {**document, "complete": False} if document else {}
 
 
 _UNAME = re.compile(

@@ -16,7 +16,7 @@ _MEMORY = re.compile(r"^MemTotal:\s+\d{1,15} kB\nMemFree:\s", re.MULTILINE)
 
 
 def facts(text: str) -> dict[str, Any]:
-    """By family; empty where the text holds neither file.
+    """Return the facts by family; empty where the text holds neither file.
 
     Of a single processor it is not told how many there are: people paste the first, which is like the others.
 
@@ -52,5 +52,5 @@ def memory_facts(text: str, **more: Any) -> MemoryFacts:
         "swap_total_bytes": "SwapTotal",
         "swap_free_bytes": "SwapFree",
     }
-    told: dict[str, Any] = {fact: kib[name] for fact, name in names.items() if name in kib}
-    return partly(MemoryFacts, **told, **more)
+    facts: dict[str, Any] = {fact: kib[name] for fact, name in names.items() if name in kib}
+    return partly(MemoryFacts, **facts, **more)

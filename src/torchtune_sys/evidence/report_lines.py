@@ -201,7 +201,7 @@ def _environment(lines: list[str]) -> dict[str, str]:
     return relevant(assignments(lines, whole))
 
 
-def told(lines: Lines, key: str) -> Fact[str]:
+def value_of(lines: Lines, key: str) -> Fact[str]:
     """Return a key's value; NOT_RECORDED where the report does not give one."""
     value = lines.values.get(key, "")
     return missing() if value.lower() in _NOTHING else value

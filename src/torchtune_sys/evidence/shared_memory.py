@@ -25,7 +25,7 @@ _DEEPSPEED = re.compile(
 
 
 def memory_facts(text: str) -> MemoryFacts | None:
-    """None where the text does not tell the size.
+    """Return the facts on /dev/shm; None where the text does not tell the size.
 
     >>> memory_facts("$ df -h | grep shm\\nshm              64M     0   64M   0% /dev/shm\\n").shm_size_bytes >> 20
     64
@@ -46,8 +46,8 @@ def memory_facts(text: str) -> MemoryFacts | None:
 def _listed(text: str) -> PastedMount | None:
     """Return the mount that is listed last: it was mounted over the others, or looked at later."""
     paste = read_paste(text)
-    told = () if paste is None else paste.mounts
-    return next((mount for mount in reversed(told) if mount.point == _POINT and mount.size is not None), None)
+    mounts = () if paste is None else paste.mounts
+    return next((mount for mount in reversed(mounts) if mount.point == _POINT and mount.size is not None), None)
 
 
 def _alone(text: str) -> PastedMount | None:

@@ -34,8 +34,8 @@ def running(text: str) -> dict[str, str]:
     """
     if ("sysctl " not in text and " = " not in text) or not _OUTPUT.search(text):
         return {}
-    told = {found[1]: " ".join(found[2].split()) for found in _LINE.finditer(text)}
-    return {key: value for key, value in told.items() if value}  # nothing is no value on a host either
+    values = {found[1]: " ".join(found[2].split()) for found in _LINE.finditer(text)}
+    return {key: value for key, value in values.items() if value}  # nothing is no value on a host either
 
 
 def sysctl_facts(text: str) -> SysctlFacts | None:
@@ -47,12 +47,12 @@ def sysctl_facts(text: str) -> SysctlFacts | None:
     >>> facts.settings["vm.swappiness"].running.why
     <Why.NOT_RECORDED: 'not-recorded'>
     """
-    told = running(text)
-    if not told:
+    values = running(text)
+    if not values:
         return None
-    names = dict.fromkeys(key[len(_CONF) :].rpartition(".")[0].replace("/", ".") for key in told if key.startswith(_CONF))
+    names = dict.fromkeys(key[len(_CONF) :].rpartition(".")[0].replace("/", ".") for key in values if key.startswith(_CONF))
     wanted = {dotted(path) for path in (*KEYS, *interface_keys(names))}
     return partly(
         SysctlFacts,
-        settings={key: partly(Setting, key=key, running=told.get(key, missing()), assignments=()) for key in sorted(wanted)},
+        settings={key: partly(Setting, key=key, running=values.get(key, missing()), assignments=()) for key in sorted(wanted)},
     )

@@ -89,13 +89,13 @@ def _asked(transport: Transport, hosts: Sequence[str], command: tuple[str, ...],
 
 def line(answer: Answer) -> dict[str, Any]:
     """Return the line of a host: its document, or why there is none. Nothing that it says need have been filtered there: ``fleet`` runs any command."""
-    told: dict[str, Any] = {"schema": COLLECTED, "host": answer.host, "status": answer.status}
+    row: dict[str, Any] = {"schema": COLLECTED, "host": answer.host, "status": answer.status}
     document = None if answer.why and not answer.out else _document(answer.out)
     if document is None:
-        return {**told, "why": _why(answer)}
-    told["document"] = document
+        return {**row, "why": _why(answer)}
+    row["document"] = document
     offset = _clock_offset(answer, document)
-    return {**told, "clock_offset_s": offset} if offset is not None else told
+    return {**row, "clock_offset_s": offset} if offset is not None else row
 
 
 def _document(out: str) -> dict[str, Any] | None:
@@ -160,8 +160,8 @@ def _cut(text: str, most: int) -> str:
 
 def _clock_offset(answer: Answer, document: dict[str, Any]) -> int | None:
     """Seconds by which the host's clock is outside of the time in which it was asked; 0 within; None where it does not tell."""
-    told = document.get("volatile")
-    moment = told.get("epoch_s") if isinstance(told, dict) else document.get("epoch_s")
+    volatile = document.get("volatile")
+    moment = volatile.get("epoch_s") if isinstance(volatile, dict) else document.get("epoch_s")
     if not isinstance(moment, (int, float)) or not answer.begun_s:
         return None
     if moment < answer.begun_s - _CLOCK_S:

@@ -50,7 +50,7 @@ class Comparing:
         self._incomparable: list[Incomparable] = []
 
     def among_themselves(self, unread: tuple[Unread, ...] = ()) -> Comparison:
-        """Each kind of hosts by itself, against what is usual there."""
+        """Compare each kind of hosts by itself, against what is usual there."""
         found = kinds(self._store)
         groups: list[Group] = []
         various: list[Various] = []
@@ -64,7 +64,7 @@ class Comparing:
         return self._whole("majority", unread, tuple(shown), groups, various)
 
     def against(self, golden: int, unread: tuple[Unread, ...] = ()) -> Comparison:
-        """All hosts against one."""
+        """Compare all hosts with one."""
         found = kinds(self._store)
         own = next(name for name, hosts in found.items() if golden in hosts)
         for name, hosts in found.items():
@@ -76,7 +76,7 @@ class Comparing:
         return self._whole("golden", unread, (Kind(name=own, hosts=len(compared)),), [], [], left_out=1)
 
     def before(self, count: int, unread: tuple[Unread, ...] = ()) -> Comparison:
-        """Each host against the one of the same name among the first ``count``, which are how hosts were before."""
+        """Compare each host with the one of the same name among the first ``count``, which are how hosts were before."""
         earlier = {self._store.hosts[host].name: host for host in range(count)}
         later = range(count, len(self._store.hosts))
         compared = 0
@@ -156,7 +156,7 @@ class Comparing:
 
     def _group(self, number: int, one: Divided, place: int) -> Group:
         facts = [
-            GroupFact(fact=fact, value=_plain(value), weight=self._weight(fact, one.groups[place]))
+            GroupFact(fact=fact, value=msgspec.json.decode(value), weight=self._weight(fact, one.groups[place]))
             for fact, value in one.values[place].items()
         ]
         return Group(
@@ -174,7 +174,7 @@ class Comparing:
                 continue
             delta, was = family.deltas[now], family.deltas[then]
             for fact in {**delta, **was}:
-                value, usual = seen(family, now, fact), seen(family, then, fact)
+                value, usual = value_seen(family, now, fact), value_seen(family, then, fact)
                 if value is None or usual is None or usual in UNSEEN or are_alike(fact, value, usual):
                     continue
                 self._odd.append(self._one(host, fact, value, usual))
@@ -186,17 +186,17 @@ class Comparing:
         return Odd(
             host=self._name(host),
             fact=fact,
-            value=_plain(value),
-            usual=_plain(usual),
+            value=msgspec.json.decode(value),
+            usual=msgspec.json.decode(usual),
             weight=self._weight(fact, (host,)),
             rules=tuple(rule.id for rule in rules[:_RULES_SHOWN]),
         )
 
     def _weight(self, fact: str, hosts: Iterable[int]) -> DifferenceWeight:
         for host in hosts:
-            told = self._store.hosts[host].weights.get(fact)
-            if told is not None:
-                return DifferenceWeight(told) if told in {item.value for item in DifferenceWeight} else DifferenceWeight.NOISE
+            weight = self._store.hosts[host].weights.get(fact)
+            if weight is not None:
+                return DifferenceWeight(weight) if weight in {item.value for item in DifferenceWeight} else DifferenceWeight.NOISE
         return self._readers.weight(_SEEN_AS.get(fact, fact))
 
 
@@ -213,14 +213,14 @@ def _different(family: Family, all_hosts: Sequence[HostFacts], hosts: Sequence[i
     for fact in facts:
         values: dict[int, bytes] = {}
         for variant, same in by_variant.items():
-            value = seen(family, variant, fact)
+            value = value_seen(family, variant, fact)
             if value is not None:
                 values.update(dict.fromkeys(same, value))
         if len(set(values.values())) > 1:
             yield fact, values
 
 
-def seen(family: Family, variant: int, fact: str) -> bytes | None:
+def value_seen(family: Family, variant: int, fact: str) -> bytes | None:
     """Return the value; ``null`` for an entry that is not in a list that is there; None where the file does not tell."""
     value = family.get(variant, fact)
     if value is not None or not fact.endswith("]"):
@@ -244,10 +244,6 @@ def _list_of(fact: str) -> str:
 
 def _counts(known: dict[int, bytes]) -> dict[bytes, int]:
     return dict(Counter(known[host] for host in sorted(known)))
-
-
-def _plain(value: bytes) -> Any:
-    return msgspec.json.decode(value)
 
 
 def heavy(found: Comparison, least: DifferenceWeight) -> Comparison:

@@ -32,7 +32,7 @@ _NOTED = (
 
 
 def must_be_alike(fact: str) -> bool:
-    """Whether a job breaks where hosts differ in it.
+    """Return whether a job breaks where hosts differ in it.
 
     >>> must_be_alike("session.env[NCCL_ALGO]"), must_be_alike("session.env[NCCL_DEBUG]")
     (True, False)
@@ -41,7 +41,8 @@ def must_be_alike(fact: str) -> bool:
 
 
 def cause_of(fact: str) -> str | None:
-    """
+    """Return the cause that a difference in this fact stands for; None where it stands for none.
+
     >>> cause_of("driver.module_version"), cause_of("gpu.devices[0].name"), cause_of("sysctl.net")
     ('software-differs-between-nodes', 'hardware-differs-between-nodes', None)
     """

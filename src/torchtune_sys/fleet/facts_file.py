@@ -43,13 +43,13 @@ def facts(seen: Snapshot, families: Iterable[str] = FAMILIES) -> dict[str, Any]:
 
 
 def host_name(seen: Snapshot) -> str:
-    """``""`` where it is not known."""
+    """Return the host's name; ``""`` where it is not known."""
     name = None if isinstance(seen.system, Missing) else seen.system.hostname
     return name if isinstance(name, str) else ""
 
 
 def document(seen: Snapshot, *, version: str, volatile: Mapping[str, Any]) -> str:
-    """One line of JSON. All that may differ between two looks at an unchanged host stands below ``volatile``."""
+    """Return the facts file, one line of JSON. All that may differ between two looks at an unchanged host stands below ``volatile``."""
     return codec.line({"schema": SCHEMA, "tool": {"version": version}, "facts": facts(seen), "volatile": volatile})
 
 

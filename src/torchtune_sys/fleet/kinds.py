@@ -32,10 +32,10 @@ def kinds(store: Store) -> dict[str, list[int]]:
     seen = _Look(store).all()
     named = {one.devices: one.names for one in seen if one.devices and one.names}
     labels = [_label(one, named) for one in seen]
-    told = Counter(label for label in labels if _UNTOLD not in label).most_common()
+    known = Counter(label for label in labels if _UNTOLD not in label).most_common()
     found: dict[str, list[int]] = {}
     for host, label in enumerate(labels):
-        found.setdefault(_likely(label, [name for name, _ in told]) if _UNTOLD in label else label, []).append(host)
+        found.setdefault(_likely(label, [name for name, _ in known]) if _UNTOLD in label else label, []).append(host)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
@@ -49,10 +49,10 @@ def _label(one: _Seen, named: dict[tuple[str, ...], tuple[str, ...]]) -> str:
     return f"{one.machine}, {gpus}"
 
 
-def _likely(label: str, told: Sequence[str]) -> str:
+def _likely(label: str, known: Sequence[str]) -> str:
     """Return the most frequent kind that it may be, for a host that does not say all (a report, an older file)."""
     parts = label.split(", ", 1)
-    for name in told:
+    for name in known:
         if all(part in (_UNTOLD, other) for part, other in zip(parts, name.split(", ", 1), strict=True)):
             return name
     return label
@@ -69,8 +69,8 @@ class _Look:
         return [
             _Seen(
                 self._machine(host),
-                self._told(host, "pci", "pci.devices", _devices),
-                self._told(host, "gpu", "gpu", _names) or (),
+                self._entries(host, "pci", "pci.devices", _devices),
+                self._entries(host, "gpu", "gpu", _names) or (),
             )
             for host in range(len(self._store.hosts))
         ]
@@ -79,7 +79,7 @@ class _Look:
         found = self._store.get(host, "system.machine")
         return found.decode().strip('"') if found is not None and found[:1] == b'"' else _UNTOLD
 
-    def _told(self, host: int, family: str, holder: str, of: Callable[[Leaves], tuple[str, ...]]) -> tuple[str, ...] | None:
+    def _entries(self, host: int, family: str, holder: str, of: Callable[[Leaves], tuple[str, ...]]) -> tuple[str, ...] | None:
         """None where the file does not tell."""
         variant = self._store.hosts[host].variants.get(family)
         if variant is None or self._store.families[family].get(variant, holder) is None:

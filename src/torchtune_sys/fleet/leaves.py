@@ -98,11 +98,11 @@ def _cells(column: Any, rows: int) -> Iterable[tuple[int, Any]]:
     if isinstance(column, dict) and LIST in column:
         return enumerate(column[LIST])
     if isinstance(column, dict) and EACH in column:
-        return _told_once(column[EACH], rows)
+        return _named_once(column[EACH], rows)
     return ((place, column) for place in range(rows))
 
 
-def _told_once(groups: Iterable[tuple[Any, str]], rows: int) -> Iterable[tuple[int, Any]]:
+def _named_once(groups: Iterable[tuple[Any, str]], rows: int) -> Iterable[tuple[int, Any]]:
     """Yield rows and their value. Raises ValueError where more are named than there are: a few bytes name 65,536."""
     for item, places in groups:
         named = CpuSet.parse(places, _ROWS_AT_MOST)
@@ -119,7 +119,10 @@ def _keys(value: Any) -> Iterable[Any]:
 
 
 def words(value: dict[str, Any]) -> list[str]:
-    """
+    """Return the words of a list in its short form. Raises ValueError where they are more than any host has.
+
+    A word that begins with a dot continues the prefix of the one before it.
+
     >>> words({"$words": "net.core.rmem_max .wmem_max vm.a .b"})
     ['net.core.rmem_max', 'net.core.wmem_max', 'vm.a', 'vm.b']
     """

@@ -115,7 +115,7 @@ _ENDINGS = re.compile(
 
 
 def variable_left_out(name: str) -> str:
-    """Why the value of an environment variable is not compared; ``""`` where it is.
+    """Return why the value of an environment variable is not compared; ``""`` where it is.
 
     >>> variable_left_out("SLURM_PROCID"), variable_left_out("NCCL_IB_HCA")
     ('the job, or the session, gives each process its own', '')
@@ -139,7 +139,7 @@ INTERFACES_LEFT_OUT = re.compile(r"veth\w*|cali\w+|br-[0-9a-f]{12}|lxc\w+|cilium
 
 @lru_cache(None)
 def left_out(path: str) -> str:
-    """Why the fact is not compared; ``""`` where it is.
+    """Return why the fact is not compared; ``""`` where it is.
 
     >>> left_out("gpu.devices.uuid"), left_out("gpu.devices.vbios")
     ('names this one host or device', '')

@@ -79,9 +79,9 @@ def of_result(host: str, result: Mapping[str, Any]) -> Answer:
     'Ansible answered no result'
     """
     facts = result.get("ansible_facts")
-    told = facts.get("torchtune_sys") if isinstance(facts, dict) else None
-    if isinstance(told, dict):
-        document = {"schema": SNAPSHOT, "tool": {"version": told.get("version")}, "facts": told.get("facts")}
+    local = facts.get("torchtune_sys") if isinstance(facts, dict) else None
+    if isinstance(local, dict):
+        document = {"schema": SNAPSHOT, "tool": {"version": local.get("version")}, "facts": local.get("facts")}
         return Answer(host=host, out=codec.line(document), status=0)
     if result.get("unreachable"):
         return Answer(host=host, why=f"unreachable: {_first(result.get('msg'))}")

@@ -36,7 +36,7 @@ class Slurm:
             states[name.strip()] = (state.strip(), reason.strip())
         if not states:
             raise UnreadableInput(f"Slurm knows no node {self._nodes}", "give nodes of this cluster")
-        dead = {name: told for name, told in states.items() if told[0].endswith("*") or told[0].startswith(_DEAD)}
+        dead = {name: why for name, why in states.items() if why[0].endswith("*") or why[0].startswith(_DEAD)}
         answers = [
             Answer(host=name, why=f"Slurm calls it {state}" + (f": {reason}" if reason not in ("", "none") else ""))
             for name, (state, reason) in dead.items()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys.diagnosis.facts import Told
+from torchtune_sys.diagnosis.facts import ReportedHost
 from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.fleet.comparing import Comparing, without_secrets
@@ -26,26 +26,26 @@ _NO_READERS = Readers(())
 _HOSTS = 64
 
 
-def compared(told: Sequence[Told], alone: bool) -> tuple[list[FactDifference], list[Symptom]]:
-    """In what the hosts differ, and a host before and after; ``alone``: no program names a cause, so that the difference may be one."""
-    nodes = list({each.host: each for each in told if each.is_node and not each.is_past}.values())[:_HOSTS]
+def compared(reported: Sequence[ReportedHost], alone: bool) -> tuple[list[FactDifference], list[Symptom]]:
+    """Return in what the hosts differ, and a host before and after; ``alone``: no program names a cause, so that the difference may be one."""
+    nodes = list({each.host: each for each in reported if each.is_node and not each.is_past}.values())[:_HOSTS]
     between = _among(nodes) if len(nodes) > 1 else []
-    changes = [change for was, now in _pairs(told) for change in _pair(was, now)]
+    changes = [change for was, now in _pairs(reported) for change in _pair(was, now)]
     found = sorted([*between, *changes], key=lambda each: not must_be_alike(each.fact))
     return found[:_AT_MOST], _symptoms(nodes, between) if alone else []
 
 
-def _pairs(told: Sequence[Told]) -> list[tuple[Told, Told]]:
+def _pairs(reported: Sequence[ReportedHost]) -> list[tuple[ReportedHost, ReportedHost]]:
     """Each look at a host with the next one: of one host, and of one that nobody names."""
     pairs = []
-    for at, now in enumerate(told):
-        earlier = [was for was in told[:at] if was.look and now.look and was.host == now.host and was.source == now.source]
+    for at, now in enumerate(reported):
+        earlier = [was for was in reported[:at] if was.look and now.look and was.host == now.host and was.source == now.source]
         if earlier:
             pairs.append((earlier[-1], now) if not now.is_past or earlier[-1].is_past else (now, earlier[-1]))
     return pairs
 
 
-def _among(nodes: Sequence[Told]) -> list[FactDifference]:
+def _among(nodes: Sequence[ReportedHost]) -> list[FactDifference]:
     store = _store(nodes, [each.host for each in nodes])
     by_kind = kinds(store)
     if len(by_kind) > 1:
@@ -63,36 +63,36 @@ def _among(nodes: Sequence[Told]) -> list[FactDifference]:
     return [
         FactDifference(fact=fact, values=shown)
         for fact, values in differing.items()
-        if len(shown := _of_nodes(nodes, values, usual.get(fact))) > 1 and _is_told(fact, [each.value for each in shown])
+        if len(shown := _of_nodes(nodes, values, usual.get(fact))) > 1 and _is_in_all(fact, [each.value for each in shown])
     ]
 
 
-def _of_nodes(nodes: Sequence[Told], values: Mapping[str, Any], usual: Any) -> tuple[FactValue, ...]:
-    told = ((node.host, values.get(node.host, usual)) for node in nodes)
-    return tuple(FactValue(where=host, value=value) for host, value in told if value is not None)
+def _of_nodes(nodes: Sequence[ReportedHost], values: Mapping[str, Any], usual: Any) -> tuple[FactValue, ...]:
+    reported = ((node.host, values.get(node.host, usual)) for node in nodes)
+    return tuple(FactValue(where=host, value=value) for host, value in reported if value is not None)
 
 
-def _pair(was: Told, now: Told) -> list[FactDifference]:
+def _pair(was: ReportedHost, now: ReportedHost) -> list[FactDifference]:
     found = _comparison(_store([was, now], ["1", "2"]))
     return [
         FactDifference(
             fact=odd.fact, values=(FactValue(where=was.look, value=odd.usual), FactValue(where=now.look, value=odd.value))
         )
         for odd in found.odd
-        if _is_told(odd.fact, [odd.usual, odd.value])
+        if _is_in_all(odd.fact, [odd.usual, odd.value])
     ]
 
 
-def _is_told(fact: str, values: Sequence[Any]) -> bool:
+def _is_in_all(fact: str, values: Sequence[Any]) -> bool:
     """Whether each text tells it: what one of them lacks may only not have been pasted."""
     return cause_of(fact) is not None and not any(
         value is None or (isinstance(value, dict) and MISSING in value) for value in values
     )
 
 
-def _store(told: Sequence[Told], names: Sequence[str]) -> Store:
+def _store(reported: Sequence[ReportedHost], names: Sequence[str]) -> Store:
     store = Store()
-    for each, name in zip(told, names, strict=True):
+    for each, name in zip(reported, names, strict=True):
         store.add(name, "", {family: _encode(value) for family, value in facts(each.snapshot).items()})
     return store
 
@@ -103,7 +103,7 @@ def _comparison(store: Store) -> Comparison:
     return without_secrets(comparing.against(0) if len(store.hosts) == 2 else comparing.among_themselves())
 
 
-def _symptoms(nodes: Sequence[Told], found: Sequence[FactDifference]) -> list[Symptom]:
+def _symptoms(nodes: Sequence[ReportedHost], found: Sequence[FactDifference]) -> list[Symptom]:
     by_cause: dict[str, list[FactDifference]] = {}
     for difference in found:
         by_cause.setdefault(cause_of(difference.fact) or "", []).append(difference)

@@ -18,7 +18,7 @@ from torchtune_sys.fleet.store import HostFacts, Store
 from torchtune_sys.host.input.documents import entries_in, read_documents
 from torchtune_sys.host.input.limits import RECORDING_LIMIT, UNREAD_LIMIT, VALUE_LIMIT, values_in
 from torchtune_sys.host.input.opening import PastedText, open_input
-from torchtune_sys.host.input.reading import STANDARD_INPUT, called
+from torchtune_sys.host.input.reading import STANDARD_INPUT, display_name
 from torchtune_sys.host.recorded import SECTIONS, recorded_document
 from torchtune_sys.host.scrubbed import ScrubbedHost
 from torchtune_sys.model import codec
@@ -31,7 +31,7 @@ from torchtune_sys.model.values import Missing
 COLLECTED = "torchtune-sys/fleet/1"
 _FORM = "1"
 """Of the schemas of all that is read."""
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 _DEPTH = 8
 """Directories below each other that are looked into."""
 _WANTED = "is neither facts, a snapshot, a report, a recording nor a pre-flight"
@@ -87,12 +87,12 @@ def _files(paths: Iterable[str], unread: list[Unread]) -> Iterator[str]:
         if path == "-" or not os.path.isdir(path) or _is_copied_host(path):
             yield path
             continue
-        told = len(unread)
+        unread_before = len(unread)
         found = False
         for file in _below(path, unread, _DEPTH):
             found = True
             yield file
-        if not found and len(unread) == told:
+        if not found and len(unread) == unread_before:
             unread.append(Unread(name=path, why="has no files"))
 
 
@@ -132,11 +132,11 @@ def _is_copied_host(path: str) -> bool:
 
 
 def _documents(path: str) -> Iterator[tuple[str, bytes]]:
-    """Each document with how it is called: the file, and its line where there are several."""
+    """Each document with its name: the file, and its line where there are several."""
     if path != "-" and os.path.isdir(path):
         yield path, b""
         return
-    name = called(path)
+    name = display_name(path)
     before: bytes | None = None
     count = 0
     for line in read_documents(path):
@@ -182,10 +182,10 @@ def add(document: bytes, name: str, store: Store, unread: list[Unread]) -> None:
 def _add_facts(found: _Envelope, name: str, store: Store) -> None:
     if found.facts is None:
         raise ValueError("a facts file without facts")
-    told = found.volatile
-    findings = told.get("findings")
+    volatile = found.volatile
+    findings = volatile.get("findings")
     store.add(
-        str(told.get("host") or _stem(name)),
+        str(volatile.get("host") or _stem(name)),
         name,
         {family: bytes(raw) for family, raw in found.facts.items()},
         findings={str(key): tuple(map(str, rules)) for key, rules in findings.items()} if isinstance(findings, dict) else {},
@@ -212,8 +212,8 @@ def _of_report(whole: dict[str, Any], name: str, store: Store, _unread: list[Unr
     facts = {"check": _encode({"rules": _by_key({str(item["rule"]): item.get("verdict") for item in results})})}
     python = host.get("python")
     if isinstance(python, dict) and "$missing" not in python:
-        told = {key: python.get(key) for key in ("version", "torch") if isinstance(python.get(key), str)}
-        facts["python"] = _encode({"version": told.get("version"), "torch": {"version": told.get("torch")}})
+        versions = {key: python.get(key) for key in ("version", "torch") if isinstance(python.get(key), str)}
+        facts["python"] = _encode({"version": versions.get("version"), "torch": {"version": versions.get("torch")}})
     findings: dict[str, list[str]] = {}
     for item in results:
         if item.get("verdict") == "fail":
@@ -235,16 +235,16 @@ def _of_preflight(whole: dict[str, Any], name: str, store: Store, _unread: list[
         causes = {str(cause.get("cause")): cause for cause in node.get("causes") or ()}
         facts = {"preflight": _encode({"verdict": node.get("verdict"), "causes": _by_key(dict.fromkeys(sorted(causes), True))})}
         weight = {"fatal": "error", "warning": "warning"}
-        told = {cause: weight.get(str(item.get("weight")), "advice") for cause, item in causes.items()}
+        weights = {cause: weight.get(str(item.get("weight")), "advice") for cause, item in causes.items()}
         findings: dict[str, list[str]] = {}
         for cause, item in causes.items():
-            findings.setdefault(told[cause], []).append(str(item.get("rule") or cause))
+            findings.setdefault(weights[cause], []).append(str(item.get("rule") or cause))
         store.add(
             _name_of(node.get("node"), name),
             name,
             facts,
             findings={severity: tuple(rules) for severity, rules in findings.items()},
-            weights={"preflight.verdict": "error", **{f"preflight.causes[{cause}]": found for cause, found in told.items()}},
+            weights={"preflight.verdict": "error", **{f"preflight.causes[{cause}]": found for cause, found in weights.items()}},
         )
 
 
@@ -266,7 +266,7 @@ def _of_collected(whole: dict[str, Any], name: str, store: Store, unread: list[U
 
 def _of_recording(document: bytes, name: str, store: Store) -> None:
     host = ScrubbedHost(recorded_document(document, name, f"recording {os.path.basename(name)}"))
-    _add_snapshot(engine.snapshot(host, Workload(), timeout_s=_PATIENCE_S), name, store)
+    _add_snapshot(engine.snapshot(host, Workload(), timeout_s=_TIMEOUT_S), name, store)
 
 
 def _add_other(document: bytes, name: str, store: Store) -> None:
@@ -282,7 +282,7 @@ def _add_other(document: bytes, name: str, store: Store) -> None:
         if seen is None:
             raise ValueError(_WANTED)
     else:
-        seen = engine.snapshot(found, Workload(), timeout_s=_PATIENCE_S)
+        seen = engine.snapshot(found, Workload(), timeout_s=_TIMEOUT_S)
     _add_snapshot(seen, name, store)
 
 

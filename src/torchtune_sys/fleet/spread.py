@@ -79,5 +79,5 @@ def _number(value: bytes) -> float | None:
 
 
 def are_alike(fact: str, one: bytes, other: bytes) -> bool:
-    """Whether two hosts' values are one but for what spreads by nature."""
+    """Return whether two hosts' values are one but for what spreads by nature."""
     return one == other or bool(_binned(fact, {one: 1, other: 1}))

@@ -9,7 +9,7 @@ import msgspec
 
 from torchtune_sys.fleet.facts_file import MISSING
 from torchtune_sys.fleet.leaves import KNOWN, Leaves, leaves
-from torchtune_sys.host.input.limits import FACT_COST, HOST_COST, HOSTS_ROOM
+from torchtune_sys.host.input.limits import FACT_COST, HOST_COST, HOSTS_BUDGET
 from torchtune_sys.model import codec
 
 _Delta = dict[str, bytes | None]
@@ -115,8 +115,8 @@ class Store:
         """Add a document. Raises ValueError; nothing is added then."""
         if len(self.families) + len(facts) > _FAMILIES_AT_MOST and len(self.families.keys() | facts.keys()) > _FAMILIES_AT_MOST:
             raise ValueError(f"has more than {_FAMILIES_AT_MOST:,} families of facts")
-        if HOST_COST * len(self.hosts) + sum(family.cost for family in self.families.values()) > HOSTS_ROOM:
-            raise ValueError(f"is left out: the hosts before it fill {HOSTS_ROOM >> 20} MiB of memory")
+        if HOST_COST * len(self.hosts) + sum(family.cost for family in self.families.values()) > HOSTS_BUDGET:
+            raise ValueError(f"is left out: the hosts before it fill {HOSTS_BUDGET >> 20} MiB of memory")
         variants = {family: self._family(family).add(raw) for family, raw in facts.items()}
         self.hosts.append(HostFacts(name=name, file=file, variants=variants, **more))
 

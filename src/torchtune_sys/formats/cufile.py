@@ -19,7 +19,8 @@ class CufileSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_cufile(text: str, path: str) -> CufileSettings | Missing:
-    """
+    """Parse cuFile's configuration: JSON with comments and commas at ends.
+
     >>> parse_cufile('{ // of the site\\n "properties": {"allow_compat_mode": false, // "x": 1,\\n } }', "/etc/cufile.json")
     CufileSettings(allow_compat_mode=False, use_pci_p2pdma=False)
     >>> parse_cufile("{", "/etc/cufile.json").why
@@ -31,7 +32,7 @@ def parse_cufile(text: str, path: str) -> CufileSettings | Missing:
     try:
         held = json.loads(_LAST_COMMA.sub(r"\1", plain))
         properties = held.get("properties", {})
-        told = {name: properties[name] for name in CufileSettings.__struct_fields__ if isinstance(properties.get(name), bool)}
+        switches = {name: properties[name] for name in CufileSettings.__struct_fields__ if isinstance(properties.get(name), bool)}
     except (ValueError, AttributeError, RecursionError) as error:
         return Missing(Why.UNPARSED, path, str(error)[:100])
-    return CufileSettings(**told)
+    return CufileSettings(**switches)

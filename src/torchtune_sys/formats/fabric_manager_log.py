@@ -8,7 +8,7 @@ from torchtune_sys.model.patterns import pattern
 
 
 def parse_fabric_manager_log(text: str) -> str:
-    """Version at the last start in the log; ``""`` if none is logged.
+    """Return the version at the last start in the log; ``""`` if none is logged.
 
     >>> parse_fabric_manager_log("[Feb 27 2025 15:04:30] [INFO] [tid 1803] Fabric Manager version is : 550.163.01 with build time: Apr  8 2025\\n")
     '550.163.01'
@@ -35,7 +35,7 @@ _NOTHING = pattern(
 
 
 def runs(text: str) -> bool:
-    """Whether it has been at work: a start is told of, or that it answers the GPUs' driver.
+    """Return whether it has been at work: a start is told of, or that it answers the GPUs' driver.
 
     >>> runs("[Feb 25 2025 14:01:18] [INFO] [tid 1808] multicast group 0 is allocated.")
     True
@@ -54,13 +54,13 @@ def versions_apart(text: str) -> tuple[str, str]:
 
 
 def no_switch_found(text: str) -> bool:
-    """Whether the last start failed since the driver shows no NVSwitch: there is none, or (since B200) no subnet manager of its own runs."""
+    """Return whether the last start failed since the driver shows no NVSwitch: there is none, or (since B200) no subnet manager of its own runs."""
     found = _last(_NOTHING, text)
     return found is not None and found.start() > _last_start(text)
 
 
 def failure(text: str) -> str:
-    """Why the last start failed, where the log tells; ``""`` if it does not, or a later start went well.
+    """Return why the last start failed, where the log tells; ``""`` if it does not, or a later start went well.
 
     >>> failure("[ERROR] [tid 9] detected number of NVSwitches don't match with any supported system topology, aborting fabric manager")
     'the number of NVSwitches fits no known board'

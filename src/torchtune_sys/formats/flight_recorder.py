@@ -55,7 +55,7 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dump_of(value: Any, source: str) -> RankDump | None:
-    """None where it is no dump of the flight recorder.
+    """Return the dump; None where it is no dump of the flight recorder.
 
     >>> dump_of({"version": "2.9", "rank": 3, "entries": []}, "x").rank
     3
@@ -125,7 +125,7 @@ def _number(value: Any) -> int | None:
 
 
 def absences(dumps: Sequence[RankDump]) -> list[Absence]:
-    """By process group, where the ranks part: those that are furthest wait for those that are not there."""
+    """Return by process group where the ranks part: those that are furthest wait for those that are not there."""
     known = [dump for dump in dumps if dump.rank is not None]
     groups = dict.fromkeys(group for dump in known for group in dump.collectives)
     found = [absence for group in groups if (absence := _absence(group, known)) is not None]

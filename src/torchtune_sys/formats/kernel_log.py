@@ -78,7 +78,7 @@ _HEAD = 120
 
 
 def stamps(lines: Iterable[str]) -> Iterator[tuple[float | None, str]]:
-    """Each line with its time: seconds since boot, or since 1970 where it shows the wall clock (syslog's, which has no year, since
+    """Yield each line with its time: seconds since boot, or since 1970 where it shows the wall clock (syslog's, which has no year, since
     1972). A line that continues another (indented, no stamp of its own) has that one's time.
 
     >>> list(stamps(["[   12.500000] a", "Aug 26 14:08:07 host kernel: b", "   b goes on"]))
@@ -193,5 +193,5 @@ def _epoch(year: int, month: int, day: int, hour: int, minute: int, second: int)
 
 
 def is_wall_clock(time: float) -> bool:
-    """Whether a time is one of a calendar rather than seconds since boot: no machine runs for two years on end, nearly."""
+    """Return whether a time is one of a calendar rather than seconds since boot: no machine runs for two years on end, nearly."""
     return time > 60_000_000

@@ -68,14 +68,14 @@ def read_log(text: str, source: str) -> KernelFacts | None:
 
 
 def events(lines: Iterable[tuple[float | None, str]]) -> Iterator[KernelEvent]:
-    """Events in the order in which they began, at most ``EVENTS``; what comes too often is counted with its like."""
-    book = _Book()
+    """Return the events in the order in which they began, at most ``EVENTS``; what comes too often is counted with its like."""
+    book = _EventCollector()
     for time, line in lines:
         book.read(time, line)
     return iter(book.events)
 
 
-class _Book:
+class _EventCollector:
     def __init__(self) -> None:
         self.events: list[KernelEvent] = []
         self._latest: dict[tuple[str, str, int], int] = {}
@@ -129,16 +129,16 @@ class _Book:
         elif name == "section_type":
             self._record["section"] = value
             if value == "memory error" and severity in ("fatal", "recoverable"):
-                self._told("memory-uncorrected", f"{severity} memory error, told by the firmware", time)
+                self._add_event("memory-uncorrected", f"{severity} memory error, told by the firmware", time)
         elif name == "device_id":
             if self._record.get("section") == "PCIe error" and severity in ("fatal", "recoverable", "corrected"):
                 kind = "aer-corrected" if severity == "corrected" else "aer-uncorrected"
                 who = "told by the firmware" if severity == "corrected" else lost
-                self._told(kind, f"{severity} PCIe error, told by the firmware", time, address(value), who)
+                self._add_event(kind, f"{severity} PCIe error, told by the firmware", time, address(value), who)
         else:
             self._record["severity"] = value
 
-    def _told(self, kind: str, text: str, time: float | None, subject: str = "", who: str = "") -> None:
+    def _add_event(self, kind: str, text: str, time: float | None, subject: str = "", who: str = "") -> None:
         self._count(KernelEvent(kind=kind, subject=subject, text=text, who=who, first_s=time, last_s=time))
 
     def _amend(self, *kinds: str, subject: str = "", who: str = "", text: str = "") -> None:

@@ -130,7 +130,7 @@ def carrying(mounts: Sequence[Mount], path: str) -> Mount | None:
 
 
 def is_below(path: str, point: str) -> bool:
-    """Whether ``path`` is ``point`` or below it.
+    """Return whether ``path`` is ``point`` or below it.
 
     >>> is_below("/data2/x", "/data"), is_below("/data/x", "/data"), is_below("/x", "/")
     (False, True, True)

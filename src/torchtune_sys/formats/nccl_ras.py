@@ -33,7 +33,7 @@ class RasCommunicator(msgspec.Struct, kw_only=True):
         return [rank for rank in self.ranks if rank.is_missing]
 
     def behind(self) -> tuple[list[RasRank], int]:
-        """Those that launched fewer operations than the others, and by how many the furthest of them is behind."""
+        """Return the ranks that launched fewer operations than the others, and by how many the furthest of them is behind."""
         gaps: dict[int, int] = {}
         for kind in {kind for rank in self.ranks for kind in rank.operations}:
             most = max(rank.operations.get(kind, 0) for rank in self.ranks)
@@ -56,7 +56,7 @@ _NO_COUNTS = frozenset(("pid", "cuda_dev", "nvml_dev", "init_state", "async_erro
 
 
 def communicators(lines: Iterable[str]) -> list[RasCommunicator]:
-    """Those of which the lines tell something that is wrong, or (JSON) all.
+    """Return the communicators of which the lines report something wrong, or (JSON) all.
 
     >>> found = communicators(['#0-0 (78db921d1c117b4a) MISMATCH', '  Communicator ranks have different AllReduce operation counts',
     ...     '  7 ranks have launched up to operation 64',
@@ -102,8 +102,10 @@ class _Reader:
             if count["rank"] is None:
                 ranks.append(RasRank(line=number, operations={self._kind: self._count}))
         if place := _RANK.search(line) or _PROCESS.match(line):
-            told = place.groupdict()
-            rank = RasRank(rank=int(told.get("rank") or -1), host=place["host"].rstrip(",;"), pid=int(place["pid"]), line=number)
+            fields = place.groupdict()
+            rank = RasRank(
+                rank=int(fields.get("rank") or -1), host=place["host"].rstrip(",;"), pid=int(place["pid"]), line=number
+            )
             if self._gone:
                 rank.is_missing, rank.is_dead = True, "dead" in line
             elif self._count >= 0:

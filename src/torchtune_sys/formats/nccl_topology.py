@@ -51,7 +51,7 @@ def parse(text: str) -> tuple[Element, ...]:
 
 
 def addresses(elements: tuple[Element, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
-    """PCI addresses of the functions whose class starts like one of ``classes``, lower case; placeholders left out.
+    """Return the PCI addresses of the functions whose class starts like one of ``classes``, lower case; placeholders left out.
 
     >>> addresses(parse('<system><pci busid="FFFF:ff:01.0" class="0x060400"><pci busid="0001:00:00.0" class="0x030200"/></pci></system>'), ("0x03",))
     ('0001:00:00.0',)

@@ -30,7 +30,7 @@ _COMMAND = 500
 
 
 def is_one(data: bytes) -> bool:
-    """Whether a text, or a paste that begins with a few words of a person, is such a log."""
+    """Return whether a text, or a paste that begins with a few words of a person, is such a log."""
     return _START in data[: 1 << 16] and _SEPARATOR.search(data[: 1 << 16]) is not None
 
 
@@ -73,9 +73,9 @@ def _earlier(section: bytes, dmesg: bytes) -> bytes:
     mark = EARLIER.encode()
     newest: dict[bytes, bytes] = {}
     for line in section.split(b"\n"):
-        told = _OF_GPU.search(line)
-        if told is not None and line[line.find(b"NVRM: ") :].strip() not in dmesg:
-            newest[told[0]] = mark + line.strip() + b"\n"
+        gpu = _OF_GPU.search(line)
+        if gpu is not None and line[line.find(b"NVRM: ") :].strip() not in dmesg:
+            newest[gpu[0]] = mark + line.strip() + b"\n"
     return b"".join(newest.values())
 
 
@@ -101,7 +101,7 @@ _CONTENT = re.compile(
 
 
 def files(text: str) -> Iterator[tuple[str, str]]:
-    """(path, content) of the files in the log; none of those that did not exist.
+    """Yield (path, content) of the files in the log; none of those that did not exist.
 
     >>> list(files("*** /proc/cmdline\\n*** ls: -r--r--r-- 1 root root 0 /proc/cmdline\\nquiet splash\\n\\n" + "_" * 44 + "\\n"))
     [('/proc/cmdline', 'quiet splash\\n\\n')]

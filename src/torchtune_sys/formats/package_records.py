@@ -45,7 +45,7 @@ def parse_rpm(text: str) -> list[dict[str, Any]]:
 
 
 def parse_pacman(names: list[str]) -> list[dict[str, Any]]:
-    """From the names of pacman's directories, ``name-version-release``.
+    """Return the packages from the names of pacman's directories, ``name-version-release``.
 
     >>> parse_pacman(["nvidia-open-580.95.05-3", "vim-9.1-1", "nvidia-container-toolkit-1.18.0-1"])[0]["version"]
     '580.95.05-3'

@@ -26,7 +26,7 @@ def is_gpu(device: PciDevice) -> bool:
 
 
 def perhaps_gpu(class_: Fact[str], vendor: Fact[str]) -> Missing | None:
-    """Why nobody can tell whether a function is a GPU; None where it can be told. One without files (ABSENT) was pulled out just now."""
+    """Return why nobody can tell whether a function is a GPU; None where it can be told. One without files (ABSENT) was pulled out just now."""
     if not isinstance(class_, Missing) and class_[2:4] not in ("03", "12"):
         return None
     unread = class_ if isinstance(class_, Missing) else vendor
@@ -34,12 +34,12 @@ def perhaps_gpu(class_: Fact[str], vendor: Fact[str]) -> Missing | None:
 
 
 def is_network(device: PciDevice) -> bool:
-    """Ethernet (0200) or InfiniBand (0207)."""
+    """Return whether a class is Ethernet (0200) or InfiniBand (0207)."""
     return not isinstance(device.class_, Missing) and device.class_[2:6] in ("0200", "0207")
 
 
 def distances(devices: tuple[PciDevice, ...], levels: int = 2) -> tuple[PciDistance, ...]:
-    """Between each two GPUs, and each GPU and each RDMA device, in the order given.
+    """Return the distances between each two GPUs, and each GPU and each RDMA device, in the order given.
 
     ``levels``: how many functions lie between a device and the next switch's; 1 where the tree is NCCL's own, of switches alone.
     """
@@ -56,7 +56,7 @@ def distances(devices: tuple[PciDevice, ...], levels: int = 2) -> tuple[PciDista
 
 
 def distance(one: PciDevice, other: PciDevice, devices: Mapping[str, PciDevice], levels: int = 2) -> str:
-    """One of CLASSES; ``""`` where the NUMA node that would decide was not read."""
+    """Return one of CLASSES; ``""`` where the NUMA node that would decide was not read."""
     first, first_top = _switches(one, devices, levels)
     second, second_top = _switches(other, devices, levels)
     common = next((switch for switch in first if switch in second), None)

@@ -23,7 +23,7 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(1024)  # several rules ask what the same distributions ask for
 def parse(line: str) -> Requirement:
-    """One Requires-Dist line, in today's form or in that of old setuptools.
+    """Parse one Requires-Dist line, in today's form or in that of old setuptools.
 
     >>> found = parse('cuda-toolkit[cublas,cudart]==13.0.2; platform_system == "Linux"')
     >>> found.name, found.extras, found.specifier, found.marker
@@ -43,7 +43,7 @@ def parse(line: str) -> Requirement:
 
 
 def holds(marker: str, environment: Mapping[str, str]) -> bool | None:
-    """Whether a marker is true; None where it asks what the environment does not tell, or is written in an unknown way.
+    """Return whether a marker is true; None where it asks what the environment does not tell, or is written in an unknown way.
 
     >>> holds("(sys_platform == 'linux' or sys_platform == 'win32') and extra == 'cublas'", {"sys_platform": "linux", "extra": "cublas"})
     True
@@ -138,7 +138,7 @@ def _compared(found: str, operator: str, wanted: str) -> bool | None:
 
 
 def satisfies(found: str, specifier: str) -> bool | None:
-    """Whether a version fulfils a specifier; local suffixes do not count. None where that cannot be told.
+    """Return whether a version fulfils a specifier; local suffixes do not count. None where that cannot be told.
 
     >>> satisfies("13.1.0.3", "==13.1.0.3.*"), satisfies("2.4.0+cu118", "==2.3.1"), satisfies("13.2", "<14,>=13.0.3"), satisfies("3.8.2", "~=3.8.0")
     (True, False, True, True)

@@ -69,21 +69,21 @@ class _Row(NamedTuple):
     value: int | None
 
 
-class Told(NamedTuple):
+class ShellLimits(NamedTuple):
     """The limits that a text tells by name; of a name that only one of the two has, the other was not printed."""
 
     soft: dict[str, int | None]
     hard: dict[str, int | None]
 
 
-def told(text: str) -> Told:
+def reported_limits(text: str) -> ShellLimits:
     """Return the limits in what shells print, of each name the first; a table below ``ulimit -Ha`` or ``limit -h`` tells the hard ones.
 
-    >>> found = told("max locked memory           (kbytes, -l) 256\\nfile size                   (blocks, -f) 1048576\\nopen files                          (-n) 2000\\n")
+    >>> found = reported_limits("max locked memory           (kbytes, -l) 256\\nfile size                   (blocks, -f) 1048576\\nopen files                          (-n) 2000\\n")
     >>> found.soft["memlock"], found.soft["fsize"] >> 30, found.soft["nofile"], found.hard
     (262144, 1, 2000, {})
-    >>> told("$ ulimit -Hn\\n5000\\n$ ulimit -S -n\\n2000\\n")
-    Told(soft={'nofile': 2000}, hard={'nofile': 5000})
+    >>> reported_limits("$ ulimit -Hn\\n5000\\n$ ulimit -S -n\\n2000\\n")
+    ShellLimits(soft={'nofile': 2000}, hard={'nofile': 5000})
     """
     both = list(_both(text))
     soft: dict[str, int | None] = {name: pair.soft for name, pair in both}
@@ -96,7 +96,7 @@ def told(text: str) -> Told:
         (hard if is_hard else soft).setdefault(row.name, row.value)
     for name, value, is_hard in _single(text):
         (hard if is_hard else soft).setdefault(name, value)
-    return Told(soft, hard)
+    return ShellLimits(soft, hard)
 
 
 def _both(text: str) -> Iterator[tuple[str, SessionLimit]]:

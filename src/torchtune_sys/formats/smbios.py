@@ -14,7 +14,7 @@ _FORMS = {0x05: "soldered", 0x09: "DIMM", 0x0B: "soldered", 0x0D: "SODIMM", 0x0F
 
 
 def structures(data: bytes) -> Iterator[tuple[int, bytes, list[bytes]]]:
-    """Type, formatted area and strings of each structure; ends at type 127, or where the table is damaged."""
+    """Yield type, formatted area and strings of each structure; ends at type 127, or where the table is damaged."""
     at = 0
     for _ in range(_MOST):
         if at + 4 > len(data):
@@ -28,7 +28,7 @@ def structures(data: bytes) -> Iterator[tuple[int, bytes, list[bytes]]]:
 
 
 def memory_devices(data: bytes) -> list[dict[str, Any]]:
-    """Each slot: ``locator``, ``bank``, ``size_mib`` (0: empty), ``rated_mts`` and ``configured_mts`` (null: not told), ``form``.
+    """Return each slot: ``locator``, ``bank``, ``size_mib`` (0: empty), ``rated_mts`` and ``configured_mts`` (null: not told), ``form``.
 
     Sizes and speeds that do not fit their old 16-bit fields are in the extended ones (7.18.5, 7.18.4). Boards list the chips of their
     firmware, too: these are left out.

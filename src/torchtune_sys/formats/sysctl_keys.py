@@ -63,7 +63,7 @@ _MOST_INTERFACES = 64
 
 
 def interface_keys(names: Iterable[str]) -> tuple[str, ...]:
-    """Per-interface keys of what may be a rail; none where fewer than two could share a subnet.
+    """Return the per-interface keys of what may be a rail; none where fewer than two could share a subnet.
 
     >>> len(interface_keys(("all", "default", "lo", "eth0", "eth1", "vethabc"))), interface_keys(("all", "eth0"))
     (6, ())

@@ -63,13 +63,13 @@ def read(words: str) -> TorchMemory | None:
         unused = max(reserved - allocated, 0.0)
     own = None if allocated is None or unused is None else allocated + unused
     listed = [size for found in _PROCESS.finditer(words) if (size := _bytes(found, "size")) is not None]
-    told = bool(listed) or _OWN.search(words) is not None
-    others = _others(listed, words, own) if told else None
+    is_listed = bool(listed) or _OWN.search(words) is not None
+    others = _others(listed, words, own) if is_listed else None
     if others is None and None not in (total, free, own):
         others = max((total or 0.0) - (free or 0.0) - (own or 0.0), 0.0)
     return TorchMemory(
         asked=asked, total=total, free=free, allocated=allocated, unused=unused,
-        others=others, is_listed=told, is_limited=_ALLOWED.search(words) is not None,
+        others=others, is_listed=is_listed, is_limited=_ALLOWED.search(words) is not None,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ doctors (env-doctor, cuda-doctor, ai-infradr, brokkr), and tuned with NVIDIA's p
 
 
 def tables(name: str = "coverage") -> dict[str, Any]:
-    """``coverage``: rows and rules; ``evidence``: how the rules did on real reports."""
+    """Return ``coverage``: rows and rules; ``evidence``: how the rules did on real reports."""
     text = resources.files(__package__).joinpath(f"data/{name}.toml").read_text(encoding="utf-8")
     return msgspec.toml.decode(text, type=dict[str, Any])
 

@@ -28,7 +28,7 @@ def pages(group: click.Group, context: click.Context) -> dict[str, str]:
 
 
 def page(command: click.Command, context: click.Context) -> str:
-    """One page: man-pages(7) names the sections and their order."""
+    """Return one page: man-pages(7) names the sections and their order."""
     first, _, rest = (command.help or "").partition("\n\n")
     summary = " ".join(first.split()).rstrip(".")
     parts = blocks(command.epilog)
@@ -78,7 +78,7 @@ def _text(text: str) -> Iterator[str]:
 
 
 def roff(text: str) -> str:
-    r"""Text for troff: nothing in it is a request or an escape, and dashes stay what a shell takes.
+    r"""Return text for troff: nothing in it is a request or an escape, and dashes stay what a shell takes.
 
     >>> print(roff(r".x --a \n 'b'"))
     \&.x \-\-a \en \(aqb\(aq

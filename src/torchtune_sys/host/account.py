@@ -32,11 +32,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     login_shell: str
 
     def may_pass(self, info: os.stat_result, place: str) -> bool:
-        """Whether this user may enter a directory or execute a file."""
+        """Return whether this user may enter a directory or execute a file."""
         return self._may(info, place, stat.S_IXOTH)
 
     def may_read(self, info: os.stat_result, place: str | int) -> bool:
-        """Whether this user may read a file (its path, or a descriptor of it)."""
+        """Return whether this user may read a file (its path, or a descriptor of it)."""
         return self._may(info, place, stat.S_IROTH)
 
     def _may(self, info: os.stat_result, place: str | int, bit: int) -> bool:

@@ -78,11 +78,11 @@ class Host(abc.ABC):
 
     @abc.abstractmethod
     def stat(self, path: str) -> Fact[Stat]:
-        """stat(2), following links."""
+        """Return what stat(2) says, following links."""
 
     @abc.abstractmethod
     def space(self, path: str) -> Fact[Space]:
-        """statvfs(3) under a deadline, since a dead network file system never answers."""
+        """Call statvfs(3) under a deadline, since a dead network file system never answers."""
 
     @abc.abstractmethod
     def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
@@ -100,7 +100,7 @@ class Host(abc.ABC):
         """Begin at once with what may take long at these paths, which will be asked for one after the other. A recording takes no time."""
 
     def exists(self, path: str) -> Fact[bool]:
-        """Whether the path is there; Missing only where that could not be seen."""
+        """Return whether the path is there; Missing only where that could not be seen."""
         found = self.stat(path)
         if isinstance(found, Missing):
             return False if found.why is Why.ABSENT else found
@@ -143,7 +143,7 @@ PATH_MAX = 4096
 
 
 def follow(path: str, target_of: Callable[[str], object]) -> str:
-    """Where ``path`` leads, component by component; ``""`` if by more than 40 links, or too long for the kernel (ELOOP,
+    """Return where ``path`` leads, component by component; ``""`` if by more than 40 links, or too long for the kernel (ELOOP,
     ENAMETOOLONG). ``target_of`` gives the target of the link at a place, or anything but a str where there is none.
 
     >>> follow("/sys/class/net/eth0/mtu", {"/sys/class/net/eth0": "../../devices/virtual/net/eth0"}.get)

@@ -10,14 +10,13 @@ import signal
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchtune_sys.host.isolation import session
 from torchtune_sys.model.cpuset import CpuSet
 
 if TYPE_CHECKING:
     from ctypes import CDLL
     from typing import NoReturn
 
-MPOL_DEFAULT, MPOL_PREFERRED, MPOL_BIND = 0, 1, 2
+MPOL_PREFERRED, MPOL_BIND = 1, 2
 _MODES = {"bind": MPOL_BIND, "prefer": MPOL_PREFERRED}
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237, "s390x": 269}
 _GET_MEMPOLICY = {"x86_64": 239, "aarch64": 236, "ppc64le": 260, "riscv64": 236, "s390x": 268}
@@ -25,13 +24,8 @@ _NODES = 1024
 """Bits of the mask that is handed over; more nodes than any kernel is built for (CONFIG_NODES_SHIFT is 10 at most)."""
 
 
-def whole_environment() -> dict[str, str]:
-    """Return what an exec hands on."""
-    return session()
-
-
 def affinity() -> CpuSet:
-    """CPUs that this process may run on."""
+    """Return the CPUs that this process may run on."""
     return CpuSet(os.sched_getaffinity(0))
 
 
@@ -45,7 +39,7 @@ def starter_affinity() -> CpuSet | None:
 
 
 def starter_was_given(name: str) -> bool | None:
-    """Whether the process that started this one had the variable when it began; None where that is not to be seen."""
+    """Return whether the process that started this one had the variable when it began; None where that is not to be seen."""
     try:
         with open(f"/proc/{os.getppid()}/environ", "rb") as file:
             return any(entry.startswith(name.encode() + b"=") for entry in file.read().split(b"\0"))
@@ -59,7 +53,7 @@ def set_affinity(cpus: Iterable[int]) -> None:
 
 
 def set_memory_policy(policy: str, node: int) -> None:
-    """``bind`` or ``prefer`` the memory of a node. Raises OSError: EPERM or ENOSYS where a container forbids it."""
+    """Set the memory policy ``bind`` or ``prefer`` for a node. Raises OSError: EPERM or ENOSYS where a container forbids it."""
     import ctypes
 
     numbers = _numbers()
@@ -75,7 +69,7 @@ def set_memory_policy(policy: str, node: int) -> None:
 
 
 def may_set_memory_policy() -> bool:
-    """Whether the call is allowed: tried with the policy that this process has."""
+    """Return whether the call is allowed: tried with the policy that this process has."""
     import ctypes
 
     numbers = _numbers()

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from torchtune_sys.errors import UserError
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 _ANSWER_AT_MOST = 4 << 20
 _NODES = "/api/v1/nodes"
 _NAMES_ALONE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
@@ -41,13 +41,13 @@ class Cluster:
         return self._ask("GET", _path(name))
 
     def count(self, label: str = "") -> int:
-        """How many nodes there are; with ``label`` those that bear it. Raises UserError, also where the answer tells no number."""
+        """Return how many nodes there are; with ``label`` those that bear it. Raises UserError, also where the answer tells no number."""
         # With a selector the API sends all that match, else one and how many more there are (meta/v1 ListMeta.remainingItemCount).
         words = f"labelSelector={quote(label, safe='')}" if label else "limit=1"
         found = self._ask("GET", f"{_NODES}?{words}", accept=_NAMES_ALONE)
-        items, told = found.get("items"), found.get("metadata")
-        left = told.get("remainingItemCount", 0) if isinstance(told, dict) else None
-        is_cut = isinstance(told, dict) and bool(told.get("continue")) and not left
+        items, metadata = found.get("items"), found.get("metadata")
+        left = metadata.get("remainingItemCount", 0) if isinstance(metadata, dict) else None
+        is_cut = isinstance(metadata, dict) and bool(metadata.get("continue")) and not left
         if not isinstance(items, list) or not isinstance(left, int) or left < 0 or is_cut:
             raise UserError("the cluster did not say how many nodes there are", "")
         return len(items) + left
@@ -67,7 +67,7 @@ class Cluster:
             with open(f"{self._account}/token", encoding="ascii") as file:
                 headers = {"Authorization": f"Bearer {file.read().strip()}", "Accept": accept}
             trusted = ssl.create_default_context(cafile=f"{self._account}/ca.crt")
-            link = http.client.HTTPSConnection(self._host, self._port, timeout=_PATIENCE_S, context=trusted)
+            link = http.client.HTTPSConnection(self._host, self._port, timeout=_TIMEOUT_S, context=trusted)
             try:
                 data = None if body is None else json.dumps(body).encode()
                 link.request(method, path, data, {**headers, **({"Content-Type": form} if form else {})})

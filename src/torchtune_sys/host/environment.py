@@ -101,7 +101,7 @@ def _is_free_text(name: str) -> bool:
 
 
 def secret(name: str, value: str) -> bool:
-    """Whether a variable looks like a secret, by its name or because its value holds a password.
+    """Return whether a variable looks like a secret, by its name or because its value holds a password.
 
     >>> secret("HF_TOKEN", "x"), secret("https_proxy", "http://joe:pw@proxy:3128"), secret("NCCL_DEBUG", "INFO")
     (True, True, False)
@@ -112,7 +112,7 @@ def secret(name: str, value: str) -> bool:
 
 
 def secret_name(name: str) -> bool:
-    """Whether a variable of this name holds a secret, whatever its value.
+    """Return whether a variable of this name holds a secret, whatever its value.
 
     >>> secret_name("WANDB_API_KEY"), secret_name("NCCL_IB_PKEY"), secret_name("SLURM_JOB_COMMENT")
     (True, False, False)

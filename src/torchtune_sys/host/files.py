@@ -17,7 +17,7 @@ from torchtune_sys.host.trust import system_users, user_name
 PRIVATE, READABLE = 0o600, 0o644
 _STREAM = re.compile(r"/dev/std(?:out|err)|(?:/dev/fd|/proc/self/fd)/([0-9]{1,9})")
 _NO_MORE_FOR_OTHERS = 0o022
-_PATIENCE_MS = 30_000
+_TIMEOUT_MS = 30_000
 """How long the reader of a FIFO may take nothing."""
 
 
@@ -41,31 +41,31 @@ def write_atomically(path: str, text: str, *, by_root: int = READABLE) -> None:
         raise CannotWrite.because(error, path, "write somewhere else or make room") from None
 
 
-def write_apart(path: str, text: str, *, by_root: int = READABLE) -> None:
-    """As :func:`write_atomically`, to a place that an option names: one that does not answer costs its deadline. Raises CannotWrite."""
+def write_in_child(path: str, text: str, *, by_root: int = READABLE) -> None:
+    """Write as :func:`write_atomically`, to a place that an option names: one that does not answer costs its deadline. Raises CannotWrite."""
     if _STREAM.fullmatch(path):
         write_atomically(path, text, by_root=by_root)
         return
 
-    _apart(path, lambda: write_atomically(path, text, by_root=by_root))
+    _in_child(path, lambda: write_atomically(path, text, by_root=by_root))
 
 
-def write_below_apart(folder: str, files: Mapping[str, str], mark: str) -> None:
-    """As :func:`write_below`, with a deadline. Raises CannotWrite."""
-    _apart(folder, lambda: write_below(folder, files, mark))
+def write_below_in_child(folder: str, files: Mapping[str, str], mark: str) -> None:
+    """Write as :func:`write_below`, with a deadline. Raises CannotWrite."""
+    _in_child(folder, lambda: write_below(folder, files, mark))
 
 
-def _apart(path: str, write: Callable[[], None]) -> None:
-    from torchtune_sys.host.children.apart import PATIENCE_S, apart
+def _in_child(path: str, write: Callable[[], None]) -> None:
+    from torchtune_sys.host.children.apart import TIMEOUT_S, run_in_child
 
     def written() -> str:
         write()
         return ""
 
-    patience_s = PATIENCE_S + _PATIENCE_MS / 1000  # the reader of a FIFO has a patience of its own
-    seen = f"{path}: could not be written within {patience_s:g} s"
+    timeout_s = TIMEOUT_S + _TIMEOUT_MS / 1000  # the reader of a FIFO has a patience of its own
+    seen = f"{path}: could not be written within {timeout_s:g} s"
     late = CannotWrite(seen, "look whether its file system, or the server behind it, still answers")
-    apart(written, late, patience_s)
+    run_in_child(written, late, timeout_s)
 
 
 def _write(folder: int, name: str, path: str, text: str, mode: int) -> None:
@@ -108,7 +108,7 @@ def write_below(folder: str, files: Mapping[str, str], mark: str) -> None:
 
 
 def write_in_new_folder(path: str, text: str) -> None:
-    """As :func:`write_atomically`, making the folders that lead there. Raises CannotWrite."""
+    """Write as :func:`write_atomically`, making the folders that lead there. Raises CannotWrite."""
     try:
         with place_of(path, make=True):
             pass
@@ -182,7 +182,7 @@ def _pour(handle: int, path: str, text: str) -> None:
     poll = select.poll()
     poll.register(handle, select.POLLOUT)
     while left:
-        if not poll.poll(_PATIENCE_MS):
+        if not poll.poll(_TIMEOUT_MS):
             raise CannotWrite(f"{path}: its reader takes nothing", "write to a file")
         with contextlib.suppress(BlockingIOError):
             left = left[os.write(handle, left[:4096]) :]

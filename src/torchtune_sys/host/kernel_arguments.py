@@ -51,7 +51,7 @@ _OF_SYSTEMD = frozenset(
 
 
 def harmless(name: str) -> bool:
-    """Whether the value of this argument may be shown.
+    """Return whether the value of this argument may be shown.
 
     >>> harmless("intel_iommu"), harmless("nvidia-drm.modeset"), harmless("root"), harmless("sysctl.vm.swappiness")
     (True, True, True, True)

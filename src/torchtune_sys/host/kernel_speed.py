@@ -11,7 +11,7 @@ _RUNS = 100
 
 
 def made_by() -> str:
-    """Figures are comparable among the same builds of the kernel only."""
+    """Return an id of the build: figures are comparable among the same builds of the kernel only."""
     return sys.version
 
 

@@ -162,7 +162,7 @@ def read_text(real_path: str, name: str, flags: int = 0, *, lent: int | None = N
 
 
 def may_read(uid: int, handle: int) -> bool:
-    """Whether a user could have opened the file that is open here, at the place where it really lies."""
+    """Return whether a user could have opened the file that is open here, at the place where it really lies."""
     from torchtune_sys.host.account import account
 
     info = os.fstat(handle)

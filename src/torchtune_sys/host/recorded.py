@@ -274,7 +274,7 @@ _SHAPES: dict[str, Any] = {
 
 
 def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """``overlay`` laid over ``base``; ``null`` deletes an entry."""
+    """Return ``overlay`` laid over ``base``; ``null`` deletes an entry."""
     result = dict(base)
     for key, value in overlay.items():
         if key in (*SECTIONS, "intent") and isinstance(value, dict):

@@ -14,7 +14,7 @@ import threading
 from torchtune_sys.host.base import follow
 from torchtune_sys.model.values import Missing, Why
 
-PATIENCE_S = 3.0
+TIMEOUT_S = 3.0
 
 _REMOTE = frozenset(
     [
@@ -66,7 +66,7 @@ class Remotes:
         self._lock = threading.Lock()
 
     def refuse(self, path: str) -> Missing | None:
-        """Missing(TIMEOUT) if a look at ``path`` would hang; None if one may look."""
+        """Return Missing(TIMEOUT) if a look at ``path`` would hang; None if one may look."""
         if not self._mounts:
             return None
         for mount, kind in self._on_the_way(path):
@@ -146,5 +146,5 @@ def _remote(kind: str) -> bool:
 def _answers(place: str) -> bool:
     from torchtune_sys.host.children import process
 
-    found = process.run((sys.executable, "-I", "-S", "-c", _LOOK, place), timeout_s=PATIENCE_S)
+    found = process.run((sys.executable, "-I", "-S", "-c", _LOOK, place), timeout_s=TIMEOUT_S)
     return not isinstance(found, Missing) or found.why is not Why.TIMEOUT

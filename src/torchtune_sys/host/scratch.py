@@ -15,7 +15,7 @@ from torchtune_sys.host.children import process
 from torchtune_sys.host.trust import distrust
 from torchtune_sys.model.values import Missing
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _ELSEWHERE = ("/tmp", "/var/tmp", "/dev/shm")
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -49,13 +49,13 @@ def directory(parent: str, user: Account | None = None) -> Iterator[str]:
         if user is None:
             shutil.rmtree(made, ignore_errors=True)
         else:
-            process.run(("rm", "-rf", "--", made), timeout_s=_PATIENCE_S, user=user)
+            process.run(("rm", "-rf", "--", made), timeout_s=_TIMEOUT_S, user=user)
 
 
 def _made_by(user: Account, parent: str) -> str:
     """Made and removed as the user: what root did there, the user could lead elsewhere. Raises OSError."""
     made = os.path.join(parent, f"torchtune-sys-{os.urandom(6).hex()}")
-    done = process.run(("mkdir", "-m", "700", "--", made), timeout_s=_PATIENCE_S, user=user)
+    done = process.run(("mkdir", "-m", "700", "--", made), timeout_s=_TIMEOUT_S, user=user)
     if isinstance(done, Missing):
         raise OSError(0, done.detail, parent)
     if done.rc:

@@ -53,7 +53,7 @@ class ScrubbedHost(Host):
     def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
         found = self.inner.run(argv, timeout_s)
         if isinstance(found, Missing):
-            return _told(found)
+            return _without_secrets(found)
         return Output(rc=found.rc, stdout=scrubbed(found.stdout), stderr=scrubbed(found.stderr))
 
     def env(self) -> Fact[dict[str, str]]:
@@ -68,10 +68,13 @@ class ScrubbedHost(Host):
         found = self.inner.ask(question, timeout_s)
         known = self._answers.get(question)
         if known is None or known[0] is not found:
-            known = self._answers[question] = (found, _told(found) if isinstance(found, Missing) else scrubbed_answer(found))
+            known = self._answers[question] = (
+                found,
+                _without_secrets(found) if isinstance(found, Missing) else scrubbed_answer(found),
+            )
         return known[1]
 
 
-def _told(missing: Missing) -> Missing:
+def _without_secrets(missing: Missing) -> Missing:
     """Return why a tool told nothing: what it said of why it failed may be anything."""
     return Missing(missing.why, missing.source, scrubbed(missing.detail), missing.remedy)

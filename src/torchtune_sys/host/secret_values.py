@@ -38,7 +38,7 @@ _PATH = pattern(r"(?:/|~/|\./)[\w.@+-]{1,64}(?:/[\w.@+-]{0,64}){0,20}")
 
 
 def looks_random(word: str) -> bool:
-    """Whether letters of both cases and digits follow each other as in a random word; hexadecimal, which names are not, does not.
+    """Return whether letters of both cases and digits follow each other as in a random word; hexadecimal, which names are not, does not.
 
     >>> looks_random("zX9kQ2mB7vL4pT8wR3nY6c"), looks_random("4f1e8f8f8a1e8f8b4f1e8f8f8a1e8f8b"), looks_random("SamsungMZQL21T9HCJR00A07")
     (True, False, False)

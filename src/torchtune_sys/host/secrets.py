@@ -46,7 +46,7 @@ _PACKAGES_OWN = (".dist-info/", ".egg-info/", "/site-packages/", "/dist-packages
 
 
 def may_hold_secrets(path: str) -> bool:
-    """Whether people, or programs on their behalf, wrote the text of this file: the kernel, the distribution and packages hold none.
+    """Return whether people, or programs on their behalf, wrote the text of this file: the kernel, the distribution and packages hold none.
 
     >>> may_hold_secrets("/sys/class/net/eth0/mtu"), may_hold_secrets("/proc/meminfo"), may_hold_secrets("/usr/lib/os-release")
     (False, False, False)
@@ -101,7 +101,7 @@ _IN_BASE_64 = (40, 64, 70, 76)
 
 
 def scrubbed(text: str) -> str:
-    """``text`` without its secrets."""
+    """Return ``text`` without its secrets."""
     if len(text) < _SHORTEST:
         return text
     if "-----BEGIN" in text or "Private-Lines: " in text:
@@ -292,7 +292,7 @@ _PLAIN_VALUE = pattern(
 
 
 def scrubbed_arguments(text: str) -> str:
-    """Arguments of the kernel: a value stays where the argument is known to hold no secret, or where the value is a number or a switch.
+    """Return the kernel's arguments without secrets: a value stays where the argument is known to hold no secret, or where the value is a number or a switch.
 
     >>> scrubbed_arguments("root=UUID=ab ro iommu=pt netboot_auth=joe ks=http://x/y quiet")
     'root=UUID=ab ro iommu=pt netboot_auth=hidden-by-torchtune-sys ks=hidden-by-torchtune-sys quiet'
@@ -309,7 +309,7 @@ def _known(name: str, value: str) -> bool:
 
 
 def scrubbed_data(value: Any, scrub: Callable[[str], str] = scrubbed) -> Any:
-    """Plain data without the secrets in its texts."""
+    """Return plain data without the secrets in its texts."""
     if isinstance(value, str):
         return scrub(value)
     if isinstance(value, dict):
@@ -320,7 +320,7 @@ def scrubbed_data(value: Any, scrub: Callable[[str], str] = scrubbed) -> Any:
 
 
 def scrubbed_answer(value: Any) -> Any:
-    """As :func:`scrubbed_data`; short texts are looked at together first, since few answers have anything that calls for more."""
+    """Return the same as :func:`scrubbed_data`; short texts are looked at together first, since few answers have anything that calls for more."""
     found: list[str] = []
     _gather(value, found)
     together = "\n".join(found)

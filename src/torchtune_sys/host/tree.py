@@ -43,7 +43,7 @@ class TreeStore(abc.ABC):
 
     @abc.abstractmethod
     def target(self, place: str) -> str | None:
-        """Target of the symbolic link at ``place``; None if there is none."""
+        """Return the target of the symbolic link at ``place``; None if there is none."""
 
     @abc.abstractmethod
     def text(self, place: str) -> Fact[str]: ...
@@ -192,7 +192,7 @@ def called(name: str, prefix: str) -> str:
 
 
 def find_prefix(store: TreeStore, name: str) -> str:
-    """Where in the tree the recorded /proc and /sys lie: ``""``, or some directories down. Raises UnreadableInput."""
+    """Return where in the tree the recorded /proc and /sys lie: ``""``, or some directories down. Raises UnreadableInput."""
     level = [""]
     packed: list[str] = []
     for _ in range(FAR_DOWN + 1):

@@ -33,7 +33,7 @@ class StartingValues(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def starting_values(effective_cpus: float, ranks: int, *, gpu: bool) -> StartingValues:
-    """Values to start from: each rank keeps one CPU for itself, its workers share the rest, at most MOST_WORKERS.
+    """Return the values to start from: each rank keeps one CPU for itself, its workers share the rest, at most MOST_WORKERS.
 
     >>> str(starting_values(64, 8, gpu=True))
     'num_workers=7, pin_memory=True, persistent_workers=True, prefetch_factor=2'
@@ -48,7 +48,7 @@ def starting_values(effective_cpus: float, ranks: int, *, gpu: bool) -> Starting
 
 
 def batch_room_bytes(shm_free_bytes: int, ranks: int, workers: int) -> int:
-    """Size of one batch at which the batches under way fill /dev/shm: each worker holds PREFETCH_FACTOR of them there, and the
+    """Return the size of one batch at which the batches under way fill /dev/shm: each worker holds PREFETCH_FACTOR of them there, and the
     rank one more.
 
     >>> batch_room_bytes(64 << 20, 1, 2) >> 20

@@ -101,7 +101,7 @@ def by_name(name: str) -> GpuModel | None:
 
 
 def on_nvswitch_board(name: str) -> bool:
-    """By NVML's name.
+    """Return whether a GPU of this name (NVML's) is on a board with NVSwitches.
 
     >>> on_nvswitch_board("NVIDIA H100 80GB HBM3"), on_nvswitch_board("NVIDIA H100 PCIe"), on_nvswitch_board("NVIDIA A800-SXM4-80GB")
     (True, False, True)
@@ -171,7 +171,7 @@ def device_ids() -> dict[str, str]:
 
 
 def name_by_device(number: str) -> str:
-    """NVML's name of the card that has this PCI device id; ``""`` where no table tells.
+    """Return NVML's name of the card that has this PCI device id; ``""`` where no table tells.
 
     >>> name_by_device("2206"), name_by_device("2330"), name_by_device("ffff")
     ('NVIDIA GeForce RTX 3080', 'NVIDIA H100 80GB HBM3', '')

@@ -33,7 +33,7 @@ _REFERENCE = re.compile(
 
 
 def defaults(torch: Version) -> tuple[Base, ...]:
-    """Of the official images of Python those for a torch release, one for each Python, the one to take by default first.
+    """Return, of the official images of Python, those for a torch release, one for each Python, the one to take by default first.
 
     >>> [item.image.rpartition(":")[2] for item in defaults((2, 14, 1))][:2], defaults((2, 3, 0))[0].system
     (['3.13-slim-trixie', '3.12-slim-trixie'], 'Debian 12')
@@ -63,7 +63,7 @@ def _official(row: dict[str, str]) -> Base:
 
 
 def parts(image: str) -> tuple[str, str] | None:
-    """Repository and tag (``""`` without one) of a reference; None for what is none.
+    """Return the repository and tag (``""`` without one) of a reference; None for what is none.
 
     >>> parts("nvcr.io:5000/nvidia/cuda:13.0.2-base-ubuntu24.04"), parts("debian"), parts("Debian; rm")
     (('nvcr.io:5000/nvidia/cuda', '13.0.2-base-ubuntu24.04'), ('debian', ''), None)
@@ -73,7 +73,7 @@ def parts(image: str) -> tuple[str, str] | None:
 
 
 def system_of(image: str) -> tuple[str, str] | None:
-    """ID and VERSION_ID of the distribution that an image's name tells; None where it does not.
+    """Return ID and VERSION_ID of the distribution that an image's name tells; None where it does not.
 
     >>> system_of("nvidia/cuda:13.0.2-base-ubuntu24.04"), system_of("rockylinux:9"), system_of("python:3.12-slim-bookworm")
     (('ubuntu', '24.04'), ('rocky', '9'), ('debian', '12'))
@@ -86,9 +86,9 @@ def system_of(image: str) -> tuple[str, str] | None:
     for row in rows("install_systems"):
         if row["codename"] and row["codename"] in words:
             return row["id"], row["version"]
-    told = re.search(r"(ubuntu|debian|rockylinux|almalinux|oraclelinux|amazonlinux|fedora|ubi)-?(\d+(?:\.\d+)?)", tag)
-    if told:
-        return _NAMES[told[1]], told[2]
+    named = re.search(r"(ubuntu|debian|rockylinux|almalinux|oraclelinux|amazonlinux|fedora|ubi)-?(\d+(?:\.\d+)?)", tag)
+    if named:
+        return _NAMES[named[1]], named[2]
     if name in _NAMES and version(tag):
         numbers = re.match(r"\d+(?:\.\d+)?", tag)
         return (_NAMES[name], _release(_NAMES[name], numbers[0])) if numbers else None
@@ -147,7 +147,7 @@ def _with(base: Base, python: Python) -> Base:
 
 
 def packages(manager: str, purpose: str) -> tuple[tuple[str, ...], str]:
-    """Names and source of what an image needs for a purpose.
+    """Return the names and source of what an image needs for a purpose.
 
     >>> packages("apt", "rdma")[0]
     ('libibverbs1', 'ibverbs-providers')

@@ -37,12 +37,12 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def manager(self) -> str:
-        """``apt``, ``dnf``, ``zypper`` or ``pacman``."""
+        """Return ``apt``, ``dnf``, ``zypper`` or ``pacman``."""
         return _MANAGERS[self.family]
 
 
 def system(os_id: str, version_id: str) -> System | None:
-    """By ``ID`` and ``VERSION_ID`` of os-release; None where NVIDIA has no packages for it that are known here.
+    """Return the system by ``ID`` and ``VERSION_ID`` of os-release; None where NVIDIA has no packages for it that are known here.
 
     >>> system("rocky", "9.4").repository, system("ubuntu", "24.04").repository, system("arch", "").family, system("centos", "7")
     ('rhel9', 'ubuntu2404', 'arch', None)
@@ -54,7 +54,7 @@ def system(os_id: str, version_id: str) -> System | None:
 
 
 def system_ids() -> tuple[str, ...]:
-    """Every ``ID`` of os-release that some table knows, ended releases included.
+    """Return every ``ID`` of os-release that some table knows, ended releases included.
 
     >>> {"debian", "rhel", "centos", "arch"} <= set(system_ids())
     True
@@ -63,7 +63,7 @@ def system_ids() -> tuple[str, ...]:
 
 
 def system_name(os_id: str, version_id: str) -> tuple[str, str]:
-    """``PRETTY_NAME`` in short and ``VERSION_CODENAME`` of a release.
+    """Return ``PRETTY_NAME`` in short and ``VERSION_CODENAME`` of a release.
 
     >>> system_name("debian", "12"), system_name("rocky", "9.4"), system_name("centos", "7")
     (('Debian GNU/Linux 12', 'bookworm'), ('Rocky Linux 9.4', ''), ('centos 7', ''))
@@ -90,7 +90,7 @@ class DriverBranch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_ended(self) -> bool:
-        """No security update comes any more."""
+        """Return whether no security update comes any more."""
         return self.end < _BRANCHES_AS_OF
 
 
@@ -149,7 +149,7 @@ class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_pinned(self) -> bool:
-        """Whether nobody can make another key with that fingerprint: of 8 digits everybody can."""
+        """Return whether nobody can make another key with that fingerprint: of 8 digits everybody can."""
         return len(self.fingerprint) >= 40
 
 
@@ -167,7 +167,7 @@ def key(name: str, base: str = "") -> SigningKey | None:
 
 
 def architecture(machine: str) -> str:
-    """As NVIDIA's repositories call it.
+    """Return the machine's name in NVIDIA's repositories.
 
     >>> architecture("aarch64")
     'sbsa'

@@ -27,12 +27,12 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def abi(self) -> str:
-        """``cp312``"""
+        """Return the ABI tag, ``cp312``."""
         return f"cp{self.version.replace('.', '')}"
 
 
 def packaged(os_id: str, version_id: str) -> tuple[Python, ...]:
-    """By ``ID`` and ``VERSION_ID`` of os-release, the one to take by default first; empty where none is known.
+    """Return the Pythons that a release (``ID`` and ``VERSION_ID`` of os-release) packages, the one to take by default first; empty where none is known.
 
     >>> [(item.version, item.packages) for item in packaged("debian", "12")]
     [('3.11', ('python3', 'python3-venv'))]

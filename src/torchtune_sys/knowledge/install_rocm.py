@@ -28,7 +28,7 @@ class RocmBuild(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """``rocm7.2``"""
+        """Return the name of the build, ``rocm7.2``."""
         return f"rocm{self.rocm}"
 
     @property
@@ -38,7 +38,7 @@ class RocmBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def builds() -> tuple[RocmBuild, ...]:
-    """Newest release first.
+    """Return all builds, the newest release first.
 
     >>> [(item.torch, item.name) for item in builds()][0]
     ('2.13.0', 'rocm7.2')

@@ -47,7 +47,7 @@ def _runs(arches: tuple[str, ...], cuda: Version, cc: tuple[int, int]) -> bool:
 
 @functools.cache
 def builds(machine: str) -> tuple[TorchBuild, ...]:
-    """Newest release first; of a release the build on PyPI first, then the newer CUDA first, the CPU build last.
+    """Return all builds, the newest release first; of a release the build on PyPI first, then the newer CUDA first, the CPU build last.
 
     A CUDA build is left out where no table says which GPUs it holds code for, or which driver runs it.
 

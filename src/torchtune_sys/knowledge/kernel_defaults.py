@@ -1,4 +1,4 @@
-"""What the kernel itself sets where nobody does: a wish for "at least" must never end below it."""
+"""What the kernel itself sets where nobody does: a target "at least" must never end below it."""
 
 from __future__ import annotations
 

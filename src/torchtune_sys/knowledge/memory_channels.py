@@ -13,7 +13,7 @@ Slot = tuple[str, str]
 
 
 def channels(model: str) -> int:
-    """Channels of one processor by its name in /proc/cpuinfo; 0 where they are not known.
+    """Return the channels of one processor by its name in /proc/cpuinfo; 0 where they are not known.
 
     >>> channels("Intel(R) Xeon(R) Platinum 8462Y+"), channels("AMD EPYC 9654 96-Core Processor"), channels("Neoverse-V2")
     (8, 12, 0)
@@ -80,7 +80,7 @@ def _dell(text: str, per_socket: int) -> str:
 
 
 def by_controllers(controllers: Iterable[tuple[str, ...]]) -> int:
-    """Channels with memory, by the places that EDAC's controllers name; 0 where one names no channel.
+    """Return the channels with memory, by the places that EDAC's controllers name; 0 where one names no channel.
 
     >>> by_controllers([("channel 0 slot 0", "channel 1 slot 0", "channel 1 slot 1"), ("csrow 0 channel 5", "csrow 1 channel 5"), ()])
     3

@@ -35,7 +35,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     """(name or prefix, port); port -1 stands for every port."""
 
     def chosen(self, name: str, port: int = -1) -> bool:
-        """Whether NCCL would take ``name``. An empty list holds every name."""
+        """Return whether NCCL would take ``name``. An empty list holds every name."""
         listed = not self.entries or any(self.holds(entry, name, port) for entry in self.entries)
         return listed != self.exclude
 
@@ -45,7 +45,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_names(value: str, limit: int = MAX_INTERFACES) -> Names:
-    """``^`` and then ``=`` at the very start hold for the whole list; commas divide; ``:port`` may follow a name.
+    """Parse a list of interfaces: ``^`` and then ``=`` at the very start hold for the whole list; commas divide; ``:port`` may follow a name.
 
     >>> parse_names("^=docker0,lo") == Names(exclude=True, exact=True, entries=(("docker0", -1), ("lo", -1)))
     True
@@ -66,7 +66,7 @@ def parse_names(value: str, limit: int = MAX_INTERFACES) -> Names:
 
 
 def as_number(text: str, base: int = 0) -> int:
-    """C's strtoll: blanks, a sign, digits; what follows is ignored, and a word is 0.
+    """Parse a number as C's strtoll: blanks, a sign, digits; what follows is ignored, and a word is 0.
 
     >>> as_number("1"), as_number("0x10"), as_number("true"), as_number(" -2x")
     (1, 16, 0, -2)
@@ -114,7 +114,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict_interfaces(interfaces: tuple[Interface, ...], settings: Settings, nccl: Version = NEWEST) -> Prediction:
-    """ncclFindInterfaces. Raises Unknown where an address or a carrier that decides was not read."""
+    """Return what NCCL's ncclFindInterfaces would choose. Raises Unknown where an address or a carrier that decides was not read."""
     family = {"AF_INET": "inet", "AF_INET6": "inet6"}.get(settings.get("NCCL_SOCKET_FAMILY", ""), "")
     steps: list[ChoiceStep] = []
 
@@ -260,7 +260,7 @@ def predict_gloo(
 
 
 def share_subnet(interfaces: tuple[Interface, ...], one: InterfaceChoice, other: InterfaceChoice) -> bool:
-    """Whether two choices are the same interface, or have an address in the same subnet."""
+    """Return whether two choices are the same interface, or have an address in the same subnet."""
     if one.interface == other.interface:
         return True
     remotes = [remote for remote in map(number_of, _addresses_of(interfaces, other)) if remote is not None]
@@ -308,7 +308,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_link_local(address: str) -> bool:
-    """169.254/16 or fe80::/10: reachable on one wire only.
+    """Return whether an address is in 169.254/16 or fe80::/10: reachable on one wire only.
 
     >>> is_link_local("169.254.1.2"), is_link_local("febf::1"), is_link_local("fec0::1"), is_link_local("fe8::1")
     (True, True, False, False)
@@ -336,7 +336,7 @@ def usable_ports(devices: tuple[RdmaDevice, ...], hca: str = "") -> tuple[tuple[
 
 
 def plugin_ports(devices: tuple[RdmaDevice, ...]) -> tuple[RdmaPort, ...]:
-    """Active ports of fabrics that NCCL reaches by a plug-in alone (EFA by libfabric's): neither InfiniBand nor Ethernet.
+    """Return the active ports of fabrics that NCCL reaches by a plug-in alone (EFA by libfabric's): neither InfiniBand nor Ethernet.
 
     NCCL_IB_DISABLE and NCCL_IB_HCA say nothing to a plug-in.
     """
@@ -375,7 +375,7 @@ def unknown_elements(name: str, value: str) -> tuple[str, ...]:
 
 
 def accepts(name: str, value: str) -> bool | None:
-    """Whether NCCL understands ``value``; None where this table does not know. An empty value counts as unset.
+    """Return whether NCCL understands ``value``; None where this table does not know. An empty value counts as unset.
 
     >>> accepts("NCCL_P2P_LEVEL", "NVL"), accepts("NCCL_P2P_LEVEL", "nvl"), accepts("NCCL_P2P_LEVEL", "5")
     (True, False, True)

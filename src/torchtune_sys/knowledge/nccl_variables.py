@@ -66,7 +66,7 @@ def suggestion(name: str) -> str:
 
 
 def distance(left: str, right: str) -> int:
-    """Edits (insert, delete, replace, swap neighbours) from one word to the other.
+    """Return the edits (insert, delete, replace, swap neighbours) from one word to the other.
 
     >>> distance("DISBALE", "DISABLE"), distance("IFNAMES", "IFNAME"), distance("", "ab")
     (1, 1, 2)

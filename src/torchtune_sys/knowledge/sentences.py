@@ -1,6 +1,6 @@
 """Sentences by which programs name a fault, and the causes that they stand for: the one table, whoever asks.
 
-``diagnose``, the smoke test and the pre-flight look lines up (``Book``), ``check --from`` asks which rules a text fails (``said``).
+``diagnose``, the smoke test and the pre-flight look lines up (``SentenceSearch``), ``check --from`` asks which rules a text fails (``printed_messages``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from torchtune_sys.knowledge import tables
 from torchtune_sys.model.patterns import pattern, words_of
-from torchtune_sys.model.snapshot import Saying
+from torchtune_sys.model.snapshot import PrintedMessage
 
 _WIDTH = 300
 _PLACES = 32
@@ -84,7 +84,7 @@ def _of_stages() -> tuple[tuple[frozenset[str], _Row], ...]:
     return tuple((frozenset(row["stage"].split(",")), _read(row)) for row in tables.rows("sentences") if row["stage"])
 
 
-class Book:
+class SentenceSearch:
     """The sentences as one text has them: what stands elsewhere in it is looked for once."""
 
     def __init__(self, text: str) -> None:
@@ -94,9 +94,9 @@ class Book:
     def sentence(self, line: str) -> Sentence | None:
         """Return what ``line`` says, by the first row that fits.
 
-        >>> Book("").sentence("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.").causes
+        >>> SentenceSearch("").sentence("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.").causes
         ('dev-shm-too-small',)
-        >>> Book("").sentence("all is well, and there are no errors") is None
+        >>> SentenceSearch("").sentence("all is well, and there are no errors") is None
         True
         """
         for row in _of_any_program():
@@ -124,16 +124,16 @@ def first_known(text: str) -> str:
     >>> first_known("all is well\\n")
     ''
     """
-    book = Book(text)
+    search = SentenceSearch(text)
     for line in islice(filter(str.strip, text.split("\n")), _MOST_LINES):
-        sentence = book.sentence(line[:_WIDTH])
+        sentence = search.sentence(line[:_WIDTH])
         if sentence is not None and sentence.causes and sentence.role in ("cause", "hint") and not is_about_code(line):
             return " ".join(line.split())[:_WIDTH]
     return ""
 
 
 def is_about_code(line: str) -> bool:
-    """Whether the line tells what a program does about errors, rather than that one happened.
+    """Return whether the line tells what a program does about errors, rather than that one happened.
 
     >>> is_about_code("This PR raises a clear error for CUDA_ERROR_SYSTEM_NOT_READY"), is_about_code("got CUDA_ERROR_SYSTEM_NOT_READY")
     (True, False)
@@ -154,25 +154,21 @@ def in_stage(text: str, stage: str) -> Sentence | None:
     )
 
 
-def rules_named() -> frozenset[str]:
-    return frozenset(row["rule"] for row in tables.rows("sentences") if row["rule"])
+def printed_messages(text: str) -> dict[str, PrintedMessage]:
+    """Return by rule id the first line of ``text`` that says what the rule stands for.
 
-
-def said(text: str) -> dict[str, Saying]:
-    """By rule id, the first line of ``text`` that says what the rule stands for.
-
-    >>> said("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.")
-    {'oom-kill-logged': Saying(line='RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.', remedy='', is_failure=True)}
-    >>> said("all is well, and there is no space left on device")
+    >>> printed_messages("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.")
+    {'oom-kill-logged': PrintedMessage(line='RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.', remedy='', is_failure=True)}
+    >>> printed_messages("all is well, and there is no space left on device")
     {}
     """
-    found: dict[str, Saying] = {}
-    book = Book(text)
+    found: dict[str, PrintedMessage] = {}
+    search = SentenceSearch(text)
     for row in _of_rules():
         sentence = row.found
         match = _place(row.pattern, text) if sentence.rule not in found and row.may_match(text) else None
-        if match is not None and book.fits(row):
-            found[sentence.rule] = Saying(
+        if match is not None and search.fits(row):
+            found[sentence.rule] = PrintedMessage(
                 line=_line(text, match), remedy=sentence.remedy, is_failure=sentence.role not in ("fact", "inventory")
             )
     return found

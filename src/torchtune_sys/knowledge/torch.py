@@ -37,7 +37,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def releases() -> tuple[Release, ...]:
-    """Oldest first."""
+    """Return all releases, the oldest first."""
     return tuple(
         Release(
             torch=row["torch"],
@@ -73,7 +73,7 @@ def newest() -> Release:
 
 
 def is_release(torch: str) -> bool:
-    """Whether this is a final version (no nightly, no alpha of a vendor's container, no build from a commit).
+    """Return whether this is a final version (no nightly, no alpha of a vendor's container, no build from a commit).
 
     >>> is_release("2.4.1+rocm6.1"), is_release("2.5.0a0+872d972e41"), is_release("0.16.1+fdea156"), is_release("2.6.0.dev20241112+cu121")
     (True, False, False, False)
@@ -137,7 +137,7 @@ def on_chip(cc: Capability) -> bool:
 
 
 def runs(arch: str, cc: Capability, cuda: Version) -> bool:
-    """Whether code for ``arch`` runs on a device of compute capability ``cc``.
+    """Return whether code for ``arch`` runs on a device of compute capability ``cc``.
 
     Machine code runs on the same major version from its own minor version on; PTX (``compute_``) on anything newer, as far
     as the driver compiles it. Source: DEVICE_REQUIREMENT in torch/cuda/__init__.py of torch 2.15, see cubin_compat.csv.

@@ -41,5 +41,5 @@ _RANK = ("", "action", "consequence", "init", "program", "support", "gpu", "gsp"
 
 
 def rank(judged: str) -> int:
-    """How deep a kind of Xid lies: after one, those of the same or a lower rank on that GPU are taken for its consequences."""
+    """Return how deep a kind of Xid lies: after one, those of the same or a lower rank on that GPU are taken for its consequences."""
     return _RANK.index(judged)

@@ -127,7 +127,7 @@ Action = (
 
 
 def text(action: Action) -> str:
-    """One line that says what to do, and what our rules would say of it."""
+    """Return one line that says what to do, and what our rules would say of it."""
     return f"{_text(action)} (but then {action.but})" if action.but else _text(action)
 
 
@@ -136,10 +136,10 @@ def _text(action: Action) -> str:
 
     match action:
         case Sysctl(key=key, target=target):
-            value, as_good = _wished(target)
+            value, as_good = _value_and_others(target)
             return f"sudo sysctl -w {quote(f'{key}={value}')}{as_good}"
         case SysfsWrite(path=path, target=target):
-            value, as_good = _wished(target)
+            value, as_good = _value_and_others(target)
             return f"echo {quote(value)} | sudo tee {path}{as_good}"
         case OwnedFile(path=path):
             return f"write the file {path} (torchtune-sys plan shows its lines)"
@@ -164,10 +164,10 @@ def _text(action: Action) -> str:
 _VERBS = {"enabled": "enable --now", "disabled": "disable --now", "restarted": "restart"}
 
 
-def _wished(target: Target) -> tuple[str, str]:
+def _value_and_others(target: Target) -> tuple[str, str]:
     """Return the value to write, and which others are as good.
 
-    >>> _wished(OneOf(("madvise", "always"))), _wished(AtLeast(2048))
+    >>> _value_and_others(OneOf(("madvise", "always"))), _value_and_others(AtLeast(2048))
     (('madvise', ' (or always)'), ('2048', ' (or more)'))
     """
     match target:
@@ -187,7 +187,7 @@ def kind(action: Action) -> str:
 
 
 def doable(action: Action) -> bool:
-    """Whether ``apply`` could do it: not what only a person can, nor what belongs into one job's environment."""
+    """Return whether ``apply`` could do it: not what only a person can, nor what belongs into one job's environment."""
     if isinstance(action, SysfsWrite) and any(word.isupper() for part in action.path.split("/") for word in part.split(":")):
         return False  # a path that only the evidence could have named, and did not
     return action.safety is not Safety.DISPLAY_ONLY and not isinstance(

@@ -20,7 +20,7 @@ _ESCAPES = {
 
 
 def to_builtins(value: object) -> Any:
-    """Facts as dicts, lists and scalars.
+    """Return facts as dicts, lists and scalars.
 
     Missing facts become ``{"$missing": why, "source": …}``, CPU sets the kernel's list format, infinity ``null``,
     integers above 2**53 strings, bytes that are no UTF-8 their escapes.
@@ -29,7 +29,7 @@ def to_builtins(value: object) -> Any:
 
 
 def dumps(value: object, *, indent: int = 2) -> str:
-    r"""JSON text of ``value``, ending in a newline, in which neither a terminal nor a CI service finds anything to act upon.
+    r"""Return the JSON text of ``value``, ending in a newline, in which neither a terminal nor a CI service finds anything to act upon.
 
     >>> print(dumps("csi \x9b2J, override \u202e, é, ##[group]"), end="")
     "csi \u009b2J, override \u202e, é, #\u0023[group]"
@@ -38,7 +38,7 @@ def dumps(value: object, *, indent: int = 2) -> str:
 
 
 def line(value: object) -> str:
-    """As :func:`dumps`, on one line, the keys of all objects in their order: equal values have equal texts."""
+    """Return the same as :func:`dumps`, on one line, the keys of all objects in their order: equal values have equal texts."""
     return _disarmed(msgspec.json.encode(to_builtins(value), order="deterministic").decode() + "\n")
 
 

@@ -21,7 +21,7 @@ class DifferenceWeight(str, enum.Enum):
 
     @property
     def rank(self) -> int:
-        """0 for the heaviest."""
+        """Return the place in the order; 0 for the heaviest."""
         return tuple(DifferenceWeight).index(self)
 
 

@@ -20,7 +20,7 @@ class Confidence(str, enum.Enum):
 
     @property
     def rank(self) -> int:
-        """0 for the surest."""
+        """Return the place in the order; 0 for the surest."""
         return tuple(Confidence).index(self)
 
 

@@ -34,7 +34,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def abi(self) -> str:
-        """``cp313``"""
+        """Return the ABI tag, ``cp313``."""
         return f"cp{self.python.replace('.', '')}"
 
 
@@ -87,7 +87,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class ImageWishes(msgspec.Struct, frozen=True, kw_only=True):
+class ImageOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the person asks for; ``""`` leaves it to the host."""
 
     torch: str = ""

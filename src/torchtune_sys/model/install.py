@@ -127,7 +127,7 @@ class Wheel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local(self) -> str:
-        """As torch.__version__: ``2.14.1+cu130``."""
+        """Return the version as torch.__version__ has it: ``2.14.1+cu130``."""
         return f"{self.torch}+{self.build}"
 
 

@@ -9,7 +9,7 @@ _STRIX_HALO = 0x1586
 
 
 def is_integrated(vendor: str, device: str, address: str) -> bool:
-    """AMD numbers its processors' graphics apart from its cards, which are between 0x6600 and 0x7fff (AMD_IS_APU in the kernel's
+    """Return whether a GPU is part of a processor. AMD numbers its processors' graphics apart from its cards, which are between 0x6600 and 0x7fff (AMD_IS_APU in the kernel's
     drivers/gpu/drm/amd/amdgpu/amdgpu_drv.c; https://pci-ids.ucw.cz/read/PC/1002).
 
     >>> is_integrated("0x1002", "0x15bf", "0000:c1:00.0"), is_integrated("0x1002", "0x744c", "0000:03:00.0")

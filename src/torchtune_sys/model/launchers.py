@@ -95,7 +95,7 @@ def local_rank(env: Mapping[str, str]) -> LocalRank | None:
     >>> local_rank({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8", "SLURM_LOCALID": "0"})
     LocalRank(rank=3, ranks=8, source='LOCAL_RANK')
     """
-    name = told_by(env)
+    name = launcher_of(env)
     rank = _number(env.get(name, ""))
     if rank is None:
         return None
@@ -103,7 +103,7 @@ def local_rank(env: Mapping[str, str]) -> LocalRank | None:
     return LocalRank(rank=rank, ranks=ranks or None, source=name)
 
 
-def told_by(env: Mapping[str, str]) -> str:
+def launcher_of(env: Mapping[str, str]) -> str:
     """Return the variable that tells the rank; ``""`` where none does."""
     return next((name for name, _ in STARTERS if env.get(name)), "")
 
@@ -129,7 +129,7 @@ def _slurm_tasks(env: Mapping[str, str]) -> int | None:
 
 
 def slurm_binds_each(env: Mapping[str, str]) -> bool:
-    """Whether Slurm gave the tasks different CPUs: then what this one may use is its own, and nothing to be shared out.
+    """Return whether Slurm gave the tasks different CPUs: then what this one may use is its own, and nothing to be shared out.
 
     >>> slurm_binds_each({"SLURM_CPU_BIND_TYPE": "mask_cpu:", "SLURM_CPU_BIND_LIST": "0x0F,0xF0"})
     True
@@ -141,7 +141,7 @@ def slurm_binds_each(env: Mapping[str, str]) -> bool:
 
 
 def slurm_gives_gpus_to_each(env: Mapping[str, str], ranks: int, seen: int) -> bool:
-    """Whether each of ``ranks`` tasks here has GPUs of its own, of which this one sees ``seen``.
+    """Return whether each of ``ranks`` tasks here has GPUs of its own, of which this one sees ``seen``.
 
     srun does not hand its options on to tasks: it says how many GPUs the step has on this node, and where each task sees fewer, with
     enough for all of them to differ, they do. Older releases do not say it; then a batch script's options decide, which tasks inherit.

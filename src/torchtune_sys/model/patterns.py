@@ -39,7 +39,7 @@ class _Lazy:
 
 
 def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
-    """As ``re.compile``, but that a fault in ``text`` is found when it is used: tests use each one.
+    """Compile as ``re.compile``, but that a fault in ``text`` is found when it is used: tests use each one.
 
     >>> digits = pattern("([0-9]+)")
     >>> digits.sub("n", "a1b22"), digits.fullmatch("12")[1], digits.groups

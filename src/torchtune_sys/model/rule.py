@@ -29,7 +29,7 @@ class Severity(str, enum.Enum):
 
     @property
     def rank(self) -> int:
-        """0 for the worst."""
+        """Return the place in the order; 0 for the worst."""
         return tuple(Severity).index(self)
 
 
@@ -68,7 +68,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unsure(subject: str, missing: Missing, wanted: str = "") -> Evidence:
-    """Evidence that one subject could not be checked."""
+    """Return evidence that one subject could not be checked."""
     return Evidence(
         subject=subject, seen=str(missing), wanted=wanted, verdict=Verdict.UNKNOWN, source=missing.source, why=missing
     )

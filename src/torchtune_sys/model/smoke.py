@@ -109,5 +109,5 @@ class SmokeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def proven(self) -> bool:
-        """Every applicable stage of the level passed."""
+        """Return whether every applicable stage of the level passed."""
         return self.verdict is Verdict.PASS and not self.cut_off

@@ -25,7 +25,7 @@ from torchtune_sys.model.facts.sysctl import SysctlFacts
 from torchtune_sys.model.facts.system import SystemFacts
 
 
-class Saying(msgspec.Struct, frozen=True, kw_only=True):
+class PrintedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A line of a report in which a program itself says what a rule stands for."""
 
     line: str
@@ -57,7 +57,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     intent: Workload
     origin: str = "live"
     """``live``, ``root /mnt``, ``recording x.json``, ``tree x.tar.bz2`` or ``report (collect_env)``."""
-    said: Mapping[str, Saying] = {}
+    said: Mapping[str, PrintedMessage] = {}
     """Of a report, by rule id."""
     failures: tuple[str, ...] = ()
     """Of a report, the lines in which a program says that it failed."""

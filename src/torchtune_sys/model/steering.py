@@ -23,21 +23,21 @@ _LEADING = pattern(r"(?m)^([ \t]*)(?=::[A-Za-z][\w-]*(?: [^\n]*)?::)")
 
 
 def steers(text: str) -> bool:
-    """Whether ``text`` holds what a terminal would act upon."""
+    """Return whether ``text`` holds what a terminal would act upon."""
     return not text.isprintable() and CONTROL.search(text) is not None
 
 
 def escaped(sign: str) -> str:
-    """How a character is shown that must not be sent."""
+    """Return how a character is shown that must not be sent."""
     number = ord(sign)
     return f"\\x{number:02x}" if number < 256 else (f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}")
 
 
 def disarmed(text: str) -> str:
-    """Without the words that a CI service takes for a command wherever they stand."""
+    """Return the text without the words that a CI service takes for a command wherever they stand."""
     return _ANYWHERE.sub("# #", text) if "##" in text else text
 
 
 def no_command(rows: str) -> str:
-    """Rows of which none begins as GitHub's runner would take a command."""
+    """Return rows of which none begins as GitHub's runner would take a command."""
     return _LEADING.sub(r"\1\\", rows) if "::" in rows else rows

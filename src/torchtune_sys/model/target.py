@@ -40,7 +40,7 @@ Target = Exactly | AtLeast | AtMost | OneOf
 
 
 def met(target: Target, value: str) -> bool:
-    """Whether ``value`` (as the kernel prints it) satisfies the target.
+    """Return whether ``value`` (as the kernel prints it) satisfies the target.
 
     Raises ValueError where a directed target meets a value that is no whole number.
 

@@ -77,8 +77,8 @@ def need(fact: T | Missing) -> T:
     return fact
 
 
-def shown(fact: T | Missing, default: T) -> T:
-    """As :func:`known`, but what is there and hidden stops the rule with the verdict *unknown*."""
+def known_or_unknown(fact: T | Missing, default: T) -> T:
+    """Return the same as :func:`known`, but what is there and hidden stops the rule with the verdict *unknown*."""
     if isinstance(fact, Missing) and fact.why is Why.HIDDEN:
         raise Unknown(fact)
     return known(fact, default)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def check_group(group: Any = None, budget_s: float = 60.0, policy: str | None = None) -> Preflight:
-    """Pre-flight the ranks of a torch.distributed process group from inside, with the group that is there (docs/in-training.md).
+    """Check the ranks of a torch.distributed process group from inside, with the group that is there (docs/in-training.md).
 
     Every rank of ``group`` (None: of the default group) calls it at the same place, after ``init_process_group``; each gets the same verdict
     (``verdict`` is "go", "no-go" or "unknown"; ``nodes``, ``links`` and ``absent`` say why) within ``budget_s`` and a few seconds. It raises

@@ -57,14 +57,14 @@ def places(mountinfo: str) -> tuple[str, ...]:
 
 
 def hangs(facts: Fact[StorageFacts]) -> bool:
-    """Whether a place gave no answer in time."""
+    """Return whether a place gave no answer in time."""
     if isinstance(facts, Missing):
         return False
     return any(isinstance(place.size_bytes, Missing) and place.size_bytes.why is Why.TIMEOUT for place in facts.places)
 
 
 def host_only(seen: Snapshot) -> Snapshot:
-    """``seen`` with every fact of the asking process Missing(NOT_RECORDED), and nobody's session."""
+    """Return ``seen`` with every fact of the asking process Missing(NOT_RECORDED), and nobody's session."""
     changed: dict[str, object] = {"session": _NOBODY, "python": _HIDDEN}
     for family, names in _FIELDS.items():
         facts = getattr(seen, family)
@@ -88,7 +88,7 @@ def on_gpus(seen: Snapshot) -> tuple[int, ...]:
 
 
 def without(seen: Snapshot, pids: frozenset[int]) -> Snapshot:
-    """``seen`` without what these processes hold of the GPUs: other jobs of a shared node are at work."""
+    """Return ``seen`` without what these processes hold of the GPUs: other jobs of a shared node are at work."""
     if not pids or isinstance(seen.gpu, Missing) or isinstance(seen.gpu.devices, Missing):
         return seen
     devices = tuple(_free_of(gpu, pids) for gpu in seen.gpu.devices)
@@ -107,7 +107,7 @@ def _free_of(gpu: Gpu, pids: frozenset[int]) -> Gpu:
 
 
 def log_after(seen: Snapshot, since_s: float) -> Snapshot:
-    """``seen`` without what the kernel logged up to ``since_s`` seconds after boot; when it and its drivers were started stays."""
+    """Return ``seen`` without what the kernel logged up to ``since_s`` seconds after boot; when it and its drivers were started stays."""
     log = seen.kernel
     if isinstance(log, Missing) or isinstance(log.events, Missing):
         return seen

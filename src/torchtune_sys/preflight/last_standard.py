@@ -79,7 +79,7 @@ def of_core(last: LastStandard | None, by: str, now_ms: float, policy: Policy) -
     return own(policy, STRAGGLER, "preflight:core", Blame.HARDWARE, Weight.WARNING, seen)
 
 
-def counting(last: LastStandard, now: Mapping[str, str], boot: str, epoch_s: float) -> tuple[Cause, ...]:
+def causes_that_count(last: LastStandard, now: Mapping[str, str], boot: str, epoch_s: float) -> tuple[Cause, ...]:
     """Return the causes of the last run, if it was less than a day ago, since the last start of the host, and with the same hardware and
     software as far as both are known."""
     age_s = epoch_s - last.epoch_s
@@ -91,22 +91,22 @@ def counting(last: LastStandard, now: Mapping[str, str], boot: str, epoch_s: flo
 
 
 def shares_gpus(seen: Snapshot) -> bool:
-    """Whether other programs were on the GPUs when the look was made: those of a job that still runs."""
+    """Return whether other programs were on the GPUs when the look was made: those of a job that still runs."""
     if isinstance(seen.gpu, Missing) or isinstance(seen.gpu.devices, Missing):
         return False
     return any(not isinstance(gpu.processes, Missing) and gpu.processes for gpu in seen.gpu.devices)
 
 
 def of_slower(slower: Iterable[FigureComparison], device: str, policy: Policy, *, alone: bool = True) -> list[Cause]:
-    """Figures that fell behind this node's own earlier ones, beyond what they varied by. Fatal on GPUs only, if nobody else used them."""
+    """Return the figures that fell behind this node's own earlier ones, beyond what they varied by. Fatal on GPUs only, if nobody else used them."""
     causes = []
     for one in slower:
         part = loss(one.now, one.before, one.unit)
         kernel = one.stage in _KERNELS
-        usual = Weight.FATAL if kernel and alone and device == "cuda" and part >= MUCH_SLOWER else Weight.WARNING
+        default = Weight.FATAL if kernel and alone and device == "cuda" and part >= MUCH_SLOWER else Weight.WARNING
         seen = f"{one.figure}: {one.now:.4g} {one.unit}, {part:.0%} worse than {one.before:.4g} in {one.proofs} earlier runs here"
         blame = Blame.HARDWARE if kernel else Blame.NODE
-        causes += own(policy, STRAGGLER, f"smoke:{one.stage}", blame, usual, seen)
+        causes += own(policy, STRAGGLER, f"smoke:{one.stage}", blame, default, seen)
     return causes
 
 
@@ -122,7 +122,7 @@ def slow_stages(causes: Iterable[Cause]) -> tuple[str, ...]:
 
 
 def better_of(one: SmokeReport, other: SmokeReport) -> SmokeReport:
-    """``one`` with the better figure of both runs: a neighbour slows one run, hardware both."""
+    """Return ``one`` with the better figure of both runs: a neighbour slows one run, hardware both."""
     again = {(stage.stage, figure.name): figure for stage in other.stages for figure in stage.figures}
     stages = []
     for stage in one.stages:

@@ -36,8 +36,8 @@ def of_torch(seen: Snapshot, policy: Policy) -> list[Cause]:
     found = ability(seen)
     if found.device is not Device.NONE:
         return []
-    said = f"{found.why}: nothing of training was judged (--python PATH names the one that trains)"
-    return own(policy, NO_TORCH, "preflight:torch", Blame.USER, Weight.WARNING, said)
+    words = f"{found.why}: nothing of training was judged (--python PATH names the one that trains)"
+    return own(policy, NO_TORCH, "preflight:torch", Blame.USER, Weight.WARNING, words)
 
 
 def of_leftovers(left: Iterable[Left], policy: Policy) -> list[Cause]:
@@ -51,6 +51,6 @@ def of_leftovers(left: Iterable[Left], policy: Policy) -> list[Cause]:
         if held < LEFTOVER_BYTES:
             continue
         names = ", ".join(f"{tree.name} ({tree.pid})" for tree in trees[:3])
-        said = f"{sum(tree.processes for tree in trees)} processes of {user} hold {held / (1 << 30):.1f} GiB and belong to no job: {names}"
-        causes += own(policy, LEFTOVERS, "preflight:leftover-processes", Blame.NODE, Weight.WARNING, said)
+        words = f"{sum(tree.processes for tree in trees)} processes of {user} hold {held / (1 << 30):.1f} GiB and belong to no job: {names}"
+        causes += own(policy, LEFTOVERS, "preflight:leftover-processes", Blame.NODE, Weight.WARNING, words)
     return causes

@@ -84,18 +84,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         names = (rule.id, rule.cause or rule.id)
         return self._decided(names, lambda selector: _selects(selector, rule), Weight.FATAL if fatal else Weight.WARNING)
 
-    def weight_of(self, cause: str, usual: Weight) -> Weight | None:
+    def weight_of(self, cause: str, default: Weight) -> Weight | None:
         """Return the same for a cause that is no rule's."""
-        return self._decided((cause,), lambda _: False, usual)
+        return self._decided((cause,), lambda _: False, default)
 
-    def _decided(self, names: tuple[str, ...], selects: Callable[[str], bool], usual: Weight) -> Weight | None:
+    def _decided(self, names: tuple[str, ...], selects: Callable[[str], bool], default: Weight) -> Weight | None:
         for table in self.tables:
             lists = (("ignore", table.ignore), ("warning", table.warning), ("fatal", table.fatal))
             for is_named in (lambda selector: selector in names, selects):
                 for kind, selectors in lists:
                     if any(map(is_named, selectors)):
                         return None if kind == "ignore" else Weight(kind)
-        return usual
+        return default
 
     def of_site(self, name: str) -> SitePolicy:
         return self.sites.get(name, self.site)
@@ -144,9 +144,9 @@ def _sites(table: Mapping[str, object], name: str) -> tuple[SitePolicy, dict[str
     return general, {key: _site(value, general, f"{place}.{key}") for key, value in table.items() if isinstance(value, dict)}
 
 
-def _site(table: Mapping[str, object], usual: SitePolicy, place: str) -> SitePolicy:
+def _site(table: Mapping[str, object], default: SitePolicy, place: str) -> SitePolicy:
     _known(table, ("timeout", "severity"), place)
-    timeout, severity = table.get("timeout", usual.timeout_s), table.get("severity", usual.severity.value)
+    timeout, severity = table.get("timeout", default.timeout_s), table.get("severity", default.severity.value)
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 3600:
         raise BadConfig(f"{place}: timeout is a number of seconds, not {timeout!r}", "timeout = 5")
     if severity not in (Weight.FATAL.value, Weight.WARNING.value):

@@ -11,7 +11,7 @@ from torchtune_sys.model.preflight import Blame, Cause, Go, Preflight, Weight
 from torchtune_sys.model.rule import Evidence, Result, Rule, Verdict
 from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.preflight.policy import NO_GPU, Policy
-from torchtune_sys.render.report import failing, reasons, told, unjudged
+from torchtune_sys.render.report import failing, reasons, unjudged, why_text
 from torchtune_sys.render.text import seen_and_wanted
 
 BLAMES: dict[str, Blame] = {
@@ -86,7 +86,7 @@ def of_results(results: Iterable[Result], policy: Policy, nodes: int | None = No
             seen = f"the rule {result.rule.id} crashed (a bug): {result.note}"
             found.append(_cause(result.rule, Weight.UNKNOWN, seen, cause="checker-fault", blame=Blame.CHECKER))
         elif unjudged(result, strict=False):
-            seen = "; ".join(map(told, reasons(result)))
+            seen = "; ".join(map(why_text, reasons(result)))
             found.append(_cause(result.rule, Weight.UNKNOWN, seen, blame=Blame.CHECKER))
     return found
 
@@ -132,9 +132,9 @@ def of_device(report: SmokeReport, policy: Policy) -> list[Cause]:
     return own(policy, NO_GPU, "smoke:device", Blame.NODE, Weight.FATAL, seen)
 
 
-def own(policy: Policy, cause: str, rule: str, blame: Blame, usual: Weight, seen: str) -> list[Cause]:
+def own(policy: Policy, cause: str, rule: str, blame: Blame, default: Weight, seen: str) -> list[Cause]:
     """Return a finding that is no rule's, as the policy weighs it; none where it is ignored."""
-    weight = policy.weight_of(cause, usual)
+    weight = policy.weight_of(cause, default)
     return [] if weight is None else [Cause(cause=cause, rule=rule, blame=blame, weight=weight, seen=seen)]
 
 
@@ -146,15 +146,15 @@ def fault(seen: str) -> Cause:
 def without_secrets(found: Preflight) -> Preflight:
     """Return it with what programs, processes and other nodes said filtered once more: everybody reads a scheduler's reason and a node's condition."""
 
-    def told(causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
+    def cleaned(causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
         return tuple(msgspec.structs.replace(cause, cause=scrubbed(cause.cause), seen=scrubbed(cause.seen)) for cause in causes)
 
     isolation = found.isolation
     return msgspec.structs.replace(
         found,
-        nodes=tuple(msgspec.structs.replace(node, causes=told(node.causes)) for node in found.nodes),
+        nodes=tuple(msgspec.structs.replace(node, causes=cleaned(node.causes)) for node in found.nodes),
         links=tuple(msgspec.structs.replace(link, seen=scrubbed(link.seen)) for link in found.links),
-        causes=told(found.causes),
+        causes=cleaned(found.causes),
         isolation=None if isolation is None else msgspec.structs.replace(isolation, why=scrubbed(isolation.why)),
         proof=scrubbed(found.proof),
     )

@@ -43,7 +43,7 @@ class CgroupBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ancestors(host: Host, controller: str) -> Fact[tuple[str, ...]]:
-    """Directories from the session's own cgroup up to the root, for one controller (``memory``, ``cpu``, ``pids`` …).
+    """Return the directories from the session's own cgroup up to the root, for one controller (``memory``, ``cpu``, ``pids`` …).
 
     Missing(ABSENT) where the kernel has no such controller: then nothing is limited by it. Missing(NOT_SUPPORTED) where a
     cgroup exists but its files cannot be seen from here.
@@ -164,7 +164,7 @@ def _branch(mounts: tuple[CgroupMount, ...], version: int, controller: str, path
 
 
 def parse_own(text: str) -> dict[str, str]:
-    """/proc/self/cgroup: controller → path of the session's cgroup; version 2 has the key ``""``.
+    """Parse /proc/self/cgroup: controller → path of the session's cgroup; version 2 has the key ``""``.
 
     >>> parse_own("4:cpu,cpuacct:/docker/ab\\n1:name=systemd:/\\n0::/init.scope\\n")
     {'cpu': '/docker/ab', 'cpuacct': '/docker/ab', 'name=systemd': '/', '': '/init.scope'}

@@ -10,11 +10,11 @@ from torchtune_sys.model.facts import Fact
 SYSTEM = "/var/lib/torchtune-sys/proof.json"
 
 
-def place(env: Mapping[str, str], uid: int, hostname: str) -> str:
+def proof_path(env: Mapping[str, str], uid: int, hostname: str) -> str:
     """Return the file: root's is the system's; anybody else has one in their state directory (XDG Base Directory Specification), which hosts may
     share. "" where there is no home.
 
-    >>> place({"HOME": "/home/ada"}, 1000, "node7"), place({"HOME": "/root"}, 0, "node7"), place({}, 1000, "node7")
+    >>> proof_path({"HOME": "/home/ada"}, 1000, "node7"), proof_path({"HOME": "/root"}, 0, "node7"), proof_path({}, 1000, "node7")
     ('/home/ada/.local/state/torchtune-sys/proof-node7.json', '/var/lib/torchtune-sys/proof.json', '')
     """
     if uid == 0:
@@ -31,10 +31,10 @@ def probe(host: Host, own: str) -> list[Fact[str]]:
     return [host.text(path) for path in dict.fromkeys((own, SYSTEM)) if path]
 
 
-def beside(own: str, name: str) -> str:
+def path_beside(own: str, name: str) -> str:
     """Return the place of another file of the same user's, which is written where the proof is.
 
-    >>> beside("/home/ada/.local/state/torchtune-sys/proof-n7.json", "standard"), beside(SYSTEM, "standard"), beside("", "standard")
+    >>> path_beside("/home/ada/.local/state/torchtune-sys/proof-n7.json", "standard"), path_beside(SYSTEM, "standard"), path_beside("", "standard")
     ('/home/ada/.local/state/torchtune-sys/standard-n7.json', '/var/lib/torchtune-sys/standard.json', '')
     """
     folder, slash, last = own.rpartition("/")

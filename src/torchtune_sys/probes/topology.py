@@ -22,7 +22,7 @@ _CORE = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings
 
 
 def online_cpus(host: Host) -> Fact[CpuSet]:
-    """CPUs that are online; before 2.6.26, and without /sys, what each CPU's own file or /proc/cpuinfo tells."""
+    """Return the CPUs that are online; before 2.6.26, and without /sys, what each CPU's own file or /proc/cpuinfo tells."""
     found = read_set(host, f"{CPUS}/online")
     if not isinstance(found, Missing) and len(found):
         return found
@@ -48,7 +48,7 @@ def _one_by_one(host: Host) -> CpuSet:
 
 
 def present_cpus(host: Host) -> Fact[CpuSet]:
-    """CPUs that are in the machine, online or not."""
+    """Return the CPUs that are in the machine, online or not."""
     found = read_set(host, f"{CPUS}/present")
     if not isinstance(found, Missing) or found.why not in (Why.ABSENT, Why.NOT_RECORDED):
         return found
@@ -70,7 +70,7 @@ def sockets(host: Host, online: CpuSet) -> Fact[int]:
 
 
 def cores(host: Host, online: CpuSet) -> tuple[Fact[int], Fact[bool]]:
-    """Physical cores among the online CPUs, and whether one of them runs more than one thread."""
+    """Return the physical cores among the online CPUs, and whether one of them runs more than one thread."""
     if host.word(f"{CPUS}/smt/active") == "0":  # Linux 4.19: no core has two online threads
         return len(online), False
     groups = _groups(host, online, _CORE)

@@ -29,7 +29,7 @@ _DRIVERS = {"amdgpu": "AMD GPU", "habanalabs": "Gaudi accelerator", "xe": "Intel
 
 
 def accelerators(seen: Snapshot) -> list[str]:
-    """``8 x AMD Instinct MI300X``, then the kernel's driver of them; empty where there is none."""
+    """Return ``8 x AMD Instinct MI300X``, then the kernel's driver of them; empty where there is none."""
     if isinstance(seen.pci, Missing):
         return []
     found = [device for device in known(seen.pci.devices, ()) if _is_one(device)]

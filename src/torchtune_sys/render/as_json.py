@@ -70,8 +70,8 @@ def diagnosis_line(value: Diagnosis, node: str = "", *, facts: bool = True) -> s
     """Return the same in one line, for bundles and for ``--merge``; ``node``: whose it is."""
     import msgspec
 
-    told = msgspec.to_builtins(value if facts else msgspec.structs.replace(value, facts={}))
-    return codec.line({"schema": DIAGNOSIS, "tool": {"version": __version__}, "node": node, **told})
+    document = msgspec.to_builtins(value if facts else msgspec.structs.replace(value, facts={}))
+    return codec.line({"schema": DIAGNOSIS, "tool": {"version": __version__}, "node": node, **document})
 
 
 def comparison(value: Comparison) -> str:
@@ -120,9 +120,9 @@ def _ids(value: Report, verdict: Verdict) -> list[str]:
 
 def _in_brief(item: Result, subjects: int, length: int) -> dict[str, Any]:
     """Without what ``rules`` tells of the rule, and of many subjects the first that have its verdict."""
-    told: dict[str, Any] = {"rule": item.rule.id, "verdict": item.verdict, "severity": item.rule.severity}
+    document: dict[str, Any] = {"rule": item.rule.id, "verdict": item.verdict, "severity": item.rule.severity}
     if not length:
-        return told
+        return document
     same = [evidence for evidence in item.evidence if evidence.verdict is item.verdict]
     more = {
         "cause": item.rule.cause,
@@ -133,7 +133,7 @@ def _in_brief(item: Result, subjects: int, length: int) -> dict[str, Any]:
         "fix": [actions.text(action) for action in item.rule.fix] if item.verdict is Verdict.FAIL else [],
         "note": item.note,
     }
-    return told | {name: _cut(part, length) for name, part in more.items() if part}
+    return document | {name: _cut(part, length) for name, part in more.items() if part}
 
 
 def _cut(part: Any, length: int) -> Any:
@@ -199,7 +199,7 @@ def image(value: Image) -> str:
     return codec.dumps({"schema": IMAGE, "tool": {"version": __version__}, "image": value})
 
 
-def seating(value: Placement) -> str:
+def placement(value: Placement) -> str:
     return codec.dumps({"schema": PLACEMENT, "tool": {"version": __version__}, "seats": value.seats, "notes": value.notes})
 
 

@@ -21,7 +21,7 @@ _MANY = 2
 
 
 def text(value: Comparison, style: Style, *, whole: bool = False) -> str:
-    """``whole``: everything, however long."""
+    """Return the comparison for a terminal; ``whole``: everything, however long."""
     return layout.render(_lines(value, whole), style)
 
 
@@ -33,12 +33,12 @@ def _lines(value: Comparison, whole: bool) -> Iterator[Line]:
     for group in _shown_groups(value, whole):
         yield from _group(group, value, whole)
     for various in value.various[: None if whole else _ROWS]:
-        said = f"{clean(various.fact)}: {various.values:,} values on {various.hosts:,} hosts"
-        yield line(said, label=_label(various.weight), indent=2, hang=11)
+        sentence = f"{clean(various.fact)}: {various.values:,} values on {various.hosts:,} hosts"
+        yield line(sentence, label=_label(various.weight), indent=2, hang=11)
     yield from _more(len(value.various), _ROWS, whole, "facts that nearly each host has otherwise")
     yield from _findings(value, whole)
-    yield from _told("Not compared", [(item.host, item.why) for item in value.incomparable], whole)
-    yield from _told("Not read", [(item.name, item.why) for item in value.unread], whole)
+    yield from _reasons("Not compared", [(item.host, item.why) for item in value.incomparable], whole)
+    yield from _reasons("Not read", [(item.name, item.why) for item in value.unread], whole)
 
 
 def _headline(value: Comparison) -> str:
@@ -65,7 +65,7 @@ def _label(weight: DifferenceWeight) -> tuple[str, str]:
 
 
 def bundles(odd: Sequence[Odd]) -> list[tuple[tuple[str, ...], list[Odd]]]:
-    """Hosts that are odd in the same facts with the same values, and these facts; the heaviest first, then the most hosts."""
+    """Return the hosts that are odd in the same facts with the same values, and these facts; the heaviest first, then the most hosts."""
     of_fact: dict[tuple[str, str, str], list[Odd]] = {}
     for item in odd:
         of_fact.setdefault((item.fact, codec.line(item.value), codec.line(item.usual)), []).append(item)
@@ -86,8 +86,10 @@ def _odd(value: Comparison, whole: bool) -> Iterator[Line]:
                 else ""
             )
             word = "was" if value.against == "before" else "golden" if value.against == "golden" else "usually"
-            said = f"{clean(item.fact)}: {difference(_limit(item.fact, item.value), _limit(item.fact, item.usual), word)}{rules}"
-            yield line(said, label=_label(item.weight), indent=2, hang=11)
+            sentence = (
+                f"{clean(item.fact)}: {difference(_limit(item.fact, item.value), _limit(item.fact, item.usual), word)}{rules}"
+            )
+            yield line(sentence, label=_label(item.weight), indent=2, hang=11)
         yield from _more(len(facts), _FACTS, whole, "facts", 11)
     yield from _more(len(found), _BUNDLES, whole, "sets of hosts that differ")
 
@@ -105,7 +107,8 @@ def _more(count: int, limit: int, whole: bool, what: str, indent: int = 2) -> It
 
 
 def difference(value: Any, usual: Any, word: str = "usually") -> str:
-    """
+    """Return two values in words, of long ones what differs.
+
     >>> difference("2.6.0", "2.7.1"), difference(["a", "b"], ["a", "c"]), difference(None, True)
     ('2.6.0 (usually 2.7.1)', 'has b, lacks c', 'not there')
     """
@@ -159,10 +162,10 @@ def _group(groups: list[Group], value: Comparison, whole: bool) -> Iterator[Line
     yield from _more(len(groups), _ROWS, whole, "groups")
     values = [{fact.fact: fact.value for fact in group.facts} for group in shown]
     for fact in facts[: None if whole else _ROWS]:
-        told = "; ".join(
+        members = "; ".join(
             f"{letter} {_short(_limit(fact.fact, found.get(fact.fact)))}" for letter, found in zip(letters, values, strict=False)
         )
-        yield line(f"{clean(fact.fact)}: {told}", label=_label(fact.weight), indent=2, hang=11)
+        yield line(f"{clean(fact.fact)}: {members}", label=_label(fact.weight), indent=2, hang=11)
     yield from _more(len(facts), _ROWS, whole, "facts", 11)
 
 
@@ -178,7 +181,7 @@ def _findings(value: Comparison, whole: bool) -> Iterator[Line]:
     yield from _more(len(value.findings), _ROWS, whole, "rules")
 
 
-def _told(title: str, items: Sequence[tuple[str, str]], whole: bool) -> Iterator[Line]:
+def _reasons(title: str, items: Sequence[tuple[str, str]], whole: bool) -> Iterator[Line]:
     reasons: dict[str, list[str]] = {}
     for name, why in items:
         reasons.setdefault(why, []).append(name)
@@ -222,7 +225,7 @@ def markdown(value: Comparison) -> str:
 
 
 def as_csv(value: Comparison) -> str:
-    """One odd fact a row. No cell begins as a formula."""
+    """Return one odd fact a row. No cell begins as a formula."""
     into = io.StringIO()
     writer = csv.writer(into, lineterminator="\n")
     writer.writerow(("host", "fact", "value", "usual", "weight", "rules"))

@@ -41,8 +41,8 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
             indent=2,
         )
     for difference in value.differences[:_DIFFERENCES]:
-        told = ", ".join(f"{_short(each.value)} ({clean(each.where)})" for each in difference.values[:_RANKS])
-        yield line(f"{clean(difference.fact)}: {told}", label=("differs", "dim"), indent=2, hang=13)
+        values = ", ".join(f"{_short(each.value)} ({clean(each.where)})" for each in difference.values[:_RANKS])
+        yield line(f"{clean(difference.fact)}: {values}", label=("differs", "dim"), indent=2, hang=13)
     if len(value.differences) > _DIFFERENCES:
         yield line(f"and {len(value.differences) - _DIFFERENCES} more differences", indent=13)
     for unread in value.unread[:_UNREAD]:
@@ -65,12 +65,12 @@ def _first(causes: Sequence[NamedCause]) -> str:
     """Return what, how sure, where, and of what nothing decides both."""
     first = causes[0]
     where = f", {', '.join(_where(first))}" if _where(first) else ""
-    said = f"{first.title} ({first.cause})"
+    words = f"{first.title} ({first.cause})"
     open_ = [cause for cause in causes[1:] if first.confidence is Confidence.POSSIBLE]
     if not open_:
-        return f"{first.confidence.value}: {said}{where}" + (f", and {len(causes) - 1} more" if causes[1:] else "")
+        return f"{first.confidence.value}: {words}{where}" + (f", and {len(causes) - 1} more" if causes[1:] else "")
     more = f", or {len(open_) - 1} more" if len(open_) > 1 else ""
-    return f"possible, nothing decides: {said}, or {open_[0].title} ({open_[0].cause}){more}{where}"
+    return f"possible, nothing decides: {words}, or {open_[0].title} ({open_[0].cause}){more}{where}"
 
 
 def _where(cause: NamedCause) -> list[str]:

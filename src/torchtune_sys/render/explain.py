@@ -83,7 +83,7 @@ def _joined(rows: list[str], *, keep: bool) -> list[str]:
 
 
 def table(rules: tuple[Rule, ...], style: Style) -> str:
-    """Rules by family, with severity and title."""
+    """Return the rules by family, with severity and title."""
     width = max((len(rule.id) for rule in rules), default=0)
     lines: list[Line] = []
     family = ""

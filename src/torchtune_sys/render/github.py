@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import text as action_text
 from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.render.layout import clean
-from torchtune_sys.render.report import Report, failing, findings, host_name, reasons, summary, told, unjudged
+from torchtune_sys.render.report import Report, failing, findings, host_name, reasons, summary, unjudged, why_text
 from torchtune_sys.render.text import evidence_text, grouped, verdict
 
 _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "notice"}
@@ -17,8 +17,8 @@ def render(report: Report) -> str:
     rows = [_finding(result) for result in findings(report.results)]
     rows.extend(_others(report.results))
     # A line of the log, not a command: it must not begin with "::".
-    said = f"torchtune-sys: {host_name(report.snapshot)}: {verdict(report, summary(report.results))}"
-    return "\n".join([*rows, clean(said)]) + "\n"
+    words = f"torchtune-sys: {host_name(report.snapshot)}: {verdict(report, summary(report.results))}"
+    return "\n".join([*rows, clean(words)]) + "\n"
 
 
 def _finding(result: Result) -> str:
@@ -32,11 +32,11 @@ def _others(results: tuple[Result, ...]) -> Iterator[str]:
         if result.verdict is Verdict.CRASHED:
             yield command("error", f"{result.rule.id} crashed (a bug)", result.note)
         elif unjudged(result, strict=False):
-            yield command("warning", f"{result.rule.id} could not be checked", "\n".join(map(told, reasons(result))))
+            yield command("warning", f"{result.rule.id} could not be checked", "\n".join(map(why_text, reasons(result))))
 
 
 def command(level: str, title: str, message: str) -> str:
-    """``::error title=…::…`` with the escapes that the runner undoes (actions/toolkit, packages/core/src/command.ts)."""
+    """Return ``::error title=…::…`` with the escapes that the runner undoes (actions/toolkit, packages/core/src/command.ts)."""
     body = "\n".join(clean(line) for line in message.split("\n")) or " "
     return f"::{level} title={_property(clean(title))}::{_data(body)}"
 

@@ -20,19 +20,19 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, absent, known
 from torchtune_sys.render.accelerators import accelerators
 from torchtune_sys.render.layout import Line, line
-from torchtune_sys.render.report import told
+from torchtune_sys.render.report import why_text
 
 _HANG = 8
 
 
 def head(seen: Snapshot) -> list[Line]:
-    """Three lines: GPUs with their driver; the machine; the interpreter and the session that were judged."""
+    """Return three lines: GPUs with their driver; the machine; the interpreter and the session that were judged."""
     named = {"GPU": gpu_parts(seen), "Host": host_parts(seen), "Python": [*python_parts(seen), *session_parts(seen)]}
     return [line(", ".join(parts), label=(name, "bold"), hang=_HANG) for name, parts in named.items()]
 
 
 def size(count: float) -> str:
-    """Bytes as people say them, in binary units.
+    """Return the bytes as people say them, in binary units.
 
     >>> size(80 << 30), size(1 << 40), size(67108864)
     ('80 GiB', '1 TiB', '64 MiB')
@@ -82,7 +82,7 @@ def _nvidia_on_bus(driver: Fact[DriverFacts]) -> bool:
 
 
 def _reason(devices: object) -> str:
-    return told(devices) if isinstance(devices, Missing) else "none listed"
+    return why_text(devices) if isinstance(devices, Missing) else "none listed"
 
 
 def _models(devices: tuple[Gpu, ...]) -> Iterator[str]:
@@ -134,8 +134,8 @@ def _cpus(facts: CpuFacts) -> Iterator[str]:
     if not isinstance(facts.model, Missing):
         sockets = known(facts.sockets, 1)
         # Hypervisors that were told nothing else make each virtual CPU a socket.
-        told = 1 < sockets < (4 if isinstance(facts.online, Missing) else len(facts.online))
-        yield (f"{sockets} x " if told else "") + facts.model
+        several = 1 < sockets < (4 if isinstance(facts.online, Missing) else len(facts.online))
+        yield (f"{sockets} x " if several else "") + facts.model
     total: int | None = None if isinstance(facts.online, Missing) else len(facts.online)
     usable: float | None = None if isinstance(facts.effective, Missing) else facts.effective
     if usable is not None and total is not None and usable < total:
@@ -175,18 +175,18 @@ def _surroundings(facts: SystemFacts) -> Iterator[str]:
 def python_parts(seen: Snapshot) -> list[str]:
     facts = seen.python
     if isinstance(facts, Missing):
-        return [_untold(facts, told(facts))]
+        return [_untold(facts, why_text(facts))]
     return list(_python(facts))
 
 
 def _python(facts: PythonFacts) -> Iterator[str]:
     version = known(facts.version, "")
     if isinstance(facts.executable, Missing):
-        yield version or _untold(facts.executable, told(facts.executable))
+        yield version or _untold(facts.executable, why_text(facts.executable))
     else:
         yield f"{version} {facts.executable}".strip()
     if isinstance(facts.torch, Missing):
-        yield "no torch" if absent(facts.torch) else f"torch {_untold(facts.torch, told(facts.torch))}"
+        yield "no torch" if absent(facts.torch) else f"torch {_untold(facts.torch, why_text(facts.torch))}"
     else:
         yield _torch(facts.torch)
     if facts.judged_as:
@@ -238,7 +238,7 @@ def _limits(facts: LimitsFacts) -> Iterator[str]:
 
 
 def _job(intent: Workload) -> Iterator[str]:
-    wishes = (("node", intent.nodes), ("rank", intent.ranks), ("thread", intent.threads), ("worker", intent.workers))
-    said = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in wishes if count is not None]
-    if said:
-        yield "judged for " + ", ".join(said)
+    counts = (("node", intent.nodes), ("rank", intent.ranks), ("thread", intent.threads), ("worker", intent.workers))
+    words = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts if count is not None]
+    if words:
+        yield "judged for " + ", ".join(words)

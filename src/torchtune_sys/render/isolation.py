@@ -31,8 +31,8 @@ def lines(value: IsolationReport) -> Iterator[Line]:
         )
         more = f" and {len(each.failed) - _GROUPS_AT_MOST} more" if len(each.failed) > _GROUPS_AT_MOST else ""
         groups = f"{each.groups} group{'s' if each.groups != 1 else ''} of {each.nodes} nodes"
-        said = f"{each.purpose}: {groups}, {f'not well: {bad}{more}' if bad else 'all well'} ({each.seconds:.1f} s)"
-        yield line(said, label=(f"round {each.number}", "dim"), indent=2, hang=_HANG + 2)
+        description = f"{each.purpose}: {groups}, {f'not well: {bad}{more}' if bad else 'all well'} ({each.seconds:.1f} s)"
+        yield line(description, label=(f"round {each.number}", "dim"), indent=2, hang=_HANG + 2)
     if value.exclude:
         words = "" if {*value.exclude} <= {*value.nodes} else "  (an end of each bad link, which is not accused)"
         yield line(
@@ -54,9 +54,9 @@ def _says_what(value: IsolationReport) -> str:
 
 def _heat_lines(heat: Heat) -> Iterator[Line]:
     """Yield a row a sender, a sign a receiver, under the last digit of its name."""
-    told = f"ms from row to column; usual {heat.usual_ms:.3g}, slow above {heat.limit_ms:.3g}{_of_several(heat)}"
+    caption = f"ms from row to column; usual {heat.usual_ms:.3g}, slow above {heat.limit_ms:.3g}{_of_several(heat)}"
     legend = " ".join(["X fails", ". usual", "+ slow", "* 2 x", "# 8 x the limit", "? not measured"])
-    yield line(f"{told} ({legend})", label=("ways", "heading"), indent=2, hang=_HANG + 2)
+    yield line(f"{caption} ({legend})", label=("ways", "heading"), indent=2, hang=_HANG + 2)
     width = min(max((len(clean(label)) for label in heat.labels), default=0), 20)
     heads = "".join(clean(label)[-1:] if label[-1:].isdigit() else str(place % 10) for place, label in enumerate(heat.labels))
     yield line(heads, label=("", ""), indent=2, hang=width + 4)
@@ -97,17 +97,17 @@ def svg(value: IsolationReport) -> str:
     left = 12 + 7 * min(max(map(len, names), default=0), 24)
     top = left + _HEADING_HEIGHT
     width, height = max(left + _CELL * count + 12, _LEAST_WIDTH), top + _CELL * count + _LEGEND_HEIGHT
-    said = f"{'bad: ' * (value.outcome == 'named')}{_says_what(value)} ({len(value.rounds)} rounds, {value.seconds:.1f} s)"
+    description = f"{'bad: ' * (value.outcome == 'named')}{_says_what(value)} ({len(value.rounds)} rounds, {value.seconds:.1f} s)"
     found = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'font-family="sans-serif" font-size="{_FONT}">',
-        f"<title>{_text(f'ways between nodes: {said}')}</title>",
+        f"<title>{escape(f'ways between nodes: {description}')}</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="12" y="18" font-size="13" font-weight="bold">{_text(cut(said, width // 8))}</text>',
+        f'<text x="12" y="18" font-size="13" font-weight="bold">{escape(cut(description, width // 8))}</text>',
     ]
     for place, name in enumerate(names):
         across, down = left + _CELL * place, top + _CELL * place
-        short = _text(cut(name, 24))
+        short = escape(cut(name, 24))
         found.append(f'<text x="{left - 6}" y="{down + 11}" text-anchor="end">{short}</text>')
         found.append(f'<text transform="translate({across + 11},{top - 6}) rotate(-90)">{short}</text>')
         found += [_square(heat, place, other, left + _CELL * other, down) for other in range(count)]
@@ -117,19 +117,19 @@ def svg(value: IsolationReport) -> str:
 
 def _square(heat: Heat, row: int, column: int, x: int, y: int) -> str:
     sign, _style, colour = _cell(heat, row, column)
-    title = f"<title>{_text(_says(heat, row, column))}</title>"
+    title = f"<title>{escape(_says(heat, row, column))}</title>"
     square = f'<rect x="{x}" y="{y}" width="{_CELL - 1}" height="{_CELL - 1}" fill="{colour}">{title}</rect>'
     if sign in _PLAIN:
         return square
     ink = "#ffffff" if sign in (_BEYOND[0], _FAILED[0]) else "#000000"
     at = f'x="{x + _CELL // 2}" y="{y + 10}"'
-    return f'{square}<text {at} fill="{ink}" text-anchor="middle" pointer-events="none">{_text(sign)}</text>'
+    return f'{square}<text {at} fill="{ink}" text-anchor="middle" pointer-events="none">{escape(sign)}</text>'
 
 
 def _says(heat: Heat, row: int, column: int) -> str:
     value = heat.ms[row][column]
-    told = "fails" if (row, column) in heat.failed else "not measured" if value is None else f"{value:g} ms"
-    return f"{clean(heat.labels[row])} to {clean(heat.labels[column])}: {told}"
+    outcome = "fails" if (row, column) in heat.failed else "not measured" if value is None else f"{value:g} ms"
+    return f"{clean(heat.labels[row])} to {clean(heat.labels[column])}: {outcome}"
 
 
 def _legend(heat: Heat, height: int) -> Iterator[str]:
@@ -144,11 +144,7 @@ def _legend(heat: Heat, height: int) -> Iterator[str]:
     at = 12
     for words, colour in marks:
         yield f'<rect x="{at}" y="{height - 36}" width="12" height="12" fill="{colour}" stroke="#bbbbbb"/>'
-        yield f'<text x="{at + 16}" y="{height - 26}">{_text(words)}</text>'
+        yield f'<text x="{at + 16}" y="{height - 26}">{escape(words)}</text>'
         at += 28 + 6 * len(words)
-    told = f"rows send, columns receive; usual {heat.usual_ms:.3g} ms, slow above {heat.limit_ms:.3g} ms{_of_several(heat)}"
-    yield f'<text x="12" y="{height - 8}">{_text(told)}</text>'
-
-
-def _text(words: str) -> str:
-    return escape(words)
+    caption = f"rows send, columns receive; usual {heat.usual_ms:.3g} ms, slow above {heat.limit_ms:.3g} ms{_of_several(heat)}"
+    yield f'<text x="12" y="{height - 8}">{escape(caption)}</text>'

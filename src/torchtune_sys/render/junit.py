@@ -12,7 +12,7 @@ import msgspec
 
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.render.layout import clean
-from torchtune_sys.render.report import Report, failing, host_name, reasons, told
+from torchtune_sys.render.report import Report, failing, host_name, reasons, why_text
 from torchtune_sys.render.text import evidence_text, grouped
 
 
@@ -85,7 +85,7 @@ def _inside(result: Result) -> str:
         case Verdict.NA:
             return f'<skipped message="{escape("not applicable: " + result.note)}"/>'
         case Verdict.UNKNOWN:
-            return f'<skipped message="{escape("unknown: " + "; ".join(map(told, reasons(result))))}"/>'
+            return f'<skipped message="{escape("unknown: " + "; ".join(map(why_text, reasons(result))))}"/>'
         case Verdict.CRASHED:
             trace = result.why_unknown.detail if result.why_unknown is not None else ""
             return f'<error type="crash" message="{escape(result.note)}">{_lines(trace)}</error>'
@@ -100,7 +100,7 @@ def _lines(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Text for an attribute or an element. XML 1.0 has no way to write most control characters: they are shown as escapes."""
+    """Return text for an attribute or an element. XML 1.0 has no way to write most control characters: they are shown as escapes."""
     shown = clean(text)
     for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
         shown = shown.replace(sign, entity)

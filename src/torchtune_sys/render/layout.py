@@ -55,7 +55,7 @@ def render(lines: Iterable[Line], style: Style) -> str:
 
 
 def clean(text: str) -> str:
-    """``text`` with everything that a terminal or a CI service would act upon disarmed, and line breaks as blanks.
+    """Return ``text`` with everything that a terminal or a CI service would act upon disarmed, and line breaks as blanks.
 
     >>> clean("GPU\\x1b[2J\\r\\nok")
     'GPU\\\\x1b[2J ok'
@@ -69,12 +69,12 @@ def clean(text: str) -> str:
 
 
 def row(text: str) -> str:
-    """``text`` as a line of its own, however long."""
+    """Return ``text`` as a line of its own, however long."""
     return no_command(clean(text)) + "\n"
 
 
 def cut(text: str, limit: int) -> str:
-    """``text`` in at most ``limit`` characters, with an ellipsis where something is gone."""
+    """Return ``text`` in at most ``limit`` characters, with an ellipsis where something is gone."""
     flat = clean(text)
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 

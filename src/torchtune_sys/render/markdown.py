@@ -8,7 +8,7 @@ from torchtune_sys.model import actions
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.render import head
 from torchtune_sys.render.layout import clean
-from torchtune_sys.render.report import Report, failing, findings, host_name, reasons, summary, told
+from torchtune_sys.render.report import Report, failing, findings, host_name, reasons, summary, why_text
 from torchtune_sys.render.templates import environment
 from torchtune_sys.render.text import evidence_text, grouped, verdict
 
@@ -38,7 +38,7 @@ def render(report: Report) -> str:
             for result in findings(report.results)
         ],
         unknown=[
-            {"rule": result.rule, "reasons": [(told(missing), missing.remedy) for missing in reasons(result)]}
+            {"rule": result.rule, "reasons": [(why_text(missing), missing.remedy) for missing in reasons(result)]}
             for result in report.results
             if result.verdict is Verdict.UNKNOWN
         ],
@@ -47,7 +47,7 @@ def render(report: Report) -> str:
 
 
 def cell(text: str) -> str:
-    """Text that no Markdown reads as markup, in a table's cell or a list's item.
+    """Return text that no Markdown reads as markup, in a table's cell or a list's item.
 
     >>> cell("a|b <img> @joe #1 `x`")
     'a\\\\|b \\\\<img\\\\> \\\\@joe \\\\#1 \\\\`x\\\\`'
@@ -56,7 +56,7 @@ def cell(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Text as inline code, which may hold backticks itself (CommonMark 6.1)."""
+    """Return text as inline code, which may hold backticks itself (CommonMark 6.1)."""
     shown = clean(text).replace("|", "\\|")
     fence = fenced((shown,), "`")
     pad = " " if shown[:1] == "`" or shown[-1:] == "`" else ""

@@ -14,16 +14,16 @@ _NAMES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 def render(report: Report, *, strict: bool = False) -> str:
     counts = summary(report.results)
     found = findings(report.results)
-    said = "; ".join(result.rule.title for result in found if result.rule.severity is not Severity.ADVICE)
-    if not said:
-        said = f"{counts.passed} passed, {counts.unknown} unknown"
+    words = "; ".join(result.rule.title for result in found if result.rule.severity is not Severity.ADVICE)
+    if not words:
+        words = f"{counts.passed} passed, {counts.unknown} unknown"
     ability = can_train(report)
     if ability.device is Device.NONE and not ability.by_finding:
-        said = f"cannot train: {ability.why}; {said}"
+        words = f"cannot train: {ability.why}; {words}"
     if report.unjudged_families:
-        said += f"; no check applies of {', '.join(report.unjudged_families)}"
+        words += f"; no check applies of {', '.join(report.unjudged_families)}"
     if counts.crashed:
-        said += f"; {counts.crashed} crashed (a bug)"
+        words += f"; {counts.crashed} crashed (a bug)"
     numbers = " ".join(
         (
             f"errors={counts.findings['error']};;0;0",
@@ -33,11 +33,11 @@ def render(report: Report, *, strict: bool = False) -> str:
             f"unknown={counts.unknown};;;0",
         )
     )
-    return f"{line(exit_code(report, strict=strict), f'{host_name(report.snapshot)}: {said}')} | {numbers}\n"
+    return f"{line(exit_code(report, strict=strict), f'{host_name(report.snapshot)}: {words}')} | {numbers}\n"
 
 
 def line(state: int, text: str) -> str:
-    """``TORCHTUNE-SYS OK - …``; the bar would start the performance data."""
+    """Return ``TORCHTUNE-SYS OK - …``; the bar would start the performance data."""
     return f"TORCHTUNE-SYS {_NAMES[state]} - {cut(clean(text), 400).replace('|', '/')}"
 
 

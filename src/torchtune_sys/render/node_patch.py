@@ -28,18 +28,18 @@ _VALUE_AT_MOST = 63
 
 
 def condition(found: Preflight, withheld: str = "") -> dict[str, Any]:
-    """``withheld``: why an unfit node is not tainted. For ``/api/v1/nodes/NODE/status``, as application/strategic-merge-patch+json."""
+    """Return the node's condition; ``withheld``: why an unfit node is not tainted. For ``/api/v1/nodes/NODE/status``, as application/strategic-merge-patch+json."""
     causes = [cause for cause in found.nodes[0].causes if cause.weight is not Weight.WARNING]
     message = "; ".join(f"[{cause.blame.value}] {cause.cause}: {clean(cause.seen)}" for cause in causes) or "a job may start here"
     message = f"not tainted: {withheld}; {message}" if withheld else message
-    told = {
+    entry = {
         "type": CONDITION,
         "status": _STATUS[found.verdict],
         "reason": "".join(part.capitalize() for part in found.verdict.value.split("-")),
         "message": message[:_MESSAGE_AT_MOST],
         "lastHeartbeatTime": found.time,
     }
-    return {"status": {"conditions": [told]}}
+    return {"status": {"conditions": [entry]}}
 
 
 def taint(found: Preflight) -> dict[str, str] | None:
@@ -51,7 +51,7 @@ def taint(found: Preflight) -> dict[str, str] | None:
 
 
 def taints(found: Preflight, node: Mapping[str, Any]) -> dict[str, Any] | None:
-    """For ``/api/v1/nodes/NODE``, as application/merge-patch+json. ``node`` is the node as the cluster has it. None where nothing is to change:
+    """Return the patch for ``/api/v1/nodes/NODE``, as application/merge-patch+json. ``node`` is the node as the cluster has it. None where nothing is to change:
     what could not be checked takes nothing back."""
     return None if found.verdict is Go.UNKNOWN else _patch(node, taint(found))
 
@@ -62,7 +62,7 @@ def untainted(node: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def is_tainted(node: Mapping[str, Any]) -> bool:
-    """Whether the node bears our taint."""
+    """Return whether the node bears our taint."""
     return any(each.get("key") == TAINT for each in _taints(node))
 
 
@@ -74,8 +74,8 @@ def _patch(node: Mapping[str, Any], own: Mapping[str, str] | None) -> dict[str, 
     if wanted == now and is_labelled == bool(own):
         return None
     version = meta.get("resourceVersion")
-    told = {**({"resourceVersion": version} if version else {}), "labels": {LABEL: "true" if own else None}}
-    return {"metadata": told, "spec": {"taints": wanted}}
+    metadata = {**({"resourceVersion": version} if version else {}), "labels": {LABEL: "true" if own else None}}
+    return {"metadata": metadata, "spec": {"taints": wanted}}
 
 
 def commands(found: Preflight) -> list[str]:
@@ -85,12 +85,12 @@ def commands(found: Preflight) -> list[str]:
         return []
     name = shlex.quote(found.nodes[0].node)
     patch = shlex.quote(json.dumps(condition(found), ensure_ascii=True))
-    told = [f"kubectl patch node {name} --subresource=status --type=strategic -p {patch}"]
+    lines = [f"kubectl patch node {name} --subresource=status --type=strategic -p {patch}"]
     if own := taint(found):
-        told.append(f"kubectl taint node {name} {own['key']}={own['value']}:{own['effect']} --overwrite")
+        lines.append(f"kubectl taint node {name} {own['key']}={own['value']}:{own['effect']} --overwrite")
     elif found.verdict is Go.GO:
-        told.append(f"kubectl taint node {name} {TAINT}-")
-    return told
+        lines.append(f"kubectl taint node {name} {TAINT}-")
+    return lines
 
 
 def _taints(node: Mapping[str, Any]) -> Sequence[dict[str, Any]]:

@@ -9,7 +9,7 @@ _NUMBERED = re.compile(r"(.*?)(\d{1,19})(\D*)", re.DOTALL)
 
 
 def is_host_name(text: str) -> bool:
-    """Whether a launcher can be given it: letters, digits, ``.``, ``-`` and ``_``, no option.
+    """Return whether a launcher can be given it: letters, digits, ``.``, ``-`` and ``_``, no option.
 
     >>> is_host_name("n1.example"), is_host_name("--all"), is_host_name("n1\\nn2"), is_host_name("node 3 (rank 3)")
     (True, False, False, False)
@@ -18,7 +18,8 @@ def is_host_name(text: str) -> bool:
 
 
 def node_set(names: Iterable[str]) -> str:
-    """
+    """Return names of hosts as one set, in the form of Slurm and ClusterShell.
+
     >>> node_set(["n1", "n2", "n3", "n7", "login", "rack3-n08", "rack3-n09", "rack3-n10"])
     'login,n[1-3,7],rack3-n[08-10]'
     >>> node_set(f"n{number}" for number in (8, 9, 10, 11, 99, 100))

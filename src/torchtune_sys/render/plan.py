@@ -25,9 +25,9 @@ def headline(plan: Plan) -> str:
     counts += [f"{len(plan.waiting)} made already" if plan.waiting else ""]
     counts += [f"{len(plan.refused)} refused" if plan.refused else "", f"{len(plan.by_hand)} by hand" if plan.by_hand else ""]
     counts += [_count(len(plan.install), "step") + " to install" if plan.install else ""]
-    told = ", ".join(count for count in counts if count)
+    counted = ", ".join(count for count in counts if count)
     name = plan.host or "this host"
-    return f"{name}: {told}" if told else f"{name}: nothing to change"
+    return f"{name}: {counted}" if counted else f"{name}: nothing to change"
 
 
 def _count(number: int, words: str) -> str:
@@ -55,8 +55,8 @@ def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = Tru
         on_it, there = ("", "") if plan.origin == "live" else ("on that host, ", "; generate script prints them for it")
         safe = any(change.safety is Safety.SAFE for change in plan.changes)
         makes = "apply makes the safe changes" if safe else "apply --unsafe makes them once you decided"
-        told = f"Nothing was changed: {on_it}sudo torchtune-sys {makes}{there}, --format diff shows the files."
-        lines += [line(), line(told, label=("Next", "bold"), hang=_HANG)]
+        advice = f"Nothing was changed: {on_it}sudo torchtune-sys {makes}{there}, --format diff shows the files."
+        lines += [line(), line(advice, label=("Next", "bold"), hang=_HANG)]
     return layout.render(lines, style)
 
 

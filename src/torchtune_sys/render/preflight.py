@@ -31,9 +31,9 @@ def _lines(value: Preflight, quiet: bool) -> Iterator[Line]:
     yield line((value.verdict.value.upper(), _STYLES[value.verdict]), f"  {_headline(value)}")
     for node in value.nodes:
         for cause in node.causes:
-            if not quiet or _is_told(cause):
-                said = f"[{cause.blame.value}] {cause.cause}: {clean(cause.seen)} ({cause.rule})"
-                yield line(said, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
+            if not quiet or _is_shown(cause):
+                sentence = f"[{cause.blame.value}] {cause.cause}: {clean(cause.seen)} ({cause.rule})"
+                yield line(sentence, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
     if value.proof and (not quiet or value.where == "torchrun"):  # there: that no other agent was met
         yield line(clean(value.proof), indent=2)
 
@@ -42,23 +42,23 @@ def _lines_of_all(value: Preflight, quiet: bool) -> Iterator[Line]:
     """One page, however many nodes: the bad ones by name, what is alike once."""
     bad = [node for node in value.nodes if node.verdict is Go.NO_GO and node.node not in value.absent]
     unsure = [node for node in value.nodes if node.verdict is Go.UNKNOWN]
-    said = f"{len(value.nodes) - len(value.absent)} of {value.scale.nodes} nodes, {value.scale.ranks} {'agents' if value.level == 'fast' else 'ranks'}"
-    said += f" ({value.where}, level {value.level}, {value.seconds:.1f} s)"
+    sentence = f"{len(value.nodes) - len(value.absent)} of {value.scale.nodes} nodes, {value.scale.ranks} {'agents' if value.level == 'fast' else 'ranks'}"
+    sentence += f" ({value.where}, level {value.level}, {value.seconds:.1f} s)"
     against = _against(value)
-    yield line((value.verdict.value.upper(), _STYLES[value.verdict]), f"  {against}{'; ' if against else ''}{said}")
+    yield line((value.verdict.value.upper(), _STYLES[value.verdict]), f"  {against}{'; ' if against else ''}{sentence}")
     yield from _absent(value)
     for cause in value.causes:
         if not quiet or cause.weight is Weight.FATAL:
-            said = f"no node's fault  [{cause.blame.value}] {cause.cause}: {clean(cause.seen)} ({cause.rule})"
-            yield line(said, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
+            sentence = f"no node's fault  [{cause.blame.value}] {cause.cause}: {clean(cause.seen)} ({cause.rule})"
+            yield line(sentence, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
     for link in value.links[:_ROWS_AT_MOST]:
-        said = f"{clean(link.from_)} -> {clean(link.to)}  {link.cause}: {clean(link.seen)}"
-        yield line(said, label=("link", "error"), indent=2, hang=11)
+        sentence = f"{clean(link.from_)} -> {clean(link.to)}  {link.cause}: {clean(link.seen)}"
+        yield line(sentence, label=("link", "error"), indent=2, hang=11)
     for node in [*bad, *unsure][:_ROWS_AT_MOST]:
         for cause in node.causes:
-            if cause.weight is not Weight.WARNING and (not quiet or _is_told(cause)):
-                said = f"{clean(node.node)}  [{cause.blame.value}] {cause.cause}: {clean(cause.seen)} ({cause.rule})"
-                yield line(said, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
+            if cause.weight is not Weight.WARNING and (not quiet or _is_shown(cause)):
+                sentence = f"{clean(node.node)}  [{cause.blame.value}] {cause.cause}: {clean(cause.seen)} ({cause.rule})"
+                yield line(sentence, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
     if len(bad) + len(unsure) > _ROWS_AT_MOST or len(value.links) > _ROWS_AT_MOST:
         yield line("more in --format json", indent=2)
     if quiet:
@@ -108,8 +108,8 @@ def _next(value: Preflight) -> Iterator[Line]:
         return
     if (bad or ends) and len(value.nodes) - len(bad) - len(ends) > 1:
         words = f"  (an end of each bad link, which is not accused: {_some(ends)})" if ends else ""
-        said = f"--exclude={','.join(map(clean, [*bad, *ends]))}{words}"
-        yield line(said, label=("exclude", "heading"), indent=2, hang=11)
+        sentence = f"--exclude={','.join(map(clean, [*bad, *ends]))}{words}"
+        yield line(sentence, label=("exclude", "heading"), indent=2, hang=11)
 
 
 def _ends(value: Preflight, bad: Set[str]) -> list[str]:
@@ -125,7 +125,7 @@ def _ends(value: Preflight, bad: Set[str]) -> list[str]:
     return found
 
 
-def _is_told(cause: Cause) -> bool:
+def _is_shown(cause: Cause) -> bool:
     """Also where little is to be said: what speaks against a start, and what happened between the nodes."""
     return cause.weight is Weight.FATAL or (cause.weight is Weight.UNKNOWN and cause.rule.startswith("joint:"))
 
@@ -173,7 +173,7 @@ def _headline(value: Preflight) -> str:
 
 
 def reason(node: NodeVerdict) -> str:
-    """One line for ``scontrol update reason=``: who is to blame, what, and what was seen. ``""`` for a node that is well.
+    """Return one line for ``scontrol update reason=``: who is to blame, what, and what was seen. ``""`` for a node that is well.
 
     No sign in it means anything to a shell, to Slurm's configuration or to a terminal.
     """
@@ -190,13 +190,13 @@ def reason_of_all(value: Preflight) -> str:
     if value.scale.nodes == 1:
         return reason(value.nodes[0])
     bad = [node for node in value.nodes if node.verdict is Go.NO_GO and node.node not in value.absent]
-    told = [(node.node, *_worst(node)) for node in bad] + [(name, "did not come") for name in value.absent]
-    told += [(f"{link.from_} > {link.to}", link.cause, link.seen) for link in value.links]
-    told += [("all nodes", _slug(cause), cause.seen) for cause in value.causes if cause.weight is Weight.FATAL]
-    if value.verdict is not Go.NO_GO or not told:
+    reasons = [(node.node, *_worst(node)) for node in bad] + [(name, "did not come") for name in value.absent]
+    reasons += [(f"{link.from_} > {link.to}", link.cause, link.seen) for link in value.links]
+    reasons += [("all nodes", _slug(cause), cause.seen) for cause in value.causes if cause.weight is Weight.FATAL]
+    if value.verdict is not Go.NO_GO or not reasons:
         return ""
-    more = f" (+{len(told) - 1} more)" if len(told) > 1 else ""
-    return _short(f"{REASON_MARK}: {_sober(': '.join(told[0]))}", more)
+    more = f" (+{len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return _short(f"{REASON_MARK}: {_sober(': '.join(reasons[0]))}", more)
 
 
 def _worst(node: NodeVerdict) -> tuple[str, str]:
@@ -223,11 +223,11 @@ def _sober(text: str) -> str:
 
 
 def prometheus(value: Preflight) -> str:
-    """For node_exporter's textfile collector; each series once."""
+    """Return the metrics for node_exporter's textfile collector; each series once."""
     verdicts = [({"node": node.node, "verdict": node.verdict.value}, 1.0) for node in value.nodes]
     causes: dict[tuple[str, ...], Sample] = {}
-    told = [(node.node, cause) for node in value.nodes for cause in node.causes]
-    for name, cause in [*told, *(("", cause) for cause in value.causes)]:
+    of_nodes = [(node.node, cause) for node in value.nodes for cause in node.causes]
+    for name, cause in [*of_nodes, *(("", cause) for cause in value.causes)]:
         labels = {
             "node": name,
             "cause": cause.cause,

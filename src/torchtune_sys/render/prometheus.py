@@ -12,7 +12,7 @@ Sample = tuple[Mapping[str, str], float]
 
 
 def render(report: Report) -> str:
-    """Every series is there once: a repeated one makes the collector refuse the whole file."""
+    """Return the metrics, every series once: a repeated one makes the collector refuse the whole file."""
     counts = summary(report.results)
     verdicts = {
         "pass": counts.passed,

@@ -58,7 +58,7 @@ def summary(results: tuple[Result, ...]) -> Summary:
 
 
 def findings(results: tuple[Result, ...]) -> list[Result]:
-    """Failed results, the worst severity first, else in catalogue order."""
+    """Return the failed results, the worst severity first, else in catalogue order."""
     return sorted((result for result in results if result.verdict is Verdict.FAIL), key=lambda result: result.rule.severity.rank)
 
 
@@ -71,14 +71,14 @@ _LOOK_FAILED = frozenset({Why.FAILED, Why.TIMEOUT, Why.UNPARSED, Why.CRASHED})
 
 
 def unjudged(result: Result, *, strict: bool) -> bool:
-    """Whether an applicable rule of severity error got no verdict because the look failed (``strict``: for any reason)."""
+    """Return whether an applicable rule of severity error got no verdict because the look failed (``strict``: for any reason)."""
     if result.verdict is not Verdict.UNKNOWN or result.rule.severity is not Severity.ERROR:
         return False
     return strict or any(missing.why in _LOOK_FAILED for missing in reasons(result))
 
 
 def reasons(result: Result) -> tuple[Missing, ...]:
-    """Everything that could not be seen and kept this rule from judging, without repetition."""
+    """Return everything that could not be seen and kept this rule from judging, without repetition."""
     found = [item.why for item in result.evidence if item.why is not None]
     if result.why_unknown is not None:
         found.insert(0, result.why_unknown)
@@ -92,8 +92,8 @@ def host_name(seen: Snapshot) -> str:
     return seen.system.hostname
 
 
-def told(missing: Missing) -> str:
-    """Where was looked and what was seen, in one line; of a traceback the last line."""
+def why_text(missing: Missing) -> str:
+    """Return in one line where a fact was looked for and what was seen; of a traceback the last line."""
     if missing.why is Why.CRASHED:
         return f"{missing.source} crashed, which is a bug: {missing.detail.strip().rpartition(chr(10))[2]}"
     return str(missing)

@@ -27,7 +27,7 @@ def outcomes(
     failed: Mapping[str, str],
     left: Mapping[str, str] = {},
 ) -> tuple[SettingOutcome, ...]:
-    """Cured is what the rules do not ask for any more, unless the next boot takes it back (``lost``: key → who does)."""
+    """Return the outcome of each setting. Cured is what the rules do not ask for any more, unless the next boot takes it back (``lost``: key → who does)."""
     found = (outcome(change, *_became(change, still_asked, lost, failed, left)) for change in plan.changes)
     return tuple(
         replace(one, needs=lost[one.key].words, remedy=lost[one.key].remedy) if one.state is State.LOST_AT_BOOT else one
@@ -36,7 +36,7 @@ def outcomes(
 
 
 def outcome(change: Change, state: State, detail: str) -> SettingOutcome:
-    """One entry of the report of a run."""
+    """Return one entry of the report of a run."""
     return SettingOutcome(
         key=change.key,
         rule=change.rules[0],
@@ -90,7 +90,7 @@ def not_made(whole: Plan, left_out: Mapping[str, str]) -> tuple[SettingOutcome, 
 
 
 def settings_undone(journal: Journal, result: Undone) -> tuple[SettingOutcome, ...]:
-    """By setting: restored only if all that belongs to it was; what somebody else changed for the run stays."""
+    """Return the outcome by setting: restored only if all that belongs to it was; what somebody else changed for the run stays."""
     found = []
     for key in journal.header.changes:
         entries = [entry for entry in journal.header.entries if key in _changes(entry)]
@@ -120,8 +120,8 @@ def _changes(entry: Entry) -> tuple[str, ...]:
 
 def text(found: tuple[SettingOutcome, ...], number: int, style: Style) -> str:
     counts = {state: sum(outcome.state is state for outcome in found) for state in _STYLES}
-    told = ", ".join(f"{number} {state.value}" for state, number in counts.items() if number)
-    lines: list[Line] = [line(), line((f"Run {number}: {told}", "bold"))]
+    counted = ", ".join(f"{number} {state.value}" for state, number in counts.items() if number)
+    lines: list[Line] = [line(), line((f"Run {number}: {counted}", "bold"))]
     for outcome in found:
         label = (outcome.state.value, _STYLES[outcome.state])
         hang = max(_HANG, len(outcome.state.value) + 1)

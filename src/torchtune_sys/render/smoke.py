@@ -17,7 +17,7 @@ _OUTPUT_LINES = 20
 
 
 def text(report: SmokeReport, style: Style, *, quiet: bool, verbose: bool) -> str:
-    """For people: the verdict first, then a line for each stage."""
+    """Return the report for people: the verdict first, then a line for each stage."""
     lines = [line((headline(report), _STYLES[report.verdict]))]
     if not quiet:
         lines.append(line(about(report)))
@@ -87,7 +87,7 @@ def headline(report: SmokeReport) -> str:
 
 
 def about(report: SmokeReport) -> str:
-    """Who ran."""
+    """Return in one line which torch, ranks, GPUs, backend and level ran."""
     team = report.team
     gpus = f" on {len(team.gpus)} GPU{'s' if len(team.gpus) > 1 else ''}" if team.gpus else ""
     torch = f"torch {team.torch}" if team.torch else "torch of unknown version"
@@ -113,7 +113,8 @@ def _stage(stage: StageResult, verbose: bool) -> Iterator[Line]:
 
 
 def figure_text(figure: Figure) -> str:
-    """
+    """Return a figure with its unit, and what was expected.
+
     >>> figure_text(Figure(name="bfloat16 GEMM", value=612.34, unit="TFLOP/s"))
     'bfloat16 GEMM 612 TFLOP/s'
     """
@@ -129,7 +130,7 @@ def _slower(slower: tuple[FigureComparison, ...]) -> Iterator[Line]:
 
 
 def junit(report: SmokeReport) -> str:
-    """One suite, a case for each stage."""
+    """Return one suite, a case for each stage."""
     suite = Suite(
         name="torchtune-sys.smoke",
         host=report.host,

@@ -17,7 +17,7 @@ PLACES = (
 
 
 def environment(filters: Mapping[str, Callable[..., str]]) -> Environment:
-    """Strict about names. Nothing is escaped by itself: what a host says goes through one of ``filters``."""
+    """Return jinja2's environment, strict about names. Nothing is escaped by itself: what a host says goes through one of ``filters``."""
     import jinja2
 
     made = jinja2.Environment(

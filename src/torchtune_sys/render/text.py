@@ -22,8 +22,8 @@ from torchtune_sys.render.report import (
     host_name,
     reasons,
     summary,
-    told,
     unexplained,
+    why_text,
 )
 from torchtune_sys.rules.can_train import Device, skipped_without_torch
 
@@ -55,7 +55,7 @@ def render(report: Report, style: Style, *, verbose: bool = False, quiet: bool =
 
 
 def headline(report: Report, counts: Summary) -> Line:
-    """Host, what was found, and what it means for training."""
+    """Return host, what was found, and what it means for training."""
     name = host_name(report.snapshot)
     worst = next(iter(findings(report.results)), None)
     mostly_passed = counts.passed >= counts.unknown and counts.passed and not counts.crashed
@@ -183,7 +183,7 @@ def seen_and_wanted(item: Evidence) -> str:
 
 
 def grouped(items: Iterable[Evidence]) -> list[Evidence]:
-    """Evidence that differs only in its subject as one, its subjects joined: GPU 0, GPU 1, GPU 3 → ``GPU 0-1,3``."""
+    """Return evidence that differs only in its subject as one, its subjects joined: GPU 0, GPU 1, GPU 3 → ``GPU 0-1,3``."""
     groups: dict[tuple[str, str, str], list[Evidence]] = {}
     for item in items:
         groups.setdefault((item.seen, item.wanted, item.source), []).append(item)
@@ -191,7 +191,7 @@ def grouped(items: Iterable[Evidence]) -> list[Evidence]:
 
 
 def subjects(names: list[str]) -> str:
-    """Names joined, numbered ones of one kind as ranges.
+    """Return the names joined, numbered ones of one kind as ranges.
 
     >>> subjects(["GPU 0", "GPU 1", "GPU 3", "eth0"])
     'GPU 0-1,3, eth0'
@@ -228,7 +228,7 @@ def _crashes(results: tuple[Result, ...]) -> Iterator[Line]:
     for result in results:
         if result.verdict is Verdict.CRASHED:
             missing = result.why_unknown
-            groups.setdefault(told(missing) if missing is not None else result.note, []).append(result.rule.id)
+            groups.setdefault(why_text(missing) if missing is not None else result.note, []).append(result.rule.id)
     if groups:
         yield line()
     for reason, rules in groups.items():
@@ -274,14 +274,14 @@ _SHORT = 40
 
 
 def _unknown(remedy: str, why: Why, rules: dict[str, Missing], verbose: bool) -> Iterator[Line]:
-    sources = list(dict.fromkeys(told(missing) for missing in rules.values()))
+    sources = list(dict.fromkeys(why_text(missing) for missing in rules.values()))
     example = sources[0] if len(sources) == 1 or verbose else f"{sources[0]} and {len(sources) - 1} more"
     names = list(rules)
     listed = ", ".join(names if verbose else names[:4]) + (f" +{len(names) - 4} more" if len(names) > 4 and not verbose else "")
     detail = "; ".join(sources) if verbose else cut(example, 110)
     short = remedy if remedy and len(remedy) <= _SHORT else _PHRASES[why]
-    said = f"{short} " if why is Why.NOT_RECORDED and not verbose else f"{short} – {detail} "
-    yield line(said, (f"[{listed}]", "dim"), label=f"{len(names):3}  ", indent=1)
+    summary_line = f"{short} " if why is Why.NOT_RECORDED and not verbose else f"{short} – {detail} "
+    yield line(summary_line, (f"[{listed}]", "dim"), label=f"{len(names):3}  ", indent=1)
     if remedy and short != remedy:
         yield line(remedy, label=("to find out: ", "good"), indent=6)
 

@@ -18,7 +18,7 @@ def render(seen: Snapshot, style: Style) -> str:
 
 
 def timings_text(timings: dict[str, float]) -> str:
-    """Seconds by family, the slowest first; families run side by side, so they do not add up."""
+    """Return the seconds by family, the slowest first; families run side by side, so they do not add up."""
     rows = sorted(timings.items(), key=lambda item: -item[1])
     return "".join(f"{1000 * seconds:9.1f} ms  {family}\n" for family, seconds in rows)
 

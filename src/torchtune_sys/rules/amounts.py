@@ -6,7 +6,7 @@ _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")
 
 
 def size(count: float | None) -> str:
-    """Bytes; None is unlimited.
+    """Return an amount of bytes as people write it; None is unlimited.
 
     >>> size(67108864), size(1288490188), size(12), size(None)
     ('64 MiB', '1.2 GiB', '12 bytes', 'unlimited')

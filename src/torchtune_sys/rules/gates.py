@@ -7,7 +7,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import LiveTorch, Torch
 from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, known_or_unknown, need
 
 NO_TORCH = "no torch in the judged interpreter"
 _LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED)
@@ -28,7 +28,7 @@ def nvidia_hardware(s: Snapshot) -> None:
 
 
 def handed_over(s: Snapshot, addresses: tuple[str, ...]) -> bool:
-    """Whether this host keeps none of these PCI functions for itself."""
+    """Return whether this host keeps none of these PCI functions for itself."""
     devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
     bound = {device.address: known(device.driver, "") for device in devices}
     return all(bound.get(address) == "vfio-pci" for address in addresses)
@@ -68,7 +68,7 @@ def torch_imported(s: Snapshot) -> Fact[LiveTorch]:
 
 
 def gpu_count(s: Snapshot) -> int:
-    """GPUs in the machine, NVIDIA's and AMD's, as far as they are seen; 0 where there is none."""
+    """Return how many GPUs are in the machine, NVIDIA's and AMD's, as far as they are seen; 0 where there is none."""
     if not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and s.gpu.devices:
         return len(s.gpu.devices)
     driver = need(s.driver)
@@ -93,7 +93,7 @@ def ranks_here(s: Snapshot) -> int:
 
 
 def no_gpu(s: Snapshot) -> bool:
-    """Whether there is no GPU; a report that lists none tells it without a word of the PCI bus. Raises Unknown where it cannot be seen."""
+    """Return whether there is no GPU; a report that lists none tells it without a word of the PCI bus. Raises Unknown where it cannot be seen."""
     if isinstance(s.driver, Missing):
         return not isinstance(s.gpu, Missing) and s.gpu.devices == ()
     return gpu_count(s) == 0
@@ -106,7 +106,7 @@ def gpu_host(s: Snapshot) -> None:
 
 
 def rdma_active(s: Snapshot) -> bool:
-    """Whether some RDMA port is up that programs can open, so that NCCL would use it between hosts."""
+    """Return whether some RDMA port is up that programs can open, so that NCCL would use it between hosts."""
     devices = need(s.network).rdma
     if absent(devices) or not verbs_devices(s):
         return False
@@ -117,10 +117,10 @@ def rdma_active(s: Snapshot) -> bool:
 
 
 def verbs_devices(s: Snapshot) -> bool:
-    """Whether there are device nodes to open RDMA devices by: /sys shows the host's adapters in a container that was given none."""
+    """Return whether there are device nodes to open RDMA devices by: /sys shows the host's adapters in a container that was given none."""
     nodes = need(s.network).verbs_nodes
     if isinstance(nodes, Missing):
-        return not absent(nodes) and shown(nodes, True) is True
+        return not absent(nodes) and known_or_unknown(nodes, True) is True
     return any(name.startswith("uverbs") for name in nodes)
 
 
@@ -131,6 +131,6 @@ def not_in_container(s: Snapshot) -> None:
 
 
 def scheduled(s: Snapshot) -> bool:
-    """Whether a batch system started the session: its device cgroup may hide the GPUs that it did not grant, from NVML too."""
+    """Return whether a batch system started the session: its device cgroup may hide the GPUs that it did not grant, from NVML too."""
     env = known(s.session.env, {}) if not isinstance(s.session, Missing) else {}
     return any(name in env for name in JOB_VARIABLES)

@@ -165,7 +165,7 @@ def profile_of(name: str) -> Profile:
 
 
 def matching(rules: Sequence[Rule], selectors: Iterable[str]) -> set[str]:
-    """Ids of the rules that are named by id, family, severity or glob. Raises UnknownName for a selector that names none."""
+    """Return the ids of the rules that are named by id, family, severity or glob. Raises UnknownName for a selector that names none."""
     found: set[str] = set()
     for selector in selectors:
         named = {rule.id for rule in rules if selector in (rule.id, rule.family, rule.severity.value)}

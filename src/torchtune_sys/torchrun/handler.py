@@ -33,7 +33,7 @@ class Handler(RendezvousHandler):
         self._is_done = False
 
     def get_backend(self) -> str:
-        """Our name: torchrun refuses a handler that has another than was asked for."""
+        """Return our name: torchrun refuses a handler that has another than was asked for."""
         return NAME
 
     def get_run_id(self) -> str:
@@ -113,14 +113,14 @@ def _run(params: RendezvousParameters) -> int:
     if isinstance(child, Missing):
         raise OSError(child.detail)
     try:
-        return _told(child, time.monotonic() + meeting_s + _AFTER_MEETING_S)
+        return _verdict(child, time.monotonic() + meeting_s + _AFTER_MEETING_S)
     finally:
         if child.poll() is None:
             process.end(child)
         process.forget(child)
 
 
-def _told(child: Any, until_s: float) -> int:
+def _verdict(child: Any, until_s: float) -> int:
     """Hand on what it says, line by line, until it ends. Where it says nothing of no-go, none is believed."""
     streams = {child.stdout.fileno(): bytearray(), child.stderr.fileno(): bytearray()}
     reason = child.stdout.fileno()
@@ -172,8 +172,8 @@ def _words(params: RendezvousParameters, meeting_s: float) -> list[str]:
     return words if is_host is None else [*words, "--rdzv-is-host", str(is_host).lower()]
 
 
-def _seconds(params: RendezvousParameters, key: str, usual: int) -> float:
-    return float(params.get_as_int(key, usual) or usual)
+def _seconds(params: RendezvousParameters, key: str, default: int) -> float:
+    return float(params.get_as_int(key, default) or default)
 
 
 def _is_tcp(params: RendezvousParameters) -> bool:
@@ -192,12 +192,12 @@ def _is_here(params: RendezvousParameters, host: str) -> bool:
     """Whether the store will be in this process's host, as c10d decides it."""
     from torch.distributed.elastic.rendezvous.utils import _matches_machine_hostname
 
-    told = params.get_as_bool("is_host")
-    return bool(_matches_machine_hostname(host)) if told is None else told
+    is_host = params.get_as_bool("is_host")
+    return bool(_matches_machine_hostname(host)) if is_host is None else is_host
 
 
 def say(text: str) -> None:
-    """Something of ours."""
+    """Print a line of ours."""
     _print(f"{NAME}: {text}")
 
 

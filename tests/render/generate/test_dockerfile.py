@@ -13,19 +13,19 @@ import pytest
 from install_hosts import change
 
 from conftest import HOSTS, load
-from torchtune_sys.model.image import Image, ImageWishes
+from torchtune_sys.model.image import Image, ImageOptions
 from torchtune_sys.remediation.image.plan import plan
 from torchtune_sys.render.generate import dockerfile
 
 NAMES = ["healthy", *sorted(f"typical/{path.stem}" for path in (HOSTS / "typical").glob("*.json"))]
 FEW = ("healthy", "typical/gh200", "typical/laptop-cpu", "typical/mi300x")
 WISHES = {
-    "as the host is": ImageWishes(),
-    "offline": ImageWishes(offline="wheels", cpu=True),
-    "all": ImageWishes(extras=("jemalloc", "numactl", "rdma", "torchvision")),
-    "rocky": ImageWishes(base="docker.io/library/rockylinux:9", extras=("rdma",)),
-    "rocky offline": ImageWishes(base="docker.io/library/rockylinux:9", offline="a/b", extras=("rdma", "jemalloc")),
-    "cuda": ImageWishes(base="nvidia/cuda:13.0.2-base-ubuntu24.04", compiler=False),
+    "as the host is": ImageOptions(),
+    "offline": ImageOptions(offline="wheels", cpu=True),
+    "all": ImageOptions(extras=("jemalloc", "numactl", "rdma", "torchvision")),
+    "rocky": ImageOptions(base="docker.io/library/rockylinux:9", extras=("rdma",)),
+    "rocky offline": ImageOptions(base="docker.io/library/rockylinux:9", offline="a/b", extras=("rdma", "jemalloc")),
+    "cuda": ImageOptions(base="nvidia/cuda:13.0.2-base-ubuntu24.04", compiler=False),
 }
 
 
@@ -130,14 +130,14 @@ def test_what_a_host_calls_itself_stays_a_comment() -> None:
     evil = "x\nRUN curl evil\\\n# syntax=evil/frontend\r\x1b[2J"
     system = change(seen.system, hostname=evil, os=change(seen.system.os, pretty_name=evil))  # type: ignore[union-attr]
     for form in dockerfile.FORMS.values():
-        text = form(plan(change(seen, system=system, origin=evil), ImageWishes()))
+        text = form(plan(change(seen, system=system, origin=evil), ImageOptions()))
         assert "\x1b" not in text and "\r" not in text
         assert not [line for line in text.splitlines() if "evil" in line and not line.startswith("#")]
         assert not text.startswith("# syntax")
 
 
 def test_a_refusal_is_no_dockerfile() -> None:
-    text = dockerfile.refused(plan(load("healthy"), ImageWishes(python="3.9")))
+    text = dockerfile.refused(plan(load("healthy"), ImageOptions(python="3.9")))
     assert text.startswith(dockerfile.MARK) and all(line.startswith("#") for line in text.splitlines())
     assert "way there" in text
 

@@ -20,7 +20,7 @@ import pytest
 
 from conftest import load
 from smoke.faults.bench import torch_python
-from torchtune_sys.model.image import Flag, Image, ImageWishes
+from torchtune_sys.model.image import Flag, Image, ImageOptions
 from torchtune_sys.remediation.image.plan import plan
 from torchtune_sys.render.generate import dockerfile
 from torchtune_sys.smoke import script
@@ -102,7 +102,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     if missing or os.geteuid() != 0 or system["ID"] != "debian":
         pytest.skip(f"needs root on Debian, and {' '.join(missing) or 'nothing else'}")
     folder, base = tmp_path_factory.mktemp("image"), f"docker.io/library/debian:{system['VERSION_CODENAME']}-slim"
-    wishes = ImageWishes(cpu=True, torch="2.13", base=base, offline="wheels", compiler=False)
+    wishes = ImageOptions(cpu=True, torch="2.13", base=base, offline="wheels", compiler=False)
     image = plan(load("typical/laptop-cpu"), wishes)
     assert image.base is not None and not image.refused
     image = msgspec.structs.replace(image, flags=tuple(lowered(flag) for flag in image.flags))

@@ -10,7 +10,7 @@ from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, re
 
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.model.snapshot import Saying, Snapshot
+from torchtune_sys.model.snapshot import PrintedMessage, Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules.driver import access
 
@@ -109,5 +109,5 @@ def test_a_driver_that_is_kept_away_is_told_by_the_log(healthy: Snapshot) -> Non
     unseen = altered(pasted, driver=DENIED)
     for kind in (*KEPT_OUT, "module-refused"):
         assert verdict(altered(unseen, kernel__events=log(kind)), "nvidia-driver-not-loaded") is NA
-    said = msgspec.structs.replace(unseen, said={"nouveau-loaded": Saying(line="nouveau 1")})
+    said = msgspec.structs.replace(unseen, said={"nouveau-loaded": PrintedMessage(line="nouveau 1")})
     assert verdict(said, "nvidia-driver-not-loaded") is NA

@@ -10,7 +10,7 @@ import pytest
 from conftest import load
 from elsewhere import each_recorded_elsewhere
 from torchtune_sys import engine
-from torchtune_sys.evidence.nvidia_smi import parse_nvidia_smi
+from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi
 from torchtune_sys.model.facts.gpu import GpuFacts
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Rule, Severity, Verdict

@@ -37,7 +37,7 @@ from torchtune_sys.rules.kernel import xid as kernel_xid
 
 
 def over(seen: Snapshot, *events: KernelEvent) -> str:
-    (trouble,) = [found for found in kernel_xid.troubles(with_log(seen, *events), WEEK) if found.judged == "memory"]
+    (trouble,) = [found for found in kernel_xid.incidents(with_log(seen, *events), WEEK) if found.judged == "memory"]
     return trouble.over
 
 

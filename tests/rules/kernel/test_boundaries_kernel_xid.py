@@ -17,7 +17,7 @@ from torchtune_sys.rules.kernel import xid as kernel_xid
 
 def troubles(seen: Snapshot, *events: KernelEvent) -> list[tuple[str, str, int, tuple[str, ...]]]:
     """GPU, kind, how many bursts, and what followed."""
-    found = kernel_xid.troubles(with_log(seen, *events), WEEK)
+    found = kernel_xid.incidents(with_log(seen, *events), WEEK)
     return [(trouble.address, trouble.judged, len(trouble.events), trouble.after) for trouble in found]
 
 

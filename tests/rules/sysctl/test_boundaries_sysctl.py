@@ -45,7 +45,7 @@ def test_values_at_the_mark(healthy: Snapshot, rule_id: str, key: str, good: str
     assert judged(with_keys(seen, {key: DENIED}), rule_id).verdict is UNKNOWN
     for none in (None, NOTHING):  # this kernel does not have it
         assert judged(with_keys(seen, {key: none}), rule_id).verdict is NA
-    wishes = {wish.key: wish for wish in policy.WISHES}
+    wishes = {wish.key: wish for wish in policy.POLICIES}
     target = wishes[key].target(seen, DEFAULTS)
     assert policy.meets(target, good) and not policy.meets(target, bad)
     for action in found.evidence[0].fix:
@@ -54,7 +54,7 @@ def test_values_at_the_mark(healthy: Snapshot, rule_id: str, key: str, good: str
 
 
 def test_the_wish_for_process_numbers_is_an_old_kernels_own(healthy: Snapshot) -> None:
-    wish = next(wish for wish in policy.WISHES if wish.key == "kernel.pid_max")
+    wish = next(wish for wish in policy.POLICIES if wish.key == "kernel.pid_max")
     assert policy.meets(wish.target(healthy, DEFAULTS), "32768") and not policy.meets(wish.target(healthy, DEFAULTS), "32767")
 
 
@@ -178,7 +178,7 @@ def test_where_a_value_comes_from(healthy: Snapshot, facts: dict[str, Any], told
     key = "vm.swappiness"
     seen = with_keys(healthy, {key: "7"}, **facts)
     found = policy.setting(seen, key)
-    assert (policy.told(seen, found, "7"), policy.origin(seen, found)) == (told, source)
+    assert (policy.shown(seen, found, "7"), policy.origin(seen, found)) == (told, source)
     for system_facts, known in (
         ({"container": "docker"}, False),  # whose files are not the host's
         ({"init": "bash"}, False),
@@ -186,9 +186,9 @@ def test_where_a_value_comes_from(healthy: Snapshot, facts: dict[str, Any], told
         ({"container": DENIED}, True),
     ):
         other = changed(seen, "system", **system_facts)
-        assert policy.told(other, found, "7") == (told if known else "7")
+        assert policy.shown(other, found, "7") == (told if known else "7")
         assert policy.origin(other, found) == (source if known else "/proc/sys/vm/swappiness")
-    assert policy.told(msgspec.structs.replace(seen, system=DENIED), found, "7") == told
+    assert policy.shown(msgspec.structs.replace(seen, system=DENIED), found, "7") == told
 
 
 @pytest.mark.parametrize(("container", "boxed"), [("docker", True), ("", False), (DENIED, False), (None, False)])

@@ -88,7 +88,7 @@ def command(**options: Any) -> int:
     root = is_root()
     earlier = journal.numbers(journal.STATE) if root else []
     found = planned(options, session.made_since_start(boot_id()) if root else frozenset())
-    plan, left_out = wanted.chosen(found, options)
+    plan, left_out = wanted.selected_changes(found, options)
     if _as_json(options):
         if options["prove"]:
             raise UserError("--prove asks a person in the end, so it does not go with --format json", "leave out one of them")
@@ -117,10 +117,10 @@ def _as_json(options: dict[str, Any]) -> bool:
 def _others(found: Planned, left_out: dict[str, str], options: dict[str, Any]) -> tuple[SettingOutcome, ...]:
     """Return what is not in the plan that is carried out: of the rules that were named, where some were."""
     from torchtune_sys.cli.names import rule_names
-    from torchtune_sys.render import run as told
+    from torchtune_sys.render import run as run_text
 
     only = rule_names(options["only"])
-    outcomes = told.not_made(found.plan, left_out)
+    outcomes = run_text.not_made(found.plan, left_out)
     plan = found.plan
     keys = {refusal.key for refusal in plan.refused if set(refusal.rules) & only}
     keys |= {change.key for change in (*plan.changes, *plan.waiting) if set(change.rules) & only}
@@ -144,17 +144,17 @@ def _give_dry(found: Planned, plan: Plan, left_out: dict[str, str], options: dic
         return
     from torchtune_sys.model.run import State
     from torchtune_sys.render import plan as shown
-    from torchtune_sys.render import run as told
+    from torchtune_sys.render import run as run_text
 
-    would = tuple(told.outcome(change, State.LEFT, "would be changed (--dry-run)") for change in plan.changes)
+    would = tuple(run_text.outcome(change, State.LEFT, "would be changed (--dry-run)") for change in plan.changes)
     _give(None, (*would, *_others(found, left_out, options)), options, shown.differences(plan))
 
 
 def _proofs(options: dict[str, Any]) -> list[SmokeReport]:
     """Two runs, since one does not tell how much its figures vary."""
-    from torchtune_sys.cli.prove import tested
+    from torchtune_sys.cli.prove import smoke_report
 
-    return [tested(options, "before the changes"), tested(options, "and again")]
+    return [smoke_report(options, "before the changes"), smoke_report(options, "and again")]
 
 
 def _proven(run: ApplyRun, before: list[SmokeReport], options: dict[str, Any]) -> int:
@@ -200,7 +200,7 @@ def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]
     from torchtune_sys.remediation.apply import journal, prepare, session
 
     try:
-        with changing.told() as tell, changing.alone(options["wait"], tell), _stopping() as stop:
+        with changing.progress_lines() as tell, changing.alone(options["wait"], tell), _stopping() as stop:
             tell("looking at what is there now")
             unfinished = session.unfinished()
             if unfinished is not None:
@@ -212,7 +212,7 @@ def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]
             moment = session.Moment(version=__version__, time=now()[0], boot_id=boot_id())
 
             def files(failed: frozenset[str]) -> Any:
-                return planner.part(plan, found.ground, lambda change: change.key not in failed).files
+                return planner.part(plan, found.context, lambda change: change.key not in failed).files
 
             return session.run(plan, files, stop, moment, tell=tell)
     except prepare.Unready as error:
@@ -245,20 +245,20 @@ def _tell(run: ApplyRun, found: Planned, plan: Plan, left_out: dict[str, str], o
     from torchtune_sys.model.run import State
     from torchtune_sys.remediation import plan as planner
     from torchtune_sys.remediation.plan.precedence import lost_at_boot
-    from torchtune_sys.render import run as told
+    from torchtune_sys.render import run as run_text
 
     if run.rolled_back:
         if not _as_json(options):
-            say(told.rolled_back(run.rolled_back, run.kept, style(options["color"])))
-        taken_back = tuple(told.outcome(change, State.FAILED, f"taken back: {run.rolled_back}") for change in plan.changes)
+            say(run_text.rolled_back(run.rolled_back, run.kept, style(options["color"])))
+        taken_back = tuple(run_text.outcome(change, State.FAILED, f"taken back: {run.rolled_back}") for change in plan.changes)
         _give(run.number, taken_back, options)
         return NOT_ALL
     seen, results, _ = judged(options)
-    found_lost = {change.key: lost_at_boot(seen, found.ground, change) for change in plan.changes}
+    found_lost = {change.key: lost_at_boot(seen, found.context, change) for change in plan.changes}
     lost = {key: why for key, why in found_lost.items() if why is not None}
-    outcomes = told.outcomes(plan, planner.still_asked(results), lost, run.failed, run.left)
+    outcomes = run_text.outcomes(plan, planner.still_asked(results), lost, run.failed, run.left)
     if not _as_json(options):
-        say(told.text(outcomes, run.number, style(options["color"])))
+        say(run_text.text(outcomes, run.number, style(options["color"])))
     _give(run.number, (*outcomes, *_others(found, left_out, options)), options)
     states = {outcome.state for outcome in outcomes}
     return NOT_ALL if State.FAILED in states else LOST_AT_BOOT if State.LOST_AT_BOOT in states else DONE

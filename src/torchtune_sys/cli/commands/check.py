@@ -119,13 +119,13 @@ def command(**options: Any) -> int:
 
 def _proof(host: Host | PastedText, format_: str, seen: Snapshot, epoch_s: float) -> str:
     """Of this host only, and for the text and the JSON, which show it."""
-    from torchtune_sys.cli.proofs import standing
+    from torchtune_sys.cli.proofs import last_pass
     from torchtune_sys.host.base import Host
 
     if not isinstance(host, Host) or not host.live or format_ not in ("text", "json"):
         return ""
 
-    return standing(host, seen, epoch_s)
+    return last_pass(host, seen, epoch_s)
 
 
 def _unjudged_families(seen: Snapshot, results: tuple[Result, ...], options: dict[str, Any], config: Config) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
-from torchtune_sys.cli.watch import LOGS_PATIENCE_S
+from torchtune_sys.cli.watch import LOGS_TIMEOUT_S
 from torchtune_sys.errors import UnreadableInput
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ to compare; 4 internal error.
     "--before", metavar="DIR", help="Show what changed: compare each host with the one of the same name in DIR (or FILE)."
 )
 @click.option("--weight", type=click.Choice(WEIGHTS), default="noise", help="Lowest weight to show. [noise]")
-@shared.timeout_of(f"Stop after S seconds. [{LOGS_PATIENCE_S:g}]")
+@shared.timeout_of(f"Stop after S seconds. [{LOGS_TIMEOUT_S:g}]")
 @click.option("--all", "whole", is_flag=True, help="Text: show all differences, however many.")
 @shared.format_option(*FORMATS)
 @shared.output_option
@@ -76,19 +76,19 @@ def command(**options: Any) -> int:
 
 def compared(options: dict[str, Any]) -> Comparison:
     """Read and compare; what is lighter than --weight is left out. Raises UnreadableInput where --golden or --before gives nothing."""
-    from torchtune_sys.cli.terminal import counting
+    from torchtune_sys.cli.terminal import growing_number
     from torchtune_sys.fleet.comparing import Comparing, heavy, without_secrets
     from torchtune_sys.fleet.reading import read
     from torchtune_sys.fleet.store import Store
     from torchtune_sys.fleet.weights import Readers
-    from torchtune_sys.host.children.apart import answers
+    from torchtune_sys.host.children.apart import require_answer
     from torchtune_sys.model.comparison import DifferenceWeight
     from torchtune_sys.rules import CATALOGUE
 
     for path in _places(options):
-        answers(path)
+        require_answer(path)
     store = Store()
-    show, clear = counting("hosts read")
+    show, clear = growing_number("hosts read")
     unread = _base(options, store)
     count = len(store.hosts)
     unread += read(options["paths"], store, show)
@@ -127,7 +127,7 @@ def _base(options: dict[str, Any], store: Any) -> tuple[Any, ...]:
 
 
 def status(found: Comparison) -> int:
-    """3 where no two hosts could be compared, 1 where they are not alike."""
+    """Return the exit status: 3 where no two hosts could be compared, 1 where they are not alike."""
     from torchtune_sys.model.comparison import DifferenceWeight
 
     compared = sum(kind.hosts for kind in found.kinds)

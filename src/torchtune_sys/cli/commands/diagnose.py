@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
-from torchtune_sys.cli.watch import LOGS_PATIENCE_S
+from torchtune_sys.cli.watch import LOGS_TIMEOUT_S
 from torchtune_sys.errors import UnreadableInput
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ error, or nothing could be read; 4 internal error.
 @click.option("--share", metavar="FILE", help="Also write the evidence to FILE (Markdown), anonymised, for a bug report.")
 @click.option("--symptoms", is_flag=True, help="Print this node's diagnosis as one line of JSON, for --merge.")
 @click.option("--merge", is_flag=True, help="Combine the lines that --symptoms printed on many nodes into one diagnosis.")
-@shared.timeout_of(f"Stop after S seconds. [{LOGS_PATIENCE_S:g}]")
+@shared.timeout_of(f"Stop after S seconds. [{LOGS_TIMEOUT_S:g}]")
 @shared.format_option(*FORMATS)
 @shared.output_option
 @shared.color_option
@@ -80,12 +80,12 @@ def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:
     from torchtune_sys.diagnosis.diagnose import diagnose
     from torchtune_sys.fleet.pasted_hosts import compared
     from torchtune_sys.host.input.collection import InputText, collected
-    from torchtune_sys.host.input.excerpts import Room
+    from torchtune_sys.host.input.excerpts import MemoryBudget
 
-    room = Room()
-    given = _counted(collected(paths, room=room))
+    budget = MemoryBudget()
+    given = _counted(collected(paths, budget=budget))
     if share is None:
-        return diagnose(given, room, compared)
+        return diagnose(given, budget, compared)
     from torchtune_sys.cli.terminal import give
     from torchtune_sys.diagnosis.sharing import shared as bundle
     from torchtune_sys.render import as_json
@@ -99,7 +99,7 @@ def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:
                 texts.append(item)
             yield item
 
-    found = diagnose(kept(), room, compared)
+    found = diagnose(kept(), budget, compared)
     made = bundle(texts, found, as_json.diagnosis_line(found, facts=False))
     give("".join(map(row, made.removesuffix("\n").split("\n"))), share, machine=True)
     return found
@@ -108,12 +108,12 @@ def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:
 def _merged(paths: Sequence[str]) -> Diagnosis:
     from torchtune_sys.diagnosis.merging import merged
     from torchtune_sys.host.input.documents import read_documents
-    from torchtune_sys.host.input.excerpts import Room
-    from torchtune_sys.host.input.limits import HOSTS_ROOM, told_cost
+    from torchtune_sys.host.input.excerpts import MemoryBudget
+    from torchtune_sys.host.input.limits import HOSTS_BUDGET, document_cost
     from torchtune_sys.model.diagnosis import Diagnosis, UnreadSource
 
     parts: list[tuple[str, Diagnosis]] = []
-    room = Room(HOSTS_ROOM)
+    budget = MemoryBudget(HOSTS_BUDGET)
     without_facts = 0
 
     def unread(path: str, why: str) -> tuple[str, Diagnosis]:
@@ -127,21 +127,23 @@ def _merged(paths: Sequence[str]) -> Diagnosis:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 part = Diagnosis(unread=(UnreadSource(source=path, why=f"a line that is no diagnosis: {error}"),))
                 node = ""
-            cost = told_cost(document)
-            if cost > room.left // 2 and part.facts:
+            cost = document_cost(document)
+            if cost > budget.left // 2 and part.facts:
                 part = msgspec.structs.replace(part, facts={})
-                cost = told_cost(msgspec.json.encode(part))
+                cost = document_cost(msgspec.json.encode(part))
                 without_facts += 1
-            if cost > room.left:
-                parts.append(unread(path, f"the diagnoses before it fill {HOSTS_ROOM >> 20} MiB of memory: the rest is left out"))
+            if cost > budget.left:
+                parts.append(
+                    unread(path, f"the diagnoses before it fill {HOSTS_BUDGET >> 20} MiB of memory: the rest is left out")
+                )
                 return merged(parts)
-            room.take(cost)
+            budget.take(cost)
             parts.append((node, part))
     if without_facts:
         parts.append(
             unread(
                 "facts",
-                f"those of {without_facts:,} nodes are left out: of the nodes before them they fill {HOSTS_ROOM >> 21} MiB of memory",
+                f"those of {without_facts:,} nodes are left out: of the nodes before them they fill {HOSTS_BUDGET >> 21} MiB of memory",
             )
         )
     return merged(parts)
@@ -149,9 +151,9 @@ def _merged(paths: Sequence[str]) -> Diagnosis:
 
 def _counted(found: Iterable[Found]) -> Iterator[Found]:
     """With the number of texts shown, where that takes long and somebody looks."""
-    from torchtune_sys.cli.terminal import counting
+    from torchtune_sys.cli.terminal import growing_number
 
-    show, clear = counting("texts read")
+    show, clear = growing_number("texts read")
     try:
         for number, item in enumerate(found, 1):
             show(number)

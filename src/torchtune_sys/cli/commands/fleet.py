@@ -85,17 +85,17 @@ def command(**options: Any) -> int:
             raise UnreadableInput("--dir collects nothing", "leave out --slurm, --nodes, --inventory, --save and the command")
         return _judged(options, options["folder"])
     from torchtune_sys.cli.terminal import tell
-    from torchtune_sys.cli.watch import LOGS_PATIENCE_S, confined
+    from torchtune_sys.cli.watch import LOGS_TIMEOUT_S, run_limited
 
     def late() -> int:
         tell(
-            f"torchtune-sys: the answers could not be compared within {LOGS_PATIENCE_S:g} s",
+            f"torchtune-sys: the answers could not be compared within {LOGS_TIMEOUT_S:g} s",
             "  keep them with --save, and compare parts",
         )
         return UNJUDGED
 
     with _collected(options) as path:
-        return confined(lambda: _judged(options, path), LOGS_PATIENCE_S, late)
+        return run_limited(lambda: _judged(options, path), LOGS_TIMEOUT_S, late)
 
 
 def _judged(options: dict[str, Any], path: str) -> int:
@@ -109,12 +109,12 @@ def _judged(options: dict[str, Any], path: str) -> int:
 @contextmanager
 def _collected(options: dict[str, Any]) -> Iterator[str]:
     """Provide the file with all answers; it stays only where --save names it. Raises UnreadableInput."""
-    from torchtune_sys.cli.terminal import counting
+    from torchtune_sys.cli.terminal import growing_number
     from torchtune_sys.fleet.collecting import collect
     from torchtune_sys.host.files import growing_file
 
     transport = _transport(options)
-    show, clear = counting("hosts answered")
+    show, clear = growing_number("hosts answered")
     with growing_file(options["save"]) as (path, put):
         try:
             collect(transport, options["words"] or _COMMAND, options["timeout"], options["at_once"], put, show)

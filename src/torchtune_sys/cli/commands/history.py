@@ -16,7 +16,7 @@ def command(**options: Any) -> int:
     """List the runs of apply on this host, and which of them were undone."""
     from torchtune_sys.cli.terminal import give, style, tell
     from torchtune_sys.remediation.apply import journal
-    from torchtune_sys.render import run as told
+    from torchtune_sys.render import run as run_text
 
     numbers = journal.numbers(journal.STATE)
     damaged: list[UserError] = []
@@ -36,9 +36,9 @@ def command(**options: Any) -> int:
     if options["format_"] == "json":
         from torchtune_sys.render import as_json
 
-        give(as_json.history(told.runs(found)), options["output"], machine=True)
+        give(as_json.history(run_text.runs(found)), options["output"], machine=True)
     else:
-        give(told.history(found, style(options["color"], options["output"])), options["output"])
+        give(run_text.history(found, style(options["color"], options["output"])), options["output"])
     for problem in damaged:
         tell(f"torchtune-sys: {problem.seen}", f"  {problem.todo}")
     return damaged[0].exit_code if damaged else 0

@@ -64,9 +64,9 @@ error or no local rank.
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(**options: Any) -> int:
     """Bind one rank to the CPUs and memory near its GPU, then exec PROGRAM."""
-    from torchtune_sys.host.bind import whole_environment
+    from torchtune_sys.host.isolation import session
 
-    env, program = whole_environment(), options["program"]
+    env, program = session(), options["program"]
     _refuse_starters(program)
     who = _rank(options, env)
     _bind_or_say(options, who, env)
@@ -88,15 +88,15 @@ def _refuse_starters(program: tuple[str, ...]) -> None:
 
 
 def _rank(options: Mapping[str, Any], env: Mapping[str, str]) -> LocalRank:
-    from torchtune_sys.model.launchers import LocalRank, local_rank, told_by
+    from torchtune_sys.model.launchers import LocalRank, launcher_of, local_rank
 
     found = local_rank(env)
     if options["local_rank"] is not None:
         ranks = options["ranks"] or (found.ranks if found is not None else None)
         return LocalRank(rank=options["local_rank"], ranks=ranks, source="--local-rank")
-    if found is None and told_by(env):
+    if found is None and launcher_of(env):
         raise UserError(
-            f"{told_by(env)}={env[told_by(env)]} is no local rank", "it must be a number from 0 on; or give --local-rank"
+            f"{launcher_of(env)}={env[launcher_of(env)]} is no local rank", "it must be a number from 0 on; or give --local-rank"
         )
     if found is None:
         raise UserError(
@@ -108,13 +108,15 @@ def _rank(options: Mapping[str, Any], env: Mapping[str, str]) -> LocalRank:
 
 def _bind_or_say(options: Mapping[str, Any], who: LocalRank, env: dict[str, str]) -> None:
     """Whatever goes wrong here, also by our own fault, costs speed; not to start would cost the job."""
-    from torchtune_sys.cli.placing import seat_here
+    from torchtune_sys.cli.placing import placement_of_this_rank
     from torchtune_sys.cli.terminal import tell
 
     try:
         bound = _bound_already(who, env)
-        seat, refused = seat_here(who.rank, who.ranks, bound=bound, one_thread_per_core=options["one_thread_per_core"])
-        told, failed = _bind(seat, memory=options["memory"])
+        seat, refused = placement_of_this_rank(
+            who.rank, who.ranks, bound=bound, one_thread_per_core=options["one_thread_per_core"]
+        )
+        bound_to, failed = _bind(seat, memory=options["memory"])
         refused = (failed or refused) if options["memory"] else ""
     except Exception as error:
         words = error.seen if isinstance(error, UserError) else str(getattr(error, "strerror", "") or repr(error))
@@ -125,9 +127,9 @@ def _bind_or_say(options: Mapping[str, Any], who: LocalRank, env: dict[str, str]
     if refused and options["strict"]:
         raise CannotStart(f"local rank {who.rank}: {refused}", "--no-memory does without", UNBOUND)
     _choose_threads(seat, env)
-    told += "; bound by its starter already" if bound else ""
+    bound_to += "; bound by its starter already" if bound else ""
     if not options["quiet"] or refused or seat.notes:
-        tell(f"torchtune-sys: local rank {who.rank}: {'; '.join(filter(None, (told, refused, *seat.notes)))}")
+        tell(f"torchtune-sys: local rank {who.rank}: {'; '.join(filter(None, (bound_to, refused, *seat.notes)))}")
 
 
 def _bound_already(who: LocalRank, env: Mapping[str, str]) -> bool:
@@ -147,14 +149,14 @@ def _bind(seat: RankPlacement, *, memory: bool) -> tuple[str, str]:
     from torchtune_sys.render.generate.placement import about
 
     bind.set_affinity(seat.cpus)
-    told, refused = f"CPUs {seat.cpus}; {about(seat)}", ""
+    bound_to, refused = f"CPUs {seat.cpus}; {about(seat)}", ""
     if seat.memory and memory and seat.memory_node is not None:
         try:
             bind.set_memory_policy(seat.memory, seat.memory_node)
-            told += f"; memory {'of' if seat.memory == 'bind' else 'preferably of'} node {seat.memory_node}"
+            bound_to += f"; memory {'of' if seat.memory == 'bind' else 'preferably of'} node {seat.memory_node}"
         except OSError as error:
             refused = f"no memory policy: set_mempolicy is refused here ({error.strerror})"
-    return told, refused
+    return bound_to, refused
 
 
 def _choose_threads(seat: RankPlacement, env: dict[str, str]) -> None:

@@ -38,7 +38,7 @@ def command(**options: Any) -> int:
     if not is_root():
         raise UserError("the journal is root's", "run it again with sudo")
     try:
-        with changing.told() as tell, changing.alone(options["wait"], tell):
+        with changing.progress_lines() as tell, changing.alone(options["wait"], tell):
             if options["run"] and options["run"] not in journal.numbers(journal.STATE):
                 raise UserError(f"there is no run {options['run']}", "torchtune-sys history lists them")
             moment = session.Moment(version=__version__, time=now()[0], boot_id=boot_id())

@@ -52,7 +52,7 @@ def command(**options: Any) -> int:
     if made.changes:
         return 1
     undecided = list(_undecided(found.results))
-    for line in _told(undecided):
+    for line in _undecided_lines(undecided):
         tell(f"not judged: {line}")
     return 3 if undecided else 0
 
@@ -61,10 +61,10 @@ _NAMED = 3
 """Rules that are named beside one reason; a paste lacks what most of them need."""
 
 
-def _told(undecided: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _undecided_lines(undecided: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yield a line for each reason, whichever file it is said of.
 
-    >>> list(_told([("a", "x: denied"), ("b", "r: not in the report"), ("c", "r: not in the report"), ("d", "y: not in the report"), ("e", "y: not in the report")]))
+    >>> list(_undecided_lines([("a", "x: denied"), ("b", "r: not in the report"), ("c", "r: not in the report"), ("d", "y: not in the report"), ("e", "y: not in the report")]))
     ['a: x: denied', 'b, c, d and 1 more: not in the report']
     """
     by_reason: dict[str, list[tuple[str, str]]] = {}

@@ -31,7 +31,7 @@ tokens, equal names by equal tokens. Read the file before you publish it.
 def command(**options: Any) -> int:
     """Write an anonymised recording of this host (JSON) that can be judged elsewhere."""
     from torchtune_sys import engine
-    from torchtune_sys.cli.look import ended, patience
+    from torchtune_sys.cli.look import ended, seconds_to_look
     from torchtune_sys.cli.status import missed, status_of_look
     from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.cli.workload import intent_of
@@ -44,7 +44,7 @@ def command(**options: Any) -> int:
     host = open_host(options["from_"], options["root"])
     intent = intent_of({name: options[name] for name in shared.INTENT}, host)
     keeper = RecordingHost(host)
-    seen = ended(engine.Look(keeper, intent), patience(options))
+    seen = ended(engine.ProbeRun(keeper, intent), seconds_to_look(options))
     plain = keeper.to_recording(intent)
     found = pseudonymise(plain, options["salt"])
     give(codec.dumps(found, indent=1), options["output"], machine=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.smoke_run import PATIENCE_S
+from torchtune_sys.cli.smoke_run import TIMEOUT_S
 
 if TYPE_CHECKING:
     from torchtune_sys.model.smoke import SmokeReport, StageResult
@@ -79,7 +79,7 @@ Exit status: 0 all stages that apply passed; 1 a stage failed; 2 usage error;
     type=float,
     callback=shared.seconds(1.0),
     metavar="S",
-    default=PATIENCE_S,
+    default=TIMEOUT_S,
     help="Stop the whole test after S seconds. [600]",
 )
 @click.option("--list", "list_", is_flag=True, help="List the stages and what each proves; run nothing.")
@@ -98,11 +98,11 @@ def command(**options: Any) -> int:
 
         give("".join(f"{name:<20}{proof}\n" for name, proof in stages().items()), options["output"])
         return 0
-    from torchtune_sys.cli.smoke_run import smoked
+    from torchtune_sys.cli.smoke_run import run_smoke
 
     shown = _Shown(options)
     seen_by = shown.ended if options["format_"] == "text" and options["output"] in (None, "-") and not options["quiet"] else None
-    report = _beside_earlier(*smoked(options, seen_by, shown.rest), options)
+    report = _beside_earlier(*run_smoke(options, seen_by, shown.rest), options)
     shown.rest(report)
     return _status(report)
 
@@ -140,14 +140,14 @@ def _beside_earlier(report: SmokeReport, seen: Snapshot, epoch_s: float, options
     """Return the report with what got slower here. A pass of all stages of a level is remembered; a choice of stages proves too little."""
     import msgspec
 
-    from torchtune_sys.cli.proofs import remember, remembered
+    from torchtune_sys.cli.proofs import earlier_runs, keep_run
     from torchtune_sys.cli.terminal import tell
     from torchtune_sys.smoke.proof import fingerprint, slower
 
-    before = remembered()
+    before = earlier_runs()
     compared = msgspec.structs.replace(report, slower=slower(before, report, fingerprint(seen)))
     if report.proven and not options["stages"] and not options["no_proof"]:
-        hindered = remember(before, report, seen, epoch_s)
+        hindered = keep_run(before, report, seen, epoch_s)
         if hindered:
             tell(f"torchtune-sys: the proof is not remembered: {hindered}")
     return compared

@@ -57,7 +57,7 @@ def command(**options: Any) -> int:
         _nothing("Nothing was applied on this host, so there is nothing to undo.", options)
         return 0
     try:
-        with changing.told() as tell, changing.alone(options["wait"], tell):
+        with changing.progress_lines() as tell, changing.alone(options["wait"], tell):
             return _undo(options, tell)
     except OSError as error:
         raise UserError(f"{error.filename or journal.STATE}: {error.strerror}", "nothing was changed") from None
@@ -69,7 +69,7 @@ def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
     from torchtune_sys.cli.privilege import boot_id
     from torchtune_sys.cli.terminal import say, style
     from torchtune_sys.remediation.apply import undo
-    from torchtune_sys.render import run as told
+    from torchtune_sys.render import run as run_text
 
     found = _chosen(options)
     if not found:
@@ -79,9 +79,9 @@ def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
     changes: list[SettingOutcome] = []
     for journal in found:
         result = undo.undo(journal, same_boot=journal.header.boot_id == boot_id(), dry=True)
-        changes += told.settings_undone(journal, result)
+        changes += run_text.settings_undone(journal, result)
         if text:
-            say(told.intention(journal, result, look))
+            say(run_text.intention(journal, result, look))
     if options["dry_run"]:
         _give(found[0].number, changes, options)
         return 0
@@ -91,8 +91,8 @@ def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
         result = undo.undo(journal, same_boot=journal.header.boot_id == boot_id(), time=now()[0], tell=tell)
         tell("")
         if text:
-            say(told.undone(journal.number, result, look))
-        changes += told.settings_undone(journal, result)
+            say(run_text.undone(journal.number, result, look))
+        changes += run_text.settings_undone(journal, result)
         status = max(status, int(bool(result.kept or result.failed or result.elsewhere)))
     _give(found[0].number, changes, options)
     return status

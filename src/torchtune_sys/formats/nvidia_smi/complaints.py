@@ -9,7 +9,7 @@ from torchtune_sys.formats.nvidia_smi.values import SIZE_LIMIT, SOURCE, missing
 
 
 def failures(text: str) -> Iterator[tuple[str, str, str]]:
-    """(NVML's name, why, the line) for each line by which nvidia-smi says that it could not look, in order."""
+    """Yield (NVML's name, why, the line) for each line by which nvidia-smi says that it could not look, in order."""
     text = text[:SIZE_LIMIT]
     sought = [each for each in _COMPLAINTS if each[0] in text]
     for line in text.splitlines() if sought else ():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchtune_sys.formats.nvidia_smi.values import (
-    NOT_TOLD,
+    NOT_REPORTED,
     architecture,
     bus_id,
     cluster,
@@ -19,6 +19,7 @@ from torchtune_sys.formats.nvidia_smi.values import (
     count,
     dashed,
     fabric_state,
+    is_reported,
     leading_number,
     licensed,
     lost,
@@ -28,7 +29,6 @@ from torchtune_sys.formats.nvidia_smi.values import (
     on,
     recovery,
     reset_required,
-    told,
     virtualization,
 )
 
@@ -58,27 +58,27 @@ def device(index: int, paths: Paths, listed: list[Paths] | None) -> dict[str, An
 
 def _first(paths: Paths, places: tuple[str, ...], read: Callable[[str], Any]) -> Any:
     text = next((paths[place] for place in places if place in paths), None)
-    return NOT_TOLD if text is None else convert(read, text)
+    return NOT_REPORTED if text is None else convert(read, text)
 
 
 def together(parts: list[Any]) -> Any:
-    """All the parts, or the first one's reason why there are none."""
+    """Return all the parts, or the first one's reason why there are none."""
     return next((part for part in parts if isinstance(part, dict)), parts)
 
 
 def either(parts: list[Any]) -> Any:
-    """Whether one of several things is so; parts that are not told or not supported do not count beside others that are."""
+    """Return whether one of several things is so; parts that are not told or not supported do not count beside others that are."""
     if True in parts:
         return True
     known = [part for part in parts if isinstance(part, bool)]
     failed = [part for part in parts if isinstance(part, dict) and part["$missing"] not in ("not-supported", "not-recorded")]
-    return failed[0] if failed else False if known else next(filter(told, parts), NOT_TOLD)
+    return failed[0] if failed else False if known else next(filter(is_reported, parts), NOT_REPORTED)
 
 
 def _recovery(paths: Paths) -> Any:
     """R570 and later name an action; R525 to R565 say whether a reset is required, and whether a drain with a reset is recommended."""
     named = _first(paths, ("gpu_recovery_action", "gpu recovery action"), recovery)
-    if told(named):
+    if is_reported(named):
         return named
     required = _first(paths, ("gpu_reset_status/reset_required", "gpu reset status/reset required"), on)
     places = ("gpu_reset_status/drain_and_reset_recommended", "gpu reset status/drain and reset recommended")
@@ -277,7 +277,7 @@ def fabric_health(words: dict[str, str]) -> Any:
     parts = {name: convert(str.lower, text) for name, text in words.items()}
     known = {name: part for name, part in parts.items() if isinstance(part, str)}
     if not known:
-        return next(iter(parts.values()), NOT_TOLD)
+        return next(iter(parts.values()), NOT_REPORTED)
     found = ["degraded bandwidth"] if known.get("bandwidth") in ("degraded", "true") else []
     found += [complaint for name, complaint in _COMPLAINTS.items() if known.get(name) == "true"]
     configuration = known.get("incorrect_configuration", "none")
@@ -337,7 +337,7 @@ def clock_reasons(words: dict[str, str]) -> Any:
                 mask |= bit if text == "Active" else 0
     if seen:
         return mask
-    return convert(int, named) if named else NOT_TOLD
+    return convert(int, named) if named else NOT_REPORTED
 
 
 _ECC = (
@@ -348,7 +348,7 @@ _ECC = (
 
 
 def ecc_errors(paths: Paths, span: str, kind: str) -> Any:
-    """Errors of one kind: totals of GPUs before Turing, or the parts of later ones (SRAM in one row or by parity and SEC-DED, DRAM)."""
+    """Return the errors of one kind: totals of GPUs before Turing, or the parts of later ones (SRAM in one row or by parity and SEC-DED, DRAM)."""
     old = "double_bit/total" if kind == "uncorrectable" else "single_bit/total"
     numbers: list[Any] = []
     for place, text in paths.items():
@@ -375,7 +375,7 @@ def total(numbers: list[Any]) -> Any:
         for number in numbers
         if not isinstance(number, int) and number["$missing"] not in ("not-supported", "not-recorded")
     ]
-    return failed[0] if failed else 0 if counts else next(iter(numbers), NOT_TOLD)
+    return failed[0] if failed else 0 if counts else next(iter(numbers), NOT_REPORTED)
 
 
 def _processes(paths: Paths, listed: list[Paths] | None) -> Any:
@@ -383,7 +383,7 @@ def _processes(paths: Paths, listed: list[Paths] | None) -> Any:
     if not listed and refusal and refusal != "None":
         return convert(str, refusal) if isinstance(convert(str, refusal), dict) else missing("unparsed", refusal[:60])
     if listed is None:
-        return NOT_TOLD
+        return NOT_REPORTED
     return [item for item in map(_process, listed) if item is not None]
 
 

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from torchtune_sys.formats.nvidia_smi.fields import Paths, device
-from torchtune_sys.formats.nvidia_smi.values import NOT_TOLD, SIZE_LIMIT, SOURCE, bus_id, convert, cuda, missing, told
+from torchtune_sys.formats.nvidia_smi.values import NOT_REPORTED, SIZE_LIMIT, SOURCE, bus_id, convert, cuda, is_reported, missing
 from torchtune_sys.model.numbers import natural
 
 _DEPTH = 12
@@ -43,7 +43,7 @@ class Log:
         self.whole = True
 
     def of_another_host(self, blocks: dict[str, LogBlock]) -> bool:
-        """Whether a GPU at the same address has another UUID."""
+        """Return whether a GPU at the same address has another UUID."""
         pairs = [(block, blocks[block.paths.get("id", "")]) for block in self.blocks if block.paths.get("id", "") in blocks]
         return any(new.uuid() and old.uuid() and new.uuid() != old.uuid() for new, old in pairs)
 
@@ -242,7 +242,7 @@ def _facts(logs: list[Log]) -> dict[str, Any]:
     devices += [_cut(device(len(devices), block.paths, None)) for block in not_reached]
     driver = head.get("driver_version", "")
     return {
-        "driver_version": convert(str, driver) if driver else NOT_TOLD,
+        "driver_version": convert(str, driver) if driver else NOT_REPORTED,
         "cuda_driver_version": cuda(head.get("cuda_version")),
         "devices": devices,
         "source": SOURCE,
@@ -280,7 +280,7 @@ def _not_reached(log: Log) -> list[LogBlock]:
 def _cut(found: dict[str, Any]) -> dict[str, Any]:
     """Return what was read with its gaps: what it does not hold may have stood behind the cut."""
     rest = missing("unparsed", "the output is cut off here")
-    return {name: value if told(value) else rest for name, value in found.items()}
+    return {name: value if is_reported(value) else rest for name, value in found.items()}
 
 
 def _order(block: LogBlock) -> str:

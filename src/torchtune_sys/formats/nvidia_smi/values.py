@@ -11,7 +11,7 @@ SOURCE = "nvidia-smi"
 
 
 def convert(read: Callable[[str], Any], text: str) -> Any:
-    """``read(text)``, or the missing fact that nvidia-smi's words stand for (``[N/A]``, ``ERR!``, ``[Insufficient Permissions]``).
+    """Return ``read(text)``, or the missing fact that nvidia-smi's words stand for (``[N/A]``, ``ERR!``, ``[Insufficient Permissions]``).
 
     >>> convert(int, "7"), convert(int, "[N/A]")["$missing"], convert(int, "ERR!")["$missing"], convert(int, "x")["$missing"]
     (7, 'not-supported', 'failed', 'unparsed')
@@ -31,13 +31,13 @@ def convert(read: Callable[[str], Any], text: str) -> Any:
 
 
 def lost(text: str) -> bool:
-    """Whether a value says that the GPU does not answer: ``[GPU is lost]``, ``[GPU requires reset]``."""
+    """Return whether a value says that the GPU does not answer: ``[GPU is lost]``, ``[GPU requires reset]``."""
     low = text.lower()
     return "gpu is lost" in low or reset_required(low)
 
 
 def reset_required(text: str) -> bool:
-    """Whether it does not answer because it has to be reset first (NVML_ERROR_RESET_REQUIRED)."""
+    """Return whether it does not answer because it has to be reset first (NVML_ERROR_RESET_REQUIRED)."""
     return "gpu requires reset" in text.lower()
 
 
@@ -47,16 +47,16 @@ def missing(why: str, detail: str, remedy: str = "") -> dict[str, str]:
     return {**found, "remedy": remedy} if remedy else found
 
 
-def told(found: Any) -> bool:
-    """Whether the output says anything of a fact, even that it has none."""
+def is_reported(found: Any) -> bool:
+    """Return whether the output says anything of a fact, even that it has none."""
     return not (isinstance(found, dict) and found.get("$missing") == "not-recorded")
 
 
-NOT_TOLD = missing("not-recorded", "not in the output")
+NOT_REPORTED = missing("not-recorded", "not in the output")
 
 
 def bus_id(text: str) -> str:
-    """``00000000:0C:00.0`` → ``0000:0c:00.0``; also ``0000:0C:00.0`` and ``0C:00.0`` of old versions."""
+    """Return the PCI address, ``0000:0c:00.0`` for ``00000000:0C:00.0``; also ``0000:0C:00.0`` and ``0C:00.0`` of old versions."""
     domain, _, rest = text.strip().lower().rpartition(":")[0].rpartition(":")
     device = text.strip().lower().rpartition(":")[2]
     if len(rest) != 2 or len(device) != 4 or device[2] != ".":
@@ -84,7 +84,7 @@ def milliwatts(text: str) -> int:
 
 
 def leading_number(text: str) -> int:
-    """``28 C``, ``16x``, ``0 %`` → the number."""
+    """Return the number at the start: ``28 C``, ``16x``, ``0 %``."""
     return int(text.split()[0].rstrip("xC%"))
 
 
@@ -95,7 +95,7 @@ def on(text: str) -> bool:
 
 
 def compute_mode(text: str) -> str:
-    """``E. Process`` is how tables cut it."""
+    """Return NVML's name of the mode; ``E. Process`` is how tables cut it."""
     words = text.lower().replace("_", "-").replace(" ", "-")
     known = {"e.-process": "exclusive-process", "e.-thread": "exclusive-thread", "prohibited": "prohibited"}
     short = known.get(words, words)
@@ -105,18 +105,18 @@ def compute_mode(text: str) -> str:
 
 
 def capability(text: str) -> list[int]:
-    """``9.0`` → major and minor."""
+    """Return major and minor of ``9.0``."""
     major, _, minor = text.partition(".")
     return [int(major), int(minor)]
 
 
 def architecture(text: str) -> str:
-    """nvidia-smi says ``Ada Lovelace``."""
+    """Return NVML's name; nvidia-smi says ``Ada Lovelace``."""
     return text.split()[0]
 
 
 def virtualization(text: str) -> str:
-    """``Pass-Through`` and the like, as NVML names them in nvmlGpuVirtualizationMode_t."""
+    """Return the mode as NVML names them in nvmlGpuVirtualizationMode_t."""
     words = text.lower().replace(" ", "-")
     return {"none": "none", "pass-through": "passthrough", "vgpu": "vgpu", "host-vgpu": "host-vgpu", "host-vsga": "host-vsga"}[
         words
@@ -149,12 +149,12 @@ def recovery(text: str) -> str:
 
 
 def dashed(text: str) -> str:
-    """``In Progress`` → ``in-progress``."""
+    """Return ``in-progress`` for ``In Progress``."""
     return text.lower().replace(" ", "-")
 
 
 def cluster(text: str) -> bool:
-    """Whether a fabric has the id of a cluster: it spans hosts then.
+    """Return whether a fabric has the id of a cluster: it spans hosts then.
 
     >>> cluster("00000000-0000-0000-0000-000000000000"), cluster("50000000-0000-0000-0000-000000000004")
     (False, True)
@@ -173,8 +173,8 @@ def fabric_state(text: str) -> str:
 
 
 def cuda(text: str | None) -> Any:
-    """Highest CUDA of the driver."""
+    """Return the highest CUDA of the driver."""
     words = (text or "").strip()
     if words.replace(".", "").isdigit():
         return words
-    return missing("not-supported", words) if words else NOT_TOLD
+    return missing("not-supported", words) if words else NOT_REPORTED

@@ -36,7 +36,7 @@ _TOOL: dict[str, Node] = {
 
 
 def options() -> str:
-    """module_utils/options.py: for each table the flags by name, and the argument spec."""
+    """Return module_utils/options.py: for each table the flags by name, and the argument spec."""
     parts = [_HEAD.format(says="Options of the command line: their flags, and how Ansible checks them.")]
     for name, (command, names) in _TABLES.items():
         found = list(options_.options(command, names))
@@ -46,7 +46,7 @@ def options() -> str:
 
 
 def signs() -> str:
-    """module_utils/signs.py: what stands in a line that may hold a secret, as the tool's own filter has it."""
+    """Return module_utils/signs.py: what stands in a line that may hold a secret, as the tool's own filter has it."""
     quoted = (f"'{sign}'" if '"' in sign else json.dumps(sign) for sign in dict.fromkeys(HINTS))
     rows = "".join(f"    {sign},\n" for sign in quoted)
     return f"{_HEAD.format(says='A line without any of these, in lower case, holds no secret that has a name or a shape.')}\nSIGNS = (\n{rows})\n"
@@ -65,7 +65,7 @@ def _spec(option: Option) -> str:
 
 
 def fragments() -> dict[str, str]:
-    """Documentation fragments by name."""
+    """Return the documentation fragments by name."""
     judging = {**_documented("WORKLOAD"), **_documented("SELECTION"), "rules": {"description": RULES, "type": "dict"}}
     return {
         "tool": _fragment("Where the tool is, and how it is started.", _TOOL),

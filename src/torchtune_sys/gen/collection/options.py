@@ -33,7 +33,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
 
     def documented(self) -> dict[str, Node]:
-        """As DOCUMENTATION and argument specs have it."""
+        """Return the option as DOCUMENTATION and argument specs have it."""
         found: dict[str, Node] = {"description": self.doc, "type": self.type}
         if self.elements:
             found["elements"] = self.elements
@@ -59,9 +59,9 @@ def _all(command: str) -> Iterator[Option]:
             yield _option(param)
     if levels:
         choices = tuple(str(level.flag_value) for level in levels)
-        told = " ".join(f"V({level.flag_value}): {level.help}" for level in levels)
+        doc = " ".join(f"V({level.flag_value}): {level.help}" for level in levels)
         flags = tuple(level.opts[0] for level in levels)
-        yield Option(name="level", flags=flags, type="str", doc=told, choices=choices)
+        yield Option(name="level", flags=flags, type="str", doc=doc, choices=choices)
 
 
 def _option(param: click.Option) -> Option:

@@ -74,7 +74,7 @@ def table() -> RoleTable:
 
 
 def own() -> Iterator[Variable]:
-    """Every variable but those of the rules: first the role's own, then the command line's."""
+    """Yield every variable but those of the rules: first the role's own, then the command line's."""
     yield from table().variable
     names = (*options_.WORKLOAD, *options_.SELECTION)
     yield from _passed(PassedOptions(command="check", prefix="", names=names, entries=JUDGING))
@@ -116,10 +116,10 @@ def defaults() -> str:
 
 def _default(variable: Variable) -> str:
     """Return the default; what has none stays undefined: null would be no valid value."""
-    told = "".join(f"# {line}\n" for line in yaml.wrapped(_plain(variable.doc), 118))
+    comment = "".join(f"# {line}\n" for line in yaml.wrapped(_plain(variable.doc), 118))
     if variable.default is None:
-        return f"{told}# {PREFIX}{variable.name}:\n"
-    return told + yaml.dump({PREFIX + variable.name: variable.default})
+        return f"{comment}# {PREFIX}{variable.name}:\n"
+    return comment + yaml.dump({PREFIX + variable.name: variable.default})
 
 
 def known() -> Iterator[str]:
@@ -199,7 +199,7 @@ def variables() -> str:
 
 
 def argument_specs() -> str:
-    """One spec an entry point. The variables of the rules are none of it: a wrong value would be shown with 300 of them."""
+    """Return one spec for each entry point. The variables of the rules are none of it: a wrong value would be shown with 300 of them."""
     found: dict[str, Node] = {
         entry.name: {
             "short_description": entry.short,

@@ -63,7 +63,7 @@ def _item(item: Node, width: int) -> Iterator[str]:
 
 
 def scalar(value: Node) -> str:
-    """One value on one line; a text is quoted where YAML would read something else.
+    """Return one value on one line; a text is quoted where YAML would read something else.
 
     >>> scalar("plain words"), scalar("5.5"), scalar("no"), scalar("a: b"), scalar(()), scalar(None)
     ('plain words', '"5.5"', '"no"', '"a: b"', '[]', '')

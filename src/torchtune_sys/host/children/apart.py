@@ -19,14 +19,14 @@ from torchtune_sys.errors import UnreadableInput, UserError
 from torchtune_sys.host.live import read_text
 from torchtune_sys.model.values import Missing
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 _REAPING_S = 1.0
 _PIECE = 1 << 16
 _DONE, _RAISED = "=!"
 """What the child tells first."""
 
 
-def apart(work: Callable[[], str], late: UserError, patience_s: float) -> str:
+def run_in_child(work: Callable[[], str], late: UserError, timeout_s: float) -> str:
     """Return what ``work`` returns, in a child of this process. Raises the UserError that it raises, and ``late`` when the time is up."""
     theirs, ours = os.pipe()
     child = os.fork()
@@ -34,22 +34,22 @@ def apart(work: Callable[[], str], late: UserError, patience_s: float) -> str:
         _work(work, ours)
     os.close(ours)
     try:
-        told = _all_of(theirs, time.monotonic() + patience_s)
+        answer = _all_of(theirs, time.monotonic() + timeout_s)
     finally:
         os.close(theirs)
         _end(child)
-    if told is None:
+    if answer is None:
         raise late
-    if not told:  # not even the sign
+    if not answer:  # not even the sign
         raise UserError("a child process of ours ended before it was through", "look whether memory ran out: dmesg")
-    sign, rest = told[0], told[1:]
+    sign, rest = answer[0], answer[1:]
     if sign == _DONE:
         return rest
     kind, seen, todo = rest.split("\0")
     raise getattr(errors, kind, UserError)(seen, todo)
 
 
-def answers(path: str, patience_s: float | None = None) -> None:
+def require_answer(path: str, timeout_s: float | None = None) -> None:
     """Raise UnreadableInput where ``path`` is not opened, or gives no first byte or name, in time. That it is not there is for its reader to say."""
 
     def first() -> str:
@@ -62,8 +62,8 @@ def answers(path: str, patience_s: float | None = None) -> None:
                     file.read(1)
         return ""
 
-    patience_s = patience_s or PATIENCE_S
-    apart(first, _not_in_time(path, patience_s), patience_s)
+    timeout_s = timeout_s or TIMEOUT_S
+    run_in_child(first, _not_in_time(path, timeout_s), timeout_s)
 
 
 def text_of(path: str, todo: str, named: str = "") -> str:
@@ -75,12 +75,12 @@ def text_of(path: str, todo: str, named: str = "") -> str:
             raise UnreadableInput(f"{path}{named}: {found.detail}", todo)
         return found
 
-    return apart(read, _not_in_time(path, PATIENCE_S), PATIENCE_S)
+    return run_in_child(read, _not_in_time(path, TIMEOUT_S), TIMEOUT_S)
 
 
-def _not_in_time(path: str, patience_s: float) -> UnreadableInput:
+def _not_in_time(path: str, timeout_s: float) -> UnreadableInput:
     return UnreadableInput(
-        f"{path}: no answer within {patience_s:g} s", "look whether its file system, or the server behind it, still answers"
+        f"{path}: no answer within {timeout_s:g} s", "look whether its file system, or the server behind it, still answers"
     )
 
 
@@ -94,10 +94,10 @@ def _work(work: Callable[[], str], ours: int) -> None:
             if stream != ours:
                 os.dup2(nowhere, stream)
         try:
-            told = _DONE + work()
+            answer = _DONE + work()
         except UserError as error:
-            told = _RAISED + "\0".join(part.replace("\0", " ") for part in (type(error).__name__, error.seen, error.todo))
-        left = told.encode("utf-8", "surrogatepass")
+            answer = _RAISED + "\0".join(part.replace("\0", " ") for part in (type(error).__name__, error.seen, error.todo))
+        left = answer.encode("utf-8", "surrogatepass")
         while left:
             left = left[os.write(ours, left) :]
     finally:

@@ -69,7 +69,7 @@ def _trusted_entries(value: str, seen: Decision) -> str:
 
 
 def untrusted_files(name: str, value: str, seen: Decision | None = None) -> bool:
-    """Whether a variable's value names, anywhere in it, a file that others than root can change or make: children start in /, where relative
+    """Return whether a variable's value names, anywhere in it, a file that others than root can change or make: children start in /, where relative
     names begin. A directory that everybody may write to is one, but for temporary files: in a cache (PYTHONPYCACHEPREFIX) code is found."""
     words = {
         place for word in _SPLIT.split(value) if word for place in (os.path.expanduser(word), word[max(word.find("/"), 0) :])

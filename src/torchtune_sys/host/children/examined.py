@@ -52,7 +52,7 @@ def runner(path: str) -> Fact[Account | None]:
 
 
 def no_program(path: str) -> str:
-    """Why nothing at ``path`` could be started by anybody; "" where something may be."""
+    """Return why nothing at ``path`` could be started by anybody; "" where something may be."""
     try:
         info = os.stat(path)
     except OSError as error:

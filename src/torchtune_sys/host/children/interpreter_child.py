@@ -12,7 +12,7 @@ import sys
 
 
 def look(path=None):
-    """``path``: what the interpreter started with, where sys.path is no longer that."""
+    """Return what the interpreter says of itself. ``path``: what the interpreter started with, where sys.path is no longer that."""
     site = sys.modules.get("site")
     user = getattr(site, "USER_SITE", None) if getattr(site, "ENABLE_USER_SITE", None) else None
     path = [entry for entry in (path or sys.path) if entry]

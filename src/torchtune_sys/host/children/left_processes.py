@@ -55,7 +55,7 @@ def left_processes() -> list[Left]:
 
 
 def at_work(pids: Iterable[int]) -> frozenset[int]:
-    """Those of these processes that belong to a job that still runs here."""
+    """Return those of these processes that belong to a job that still runs here."""
     asked = tuple(pids)
     if not asked:
         return frozenset()

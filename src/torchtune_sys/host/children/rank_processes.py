@@ -108,7 +108,7 @@ class RankProcesses:
 
     @property
     def output(self) -> str:
-        """The end of what the child and its descendants printed."""
+        """Return the end of what the child and its descendants printed."""
         return self._output.decode("utf-8", "replace")
 
     def wait(self, timeout_s: float) -> list[Event]:
@@ -216,12 +216,12 @@ class RankProcesses:
 
     @property
     def pids(self) -> set[int]:
-        """Who spoke so far: the child, and those of its descendants that do."""
+        """Return who spoke so far: the child, and those of its descendants that do."""
         return {*self._pids.values()}
 
     @property
     def launcher(self) -> int:
-        """The process that starts the ranks; 0 where it was not started."""
+        """Return the process that starts the ranks; 0 where it was not started."""
         return self._child.pid if self._child is not None else 0
 
     def crash_reports(self, pids: Iterable[int]) -> dict[int, str]:

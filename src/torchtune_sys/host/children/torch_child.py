@@ -54,7 +54,7 @@ def tf32_matmul(torch):
 
 
 def dotted(number):
-    """cuDNN 8 counts 1000s and 100s, cuDNN 9 counts 10000s and 100s."""
+    """Return the version of cuDNN with dots: cuDNN 8 counts 1000s and 100s, cuDNN 9 counts 10000s and 100s."""
     if number >= 90000:
         return "%d.%d.%d" % (number // 10000, number // 100 % 100, number % 100)
     return "%d.%d.%d" % (number // 1000, number // 100 % 10, number % 100)
@@ -165,7 +165,7 @@ def mapped():
 
 
 def mkl_version(text):
-    """Of "Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605 for Intel(R) 64"."""
+    """Return the version in "Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605 for Intel(R) 64"."""
     for line in text.splitlines():
         if "Math Kernel Library Version" in line:
             return line.partition("Version")[2].strip().split("-")[0].split()[0]

@@ -36,7 +36,7 @@ class TarStore(TreeStore):
         self._names: dict[str, set[str]] = {"/": set()}
 
     def look_below(self, prefix: str) -> None:
-        """From now on every place is one below this directory of the archive."""
+        """Take every later place as one below this directory of the archive."""
         self._prefix = prefix
 
     def add(self, member: ArchiveMember) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.input.excerpts import Excerpt, Room, excerpt
-from torchtune_sys.host.input.limits import FILE_LIMIT, MEMBER_LIMIT, PATIENCE_S, ROOM_LIMIT, SOURCES_LIMIT, STREAM_LIMIT
-from torchtune_sys.host.input.reading import Source, called, damaged, decompressed, opened_input, refuse_strangers
+from torchtune_sys.host.input.excerpts import Excerpt, MemoryBudget, excerpt
+from torchtune_sys.host.input.limits import BUDGET_LIMIT, FILE_LIMIT, MEMBER_LIMIT, SOURCES_LIMIT, STREAM_LIMIT, TIMEOUT_S
+from torchtune_sys.host.input.reading import Source, damaged, decompressed, display_name, opened_input, refuse_strangers
 from torchtune_sys.host.input.tarball import is_tar, members
 from torchtune_sys.model.diagnosis import UnreadSource
 
@@ -37,12 +37,12 @@ _DEPTH = 3
 """Archives in archives."""
 
 
-def collected(paths: Iterable[str], patience_s: float = PATIENCE_S, room: Room | None = None) -> Iterator[Found]:
-    """All texts that ``paths`` (``-``: standard input) name, in order; what cannot be read is told and stops nothing. ``room``: what they and
+def collected(paths: Iterable[str], timeout_s: float = TIMEOUT_S, budget: MemoryBudget | None = None) -> Iterator[Found]:
+    """Yield all texts that ``paths`` (``-``: standard input) name, in order; what cannot be read is told and stops nothing. ``room``: what they and
     what is made of them may take together."""
-    room = room or Room()
+    budget = budget or MemoryBudget()
     cut: list[str] = []
-    for count, found in enumerate(_of_paths(paths, patience_s, room), 1):
+    for count, found in enumerate(_of_paths(paths, timeout_s, budget), 1):
         if count > SOURCES_LIMIT:
             yield UnreadSource(source=_name_of(found), why=f"more than {SOURCES_LIMIT:,} files: the rest is left out")
             break
@@ -51,7 +51,7 @@ def collected(paths: Iterable[str], patience_s: float = PATIENCE_S, room: Room |
         yield found
     if cut:
         others = f" and of {len(cut) - 1:,} after it" if cut[1:] else ""
-        why = f"more text than {ROOM_LIMIT >> 20} MiB of memory hold: of it{others} only the first and last lines and complaints were read"
+        why = f"more text than {BUDGET_LIMIT >> 20} MiB of memory hold: of it{others} only the first and last lines and complaints were read"
         yield UnreadSource(source=cut[0], why=why)
 
 
@@ -59,10 +59,10 @@ def _name_of(found: Found) -> str:
     return found.source if isinstance(found, UnreadSource) else found.name
 
 
-def _of_paths(paths: Iterable[str], patience_s: float, room: Room) -> Iterator[Found]:
+def _of_paths(paths: Iterable[str], timeout_s: float, budget: MemoryBudget) -> Iterator[Found]:
     for path in paths:
         for file, quiet in _files_of(path):
-            yield from _of_file(file, patience_s, room, quiet=quiet)
+            yield from _of_file(file, timeout_s, budget, quiet=quiet)
 
 
 def _files_of(path: str) -> Iterator[tuple[str, bool]]:
@@ -87,13 +87,13 @@ def _files(top: str) -> Iterator[str]:
                 yield place
 
 
-def _of_file(path: str, patience_s: float, room: Room, *, quiet: bool) -> Iterator[Found]:
+def _of_file(path: str, timeout_s: float, budget: MemoryBudget, *, quiet: bool) -> Iterator[Found]:
     try:
-        with opened_input(path, patience_s, strangers=False) as source:
-            yield from _of_source(source, source.name, room, _DEPTH)
+        with opened_input(path, timeout_s, strangers=False) as source:
+            yield from _of_source(source, source.name, budget, _DEPTH)
     except UnreadableInput as error:
         if not (quiet and error.seen.endswith("is empty")):
-            yield UnreadSource(source=called(path), why=_why(error, path))
+            yield UnreadSource(source=display_name(path), why=_why(error, path))
 
 
 def _why(error: UnreadableInput, name: str) -> str:
@@ -101,18 +101,18 @@ def _why(error: UnreadableInput, name: str) -> str:
     return f"{seen}: {error.todo}" if error.todo and not seen.endswith("is empty") else seen
 
 
-def _of_source(source: Source, name: str, room: Room, depth: int) -> Iterator[Found]:
+def _of_source(source: Source, name: str, budget: MemoryBudget, depth: int) -> Iterator[Found]:
     head = source.look(512)
     if is_tar(head):
-        yield from _of_tar(source, name, room, depth)
+        yield from _of_tar(source, name, budget, depth)
     elif head.startswith(b"PK\x03\x04"):
-        yield from _of_zip(source, name, room, depth)
+        yield from _of_zip(source, name, budget, depth)
     elif head.startswith(_PICKLE):
         yield InputDump(name=name, data=source.rest(_DUMP_LIMIT))
     else:
         refuse_strangers(source)
-        found = excerpt(source, room.share())
-        room.take(found.cost())
+        found = excerpt(source, budget.share())
+        budget.take(found.cost())
         if found.binary or (found.cut and not found.lines):
             yield UnreadSource(
                 source=name, why="is no text" if found.binary else "a document, for which no memory was left: give it alone"
@@ -121,14 +121,14 @@ def _of_source(source: Source, name: str, room: Room, depth: int) -> Iterator[Fo
             yield InputText(name=name, excerpt=found)
 
 
-def _of_tar(source: Source, name: str, room: Room, depth: int) -> Iterator[Found]:
+def _of_tar(source: Source, name: str, budget: MemoryBudget, depth: int) -> Iterator[Found]:
     try:
         for count, member in enumerate(members(source)):
             if count > MEMBER_LIMIT:
                 yield UnreadSource(source=name, why=f"has more than {MEMBER_LIMIT:,} entries: the rest is left out")
                 return
             if member.kind == "file" and member.content:
-                yield from _of_member(member.content, f"{name}:{_named(member.name)}", room, depth)
+                yield from _of_member(member.content, f"{name}:{_named(member.name)}", budget, depth)
             elif member.kind == "file" and member.content is None:
                 yield UnreadSource(
                     source=f"{name}:{_named(member.name)}", why="is too long for a member of an archive: give the file itself"
@@ -137,7 +137,7 @@ def _of_tar(source: Source, name: str, room: Room, depth: int) -> Iterator[Found
         yield UnreadSource(source=name, why=f"a damaged or cut archive: {error}")
 
 
-def _of_zip(source: Source, name: str, room: Room, depth: int) -> Iterator[Found]:
+def _of_zip(source: Source, name: str, budget: MemoryBudget, depth: int) -> Iterator[Found]:
     import io
     import struct
     import zipfile
@@ -155,7 +155,7 @@ def _of_zip(source: Source, name: str, room: Room, depth: int) -> Iterator[Found
                     continue
                 with archive.open(entry) as member:
                     inner = Source(member.read, f"{name}:{_named(entry.filename)}", "unpacks to more than")
-                    yield from _inside(inner, room, depth)
+                    yield from _inside(inner, budget, depth)
                     passed += member.tell()
                 if passed > STREAM_LIMIT:
                     yield UnreadSource(source=name, why=f"unpacks to more than {STREAM_LIMIT >> 20} MiB: the rest is left out")
@@ -164,19 +164,19 @@ def _of_zip(source: Source, name: str, room: Room, depth: int) -> Iterator[Found
         yield UnreadSource(source=name, why=f"a damaged, encrypted or cut archive: {error}")
 
 
-def _of_member(content: bytes, name: str, room: Room, depth: int) -> Iterator[Found]:
+def _of_member(content: bytes, name: str, budget: MemoryBudget, depth: int) -> Iterator[Found]:
     import io
 
-    yield from _inside(Source(io.BytesIO(content).read, name, "unpacks to more than"), room, depth)
+    yield from _inside(Source(io.BytesIO(content).read, name, "unpacks to more than"), budget, depth)
 
 
-def _inside(source: Source, room: Room, depth: int) -> Iterator[Found]:
+def _inside(source: Source, budget: MemoryBudget, depth: int) -> Iterator[Found]:
     name = source.name
     try:
         if depth <= 0:
             yield UnreadSource(source=name, why=f"is more than {_DEPTH} archives deep")
         elif source.look(1):
-            yield from _of_source(decompressed(source), name, room, depth - 1)
+            yield from _of_source(decompressed(source), name, budget, depth - 1)
     except UnreadableInput as error:
         yield UnreadSource(source=name, why=_why(error, name))
 

@@ -10,13 +10,13 @@ from typing import Protocol
 import msgspec
 
 from torchtune_sys.host.input.limits import (
+    BUDGET_LIMIT,
     EXCERPT_LINES,
     EXCERPT_WHOLE,
-    LEAST_ROOM,
+    LEAST_BUDGET,
     LINE_COST,
     LINE_LENGTH,
-    ROOM_LIMIT,
-    TEXT_ROOM,
+    TEXT_BUDGET,
 )
 from torchtune_sys.host.input.reading import PIECE
 
@@ -54,22 +54,22 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.document) + sum(LINE_COST + len(line) for _, line in self.lines)
 
 
-class Room:
+class MemoryBudget:
     """What is left of the memory that the texts of one diagnosis may take together. A text gets a third of it: a few are kept whole, and of
     many each is kept in part, instead of the first ones alone."""
 
-    def __init__(self, size: int = ROOM_LIMIT) -> None:
+    def __init__(self, size: int = BUDGET_LIMIT) -> None:
         self.left = size
 
     def share(self) -> int:
-        return max(min(self.left // 3, TEXT_ROOM), LEAST_ROOM)
+        return max(min(self.left // 3, TEXT_BUDGET), LEAST_BUDGET)
 
     def take(self, cost: int) -> None:
         self.left = max(self.left - cost, 0)
 
 
-def excerpt(source: Reader, room: int = TEXT_ROOM) -> Excerpt:
-    """Return what is kept of the text, at the cost of ``room`` at most. Raises UnreadableInput, as its source does."""
+def excerpt(source: Reader, budget: int = TEXT_BUDGET) -> Excerpt:
+    """Return what is kept of the text, at the cost of ``budget`` at most. Raises UnreadableInput, as its source does."""
     pieces = _pieces(source)
     held = bytearray()
     for piece in pieces:
@@ -77,13 +77,13 @@ def excerpt(source: Reader, room: int = TEXT_ROOM) -> Excerpt:
         if len(held) > EXCERPT_WHOLE:
             break
     else:
-        if _cost(held) <= room:
+        if _cost(held) <= budget:
             return _whole(bytes(held))
         if _is_document(bytes(held)):  # half of it says something else
             return Excerpt(lines=(), total=0, whole=False, cut=True)
     if _binary(bytes(held[:4096])):
         return Excerpt(lines=(), total=0, whole=False, binary=True)
-    keeper = _Keeper(room, cut=len(held) <= EXCERPT_WHOLE)
+    keeper = _Keeper(budget, cut=len(held) <= EXCERPT_WHOLE)
     keeper.take(bytes(held))
     held.clear()
     for piece in pieces:
@@ -185,9 +185,9 @@ _PIECE_LINES = 2000
 class _Keeper:
     """Takes pieces of a long text one after the other. A quarter of the room is for its head, one for its tail, half for complaints."""
 
-    def __init__(self, room: int, *, cut: bool) -> None:
-        self._head_room = self._tail_room = room // 4
-        self._room = room // 2
+    def __init__(self, budget: int, *, cut: bool) -> None:
+        self._head_room = self._tail_room = budget // 4
+        self._room = budget // 2
         self._cut = cut
         self._open = b""
         self._number = 0

@@ -3,7 +3,7 @@ more than 512 MiB of memory (docs/input-limits.md)."""
 
 from __future__ import annotations
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 """How long a pipe may deliver nothing."""
 FILE_LIMIT = 128 << 20
 """Bytes of a file or of standard input that are held in memory at once; of an archive, those of its files without the zeros that
@@ -29,7 +29,7 @@ DEPTH_LIMIT = 64
 """Directories in a name; below /sys/devices there are about 20."""
 NAMES_LIMIT = 32 << 20
 """Characters of all names in an archive, those of the directories on the way included."""
-HOSTS_ROOM = 320 << 20
+HOSTS_BUDGET = 320 << 20
 """Bytes that the hosts which compare reads, or the diagnoses which diagnose --merge reads, take together, by the costs below."""
 HOST_COST = 600
 FACT_COST = 160
@@ -46,16 +46,16 @@ EXCERPT_WHOLE = 4 << 20
 """Bytes of a text that diagnose reads whole; of a longer one it keeps the head, the tail and the complaints."""
 EXCERPT_LINES = 40_000
 """Lines that are kept of a longer text."""
-ROOM_LIMIT = 192 << 20
+BUDGET_LIMIT = 192 << 20
 """Bytes that the texts and dumps of one diagnosis take together, by the costs below; they were measured (docs/input-limits.md)."""
-TEXT_ROOM = 64 << 20
+TEXT_BUDGET = 64 << 20
 """Of these, what one text takes at most: 4 MiB whole, if its lines have 20 characters."""
-LEAST_ROOM = 16 << 10
+LEAST_BUDGET = 16 << 10
 """What each text gets however little is left: some fifty lines. 4,096 texts take 64 MiB."""
 LINE_COST = 300
 """Bytes that a line takes beside its characters."""
 SYMPTOM_COST = 700
-TOLD_COST = 64 << 10
+SNAPSHOT_COST = 64 << 10
 """Bytes of what a text tells of one host."""
 ENTRY_COST = 100
 """Bytes of one collective in a dump of the flight recorder."""
@@ -64,7 +64,7 @@ SOURCES_LIMIT = 4096
 
 
 def values_in(document: bytes) -> int:
-    """So many values a JSON document has at most, by its commas and brackets.
+    """Return how many values a JSON document has at most, by its commas and brackets.
 
     >>> values_in(b'{"a": [1, 2], "b": {}}')
     5
@@ -72,6 +72,6 @@ def values_in(document: bytes) -> int:
     return sum(map(document.count, (b",", b"[", b"{")))
 
 
-def told_cost(document: bytes) -> int:
-    """Return what is taken of HOSTS_ROOM by a document that is kept as it is, and printed again."""
+def document_cost(document: bytes) -> int:
+    """Return how many bytes of HOSTS_BUDGET a document takes that is kept as it is, and printed again."""
     return HOST_COST + 6 * len(document) + VALUE_COST * values_in(document)

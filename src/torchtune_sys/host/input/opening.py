@@ -9,7 +9,7 @@ import msgspec
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.input import limits
-from torchtune_sys.host.input.limits import PATIENCE_S
+from torchtune_sys.host.input.limits import TIMEOUT_S
 from torchtune_sys.host.input.utf16 import as_utf8, is_utf16
 from torchtune_sys.model.patterns import pattern
 
@@ -25,21 +25,21 @@ _WANTED = "give a recording (torchtune-sys record), a directory or tarball with 
 
 
 def open_input(
-    from_: str | None = None, root: str | None = None, patience_s: float = PATIENCE_S, deadline: float | None = None
+    from_: str | None = None, root: str | None = None, timeout_s: float = TIMEOUT_S, deadline: float | None = None
 ) -> Host | PastedText:
     """Return the host to judge, of which no answer holds a secret: live without arguments, below the directory ``root``, or what the file ``from_`` holds (``-``: standard input).
     ``deadline``: the time.monotonic() after which a live host waits for no command.
 
     Raises UnreadableInput: what was seen, and what to do.
     """
-    found = _named(from_, root, patience_s, deadline)
+    found = _named(from_, root, timeout_s, deadline)
     from torchtune_sys.host.scrubbed import ScrubbedHost
     from torchtune_sys.host.secrets import scrubbed
 
     return ScrubbedHost(found) if isinstance(found, Host) else PastedText(text=scrubbed(found.text), name=found.name)
 
 
-def _named(from_: str | None, root: str | None, patience_s: float, deadline: float | None) -> Host | PastedText:
+def _named(from_: str | None, root: str | None, timeout_s: float, deadline: float | None) -> Host | PastedText:
     if "" in (from_, root):
         raise UnreadableInput("--from or --root is empty", "name a file or directory; . is this directory")
     if from_ is not None and root is not None:
@@ -56,7 +56,7 @@ def _named(from_: str | None, root: str | None, patience_s: float, deadline: flo
         from torchtune_sys.host.tree import folder
 
         return folder(from_)
-    return _opened(from_, patience_s)
+    return _opened(from_, timeout_s)
 
 
 def open_host(from_: str | None = None, root: str | None = None) -> Host:
@@ -67,11 +67,11 @@ def open_host(from_: str | None = None, root: str | None = None) -> Host:
     return found
 
 
-def _opened(path: str, patience_s: float) -> Host | PastedText:
+def _opened(path: str, timeout_s: float) -> Host | PastedText:
     from torchtune_sys.host.input.reading import opened_input, whole
     from torchtune_sys.host.input.tarball import is_tar
 
-    with opened_input(path, patience_s) as source:
+    with opened_input(path, timeout_s) as source:
         name = source.name
         if is_tar(source.look(512)):
             from torchtune_sys.host.input.archive import archive

@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host import trust
-from torchtune_sys.host.input.limits import FILE_LIMIT, PATIENCE_S, STREAM_LIMIT
+from torchtune_sys.host.input.limits import FILE_LIMIT, STREAM_LIMIT, TIMEOUT_S
 
 STANDARD_INPUT = "standard input"
 PIECE = 1 << 20
@@ -75,7 +75,7 @@ class Source:
         return True
 
     def rest(self, limit: int) -> bytes:
-        """All that follows. Raises UnreadableInput where it is more than ``limit``."""
+        """Return all that follows. Raises UnreadableInput where it is more than ``limit``."""
         parts = []
         size = 0
         while part := self.read(PIECE):
@@ -111,12 +111,12 @@ class Source:
 
 
 @contextlib.contextmanager
-def opened_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = False, strangers: bool = True) -> Iterator[Source]:
+def opened_input(path: str, timeout_s: float = TIMEOUT_S, *, plain: bool = False, strangers: bool = True) -> Iterator[Source]:
     """Provide what the file ``path`` (``-``: standard input) holds, decompressed. ``plain``: only a regular file that is no link, since
     no person named it. ``strangers``: refuse what no reader of one host's facts knows. Raises UnreadableInput, also while it is read."""
     handle = _handle(path, plain)
     try:
-        source = Source(_pieces(handle, path, patience_s), called(path), "is larger than")
+        source = Source(_pieces(handle, path, timeout_s), display_name(path), "is larger than")
         if not source.look(1):
             raise UnreadableInput(f"{source.name}: is empty", "check how it was made")
         source = decompressed(source)
@@ -143,20 +143,20 @@ def refuse_strangers(source: Source) -> None:
 
 
 def whole(source: Source) -> bytes:
-    """All of it. Raises UnreadableInput where it is nothing, or too much."""
+    """Return all of it. Raises UnreadableInput where it is nothing, or too much."""
     data = source.rest(FILE_LIMIT)
     if not data or (data[:4096].isspace() and not data.strip()):
         raise UnreadableInput(f"{source.name}: is empty", "check how it was made")
     return data
 
 
-def read_input(path: str, patience_s: float = PATIENCE_S, *, plain: bool = False) -> bytes:
-    """As :func:`opened_input`, all at once."""
-    with opened_input(path, patience_s, plain=plain) as source:
+def read_input(path: str, timeout_s: float = TIMEOUT_S, *, plain: bool = False) -> bytes:
+    """Read as :func:`opened_input`, all at once."""
+    with opened_input(path, timeout_s, plain=plain) as source:
         return whole(source)
 
 
-def called(path: str) -> str:
+def display_name(path: str) -> str:
     """Return what it is called where people read of it."""
     return STANDARD_INPUT if path == "-" else path
 
@@ -214,34 +214,36 @@ def _unreadable(path: str, error: OSError) -> UnreadableInput:
         errno.EACCES: "run as a user who may read it",
         errno.EBADF: "standard input is closed; name a file",
     }.get(error.errno or 0, "")
-    return UnreadableInput(f"{called(path)}: {error.strerror}", todo)
+    return UnreadableInput(f"{display_name(path)}: {error.strerror}", todo)
 
 
-def _pieces(handle: int, path: str, patience_s: float) -> Callable[[int], bytes]:
+def _pieces(handle: int, path: str, timeout_s: float) -> Callable[[int], bytes]:
     patient = os.isatty(handle)  # a person is pasting
     waits = not modes.S_ISREG(os.fstat(handle).st_mode) and not patient
 
     def read(size: int) -> bytes:
         try:
             if waits:
-                _wait(handle, path, patience_s)
+                _wait(handle, path, timeout_s)
             while True:
                 try:
                     return os.read(handle, size)
                 except BlockingIOError:  # also of a regular file: /proc/kmsg has nothing to say for the moment
-                    _wait(handle, path, patience_s)
+                    _wait(handle, path, timeout_s)
         except OSError as error:
             raise _unreadable(path, error) from None
 
     return read
 
 
-def _wait(handle: int, path: str, patience_s: float) -> None:
+def _wait(handle: int, path: str, timeout_s: float) -> None:
     """Wait for something to read: a FIFO without a writer is not at its end but never becomes readable (poll(2), POLLHUP only after the last writer left)."""
     poll = select.poll()
     poll.register(handle, select.POLLIN | select.POLLHUP)
-    if not poll.poll(patience_s * 1000):
-        raise UnreadableInput(f"{called(path)}: delivered nothing for {patience_s:g} s", "check the program that writes to it")
+    if not poll.poll(timeout_s * 1000):
+        raise UnreadableInput(
+            f"{display_name(path)}: delivered nothing for {timeout_s:g} s", "check the program that writes to it"
+        )
 
 
 def _decompressed(source: Source) -> Source:

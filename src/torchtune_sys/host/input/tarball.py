@@ -48,12 +48,12 @@ _KINDS = {"0": "file", "\0": "file", "7": "file", "S": "file", "1": "hard", "2":
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether a tar header begins here: its checksum is right."""
+    """Return whether a tar header begins here: its checksum is right."""
     return len(head) >= BLOCK and any(head[:BLOCK]) and _checksum_holds(head[:BLOCK])
 
 
 def members(source: ArchiveReader) -> Iterator[ArchiveMember]:
-    """Every member, in the archive's order. Raises ValueError where the archive is damaged or ends too early."""
+    """Yield every member, in the archive's order. Raises ValueError where the archive is damaged or ends too early."""
     at = 0
     for_all: dict[str, str] = {}
     for_next: dict[str, str] = {}

@@ -7,7 +7,7 @@ from torchtune_sys.model.values import Missing, Why
 
 
 def distribution(_argument: str, _timeout_s: float) -> Fact[dict[str, str]]:
-    """Without lsb_release and uname, which are child processes."""
+    """Return name and version without lsb_release and uname, which are child processes."""
     import distro
 
     try:

@@ -20,7 +20,7 @@ _UNITS = (".service", ".scope", ".slice")
 
 
 def services(argument: str, timeout_s: float) -> Fact[Any]:
-    """``{"window_s", "units": [{"name", "cores", "wakeups_per_s", "rss_bytes", "processes"}]}``, the busiest first; without this
+    """Return ``{"window_s", "units": [{"name", "cores", "wakeups_per_s", "rss_bytes", "processes"}]}``, the busiest first; without this
     tool and its session, jobs (by their program and their control group) and the kernel's threads."""
     window_s = min(WINDOW_S, timeout_s / 3)
     try:
@@ -36,11 +36,11 @@ def services(argument: str, timeout_s: float) -> Fact[Any]:
         unit = _unit(pid, name) if old is not None and old[1] == began else ""
         if old is None or not unit:
             continue
-        told = units.setdefault(unit, {"name": unit, "cores": 0.0, "wakeups_per_s": 0.0, "rss_bytes": 0, "processes": 0})
-        told["cores"] += max(ticks - old[2], 0) * tick_s / passed_s
-        told["wakeups_per_s"] += max(switches - old[4], 0) / passed_s
-        told["rss_bytes"] += pages * page
-        told["processes"] += 1
+        load = units.setdefault(unit, {"name": unit, "cores": 0.0, "wakeups_per_s": 0.0, "rss_bytes": 0, "processes": 0})
+        load["cores"] += max(ticks - old[2], 0) * tick_s / passed_s
+        load["wakeups_per_s"] += max(switches - old[4], 0) / passed_s
+        load["rss_bytes"] += pages * page
+        load["processes"] += 1
     busiest = sorted(units.values(), key=lambda unit: (-unit["cores"], -unit["rss_bytes"]))[:200]
     return {"window_s": round(passed_s, 3), "units": [_rounded(unit) for unit in busiest]}
 
@@ -86,10 +86,10 @@ def sample() -> dict[str, tuple[str, int, int, int, int]]:
     """Name, start, processor ticks, resident pages and wake-ups of each process that may belong to a service, by its id."""
     own, found = os.getsid(0), {}
     for pid in [name for name in os.listdir("/proc") if name.isdigit()][:_MOST]:
-        told = parse_stat(_read(f"/proc/{pid}/stat"))
-        if told is None or told[2] & _KERNEL_THREAD or told[1] == own or told[0].startswith(_TRAINING):
+        stat = parse_stat(_read(f"/proc/{pid}/stat"))
+        if stat is None or stat[2] & _KERNEL_THREAD or stat[1] == own or stat[0].startswith(_TRAINING):
             continue
-        found[pid] = (told[0], told[3], told[4], told[5], _switches(pid))
+        found[pid] = (stat[0], stat[3], stat[4], stat[5], _switches(pid))
     return found
 
 

@@ -28,7 +28,7 @@ _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "do
 
 
 def interfaces(_argument: str, timeout_s: float) -> Fact[list[dict[str, Any]]]:
-    """Addresses in getifaddrs order (a name occurs once per run of its addresses), then the interfaces that have none."""
+    """Return the addresses in getifaddrs order (a name occurs once per run of its addresses), then the interfaces that have none."""
     try:
         links = {link["index"]: link for link in (_link(body) for body in _dump(_RTM_GETLINK, _RTM_NEWLINK, timeout_s))}
         addresses = [_address(body) for body in _dump(_RTM_GETADDR, _RTM_NEWADDR, timeout_s)]
@@ -145,14 +145,14 @@ def _number(raw: bytes | None) -> int:
 
 
 def hostname_addresses(_argument: str, timeout_s: float) -> Fact[list[str]]:
-    """getaddrinfo(gethostname()), in its order."""
+    """Return what getaddrinfo(gethostname()) returns, in its order."""
     import _socket
 
     return _addresses(_socket.gethostname(), timeout_s)
 
 
 def localhost_addresses(_argument: str, timeout_s: float) -> Fact[list[str]]:
-    """getaddrinfo("localhost"), in its order: the hosts file tells it, or nobody has to."""
+    """Return what getaddrinfo("localhost") returns, in its order; the hosts file alone has to answer."""
     found = _addresses("localhost", timeout_s)
     return [] if isinstance(found, Missing) and found.why is Why.ABSENT else found
 

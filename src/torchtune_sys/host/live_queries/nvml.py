@@ -22,7 +22,7 @@ _CRASHES = 3
 
 
 def nvml(_argument: str, timeout_s: float) -> Fact[Any]:
-    """Plain JSON data in the shape of ``GpuFacts``."""
+    """Return plain JSON data in the shape of ``GpuFacts``."""
     started = time.monotonic()
     found = _child(started + timeout_s)
     if isinstance(found, Missing) or found.get("error") not in ("LIBRARY_NOT_FOUND", "NO_BINDING"):

@@ -27,7 +27,7 @@ _ACS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "Egress
 
 
 def config(address: str, _timeout_s: float) -> Fact[Any]:
-    """``{"port_type", "max_payload_bytes", "max_read_request_bytes", "relaxed_ordering", "acs"}`` of the function ``address``."""
+    """Return ``{"port_type", "max_payload_bytes", "max_read_request_bytes", "relaxed_ordering", "acs"}`` of the function ``address``."""
     path = f"/sys/bus/pci/devices/{address}/config"
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -118,7 +118,7 @@ _ADVISORY = ("NonFatalErr", "CorrIntErr", "HeaderOF", "Advisory Non-Fatal", "Cor
 
 
 def errors(_argument: str, timeout_s: float) -> Fact[Any]:
-    """How many correctable errors each function gained within a second."""
+    """Return how many correctable errors each function gained within a second."""
     import time
 
     if timeout_s <= _WINDOW_S:

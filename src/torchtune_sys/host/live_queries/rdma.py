@@ -21,7 +21,7 @@ COUNTERS = (
 
 
 def counters(_argument: str, timeout_s: float, root: str = _ROOT) -> Fact[dict[str, Any]]:
-    """``{"seconds", "ports": {"mlx5_0:1": {"symbol_error": [first, second]}}}``: what is there, whole numbers only."""
+    """Return ``{"seconds", "ports": {"mlx5_0:1": {"symbol_error": [first, second]}}}``: what is there, whole numbers only."""
     try:
         ports = [(device, port) for device in sorted(os.listdir(root)) for port in _ports(root, device)]
     except OSError as error:

@@ -12,7 +12,7 @@ _LISTEN = "0A"
 
 
 def port_listeners(port: str, _timeout_s: float) -> Fact[list[int]]:
-    """UIDs of who listens on a TCP port in this network namespace, each once."""
+    """Return the UIDs of who listens on a TCP port in this network namespace, each once."""
     if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
         return Missing(Why.UNPARSED, "port", f"not a port: {port[:40]!r}")
     found: dict[int, None] = {}
@@ -27,7 +27,7 @@ def port_listeners(port: str, _timeout_s: float) -> Fact[list[int]]:
 
 
 def parse_listeners(text: str, port: int) -> tuple[int, ...]:
-    r"""UIDs of the sockets that listen on ``port``, from /proc/net/tcp (Documentation/networking/proc_net_tcp.rst).
+    r"""Return the UIDs of the sockets that listen on ``port``, from /proc/net/tcp (Documentation/networking/proc_net_tcp.rst).
 
     >>> parse_listeners("  sl  local_address rem_address   st\n"
     ... "   0: 00000000:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 31337 1 0\n", 29500)
@@ -45,13 +45,13 @@ def parse_listeners(text: str, port: int) -> tuple[int, ...]:
 
 
 def bound_socket(path: str, _timeout_s: float) -> Fact[bool]:
-    """Whether a living process holds the Unix socket of this path."""
+    """Return whether a living process holds the Unix socket of this path."""
     text = read_text("/proc/net/unix", "/proc/net/unix")
     return text if isinstance(text, Missing) else parse_bound(text, path)
 
 
 def parse_bound(text: str, path: str) -> bool:
-    r"""Whether /proc/net/unix lists a socket with this path; a socket's line goes with its process, the file stays.
+    r"""Return whether /proc/net/unix lists a socket with this path; a socket's line goes with its process, the file stays.
 
     >>> parse_bound("Num RefCount Protocol Flags Type St Inode Path\n0: 00000002 00000000 00010000 0005 01 77 /tmp/nvidia-mps/control\n",
     ... "/tmp/nvidia-mps/control")

@@ -54,7 +54,7 @@ def missing(why: str, source: str, detail: str, remedy: str = "") -> dict[str, s
 
 
 def refused(found: object) -> bool:
-    """Whether an answer is a missing fact."""
+    """Return whether an answer is a missing fact."""
     return isinstance(found, dict) and "$missing" in found
 
 
@@ -129,7 +129,7 @@ class NvmlCalls:
         return self.call(name, handle, byref(found), then=lambda _: then(found))
 
     def field(self, handle: Any, number: int, then: Callable[[Any], Any], scope: int = 0) -> Any:
-        """One field value, an unsigned number."""
+        """Return one field value, an unsigned number."""
 
         def value(values: Any) -> Any:
             if values[0].nvmlReturn != 0:

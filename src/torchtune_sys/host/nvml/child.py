@@ -22,7 +22,7 @@ from torchtune_sys.host.nvml.readings import READINGS
 
 _SHARE = 0.25
 """Of the time for all, that the first call on a GPU that does not return is waited for: attaching one may take seconds."""
-_PATIENCE_S = 1.0
+_TIMEOUT_S = 1.0
 """For every later one."""
 _POLL_S = 0.05
 _NAMES = tuple(name for names, _ in READINGS for name in names)
@@ -34,7 +34,7 @@ class NvmlLook:
     def __init__(self, nvml: Any, crashed: dict[str, str], limit_s: float) -> None:
         self.nvml, self.crashed = nvml, crashed
         self.limit = time.monotonic() + limit_s
-        self.patience_s = limit_s * _SHARE
+        self.timeout_s = limit_s * _SHARE
         self.found: dict[str, Any] = {}
         self.devices: list[dict[str, Any]] = []
         self.handles: dict[int, Any] = {}
@@ -116,21 +116,21 @@ class NvmlLook:
         with self.lock:
             late = self.reader
             gpu, step = self.steps[self.position]
-            answer = missing("timeout", late.at, f"{late.at} of GPU {gpu} did not return within {self.patience_s:.3g} s")
+            answer = missing("timeout", late.at, f"{late.at} of GPU {gpu} did not return within {self.timeout_s:.3g} s")
             self._keep(gpu, step, [] if step == len(READINGS) else answer)
             self.reader = NvmlCalls(self.nvml, self.crashed, gpu)
             self.found.setdefault("hung", answer)
-            self.patience_s = min(self.patience_s, _PATIENCE_S)
+            self.timeout_s = min(self.timeout_s, _TIMEOUT_S)
         if not start(self.go_on, self.reader):
             self.limit = 0.0
 
     def wait(self) -> None:
-        """Until all is read or the time is up."""
+        """Wait until all is read or the time is up."""
         while not self.done.wait(_POLL_S):
             now = time.monotonic()
             if now >= self.limit:
                 return
-            if self.ready and now - self.reader.since > self.patience_s:
+            if self.ready and now - self.reader.since > self.timeout_s:
                 self.give_up()
 
     def answer(self) -> dict[str, Any]:

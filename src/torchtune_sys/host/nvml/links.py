@@ -27,7 +27,7 @@ _CAPABILITIES = (("read", 0), ("write", 1), ("nvlink", 2))
 
 
 def fabric(reader: NvmlCalls, handle: Any) -> Any:
-    """State, status, clique, health, whether it spans hosts. Version 2 of the structure came with R550; before, there is a call without versions (R530)."""
+    """Return state, status, clique, health, whether it spans hosts. Version 2 of the structure came with R550; before, there is a call without versions (R530)."""
     call = "nvmlDeviceGetGpuFabricInfoV"
     answer = reader.fill(call, "c_nvmlGpuFabricInfo_v2_t", handle, lambda found: _fabric(reader, found, call))
     if refused(answer) and answer["detail"] == TELLS["FUNCTION_NOT_FOUND"]:
@@ -61,7 +61,7 @@ def health_words(mask: int) -> list[str]:
 
 
 def nvlinks(reader: NvmlCalls, handle: Any) -> Any:
-    """How many, which are down, their version, their errors. NOT_SUPPORTED on link 0 means no NVLink, on link k that there are k links; the
+    """Return how many links there are, which are down, their version, their errors. NOT_SUPPORTED on link 0 means no NVLink, on link k that there are k links; the
     number of links that the header allows (36) exceeds what any GPU has, and a link beyond the GPU's answers INVALID_ARGUMENT on some
     drivers."""
     found: list[bool] = []

@@ -19,7 +19,7 @@ Read = Callable[[NvmlCalls, Any], Any]
 
 
 def address(found: Any) -> str:
-    """``00000000:18:00.0`` → ``0000:18:00.0``; domains above 16 bits keep theirs (Azure, VMD)."""
+    """Return ``0000:18:00.0`` for ``00000000:18:00.0``; domains above 16 bits keep theirs (Azure, VMD)."""
     text = found.busId
     text = (text.decode() if isinstance(text, bytes) else str(text)).strip("\0").lower()
     domain, _, rest = text.partition(":")
@@ -71,13 +71,13 @@ def sram_threshold(reader: NvmlCalls, handle: Any) -> Any:
 
 
 def inforom(reader: NvmlCalls, handle: Any) -> Any:
-    """NVML tells a corrupted one by an error of its own; what else goes wrong says nothing about it."""
+    """Return whether the inforom is valid. NVML has an error of its own for a corrupted one; what else goes wrong says nothing about it."""
     found = reader.call("nvmlDeviceValidateInforom", handle, then=lambda _: True)
     return False if refused(found) and found["detail"] == "CORRUPTED_INFOROM" else found
 
 
 def mig_instances(reader: NvmlCalls, handle: Any) -> Any:
-    """MIG devices; there may be holes in their numbering."""
+    """Return the MIG devices; there may be holes in their numbering."""
     count = reader.call("nvmlDeviceGetMaxMigDeviceCount", handle)
     if refused(count):
         return count

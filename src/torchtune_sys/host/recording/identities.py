@@ -83,7 +83,7 @@ def identities(recording: Mapping[str, Any]) -> Identities:
 
 
 def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in nested data, with the key it lies under; keys themselves too, under themselves."""
+    """Yield every text in nested data, with the key it lies under; keys themselves too, under themselves."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):

@@ -83,8 +83,8 @@ class _Rewriter:
         return result
 
     def _files(self, entries: dict[str, Any]) -> dict[str, Any]:
-        told = {path: _slurm(value) if path.endswith("/slurm.conf") else value for path, value in entries.items()}
-        return self._entries(told)
+        changed = {path: _slurm(value) if path.endswith("/slurm.conf") else value for path, value in entries.items()}
+        return self._entries(changed)
 
     def _entries(self, entries: dict[str, Any]) -> dict[str, Any]:
         return {self._text(path, path, _kind(path)): self._nested(value, path) for path, value in entries.items()}

@@ -21,23 +21,23 @@ class Tokens:
         self._known: dict[tuple[str, str], str] = {}
 
     def word(self, kind: str, value: str) -> str:
-        """``host-1a2b3c4d`` for a name of that kind."""
+        """Return ``host-1a2b3c4d`` for a name of that kind."""
         return self._once(kind, value, lambda: f"{kind}-{self._digest(kind, value).hex()[:8]}")
 
     def hexadecimal(self, value: str) -> str:
-        """Another id of the same form (UUID, container id, WWN, GUID); what is all zeros or all f stays, it means "none"."""
+        """Return another id of the same form (UUID, container id, WWN, GUID); what is all zeros or all f stays, it means "none"."""
         return self._once("hex", value, lambda: self._hexadecimal(value))
 
     def mac(self, value: str) -> str:
-        """Another hardware address of the same length; group and locally-administered bits stay."""
+        """Return another hardware address of the same length; group and locally-administered bits stay."""
         return self._once("mac", value, lambda: self._mac(value))
 
     def ipv4(self, value: str) -> str:
-        """Another address of the same class; the last octet stays, so that networks and broadcasts still look like what they are."""
+        """Return another address of the same class; the last octet stays, so that networks and broadcasts still look like what they are."""
         return self._once("ipv4", value, lambda: str(ipaddress.IPv4Address(self._ipv4(int(ipaddress.IPv4Address(value))))))
 
     def ipv6(self, value: str) -> str:
-        """Another address of the same class."""
+        """Return another address of the same class."""
         return self._once("ipv6", value, lambda: str(ipaddress.IPv6Address(self.ipv6_number(int(ipaddress.IPv6Address(value))))))
 
     def ipv6_number(self, number: int) -> int:

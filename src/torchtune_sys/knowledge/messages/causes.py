@@ -31,7 +31,7 @@ class MessageCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def holds_of(fact: str, variables: dict[str, str]) -> bool:
-    """Whether a fact ``var:NAME=a|b`` holds: the hole's text is one of them, or begins with it as a word.
+    """Return whether a fact ``var:NAME=a|b`` holds: the hole's text is one of them, or begins with it as a word.
 
     >>> holds_of("var:errno=Connection refused|timeout", {"errno": "Connection refused (try 3)"})
     True

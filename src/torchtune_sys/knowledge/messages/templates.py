@@ -18,7 +18,7 @@ class Template(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """How much text must be there: of two that fit, the heavier one says more."""
+        """Return how much text must be there: of two that fit, the heavier one says more."""
         return sum(map(len, self.pieces))
 
 

@@ -8,7 +8,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 NOT_READ = Missing(Why.NOT_SUPPORTED, "sysfs", "not read: nothing that training depends on needs it")
-NOT_TOLD = Missing(Why.NOT_RECORDED, "PCI", "not recorded")
+NOT_REPORTED = Missing(Why.NOT_RECORDED, "PCI", "not recorded")
 
 
 class PciLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,13 +35,13 @@ class PciErrors(msgspec.Struct, frozen=True, kw_only=True):
 class PciConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Registers of configuration space that only root may read (all but the first 64 bytes)."""
 
-    port_type: Fact[str] = NOT_TOLD
+    port_type: Fact[str] = NOT_REPORTED
     """``endpoint``, ``root-port``, ``upstream-port``, ``downstream-port`` or ``other``."""
-    max_payload_bytes: Fact[int] = NOT_TOLD
-    max_read_request_bytes: Fact[int] = NOT_TOLD
-    relaxed_ordering: Fact[bool] = NOT_TOLD
+    max_payload_bytes: Fact[int] = NOT_REPORTED
+    max_read_request_bytes: Fact[int] = NOT_REPORTED
+    relaxed_ordering: Fact[bool] = NOT_REPORTED
     """Whether the function may set the attribute in what it sends (DevCtl bit 4)."""
-    acs: Fact[tuple[str, ...]] = NOT_TOLD
+    acs: Fact[tuple[str, ...]] = NOT_REPORTED
     """What Access Control Services have switched on, of ``SrcValid``, ``TransBlk``, ``ReqRedir``, ``CmpltRedir``,
     ``UpstreamFwd``, ``EgressCtrl`` and ``DirectTrans``; ABSENT where the function has none."""
 
@@ -112,8 +112,8 @@ class PciErrorGrowth(msgspec.Struct, frozen=True, kw_only=True):
 class PciFacts(msgspec.Struct, frozen=True, kw_only=True):
     devices: Fact[tuple[PciDevice, ...]]
     """By address. Missing(ABSENT) where the kernel has no PCI."""
-    distances: Fact[tuple[PciDistance, ...]] = NOT_TOLD
+    distances: Fact[tuple[PciDistance, ...]] = NOT_REPORTED
     """Each pair of GPUs, and each GPU with each function that has an RDMA device."""
-    topology_file: Fact[TopologyFile] = NOT_TOLD
+    topology_file: Fact[TopologyFile] = NOT_REPORTED
     """ABSENT where NCCL is given none."""
     growth: Fact[PciErrorGrowth] = Missing(Why.NOT_SUPPORTED, "aer_dev_correctable", "watched only with --live", "--live")

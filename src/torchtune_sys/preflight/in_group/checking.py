@@ -83,8 +83,8 @@ class _Checking:
         """Never raises."""
         try:
             self._tell()
-            told = self._gathered() if self.rank == 0 else self._notes.get("verdict", self._until_s)
-            self.found = self._verdict(told)
+            whole = self._gathered() if self.rank == 0 else self._notes.get("verdict", self._until_s)
+            self.found = self._verdict(whole)
         except Exception as error:
             self.found = self.partial(f"the check failed (a bug): {type(error).__name__}: {scrubbed(str(error))}"[:500])
 
@@ -103,8 +103,8 @@ class _Checking:
         self._notes.put(f"{self.rank}/here", {"host": key, "clock": time.time(), "torch": self._torch.__version__})
         if speaks:
             self.stage = "the look at this node"
-            told = work.of_node(self._torch, self._policy, self._hosts(), self._left_s() / 2)
-            self._notes.put(f"facts/{key}", told)
+            facts = work.of_node(self._torch, self._policy, self._hosts(), self._left_s() / 2)
+            self._notes.put(f"facts/{key}", facts)
         if self.rank != 0:
             self._obey()
 
@@ -144,9 +144,9 @@ class _Checking:
         here = self._here()
         gathered, ranks = _of_hosts(here, self.world, self._seen_s)
         keys = {node: f"facts/{here[first]['host']}" for node, first in _firsts(ranks).items()}
-        told = self._notes.gather(keys.values(), self._share(0.3))
+        host_facts = self._notes.gather(keys.values(), self._share(0.3))
         for node, key in keys.items():
-            value = told.get(key)
+            value = host_facts.get(key)
             facts: dict[str, Any] = value if isinstance(value, dict) else {}
             notes: dict[str, Any] = {name: facts[name] for name in ("facts", "node") if name in facts}
             notes.update(gathered.members[node].notes)
@@ -165,8 +165,8 @@ class _Checking:
 
     def _here(self) -> dict[int, Any]:
         keys = {f"{rank}/here": rank for rank in range(self.world)}
-        told = self._notes.gather(keys, self._share(0.25), self._saw)
-        return {keys[key]: value for key, value in told.items() if isinstance(value, dict)}
+        found = self._notes.gather(keys, self._share(0.25), self._saw)
+        return {keys[key]: value for key, value in found.items() if isinstance(value, dict)}
 
     def _saw(self, key: str) -> None:
         self._seen_s[key] = time.time()
@@ -183,15 +183,15 @@ class _Checking:
                 time.sleep(_APART_S)
             if 0 in asked:
                 self._notes.put(f"0/compute/{turn}", work.computed())
-            told = self._notes.gather((f"{rank}/compute/{turn}" for rank in asked), self._share(0.3))
+            found = self._notes.gather((f"{rank}/compute/{turn}" for rank in asked), self._share(0.3))
             for rank in asked:
-                value = taken(told.get(f"{rank}/compute/{turn}"), Compute)
+                value = taken(found.get(f"{rank}/compute/{turn}"), Compute)
                 if value is not None:
                     gathered.computes.setdefault(ranks[rank], []).append(value)
                 else:
                     self._silent(gathered, ranks[rank], rank, "the training step")
             again = judge.ranks_again(gathered)
-            asked = [rank for rank in asked if ranks[rank] in again and f"{rank}/compute/{turn}" in told]
+            asked = [rank for rank in asked if ranks[rank] in again and f"{rank}/compute/{turn}" in found]
 
     def _add_up(self, gathered: Gathered, ranks: Mapping[int, Rank]) -> dict[int, Any]:
         """Only where every rank of the group takes part: one that is missing would hold up all the others."""
@@ -201,8 +201,8 @@ class _Checking:
         seconds = max(min(20.0, (self._left_s() - 2) / 2), 1.0)
         self._notes.put("collective", {"ranks": sorted(ranks), "seconds": seconds})
         self._collective(seconds)
-        told = self._notes.gather((f"{rank}/collective" for rank in ranks), min(time.monotonic() + 3, self._until_s))
-        answers = {rank: told.get(f"{rank}/collective") for rank in ranks}
+        found = self._notes.gather((f"{rank}/collective" for rank in ranks), min(time.monotonic() + 3, self._until_s))
+        answers = {rank: found.get(f"{rank}/collective") for rank in ranks}
         for rank, value in answers.items():
             if value is None:
                 self._silent(gathered, ranks[rank], rank, "a collective of the group")
@@ -222,8 +222,8 @@ class _Checking:
 
     # -- the verdict ---------------------------------------------------------------------------------------------------------------
 
-    def _verdict(self, told: Any) -> Preflight:
-        found = taken(told, Whole)
+    def _verdict(self, whole: Any) -> Preflight:
+        found = taken(whole, Whole)
         if found is None:
             return self.partial("rank 0, which gathers, gave no verdict: it did not call check_group, is stopped or was killed")
         nodes = tuple(_weighed(node, self._policy) for node in found.all_nodes())

@@ -25,11 +25,11 @@ class Notes:
         self._store.set(f"{self._prefix}{key}", text if len(text) <= _NOTE_AT_MOST else "null")
 
     def first(self, key: str) -> bool:
-        """Whether nobody asked for this before."""
+        """Return whether nobody asked for this before."""
         return self.counted(key, 1) == 1
 
     def counted(self, key: str, more: int = 0) -> int:
-        """How often this was counted, with ``more``."""
+        """Return how often this was counted, with ``more``."""
         return int(self._store.add(f"{self._prefix}{key}", more))
 
     def get(self, key: str, until_s: float) -> object:
@@ -37,7 +37,7 @@ class Notes:
         return next(iter(self.gather((key,), until_s).values()), None)
 
     def gather(self, keys: Iterable[str], until_s: float, came: Callable[[str], None] = lambda _key: None) -> dict[str, Any]:
-        """All of these as they come, until the time is up. JSON alone is read: nothing that another rank said is unpickled."""
+        """Return all of these as they come, until the time is up. JSON alone is read: nothing that another rank said is unpickled."""
         left, found = list(dict.fromkeys(keys)), dict[str, Any]()
         while left:
             here = left if self._are_there(left) else [key for key in left if self._are_there([key])]

@@ -78,7 +78,7 @@ def undisturbed(torch: Any) -> Iterator[None]:
 
 
 def computed() -> dict[str, Any]:
-    """One turn of the timed kernel and the exact training steps."""
+    """Run one turn of the timed kernel and the exact training steps."""
     try:
         return rank_tasks.compute({}, lambda _told: None)
     except Exception as error:

@@ -84,7 +84,7 @@ def _is_explained(known: Progress, rest: Group, fails: bool) -> bool:
 
 
 def failing_with_all(units: Sequence[int], bad: set[Pair]) -> list[int]:
-    """Units that fail with everybody who is left, the worst first. Two who fail together are a link, as nobody says which of them it is.
+    """Return the units that fail with everybody who is left, the worst first. Two who fail together are a link, as nobody says which of them it is.
 
     >>> failing_with_all(range(5), {(0, 1), (0, 2), (0, 3), (0, 4), (1, 2)}), failing_with_all(range(4), {(0, 1), (0, 2)})
     ([0], [])

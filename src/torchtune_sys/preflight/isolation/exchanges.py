@@ -45,12 +45,12 @@ class Exchanges:
 
     @property
     def usual_s(self) -> float:
-        """0 where nothing was measured."""
+        """Return the usual time of a way in seconds; 0 where nothing was measured."""
         return usual(self.best)
 
     @property
     def factor(self) -> float:
-        """How many times the usual is still noise."""
+        """Return how many times the usual is still noise."""
         if not self._spreads:
             return _UNKNOWN_NOISE
         ordered = sorted(self._spreads)
@@ -61,6 +61,6 @@ class Exchanges:
         return self.usual_s * self.factor
 
     def slow(self, times: Mapping[Way, Sequence[float]]) -> set[Way]:
-        """Of one round's ways, those whose best time is beyond the limit."""
+        """Return, of one round's ways, those whose best time is beyond the limit."""
         limit_s = self.limit_s
         return {way for way, sweeps in times.items() if limit_s and min(sweeps, default=0.0) > limit_s}

@@ -35,7 +35,7 @@ def find_nodes(known: Progress) -> Steps[bool]:
 
 
 def pairing(known: Progress) -> list[Group]:
-    """Every unit in one pair, or in the one triple; no pair behind one leaf where none holds half of all."""
+    """Return every unit in one pair, or in the one triple; no pair behind one leaf where none holds half of all."""
     units = known.shuffled(known.left())
     if known.domains:
         order = known.shuffled(range(len(known.domains)))
@@ -112,8 +112,8 @@ class _Suspects:
 
 
 def find_cleared(known: Progress) -> Steps[bool]:
-    """Where links are bad, too, a node may have failed for its own links alone: it is asked with two partners more. Whether one passes with both; what it
-    failed with are links then."""
+    """Ask bad nodes with two partners more where links are bad, too: a node may have failed for its own links alone. One that passes with both is cleared, and
+    what it failed with are links."""
     ends = {end for link in known.bad_pairs for end in link}
     asked = sorted({*known.failed_with} & known.bad_nodes) if ends else []
     for _ in range(2):
@@ -128,7 +128,7 @@ def find_cleared(known: Progress) -> Steps[bool]:
 
 
 def confirmed(known: Progress, candidates: list[Pair]) -> Steps[list[Pair]]:
-    """Links that fail again by themselves."""
+    """Return the links that fail again by themselves."""
     found: list[Pair] = []
     while candidates:
         now: list[Group] = []

@@ -21,24 +21,24 @@ _PAIRINGS = 2
 
 
 def cuts(known: Progress, bad: Iterable[Pair]) -> list[Cut]:
-    """Parts between which every pair of units is bad. One pair alone is a link."""
+    """Return the parts between which every pair of units is bad. One pair alone is a link."""
     failing = {*bad}
     seen = {pair(known.home[one], known.home[other]) for one, other in failing if one in known.home and other in known.home}
     return sorted(cut for cut in seen if cut[0] != cut[1] and len(ways := across(known, cut)) > 1 and failing.issuperset(ways))
 
 
 def across(known: Progress, cut: Cut) -> list[Pair]:
-    """All pairs of one unit of each part."""
+    """Return all pairs of one unit of each part."""
     return [pair(one, other) for one, other in product(members(known, cut[0]), members(known, cut[1]))]
 
 
 def members(known: Progress, part: int) -> list[int]:
-    """Units of a part that are not known to be bad themselves."""
+    """Return the units of a part that are not known to be bad themselves."""
     return [unit for unit in known.domains[part].units if unit not in known.bad_nodes and known.home.get(unit) == part]
 
 
 def cut_off(known: Progress, found: Iterable[Cut]) -> list[int]:
-    """Parts that are cut from all others. Of two parts alone nobody says which of them it is."""
+    """Return the parts that are cut from all others. Of two parts alone nobody says which of them it is."""
     beside: dict[int, set[int]] = {}
     for one, other in found:
         beside.setdefault(one, set()).add(other)
@@ -48,7 +48,7 @@ def cut_off(known: Progress, found: Iterable[Cut]) -> list[int]:
 
 
 def find_between(known: Progress, links: Iterable[Pair]) -> Steps[bool]:
-    """Whether the ways between the parts of a bad link are all bad: asked once of each two parts."""
+    """Yield whether the ways between the parts of a bad link are all bad: asked once of each two parts."""
     is_found = False
     for cut in sorted({pair(known.home[one], known.home[other]) for one, other in links if {one, other} <= {*known.home}}):
         if cut[0] == cut[1] or cut in known.asked_between or min(len(members(known, part)) for part in cut) < 2:
@@ -65,7 +65,7 @@ def find_between(known: Progress, links: Iterable[Pair]) -> Steps[bool]:
 
 
 def is_whole(failed: list[bool]) -> bool:
-    """Whether a pairing fails as a whole. Tests miss: a few of many may pass. Bad nodes alone, a quarter of all, fail in half of the pairs."""
+    """Return whether a pairing fails as a whole. Tests miss: a few of many may pass. Bad nodes alone, a quarter of all, fail in half of the pairs."""
     return sum(failed) >= len(failed) - len(failed) // _PASSES_OF
 
 

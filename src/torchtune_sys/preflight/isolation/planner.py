@@ -51,7 +51,7 @@ class Isolation:
         return self._waiting
 
     def take(self, failed: Sequence[bool]) -> None:
-        """Which groups of the round failed, in their order."""
+        """Return which groups of the round failed, in their order."""
         now = self._waiting
         if now is None or len(failed) != len(now.groups):
             raise ValueError("an answer for each group of the round that was asked for")

@@ -48,11 +48,11 @@ class Progress:
         self.is_unexplained = False
 
     def left(self) -> list[int]:
-        """Units that are not known to be bad."""
+        """Return the units that are not known to be bad."""
         return [unit for unit in self.units if unit not in self.bad_nodes]
 
     def shuffled(self, units: Iterable[int]) -> list[int]:
-        """In an order that only the seed decides."""
+        """Return the units in an order that only the seed decides."""
         found = list(units)
         self.random.shuffle(found)
         return found
@@ -77,7 +77,7 @@ class Progress:
                 self.largest_pass = max(self.largest_pass, len(group))
 
     def partners(self, wanting: Sequence[int], offered: Iterable[int], refused: dict[int, set[int]]) -> list[tuple[int, int]]:
-        """Each unit with a partner of its own, and none that it refuses; as many as there are partners. Where there is one, from behind another part
+        """Return each unit with a partner of its own, and none that it refuses; as many as there are partners. Where there is one, from behind another part
         than the unit and those that it refuses: two failures with units of one part may be the way to that part."""
         pool = self.shuffled(offered)
         found = []
@@ -107,7 +107,7 @@ class Progress:
         return choices[0] if choices[0] is not None else choices[1]
 
     def is_one_way(self, unit: int, partners: Iterable[int]) -> bool:
-        """Whether all these partners lie behind one part, other than the unit's, and others could be asked: it may be the way to that part."""
+        """Return whether all these partners lie behind one part, other than the unit's, and others could be asked: it may be the way to that part."""
         met = {self.home.get(partner, -1) for partner in partners}
         own = self.home.get(unit, -1)
         if len(met) != 1 or own < 0 or met & {own, -1}:

@@ -129,5 +129,5 @@ def of_units(verdict: IsolationVerdict, names: Sequence[int]) -> IsolationVerdic
 
 
 def largest(groups: Sequence[Group]) -> int:
-    """Units of the largest group; 0 where there is none."""
+    """Return the units of the largest group; 0 where there is none."""
     return max(map(len, groups), default=0)

@@ -99,7 +99,7 @@ def parse_model(text: str) -> Fact[str]:
 
 
 def core_kinds(text: str) -> frozenset[str]:
-    """Part numbers of the Arm cores, all of one implementer: GB10 has two kinds, a phone's chip up to four. Empty elsewhere."""
+    """Return the part numbers of the Arm cores, all of one implementer: GB10 has two kinds, a phone's chip up to four. Empty elsewhere."""
     if "CPU part" not in text[:8192] and "CPU part" not in text[-2048:]:
         return frozenset()
     return frozenset(part.strip() for part in _lines(text, "CPU part"))
@@ -121,7 +121,7 @@ def parse_processors(text: str) -> CpuSet:
 
 
 def parse_flags(text: str) -> Fact[frozenset[str]]:
-    """Instruction set flags that all processors have in common.
+    """Return the instruction set flags that all processors have in common.
 
     >>> sorted(parse_flags("flags\\t\\t: sse4_1 avx avx2\\n\\nflags\\t\\t: sse4_1 avx\\n"))
     ['avx', 'sse4_1']

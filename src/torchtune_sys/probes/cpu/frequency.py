@@ -16,7 +16,7 @@ FREQ = f"{CPUS}/cpufreq"
 
 
 def policies(host: Host, online: Fact[CpuSet]) -> Fact[tuple[CpuPolicy, ...]]:
-    """Every policy; Missing(ABSENT) where the kernel scales no frequency, as in most virtual machines."""
+    """Return every policy; Missing(ABSENT) where the kernel scales no frequency, as in most virtual machines."""
     names = host.names(FREQ)
     numbers = () if isinstance(names, Missing) else tuple(sorted(int(n[6:]) for n in names if _is_policy(n)))
     if not numbers:
@@ -28,7 +28,7 @@ def policies(host: Host, online: Fact[CpuSet]) -> Fact[tuple[CpuPolicy, ...]]:
 
 
 def boost(host: Host) -> Fact[bool]:
-    """Whether turbo is allowed; ABSENT where the driver has no switch for it."""
+    """Return whether turbo is allowed; ABSENT where the driver has no switch for it."""
     off = host.word(f"{CPUS}/intel_pstate/no_turbo")
     if not isinstance(off, Missing):
         return {"0": True, "1": False}.get(off, Missing(Why.UNPARSED, f"{CPUS}/intel_pstate/no_turbo", off[:40]))

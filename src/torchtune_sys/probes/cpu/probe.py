@@ -53,7 +53,7 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
 
 
 def allowed(host: Host) -> Fact[CpuSet]:
-    """CPUs that the session may run on: sched_getaffinity, or what /proc/self/status says of it."""
+    """Return the CPUs that the session may run on: sched_getaffinity, or what /proc/self/status says of it."""
     answer = host.ask(queries.AFFINITY)
     if isinstance(answer, Missing):
         text = host.text(STATUS)
@@ -67,7 +67,7 @@ def allowed(host: Host) -> Fact[CpuSet]:
 
 
 def status_field(text: str, name: str) -> Fact[str]:
-    """One field of /proc/self/status.
+    """Return one field of /proc/self/status.
 
     >>> status_field("Name:\\tcat\\nCpus_allowed_list:\\t0-3\\n", "Cpus_allowed_list")
     '0-3'
@@ -82,7 +82,7 @@ QUOTA_FILES = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
 
 
 def parse_quota(texts: tuple[str, ...]) -> float:
-    """CPUs that a cgroup may use: quota ÷ period, ``inf`` if unlimited. Raises ValueError.
+    """Return the CPUs that a cgroup may use: quota ÷ period, ``inf`` if unlimited. Raises ValueError.
 
     >>> parse_quota(("400000 100000\\n",)), parse_quota(("max 100000\\n",)), parse_quota(("-1\\n", "100000\\n"))
     (4.0, inf, inf)
@@ -99,7 +99,7 @@ def parse_quota(texts: tuple[str, ...]) -> float:
 
 
 def effective(online: Fact[CpuSet], affinity: Fact[CpuSet], cpuset: Fact[CpuSet], quota: Fact[float]) -> Fact[float]:
-    """min(len(affinity ∩ cpuset ∩ online), quota). Without the cpuset the affinity stands, since the kernel cuts it by the cpuset.
+    """Return min(len(affinity ∩ cpuset ∩ online), quota). Without the cpuset the affinity stands, since the kernel cuts it by the cpuset.
 
     >>> effective(CpuSet(range(8)), CpuSet(range(6)), CpuSet(range(4)), 2.5)
     2.5

@@ -60,7 +60,7 @@ def read_libraries(host: Host) -> Libraries:
 
 
 def search_path(host: Host) -> list[str]:
-    """Directories in the loader's order, each once."""
+    """Return the directories in the loader's order, each once."""
     env = host.env()
     given = "" if isinstance(env, Missing) else env.get("LD_LIBRARY_PATH", "")
     found: dict[str, None] = {}
@@ -84,7 +84,7 @@ def _configured(host: Host) -> list[str]:
 
 
 def parse_ld_so_conf(text: str) -> list[str]:
-    """Directories named in a file of ld.so.conf.d.
+    """Return the directories named in a file of ld.so.conf.d.
 
     >>> parse_ld_so_conf("# WSL\\n/usr/lib/wsl/lib\\ninclude /etc/other/*.conf\\n")
     ['/usr/lib/wsl/lib']
@@ -128,7 +128,7 @@ def _size(host: Host, path: str) -> int:
 
 
 def wsl_on_path(host: Host) -> Fact[bool]:
-    """Whether the loader looks into WSL's own library directory, which Windows mounts and ld.wsl.conf names."""
+    """Return whether the loader looks into WSL's own library directory, which Windows mounts and ld.wsl.conf names."""
     there = host.exists(f"{WSL_LIBRARIES}/libcuda.so.1")
     if there is not True:
         return there if isinstance(there, Missing) else Missing(Why.ABSENT, WSL_LIBRARIES, "no libcuda.so.1 from Windows")
@@ -145,7 +145,7 @@ def read_nodes(host: Host) -> Fact[tuple[DeviceNode, ...]]:
 
 
 def read_node(host: Host, path: str) -> Fact[DeviceNode]:
-    """One device node, and whether this session may open it."""
+    """Return one device node, and whether this session may open it."""
     found = host.stat(path)
     if isinstance(found, Missing):
         return found
@@ -154,7 +154,7 @@ def read_node(host: Host, path: str) -> Fact[DeviceNode]:
 
 
 def is_gpu_node(name: str) -> bool:
-    """Those that CUDA opens; nvidia-caps is a directory, nvidia-modeset is for displays.
+    """Return whether CUDA opens the node; nvidia-caps is a directory, nvidia-modeset is for displays.
 
     >>> [is_gpu_node(name) for name in ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia-caps", "null")]
     [True, True, True, False, False, False]
@@ -174,7 +174,7 @@ def _accessible(host: Host, path: str, found: Stat, user: object) -> Fact[bool]:
 
 
 def allowed(node: Stat, user: dict[str, object]) -> bool:
-    """Whether the permission bits let the user read and write.
+    """Return whether the permission bits let the user read and write.
 
     >>> allowed(Stat(mode=0o20660, uid=0, gid=44, size=0), {"uid": 1000, "gid": 1000, "groups": [44]})
     True

@@ -187,7 +187,7 @@ def _amd_errors(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[AmdE
 
 
 def parse_ras(text: str) -> tuple[int, int] | Missing:
-    """Uncorrected and corrected errors of one block (drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_sysfs_read). A register of all
+    """Return the uncorrected and corrected errors of one block (drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_sysfs_read). A register of all
     ones, which cards without RAS show, is a multiple of 1,048,560 and counts nothing.
 
     >>> parse_ras("ue: 1\\nce: 4\\nde: 0\\n"), parse_ras("Query currently inaccessible\\n").why.value
@@ -240,7 +240,7 @@ def _kernel_side(host: Host, text: Fact[str]) -> tuple[Fact[str], Fact[str]]:
 
 
 def parse_version(text: str) -> tuple[str, str] | None:
-    """Version and flavour from /proc/driver/nvidia/version; None where there is no NVRM line.
+    """Return the version and flavour from /proc/driver/nvidia/version; None where there is no NVRM line.
 
     >>> parse_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22)\\n")
     ('580.95.05', 'open')
@@ -257,7 +257,8 @@ def parse_version(text: str) -> tuple[str, str] | None:
 
 
 def parse_params(text: str) -> dict[str, str]:
-    """
+    """Parse /proc/driver/nvidia/params.
+
     >>> parse_params("ResmanDebugLevel: 4294967295\\nModifyDeviceFiles: 1\\nRegistryDwords: \\"\\"\\n")["ModifyDeviceFiles"]
     '1'
     """

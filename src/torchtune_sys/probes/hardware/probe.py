@@ -70,14 +70,14 @@ def _synchronised(host: Host, daemon: Fact[str], live: bool) -> Fact[bool]:
     if daemon == "":
         return False
     if daemon == "chronyd" and live:
-        told = host.run(("chronyc", "-c", "tracking"), timeout_s=3.0)
-        if not isinstance(told, Missing) and (reached := parse_tracking(told.stdout)) is not None:
+        tracking = host.run(("chronyc", "-c", "tracking"), timeout_s=3.0)
+        if not isinstance(tracking, Missing) and (reached := parse_tracking(tracking.stdout)) is not None:
             return reached
     return daemon if isinstance(daemon, Missing) else Missing(Why.NOT_SUPPORTED, path, f"{daemon} runs, and writes no such file")
 
 
 def parse_tracking(text: str) -> bool | None:
-    """Whether chrony follows a server, by ``chronyc -c tracking``: its leap status is the last field. None where it does not answer.
+    """Return whether chrony follows a server, by ``chronyc -c tracking``: its leap status is the last field. None where it does not answer.
 
     >>> parse_tracking("A9FEA97B,169.254.169.123,4,1732182000.1,0.0,0.0,0.0,-7.7,0.0,0.0,0.0,0.0,16.1,Normal")
     True

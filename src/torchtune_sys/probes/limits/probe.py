@@ -67,7 +67,7 @@ def _limits(host: Host) -> dict[str, Fact[SessionLimit]]:
 
 
 def parse_answer(answer: object) -> dict[str, Fact[SessionLimit]]:
-    """``{"nofile": [soft, hard]}`` with null for unlimited.
+    """Parse ``{"nofile": [soft, hard]}`` with null for unlimited.
 
     >>> parse_answer({"nofile": [1024, None]})["nofile"]
     SessionLimit(soft=1024, hard=None)
@@ -90,7 +90,7 @@ def _is_count(value: object) -> bool:
 
 
 def remove_ipc(host: Host) -> tuple[Fact[bool], str]:
-    """logind's RemoveIPC: the main file, then drop-ins by name over all directories; the last assignment wins.
+    """Return logind's RemoveIPC: the main file, then drop-ins by name over all directories; the last assignment wins.
 
     Where none says, the built-in choice holds: yes upstream, no in Red Hat's builds. The file that a distribution ships
     shows that choice in a comment. Sources: logind.conf(5); PostgreSQL's manual, section "systemd RemoveIPC".
@@ -108,8 +108,8 @@ def remove_ipc(host: Host) -> tuple[Fact[bool], str]:
             if text.why is Why.ABSENT or host.link(path) == "/dev/null":
                 continue
             return text, path
-        said = parse_remove_ipc(text)
-        found = (said[0], f"{path}:{said[1]}") if said else found
+        setting = parse_remove_ipc(text)
+        found = (setting[0], f"{path}:{setting[1]}") if setting else found
         commented = parse_remove_ipc(text.replace("#RemoveIPC", "RemoveIPC")) if path == main else None
         shipped = commented[0] if commented else shipped
     if found:
@@ -118,7 +118,7 @@ def remove_ipc(host: Host) -> tuple[Fact[bool], str]:
 
 
 def parse_capability(status: str, number: int) -> bool:
-    r"""Whether the effective set in /proc/<pid>/status holds a capability. Raises ValueError without a CapEff line.
+    r"""Return whether the effective set in /proc/<pid>/status holds a capability. Raises ValueError without a CapEff line.
 
     >>> parse_capability("CapEff:\t000001ffffffffff\n", 14), parse_capability("CapEff:\t00000000a80425fb\n", 14)
     (True, False)

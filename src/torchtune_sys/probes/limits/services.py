@@ -127,7 +127,7 @@ SLURM_CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm
 
 
 def slurm_propagates(host: Host) -> Fact[bool]:
-    """Whether Slurm gives jobs the limit on locked memory of the shell that submits them; ABSENT without a slurm.conf here."""
+    """Return whether Slurm gives jobs the limit on locked memory of the shell that submits them; ABSENT without a slurm.conf here."""
     for path in SLURM_CONF:
         text = host.text(path)
         if not isinstance(text, Missing):
@@ -138,7 +138,7 @@ def slurm_propagates(host: Host) -> Fact[bool]:
 
 
 def parse_propagation(text: str) -> bool:
-    r"""PropagateResourceLimits (ALL by default) and PropagateResourceLimitsExcept in slurm.conf(5), for MEMLOCK. Names have no case.
+    r"""Return whether slurmd passes the limit on: PropagateResourceLimits (ALL by default) and PropagateResourceLimitsExcept in slurm.conf(5), for MEMLOCK. Names have no case.
 
     >>> parse_propagation("ClusterName=x\n"), parse_propagation("PropagateResourceLimitsExcept=MEMLOCK,STACK\n")
     (True, False)

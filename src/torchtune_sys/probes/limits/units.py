@@ -20,7 +20,7 @@ Assigned = dict[str, str]
 
 
 def look(host: Host, unit: str) -> tuple[Fact[SessionLimit], Fact[SessionLimit], str]:
-    """Locked memory, open files, and the file that has the unit."""
+    """Return the limits of locked memory, open files, and the file that has the unit."""
     place, text = _first(host, f"system/{unit}.service")
     if isinstance(text, Missing):
         return text, text, place

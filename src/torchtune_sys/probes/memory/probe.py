@@ -50,7 +50,7 @@ def probe(host: Host, intent: Workload) -> MemoryFacts:
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    r"""Fields of /proc/meminfo; what is given in kB becomes bytes, counts stay counts.
+    r"""Return the fields of /proc/meminfo; what is given in kB becomes bytes, counts stay counts.
 
     >>> parse_meminfo("MemTotal:       24684092 kB\nHugePages_Total:       3\n")
     {'MemTotal': 25276510208, 'HugePages_Total': 3}
@@ -65,7 +65,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def parse_swaps(text: str) -> tuple[SwapDevice, ...]:
-    r"""Areas of /proc/swaps. Raises ValueError on a line that is none.
+    r"""Return the areas of /proc/swaps. Raises ValueError on a line that is none.
 
     >>> parse_swaps("Filename\tType\tSize\tUsed\tPriority\n/dev/zram0   partition\t8388604\t\t256\t\t100\n")
     (SwapDevice(path='/dev/zram0', kind='zram', size_bytes=8589930496, used_bytes=262144),)
@@ -97,7 +97,7 @@ def parse_choice(text: str) -> str:
 
 
 def parse_size_option(options: str) -> int | None:
-    """``size=`` of a tmpfs mount in bytes, as the kernel prints it; None if it is not printed (half of the RAM).
+    """Return ``size=`` of a tmpfs mount in bytes, as the kernel prints it; None if it is not printed (half of the RAM).
 
     >>> parse_size_option("rw,size=65536k,inode64"), parse_size_option("rw")
     (67108864, None)
@@ -219,7 +219,7 @@ def _oom_kills(host: Host) -> Fact[int]:
 
 
 def parse_limit(texts: tuple[str, ...]) -> float:
-    """memory.max, or memory.limit_in_bytes, whose "no limit" is the largest multiple of a page below 2**63.
+    """Parse memory.max, or memory.limit_in_bytes, whose "no limit" is the largest multiple of a page below 2**63.
 
     >>> parse_limit(("9223372036854771712\\n",)), parse_limit(("max\\n",)), parse_limit(("68719476736\\n",))
     (inf, inf, 68719476736.0)

@@ -17,22 +17,22 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     addresses: Fact[tuple[Address, ...]]
-    told: dict[str, Any]
+    attributes: dict[str, Any]
 
 
 def from_answer(answer: Any) -> list[Named]:
-    """Interfaces in the order of their first address; raises TypeError, KeyError or ValueError for what is no such answer.
+    """Return the interfaces in the order of their first address; raises TypeError, KeyError or ValueError for what is no such answer.
 
     >>> run = {"family": "inet", "address": "10.0.0.11", "prefix_length": 24}
     >>> [(item.name, len(item.addresses)) for item in from_answer([{"name": "eno1", "addresses": [run]}, {"name": "eno1", "addresses": [run]}])]
     [('eno1', 2)]
     """
     addresses: dict[str, list[Address]] = {}
-    told: dict[str, dict[str, Any]] = {}
+    attributes: dict[str, dict[str, Any]] = {}
     position = 0
     for entry in answer:
         name = str(entry["name"])
-        told.setdefault(
+        attributes.setdefault(
             name, {key: value for key, value in entry.items() if key not in ("name", "addresses") and value is not None}
         )
         mine = addresses.setdefault(name, [])
@@ -42,7 +42,7 @@ def from_answer(answer: Any) -> list[Named]:
                 Address(family=str(item["family"]), address=str(item["address"]), prefix_length=length, position=position)
             )
             position += 1
-    return [Named(name=name, addresses=tuple(found), told=told[name]) for name, found in addresses.items()]
+    return [Named(name=name, addresses=tuple(found), attributes=attributes[name]) for name, found in addresses.items()]
 
 
 def from_proc(host: Host, names: tuple[str, ...]) -> list[Named]:
@@ -53,7 +53,7 @@ def from_proc(host: Host, names: tuple[str, ...]) -> list[Named]:
         unknown = (
             why if isinstance(why, Missing) and why.why is not Why.ABSENT else Missing(Why.NOT_RECORDED, "/proc/net/fib_trie")
         )
-        return [Named(name=name, addresses=unknown, told={}) for name in names]
+        return [Named(name=name, addresses=unknown, attributes={}) for name in names]
     found: dict[str, list[Address]] = {name: [] for name in _by_index(host, names)}
     rank = {name: place for place, name in enumerate(found)}
     ipv4, homeless = _placed(parse_local(trie), parse_connected(route))
@@ -62,7 +62,7 @@ def from_proc(host: Host, names: tuple[str, ...]) -> list[Named]:
     for position, (name, family, address, length) in enumerate(pairs):
         if name in found:
             found[name].append(Address(family=family, address=address, prefix_length=length, position=position))
-    return [Named(name=name, addresses=_or_unknown(tuple(mine), homeless), told={}) for name, mine in found.items()]
+    return [Named(name=name, addresses=_or_unknown(tuple(mine), homeless), attributes={}) for name, mine in found.items()]
 
 
 def _or_unknown(found: tuple[Address, ...], homeless: tuple[str, ...]) -> Fact[tuple[Address, ...]]:
@@ -142,7 +142,7 @@ def _number(dotted: str) -> int | None:
 
 
 def parse_connected(text: str) -> tuple[tuple[str, int, int], ...]:
-    """Networks without a gateway in /proc/net/route: (interface, network, prefix length). The file's numbers are in host order.
+    """Return the networks without a gateway in /proc/net/route: (interface, network, prefix length). The file's numbers are in host order.
 
     >>> parse_connected("Iface\\tDestination\\tGateway\\tFlags\\tRefCnt\\tUse\\tMetric\\tMask\\neno1\\t0000000A\\t00000000\\t0001\\t0\\t0\\t0\\t00FFFFFF\\t0\\t0\\t0")
     (('eno1', 167772160, 24),)
@@ -165,7 +165,7 @@ _WIDEST_FIRST = {0x00: 0, 0x40: 1, 0x20: 2, 0x10: 3}
 
 
 def parse_if_inet6(text: str) -> tuple[_Placed, ...]:
-    """/proc/net/if_inet6: address, index, prefix length, scope, flags (all hexadecimal), name.
+    """Parse /proc/net/if_inet6: address, index, prefix length, scope, flags (all hexadecimal), name.
 
     The file lists in the order of a hash table; the kernel keeps (and getifaddrs gives) an interface's addresses with the widest scope
     first (ipv6_link_dev_addr in net/ipv6/addrconf.c).

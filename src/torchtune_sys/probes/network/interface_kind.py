@@ -47,13 +47,13 @@ _BY_PREFIX = (
 )
 
 
-def kind_of(host: Host, name: str, told: dict[str, Any]) -> str:
-    """Netlink's link kind where there is one; else hardware type and sysfs; the name only as the last resort."""
-    link_kind = str(told.get("kind") or "")
+def kind_of(host: Host, name: str, attributes: dict[str, Any]) -> str:
+    """Return Netlink's link kind where there is one; else hardware type and sysfs; the name only as the last resort."""
+    link_kind = str(attributes.get("kind") or "")
     if link_kind in _BY_LINK_KIND:
         return _BY_LINK_KIND[link_kind]
     base = f"/sys/class/net/{name}"
-    hardware = int(told["type"]) if "type" in told else host.number(f"{base}/type")
+    hardware = int(attributes["type"]) if "type" in attributes else host.number(f"{base}/type")
     if hardware == _LOOPBACK:
         return "loopback"
     if hardware == _INFINIBAND:
@@ -62,10 +62,10 @@ def kind_of(host: Host, name: str, told: dict[str, Any]) -> str:
         return "tun"
     if link_kind:
         return "other"
-    return _from_sysfs(host, name, base, kernel_told="type" in told)
+    return _from_sysfs(host, name, base, from_kernel="type" in attributes)
 
 
-def _from_sysfs(host: Host, name: str, base: str, *, kernel_told: bool) -> str:
+def _from_sysfs(host: Host, name: str, base: str, *, from_kernel: bool) -> str:
     entries = host.names(base)
     if isinstance(entries, Missing):
         return _from_name(name)
@@ -85,7 +85,7 @@ def _from_sysfs(host: Host, name: str, base: str, *, kernel_told: bool) -> str:
     if "device" in entries:
         bus = host.link(f"{base}/device/subsystem")
         return "usb" if not isinstance(bus, Missing) and bus.rstrip("/").endswith("/usb") else "ethernet"
-    if kernel_told:
+    if from_kernel:
         return "other"
     return _without_device(host, name, base)
 
@@ -106,7 +106,7 @@ def _from_name(name: str) -> str:
 
 
 def parse_devtype(text: str) -> str:
-    """DEVTYPE of an interface's uevent file.
+    """Return the DEVTYPE in an interface's uevent file.
 
     >>> parse_devtype("DEVTYPE=wlan\\nINTERFACE=wlp3s0\\nIFINDEX=3\\n")
     'wlan'

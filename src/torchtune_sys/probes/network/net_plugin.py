@@ -27,7 +27,7 @@ Found = tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]]]
 
 
 def look(host: Host, devices: Fact[tuple[RdmaDevice, ...]]) -> Found:
-    """On the loader's path, and in the usual places beside it."""
+    """Look for the plug-in on the loader's path, and in the usual places beside it."""
     if isinstance(devices, Missing):
         return devices, devices
     if not any(needs_plugin(device) for device in devices):
@@ -38,7 +38,7 @@ def look(host: Host, devices: Fact[tuple[RdmaDevice, ...]]) -> Found:
 
 
 def needs_plugin(device: RdmaDevice) -> bool:
-    """EFA: its ports are neither InfiniBand nor Ethernet, and NCCL itself opens no others."""
+    """Return whether a device is EFA: its ports are neither InfiniBand nor Ethernet, and NCCL itself opens no others."""
     layers = [port.link_layer for port in device.ports]
     return device.driver == "efa" or bool(layers and all(layer == "Unspecified" for layer in layers))
 

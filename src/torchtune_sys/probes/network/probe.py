@@ -54,7 +54,7 @@ def hostname_addresses(host: Host) -> Fact[tuple[str, ...]]:
 
 
 def localhost_addresses(host: Host, own: Fact[tuple[str, ...]]) -> Fact[tuple[str, ...]]:
-    """Nobody waits for a resolver that did not answer for the host's own name."""
+    """Return what "localhost" resolves to. Nobody waits for a resolver that did not answer for the host's own name."""
     if isinstance(own, Missing) and own.why is Why.TIMEOUT:
         return own
     found = _resolved(host, queries.LOCALHOST_ADDRESSES)
@@ -81,7 +81,7 @@ def gloo_interfaces(host: Host) -> Fact[tuple[str, ...]]:
 
 
 def interfaces(host: Host) -> Fact[tuple[Interface, ...]]:
-    """From the answer of the system's calls; where there is none (a recorded tree), from /sys and /proc."""
+    """Return the interfaces from the answer of the system's calls; where there is none (a recorded tree), from /sys and /proc."""
     answer = host.ask(queries.INTERFACES)
     if not isinstance(answer, Missing):
         try:
@@ -100,10 +100,10 @@ def _made(host: Host, named: list[Named]) -> tuple[Interface, ...]:
 
 def _interface(host: Host, item: Named) -> Interface:
     base = f"{NET}/{item.name}"
-    told = item.told
-    flags = _told(told, "flags", host.number(f"{base}/flags") if "flags" not in told else 0)
-    operstate = host.word(f"{base}/operstate") if "operstate" not in told else str(told["operstate"])
-    kind = kind_of(host, item.name, told)
+    attributes = item.attributes
+    flags = _attribute(attributes, "flags", host.number(f"{base}/flags") if "flags" not in attributes else 0)
+    operstate = host.word(f"{base}/operstate") if "operstate" not in attributes else str(attributes["operstate"])
+    kind = kind_of(host, item.name, attributes)
     physical = kind in PHYSICAL
     device = _virtual(f"{base}/device")
     if isinstance(entries := host.names(base), Missing) and entries.why is Why.HIDDEN:
@@ -116,16 +116,16 @@ def _interface(host: Host, item: Named) -> Interface:
         index=_index(host, item),
         kind=kind,
         up=flags if isinstance(flags, Missing) else bool(flags & _UP),
-        running=_running(flags, operstate, "flags" in told),
+        running=_running(flags, operstate, "flags" in attributes),
         operstate=operstate,
         speed_mbps=speed,
-        mtu=_told(told, "mtu", host.number(f"{base}/mtu") if "mtu" not in told else 0),
+        mtu=_attribute(attributes, "mtu", host.number(f"{base}/mtu") if "mtu" not in attributes else 0),
         addresses=item.addresses,
         numa_node=host.number(f"{base}/device/numa_node") if physical else device,
         pci_address=rdma.pci_address(host, base) if physical else device,
         vendor=host.word(f"{base}/device/vendor") if physical else device,
         driver=rdma.last_part(host.link(f"{base}/device/driver")) if physical else device,
-        master=_master(host, base, told),
+        master=_master(host, base, attributes),
     )
 
 
@@ -135,7 +135,7 @@ _FIRST = 9
 
 
 def interrupt_cpus(host: Host, base: str) -> Fact[tuple[int, ...]]:
-    """Which CPU serves each of the first interrupts (Documentation/core-api/irq/irq-affinity.rst: effective_affinity)."""
+    """Return which CPU serves each of the first interrupts (Documentation/core-api/irq/irq-affinity.rst: effective_affinity)."""
     names = host.names(f"{base}/device/msi_irqs")
     if isinstance(names, Missing):
         return names
@@ -150,21 +150,21 @@ def interrupt_cpus(host: Host, base: str) -> Fact[tuple[int, ...]]:
     return tuple(found)
 
 
-def _told(told: dict[str, Any], key: str, otherwise: Fact[int]) -> Fact[int]:
-    return int(told[key]) if key in told else otherwise
+def _attribute(attributes: dict[str, Any], key: str, otherwise: Fact[int]) -> Fact[int]:
+    return int(attributes[key]) if key in attributes else otherwise
 
 
 def _index(host: Host, item: Named) -> int:
-    if "index" in item.told:
-        return int(item.told["index"])
+    if "index" in item.attributes:
+        return int(item.attributes["index"])
     found = host.number(f"{NET}/{item.name}/ifindex")
     return -1 if isinstance(found, Missing) else found
 
 
-def _running(flags: Fact[int], operstate: Fact[str], kernel_told: bool) -> Fact[bool]:
+def _running(flags: Fact[int], operstate: Fact[str], from_kernel: bool) -> Fact[bool]:
     if isinstance(flags, Missing):
         return flags
-    if kernel_told:
+    if from_kernel:
         return bool(flags & _RUNNING)
     if isinstance(operstate, Missing):
         return operstate
@@ -184,9 +184,9 @@ def _virtual(source: str) -> Missing:
     return Missing(Why.ABSENT, source, "a virtual interface")
 
 
-def _master(host: Host, base: str, told: dict[str, Any]) -> str:
-    if "master" in told:
-        return str(told["master"])
+def _master(host: Host, base: str, attributes: dict[str, Any]) -> str:
+    if "master" in attributes:
+        return str(attributes["master"])
     found = rdma.last_part(host.link(f"{base}/master"))
     return "" if isinstance(found, Missing) else found
 

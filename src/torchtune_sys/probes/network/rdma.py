@@ -129,7 +129,7 @@ def parse_state(text: str) -> str:
 
 
 def parse_rate(text: str) -> float | None:
-    """Gigabits per second in ``rate``; None where the text holds no such number.
+    """Return the gigabits per second in ``rate``; None where the text holds no such number.
 
     >>> parse_rate("400 Gb/sec (4X NDR)"), parse_rate("2.5 Gb/sec (1X SDR)"), parse_rate("fast")
     (400.0, 2.5, None)
@@ -145,7 +145,7 @@ def parse_rate(text: str) -> float | None:
 
 
 def parse_lanes(text: str) -> int | None:
-    """Active lanes in ``rate``.
+    """Return the active lanes in ``rate``.
 
     >>> parse_lanes("400 Gb/sec (4X NDR)"), parse_lanes("200 Gb/sec (2X NDR)"), parse_lanes("400 Gb/sec")
     (4, 2, None)

@@ -61,7 +61,7 @@ def growth(host: Host, live: bool) -> Fact[CounterGrowth]:
 
 
 def parse_growth(answer: object) -> Fact[CounterGrowth]:
-    """``{"seconds": 1.0, "ports": {"mlx5_0:1": {"symbol_error": [first, second]}}}``; what stayed the same is left out.
+    """Parse ``{"seconds": 1.0, "ports": {"mlx5_0:1": {"symbol_error": [first, second]}}}``; what stayed the same is left out.
 
     >>> parse_growth({"seconds": 2.0, "ports": {"mlx5_0:1": {"symbol_error": [5, 47], "link_downed": [1, 1]}}})
     CounterGrowth(seconds=2.0, gained={'mlx5_0:1': {'symbol_error': 42}})

@@ -34,7 +34,7 @@ def probe(host: Host, intent: Workload) -> NumaFacts:
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """/sys/devices/system/node/nodeN/meminfo or /proc/meminfo in bytes; lines that say something else are left out.
+    """Parse /sys/devices/system/node/nodeN/meminfo or /proc/meminfo in bytes; lines that say something else are left out.
 
     >>> parse_meminfo("Node 0 MemTotal:       129839104 kB\\nNode 0 HugePages_Total:     0\\n")
     {'MemTotal': 132955242496}
@@ -49,7 +49,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def parse_distances(text: str) -> tuple[int, ...]:
-    """One row of the ACPI SLIT. Raises ValueError.
+    """Parse one row of the ACPI SLIT. Raises ValueError.
 
     >>> parse_distances("10 21\\n")
     (10, 21)

@@ -17,7 +17,7 @@ _LARGEST = 1 << 63
 
 
 def sleeps(host: Host, place: str) -> bool:
-    """Whether runtime power management has suspended the function at ``place``, of which sysfs tells without waking it."""
+    """Return whether runtime power management has suspended the function at ``place``, of which sysfs tells without waking it."""
     return host.word(f"{place}/power/runtime_status") == "suspended"
 
 
@@ -40,7 +40,7 @@ def errors(host: Host, place: str) -> Fact[PciErrors]:
 
 
 def parse_errors(text: str) -> dict[str, int]:
-    """Counters by name.
+    """Return the counters by name.
 
     >>> parse_errors("RxErr 2\\nBadTLP 0\\nTOTAL_ERR_COR 2\\n")
     {'RxErr': 2, 'BadTLP': 0, 'TOTAL_ERR_COR': 2}
@@ -81,7 +81,7 @@ def bars(host: Host, place: str) -> Fact[tuple[int, ...]]:
 
 
 def parse_bars(text: str, path: str) -> Fact[tuple[int, ...]]:
-    """Sizes of the memory regions, in bytes; ports and unused places left out.
+    """Return the sizes of the memory regions, in bytes; ports and unused places left out.
 
     >>> parse_bars("0x210042000000 0x210042ffffff 0x14220c\\n0x0 0x0 0x0\\n0x210000000000 0x211fffffffff 0x14220c\\n", "resource")
     (16777216, 137438953472)

@@ -91,7 +91,7 @@ def _registers(host: Host, devices: dict[str, PciDevice], asleep: set[str]) -> d
 
 
 def is_of_interest(class_: Fact[str], vendor: Fact[str]) -> bool:
-    """GPUs and accelerators (03, 12), network cards and InfiniBand (02), NVMe (0108), NVSwitches (0680 of NVIDIA).
+    """Return whether a function is one of GPUs and accelerators (03, 12), network cards and InfiniBand (02), NVMe (0108), NVSwitches (0680 of NVIDIA).
 
     >>> is_of_interest("0x030200", "0x10de"), is_of_interest("0x068000", "0x8086"), is_of_interest("0x010802", "0x144d")
     (True, False, True)
@@ -163,7 +163,7 @@ def _node(host: Host, place: str) -> Fact[int]:
 
 
 def class_and_vendor(host: Host, name: str) -> tuple[Fact[str], Fact[str]]:
-    """Class and vendor of one function, in sysfs' own form."""
+    """Return class and vendor of one function, in sysfs' own form."""
     text = host.text(f"{DEVICES}/{name}/uevent")
     event = {} if isinstance(text, Missing) else parse_uevent(text)
     class_ = event.get("PCI_CLASS", "")
@@ -180,20 +180,20 @@ def _vendor(host: Host, name: str) -> Fact[str]:
 
 
 def device_id(host: Host, name: str) -> Fact[str]:
-    """Device number of one function, in sysfs' own form."""
+    """Return the device number of one function, in sysfs' own form."""
     text = host.text(f"{DEVICES}/{name}/uevent")
     event = {} if isinstance(text, Missing) else parse_uevent(text)
     return _pair(event.get("PCI_ID", ""))[1] or host.word(f"{DEVICES}/{name}/device")
 
 
 def bound_driver(host: Host, name: str) -> Fact[str]:
-    """Kernel driver of one function; ABSENT if none is bound."""
+    """Return the kernel driver of one function; ABSENT if none is bound."""
     text = host.text(f"{DEVICES}/{name}/uevent")
     return _driver(host, f"{DEVICES}/{name}", None if isinstance(text, Missing) else parse_uevent(text))
 
 
 def parse_uevent(text: str) -> dict[str, str]:
-    """``KEY=value`` lines.
+    """Parse ``KEY=value`` lines.
 
     >>> parse_uevent("DRIVER=nvidia\\nPCI_CLASS=30200\\nPCI_ID=10DE:2330\\n")["PCI_ID"]
     '10DE:2330'
@@ -266,7 +266,7 @@ def _speed(host: Host, path: str) -> Fact[float]:
 
 
 def parse_speed(text: str, path: str = "link speed") -> Fact[float]:
-    """GT/s. ``Unknown`` stands where a function has no link of its own (virtual functions, integrated endpoints).
+    """Return the speed in GT/s. ``Unknown`` stands where a function has no link of its own (virtual functions, integrated endpoints).
 
     >>> parse_speed("16.0 GT/s PCIe"), parse_speed("2.5 GT/s"), parse_speed("Unknown").why.value
     (16.0, 2.5, 'not-supported')

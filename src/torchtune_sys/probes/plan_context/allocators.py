@@ -9,5 +9,5 @@ _NAMES = ("libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libtcmalloc.so.4")
 
 
 def probe(host: Host) -> tuple[str, ...]:
-    """Their paths, jemalloc first."""
+    """Return the paths of allocators that are installed, jemalloc first."""
     return tuple(f"{place}/{name}" for name in _NAMES for place in _DIRS if host.exists(f"{place}/{name}") is True)

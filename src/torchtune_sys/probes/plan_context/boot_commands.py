@@ -96,9 +96,9 @@ def assignments(command: str) -> Iterator[tuple[str, str, str]]:
         if word.rpartition("/")[2] == "sysctl":
             yield from _of_sysctl(_until_end(words[place + 1 :]))
         elif word in (">", "tee") and place + 1 < len(words) and words[place + 1].startswith(("/proc/sys/", "/sys/")):
-            said = _echoed(words[:place])
-            if said:
-                yield words[place + 1], said, ""
+            settings = _echoed(words[:place])
+            if settings:
+                yield words[place + 1], settings, ""
 
 
 def _until_end(words: list[str]) -> list[str]:

@@ -15,7 +15,7 @@ _MOST = 64
 
 
 def probe(host: Host) -> tuple[tuple[str, ...], ...]:
-    """By entry, rescue systems left out; empty where there are none, or this user may not read them."""
+    """Return the kernel's arguments by boot entry, rescue systems left out; empty where there are none, or this user may not read them."""
     names = host.names(_ENTRIES)
     if isinstance(names, Missing):
         return ()

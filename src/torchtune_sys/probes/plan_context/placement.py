@@ -58,7 +58,7 @@ def _closed(host: Host, path: str) -> bool:
 
 
 def parse_information(text: str, name: str) -> tuple[GpuDevice, int | None]:
-    """``/proc/driver/nvidia/gpus/<address>/information``: the GPU, and the number of its device node.
+    """Parse ``/proc/driver/nvidia/gpus/<address>/information``: the GPU, and the number of its device node.
 
     >>> parse_information("Model: \\t\\t NVIDIA L4\\nGPU UUID: \\t GPU-12ab\\nDevice Minor: \\t 3\\n", "0000:1b:00.0")
     (GpuDevice(address='0000:1b:00.0', name='NVIDIA L4', uuid='GPU-12ab'), 3)

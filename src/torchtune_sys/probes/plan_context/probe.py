@@ -31,7 +31,7 @@ _IMAGES = (
 def probe(
     host: Host, paths: Iterable[str], files: Iterable[str], units: Iterable[str] = (), settings: Iterable[str] = ()
 ) -> PlanContext:
-    """``paths`` are the values below /sys that may be written (patterns included), ``files`` those that may be ours, ``units`` systemd's,
+    """Read what planning needs. ``paths`` are the values below /sys that may be written (patterns included), ``files`` those that may be ours, ``units`` systemd's,
     ``settings`` the kernel settings below /proc/sys."""
     owner, way = _owner(host)
     wanted, files = sorted(set(paths)), sorted(set(files))
@@ -86,10 +86,10 @@ def _owner(host: Host) -> tuple[str, str]:
 
 def _unit_state(host: Host, unit: str) -> UnitFacts | None:
     """None where systemd cannot be asked (a recording, a root below a directory, another init)."""
-    told = host.run(("systemctl", "show", "--property=UnitFileState,ActiveState", unit))
-    if isinstance(told, Missing) or told.rc:
+    output = host.run(("systemctl", "show", "--property=UnitFileState,ActiveState", unit))
+    if isinstance(output, Missing) or output.rc:
         return None
-    found = dict(line.split("=", 1) for line in told.stdout.splitlines() if "=" in line)
+    found = dict(line.split("=", 1) for line in output.stdout.splitlines() if "=" in line)
     if not {"UnitFileState", "ActiveState"} <= set(found):
         return None
     enabled = found["UnitFileState"].startswith("enabled") or found["UnitFileState"] in ("static", "alias", "generated")

@@ -16,7 +16,7 @@ _LEAST_BYTES = 65536
 
 
 def reason(host: Host, path: str) -> str:
-    """Empty where nothing speaks against it."""
+    """Return why a file cannot be written; empty where nothing speaks against it."""
     if path.startswith(("/proc/", "/sys/")):
         space = host.space(path)
         if not isinstance(space, Missing) and space.read_only:

@@ -57,7 +57,7 @@ def cached(answer: object, wanted: str) -> list[str]:
 
 
 def deepspeed_operators(host: Host, deepspeed: Distribution) -> Fact[bool]:
-    """Whether DeepSpeed was installed with some of its operators compiled (DS_BUILD_OPS); setup.py writes down which."""
+    """Return whether DeepSpeed was installed with some of its operators compiled (DS_BUILD_OPS); setup.py writes down which."""
     path = f"{deepspeed.location}/deepspeed/git_version_info_installed.py"
     text = host.text(path)
     if isinstance(text, Missing):
@@ -66,7 +66,8 @@ def deepspeed_operators(host: Host, deepspeed: Distribution) -> Fact[bool]:
 
 
 def parse_operators(text: str) -> bool:
-    """
+    """Return whether DeepSpeed was installed with operators that were built in advance (git_version_info_installed.py).
+
     >>> parse_operators("version='0.15.4'\\ninstalled_ops={'async_io': False, 'fused_adam': True}\\n")
     True
     """

@@ -28,7 +28,7 @@ _DIRECTORIES = 64
 
 
 def library_path(env: Mapping[str, str]) -> tuple[str, ...]:
-    """LD_LIBRARY_PATH, split; an empty part means the working directory (ld.so(8)) and is left out.
+    """Return LD_LIBRARY_PATH, split; an empty part means the working directory (ld.so(8)) and is left out.
 
     >>> library_path({"LD_LIBRARY_PATH": "/usr/local/cuda/lib64::/opt/x/lib/"})
     ('/usr/local/cuda/lib64', '/opt/x/lib')
@@ -68,7 +68,7 @@ def parse_libraries(folder: str, names: tuple[str, ...]) -> list[CudaLibrary]:
 
 
 def toolkits(host: Host) -> Fact[tuple[str, ...]]:
-    """``/usr/local/cuda-12.4 (12.4.131)`` for each; ABSENT where there is none."""
+    """Return ``/usr/local/cuda-12.4 (12.4.131)`` for each; ABSENT where there is none."""
     names = host.names("/usr/local")
     if isinstance(names, Missing):
         return names
@@ -114,7 +114,7 @@ def parse_version_json(text: str) -> str:
 
 
 def nvcc(host: Host, env: Mapping[str, str]) -> tuple[Fact[str], Fact[str]]:
-    """Path and version of the nvcc that torch's extension builder takes.
+    """Return the path and version of the nvcc that torch's extension builder takes.
 
     Source: _find_cuda_home in torch/utils/cpp_extension.py: CUDA_HOME, CUDA_PATH, the nvcc on PATH, /usr/local/cuda.
     """

@@ -82,7 +82,7 @@ def _in_entry(host: Host, entry: str, names: Iterable[str]) -> list[Distribution
 
 
 def parse_folder(folder: str) -> tuple[str, str]:
-    """Normalised name and version in the name of a metadata directory; the version is ``""`` in a develop install.
+    """Return the normalised name and version in the name of a metadata directory; the version is ``""`` in a develop install.
 
     >>> parse_folder("nvidia_cudnn_cu12-9.1.0.70.dist-info"), parse_folder("torch-1.9.0-py3.8.egg-info"), parse_folder("torch.egg-info")
     (('nvidia-cudnn-cu12', '9.1.0.70'), ('torch', '1.9.0'), ('torch', ''))
@@ -121,7 +121,7 @@ _MOST_LIBRARIES = 40
 
 
 def library_sizes(record: str) -> dict[str, int]:
-    """Sizes of the shared libraries that a RECORD lists (path, hash, size).
+    """Return the sizes of the shared libraries that a RECORD lists (path, hash, size).
 
     >>> library_sizes("nvidia/nccl/lib/libnccl.so.2,sha256=x,190000000\\nnvidia/nccl/__init__.py,sha256=y,0\\nnvidia/nccl/lib/a.so.1,,\\n")
     {'nvidia/nccl/lib/libnccl.so.2': 190000000}

@@ -64,7 +64,7 @@ def _named(host: Host, env: Fact[dict[str, str]], wanted: str) -> Fact[str]:
 
 
 def which(host: Host, env: Mapping[str, str], names: tuple[str, ...]) -> Iterator[str]:
-    """Files on PATH with one of ``names``, all directories for the first name before those for the second."""
+    """Yield the files on PATH with one of ``names``, all directories for the first name before those for the second."""
     folders = [folder for folder in env.get("PATH", "").split(":")[:200] if folder.startswith("/")]
     for name in names:
         for folder in dict.fromkeys(folders):
@@ -191,7 +191,7 @@ def _listed_minor(host: Host, prefix: str) -> str:
 
 
 def parse_pyvenv(text: str) -> dict[str, str]:
-    """pyvenv.cfg as a mapping.
+    """Return pyvenv.cfg as a mapping.
 
     >>> parse_pyvenv("home = /usr/bin\\ninclude-system-site-packages = false\\nversion = 3.12.3\\n")["version"]
     '3.12.3'

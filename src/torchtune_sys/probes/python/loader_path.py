@@ -71,7 +71,7 @@ class LoadingProcess:
         self.missing.clear()  # ld.so says so and goes on
 
     def open(self, name: str, how: str = "dlopen", *, partly: bool = False) -> bool:
-        """dlopen(3): the object and, breadth first, what it needs; all or nothing, unless ``partly``."""
+        """Load as dlopen(3) does: the object and, breadth first, what it needs; all or nothing, unless ``partly``."""
         first = place = len(self.loaded)
         found = self._request(name, self._main, how) is not None
         while place < min(len(self.loaded), _MOST):

@@ -14,7 +14,7 @@ _MOST_FILES = 100
 
 
 def pins(host: Host) -> tuple[str, ...]:
-    """Names (with ``*`` and ``?``) of packages that a pin keeps at their version."""
+    """Return the names (with ``*`` and ``?``) of packages that a pin keeps at their version."""
     names = host.names(f"{_PINS}.d")
     files = [f"{_PINS}.d/{name}" for name in (() if isinstance(names, Missing) else names)[:_MOST_FILES] if _is_pin_file(name)]
     return tuple(pin for path in (_PINS, *files) if not isinstance(text := host.text(path), Missing) for pin in parse_pins(text))
@@ -25,7 +25,7 @@ def _is_pin_file(name: str) -> bool:
 
 
 def parse_pins(text: str) -> tuple[str, ...]:
-    r"""Names (with ``*`` and ``?``) that apt_preferences(5) keeps from being upgraded: pinned to one version, or below 0 whoever
+    r"""Return the names (with ``*`` and ``?``) that apt_preferences(5) keeps from being upgraded: pinned to one version, or below 0 whoever
     offers them. A version with ``*`` lets upgrades through, and so does a pin of one origin among several.
 
     >>> parse_pins("Package: nvidia-driver-* libnvidia-*\nPin: version 580.95.05-0ubuntu1\nPin-Priority: 1001\n")
@@ -46,7 +46,7 @@ def parse_pins(text: str) -> tuple[str, ...]:
 
 
 def configuration(host: Host) -> Fact[str]:
-    """All of apt's configuration, in the order in which apt reads it."""
+    """Return all of apt's configuration, in the order in which apt reads it."""
     names = host.names(_APT)
     if isinstance(names, Missing):
         return names
@@ -65,7 +65,7 @@ def _uncommented(text: str) -> str:
 
 
 def parse_automatic(text: str) -> bool:
-    r"""Whether apt's configuration switches unattended upgrades on; the last word counts.
+    r"""Return whether apt's configuration switches unattended upgrades on; the last word counts.
 
     >>> parse_automatic('APT::Periodic::Update-Package-Lists "1";\nAPT::Periodic::Unattended-Upgrade "1";\n')
     True
@@ -77,7 +77,8 @@ def parse_automatic(text: str) -> bool:
 
 
 def parse_exclusions(text: str) -> tuple[str, ...]:
-    r"""
+    r"""Parse the packages that unattended-upgrades leaves out.
+
     >>> parse_exclusions('Unattended-Upgrade::Package-Blacklist {\n  // "linux-";\n  "nvidia-";\n};\n')
     ('nvidia-',)
     """

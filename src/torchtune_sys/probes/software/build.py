@@ -53,8 +53,8 @@ def _libc_headers(host: Host, env: Mapping[str, str]) -> Fact[bool]:
 def _host_compiler(host: Host, env: Mapping[str, str]) -> Fact[str]:
     """torch hands CC on as -ccbin (unix_cuda_flags in torch/utils/cpp_extension.py); else nvcc takes NVCC_CCBIN, or the gcc that lies
     beside it or on PATH (CUDA compiler driver manual, --compiler-bindir)."""
-    told = env.get("CC", "") or env.get("NVCC_CCBIN", "")
-    word = told.split()[0] if told.split() else ""
+    named = env.get("CC", "") or env.get("NVCC_CCBIN", "")
+    word = named.split()[0] if named.split() else ""
     if word.startswith("/"):
         folder = host.names(word)  # -ccbin may name a directory
         return word if isinstance(folder, Missing) else f"{word.rstrip('/')}/gcc"
@@ -97,7 +97,8 @@ def _is_release(name: str) -> bool:
 
 
 def parse_major(name: str) -> int:
-    """
+    """Return the major version that the name of a compiler ends with; 0 where it has none.
+
     >>> parse_major("x86_64-linux-gnu-g++-13"), parse_major("gcc-9.4"), parse_major("gcc")
     (13, 9, 0)
     """
@@ -127,7 +128,8 @@ def _limit(host: Host, env: Mapping[str, str]) -> Fact[int]:
 
 
 def parse_limit(text: str) -> int:
-    r"""
+    r"""Return the newest major version of GCC that CUDA's host_config.h accepts; 0 where it names none.
+
     >>> parse_limit("#if __GNUC__ > 13\n\n#error -- unsupported GNU version! gcc versions later than 13 are not supported!\n")
     13
     """
@@ -150,8 +152,8 @@ def caches(host: Host) -> Fact[tuple[CompileCache, ...]]:
 def _temporary(host: Host, env: Mapping[str, str], user: Mapping[str, object]) -> str:
     """tempfile.gettempdir(): the first directory that is there and can be written; ``""`` for none of the usual ones."""
     named = (env.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
-    usual = (place for place in (*named, "/tmp", "/var/tmp") if place.startswith("/"))
-    return next((place for place in usual if host.exists(place) is True and _writable(host, place, user) is not False), "")
+    candidates = (place for place in (*named, "/tmp", "/var/tmp") if place.startswith("/"))
+    return next((place for place in candidates if host.exists(place) is True and _writable(host, place, user) is not False), "")
 
 
 def _wanted(host: Host, env: Mapping[str, str], user: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:

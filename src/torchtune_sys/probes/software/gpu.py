@@ -120,9 +120,9 @@ def _cgroup_driver(host: Host) -> Fact[str]:
     text = host.text("/etc/docker/daemon.json")
     if isinstance(text, Missing) and text.why is not Why.ABSENT:
         return text
-    told = "" if isinstance(text, Missing) else parse_cgroup_driver(text)
-    if told:
-        return told
+    configured = "" if isinstance(text, Missing) else parse_cgroup_driver(text)
+    if configured:
+        return configured
     unified = host.exists("/sys/fs/cgroup/cgroup.controllers")
     if isinstance(unified, Missing):
         return unified
@@ -130,7 +130,8 @@ def _cgroup_driver(host: Host) -> Fact[str]:
 
 
 def parse_cgroup_driver(text: str) -> str:
-    """
+    """Return the cgroup driver that Docker's daemon.json names; empty where it names none.
+
     >>> parse_cgroup_driver('{"exec-opts": ["native.cgroupdriver=cgroupfs"]}'), parse_cgroup_driver('{"runtimes": {}}')
     ('cgroupfs', '')
     """
@@ -152,7 +153,8 @@ def _runtime_mode(host: Host) -> Fact[str]:
 
 
 def parse_mode(text: str) -> str:
-    r"""
+    r"""Return the mode in the NVIDIA container runtime's config.toml; ``auto`` where it sets none.
+
     >>> parse_mode('[nvidia-container-runtime]\n#debug = "x"\nmode = "cdi"\n'), parse_mode("")
     ('cdi', 'auto')
     """

@@ -134,7 +134,8 @@ def _modprobe_files(host: Host) -> Iterator[Fact[str]]:
 
 
 def bars_nouveau_on_command_line(text: str) -> bool:
-    """
+    """Return whether the kernel's arguments keep nouveau from loading.
+
     >>> bars_nouveau_on_command_line("quiet rd.driver.blacklist=nouveau modprobe.blacklist=nouveau,nova_core")
     True
     >>> bars_nouveau_on_command_line("quiet rd.driver.blacklist=nouveau")
@@ -150,7 +151,8 @@ def bars_nouveau_on_command_line(text: str) -> bool:
 
 
 def bars_nouveau(text: str) -> bool:
-    r"""
+    r"""Return whether a file of modprobe.d keeps nouveau from loading.
+
     >>> bars_nouveau("# nvidia\nblacklist nouveau\n"), bars_nouveau("#blacklist nouveau\nalias lbm-nouveau off\n")
     (True, False)
     >>> bars_nouveau("options nouveau modeset=0\n"), bars_nouveau("install nouveau /bin/false\n")

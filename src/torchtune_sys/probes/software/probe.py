@@ -12,7 +12,7 @@ _DRIVER = "/proc/driver/nvidia/version"
 
 
 def probe(host: Host, intent: Workload) -> SoftwareFacts:
-    """One look where no NVIDIA driver runs: nothing of this family is judged there."""
+    """Read what is installed. One look where no NVIDIA driver runs: nothing of this family is judged there."""
     runs = host.exists(_DRIVER)
     port = _port(host)
     if runs is True:

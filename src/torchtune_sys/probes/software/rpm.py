@@ -45,7 +45,7 @@ def upgrader(host: Host) -> Fact[str]:
 
 
 def parse_ini(text: str) -> dict[str, str]:
-    r"""All sections in one: the last word on each key.
+    r"""Parse all sections as one: the last word on each key.
 
     >>> parse_ini("[commands]\n# apply_updates = yes\nupgrade_type = default\napply_updates = no\n")["apply_updates"]
     'no'
@@ -55,7 +55,7 @@ def parse_ini(text: str) -> dict[str, str]:
 
 
 def locks(host: Host) -> tuple[str, ...]:
-    """Names (with ``*`` and ``?``) of packages that dnf, yum or zypper was told to leave as they are."""
+    """Return the names (with ``*`` and ``?``) of packages that dnf, yum or zypper was told to leave as they are."""
     found: list[str] = []
     for path, parse in (
         ("/etc/dnf/plugins/versionlock.list", parse_versionlock),
@@ -74,7 +74,7 @@ def locks(host: Host) -> tuple[str, ...]:
 
 
 def parse_excludes(text: str) -> list[str]:
-    r"""dnf.conf(5), ``excludepkgs`` (older: ``exclude``); values go on in indented lines.
+    r"""Parse dnf.conf(5): ``excludepkgs`` (older: ``exclude``); values go on in indented lines.
 
     >>> parse_excludes("[main]\nexclude=nvidia* cuda-drivers,\n  kmod-nvidia*\ngpgcheck=1\n")
     ['nvidia*', 'cuda-drivers', 'kmod-nvidia*']
@@ -111,7 +111,7 @@ def parse_versionlock(text: str) -> list[str]:
 
 
 def parse_versionlock_toml(text: str) -> list[str]:
-    r"""dnf5-versionlock(8): one table for each lock; ``!=`` only bars one version.
+    r"""Parse the file of dnf5-versionlock(8): one table for each lock; ``!=`` only bars one version.
 
     >>> parse_versionlock_toml('version = "1.0"\n[[packages]]\nname = "*nvidia*"\n[[packages.conditions]]\nkey = "evr"\n'
     ... 'comparator = "="\nvalue = "3:580.95.05-1.fc42"\n[[packages]]\nname = "bash"\n[[packages.conditions]]\ncomparator = "!="\n')
@@ -126,7 +126,7 @@ def parse_versionlock_toml(text: str) -> list[str]:
 
 
 def parse_zypp_locks(text: str) -> list[str]:
-    r"""locks(5) of libzypp; a lock of one version alone, or on what is not installed, holds nothing.
+    r"""Parse locks(5) of libzypp; a lock of one version alone, or on what is not installed, holds nothing.
 
     >>> parse_zypp_locks("\ntype: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: nvidia*G06*\n")
     ['nvidia*G06*']
@@ -148,7 +148,7 @@ def ignored(host: Host) -> tuple[str, ...]:
 
 
 def parse_ignored(text: str) -> list[str]:
-    r"""pacman.conf(5), IgnorePkg.
+    r"""Parse IgnorePkg of pacman.conf(5).
 
     >>> parse_ignored("[options]\n#IgnorePkg   =\nIgnorePkg = linux nvidia-open\nIgnorePkg=nvidia-utils\n")
     ['linux', 'nvidia-open', 'nvidia-utils']

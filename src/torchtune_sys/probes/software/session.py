@@ -13,7 +13,7 @@ _MPS = "/tmp/nvidia-mps"
 
 
 def listeners(host: Host, port: str) -> Fact[tuple[int, ...]]:
-    """UIDs of who listens on a TCP port in this network namespace, each once."""
+    """Return the UIDs of who listens on a TCP port in this network namespace, each once."""
     found = host.ask(f"{queries.PORT_LISTENERS}:{port}")
     if isinstance(found, Missing):
         return found if found.why is not Why.ABSENT else Missing(Why.NOT_RECORDED, found.source, "not asked when it was recorded")
@@ -23,7 +23,7 @@ def listeners(host: Host, port: str) -> Fact[tuple[int, ...]]:
 
 
 def mps(host: Host) -> Fact[Mps]:
-    """ABSENT where neither the environment nor the default directory speaks of it."""
+    """Return the state of NVIDIA's MPS; ABSENT where neither the environment nor the default directory speaks of it."""
     env = host.env()
     if isinstance(env, Missing):
         return env

@@ -241,7 +241,7 @@ class Descent:
 
 
 def whole_disks(host: Host, descent: Descent) -> Fact[tuple[Disk, ...]]:
-    """Every whole disk with a size, by name; loop, RAM, compressed-RAM and stacked devices left out."""
+    """Return every whole disk with a size, by name; loop, RAM, compressed-RAM and stacked devices left out."""
     found: dict[str, str] = {}
     missing: Missing | None = None
     for top in ("/sys/block", "/sys/class/block"):  # the second holds partitions too; a recording may hold either

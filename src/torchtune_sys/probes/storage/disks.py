@@ -33,13 +33,13 @@ def read_disk(host: Host, directory: str) -> Disk:
 
 
 def read_size(host: Host, directory: str) -> Fact[int]:
-    """Bytes; ``size`` counts sectors of 512 bytes whatever the disk's own sectors are (block/genhd.c)."""
+    """Return the size in bytes; ``size`` counts sectors of 512 bytes whatever the disk's own sectors are (block/genhd.c)."""
     sectors = host.number(f"{directory}/size")
     return sectors if isinstance(sectors, Missing) else sectors * 512
 
 
 def read_model(host: Host, directory: str, name: str) -> Fact[str]:
-    """``vendor model`` as the disk (or who plays it) calls itself; ABSENT for those without a name."""
+    """Return ``vendor model`` as the disk (or who plays it) calls itself; ABSENT for those without a name."""
     if by_name(name) is not None and not name.startswith("sr"):
         return Missing(Why.ABSENT, f"{directory}/device/model", "this kind of device has no model")
     model = host.word(f"{directory}/device/model")

@@ -81,7 +81,7 @@ def parse_lines(text: str, file: str, rank: int = 0) -> list[SettingLine]:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """glob(7): a wildcard does not cross a slash.
+    """Return whether a key matches as in glob(7): a wildcard does not cross a slash.
 
     >>> matches("net/ipv4/conf/*/rp_filter", "net/ipv4/conf/eth0/rp_filter"), matches("net/*/rp_filter", "net/a/b/rp_filter")
     (True, False)

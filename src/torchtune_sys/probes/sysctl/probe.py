@@ -52,7 +52,7 @@ def running(host: Host, path: str) -> Fact[str]:
 
 
 def parse_cmdline(text: str) -> dict[str, Fact[Assignment]]:
-    """``sysctl.<key>=`` boot arguments, by path; the kernel applies them before any file is read.
+    """Parse ``sysctl.<key>=`` boot arguments, by path; the kernel applies them before any file is read.
 
     >>> parse_cmdline("quiet sysctl.vm.swappiness=10")["vm/swappiness"].value
     '10'
@@ -68,7 +68,7 @@ def parse_cmdline(text: str) -> dict[str, Fact[Assignment]]:
 def at_boot(
     argument: Fact[Assignment], configured: Fact[Assignment], chosen: Fact[Assignment], again: Assignment | None
 ) -> Fact[Assignment]:
-    """Which assignment holds once the host is up (see ``Setting.boot``)."""
+    """Return which assignment holds once the host is up (see ``Setting.boot``)."""
     base = argument if isinstance(configured, Missing) and configured.why is Why.ABSENT else configured
     if isinstance(chosen, Missing):
         return base if chosen.why is Why.ABSENT else chosen
@@ -79,13 +79,13 @@ def at_boot(
     return chosen if _moves(chosen.value, base.value) else base
 
 
-def _moves(wish: str, value: str) -> bool:
+def _moves(directed: str, value: str) -> bool:
     """tuned's ``>n`` only raises and ``<n`` only lowers a value."""
     try:
-        wanted, present = int(wish[1:]), int(value)
+        wanted, present = int(directed[1:]), int(value)
     except ValueError:
         return True
-    return wanted > present if wish[0] == ">" else wanted < present
+    return wanted > present if directed[0] == ">" else wanted < present
 
 
 def _tuned(profile: tuned.TunedState, path: str) -> Fact[Assignment]:

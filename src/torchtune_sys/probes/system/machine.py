@@ -38,9 +38,9 @@ def container(host: Host) -> Fact[str]:
         return "kubernetes" if in_pod else ("podman" if podman is True else "docker")
     if any(f"{brand}_{what}" in names for brand in ("APPTAINER", "SINGULARITY") for what in ("CONTAINER", "NAME")):
         return "apptainer"
-    for said in (host.word("/run/systemd/container"), host.word("/run/host/container-manager"), names.get("container", "")):
-        if not isinstance(said, Missing) and said:
-            return "kubernetes" if in_pod else _RUNTIMES.get(said, "other")
+    for named in (host.word("/run/systemd/container"), host.word("/run/host/container-manager"), names.get("container", "")):
+        if not isinstance(named, Missing) and named:
+            return "kubernetes" if in_pod else _RUNTIMES.get(named, "other")
     groups = host.text("/proc/self/cgroup")
     if not isinstance(groups, Missing) and (found := parse_cgroup_hint(groups)):
         return found
@@ -84,7 +84,7 @@ def parse_cgroup_hint(text: str) -> str:
 
 
 def is_container_root(mountinfo: str) -> bool:
-    """Whether / is an overlay over a container runtime's image layers.
+    """Return whether / is an overlay over a container runtime's image layers.
 
     >>> is_container_root("1 0 0:40 / / rw - overlay overlay rw,lowerdir=/var/lib/docker/overlay2/l/AB,upperdir=/x\\n")
     True
@@ -120,7 +120,7 @@ def _hypervisor(host: Host, info: Fact[str]) -> Fact[str]:
 
 
 def parse_hypervisor_flag(cpuinfo: str) -> bool | None:
-    """Whether an x86 processor says that it is virtual; POWER tells it by its platform; None where cpuinfo cannot tell.
+    """Return whether an x86 processor says that it is virtual; POWER tells it by its platform; None where cpuinfo cannot tell.
 
     >>> parse_hypervisor_flag("flags\\t\\t: fpu hypervisor lahf_lm\\n"), parse_hypervisor_flag("platform\\t: PowerNV\\n")
     (True, False)

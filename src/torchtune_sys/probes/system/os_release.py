@@ -36,7 +36,7 @@ def read_os(host: Host) -> Fact[Os]:
 
 
 def parse_os_release(text: str, source: str = OS_RELEASE[0]) -> Fact[Os]:
-    """os-release(5): shell assignments, of which only quoting matters.
+    """Parse os-release(5): shell assignments, of which only quoting matters.
 
     >>> parse_os_release('ID=ubuntu\\nID_LIKE=debian\\nVERSION_ID="24.04"\\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\\n').version
     '24.04'
@@ -96,7 +96,8 @@ def _older(host: Host) -> Os | None:
 
 
 def parse_redhat_release(text: str) -> Os | None:
-    """
+    """Parse /etc/redhat-release, for releases without os-release.
+
     >>> parse_redhat_release("CentOS release 6.10 (Final)\\n").version
     '6.10'
     """
@@ -117,7 +118,7 @@ def parse_redhat_release(text: str) -> Os | None:
 
 
 def glibc_of_files(host: Host, machine: Fact[str]) -> Fact[str]:
-    """glibc below a root that is not running: the name that libc.so.6 leads to (up to 2.33, ``libc-2.17.so``).
+    """Return the version of glibc below a root that is not running: the name that libc.so.6 leads to (up to 2.33, ``libc-2.17.so``).
 
     From 2.34 on libc.so.6 is a plain file and its name tells nothing.
     """

@@ -67,7 +67,7 @@ def parse_version_line(text: str) -> Fact[str]:
 
 
 def parse_uptime(text: str) -> Fact[float]:
-    """Seconds since boot, from /proc/uptime.
+    """Return the seconds since boot, from /proc/uptime.
 
     >>> parse_uptime("350735.47 234388.90\\n")
     350735.47

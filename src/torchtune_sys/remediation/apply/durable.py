@@ -65,7 +65,7 @@ def _xattrs(handle: int) -> list[str]:
 
 
 def draft_of(path: str) -> str:
-    """Where the new content is written first: always the same name, so that what a crash left there is found."""
+    """Return where the new content is written first: always the same name, so that what a crash left there is found."""
     folder, name = os.path.split(path)
     return f"{folder}/.{name}.torchtune-sys"
 

@@ -91,18 +91,18 @@ class Journal:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """Entries that undoing left as they were found, since somebody had changed them."""
+        """Return the entries that undoing left as they were found, since somebody had changed them."""
         last = {note.entry: note.what for note in self.notes}
         return tuple(sorted(entry for entry, what in last.items() if what == "kept"))
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """What somebody else (a package manager, a playbook) changed for the run: undoing names it, and leaves it."""
+        """Return what somebody else (a package manager, a playbook) changed for the run: undoing names it, and leaves it."""
         return tuple(dict.fromkeys(note.why for note in self.notes if note.what == ELSEWHERE))
 
     @property
     def paths(self) -> frozenset[str]:
-        """The files and values that the run changed, or may have changed."""
+        """Return the files and values that the run changed, or may have changed."""
         entries = enumerate(self.header.entries)
         return frozenset(
             e.path for number, e in entries if isinstance(e, ValueEntry | FileEntry) and self.made(number) is not None
@@ -110,7 +110,7 @@ class Journal:
 
     @property
     def state(self) -> str:
-        """``applied``, ``rolled-back``, ``undone`` (all of it, or all but what was kept), ``undone in part`` (what failed may be tried
+        """Return ``applied``, ``rolled-back``, ``undone`` (all of it, or all but what was kept), ``undone in part`` (what failed may be tried
         again), or ``interrupted``."""
         run = [note.what for note in self.notes if note.entry < 0 and note.what != ELSEWHERE]
         if not run:
@@ -119,7 +119,7 @@ class Journal:
 
     @property
     def is_open(self) -> bool:
-        """Whether something of it is left to undo."""
+        """Return whether something of it is left to undo."""
         return self.state in ("applied", "interrupted", "undone in part")
 
 
@@ -164,7 +164,7 @@ def numbers(folder: str) -> list[int]:
 
 
 def strays(folder: str) -> list[int]:
-    """Files with a journal's name that no run made: their number does not follow a run's, and they do not begin as journals do.
+    """Return the files with a journal's name that no run made: their number does not follow a run's, and they do not begin as journals do.
     Raises NoJournals."""
     runs = set(numbers(folder))
     return [number for number in _named(folder) if number not in runs]

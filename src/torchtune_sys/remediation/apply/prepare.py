@@ -20,7 +20,7 @@ class Unready(Exception):
 
 
 def entries(plan: Plan) -> tuple[Entry, ...]:
-    """Values first: a file must not keep what the kernel refused. Raises Unready."""
+    """Return the journal's entries, values first: a file must not keep what the kernel refused. Raises Unready."""
     found: list[Entry] = [entry for change in plan.changes for entry in _values(change)]
     found += [_file(file, plan.changes) for file in plan.files]
     found += [entry for change in plan.changes for entry in _others(change)]

@@ -44,7 +44,7 @@ class _Left(msgspec.Struct):
         found = self.same if present.split() == entry.value.split() else self.better
         found.setdefault(entry.change, []).append(f"{entry.path} held {present} already")
 
-    def told(self, entries: Iterable[Entry], failed: Iterable[str]) -> dict[str, str]:
+    def reasons(self, entries: Iterable[Entry], failed: Iterable[str]) -> dict[str, str]:
         """Of what was the same only changes that found all so."""
         found = {change: f"{_few(words)}: left, and not kept in a file" for change, words in self.better.items()}
         for change, words in self.same.items():
@@ -92,7 +92,7 @@ def carry_out(journal: Journal, files: Files, stop: Stop, tell: Tell = _nobody) 
             _take_back(journal, _done(journal, entry.change))
     if stop():  # during the last step
         raise Interrupted
-    return StepOutcome(failed=failed, left=left.told(journal.header.entries, failed))
+    return StepOutcome(failed=failed, left=left.reasons(journal.header.entries, failed))
 
 
 def _done(journal: Journal, change: str) -> Iterable[int]:

@@ -111,7 +111,7 @@ def unfinished(folder: str = journals.STATE) -> Journal | None:
 
 
 def made_since_start(boot_id: str, folder: str = journals.STATE) -> frozenset[str]:
-    """Keys of changes by commands, which leave no file of ours, that were made since the host started and not undone."""
+    """Return the keys of changes by commands, which leave no file of ours, that were made since the host started and not undone."""
     found: set[str] = set()
     for number in journals.numbers(folder):
         journal = journals.load(folder, number)

@@ -7,8 +7,8 @@ import msgspec
 from torchtune_sys.host.children.process import run
 from torchtune_sys.model.values import Missing
 
-PATIENCE_S = 120.0
-BOOT_PATIENCE_S = 900.0
+TIMEOUT_S = 120.0
+BOOT_TIMEOUT_S = 900.0
 """For what makes the boot loader's entries anew: update-grub may ask every disk for other systems, rpm-ostree deploys a whole tree."""
 _OF_BOOT = ("update-grub", "grub-mkconfig", "grubby", "rpm-ostree")
 
@@ -24,12 +24,12 @@ class UnitState(msgspec.Struct, frozen=True, kw_only=True):
 
 def command(argv: tuple[str, ...]) -> None:
     """Run a command to its end. Raises Failed with what it said."""
-    found = run(argv, timeout_s=BOOT_PATIENCE_S if argv[0] in _OF_BOOT else PATIENCE_S)
+    found = run(argv, timeout_s=BOOT_TIMEOUT_S if argv[0] in _OF_BOOT else TIMEOUT_S)
     if isinstance(found, Missing):
         raise Failed(f"{' '.join(argv)}: {found.detail or found.why.value}")
     if found.rc:
-        said = (found.stderr.strip() or found.stdout.strip()).splitlines()
-        raise Failed(f"{' '.join(argv)}: {' '.join(said[-2:]) or f'ended with status {found.rc}'}")
+        lines = (found.stderr.strip() or found.stdout.strip()).splitlines()
+        raise Failed(f"{' '.join(argv)}: {' '.join(lines[-2:]) or f'ended with status {found.rc}'}")
 
 
 def state(unit: str) -> UnitState:
@@ -43,7 +43,7 @@ def state(unit: str) -> UnitState:
 
 
 def _asked(question: str, unit: str) -> str:
-    found = run(("systemctl", question, unit), timeout_s=PATIENCE_S)
+    found = run(("systemctl", question, unit), timeout_s=TIMEOUT_S)
     if isinstance(found, Missing):
         raise Failed(f"systemctl {question} {unit}: {found.detail or found.why.value}")
     return found.stdout.strip()

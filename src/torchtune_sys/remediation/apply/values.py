@@ -15,7 +15,7 @@ def read(path: str) -> str:
 
 
 def write(path: str, value: str) -> None:
-    """One write(2), as these files want it. Raises OSError: EINVAL where the kernel refuses the value."""
+    """Write with one write(2), as these files want it. Raises OSError: EINVAL where the kernel refuses the value."""
     handle = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(handle, value.encode() + b"\n")
@@ -36,7 +36,7 @@ def matching(path: str, is_pattern: bool) -> list[str]:
 
 
 def as_good(target: Target | None, present: str, value: str) -> bool:
-    """Whether what is set is what would be written, or lies beyond it the way the target points: several numbers are judged by the last.
+    """Return whether what is set is what would be written, or lies beyond it the way the target points: several numbers are judged by the last.
 
     >>> as_good(AtLeast(65530), "262144", "65530"), as_good(AtMost(10), "60", "10"), as_good(None, "4096  8192", "4096 8192")
     (True, False, True)
@@ -61,5 +61,5 @@ def as_good(target: Target | None, present: str, value: str) -> bool:
 
 
 def other_numbers(target: Target | None, present: str, value: str) -> bool:
-    """Whether the numbers before the last are not those that the value was made from: writing it would change them, too."""
+    """Return whether the numbers before the last are not those that the value was made from: writing it would change them, too."""
     return isinstance(target, AtLeast | AtMost) and present.split()[:-1] != value.split()[:-1]

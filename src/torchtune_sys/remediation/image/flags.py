@@ -94,7 +94,7 @@ def _amd_gpus(s: Snapshot) -> Flag:
 
 
 def shm_mib(ranks: int, workers: int | None, memory_bytes: int) -> int:
-    """Room for what ranks and workers have on the way, in whole GiB of a power of two, at most half of the host's memory.
+    """Return the size of /dev/shm in MiB: room for what ranks and workers have on the way, in whole GiB of a power of two, at most half of the host's memory.
 
     >>> shm_mib(1, 0, 64 << 30), shm_mib(8, 4, 1 << 40), shm_mib(8, 16, 32 << 30)
     (1024, 8192, 16384)
@@ -119,13 +119,13 @@ def _shm(s: Snapshot) -> Flag:
     ranks, workers = _ranks(s), s.intent.workers
     size = shm_mib(ranks, workers, memory)
     words = f"--shm-size={size // 1024}g"
-    told = f"{ranks} {'rank' if ranks == 1 else 'ranks'} with {_WORKERS if workers is None else workers} DataLoader workers"
+    processes = f"{ranks} {'rank' if ranks == 1 else 'ranks'} with {_WORKERS if workers is None else workers} DataLoader workers"
     return Flag(
         key="shm",
         amount=size,
         docker=(words,),
         podman=(words,),
-        why=f"for {told}: the default of 64 MiB holds neither their batches nor NCCL's buffers. It takes memory only when it is used. "
+        why=f"for {processes}: the default of 64 MiB holds neither their batches nor NCCL's buffers. It takes memory only when it is used. "
         "--ipc=host would do, too, but leaves what killed jobs forget in the host's /dev/shm",
         source="rules dev-shm-too-small and dev-shm-small",
         promise=f"shm={size}",

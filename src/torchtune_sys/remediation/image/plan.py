@@ -8,7 +8,7 @@ import msgspec
 
 from torchtune_sys.knowledge import images
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.model.image import Base, Content, Image, ImageWishes
+from torchtune_sys.model.image import Base, Content, Image, ImageOptions
 from torchtune_sys.model.install import InstallOptions, InstallRefused, Wheel
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
@@ -35,53 +35,53 @@ _BEFORE_GLIBC_2_41: Version = (2, 5)
 """The last release line of torch that came out before it."""
 
 
-def plan(s: Snapshot, wishes: ImageWishes) -> Image:
-    """Never raises: what cannot be had, or could not be seen, is a refusal or a note."""
-    found = Image(host=host_name(s), origin=s.origin, system=system_name(s), offline=wishes.offline)
-    bases = _bases(s, wishes)
+def plan(s: Snapshot, options: ImageOptions) -> Image:
+    """Plan an image. Never raises: what cannot be had, or could not be seen, is a refusal or a note."""
+    found = Image(host=host_name(s), origin=s.origin, system=system_name(s), offline=options.offline)
+    bases = _bases(s, options)
     if isinstance(bases, InstallRefused):
         return msgspec.structs.replace(found, refused=(bases,))
-    gpu = is_nvidia(s) and not wishes.cpu
+    gpu = is_nvidia(s) and not options.cpu
     driver = _driver(s) if gpu else None
-    chosen = driver if isinstance(driver, InstallRefused) else _chosen(s, wishes, bases, driver)
+    chosen = driver if isinstance(driver, InstallRefused) else _chosen(s, options, bases, driver)
     if isinstance(chosen, InstallRefused):
         return msgspec.structs.replace(found, base=bases[0], refused=(chosen,))
     base, wheel = chosen
     return msgspec.structs.replace(
         found,
         base=base,
-        why_base=_why_base(base, wheel, wishes),
+        why_base=_why_base(base, wheel, options),
         wheel=wheel,
-        specifiers=_specifiers(wheel, "torchvision" in wishes.extras),
+        specifiers=_specifiers(wheel, "torchvision" in options.extras),
         partners=(environment.numpy(wheel),),
-        content=tuple(_content(s, base, wishes)),
+        content=tuple(_content(s, base, options)),
         required_driver=version(wheel.driver)[0] if wheel.driver else 0,
-        flags=tuple(flags(s, wheel.build, "rdma" in wishes.extras, _has_numactl(s, wishes))),
+        flags=tuple(flags(s, wheel.build, "rdma" in options.extras, _has_numactl(s, options))),
         notes=tuple(_notes(s, base, wheel, gpu)),
     )
 
 
-def _bases(s: Snapshot, wishes: ImageWishes) -> tuple[Base, ...] | InstallRefused:
+def _bases(s: Snapshot, options: ImageOptions) -> tuple[Base, ...] | InstallRefused:
     """Those that may be taken, in order of preference."""
-    found = _named(wishes) if wishes.base else images.defaults(version(wishes.torch) or _NEWEST)
+    found = _named(options) if options.base else images.defaults(version(options.torch) or _NEWEST)
     if isinstance(found, InstallRefused):
         return found
     machine = machine_of(s)
-    if wishes.python:
-        fits = tuple(base for base in found if base.python == wishes.python)
-        return fits or _no_python(found, wishes)
+    if options.python:
+        fits = tuple(base for base in found if base.python == options.python)
+        return fits or _no_python(found, options)
     here = interpreter(s, InstallOptions())
     own = here.version if isinstance(here, Interpreter) else ""
     fits = tuple(base for base in found if not machine or machine in base.machines) or found
     return tuple(sorted(fits, key=lambda base: base.python != own))
 
 
-def _no_python(found: tuple[Base, ...], wishes: ImageWishes) -> InstallRefused:
+def _no_python(found: tuple[Base, ...], options: ImageOptions) -> InstallRefused:
     there = " ".join(base.python for base in found)
     return InstallRefused(
         key="base",
-        what=f"an image with Python {wishes.python}",
-        reason=f"{wishes.base} has {there}" if wishes.base else f"the official images that are still updated have {there}",
+        what=f"an image with Python {options.python}",
+        reason=f"{options.base} has {there}" if options.base else f"the official images that are still updated have {there}",
         blocked_by=("python",),
         newest=f"Python {max((base.python for base in found), key=version)}",
         way="name one of these, or another image: --base IMAGE",
@@ -89,20 +89,20 @@ def _no_python(found: tuple[Base, ...], wishes: ImageWishes) -> InstallRefused:
     )
 
 
-def _named(wishes: ImageWishes) -> tuple[Base, ...] | InstallRefused:
-    told = wishes.base_system.partition(":") if wishes.base_system else None
-    system = (told[0], told[2]) if told else images.system_of(wishes.base)
+def _named(options: ImageOptions) -> tuple[Base, ...] | InstallRefused:
+    asked = options.base_system.partition(":") if options.base_system else None
+    system = (asked[0], asked[2]) if asked else images.system_of(options.base)
     if system is None:
-        return _no_base(wishes, "its name does not tell which distribution it holds", "tell it: --base-system ubuntu:24.04")
-    found = images.named(wishes.base, *system)
+        return _no_base(options, "its name does not tell which distribution it holds", "tell it: --base-system ubuntu:24.04")
+    found = images.named(options.base, *system)
     if not found:
         reason = f"which packages {' '.join(system)} has, and which Python, is not on record here"
-        return _no_base(wishes, reason, "take an image of Debian, Ubuntu, an Enterprise Linux, Fedora or Amazon Linux 2023")
+        return _no_base(options, reason, "take an image of Debian, Ubuntu, an Enterprise Linux, Fedora or Amazon Linux 2023")
     return found
 
 
-def _no_base(wishes: ImageWishes, reason: str, way: str) -> InstallRefused:
-    return InstallRefused(key="base", what=wishes.base, reason=reason, blocked_by=("base",), way=way, source=images.OFFICIAL)
+def _no_base(options: ImageOptions, reason: str, way: str) -> InstallRefused:
+    return InstallRefused(key="base", what=options.base, reason=reason, blocked_by=("base",), way=way, source=images.OFFICIAL)
 
 
 def _driver(s: Snapshot) -> Version | InstallRefused:
@@ -115,21 +115,21 @@ def _driver(s: Snapshot) -> Version | InstallRefused:
 
 
 def _chosen(
-    s: Snapshot, wishes: ImageWishes, bases: tuple[Base, ...], driver: Version | None
+    s: Snapshot, options: ImageOptions, bases: tuple[Base, ...], driver: Version | None
 ) -> tuple[Base, Wheel] | InstallRefused:
     """Return the newest torch that one of the bases can hold; of several the first. ``driver`` is None for the CPU."""
     special = on_chip(cards(s)) if driver is not None else None
     if special is not None:
         return special
-    amd = driver is None and not wishes.cpu and is_amd(s)
-    tried = [(base, _torch(s, base, wishes.torch, driver, amd)) for base in bases]
+    amd = driver is None and not options.cpu and is_amd(s)
+    tried = [(base, _torch(s, base, options.torch, driver, amd)) for base in bases]
     fits = [(base, wheel) for base, wheel in tried if isinstance(wheel, Wheel)]
     if not fits:
         refused = tried[0][1]
         assert isinstance(refused, InstallRefused)
         return refused
     base, wheel = max(fits, key=lambda fit: version(fit[1].torch))
-    if wishes.base:
+    if options.base:
         return base, wheel
     release = _BEFORE_GLIBC_2_41 if amd else version(wheel.torch)
     contemporary = next(item for item in images.defaults(release) if item.python == base.python)
@@ -137,14 +137,14 @@ def _chosen(
     return (contemporary, again) if isinstance(again, Wheel) else (base, wheel)
 
 
-def _torch(s: Snapshot, base: Base, wish: str, driver: Version | None, amd: bool) -> Wheel | InstallRefused:
+def _torch(s: Snapshot, base: Base, wanted: str, driver: Version | None, amd: bool) -> Wheel | InstallRefused:
     place = BuildTarget(machine=machine_of(s), abi=base.abi, glibc=base.glibc)
     if amd:
-        return rocm.choose(s, place, InstallOptions(torch=wish))
+        return rocm.choose(s, place, InstallOptions(torch=wanted))
     if driver is None:
-        return builds.choose(place, wish, cpu=True)
+        return builds.choose(place, wanted, cpu=True)
     capabilities = capabilities_of(cards(s))
-    return builds.choose(msgspec.structs.replace(place, capabilities=capabilities, driver=driver), wish)
+    return builds.choose(msgspec.structs.replace(place, capabilities=capabilities, driver=driver), wanted)
 
 
 def _specifiers(wheel: Wheel, vision: bool) -> tuple[str, ...]:
@@ -152,34 +152,34 @@ def _specifiers(wheel: Wheel, vision: bool) -> tuple[str, ...]:
     return tuple(name for name in environment.specifiers(wheel) if name.startswith(kept))
 
 
-def _why_base(base: Base, wheel: Wheel, wishes: ImageWishes) -> str:
+def _why_base(base: Base, wheel: Wheel, options: ImageOptions) -> str:
     holds = f"Python {base.python} and glibc {show(base.glibc)}, of which torch needs {wheel.glibc}"
-    if wishes.base:
+    if options.base:
         return f"The base that was asked for, with {holds}."
     plain = f"{_NO_CUDA} " if wheel.driver else _NO_ROCM if wheel.build.startswith("rocm") else ""
     return f"{plain}{base.system} with {holds}; Python's headers are in it."
 
 
-def _has_numactl(s: Snapshot, wishes: ImageWishes) -> bool:
+def _has_numactl(s: Snapshot, options: ImageOptions) -> bool:
     nodes = () if isinstance(s.numa, Missing) else value(s.numa.nodes, ())
-    return len(nodes) > 1 or "numactl" in wishes.extras
+    return len(nodes) > 1 or "numactl" in options.extras
 
 
-def _content(s: Snapshot, base: Base, wishes: ImageWishes) -> Iterator[Content]:
+def _content(s: Snapshot, base: Base, options: ImageOptions) -> Iterator[Content]:
     if base.packages:
         yield Content(names=base.packages, why="Python, and what makes environments with it", source=base.source)
-    if wishes.compiler:
+    if options.compiler:
         names, source = _packages(base, "compiler")
         why = "torch.compile builds with them and with Python's headers; 0.3 GB, --no-compiler leaves them out"
         yield Content(names=(*names, *base.headers), why=why, source=f"{known.TRITON}; {source}", programs=("gcc", "g++"))
-    if _has_numactl(s, wishes):
+    if _has_numactl(s, options):
         names, source = _packages(base, "numactl")
         yield Content(names=names, why="places processes and their memory", source=source, programs=("numactl",))
-    if has_rdma(s) or "rdma" in wishes.extras:
+    if has_rdma(s) or "rdma" in options.extras:
         names, source = images.packages(base.manager, "rdma")
         why = "NCCL loads libibverbs to reach RDMA cards, else it takes TCP"
         yield Content(names=names, why=why, source=source, libraries=("ibverbs",))
-    if "jemalloc" in wishes.extras:
+    if "jemalloc" in options.extras:
         names, source = _packages(base, "jemalloc")
         why = "for CPU tensors; start with LD_PRELOAD=libjemalloc.so.2 and measure it"
         yield Content(names=names, why=why, source=f"{known.TUNING_GUIDE}; {source}", libraries=("jemalloc",))

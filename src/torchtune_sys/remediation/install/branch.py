@@ -63,7 +63,7 @@ def _refused(reason: str, way: str, newest: str = "") -> InstallRefused:
 
 
 def serves(found: Range, installed: Version, flavour: str) -> bool:
-    """Whether a driver that is installed already serves every GPU of the host."""
+    """Return whether a driver that is installed already serves every GPU of the host."""
     if not installed or installed[0] < found.first or (found.last is not None and installed[0] > found.last):
         return False
     return flavour in ("", *found.modules)
@@ -82,8 +82,8 @@ def current_driver(s: Snapshot, here: tuple[Card, ...]) -> Driver | None:
     return kept if serves(found, version(installed), flavour) else None
 
 
-def choose(cards: tuple[Card, ...], needed: Version = (), wish: int | None = None) -> Driver | InstallRefused:
-    """Return the branch to install: the wished one, else the first of the table that serves all GPUs and is new enough."""
+def choose(cards: tuple[Card, ...], needed: Version = (), wanted: int | None = None) -> Driver | InstallRefused:
+    """Return the branch to install: the one that was asked for, else the first of the table that serves all GPUs and is new enough."""
     found = range_for(cards)
     if isinstance(found, InstallRefused):
         return found
@@ -95,13 +95,15 @@ def choose(cards: tuple[Card, ...], needed: Version = (), wish: int | None = Non
         and item.first >= needed
         and (item.branch < _PROPRIETARY_REMOVED or "open" in found.modules)
     ]
-    chosen = next((item for item in fitting if wish in (None, item.branch)), None)
-    if chosen is None and wish is not None:
+    chosen = next((item for item in fitting if wanted in (None, item.branch)), None)
+    if chosen is None and wanted is not None:
         newest = f"driver branch {_newest(fitting)}" if fitting else ""
         names = " ".join(f"{item.branch}{f' (ended in {item.end})' if item.has_ended else ''}" for item in fitting) or "none"
         served = f"R{found.first} to {f'R{found.last}' if found.last else 'the newest'}"
         floor = f", and torch asks for {show_driver(needed)}" if needed else ""
-        return _refused(f"branch {wish} is none of those that fit: {names} (these GPUs: {served}{floor})", "leave it out", newest)
+        return _refused(
+            f"branch {wanted} is none of those that fit: {names} (these GPUs: {served}{floor})", "leave it out", newest
+        )
     if chosen is None:
         last = f"R{found.last}" if found.last else f"R{found.first}"
         reason = f"the last branch for these GPUs is {last}, and no repository of a current distribution on record has it"

@@ -45,20 +45,20 @@ _DISTANCE = {"driver": 1, "python": 2, "glibc": 4, "gpu": 8}
 """How far away a build is that something stands in the way of: a GPU is not changed as a Python is. Of equals the newest release is told."""
 
 
-def choose(place: BuildTarget, wish: str = "", *, cpu: bool = False) -> Wheel | InstallRefused:
-    """Return the newest build that runs at ``place``, of the wished release (``2.14``, ``2.14.0``, ``2.14.0+cu126``; ``""`` for any).
+def choose(place: BuildTarget, wanted: str = "", *, cpu: bool = False) -> Wheel | InstallRefused:
+    """Return the newest build that runs at ``place``, of the wanted release (``2.14``, ``2.14.0``, ``2.14.0+cu126``; ``""`` for any).
 
     With ``cpu`` a CPU build, else a CUDA one.
     """
-    fits = _newest_fit(place, wish, cpu)
+    fits = _newest_fit(place, wanted, cpu)
     if fits is not None:
         return wheel(fits, place)
-    candidates = _wished(place.machine, wish, cpu)
+    candidates = _builds_of(place.machine, wanted, cpu)
     instead = _newest_fit(place, "", cpu)
-    what = f"torch {wish}".strip() + (" for the CPU" if cpu else "")
+    what = f"torch {wanted}".strip() + (" for the CPU" if cpu else "")
     newest = "" if instead is None else f"torch {wheel(instead, place).local} for {instead.machine} and {place.abi}"
     if not candidates:
-        return _none_such(place, wish, what, newest, cpu)
+        return _none_such(place, wanted, what, newest, cpu)
     nearest = min(candidates, key=lambda build: sum(_DISTANCE[name] for name in obstacles(build, place)))
     blocked = obstacles(nearest, place)
     return InstallRefused(
@@ -87,7 +87,7 @@ def wheel(build: TorchBuild, place: BuildTarget) -> Wheel:
 
 
 def show_driver(numbers: Version) -> str:
-    """As NVIDIA writes it: ``580.65.06``.
+    """Return a driver's version as NVIDIA writes it: ``580.65.06``.
 
     >>> show_driver((580, 65, 6)), show_driver(())
     ('580.65.06', '')
@@ -100,42 +100,43 @@ def _kind(machine: str, cpu: bool) -> list[TorchBuild]:
 
 
 @functools.cache
-def _wished(machine: str, wish: str, cpu: bool) -> tuple[TorchBuild, ...]:
-    return tuple(build for build in _kind(machine, cpu) if is_wished(build, wish))
+def _builds_of(machine: str, wanted: str, cpu: bool) -> tuple[TorchBuild, ...]:
+    return tuple(build for build in _kind(machine, cpu) if is_of_version(build, wanted))
 
 
-def _newest_fit(place: BuildTarget, wish: str, cpu: bool) -> TorchBuild | None:
-    return next((build for build in _wished(place.machine, wish, cpu) if not obstacles(build, place)), None)
+def _newest_fit(place: BuildTarget, wanted: str, cpu: bool) -> TorchBuild | None:
+    return next((build for build in _builds_of(place.machine, wanted, cpu) if not obstacles(build, place)), None)
 
 
-def is_wished(build: TorchBuild, wish: str) -> bool:
-    """
+def is_of_version(build: TorchBuild, wanted: str) -> bool:
+    """Return whether a build is of the release (and the local version) that was asked for; all are of ``""``.
+
     >>> build = builds("x86_64")[-1]
-    >>> build.torch, [is_wished(build, wish) for wish in ("", "1.13", "1.13.0", "1.1", "1.13.0+cu117")]
+    >>> build.torch, [is_of_version(build, wanted) for wanted in ("", "1.13", "1.13.0", "1.1", "1.13.0+cu117")]
     ('1.13.0', [True, True, True, False, False])
     """
-    release, _, local = wish.partition("+")
+    release, _, local = wanted.partition("+")
     numbers = version(release)
     return version(build.torch)[: len(numbers)] == numbers and local in ("", build.name)
 
 
 @functools.cache
-def _released(wish: str) -> bool:
-    numbers = version(wish)
+def _released(wanted: str) -> bool:
+    numbers = version(wanted)
     return any(version(release.torch)[: len(numbers)] == numbers for release in known.releases())
 
 
-def _none_such(place: BuildTarget, wish: str, what: str, newest: str, cpu: bool) -> InstallRefused:
-    released = _released(wish)
+def _none_such(place: BuildTarget, wanted: str, what: str, newest: str, cpu: bool) -> InstallRefused:
+    released = _released(wanted)
     newest_release = known.newest().torch
     if place.machine not in MACHINES:
         blocked, reason = "machine", f"there are no wheels for {place.machine or 'a machine of a kind that could not be seen'}"
         way = f"take a host with {' or '.join(MACHINES)}, or build torch from source"
     elif not released:
-        blocked, reason = "release", f"no release is called {wish}; the newest that is known here is {newest_release}"
+        blocked, reason = "release", f"no release is called {wanted}; the newest that is known here is {newest_release}"
         way = f"ask for one of {known.releases()[0].torch} to {newest_release}"
-    elif "+" in wish and any(is_wished(build, wish.partition("+")[0]) for build in _kind(place.machine, cpu)):
-        names = [build.name for build in builds(place.machine) if is_wished(build, wish.partition("+")[0])]
+    elif "+" in wanted and any(is_of_version(build, wanted.partition("+")[0]) for build in _kind(place.machine, cpu)):
+        names = [build.name for build in builds(place.machine) if is_of_version(build, wanted.partition("+")[0])]
         blocked, reason = "build", f"this release has no such build for {place.machine}: {' '.join(dict.fromkeys(names))}"
         way = "leave the build to torchtune-sys, or name one of these"
     else:
@@ -171,11 +172,11 @@ def _way(name: str, build: TorchBuild) -> str:
     return ways[name]
 
 
-def driver_needed(place: BuildTarget, wish: str) -> Version:
-    """Return the oldest driver with which a build of the wish would run here, were it not for the driver; ``()`` if none would."""
+def driver_needed(place: BuildTarget, wanted: str) -> Version:
+    """Return the oldest driver with which a build that is wanted would run here, were it not for the driver; ``()`` if none would."""
     floors = [
         build.driver
         for build in _kind(place.machine, False)
-        if is_wished(build, wish) and set(obstacles(build, place)) <= {"driver"}
+        if is_of_version(build, wanted) and set(obstacles(build, place)) <= {"driver"}
     ]
     return min(floors, default=())

@@ -27,21 +27,21 @@ class InstallChoice(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def choose(s: Snapshot, wishes: InstallOptions) -> InstallChoice:
-    python = interpreter(s, wishes)
+def choose(s: Snapshot, options: InstallOptions) -> InstallChoice:
+    python = interpreter(s, options)
     if isinstance(python, InstallRefused):
-        return _without_torch(s, wishes, python)
-    there = _stays(s, wishes)
+        return _without_torch(s, options, python)
+    there = _stays(s, options)
     if there:
-        return _with_torch(s, wishes, python, there)
+        return _with_torch(s, options, python, there)
     place = _place(s, python)
     if isinstance(place, InstallRefused):
-        return _without_torch(s, wishes, place)
-    if not wishes.cpu and is_nvidia(s):
-        return _for_nvidia(s, wishes, python, place)
-    if not wishes.cpu and is_amd(s):
-        return _for_amd(s, wishes, python, place)
-    return _choice(python, builds.choose(place, wishes.torch, cpu=True))
+        return _without_torch(s, options, place)
+    if not options.cpu and is_nvidia(s):
+        return _for_nvidia(s, options, python, place)
+    if not options.cpu and is_amd(s):
+        return _for_amd(s, options, python, place)
+    return _choice(python, builds.choose(place, options.torch, cpu=True))
 
 
 def _choice(python: Interpreter, chosen: Wheel | InstallRefused, driver: Driver | None = None) -> InstallChoice:
@@ -50,11 +50,11 @@ def _choice(python: Interpreter, chosen: Wheel | InstallRefused, driver: Driver 
     return InstallChoice(python=python, driver=driver, wheel=chosen)
 
 
-def _without_torch(s: Snapshot, wishes: InstallOptions, reason: InstallRefused) -> InstallChoice:
+def _without_torch(s: Snapshot, options: InstallOptions, reason: InstallRefused) -> InstallChoice:
     """Return the driver alone."""
-    if wishes.cpu or not is_nvidia(s):
+    if options.cpu or not is_nvidia(s):
         return InstallChoice(refused=(reason,))
-    driver = _driver_alone(s, wishes)
+    driver = _driver_alone(s, options)
     return (
         InstallChoice(refused=(reason, driver))
         if isinstance(driver, InstallRefused)
@@ -76,26 +76,26 @@ def _place(s: Snapshot, python: Interpreter) -> BuildTarget | InstallRefused:
     return BuildTarget(machine=machine_of(s), abi=python.abi, glibc=libc)
 
 
-def _with_torch(s: Snapshot, wishes: InstallOptions, python: Interpreter, there: str) -> InstallChoice:
+def _with_torch(s: Snapshot, options: InstallOptions, python: Interpreter, there: str) -> InstallChoice:
     """torch stays; the driver is looked after."""
     notes = (f"torch {there} is there, and no rule asks for another build; --torch names one",)
-    if wishes.cpu or not is_nvidia(s) or on_chip(cards(s)) is not None:
+    if options.cpu or not is_nvidia(s) or on_chip(cards(s)) is not None:
         return InstallChoice(python=python, notes=notes)
-    driver = _driver_alone(s, wishes)
+    driver = _driver_alone(s, options)
     if isinstance(driver, InstallRefused):
         return InstallChoice(python=python, refused=(driver,), notes=notes)
     return InstallChoice(python=python, driver=driver, notes=notes)
 
 
-def _for_amd(s: Snapshot, wishes: InstallOptions, python: Interpreter, place: BuildTarget) -> InstallChoice:
-    chosen = _choice(python, rocm.choose(s, place, wishes))
+def _for_amd(s: Snapshot, options: InstallOptions, python: Interpreter, place: BuildTarget) -> InstallChoice:
+    chosen = _choice(python, rocm.choose(s, place, options))
     if chosen.wheel is None:
         return chosen
     note = f"the wheel brings ROCm's libraries; whether amdgpu here is new enough for them: {rocm.DRIVERS}"
     return msgspec.structs.replace(chosen, notes=(note,))
 
 
-def _for_nvidia(s: Snapshot, wishes: InstallOptions, python: Interpreter, place: BuildTarget) -> InstallChoice:
+def _for_nvidia(s: Snapshot, options: InstallOptions, python: Interpreter, place: BuildTarget) -> InstallChoice:
     here = cards(s)
     special = on_chip(here)
     if special is not None:
@@ -103,19 +103,19 @@ def _for_nvidia(s: Snapshot, wishes: InstallOptions, python: Interpreter, place:
     place = msgspec.structs.replace(place, capabilities=capabilities_of(here))
     current = current_driver(s, here)
     refused: tuple[InstallRefused, ...] = ()
-    if current is not None and wishes.branch in (None, current.branch):
-        chosen = builds.choose(msgspec.structs.replace(place, driver=version(current.installed)), wishes.torch)
+    if current is not None and options.branch in (None, current.branch):
+        chosen = builds.choose(msgspec.structs.replace(place, driver=version(current.installed)), options.torch)
         if isinstance(chosen, Wheel) or chosen.blocked_by != ("driver",):
             return _choice(python, chosen, current)
         refused = (chosen,)
-    driver = _new_driver(s, here, builds.driver_needed(place, wishes.torch), wishes)
+    driver = _new_driver(s, here, builds.driver_needed(place, options.torch), options)
     if isinstance(driver, InstallRefused):
         return InstallChoice(python=python, driver=current, refused=(*refused, driver))
     after = msgspec.structs.replace(place, driver=branch.first_version(driver.branch))
-    return _choice(python, builds.choose(after, wishes.torch), driver)
+    return _choice(python, builds.choose(after, options.torch), driver)
 
 
-def _new_driver(s: Snapshot, here: tuple[Card, ...], needed: Version, wishes: InstallOptions) -> Driver | InstallRefused:
+def _new_driver(s: Snapshot, here: tuple[Card, ...], needed: Version, options: InstallOptions) -> Driver | InstallRefused:
     owned = owner(s)
     if owned is not None:
         reason, way = owned
@@ -123,16 +123,16 @@ def _new_driver(s: Snapshot, here: tuple[Card, ...], needed: Version, wishes: In
         return InstallRefused(
             key="driver", what="an NVIDIA driver", reason=reason, blocked_by=blocked, way=way, source=known.DRIVER_GUIDE
         )
-    return branch.choose(here, needed, wishes.branch)
+    return branch.choose(here, needed, options.branch)
 
 
-def _driver_alone(s: Snapshot, wishes: InstallOptions) -> Driver | InstallRefused | None:
+def _driver_alone(s: Snapshot, options: InstallOptions) -> Driver | InstallRefused | None:
     """Return what the driver needs even where no wheel can be had."""
     here = cards(s)
     current = current_driver(s, here)
-    if (current is not None and wishes.branch in (None, current.branch)) or on_chip(here) is not None:
+    if (current is not None and options.branch in (None, current.branch)) or on_chip(here) is not None:
         return current
-    return _new_driver(s, here, (), wishes)
+    return _new_driver(s, here, (), options)
 
 
 _WRONG_BUILD = (
@@ -145,16 +145,16 @@ _WRONG_BUILD = (
 )
 
 
-def _stays(s: Snapshot, wishes: InstallOptions) -> str:
+def _stays(s: Snapshot, options: InstallOptions) -> str:
     """Return the torch that is installed, where nothing else is asked for and no rule says that another build is needed."""
-    there = _installed(s, wishes)
-    if not there or wishes.torch or (wishes.cpu and "+cpu" not in there):
+    there = _installed(s, options)
+    if not there or options.torch or (options.cpu and "+cpu" not in there):
         return ""
     return "" if fails(s, *_WRONG_BUILD) else there
 
 
-def _installed(s: Snapshot, wishes: InstallOptions) -> str:
+def _installed(s: Snapshot, options: InstallOptions) -> str:
     """torch as the interpreter that is meant has it."""
-    if wishes.python or isinstance(s.python, Missing) or isinstance(s.python.torch, Missing):
+    if options.python or isinstance(s.python, Missing) or isinstance(s.python.torch, Missing):
         return ""
     return s.python.torch.version

@@ -19,12 +19,12 @@ from torchtune_sys.remediation.install.interpreter import steps as python_steps
 from torchtune_sys.remediation.install.site import Site, install, root
 
 
-def before(s: Snapshot, site: Site, python: Interpreter, wishes: InstallOptions, wheel: Wheel | None) -> Iterator[InstallStep]:
+def before(s: Snapshot, site: Site, python: Interpreter, options: InstallOptions, wheel: Wheel | None) -> Iterator[InstallStep]:
     """Yield what comes before torch is installed."""
     if wheel is not None and python.package is not None:
         yield from python_steps(site, python.package)
     elif wheel is not None:
-        yield from _venv(site, python, wishes)
+        yield from _venv(site, python, options)
     yield from _compiler(s, site, python, wheel)
     nodes = s.numa if isinstance(s.numa, Missing) else s.numa.nodes
     several = "a board with NVSwitches has two processors" if needs_fabric(cards(s)) else ""
@@ -38,13 +38,13 @@ def _packages(site: Site, purpose: str, title: str, why: str, source: str, optio
     found = known.packages(site.system.family, purpose)
     page = "" if found is not None else "no source on record tells this distribution's package"
     actions = () if found is None else (install(site, *found.names),)
-    told = source if found is None else f"{source}; {found.source}"
-    yield InstallStep(key=purpose, title=title, actions=actions, why=why, source=told, by_hand=page, optional=optional)
+    sources = source if found is None else f"{source}; {found.source}"
+    yield InstallStep(key=purpose, title=title, actions=actions, why=why, source=sources, by_hand=page, optional=optional)
 
 
-def _venv(site: Site, python: Interpreter, wishes: InstallOptions) -> Iterator[InstallStep]:
+def _venv(site: Site, python: Interpreter, options: InstallOptions) -> Iterator[InstallStep]:
     """Debian and Ubuntu split venv off; elsewhere it comes with Python."""
-    if site.system.manager == "apt" and wishes.tool == "pip" and python.is_here and python.program.startswith("/usr/bin/"):
+    if site.system.manager == "apt" and options.tool == "pip" and python.is_here and python.program.startswith("/usr/bin/"):
         yield from _packages(
             site, "python-venv", "venv of the system's Python", "an environment is made with it", "PEP 668; README.Debian"
         )
@@ -75,14 +75,14 @@ def _compiler(s: Snapshot, site: Site, python: Interpreter, wheel: Wheel | None)
         yield InstallStep(key="python-headers", title="Python's headers", actions=(action,), why=why, source=source)
 
 
-def after(s: Snapshot, site: Site, driver: Driver | None, wishes: InstallOptions, wheel: Wheel | None) -> Iterator[InstallStep]:
+def after(s: Snapshot, site: Site, driver: Driver | None, options: InstallOptions, wheel: Wheel | None) -> Iterator[InstallStep]:
     """Yield what does not wait for torch, nor torch for it."""
-    yield from _rdma(s, site, driver, "rdma" in wishes.extras)
-    yield from _containers(s, site, driver, "container-toolkit" in wishes.extras)
-    if wheel is not None and (wheel.build == "cpu" or "jemalloc" in wishes.extras):
+    yield from _rdma(s, site, driver, "rdma" in options.extras)
+    yield from _containers(s, site, driver, "container-toolkit" in options.extras)
+    if wheel is not None and (wheel.build == "cpu" or "jemalloc" in options.extras):
         why = "for CPU tensors: freed memory is taken again; torchtune-sys generate env says how to preload it, measure it"
         yield from _packages(site, "jemalloc", "jemalloc", why, known.TUNING_GUIDE, optional=True)
-    if "cuda-toolkit" in wishes.extras and wheel is not None and wheel.build.startswith("cu"):
+    if "cuda-toolkit" in options.extras and wheel is not None and wheel.build.startswith("cu"):
         yield from _toolkit(site, wheel)
 
 

@@ -8,7 +8,7 @@ from torchtune_sys.knowledge import install as known
 from torchtune_sys.model.install import Driver, InstallStep
 from torchtune_sys.model.version import version
 from torchtune_sys.remediation.install.branch import module_reason
-from torchtune_sys.remediation.install.fabric import Beside, beside
+from torchtune_sys.remediation.install.fabric import FabricPackages, fabric_packages
 from torchtune_sys.remediation.install.gpus import Card
 from torchtune_sys.remediation.install.pin import hold, of_branch, pin, unlocked
 from torchtune_sys.remediation.install.repository import headers, repository
@@ -20,7 +20,7 @@ _AUR = "https://aur.archlinux.org/packages/nvidia-580xx-dkms"
 
 
 def steps(site: Site, driver: Driver, cards: tuple[Card, ...], there: str = "") -> Iterator[InstallStep]:
-    """In order: the repository, headers, the branch, the driver with what must have its version, the hold, the daemons.
+    """Yield the steps in order: the repository, headers, the branch, the driver with what must have its version, the hold, the daemons.
 
     ``there`` is the version of a driver that does not do.
     """
@@ -30,7 +30,7 @@ def steps(site: Site, driver: Driver, cards: tuple[Card, ...], there: str = "") 
         yield from repository(site)
     yield from headers(site)
     packages = _packages(site, driver)
-    others = beside(site, driver, cards) if packages is not None else Beside()
+    others = fabric_packages(site, driver, cards) if packages is not None else FabricPackages()
     yield _driver(site, driver, cards, packages, others, bool(there))
     yield hold(site, driver)
     yield _daemons(bool(others.manager))
@@ -54,7 +54,12 @@ def _packages(site: Site, driver: Driver) -> known.PackageNames | None:
 
 
 def _driver(
-    site: Site, driver: Driver, cards: tuple[Card, ...], packages: known.PackageNames | None, others: Beside, replaces: bool
+    site: Site,
+    driver: Driver,
+    cards: tuple[Card, ...],
+    packages: known.PackageNames | None,
+    others: FabricPackages,
+    replaces: bool,
 ) -> InstallStep:
     """Return the branch first, then driver and fabric manager in one go, so that both are the newest of one branch."""
     is_arch = site.system.family == "arch"

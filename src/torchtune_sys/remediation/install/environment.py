@@ -15,15 +15,15 @@ _FIRST_WITH_NUMPY_2 = (2, 3)
 
 def _of_conda_forge(python: Interpreter) -> str:
     """Return what its solver has the last word on."""
-    told = "conda-forge builds releases at its own pace, with GPU code of its own choice: its solver says whether it has this one"
+    note = "conda-forge builds releases at its own pace, with GPU code of its own choice: its solver says whether it has this one"
     if python.version.endswith("t"):
-        told += f"; this is Python {python.version.rstrip('t')}, whose free-threaded twin is another package"
-    return f"https://conda-forge.org/packages/ ({told})"
+        note += f"; this is Python {python.version.rstrip('t')}, whose free-threaded twin is another package"
+    return f"https://conda-forge.org/packages/ ({note})"
 
 
-def steps(wheel: Wheel, python: Interpreter, wishes: InstallOptions) -> Iterator[InstallStep]:
-    make = {"pip": _pip, "uv": _uv, "conda": _conda, "pixi": _pixi}[wishes.tool]
-    yield make(wheel, python, wishes.venv)
+def steps(wheel: Wheel, python: Interpreter, options: InstallOptions) -> Iterator[InstallStep]:
+    make = {"pip": _pip, "uv": _uv, "conda": _conda, "pixi": _pixi}[options.tool]
+    yield make(wheel, python, options.venv)
 
 
 def _title(wheel: Wheel) -> str:
@@ -50,7 +50,7 @@ def specifiers(wheel: Wheel) -> tuple[str, ...]:
 
 
 def numpy(wheel: Wheel) -> str:
-    """torch's wheel does not ask for NumPy, without which sharded checkpoints fail (torch/distributed/checkpoint)."""
+    """Return the requirement on NumPy, for which torch's wheel does not ask, and without which sharded checkpoints fail (torch/distributed/checkpoint)."""
     return "numpy<2" if version(wheel.torch) < _FIRST_WITH_NUMPY_2 else "numpy>=1.26"
 
 

@@ -15,16 +15,16 @@ _FIRST_WITHOUT_BRANCH_NAMES = 580
 
 
 def needs_fabric(cards: tuple[Card, ...]) -> bool:
-    """Whether the host itself runs the fabric manager (racks of GB200 run it on their switch trays)."""
+    """Return whether the host itself runs the fabric manager (racks of GB200 run it on their switch trays)."""
     return len([card for card in cards if card.nvswitch]) > 1
 
 
 def needs_subnet_manager(cards: tuple[Card, ...]) -> bool:
-    """From the fourth generation of NVSwitch on (B200, B300)."""
+    """Return whether the NVSwitches need a subnet manager: from the fourth generation of NVSwitch on (B200, B300)."""
     return any(card.nvswitch and card.architecture is not None and card.architecture.name == "Blackwell" for card in cards)
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
+class FabricPackages(msgspec.Struct, frozen=True, kw_only=True):
     """What goes in with a driver, so that both have one version."""
 
     manager: tuple[str, ...] = ()
@@ -33,9 +33,9 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     """The page, where no source tells the name of a package that is needed."""
 
 
-def beside(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Beside:
+def fabric_packages(site: Site, driver: Driver, cards: tuple[Card, ...]) -> FabricPackages:
     if not needs_fabric(cards):
-        return Beside()
+        return FabricPackages()
     family, branch = site.system.family, str(driver.branch)
     purpose = "fabric-manager"
     if site.native:
@@ -46,7 +46,7 @@ def beside(site: Site, driver: Driver, cards: tuple[Card, ...]) -> Beside:
     has_two = needs_subnet_manager(cards)
     subnet = known.packages(family, "nvlsm") if has_two and not site.native else None
     lacks = manager is None or (has_two and subnet is None)
-    return Beside(
+    return FabricPackages(
         manager=manager.names if manager else (),
         subnet_manager=subnet.names if subnet else (),
         by_hand=f"{known.FABRIC_MANAGER_GUIDE} (the fabric manager or nvlsm is not in these packages)" if lacks else "",

@@ -31,7 +31,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cards(s: Snapshot) -> tuple[Card, ...]:
-    """As NVML shows them; those that it does not show (or cannot, without a driver) by their PCI device id."""
+    """Return the GPUs as NVML shows them; those that it does not show (or cannot, without a driver) by their PCI device id."""
     shown = () if isinstance(s.gpu, Missing) or s.gpu.vendor != "nvidia" else known(s.gpu.devices, ())
     found = [_of_nvml(gpu) for gpu in shown]
     seen = {gpu.pci_address for gpu in shown if not isinstance(gpu.pci_address, Missing)}
@@ -47,11 +47,11 @@ def cards(s: Snapshot) -> tuple[Card, ...]:
 
 def _of_nvml(gpu: Gpu) -> Card:
     cc, name = capability(gpu), known(gpu.name, "a GPU without a name")
-    told = None if isinstance(cc, Missing) else cc
-    arch = architecture_of(told) if told else gpus.architecture_by_name(name)
+    compute = None if isinstance(cc, Missing) else cc
+    arch = architecture_of(compute) if compute else gpus.architecture_by_name(name)
     return Card(
         name=name,
-        capabilities=(told,) if told else _of_generation(arch),
+        capabilities=(compute,) if compute else _of_generation(arch),
         architecture=arch,
         nvswitch=gpus.on_nvswitch_board(name),
     )
@@ -70,12 +70,12 @@ def _of_pci(device: str) -> Card:
         )
     arch = gpus.architecture_by_device(number)
     name = gpus.name_by_device(number)
-    told = gpus.compute_capability(name) if name else None
-    if told is not None:
+    compute = gpus.compute_capability(name) if name else None
+    if compute is not None:
         return Card(
             name=name,
-            capabilities=((told[0], told[1]),),
-            architecture=architecture_of(told),
+            capabilities=((compute[0], compute[1]),),
+            architecture=architecture_of(compute),
             nvswitch=gpus.on_nvswitch_board(name),
         )
     called = f"PCI device 10de:{number}" if number else "a GPU of a kind that could not be seen"
@@ -86,12 +86,12 @@ def _of_generation(arch: Architecture | None) -> tuple[Capability, ...]:
     """Every capability of a generation that a card in a slot may have: what runs on all of them runs on this one."""
     if arch is None:
         return ()
-    told = {version(row["cc"])[:2] for row in (*rows("gpus"), *rows("gpu_names"))} | {arch.first_cc}
-    return tuple(sorted((cc[0], cc[1]) for cc in told if architecture_of(cc) == arch and not torches.on_chip((cc[0], cc[1]))))
+    known = {version(row["cc"])[:2] for row in (*rows("gpus"), *rows("gpu_names"))} | {arch.first_cc}
+    return tuple(sorted((cc[0], cc[1]) for cc in known if architecture_of(cc) == arch and not torches.on_chip((cc[0], cc[1]))))
 
 
 def capabilities_of(found: tuple[Card, ...]) -> tuple[Capability, ...]:
-    """All that the cards may have, each once: a build must hold code for every one."""
+    """Return all that the cards may have, each once: a build must hold code for every one."""
     return tuple(sorted({cc for card in found for cc in card.capabilities}))
 
 
@@ -100,7 +100,7 @@ def unknown_architectures(found: tuple[Card, ...]) -> tuple[Card, ...]:
 
 
 def generations(found: tuple[Card, ...]) -> tuple[Architecture, ...]:
-    """Oldest first."""
+    """Return the architectures, the oldest first."""
     here = {card.architecture.name for card in found if card.architecture is not None}
     return tuple(arch for arch in architectures() if arch.name in here)
 

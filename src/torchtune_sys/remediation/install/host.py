@@ -16,7 +16,7 @@ from torchtune_sys.rules.torch.common import machine
 
 
 def is_nvidia(s: Snapshot) -> bool:
-    """Whether an NVIDIA GPU is here, or a driver that speaks for one."""
+    """Return whether an NVIDIA GPU is here, or a driver that speaks for one."""
     if cards(s):
         return True
     return not isinstance(s.gpu, Missing) and s.gpu.vendor == "nvidia" and not isinstance(s.gpu.driver_version, Missing)
@@ -28,12 +28,12 @@ def is_amd(s: Snapshot) -> bool:
 
 
 def running_driver(s: Snapshot) -> str:
-    """Version of the driver that is installed, ``""`` where there is none or none was seen."""
+    """Return the version of the driver that is installed, ``""`` where there is none or none was seen."""
     return known(driver_state.driver_version(s), "")
 
 
 def owner(s: Snapshot) -> tuple[str, str] | None:
-    """Who gives this system its driver, and where to install one: None where it is this system itself."""
+    """Return who gives this system its driver, and where to install one: None where it is this system itself."""
     if isinstance(s.system, Missing):
         return None
     container = known(s.system.container, "")
@@ -47,20 +47,20 @@ def owner(s: Snapshot) -> tuple[str, str] | None:
 
 
 def glibc(s: Snapshot) -> Version | None:
-    """As it was seen, else as the distribution release has it; ``()`` where neither tells, None where there is none (musl)."""
+    """Return the version of glibc as it was seen, else as the distribution release has it; ``()`` where neither tells, None where there is none (musl)."""
     looks = [
         s.python if isinstance(s.python, Missing) else s.python.glibc,
         s.system if isinstance(s.system, Missing) else s.system.glibc,
     ]
-    told = next((version(look) for look in looks if isinstance(look, str)), ())
-    if not told and any(absent(look) for look in looks):
+    found = next((version(look) for look in looks if isinstance(look, str)), ())
+    if not found and any(absent(look) for look in looks):
         return None
     os = os_of(s)
-    return told or (() if os is None else glibc_of(os.id, os.version))
+    return found or (() if os is None else glibc_of(os.id, os.version))
 
 
 def fails(s: Snapshot, *ids: str) -> bool:
-    """Whether one of these rules has something to say against the host."""
+    """Return whether one of these rules has something to say against the host."""
     asked = tuple(rule for rule in CATALOGUE if rule.id in ids)
     return any(result.verdict is Verdict.FAIL for result in engine.judge(s, asked))
 
@@ -86,5 +86,5 @@ def system_name(s: Snapshot) -> str:
 
 
 def machine_of(s: Snapshot) -> str:
-    """``x86_64``, ``aarch64`` …; ``""`` where it could not be seen."""
+    """Return the machine, ``x86_64``, ``aarch64`` …; ``""`` where it could not be seen."""
     return machine(s).partition(" ")[0]

@@ -12,7 +12,7 @@ from torchtune_sys.model.install import InstallOptions, InstallRefused, InstallS
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.model.version import version
-from torchtune_sys.remediation.install.builds import is_wished
+from torchtune_sys.remediation.install.builds import is_of_version
 from torchtune_sys.remediation.install.host import machine_of, owner, packaged_pythons
 from torchtune_sys.remediation.install.site import Site, install, root
 
@@ -29,37 +29,37 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def version(self) -> str:
-        """``3.12``, ``3.13t``"""
+        """Return the version, ``3.12`` or ``3.13t``."""
         return f"3.{self.abi.removeprefix('cp3')}"
 
 
-def interpreter(s: Snapshot, wishes: InstallOptions) -> Interpreter | InstallRefused:
+def interpreter(s: Snapshot, options: InstallOptions) -> Interpreter | InstallRefused:
     """Return the interpreter that was asked for, else the one that was found if any wheel is for it, else the distribution's own."""
     found = _found(s)
     offered = packaged_pythons(s)
-    if wishes.python:
-        wanted = f"cp{wishes.python.replace('.', '')}"
+    if options.python:
+        wanted = f"cp{options.python.replace('.', '')}"
         if isinstance(found, Interpreter) and found.abi == wanted:
             return found
         own = next((item for item in offered if item.abi == wanted), None)
-        return _of(own, s, wishes) if own else Interpreter(abi=wanted, program=f"python{wishes.python}", is_here=False)
+        return _of(own, s, options) if own else Interpreter(abi=wanted, program=f"python{options.python}", is_here=False)
     if isinstance(found, Interpreter) and any(found.abi in build.abis for build in builds(machine_of(s))):
         return found
-    own = _fitting(s, wishes) or next(iter(offered), None)
-    if own is None or (owner(s) is not None and wishes.tool == "pip"):  # no package is installed there
+    own = _fitting(s, options) or next(iter(offered), None)
+    if own is None or (owner(s) is not None and options.tool == "pip"):  # no package is installed there
         return found
-    return _of(own, s, wishes)
+    return _of(own, s, options)
 
 
-def _fitting(s: Snapshot, wishes: InstallOptions) -> Python | None:
-    """Return the first that the distribution packages and that a wheel of the wish is for."""
-    wished = [build for build in builds(machine_of(s)) if is_wished(build, wishes.torch)]
-    return next((item for item in packaged_pythons(s) if any(item.abi in build.abis for build in wished)), None)
+def _fitting(s: Snapshot, options: InstallOptions) -> Python | None:
+    """Return the first that the distribution packages and that a wheel of the wanted release is for."""
+    fitting = [build for build in builds(machine_of(s)) if is_of_version(build, options.torch)]
+    return next((item for item in packaged_pythons(s) if any(item.abi in build.abis for build in fitting)), None)
 
 
-def _of(own: Python, s: Snapshot, wishes: InstallOptions) -> Interpreter:
+def _of(own: Python, s: Snapshot, options: InstallOptions) -> Interpreter:
     """uv, conda and pixi bring a Python of the same version themselves, and its headers with it."""
-    if wishes.tool != "pip" or owner(s) is not None:
+    if options.tool != "pip" or owner(s) is not None:
         return Interpreter(abi=own.abi, program=f"python{own.version}", is_here=False)
     return Interpreter(abi=own.abi, program=own.program, is_here=True, package=own)
 
@@ -92,12 +92,12 @@ def _no_interpreter(reason: str) -> InstallRefused:
     )
 
 
-def with_way(refused: InstallRefused, s: Snapshot, wishes: InstallOptions) -> InstallRefused:
-    """Where the interpreter stands in the way, and the distribution packages one that does not: that one is the way."""
+def with_way(refused: InstallRefused, s: Snapshot, options: InstallOptions) -> InstallRefused:
+    """Return the refusal; where the interpreter is the reason and the distribution packages one that would do, with that one as the way."""
     if "python" not in refused.blocked_by or owner(s) is not None:
         return refused
-    own = _fitting(s, wishes)
-    if own is None or own.version == wishes.python:
+    own = _fitting(s, options)
+    if own is None or own.version == options.python:
         return refused
     return msgspec.structs.replace(refused, way=f"--python {own.version}, which this distribution packages; or {refused.way}")
 

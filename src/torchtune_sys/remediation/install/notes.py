@@ -16,10 +16,10 @@ from torchtune_sys.remediation.install.host import glibc, owner, packaged_python
 from torchtune_sys.remediation.install.site import Site
 
 
-def _newer(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None) -> Iterator[str]:
+def _newer(s: Snapshot, options: InstallOptions, wheel: Wheel | None) -> Iterator[str]:
     """Yield what a newer driver would allow."""
     here = cards(s)
-    served = None if wheel is None or wishes.torch or not here or owner(s) is not None else branch.choose(here)
+    served = None if wheel is None or options.torch or not here or owner(s) is not None else branch.choose(here)
     if wheel is None or not isinstance(served, Driver):
         return
     place = BuildTarget(
@@ -38,9 +38,9 @@ def _newer(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None) -> Iterator
         yield f"with driver branch {served.branch} torch {better.local} would run here: --torch {better.torch} gives the steps"
 
 
-def _newer_python(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None, driver: Driver | None) -> Iterator[str]:
+def _newer_python(s: Snapshot, options: InstallOptions, wheel: Wheel | None, driver: Driver | None) -> Iterator[str]:
     """Yield what another Python of the distribution would allow."""
-    if wheel is None or wishes.torch or wishes.python or owner(s) is not None or wheel.build.startswith("rocm"):
+    if wheel is None or options.torch or options.python or owner(s) is not None or wheel.build.startswith("rocm"):
         return
     runs = () if driver is None else version(driver.installed) or branch.first_version(driver.branch)
     capabilities = capabilities_of(cards(s))
@@ -70,29 +70,29 @@ def _pages_of_grace(s: Snapshot) -> Iterator[str]:
 
 
 def notes(
-    s: Snapshot, wishes: InstallOptions, wheel: Wheel | None, driver: Driver | None, site: Site | InstallRefused
+    s: Snapshot, options: InstallOptions, wheel: Wheel | None, driver: Driver | None, site: Site | InstallRefused
 ) -> Iterator[str]:
     """Yield what a person should know beside the steps."""
     if wheel is not None and not glibc(s):
         yield f"glibc could not be seen: the wheel needs {wheel.glibc}"
-    yield from _newer_python(s, wishes, wheel, driver)
+    yield from _newer_python(s, options, wheel, driver)
     if driver is not None:
-        yield from _of_driver(s, wishes, wheel, driver)
+        yield from _of_driver(s, options, wheel, driver)
     owned = owner(s)
-    if owned is not None and not wishes.cpu:
+    if owned is not None and not options.cpu:
         yield f"{owned[0]}; {owned[1]}"
     if isinstance(site, Site) and driver is not None and not driver.installed:
         yield from _enrolment(s)
         yield from _of_repository(site)
-    yield from _of_gpus(s, wishes, wheel)
+    yield from _of_gpus(s, options, wheel)
     if wheel is not None and wheel.build.startswith("cu"):
         yield "no CUDA toolkit, cuDNN or NCCL of the system is needed: the wheel brings its own"
 
 
-def _of_driver(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None, driver: Driver) -> Iterator[str]:
+def _of_driver(s: Snapshot, options: InstallOptions, wheel: Wheel | None, driver: Driver) -> Iterator[str]:
     if driver.installed:
         yield f"driver {driver.installed} stays"
-        yield from _newer(s, wishes, wheel)
+        yield from _newer(s, options, wheel)
     over = branch.ended(driver, cards(s))
     if over:
         yield over
@@ -106,11 +106,11 @@ def _of_repository(site: Site) -> Iterator[str]:
         yield trust.unpinned(f"NVIDIA's repository {site.system.repository}", key)
 
 
-def _of_gpus(s: Snapshot, wishes: InstallOptions, wheel: Wheel | None) -> Iterator[str]:
+def _of_gpus(s: Snapshot, options: InstallOptions, wheel: Wheel | None) -> Iterator[str]:
     if wheel is not None and wheel.build.startswith("rocm"):
         page = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html"
         yield f"/dev/kfd and /dev/dri are of the groups render and video: usermod -a -G render,video for who trains ({page})"
-    names = [] if wishes.cpu else [card.name for card in cards(s)]
+    names = [] if options.cpu else [card.name for card in cards(s)]
     if any("GH200" in name or "GB200" in name or "GB300" in name for name in names):
         yield from _pages_of_grace(s)
     if any(name.startswith(("NVIDIA GB200", "GB200", "NVIDIA GB300", "GB300")) for name in names):

@@ -27,7 +27,7 @@ def pin(site: Site, driver: Driver) -> tuple[Action, ...]:
 
 
 def of_branch(site: Site, driver: Driver, names: tuple[str, ...]) -> tuple[str, ...]:
-    """zypper has no pin that comes before the package: it is asked for a version below the next branch."""
+    """Return the packages to ask for, so that they stay in the branch. zypper has no pin that comes before the package: it is asked for a version below the next branch."""
     if site.system.manager != "zypper":
         return names
     return tuple(f"{name}<{driver.branch + 1}" for name in names)
@@ -69,7 +69,7 @@ Unattended-Upgrade::Package-Blacklist {
 
 
 def hold(site: Site, driver: Driver) -> InstallStep:
-    """Against upgrades that nobody watches: a library that is newer than the module that runs ends every new job."""
+    """Return the step that holds the driver against upgrades that nobody watches: a library that is newer than the module that runs ends every new job."""
     title = "hold the driver against upgrades by themselves"
     why = "new libraries beside the module that still runs end in Driver/library version mismatch"
     if site.system.manager == "apt":

@@ -21,12 +21,12 @@ from torchtune_sys.remediation.install.notes import notes
 from torchtune_sys.remediation.install.site import Site, site_of
 
 
-def plan(s: Snapshot, wishes: InstallOptions) -> Installation:
-    """Never raises: what cannot be had, or could not be seen, is a refusal or a note."""
-    chosen, site = choose(s, wishes), site_of(s)
+def plan(s: Snapshot, options: InstallOptions) -> Installation:
+    """Plan an installation. Never raises: what cannot be had, or could not be seen, is a refusal or a note."""
+    chosen, site = choose(s, options), site_of(s)
     python, wheel, driver = chosen.python, chosen.wheel, chosen.driver
     steps: list[InstallStep] = []
-    refused = [with_way(item, s, wishes) for item in chosen.refused]
+    refused = [with_way(item, s, options) for item in chosen.refused]
     if driver is not None and not driver.installed:
         if isinstance(site, InstallRefused):
             refused.append(site)
@@ -36,10 +36,10 @@ def plan(s: Snapshot, wishes: InstallOptions) -> Installation:
     if isinstance(site, Site) and owner(s) is None:
         steps += _missing_fabric(s, site, driver)
         if python is not None:
-            steps += companions.before(s, site, python, wishes, wheel)
-        steps += companions.after(s, site, driver, wishes, wheel)
+            steps += companions.before(s, site, python, options, wheel)
+        steps += companions.after(s, site, driver, options, wheel)
     if wheel is not None and python is not None:
-        steps += environment.steps(wheel, python, wishes)
+        steps += environment.steps(wheel, python, options)
     return Installation(
         host=host_name(s),
         origin=s.origin,
@@ -48,7 +48,7 @@ def plan(s: Snapshot, wishes: InstallOptions) -> Installation:
         driver=driver,
         steps=tuple(steps),
         refused=tuple(refused),
-        notes=(*chosen.notes, *notes(s, wishes, wheel, driver, site)),
+        notes=(*chosen.notes, *notes(s, options, wheel, driver, site)),
     )
 
 

@@ -21,7 +21,7 @@ Pin-Priority: 600
 
 
 def repository(site: Site) -> Iterator[InstallStep]:
-    """NVIDIA's repository, and the key that its packages must be signed with."""
+    """Yield the steps for NVIDIA's repository, and the key that its packages must be signed with."""
     if site.system.manager == "apt":
         yield from _contrib(site)
     else:

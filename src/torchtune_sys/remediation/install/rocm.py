@@ -14,10 +14,10 @@ from torchtune_sys.remediation.install.builds import BuildTarget
 DRIVERS = "https://rocm.docs.amd.com/en/latest/compatibility/compatibility-matrix.html"
 
 
-def choose(s: Snapshot, place: BuildTarget, wishes: InstallOptions) -> Wheel | InstallRefused:
-    """Return the newest build for every AMD GPU of the host, of the wished release."""
+def choose(s: Snapshot, place: BuildTarget, options: InstallOptions) -> Wheel | InstallRefused:
+    """Return the newest build for every AMD GPU of the host, of the wanted release."""
     found = _gpus(s)
-    if wishes.tool in ("conda", "pixi"):
+    if options.tool in ("conda", "pixi"):
         return _refused("conda-forge has no ROCm build of torch", ("build",), "--tool pip or uv")
     if "" in found.values() or not found:
         strange = next((name for name, gfx in found.items() if not gfx), "GPUs of a kind that could not be seen")
@@ -26,20 +26,20 @@ def choose(s: Snapshot, place: BuildTarget, wishes: InstallOptions) -> Wheel | I
         return _refused(
             f"there are no ROCm wheels for {place.machine or 'an unseen machine'}", ("machine",), "a container of AMD's"
         )
-    release, _, local = wishes.torch.partition("+")
+    release, _, local = options.torch.partition("+")
     numbers = version(release)
-    wished = [item for item in known.builds() if version(item.torch)[: len(numbers)] == numbers and local in ("", item.name)]
-    fits = next((item for item in wished if not _obstacles(item, place, found)), None)
+    released = [item for item in known.builds() if version(item.torch)[: len(numbers)] == numbers and local in ("", item.name)]
+    fits = next((item for item in released if not _obstacles(item, place, found)), None)
     if fits is not None:
         return _wheel(fits, place)
     others = [f"{item.torch}+{item.name}" for item in known.builds() if not _obstacles(item, place, found)]
     had = f"torch {others[0]}" if others else ""
-    if not wished:
-        reason = f"no ROCm build of torch {wishes.torch} is on record with the GPUs that it holds code for"
+    if not released:
+        reason = f"no ROCm build of torch {options.torch} is on record with the GPUs that it holds code for"
         way = f"ask for one of {' '.join(others)}" if others else f"choose ROCm at {pages.ROCM_GUIDE}"
         return _refused(reason, ("build",), way, had)
-    reasons = _obstacles(wished[0], place, found)
-    called = f"torch {wished[0].torch}+{wished[0].name}"
+    reasons = _obstacles(released[0], place, found)
+    called = f"torch {released[0].torch}+{released[0].name}"
     return _refused(f"{called} {' and '.join(reasons.values())}", tuple(reasons), f"choose ROCm at {pages.ROCM_GUIDE}", had)
 
 

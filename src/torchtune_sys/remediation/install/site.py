@@ -33,13 +33,13 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_native(s: Snapshot) -> bool:
-    """Whether the driver's packages are Ubuntu's own."""
+    """Return whether the driver's packages are Ubuntu's own."""
     packages: tuple[Package, ...] = () if isinstance(s.software, Missing) else value(s.software.packages, ())
     return any(item.name.startswith("nvidia-driver-") and item.origin == "ubuntu.com" for item in packages)
 
 
 def site_of(s: Snapshot) -> Site | InstallRefused:
-    """Where this host gets its packages; a Refused where NVIDIA has none for it that are known here."""
+    """Return where this host gets its packages; a Refused where NVIDIA has none for it that are known here."""
     os = os_of(s)
     page = known.DRIVER_GUIDE
     if os is None:

@@ -21,47 +21,49 @@ from torchtune_sys.remediation.placement.notes import notes_on
 from torchtune_sys.remediation.placement.usable_cpus import WHOLE, node_of, nodes_of, places_here, whole
 
 
-def seating(s: Snapshot, room: PlacementFacts, ranks: int | None, *, one_thread_per_core: bool = False) -> Placement:
-    """Return a seat for each local rank; ``ranks`` None is one for each GPU. Raises Unknown where the CPUs of this session could not be read."""
-    basis, gpus = _basis(s, room, ranks, one_thread_per_core)
-    seats = tuple(_seat(basis, rank, gpus[rank]) for rank in range(basis.ranks))
+def place_ranks(s: Snapshot, facts: PlacementFacts, ranks: int | None, *, one_thread_per_core: bool = False) -> Placement:
+    """Place each local rank; ``ranks`` None is one for each GPU. Raises Unknown where the CPUs of this session could not be read."""
+    basis, gpus = _basis(s, facts, ranks, one_thread_per_core)
+    seats = tuple(_rank_placement(basis, rank, gpus[rank]) for rank in range(basis.ranks))
     return Placement(seats=seats, notes=tuple(notes_on(basis, seats)))
 
 
-def seat_of(
-    s: Snapshot, room: PlacementFacts, rank: int, ranks: int | None, *, one_thread_per_core: bool = False
+def place_rank(
+    s: Snapshot, facts: PlacementFacts, rank: int, ranks: int | None, *, one_thread_per_core: bool = False
 ) -> RankPlacement | int:
-    """Return the seat of one rank, or how many there are where it has none. Raises Unknown as ``seating``."""
-    basis, gpus = _basis(s, room, ranks, one_thread_per_core)
-    return _seat(basis, rank, gpus[rank]) if rank < basis.ranks else basis.ranks
+    """Place one rank, or return how many there are where it has no place. Raises Unknown as ``place_ranks``."""
+    basis, gpus = _basis(s, facts, ranks, one_thread_per_core)
+    return _rank_placement(basis, rank, gpus[rank]) if rank < basis.ranks else basis.ranks
 
 
-def _basis(s: Snapshot, room: PlacementFacts, ranks: int | None, one_thread_per_core: bool) -> tuple[Basis, list[str]]:
-    """Return what all seats are made of, and each rank's GPU."""
-    seen = visible(s, room.boards)
+def _basis(s: Snapshot, facts: PlacementFacts, ranks: int | None, one_thread_per_core: bool) -> tuple[Basis, list[str]]:
+    """Return what all placements are made of, and each rank's GPU."""
+    seen = visible(s, facts.boards)
     ranks = ranks or len(seen.addresses) or 1
     apart = slurm_gives_gpus_to_each(_env(s), ranks, len(seen.addresses))
-    places = places_here(s, room, one_thread_per_core)
+    places = places_here(s, facts, one_thread_per_core)
     usable = {place.id: place for place in places if place.cores}
     gpus = [_gpu_of(seen, rank, apart) for rank in range(ranks)]
-    told = [node_of(s, gpu) if gpu else _common_node(s, seen) for gpu in gpus]
-    if ranks < len(usable) and not any(node in usable for node in told):
-        usable, told = {WHOLE: whole(places)}, [WHOLE] * ranks
-    homes = homes_of(told, places, usable)
-    return Basis(s=s, room=room, ranks=ranks, seen=seen, apart=apart, usable=usable, homes=homes), gpus
+    nodes = [node_of(s, gpu) if gpu else _common_node(s, seen) for gpu in gpus]
+    if ranks < len(usable) and not any(node in usable for node in nodes):
+        usable, nodes = {WHOLE: whole(places)}, [WHOLE] * ranks
+    homes = homes_of(nodes, places, usable)
+    return Basis(s=s, facts=facts, ranks=ranks, seen=seen, apart=apart, usable=usable, homes=homes), gpus
 
 
-def kept(s: Snapshot, room: PlacementFacts, rank: int, ranks: int | None, *, one_thread_per_core: bool = False) -> RankPlacement:
-    """Return the seat of a rank that its starter bound already: all that it may use; memory where all these CPUs are of one node.
+def place_bound_rank(
+    s: Snapshot, facts: PlacementFacts, rank: int, ranks: int | None, *, one_thread_per_core: bool = False
+) -> RankPlacement:
+    """Place a rank that its starter bound already: it gets all that it may use; memory where all these CPUs are of one node.
 
-    Raises Unknown as ``seating``."""
-    seen = visible(s, room.boards)
+    Raises Unknown as ``place_ranks``."""
+    seen = visible(s, facts.boards)
     ranks = max(ranks or 1, rank + 1)
     apart = slurm_gives_gpus_to_each(_env(s), ranks, len(seen.addresses))
-    usable = [place for place in places_here(s, room, one_thread_per_core) if place.cores]
+    usable = [place for place in places_here(s, facts, one_thread_per_core) if place.cores]
     gpu = _gpu_of(seen, rank, apart)
     cores = [core for place in usable for core in place.cores]
-    memory, memory_node = _memory(s, room, usable[0].id) if len(usable) == 1 else ("", None)
+    memory, memory_node = _memory(s, facts, usable[0].id) if len(usable) == 1 else ("", None)
     node = node_of(s, gpu)
     away = node is not None and len(nodes_of(s)) > 1 and node not in {place.id for place in usable}
     return RankPlacement(
@@ -101,13 +103,13 @@ def _common_node(s: Snapshot, seen: Visible) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _seat(basis: Basis, rank: int, gpu: str) -> RankPlacement:
+def _rank_placement(basis: Basis, rank: int, gpu: str) -> RankPlacement:
     s, home = basis.s, basis.homes[rank]
     cores = basis.usable[home].cores
     parts, mine = parts_of(basis, rank, gpu)
     shares = [share(cores, parts, part) for part in mine]
     node = node_of(s, gpu) if gpu else None
-    memory, memory_node = _memory(s, basis.room, home)
+    memory, memory_node = _memory(s, basis.facts, home)
     far = node is not None and home not in (node, WHOLE) and len(nodes_of(s)) > 1
     return RankPlacement(
         rank=rank,
@@ -129,11 +131,11 @@ def _threads(s: Snapshot, cores: int, ranks: int) -> int:
     return max(min(cores, int(quota // ranks) if math.isfinite(quota) else cores), 1)
 
 
-def _memory(s: Snapshot, room: PlacementFacts, home: int) -> tuple[str, int | None]:
+def _memory(s: Snapshot, facts: PlacementFacts, home: int) -> tuple[str, int | None]:
     """Bound where that costs nothing but distance; preferred where memory of other kinds or sizes lies elsewhere."""
     nodes = nodes_of(s)
     own = next((node for node in nodes if node.id == home), None)
-    if len(nodes) < 2 or own is None or not known(room.may_bind_memory, True):
+    if len(nodes) < 2 or own is None or not known(facts.may_bind_memory, True):
         return "", None
     allowed = None if isinstance(s.numa, Missing) else known(s.numa.allowed_mems, CpuSet())
     sizes = [known(node.memory_bytes, 0) for node in nodes if known(node.cpus, CpuSet())]

@@ -14,10 +14,10 @@ from torchtune_sys.remediation.placement.usable_cpus import WHOLE, NodeCpus, by_
 
 
 class Basis(msgspec.Struct, frozen=True, kw_only=True):
-    """What all seats are made of."""
+    """What the placements of all ranks are made of."""
 
     s: Snapshot
-    room: PlacementFacts
+    facts: PlacementFacts
     ranks: int
     seen: Visible
     apart: bool
@@ -27,13 +27,13 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
     """By rank: the node whose CPUs it gets."""
 
 
-def homes_of(told: Sequence[int | None], places: tuple[NodeCpus, ...], usable: dict[int, NodeCpus]) -> tuple[int, ...]:
+def homes_of(nodes: Sequence[int | None], places: tuple[NodeCpus, ...], usable: dict[int, NodeCpus]) -> tuple[int, ...]:
     """Return the node whose CPUs each rank gets: its GPU's, or the nearest that this session may use; without a GPU, by turns."""
     order = {WHOLE: (WHOLE,)} | {place.id: place.nodes_by_distance for place in places}
-    spread = _spread(len(told), usable)
+    spread = _spread(len(nodes), usable)
     return tuple(
         spread[rank] if node is None or node not in order else next(other for other in order[node] if other in usable)
-        for rank, node in enumerate(told)
+        for rank, node in enumerate(nodes)
     )
 
 
@@ -52,7 +52,7 @@ def _spread(ranks: int, usable: dict[int, NodeCpus]) -> tuple[int, ...]:
 
 
 def parts_of(basis: Basis, rank: int, gpu: str) -> tuple[int, tuple[int, ...]]:
-    """Into how many parts the rank's node is divided, and which of them are its own.
+    """Return into how many parts the rank's node is divided, and which of them are its own.
 
     Where every rank sees its own GPUs alone, nobody knows on which nodes the others are: the node is then divided among all GPUs there.
     """
@@ -74,7 +74,7 @@ def _nearest(basis: Basis, address: str) -> int | None:
 
 
 def share(cores: tuple[CpuSet, ...], parts: int, part: int) -> CpuSet:
-    """Whole cores while there is one for each; then hardware threads, over the cores first; then the same CPUs for all.
+    """Return one part of the cores: whole cores while there is one for each; then hardware threads, over the cores first; then the same CPUs for all.
 
     >>> cores = (CpuSet((0, 4)), CpuSet((1, 5)), CpuSet((2, 6)), CpuSet((3, 7)))
     >>> [str(share(cores, 6, part)) for part in range(6)]

@@ -48,7 +48,7 @@ def visible(s: Snapshot, boards: Fact[tuple[GpuDevice, ...]]) -> Visible:
 
 
 def on_bus(s: Snapshot) -> tuple[str, ...]:
-    """All GPUs of the host that a driver for computing holds, this session's or not."""
+    """Return all GPUs of the host that a driver for computing holds, this session's or not."""
     return tuple(board.address for board in _of_bus(s, "0x10de", "nvidia") or _of_bus(s, "0x1002", "amdgpu"))
 
 

@@ -11,7 +11,7 @@ from torchtune_sys.model.values import Missing, known
 
 
 def nic(s: Snapshot, gpu: str) -> str:
-    """Of equally near cards each GPU gets another."""
+    """Return the network card for a GPU; of equally near cards each GPU gets another."""
     found = () if isinstance(s.pci, Missing) or not gpu else known(s.pci.distances, ())
     mine = _nearest_cards(found, gpu)
     alike = sorted({item.gpu for item in found if _nearest_cards(found, item.gpu) == mine})
@@ -25,7 +25,7 @@ def _nearest_cards(found: Iterable[PciDistance], gpu: str) -> tuple[str, ...]:
 
 
 def natural(name: str) -> tuple[str, int]:
-    """mlx5_2 before mlx5_10.
+    """Return the key that sorts mlx5_2 before mlx5_10.
 
     >>> sorted(("mlx5_10", "mlx5_2"), key=natural)
     ['mlx5_2', 'mlx5_10']

@@ -1,4 +1,4 @@
-"""What to say of seats: what is not known, who shares what, what is refused."""
+"""What to say of a placement: what is not known, who shares what, what is refused."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def notes_on(basis: Basis, seats: tuple[RankPlacement, ...]) -> list[str]:
         notes.append(f"the kernel does not say which NUMA node {', '.join(lost)} belongs to: CPUs are shared out by turns")
     if unrecorded(need(s.cpu).affinity):
         notes.append("which CPUs the session may use is not recorded: all that are online are shared out")
-    if isinstance(basis.room.cores, Missing):
-        notes.append(f"which CPUs are threads of one core is not known ({basis.room.cores}): each is taken for a core")
+    if isinstance(basis.facts.cores, Missing):
+        notes.append(f"which CPUs are threads of one core is not known ({basis.facts.cores}): each is taken for a core")
     for node, place in basis.usable.items():
         notes += _crowd(node, place, basis.homes.count(node))
     quota = math.inf if isinstance(s.cpu, Missing) else known(s.cpu.quota, math.inf)
     if quota < sum(len(core) for place in basis.usable.values() for core in place.cores):
         notes.append(f"the cgroup's quota is the time of {quota:g} CPUs for all ranks together: threads are counted by it")
-    return notes + [note for note in (memory_refused(s, basis.room),) if note]
+    return notes + [note for note in (memory_refused(s, basis.facts),) if note]
 
 
-def memory_refused(s: Snapshot, room: PlacementFacts) -> str:
+def memory_refused(s: Snapshot, facts: PlacementFacts) -> str:
     """Return what to say where no memory policy can be set though there are several nodes; ``""`` otherwise."""
-    if len(nodes_of(s)) < 2 or known(room.may_bind_memory, True):
+    if len(nodes_of(s)) < 2 or known(facts.may_bind_memory, True):
         return ""
     return "memory policy is refused here (containers need CAP_SYS_NICE, or a seccomp profile that allows set_mempolicy)"
 

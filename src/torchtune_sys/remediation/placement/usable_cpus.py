@@ -23,10 +23,10 @@ class NodeCpus(msgspec.Struct, frozen=True, kw_only=True):
     """Itself first."""
 
 
-def places_here(s: Snapshot, room: PlacementFacts, one_thread: bool) -> tuple[NodeCpus, ...]:
+def places_here(s: Snapshot, facts: PlacementFacts, one_thread: bool) -> tuple[NodeCpus, ...]:
     """Return the nodes with the CPUs of this session. Raises Unknown where no CPU is left."""
-    allowed = _allowed(s, room)
-    every: Iterable[CpuSet] = (CpuSet((cpu,)) for cpu in allowed) if isinstance(room.cores, Missing) else room.cores
+    allowed = _allowed(s, facts)
+    every: Iterable[CpuSet] = (CpuSet((cpu,)) for cpu in allowed) if isinstance(facts.cores, Missing) else facts.cores
     cores = sorted((CpuSet(core & allowed) for core in every if core & allowed), key=min)
     if not cores:
         raise Unknown(Missing(Why.FAILED, "sched_getaffinity", "this session may use no CPU that is online"))
@@ -46,14 +46,14 @@ def places_here(s: Snapshot, room: PlacementFacts, one_thread: bool) -> tuple[No
     return (NodeCpus(id=0, cores=tuple(cores), nodes_by_distance=(0,)),)
 
 
-def _allowed(s: Snapshot, room: PlacementFacts) -> CpuSet:
+def _allowed(s: Snapshot, facts: PlacementFacts) -> CpuSet:
     """Bounds that would leave nothing are not believed: the kernel has let this process run somewhere."""
     cpu = need(s.cpu)
     allowed = need(cpu.online if unrecorded(cpu.affinity) else cpu.affinity)
     for bound in (cpu.online, cpu.cpuset):
         if not isinstance(bound, Missing) and allowed & bound:
             allowed = CpuSet(allowed & bound)
-    return CpuSet(allowed - room.isolated) or allowed
+    return CpuSet(allowed - facts.isolated) or allowed
 
 
 def unrecorded(fact: Fact[CpuSet]) -> bool:
@@ -75,7 +75,7 @@ WHOLE = -1
 
 
 def whole(places: tuple[NodeCpus, ...]) -> NodeCpus:
-    """For fewer ranks than nodes, none of them near anything: no node is left idle, and no memory is bound."""
+    """Return all CPUs as one node, for fewer ranks than nodes, none of them near anything: no node is left idle, and no memory is bound."""
     return NodeCpus(id=WHOLE, cores=tuple(core for place in places for core in place.cores), nodes_by_distance=())
 
 

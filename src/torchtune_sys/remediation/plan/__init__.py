@@ -1,6 +1,6 @@
 """Make a Plan from results: the changes on this host, in order, and the refused ones with reasons.
 
-Pure: the same results and the same ground give the same plan. In two steps, since only the results say what there is to look at:
+Pure: the same results and the same context give the same plan. In two steps, since only the results say what there is to look at:
 :func:`places` names what must be looked at, :func:`plan` decides.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["part", "places", "plan", "settings", "still_asked", "service_units"]
 
 def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the running values (patterns included) and the files that a plan of these results may touch, or must know to be there."""
-    asked = [wish.action for wish in change_requests.asked(results)]
+    asked = [request.action for request in change_requests.asked(results)]
     units = (path for action in asked for path in steps.unit_files(action))
     return tuple(steps.value_paths(asked)), (*OWNED, *steps.own_files(asked), *units)
 
@@ -32,21 +32,23 @@ def places(results: Iterable[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]
 def settings(results: Iterable[Result]) -> tuple[str, ...]:
     """Return the files below /proc/sys that a plan of these results may write."""
     return tuple(
-        dict.fromkeys(steps.proc(wish.action.key) for wish in change_requests.asked(results) if isinstance(wish.action, Sysctl))
+        dict.fromkeys(
+            steps.proc(request.action.key) for request in change_requests.asked(results) if isinstance(request.action, Sysctl)
+        )
     )
 
 
 def service_units(results: Iterable[Result]) -> tuple[str, ...]:
     """Return the systemd units that a plan of these results may set."""
-    return tuple(wish.action.unit for wish in change_requests.asked(results) if isinstance(wish.action, Service))
+    return tuple(request.action.unit for request in change_requests.asked(results) if isinstance(request.action, Service))
 
 
-def plan(s: Snapshot, results: Iterable[Result], ground: PlanContext, made_already: frozenset[str] = frozenset()) -> Plan:
-    """``made_already`` are the keys of changes that an earlier run made since the host started."""
+def plan(s: Snapshot, results: Iterable[Result], context: PlanContext, made_already: frozenset[str] = frozenset()) -> Plan:
+    """Make the plan. ``made_already`` are the keys of changes that an earlier run made since the host started."""
     results = tuple(results)
-    found = [_one(s, ground, group) for group in change_requests.grouped(change_requests.asked(results))]
+    found = [_one(s, context, group) for group in change_requests.grouped(change_requests.asked(results))]
     changes = sorted((item for item in found if isinstance(item, Change)), key=_order)
-    waiting = tuple(change for change in changes if _is_made(change, ground, made_already))
+    waiting = tuple(change for change in changes if _is_made(change, context, made_already))
     ordered = tuple(change for change in changes if change not in waiting)
     to_install, not_had = steps_for(s, results)
     return Plan(
@@ -54,7 +56,7 @@ def plan(s: Snapshot, results: Iterable[Result], ground: PlanContext, made_alrea
         origin=s.origin,
         changes=ordered,
         waiting=waiting,
-        files=files.owned(ordered, ground),
+        files=files.owned(ordered, context),
         refused=tuple(item for item in found if isinstance(item, Refusal)),
         by_hand=tuple(change_requests.by_hand(results)),
         install=to_install,
@@ -62,44 +64,44 @@ def plan(s: Snapshot, results: Iterable[Result], ground: PlanContext, made_alrea
     )
 
 
-def part(whole: Plan, ground: PlanContext, keep: Callable[[Change], bool]) -> Plan:
+def part(whole: Plan, context: PlanContext, keep: Callable[[Change], bool]) -> Plan:
     """Return the plan with some of its changes only, and the files as they are then."""
     kept = tuple(change for change in whole.changes if keep(change))
-    return msgspec.structs.replace(whole, changes=kept, files=files.owned(kept, ground))
+    return msgspec.structs.replace(whole, changes=kept, files=files.owned(kept, context))
 
 
 def still_asked(results: Iterable[Result]) -> frozenset[str]:
-    """Keys of what the rules still want changed: what is not among them any more is cured."""
-    return frozenset(change_requests.key(wish.action) for wish in change_requests.asked(results))
+    """Return the keys of what the rules still want changed: what is not among them any more is cured."""
+    return frozenset(change_requests.key(request.action) for request in change_requests.asked(results))
 
 
-def _is_made(change: Change, ground: PlanContext, made_already: frozenset[str]) -> bool:
+def _is_made(change: Change, context: PlanContext, made_already: frozenset[str]) -> bool:
     """Whether nothing is left but to wait: every step stands in a file of ours or at the next boot, or was done by an earlier run."""
     if change.needs is Needs.NOTHING:
         return False
     made = change.key in made_already
     if isinstance(change.action, KernelArgument):
-        made = made or kernel_arguments.stands(change.action.argument, ground)
-    return all(files.stands(step, ground) if isinstance(step, FileLine) else made for step in change.steps)
+        made = made or kernel_arguments.stands(change.action.argument, context)
+    return all(files.stands(step, context) if isinstance(step, FileLine) else made for step in change.steps)
 
 
-def _one(s: Snapshot, ground: PlanContext, group: change_requests.RequestGroup) -> Change | Refusal | None:
+def _one(s: Snapshot, context: PlanContext, group: change_requests.RequestGroup) -> Change | Refusal | None:
     if isinstance(group.merged, str):
         return Refusal(key=group.key, rules=group.rules, reason=group.merged, way="choose one: --ignore the other rule")
-    made = ownership.refusal(s, ground, group.key, group.rules, group.merged) or steps.change(s, ground, group)
-    unread = files.unread(made.steps, ground) if isinstance(made, Change) else None
+    made = ownership.refusal(s, context, group.key, group.rules, group.merged) or steps.change(s, context, group)
+    unread = files.unread(made.steps, context) if isinstance(made, Change) else None
     if unread is not None:
         return Refusal(key=group.key, rules=group.rules, reason=str(unread), way="what stands there now must be read first")
-    closed = next(filter(None, (_closed(step, ground) for step in made.steps)), "") if isinstance(made, Change) else ""
+    closed = next(filter(None, (_closed(step, context) for step in made.steps)), "") if isinstance(made, Change) else ""
     if closed:
         way = "make it writable, and plan again"
         return Refusal(key=group.key, rules=group.rules, reason=closed, way=way, unwritable=True)
     return made
 
 
-def _closed(step: Step, ground: PlanContext) -> str:
+def _closed(step: Step, context: PlanContext) -> str:
     """Why it cannot be written; empty where nothing is known that would keep it from that."""
-    return ground.unwritable.get(step.path, "") if isinstance(step, Value | FileLine) else ""
+    return context.unwritable.get(step.path, "") if isinstance(step, Value | FileLine) else ""
 
 
 def _order(change: Change) -> tuple[bool, int, str]:

@@ -40,16 +40,16 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """All wishes about one thing."""
+    """All requests about one thing."""
 
     key: str
-    wishes: tuple[ChangeRequest, ...]
+    requests: tuple[ChangeRequest, ...]
     merged: Action | str
     """The action that satisfies all of them, or why none does."""
 
     @property
     def rules(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(wish.rule for wish in self.wishes))
+        return tuple(dict.fromkeys(request.rule for request in self.requests))
 
 
 def asked(results: Iterable[Result]) -> Iterator[ChangeRequest]:
@@ -91,12 +91,12 @@ def _all(item: Evidence, result: Result) -> Iterator[Action]:
     yield from (action for action in result.rule.fix if type(action) not in kinds)
 
 
-def grouped(wishes: Iterable[ChangeRequest]) -> Iterator[RequestGroup]:
+def grouped(requests: Iterable[ChangeRequest]) -> Iterator[RequestGroup]:
     by_key: dict[str, list[ChangeRequest]] = {}
-    for wish in wishes:
-        by_key.setdefault(key(wish.action), []).append(wish)
+    for request in requests:
+        by_key.setdefault(key(request.action), []).append(request)
     for name, found in by_key.items():
-        yield RequestGroup(key=name, wishes=tuple(found), merged=_merged(found))
+        yield RequestGroup(key=name, requests=tuple(found), merged=_merged(found))
 
 
 def key(action: Action) -> str:
@@ -118,12 +118,12 @@ def key(action: Action) -> str:
             return actions.text(action)
 
 
-def _merged(wishes: list[ChangeRequest]) -> Action | str:
-    action = wishes[0].action
-    for other in wishes[1:]:
+def _merged(requests: list[ChangeRequest]) -> Action | str:
+    action = requests[0].action
+    for other in requests[1:]:
         joined = _meet(action, other.action)
         if joined is None:
-            both = "; ".join(f"{wish.rule}: {actions.text(wish.action)}" for wish in (wishes[0], other))
+            both = "; ".join(f"{request.rule}: {actions.text(request.action)}" for request in (requests[0], other))
             return f"two rules want different values: {both}"
         action = joined
     return action

@@ -30,8 +30,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
     """Paragraphs, in their order."""
 
 
-def owned(changes: Iterable[Change], ground: PlanContext) -> tuple[PlannedFile, ...]:
-    """Every file as it will be, in the order of their paths."""
+def owned(changes: Iterable[Change], context: PlanContext) -> tuple[PlannedFile, ...]:
+    """Return every file as it will be, in the order of their paths."""
     blocks: dict[str, dict[str, str]] = {}
     modes: dict[str, int] = {}
     for change in changes:
@@ -40,13 +40,13 @@ def owned(changes: Iterable[Change], ground: PlanContext) -> tuple[PlannedFile, 
         for step in change.steps:
             if isinstance(step, FileLine):
                 blocks.setdefault(step.path, {})[name(step.key)] = block(step, change)
-    return tuple(_file(path, new, modes.get(path), ground) for path, new in sorted(blocks.items()))
+    return tuple(_file(path, new, modes.get(path), context) for path, new in sorted(blocks.items()))
 
 
-def unread(steps: Iterable[Step], ground: PlanContext) -> Missing | None:
-    """Why a file of ours that would be written cannot be read: then nobody knows which lines of it to keep."""
+def unread(steps: Iterable[Step], context: PlanContext) -> Missing | None:
+    """Return why a file of ours that would be written cannot be read: then nobody knows which lines of it to keep."""
     for step in steps:
-        present = ground.files.get(step.path) if isinstance(step, FileLine) else None
+        present = context.files.get(step.path) if isinstance(step, FileLine) else None
         if isinstance(present, Missing) and present.why not in (Why.ABSENT, Why.NOT_RECORDED):
             return present
         if (
@@ -62,9 +62,9 @@ def unread(steps: Iterable[Step], ground: PlanContext) -> Missing | None:
     return None
 
 
-def stands(line: FileLine, ground: PlanContext) -> bool:
-    """Whether the file holds these very lines already."""
-    present = ground.files.get(line.path)
+def stands(line: FileLine, context: PlanContext) -> bool:
+    """Return whether the file holds these very lines already."""
+    present = context.files.get(line.path)
     held = parse(present).ours.get(name(line.key), "") if isinstance(present, str) else ""
     return held.partition("\n")[2] == _inside(line.text)
 
@@ -100,11 +100,11 @@ def _inside(text: str) -> str:
     return "\n".join("#" + line if not line or line == HEAD or heading(line) else line for line in lines)
 
 
-def _file(path: str, new: dict[str, str], mode: int | None, ground: PlanContext) -> PlannedFile:
-    present = ground.files.get(path)
+def _file(path: str, new: dict[str, str], mode: int | None, context: PlanContext) -> PlannedFile:
+    present = context.files.get(path)
     before = present if isinstance(present, str) else None
     content = composed(before or "", new)
-    made = PlannedFile(path=path, before=before, content=content, refresh=refresh(path, ground))
+    made = PlannedFile(path=path, before=before, content=content, refresh=refresh(path, context))
     return made if mode is None else msgspec.structs.replace(made, mode=mode)
 
 
@@ -163,12 +163,12 @@ def parse(content: str) -> Present:
     return Present(ours=ours, by_hand=tuple(by_hand))
 
 
-def refresh(path: str, ground: PlanContext) -> tuple[tuple[str, ...], ...]:
+def refresh(path: str, context: PlanContext) -> tuple[tuple[str, ...], ...]:
     """Return what makes the system read a file that changed; nothing where the tool is not here (an image that is being built)."""
-    if path == UDEV_FILE and "udevadm" in ground.tools:
+    if path == UDEV_FILE and "udevadm" in context.tools:
         return (("udevadm", "control", "--reload"),)
-    if path == GRUB_FILE and "update-grub" in ground.tools:
+    if path == GRUB_FILE and "update-grub" in context.tools:
         return (("update-grub",),)
-    if path.startswith("/etc/systemd/") and "systemctl" in ground.tools:
+    if path.startswith("/etc/systemd/") and "systemctl" in context.tools:
         return (("systemctl", "daemon-reload"),)
     return ()

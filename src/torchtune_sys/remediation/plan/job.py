@@ -25,7 +25,7 @@ _JEMALLOC_CONF = (
 
 
 def variables(s: Snapshot, results: Iterable[Result], allocators: Iterable[str] = ()) -> tuple[JobVariable, ...]:
-    """One Variable per name, what failed rules ask for first. ``allocators`` are the paths of jemalloc and tcmalloc that are there."""
+    """Return one variable for each name, what failed rules ask for first. ``allocators`` are the paths of jemalloc and tcmalloc that are there."""
     found: dict[str, JobVariable] = {}
     for variable in (
         *_of_rules(s, results),

@@ -15,9 +15,9 @@ _UNLIMITED = ("unlimited", "infinity", "-1")
 _ROOT, _ALL = "root", "*"
 
 
-def winners(ground: PlanContext, action: Limit) -> Iterator[LimitLine]:
+def winners(context: PlanContext, action: Limit) -> Iterator[LimitLine]:
     """Yield the lines that hold somebody to less than what is asked for, whatever our file says."""
-    for line in ground.limit_lines:
+    for line in context.limit_lines:
         equal = line.who in (_ALL, _ROOT)  # our file has lines for these two
         if line.item == action.item and (line.is_after or not equal) and not _does(action, line.value):
             yield line
@@ -36,11 +36,11 @@ def words(line: LimitLine) -> str:
     return f"{line.source} ({line.kind} {line.item} {line.value}) wins over it for {who}"
 
 
-def of_judged(s: Snapshot, ground: PlanContext, action: Limit) -> LimitLine | None:
+def of_judged(s: Snapshot, context: PlanContext, action: Limit) -> LimitLine | None:
     """Return the first line that leaves the change without effect for the user who was judged, or who called sudo, or for all."""
     users = set() if isinstance(s.session, Missing) else {known(s.session.user, ""), known(s.session.sudo_user, "")}
 
     def holds(line: LimitLine) -> bool:
         return line.who == _ALL or line.who in users or bool((users - {_ROOT}) & {*line.members})  # no group's line reaches root
 
-    return next(filter(holds, winners(ground, action)), None)
+    return next(filter(holds, winners(context, action)), None)

@@ -21,8 +21,8 @@ _TUNED_OPTIONS = (
 """Ends of paths, and the options of tuned's plug-ins that write them."""
 
 
-def refusal(s: Snapshot, ground: PlanContext, key: str, rules: tuple[str, ...], action: Action | str) -> Refusal | None:
-    found = system(s, ground, action) or _tuned(s, ground, action)
+def refusal(s: Snapshot, context: PlanContext, key: str, rules: tuple[str, ...], action: Action | str) -> Refusal | None:
+    found = system(s, context, action) or _tuned(s, context, action)
     return Refusal(key=key, rules=rules, reason=found[0], way=found[1]) if found else None
 
 
@@ -31,8 +31,8 @@ def _fact(family: object, name: str) -> str:
     return known(value, "")
 
 
-def system(s: Snapshot, ground: PlanContext, action: Action | str) -> tuple[str, str] | None:
-    """Who owns the whole system's configuration, and the way there."""
+def system(s: Snapshot, context: PlanContext, action: Action | str) -> tuple[str, str] | None:
+    """Return who owns the whole system's configuration, and the way there."""
     container = _fact(s.system, "container")
     if container:
         if isinstance(action, Limit):
@@ -49,12 +49,12 @@ def system(s: Snapshot, ground: PlanContext, action: Action | str) -> tuple[str,
                 f"kernelCommandLine = sysctl.{action.key}=… under [wsl2] in %UserProfile%\\.wslconfig",
             )
         return "Windows starts this kernel (WSL)", "[wsl2] in %UserProfile%\\.wslconfig, or [boot] command= in /etc/wsl.conf"
-    if ground.owner:
-        return f"{ground.owner} owns this system's configuration", ground.way
+    if context.owner:
+        return f"{context.owner} owns this system's configuration", context.way
     return None
 
 
-def _tuned(s: Snapshot, ground: PlanContext, action: Action | str) -> tuple[str, str] | None:
+def _tuned(s: Snapshot, context: PlanContext, action: Action | str) -> tuple[str, str] | None:
     profile = _fact(s.sysctl, "tuned_profile")
     found = None
     if isinstance(action, Sysctl) and not isinstance(s.sysctl, Missing):
@@ -62,13 +62,13 @@ def _tuned(s: Snapshot, ground: PlanContext, action: Action | str) -> tuple[str,
         if setting is not None and not isinstance(setting.tuned, Missing):
             found = (f"{action.key}={setting.tuned.value}", setting.tuned.source)
     elif isinstance(action, SysfsWrite):
-        found = next(((f"{o.option}={o.value}", o.source) for o in ground.tuned if o.option in _options(action.path)), None)
+        found = next(((f"{o.option}={o.value}", o.source) for o in context.tuned if o.option in _options(action.path)), None)
     elif isinstance(action, KernelArgument):
         name = action.argument.partition("=")[0]
         found = next(
             (
                 (f"{o.option}={o.value}", o.source)
-                for o in ground.tuned
+                for o in context.tuned
                 if o.option.startswith("bootloader.cmdline") and name in o.value
             ),
             None,

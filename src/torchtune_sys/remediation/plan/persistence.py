@@ -9,13 +9,13 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 """What udev takes in a match or a value as it stands: no glob, no substitution, no quote."""
 
 
-def lines(ground: PlanContext, path: str, value: str) -> tuple[FileLine, ...]:
-    """Empty where nothing keeps it: an NFS mount's read-ahead lives as long as the mount."""
+def lines(context: PlanContext, path: str, value: str) -> tuple[FileLine, ...]:
+    """Return the lines of our files that keep a change; empty where nothing keeps it: an NFS mount's read-ahead lives as long as the mount."""
     parts = path.split("/")
     if path.startswith("/sys/block/") and parts[4:5] == ["queue"]:
         return _block_rule(parts[3], parts[-1], value)
     if path.startswith("/sys/class/bdi/"):
-        return _block_rule(ground.device_names.get(parts[4], ""), "read_ahead_kb", value)
+        return _block_rule(context.device_names.get(parts[4], ""), "read_ahead_kb", value)
     if "\n" in path or "\n" in value:
         return ()  # no line can hold it
     # "w" follows globs, and says nothing where the file is absent (tmpfiles.d(5))

@@ -19,7 +19,7 @@ from torchtune_sys.model.values import Missing, absent
 from torchtune_sys.remediation.plan import files, limit_lines
 
 
-def told(action: Action) -> str:
+def value_text(action: Action) -> str:
     """Return the target in words, where the evidence gave none."""
     if isinstance(action, Sysctl | SysfsWrite):
         return str(action.target)
@@ -33,16 +33,16 @@ _AFTER = {
 }
 
 
-def overrides(s: Snapshot, ground: PlanContext, action: Action, made: tuple[Step, ...]) -> Iterator[str]:
+def overrides(s: Snapshot, context: PlanContext, action: Action, made: tuple[Step, ...]) -> Iterator[str]:
     if isinstance(action, Sysctl) and not isinstance(s.sysctl, Missing):
         setting = s.sysctl.settings.get(action.key)
         if setting is not None:
             yield from _sysctl_winners(setting)
-        yield from _by_hand(ground.files.get(SYSCTL_FILE), action.key)
+        yield from _by_hand(context.files.get(SYSCTL_FILE), action.key)
     yield from (
         f"{rival.source} sets it to {rival.value} at boot, {'in place of' if rival.beats == 'same' else 'after'} what our file says: "
         f"{_way(rival)}"
-        for rival in rivals(ground, action, made)
+        for rival in rivals(context, action, made)
     )
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in made):
         yield "nothing keeps it: it holds until the file system is mounted anew or the host restarts"
@@ -50,20 +50,20 @@ def overrides(s: Snapshot, ground: PlanContext, action: Action, made: tuple[Step
         yield f"tuned is active (profile {s.sysctl.tuned_profile}); another profile may set it"
     yield from dict.fromkeys(_AFTER[step.path] for step in made if isinstance(step, FileLine) and step.path in _AFTER)
     if isinstance(action, OwnedFile):
-        yield from _edited(action, ground.files.get(edited(action.path)))
+        yield from _edited(action, context.files.get(edited(action.path)))
     if isinstance(action, Limit):
-        lines = tuple(limit_lines.winners(ground, action))
+        lines = tuple(limit_lines.winners(context, action))
         yield from (f"{limit_lines.words(line)}: {_mended(line.source)}" for line in lines[:_TOLD_LINES])
         if len(lines) > _TOLD_LINES:
             yield f"{len(lines) - _TOLD_LINES} more lines below /etc/security win over it"
         yield "services do not read it: there Limit…= of the unit holds"
 
 
-def rivals(ground: PlanContext, action: Action, made: tuple[Step, ...]) -> Iterator[BootSetting]:
+def rivals(context: PlanContext, action: Action, made: tuple[Step, ...]) -> Iterator[BootSetting]:
     """Yield what sets at boot what this change sets, after our files or in their place, to something that the target does not accept."""
-    written = {_by_name(ground, step.path) for step in made if isinstance(step, Value)}
+    written = {_by_name(context, step.path) for step in made if isinstance(step, Value)}
     if isinstance(action, Sysctl | SysfsWrite):
-        last = {found.path: found for found in ground.boot_settings}
+        last = {found.path: found for found in context.boot_settings}
         for found in last.values():
             if accepts(action.target, found.value):
                 continue
@@ -78,15 +78,15 @@ def _same(found: BootSetting, path: str) -> bool:
     return found.beats != "same" and (fnmatchcase(found.path, path) or fnmatchcase(path, found.path))
 
 
-def _by_name(ground: PlanContext, path: str) -> str:
+def _by_name(context: PlanContext, path: str) -> str:
     """Return the read-ahead of a device, as udev rules name it."""
     number = path.split("/")[4] if path.startswith("/sys/class/bdi/") else ""
-    name = ground.device_names.get(number, "")
+    name = context.device_names.get(number, "")
     return f"/sys/block/{name}/queue/read_ahead_kb" if name else path
 
 
 def accepts(target: Target, value: str) -> bool:
-    """Whether a value would do; of several numbers the last one decides.
+    """Return whether a value would do; of several numbers the last one decides.
 
     >>> from torchtune_sys.model.target import AtLeast
     >>> accepts(AtLeast(6291456), "4096 131072 6291456"), accepts(AtLeast(6291456), "4096 131072 1000"), accepts(AtLeast(1), "")
@@ -102,18 +102,18 @@ def accepts(target: Target, value: str) -> bool:
     return does(value) or any(does(text) for text in value.split()[-1:])
 
 
-def lost_at_boot(s: Snapshot, ground: PlanContext, change: Change) -> LostAtBoot | None:
-    """Who takes the change back at the next boot, and what to do about it; None if it stays, or that could not be seen.
+def lost_at_boot(s: Snapshot, context: PlanContext, change: Change) -> LostAtBoot | None:
+    """Return who takes the change back at the next boot, and what to do about it; None if it stays, or that could not be seen.
 
-    ``s`` is the host after the change was made, ``ground`` may be of before.
+    ``s`` is the host after the change was made, ``context`` may be of before.
     """
     action = change.action
-    for rival in rivals(ground, action, change.steps):
+    for rival in rivals(context, action, change.steps):
         mend = DisableUnit(unit=rival.unit) if rival.unit else _line_of(rival.source)
         return LostAtBoot(words=f"{rival.source} sets it to {rival.value} then: {_way(rival)}", remedy=mend)
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in change.steps):
         return LostAtBoot(words="nothing keeps it: make it again after each start or mount")
-    if isinstance(action, Limit) and (line := limit_lines.of_judged(s, ground, action)):
+    if isinstance(action, Limit) and (line := limit_lines.of_judged(s, context, action)):
         return LostAtBoot(words=f"{limit_lines.words(line)}: {_mended(line.source)}", remedy=_line_of(line.source))
     if not isinstance(action, Sysctl) or isinstance(s.sysctl, Missing) or action.key not in s.sysctl.settings:
         return None

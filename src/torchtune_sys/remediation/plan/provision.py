@@ -16,14 +16,14 @@ _BASIS = ("epel", "repository", "contrib", "headers", "old-driver", "driver", "f
 
 
 def provision(
-    s: Snapshot, install: Installation, tune: Plan | None, wishes: InstallOptions, stages: tuple[str, ...], offline: str
+    s: Snapshot, install: Installation, tune: Plan | None, options: InstallOptions, stages: tuple[str, ...], offline: str
 ) -> Provision:
-    wanted = [step for step in install.steps if not step.optional or step.key in wishes.extras]
+    wanted = [step for step in install.steps if not step.optional or step.key in options.extras]
     steps = tuple(step for step in wanted if step.actions)
     made = next((action for step in steps for action in step.actions if isinstance(action, PythonEnvironment)), None)
     python = f"{made.venv}/bin/python" if made is not None else _there(s)
     # Another torch than the one that was asked for proves nothing about that one.
-    ends = install.refused if made is None and (wishes.torch or not python) else ()
+    ends = install.refused if made is None and (options.torch or not python) else ()
     return Provision(
         host=install.host,
         origin=install.origin,
@@ -36,8 +36,8 @@ def provision(
         wheel=install.wheel,
         environment=made if "install" in stages else None,
         tune=tune if "tune" in stages else None,
-        python=python or f"{wishes.venv}/bin/python",
-        device=_device(s, install, wishes),
+        python=python or f"{options.venv}/bin/python",
+        device=_device(s, install, options),
         offline=offline,
     )
 
@@ -57,8 +57,8 @@ def _left_out(install: Installation, wanted: list[InstallStep], ends: bool) -> I
         yield f"not had: {refused.what}: {refused.reason}"
 
 
-def _device(s: Snapshot, install: Installation, wishes: InstallOptions) -> str:
+def _device(s: Snapshot, install: Installation, options: InstallOptions) -> str:
     """Return the device to prove: a torch that trains on the CPU where there are GPUs would prove the wrong thing."""
-    if wishes.cpu or (install.wheel is not None and install.wheel.build == "cpu"):
+    if options.cpu or (install.wheel is not None and install.wheel.build == "cpu"):
         return "cpu"
     return "cuda" if install.wheel is not None or is_nvidia(s) or is_amd(s) else "auto"

@@ -78,17 +78,17 @@ def unit_files(action: Action) -> Iterator[str]:
         yield from (f"{folder}/{file}" for folder in UNIT_DIRS)
 
 
-def _unit(s: Snapshot, ground: PlanContext, action: Service) -> tuple[Step, ...] | str:
+def _unit(s: Snapshot, context: PlanContext, action: Service) -> tuple[Step, ...] | str:
     """Return the steps for a unit: a recording holds what the rules looked at, which units are not."""
     if action.state == "restarted":
         return "a restart is for a person to choose"
-    looked = [ground.files.get(path, Missing(Why.NOT_RECORDED, path)) for path in unit_files(action)]
+    looked = [context.files.get(path, Missing(Why.NOT_RECORDED, path)) for path in unit_files(action)]
     if any(isinstance(found, Missing) and found.detail.endswith(" /dev/null") for found in looked):
         return f"{action.unit} is masked: somebody does not want it here (systemctl unmask {action.unit})"
     if all(absent(found) for found in looked) and s.origin.partition(" ")[0] in ("live", "root"):
         return f"{action.unit} is not installed here"
     wanted = action.state == "enabled"
-    if ground.units.get(action.unit) == UnitFacts(enabled=wanted, active=wanted):
+    if context.units.get(action.unit) == UnitFacts(enabled=wanted, active=wanted):
         return f"{action.unit} is {'enabled and runs' if wanted else 'disabled and stopped'} already, and the finding stays"
     return (Unit(unit=action.unit, enabled=wanted),)
 
@@ -129,36 +129,36 @@ def _met(target: Target, value: str) -> bool:
         return False
 
 
-def _made(s: Snapshot, ground: PlanContext, key: str, action: Action) -> tuple[Step, ...] | str:
+def _made(s: Snapshot, context: PlanContext, key: str, action: Action) -> tuple[Step, ...] | str:
     """Return the steps on this host, or why there are none."""
     match action:
         case Sysctl():
             return _sysctl(s, action)
         case SysfsWrite():
-            return _sysfs(ground, action)
+            return _sysfs(context, action)
         case OwnedFile(path=path, content=content):
             return (FileLine(path=path, key=key, text=content.rstrip("\n")),)
         case Limit():
             return _limit(s, action)
         case Service():
-            return _unit(s, ground, action)
+            return _unit(s, context, action)
         case ModuleOption(module=module, option=option):
             return (FileLine(path=MODPROBE_FILE, key=key, text=f"options {module} {option}"),)
         case KernelArgument(argument=argument):
-            return _argument(s, ground, key, argument)
+            return _argument(s, context, key, argument)
         case Install() | NvmlSetting() | EnvironmentVariable() | Advice():  # never asked for: actions.doable says no
             return "torchtune-sys has no way to do it"
 
 
-def change(s: Snapshot, ground: PlanContext, group: RequestGroup) -> Change | Refusal | None:
+def change(s: Snapshot, context: PlanContext, group: RequestGroup) -> Change | Refusal | None:
     """Return the change; a Refusal where this host lacks what would be written; None where nothing is left to do."""
     action = group.merged
     assert not isinstance(action, str)
-    made = _made(s, ground, group.key, action)
+    made = _made(s, context, group.key, action)
     if not isinstance(made, str) and any(steers(text) for step in made for text in _texts(step)):
         made = "its name or its value holds control characters, which no setting of a kernel has"
     if isinstance(made, str):
-        return Refusal(key=group.key, rules=group.rules, reason=made, way=_way(ground, group, made))
+        return Refusal(key=group.key, rules=group.rules, reason=made, way=_way(context, group, made))
     if not made:
         return None
     shown = _values(s, group, action)
@@ -169,14 +169,14 @@ def change(s: Snapshot, ground: PlanContext, group: RequestGroup) -> Change | Re
         key=group.key,
         action=action,
         rules=group.rules,
-        why=group.wishes[0].why,
+        why=group.requests[0].why,
         seen=seen,
         wanted=wanted,
         safety=action.safety,
         needs=action.needs,
         steps=made,
         but=action.but,
-        later=tuple(precedence.overrides(s, ground, action, made)),
+        later=tuple(precedence.overrides(s, context, action, made)),
         effect=precedence.effect(action),
         disrupts=isinstance(action, Service),
     )
@@ -187,15 +187,15 @@ _SYSCTLS = ("vm.", "kernel.", "net.", "fs.")
 
 def _values(s: Snapshot, group: RequestGroup, action: Action) -> tuple[str, str] | None:
     """Return what this very setting is, and should be; None where only another one is wrong, by which this one would have to change."""
-    wishes = group.wishes
+    requests = group.requests
     if not isinstance(action, Sysctl) or not all(
-        wish.subject.startswith(_SYSCTLS) and wish.subject != action.key for wish in wishes
+        request.subject.startswith(_SYSCTLS) and request.subject != action.key for request in requests
     ):
-        return "; ".join(dict.fromkeys(wish.seen for wish in wishes)), wishes[0].wanted or precedence.told(action)
+        return "; ".join(dict.fromkeys(request.seen for request in requests)), requests[0].wanted or precedence.value_text(action)
     running = _running(s, action.key)
     if isinstance(action.target, AtLeast | AtMost) and _met(action.target, running):
         return None
-    return running, precedence.told(action)
+    return running, precedence.value_text(action)
 
 
 def _running(s: Snapshot, key: str) -> str:
@@ -269,8 +269,8 @@ def _configured(target: Target, found: Fact[Assignment]) -> str:
     return value if value and _met(target, value) else ""
 
 
-def _sysfs(ground: PlanContext, action: SysfsWrite) -> tuple[Step, ...] | str:
-    there = ground.values.get(action.path, Missing(Why.NOT_RECORDED, action.path, "was not looked at"))
+def _sysfs(context: PlanContext, action: SysfsWrite) -> tuple[Step, ...] | str:
+    there = context.values.get(action.path, Missing(Why.NOT_RECORDED, action.path, "was not looked at"))
     if isinstance(there, Missing):
         return f"this host has no {action.path}" if absent(there) else str(there)
     values = []
@@ -288,10 +288,10 @@ def _sysfs(ground: PlanContext, action: SysfsWrite) -> tuple[Step, ...] | str:
     if not values:
         return ()
     if len(then) > 1:  # what is better already, or another accepted word, keeps its own value, now and after a reboot
-        lasts = {line.key: line for value in values for line in persistence.lines(ground, value.path, value.value)}
+        lasts = {line.key: line for value in values for line in persistence.lines(context, value.path, value.value)}
         return (*values, *lasts.values())
     written = _value(action.path, values[0].value, {path: now for value in values for path, now in value.now.items()})
-    return (written, *persistence.lines(ground, action.path, written.value))
+    return (written, *persistence.lines(context, action.path, written.value))
 
 
 def offered_value(target: Target, current: str, offered: tuple[str, ...]) -> str | None:
@@ -344,20 +344,20 @@ def _limit_word(item: str, value: int | None) -> str:
     return "unlimited" if value is None else str(-(-value // 1024) if item in _IN_KIB else value)
 
 
-def _argument(s: Snapshot, ground: PlanContext, key: str, argument: str) -> tuple[Step, ...] | str:
+def _argument(s: Snapshot, context: PlanContext, key: str, argument: str) -> tuple[Step, ...] | str:
     if not is_plain(argument):
         return f"boot loaders read {argument!r} differently"
-    if ground.image == "rpm-ostree" and ("rpm-ostree" in ground.tools or "bootc" not in ground.tools):
+    if context.image == "rpm-ostree" and ("rpm-ostree" in context.tools or "bootc" not in context.tools):
         return (
             CommandStep(
                 argv=("rpm-ostree", "kargs", f"--append-if-missing={argument}"),
                 undo=("rpm-ostree", "kargs", f"--delete-if-present={argument}"),
             ),
         )
-    if ground.image:
+    if context.image:
         return _NO_TOOL
-    if "grubby" in ground.tools:
-        if not stands(argument, ground) and (reason := in_the_way(s, argument, ground)):
+    if "grubby" in context.tools:
+        if not stands(argument, context) and (reason := in_the_way(s, argument, context)):
             return reason
         return (
             CommandStep(
@@ -365,7 +365,7 @@ def _argument(s: Snapshot, ground: PlanContext, key: str, argument: str) -> tupl
                 undo=("grubby", "--update-kernel=ALL", f"--remove-args={argument}"),
             ),
         )
-    if "update-grub" in ground.tools:
+    if "update-grub" in context.tools:
         return (FileLine(path=GRUB_FILE, key=key, text=f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {argument}"'),)
     return _NO_TOOL
 
@@ -373,8 +373,8 @@ def _argument(s: Snapshot, ground: PlanContext, key: str, argument: str) -> tupl
 _NO_TOOL = "no tool is here that gives the kernel its arguments and takes them back (grubby, update-grub, rpm-ostree)"
 
 
-def _way(ground: PlanContext, group: RequestGroup, reason: str) -> str:
+def _way(context: PlanContext, group: RequestGroup, reason: str) -> str:
     action = group.merged
     if isinstance(action, KernelArgument) and reason is _NO_TOOL:
-        return way(action.argument, ground)
+        return way(action.argument, context)
     return f"torchtune-sys explain {group.rules[0]}"

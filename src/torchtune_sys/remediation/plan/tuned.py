@@ -40,9 +40,9 @@ class TunedOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def options(
-    s: Snapshot, results: Iterable[Result], ground: PlanContext, base: TunedProfile, safe_only: bool = False
+    s: Snapshot, results: Iterable[Result], context: PlanContext, base: TunedProfile, safe_only: bool = False
 ) -> TunedOptions:
-    """Also what planning refuses because tuned sets it: this is the way there. What our own active profile holds already is kept."""
+    """Return the options of a tuned profile, also for what planning refuses because tuned sets it: this is the way there. What our own active profile holds already is kept."""
     found: dict[tuple[str, str], PlannedOption] = {
         (own.section, own.option): PlannedOption(section=own.section, name=own.option, value=own.value)
         for own in base.own
@@ -53,11 +53,11 @@ def options(
         action = group.merged
         if not isinstance(action, Sysctl | SysfsWrite | KernelArgument) or (safe_only and action.safety is not Safety.SAFE):
             continue
-        owner = ownership.system(s, ground, action)
+        owner = ownership.system(s, context, action)
         if owner is not None:
             left_out.append(f"{group.key}: {owner[0]}")
             continue
-        made = _argument(action, group, found) if isinstance(action, KernelArgument) else _value(s, ground, base, group)
+        made = _argument(action, group, found) if isinstance(action, KernelArgument) else _value(s, context, base, group)
         if isinstance(made, str):
             left_out.append(f"{group.key}: {made}")
         else:
@@ -78,7 +78,7 @@ def _joined(option: PlannedOption, before: PlannedOption | None) -> PlannedOptio
 
 
 def _why(group: change_requests.RequestGroup) -> str:
-    return f"{group.wishes[0].why} ({', '.join(group.rules)})"
+    return f"{group.requests[0].why} ({', '.join(group.rules)})"
 
 
 def _argument(
@@ -94,15 +94,15 @@ def _argument(
 
 
 def _value(
-    s: Snapshot, ground: PlanContext, base: TunedProfile, group: change_requests.RequestGroup
+    s: Snapshot, context: PlanContext, base: TunedProfile, group: change_requests.RequestGroup
 ) -> list[PlannedOption] | str:
-    change = steps.change(s, ground, group)
+    change = steps.change(s, context, group)
     if change is None:
         return []
     if not isinstance(change, Change):
         return change.reason
     value = next((step.value for step in change.steps if isinstance(step, Value)), "")
-    name, value = _named(change, value, ground)
+    name, value = _named(change, value, context)
     if not name:
         return "tuned sets it by a name that does not last (an NFS mount's read-ahead)"
     if (
@@ -116,7 +116,7 @@ def _value(
     return list(_placed(name, value, base, _why(group)))
 
 
-def _named(change: Change, value: str, ground: PlanContext) -> tuple[str, str]:
+def _named(change: Change, value: str, context: PlanContext) -> tuple[str, str]:
     """``plugin.option`` (a disk's with its name: ``disk:sda.readahead``) and its value."""
     action = change.action
     if isinstance(action, Sysctl):
@@ -129,7 +129,7 @@ def _named(change: Change, value: str, ground: PlanContext) -> tuple[str, str]:
         several = isinstance(action, SysfsWrite) and isinstance(action.target, OneOf)
         return f"cpu.{_CPU[leaf]}", "|".join(action.target.values) if several else value  # type: ignore[union-attr]
     if path.startswith("/sys/class/bdi/"):
-        disk = ground.device_names.get(parts[4], "")
+        disk = context.device_names.get(parts[4], "")
         return (f"disk:{disk}.readahead", value) if disk else ("", "")
     if path.startswith("/sys/block/") and parts[4:] in (["queue", "scheduler"], ["queue", "read_ahead_kb"]):
         return f"disk:{parts[3]}.{'elevator' if leaf == 'scheduler' else 'readahead'}", value

@@ -39,7 +39,7 @@ class UnitLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits(results: Iterable[Result]) -> tuple[UnitLimit, ...]:
-    """One per name. A limit that is fine in this session is asked for too where systemd gives its services less."""
+    """Return one limit for each name. A limit that is fine in this session is asked for too where systemd gives its services less."""
     found: dict[str, UnitLimit] = {}
     for result in results:
         for limit in _asked(result):

@@ -20,7 +20,7 @@ _COLUMNS = 76
 
 
 def user_data(value: Provision, script: str, url: str = "") -> str:
-    """``script`` is the provisioning script. With ``url`` it is fetched from there, and must be the same to the byte."""
+    """Return the user data; ``script`` is the provisioning script. With ``url`` it is fetched from there, and must be the same to the byte."""
     from torchtune_sys.render.templates import environment
 
     made = environment({"quote": quote, "comment": clean})
@@ -50,7 +50,7 @@ def _rows(text: str) -> list[str]:
 
 
 def fits(text: str) -> Iterator[str]:
-    """How large the user data is, and where it is too large."""
+    """Yield how large the user data is, and for which clouds it is too large."""
     plain = len(text.encode())
     packed = len(gzip.compress(text.encode(), 9, mtime=0))
     yield f"{plain} bytes of user data, {packed} after gzip -9, which cloud-init unpacks by itself"

@@ -21,7 +21,8 @@ from torchtune_sys.render.generate.script import quote
 
 
 def step_commands(step: InstallStep) -> list[InstallCommand | InstallFile | Key]:
-    """
+    """Return the commands and files of an installation step for the package manager of the host.
+
     >>> step = InstallStep(key="gcc", title="", why="", source="", actions=(Packages(manager="dnf", names=("gcc",)),))
     >>> [item.words for item in step_commands(step) if isinstance(item, InstallCommand)]
     [('dnf', 'install', '--assumeyes', 'gcc')]
@@ -76,7 +77,7 @@ def _index(made: PythonEnvironment) -> tuple[str, ...]:
 
 
 def typed(command: InstallCommand) -> str:
-    """One line for a shell.
+    """Return one line for a shell.
 
     >>> typed(InstallCommand(words=("dnf", "install", "gcc make"), root=True))
     "sudo dnf install 'gcc make'"

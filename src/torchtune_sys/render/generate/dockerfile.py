@@ -50,7 +50,7 @@ def _installs(image: Image) -> Iterator[str]:
 
 
 def comment(text: str) -> str:
-    """``text`` as lines of a comment, those after the first further in.
+    """Return ``text`` as lines of a comment, those after the first further in.
 
     >>> print(comment("a" * 80 + " " + "b" * 80).replace("a" * 80, "a").replace("b" * 80, "b"))
     # a
@@ -66,7 +66,7 @@ def comment(text: str) -> str:
 
 
 def refused(image: Image) -> str:
-    """In place of a Dockerfile: comments alone, which no builder takes."""
+    """Return what is printed in place of a Dockerfile: comments alone, which no builder takes."""
     lines = [f"{MARK} {__version__} generate dockerfile, from {clean(image.origin)}", "# There is no Dockerfile:"]
     for item in image.refused:
         lines += [f"# {line}" for line in refusal(item)]
@@ -78,7 +78,7 @@ def promises(image: Image) -> str:
 
 
 def command(image: Image) -> str:
-    """CMD in its exec form: no shell stands between the container's first process and its signals."""
+    """Return CMD in its exec form: no shell stands between the container's first process and its signals."""
     import msgspec
 
     return msgspec.json.encode(["python", SMOKE, "--promised", promises(image)]).decode().replace('","', '", "')

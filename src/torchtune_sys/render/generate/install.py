@@ -91,9 +91,9 @@ def _comments(value: Installation) -> Iterator[str]:
     yield f"# Made by torchtune-sys {__version__} generate install, from {clean(value.origin)}"
     yield f"# for {clean(value.host) or 'a host without a name'}: {clean(value.system)}"
     if value.driver is not None:
-        told = f"{value.driver.installed} (installed)" if value.driver.installed else f"branch {value.driver.branch}"
+        driver = f"{value.driver.installed} (installed)" if value.driver.installed else f"branch {value.driver.branch}"
         kind = f", {clean(value.driver.module)} kernel module" if value.driver.module else ""
-        yield f"# driver: {clean(told)}{kind}"
+        yield f"# driver: {clean(driver)}{kind}"
     if value.wheel is not None:
         yield f"# torch:  {clean(value.wheel.local)} for {clean(value.wheel.abi)}, from {clean(value.wheel.index or 'PyPI')}"
     for refused in value.refused:

@@ -30,7 +30,7 @@ def _lines(variables: Variables, form: Callable[[JobVariable], str]) -> str:
 
 
 def shell(variables: Variables) -> str:
-    """For ``source``, in any POSIX shell."""
+    """Return lines for ``source`` in any POSIX shell."""
     return _lines(variables, _export)
 
 
@@ -50,7 +50,7 @@ def _unit_line(variable: JobVariable) -> str:
 
 
 def systemd_word(text: str) -> str:
-    r"""One word of a unit file: C escapes within quotes, and a doubled percent sign (systemd.unit(5), systemd.syntax(7)).
+    r"""Return one word of a unit file: C escapes within quotes, and a doubled percent sign (systemd.unit(5), systemd.syntax(7)).
 
     >>> systemd_word('A=b "c" 5%')
     '"A=b \\"c\\" 5%%"'

@@ -47,7 +47,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     runtime_class: str
 
     def preflight_options(self) -> list[str]:
-        """Of every pre-flight."""
+        """Return the options of every pre-flight."""
         words = ["--policy", self.policy] if self.policy is not None else []
         return words if self.budget is None else [*words, "--budget", f"{self.budget:g}"]
 

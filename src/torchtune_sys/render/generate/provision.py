@@ -34,7 +34,7 @@ _DEVICES = {"cuda": "this host with its GPUs", "cpu": "this host, on its CPUs,",
 
 
 def provisioning(value: Provision, smoke: str, made_for: MadeFor | None = None) -> str:
-    """``smoke`` is the smoke test as one script of Python; ``made_for`` the host that alone it is for, unless it is forced."""
+    """Return the script of the stages; ``smoke`` is the smoke test as one script of Python; ``made_for`` the host that alone it is for, unless it is forced."""
     from torchtune_sys.render.templates import environment
 
     template = environment({"quote": quote, "comment": clean}).get_template("provision/provision.sh.j2")
@@ -61,7 +61,7 @@ def provisioning(value: Provision, smoke: str, made_for: MadeFor | None = None) 
         environment=value.environment,
         abi=value.wheel.abi if value.wheel else "",
         refused=[line for refused in value.refused for line in refusal(refused)],
-        told=[clean(note) for note in value.notes if note.startswith(("by hand: ", "not had: ", "not pinned: "))],
+        notes=[clean(note) for note in value.notes if note.startswith(("by hand: ", "not had: ", "not pinned: "))],
         by_hand=[f"by hand: {clean(step.title)}: {clean(step.by_hand)}" for step in value.by_hand if not value.refused],
         tune=_tune(value.tune),
         smoke={**_held(smoke, "SMOKE"), "title": "the training smoke test"} if "smoke" in value.stages else None,

@@ -46,7 +46,7 @@ def made_for(s: Snapshot) -> MadeFor:
 
 
 def script(plan: Plan, made_for: MadeFor | None = None) -> str:
-    """``made_for``: the host that alone it is for, unless it is forced."""
+    """Return the plan as a script; ``made_for``: the host that alone it is for, unless it is forced."""
     from torchtune_sys.render.templates import environment
 
     template = environment({"quote": quote, "comment": clean, "path": path}).get_template("script/provision.sh.j2")
@@ -78,7 +78,7 @@ def _value(change: Change, step: Value) -> dict[str, Any]:
 
 
 def direction(action: Action) -> str:
-    """Which way the target points: a host whose value is better already, or as good, keeps it."""
+    """Return which way the target points: a host whose value is better already, or as good, keeps it."""
     match action.target if isinstance(action, Sysctl | SysfsWrite) else None:
         case AtLeast():
             return "at-least"
@@ -100,7 +100,7 @@ def _line(change: Change, step: FileLine) -> dict[str, str]:
 
 
 def quote(text: str) -> str:
-    r"""One word of bash that is ``text``, whatever is in it, written in visible ASCII alone (and line breaks).
+    r"""Return one word of bash that is ``text``, whatever is in it, written in visible ASCII alone (and line breaks).
 
     >>> print(quote("/sys/a"), quote("two words"), quote("it's $(x)"), quote("\x1b\u202e"), quote("x\n::error::"))
     /sys/a 'two words' $'it\'s $(x)' $'\x1b\xe2\x80\xae' $'x\n::error::'

@@ -33,7 +33,7 @@ def lines(plan: Plan) -> Iterator[Line]:
 
 
 def rows(step: InstallStep) -> list[str]:
-    """One row for each action, commands as a person would type them."""
+    """Return one row for each action, commands as a person would type them."""
     found = [_row(item) for item in step_commands(step)]
     return [*found, *([f"by hand: {step.by_hand}"] if step.by_hand else [])]
 

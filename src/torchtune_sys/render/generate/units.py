@@ -41,7 +41,7 @@ def service(limits: Iterable[UnitLimit], variables: Iterable[JobVariable]) -> st
 
 
 def defaults(limits: Iterable[UnitLimit]) -> str:
-    """For system.conf.d: what every service gets that says nothing of its own, from the next boot on (or after daemon-reexec)."""
+    """Return a file for system.conf.d: what every service gets that says nothing of its own, from the next boot on (or after daemon-reexec)."""
     rows = [row for limit in limits for row in (_comment(limit), f"Default{limit.name}={limit.value}")]
     return "\n".join([HEAD, "", "[Manager]", *rows, ""]) if rows else ""
 
@@ -51,5 +51,5 @@ def _comment(limit: UnitLimit) -> str:
 
 
 def together(files: Mapping[str, str]) -> str:
-    """Several files in one text, each below its path, as ``systemctl cat`` shows them."""
+    """Return several files in one text, each below its path, as ``systemctl cat`` shows them."""
     return "\n".join(f"# {clean(path)}\n{content}" for path, content in files.items())

@@ -140,7 +140,7 @@ def openmp_affinity(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def binds(name: str, value: str, proc_bind: str) -> bool:
-    """Whether the setting binds threads.
+    """Return whether the setting binds threads.
 
     >>> binds("KMP_AFFINITY", "granularity=fine,compact,1,0", ""), binds("KMP_AFFINITY", "verbose,none", ""), binds("OMP_PROC_BIND", "false", "")
     (True, False, False)

@@ -40,17 +40,17 @@ def budget(s: Snapshot) -> Budget:
 
 
 def show(cpus: float) -> str:
-    """``show(2.5) == "2.5"``, ``show(4.0) == "4"``"""
+    """Return a number of CPUs: ``show(2.5) == "2.5"``, ``show(4.0) == "4"``"""
     return f"{cpus:.2f}".rstrip("0").rstrip(".")
 
 
 def some(number: float, word: str) -> str:
-    """``some(1, "CPU") == "1 CPU"``, ``some(2.5, "CPU") == "2.5 CPUs"``"""
+    """Return a number with its noun: ``some(1, "CPU") == "1 CPU"``, ``some(2.5, "CPU") == "2.5 CPUs"``"""
     return f"{show(number)} {word}{'' if number == 1 else 's'}"
 
 
 def asked_threads(s: Snapshot) -> tuple[int, str] | None:
-    """Threads per rank that somebody set, and where; None where nobody did."""
+    """Return the threads per rank that somebody set, and where; None where nobody did."""
     if s.intent.threads is not None:
         return max(s.intent.threads, 1), "--threads"
     # A list (OMP_NUM_THREADS=4,2) gives the levels of nested regions; torch uses the first.
@@ -59,7 +59,7 @@ def asked_threads(s: Snapshot) -> tuple[int, str] | None:
 
 
 def default_threads(cpu: CpuFacts) -> int:
-    """Threads that torch takes on its own: one per physical core that the affinity shows; the quota is not looked at.
+    """Return the threads that torch takes on its own: one per physical core that the affinity shows; the quota is not looked at.
 
     Source: torch ParallelOpenMP.cpp takes MKL's number; torch._utils.cpu_count of 2.15 reads the affinity only.
     """

@@ -12,12 +12,12 @@ from torchtune_sys.model.version import version
 
 
 def nvml_error(s: Snapshot) -> str:
-    """NVML's (or nvidia-smi's) name for why it could not look; ``""`` if it could, or was not asked."""
+    """Return NVML's (or nvidia-smi's) name for why it could not look; ``""`` if it could, or was not asked."""
     return "" if isinstance(s.gpu, Missing) else s.gpu.error
 
 
 def gpu_addresses(s: Snapshot) -> tuple[str, ...]:
-    """NVIDIA GPUs on the PCI bus that are this host's own; NotApplicable where there is none."""
+    """Return the NVIDIA GPUs on the PCI bus that are this host's own; NotApplicable where there is none."""
     found = need(s.driver).nvidia_devices
     if absent(found) or not need(found):
         raise NotApplicable("no NVIDIA GPU on this host")
@@ -36,7 +36,7 @@ def bound_driver(s: Snapshot, address: str) -> str:
 
 
 def seen_by_nvml(s: Snapshot) -> frozenset[str]:
-    """Addresses of the GPUs that the driver serves, as far as NVML could tell."""
+    """Return the addresses of the GPUs that the driver serves, as far as NVML could tell."""
     if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing):
         return frozenset()
     return frozenset(gpu.pci_address for gpu in s.gpu.devices if not isinstance(gpu.pci_address, Missing) and not gpu.lost)
@@ -94,7 +94,7 @@ def driver_version(s: Snapshot) -> Fact[str]:
 
 
 def not_served(s: Snapshot) -> frozenset[str]:
-    """Addresses of GPUs that this driver cannot serve by its version or flavour, as far as both are known."""
+    """Return the addresses of GPUs that this driver cannot serve by its version or flavour, as far as both are known."""
     if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing) or isinstance(s.driver, Missing):
         return frozenset()
     version_of = s.driver.module_version
@@ -111,5 +111,5 @@ def not_served(s: Snapshot) -> frozenset[str]:
 
 
 def container(s: Snapshot) -> str:
-    """Kind of container, ``""`` for none."""
+    """Return the kind of container, ``""`` for none."""
     return need(need(s.system).container)

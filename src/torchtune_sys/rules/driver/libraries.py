@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, need, shown
+from torchtune_sys.model.values import NotApplicable, absent, known_or_unknown, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import container
 
@@ -36,7 +36,7 @@ def cuda_stub_library_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     gates.nvidia_hardware(s)
     listed = need(s.driver).libcuda
-    shown(need(s.driver).wsl, False)  # where it is looked for depends on that
+    known_or_unknown(need(s.driver).wsl, False)  # where it is looked for depends on that
     if absent(listed) or not (found := need(listed)):
         raise NotApplicable("no libcuda.so.1 where the loader looks")
     stub = "/stubs/" in found[0]
@@ -75,7 +75,7 @@ def image_contains_driver_libraries(s: Snapshot, p: Params) -> Iterator[Evidence
     gates.nvidia_hardware(s)
     if not container(s):
         raise NotApplicable("not in a container")
-    if shown(need(s.driver).wsl, False):
+    if known_or_unknown(need(s.driver).wsl, False):
         raise NotApplicable("under WSL2 the driver is Windows'")
     module = need(need(s.driver).module_version)
     foreign = [number for number in need(need(s.driver).library_versions) if number != module]

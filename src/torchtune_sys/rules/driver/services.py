@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, known_or_unknown, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import gpu_addresses
@@ -76,16 +76,16 @@ def fabric_manager_not_running(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _failed_start(s: Snapshot) -> str:
     """Why the fabric manager did not start, where a log tells and the GPUs are not of a kind that has no use for it."""
-    told = s.driver if isinstance(s.driver, Missing) else s.driver.fabric_manager_failure
-    if isinstance(told, Missing) or not told:
+    failure = s.driver if isinstance(s.driver, Missing) else s.driver.fabric_manager_failure
+    if isinstance(failure, Missing) or not failure:
         return ""
     gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
     models = [by_name(gpu.name) for gpu in gpus if not isinstance(gpu.name, Missing)]
     if any(_fabric(gpu) == "completed" for gpu in gpus) or (models and not any(model and model.nvswitch for model in models)):
         return ""
-    if told == "no NVSwitch":
+    if failure == "no NVSwitch":
         return "the driver shows it no NVSwitch (B200 and later: nvlsm is missing, or not running)" if models else ""
-    return told
+    return failure
 
 
 def _in_rack(gpu: Gpu) -> bool:
@@ -191,7 +191,7 @@ def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/deploy/driver-persistence/
     """
     gpus = gates.nvidia_gpus(s)
-    if shown(need(s.driver).wsl, False):
+    if known_or_unknown(need(s.driver).wsl, False):
         raise NotApplicable("WSL: Windows manages the GPU")
     for gpu in gpus:
         if isinstance(gpu.persistence, Missing):

@@ -21,7 +21,7 @@ def seen(name: str, value: str, wanted: str = "unset", why: str = "") -> Evidenc
 
 
 def number(text: str) -> int:
-    """As strtol reads it: leading digits, else 0."""
+    """Parse a number as strtol does: leading digits, else 0."""
     digits = text.strip()
     end = len(digits) - len(digits.lstrip("+-0123456789"))
     try:

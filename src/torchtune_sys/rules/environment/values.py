@@ -55,7 +55,7 @@ def visible_devices_fault(value: str, count: int, uuids: tuple[str, ...] | None,
 
 
 def visible_devices(value: str, count: int) -> int:
-    """How many of ``count`` GPUs CUDA shows with this CUDA_VISIBLE_DEVICES: it stops at the first entry that is wrong.
+    """Return how many of ``count`` GPUs CUDA shows with this CUDA_VISIBLE_DEVICES: it stops at the first entry that is wrong.
 
     >>> visible_devices("0,1,5,2", 4), visible_devices("0,0", 4), visible_devices("", 4), visible_devices("3,0", 4)
     (2, 0, 0, 2)
@@ -117,7 +117,7 @@ def _pairs(value: str) -> list[tuple[str, str | None]]:
 
 
 def allocator_faults(value: str, torch: str | None) -> list[str]:
-    """Why the allocator would raise; an option that is not known here is left to :func:`unknown_allocator_names`.
+    """Return why the allocator would raise; an option that is not known here is left to :func:`unknown_allocator_names`.
 
     >>> allocator_faults("expandable_segments:True,max_split_size_mb:512", "2.11.0")
     []
@@ -141,7 +141,7 @@ def allocator_faults(value: str, torch: str | None) -> list[str]:
 
 
 def unknown_allocator_names(value: str) -> list[str]:
-    """Options that are in no list here and resemble none: newer than this table, or wrong."""
+    """Return the options that are in no list here and resemble none: newer than this table, or wrong."""
     return [name for name, setting in _pairs(value) if setting is not None and name not in _BOOLEAN + _OTHER and not _near(name)]
 
 

@@ -53,7 +53,7 @@ def gpu_thermal_throttle(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def reasons(mask: int) -> list[str]:
-    """Names of the bits.
+    """Return the names of the bits.
 
     >>> reasons(0x60)
     ['SwThermalSlowdown', 'HwThermalSlowdown']

@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def subject(gpu: Gpu) -> str:
-    """``GPU 3 (0000:61:00.0)``"""
+    """Return ``GPU 3 (0000:61:00.0)``"""
     return f"GPU {gpu.index}" if isinstance(gpu.pci_address, Missing) else f"GPU {gpu.index} ({gpu.pci_address})"
 
 
@@ -28,7 +28,7 @@ def each(
     wanted: str,
     source: str,
 ) -> Iterator[Evidence]:
-    """Evidence for each GPU that has the fact. GPUs that do not offer the reading are left out, lost ones have a rule of their own."""
+    """Yield evidence for each GPU that has the fact. GPUs that do not offer the reading are left out, lost ones have a rule of their own."""
     judged = False
     for gpu in gates.nvidia_gpus(s):
         value = fact(gpu)

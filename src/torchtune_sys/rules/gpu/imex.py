@@ -76,10 +76,10 @@ def _silent(gpu: Gpu) -> bool:
 
 def _spans_hosts(s: Snapshot) -> None:
     joined = [gpu for gpu in gates.nvidia_gpus(s) if gpu.fabric_state == "completed" and gpu.mig is not True]
-    told = [gpu.fabric_of_hosts for gpu in joined if not _silent(gpu)]
-    if not told:
+    spans = [gpu.fabric_of_hosts for gpu in joined if not _silent(gpu)]
+    if not spans:
         raise NotApplicable("no GPU here belongs to an NVLink fabric")
-    if True not in told and not any(need(fact) for fact in told):
+    if True not in spans and not any(need(fact) for fact in spans):
         raise NotApplicable("NVLink ends at this host")
 
 

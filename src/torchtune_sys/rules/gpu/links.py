@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.gpu import Gpu, LinkErrors, Peers
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import each, subject
 
@@ -110,16 +110,16 @@ def _part_of_a_board(s: Snapshot, gpu: Gpu) -> bool:
 def _switched(s: Snapshot, gpus: tuple[Gpu, ...]) -> None:
     if any(gpu.fabric_state == "completed" for gpu in gpus):
         return
-    if _not_told(s) and all(map(_of_a_switched_board, gpus)) and (len(gpus) >= 8 or any(map(_partly_down, gpus))):
+    if _not_recorded(s) and all(map(_of_a_switched_board, gpus)) and (len(gpus) >= 8 or any(map(_partly_down, gpus))):
         return
-    if not shown(need(s.driver).nvswitches, 0):
+    if not known_or_unknown(need(s.driver).nvswitches, 0):
         raise NotApplicable("no NVSwitch board")
 
 
-def _not_told(s: Snapshot) -> bool:
+def _not_recorded(s: Snapshot) -> bool:
     """Whether this is a report or a recording that says nothing of NVSwitches."""
-    told = s.driver if isinstance(s.driver, Missing) else s.driver.nvswitches
-    return isinstance(told, Missing) and told.why is Why.NOT_RECORDED
+    switches = s.driver if isinstance(s.driver, Missing) else s.driver.nvswitches
+    return isinstance(switches, Missing) and switches.why is Why.NOT_RECORDED
 
 
 def _partly_down(gpu: Gpu) -> bool:

@@ -142,8 +142,8 @@ def _places(s: Snapshot) -> list[tuple[str, ...]]:
     """Where each memory controller found modules; nothing where one of them could not be asked."""
     found = need(s.hardware).memory_controllers
     places = [] if isinstance(found, Missing) else [controller.places for controller in found]
-    told = [place for place in places if not isinstance(place, Missing)]
-    return told if len(told) == len(places) else []
+    named = [place for place in places if not isinstance(place, Missing)]
+    return named if len(named) == len(places) else []
 
 
 @rule(
@@ -165,13 +165,13 @@ def memory_below_rated_speed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         DMTF DSP0134 (SMBIOS), memory device: Speed, Configured Memory Speed
     """
-    told = [device for device in _fitted(s) if device.rated_mts and device.configured_mts]
-    if not told:
+    rated = [device for device in _fitted(s) if device.rated_mts and device.configured_mts]
+    if not rated:
         raise NotApplicable("the firmware tells no speeds")
-    slow = [device for device in told if (device.configured_mts or 0) < 0.97 * (device.rated_mts or 0)]
-    shown = slow[0] if slow else told[0]
+    slow = [device for device in rated if (device.configured_mts or 0) < 0.97 * (device.rated_mts or 0)]
+    shown = slow[0] if slow else rated[0]
     yield Evidence(
-        subject=f"{len(slow) or len(told)} memory modules",
+        subject=f"{len(slow) or len(rated)} memory modules",
         seen=f"{shown.configured_mts} MT/s",
         wanted=f"{shown.rated_mts} MT/s",
         verdict=Verdict.FAIL if slow else Verdict.PASS,

@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
-from torchtune_sys.rules.kernel.common import DAYS, grouped, nothing, recent, shorter, since_last_start, when
+from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, shorter, since_last_start, when
 
 
 def amd_log(s: Snapshot) -> None:
@@ -43,7 +43,7 @@ def _each(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str
             subject=_name(address), seen=f"{shorter(events[-1].text)}{when(log, events)}", wanted=wanted, source=log.source
         )
     if not found:
-        yield from nothing(s, "AMD GPUs", what)
+        yield from none_logged(s, "AMD GPUs", what)
 
 
 def _since_reset(s: Snapshot, p: Params, kind: str, what: str, wanted: str) -> Iterator[Evidence]:
@@ -60,7 +60,7 @@ def _since_reset(s: Snapshot, p: Params, kind: str, what: str, wanted: str) -> I
             subject=_name(address), seen=f"{shorter(events[-1].text)}{when(log, events)}", wanted=wanted, source=log.source
         )
     if not left:
-        yield from nothing(s, "AMD GPUs", what)
+        yield from none_logged(s, "AMD GPUs", what)
 
 
 @rule(
@@ -174,7 +174,7 @@ def amdgpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
             subject=_name(address), seen=f"{shorter(events[-1].text)}{when(log, events)}", wanted="initialised", source=log.source
         )
     if not current:
-        yield from nothing(s, "AMD GPUs", "failed initialisation")
+        yield from none_logged(s, "AMD GPUs", "failed initialisation")
 
 
 RULES: tuple[Rule, ...] = (

@@ -29,13 +29,13 @@ def events(s: Snapshot) -> tuple[KernelEvent, ...]:
 
 
 def recent(s: Snapshot, p: Params, *kinds: str) -> tuple[KernelEvent, ...]:
-    """Events of these kinds in the window."""
+    """Return the events of these kinds in the window."""
     log = need(s.kernel)
     return tuple(event for event in events(s) if event.kind in kinds and in_window(log, event, p))
 
 
 def in_window(log: KernelFacts, event: KernelEvent, p: Params) -> bool:
-    """Whether an event is recent enough. A pasted log is an extract that somebody chose for what is in it: all of it is, unless
+    """Return whether an event is recent enough. A pasted log is an extract that somebody chose for what is in it: all of it is, unless
     messages are counted by the day."""
     days = float(p["days"])
     if event.last_s is None or isinstance(log.now_s, Missing) or not same_clock(event.last_s, log.now_s):
@@ -44,12 +44,12 @@ def in_window(log: KernelFacts, event: KernelEvent, p: Params) -> bool:
 
 
 def same_clock(one: float, other: float) -> bool:
-    """Whether two times are both of a calendar or both since boot: a report may hold parts of logs with either."""
+    """Return whether two times are both of a calendar or both since boot: a report may hold parts of logs with either."""
     return (one > _CALENDAR_S) == (other > _CALENDAR_S)
 
 
 def since_last_start(s: Snapshot, p: Params, *kinds: str) -> tuple[KernelEvent, ...]:
-    """Events of the driver's latest start: what an earlier one met may be mended."""
+    """Return the events of the driver's latest start: what an earlier one met may be mended."""
     starts = [event.first_s for event in events(s) if event.kind in ("boot", "driver-load") and event.first_s is not None]
 
     def ended(event: KernelEvent) -> bool:
@@ -59,8 +59,8 @@ def since_last_start(s: Snapshot, p: Params, *kinds: str) -> tuple[KernelEvent, 
     return tuple(event for event in recent(s, p, *kinds) if not ended(event))
 
 
-def works(s: Snapshot, address: str) -> bool:
-    """Whether the driver serves the GPU by now."""
+def is_working(s: Snapshot, address: str) -> bool:
+    """Return whether the driver serves the GPU by now."""
     if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing):
         return False
     return any(gpu.pci_address == address and not gpu.lost for gpu in s.gpu.devices)
@@ -88,7 +88,7 @@ def total(events: tuple[KernelEvent, ...] | list[KernelEvent]) -> int:
 
 
 def when(log: KernelFacts, events: tuple[KernelEvent, ...] | list[KernelEvent]) -> str:
-    """How often and when, for the end of a sentence: ``, 3 times from 2026-11-20 10:02 to 11:40 UTC``."""
+    """Return how often and when, for the end of a sentence: ``, 3 times from 2026-11-20 10:02 to 11:40 UTC``."""
     count = total(events)
     times = [time for event in events for time in (event.first_s, event.last_s) if time is not None]
     often = f", {count:,} times" if count > 1 else ""
@@ -134,8 +134,8 @@ def _span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
-def reach(log: KernelFacts) -> str:
-    """How far back the log goes, for what was not found in it."""
+def period(log: KernelFacts) -> str:
+    """Return how far back the log goes, for what was not found in it."""
     if log.whole is True:
         return "since boot"
     return (
@@ -145,16 +145,16 @@ def reach(log: KernelFacts) -> str:
     )
 
 
-def nothing(s: Snapshot, subject: str, what: str) -> Iterator[Evidence]:
-    """Evidence that the log was read and holds nothing of the kind."""
+def none_logged(s: Snapshot, subject: str, what: str) -> Iterator[Evidence]:
+    """Yield evidence that the log was read and holds nothing of the kind."""
     log = need(s.kernel)
-    yield Evidence(subject=subject, seen=f"no {what} {reach(log)}", verdict=Verdict.PASS, source=log.source)
+    yield Evidence(subject=subject, seen=f"no {what} {period(log)}", verdict=Verdict.PASS, source=log.source)
 
 
 def logged(
     s: Snapshot, p: Params, kinds: tuple[str, ...], name: str, what: str, wanted: str, named: Callable[[str], str] = str
 ) -> Iterator[Evidence]:
-    """Evidence by subject of the events of these kinds, the worst kind last, each told by the latest of its worst; else that there is none.
+    """Yield evidence by subject of the events of these kinds, the worst kind last, each told by the latest of its worst; else that there is none.
 
     ``name`` is who is meant where an event or the whole log names nobody, ``named`` makes a person's name of a subject.
     """
@@ -165,11 +165,11 @@ def logged(
         seen = f"{shorter(worst.text)}{when(log, of_it)}"
         yield Evidence(subject=named(subject) or name, seen=seen, wanted=wanted, source=log.source)
     if not found:
-        yield from nothing(s, name, what)
+        yield from none_logged(s, name, what)
 
 
 def gpu_name(s: Snapshot, address: str) -> str:
-    """``GPU 3 (0000:9b:00.0)`` where the driver shows the GPU, else by its address alone."""
+    """Return ``GPU 3 (0000:9b:00.0)`` where the driver shows the GPU, else by its address alone."""
     if not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing):
         for gpu in s.gpu.devices:
             if gpu.pci_address == address:
@@ -178,7 +178,7 @@ def gpu_name(s: Snapshot, address: str) -> str:
 
 
 def grouped(events: tuple[KernelEvent, ...]) -> dict[str, list[KernelEvent]]:
-    """Events by subject, in the order of the log."""
+    """Return the events by subject, in the order of the log."""
     found: dict[str, list[KernelEvent]] = {}
     for event in events:
         found.setdefault(event.subject, []).append(event)

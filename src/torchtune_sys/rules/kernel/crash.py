@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
-from torchtune_sys.rules.kernel.common import DAYS, nothing, recent, shorter, when
+from torchtune_sys.rules.kernel.common import DAYS, none_logged, recent, shorter, when
 
 
 @rule(
@@ -49,7 +49,7 @@ def kernel_crash_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 about=("the kernel since boot",),
             )
     if not found:
-        yield from nothing(s, "kernel", "panic or Oops")
+        yield from none_logged(s, "kernel", "panic or Oops")
 
 
 _FLAGS = ((7, "D: the kernel died (Oops) and went on"), (5, "B: a page of memory was in a bad state"), (4, "M: a machine check"))

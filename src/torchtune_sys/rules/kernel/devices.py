@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
-from torchtune_sys.rules.kernel.common import DAYS, grouped, logged, nothing, recent, shorter, total, when
+from torchtune_sys.rules.kernel.common import DAYS, grouped, logged, none_logged, recent, shorter, total, when
 from torchtune_sys.rules.kernel.common import events as log_events
 
 _DAY = Param("days", 1, "older messages in the log are ignored, days")
@@ -72,7 +72,7 @@ def pcie_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not found:
-        yield from nothing(s, "PCIe", "uncorrected error (beyond those that the kernel's counters tell)")
+        yield from none_logged(s, "PCIe", "uncorrected error (beyond those that the kernel's counters tell)")
 
 
 def _counted(s: Snapshot, address: str) -> bool:
@@ -120,7 +120,7 @@ def pcie_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not many:
-        yield from nothing(s, "PCIe", "device with many corrected errors")
+        yield from none_logged(s, "PCIe", "device with many corrected errors")
 
 
 @rule(
@@ -184,7 +184,7 @@ def pcie_narrow_slot_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not judged:
-        yield from nothing(s, "PCIe", "GPU or network card with too few lanes")
+        yield from none_logged(s, "PCIe", "GPU or network card with too few lanes")
 
 
 def _trains(s: Snapshot, event: KernelEvent) -> bool:
@@ -275,13 +275,15 @@ def network_link_flapping(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not many:
-        yield from nothing(s, "network", "flapping link")
+        yield from none_logged(s, "network", "flapping link")
 
 
 def _hangs(s: Snapshot, p: Params) -> dict[str, list[KernelEvent]]:
     """Return time-outs of transmit queues by interface. The kernel tells of each (before 6.6 of the first alone), and mlx5 of the same once more."""
-    watched, told = grouped(recent(s, p, "tx-watchdog")), grouped(recent(s, p, "tx-timeout"))
-    return {name: max(watched.get(name, []), told.get(name, []), key=total) for name in dict.fromkeys((*watched, *told))}
+    watched, timed_out = grouped(recent(s, p, "tx-watchdog")), grouped(recent(s, p, "tx-timeout"))
+    return {
+        name: max(watched.get(name, []), timed_out.get(name, []), key=total) for name in dict.fromkeys((*watched, *timed_out))
+    }
 
 
 def _of_boot(log: KernelFacts, event: KernelEvent) -> bool:
@@ -355,7 +357,7 @@ def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         worst = max(group, key=lambda event: kinds.index(event.kind))
         yield Evidence(subject=name, seen=f"{shorter(worst.text)}{when(log, group)}", wanted="no error", source=log.source)
     if not found:
-        yield from nothing(s, "disks", "error of a disk or file system")
+        yield from none_logged(s, "disks", "error of a disk or file system")
 
 
 def _pulled_out(s: Snapshot, name: str) -> bool:

@@ -14,20 +14,20 @@ from torchtune_sys.rules.kernel.common import (
     DAYS,
     gpu_name,
     grouped,
-    nothing,
+    is_working,
+    none_logged,
     nvidia_log,
     recent,
     shorter,
     since_last_start,
     when,
-    works,
 )
 from torchtune_sys.rules.kernel.common import events as log_events
 
 
-def _told(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str) -> Iterator[Evidence]:
+def _version_in_log(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str) -> Iterator[Evidence]:
     log = need(s.kernel)
-    found = [event for event in since_last_start(s, p, *kinds) if not works(s, event.subject)]
+    found = [event for event in since_last_start(s, p, *kinds) if not is_working(s, event.subject)]
     groups = grouped(tuple(found))
     for address, events in groups.items():
         if not address and len(groups) > 1:
@@ -35,7 +35,7 @@ def _told(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str
         words = shorter(events[0].text.rstrip("."))
         yield Evidence(subject=gpu_name(s, address), seen=f"{words}{when(log, events)}", wanted=wanted, source=log.source)
     if not found:
-        yield from nothing(s, "driver", what)
+        yield from none_logged(s, "driver", what)
 
 
 @rule(
@@ -65,7 +65,7 @@ def gpu_bar_not_assigned(s: Snapshot, p: Params) -> Iterator[Evidence]:
     NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c
     Linux Documentation/admin-guide/kernel-parameters.txt (pci=realloc)
     """
-    yield from _told(s, p, ("gpu-bar",), "missing address space", "an address for each region")
+    yield from _version_in_log(s, p, ("gpu-bar",), "missing address space", "an address for each region")
 
 
 @rule(
@@ -94,7 +94,9 @@ def driver_ignores_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv.c, src/nvidia/arch/nvalloc/unix/src/osinit.c
     https://www.nvidia.com/en-us/drivers/unix/legacy-gpu/
     """
-    yield from _told(s, p, ("gpu-legacy", "gpu-unsupported", "gpu-needs-open"), "refused GPU", "a driver that serves it")
+    yield from _version_in_log(
+        s, p, ("gpu-legacy", "gpu-unsupported", "gpu-needs-open"), "refused GPU", "a driver that serves it"
+    )
 
 
 @rule(
@@ -118,7 +120,7 @@ def gpu_needs_proprietary_module(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     NVIDIA/open-gpu-kernel-modules README.md, src/nvidia/arch/nvalloc/unix/src/osinit.c
     """
-    yield from _told(s, p, ("gpu-needs-proprietary",), "GPU that is too old for the module", "the proprietary module")
+    yield from _version_in_log(s, p, ("gpu-needs-proprietary",), "GPU that is too old for the module", "the proprietary module")
 
 
 @rule(
@@ -166,7 +168,7 @@ def other_driver_holds_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
             about=(f"GPU {address}",),
         )
     if not found:
-        yield from nothing(s, "driver", "GPU that nouveau holds")
+        yield from none_logged(s, "driver", "GPU that nouveau holds")
 
 
 @rule(
@@ -197,7 +199,7 @@ def gsp_firmware_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://us.download.nvidia.com/XFree86/Linux-x86_64/580.95.05/README/gsp.html
     Linux drivers/base/firmware_loader/main.c
     """
-    yield from _told(s, p, ("gsp-firmware",), "missing firmware", "the file below /lib/firmware")
+    yield from _version_in_log(s, p, ("gsp-firmware",), "missing firmware", "the file below /lib/firmware")
 
 
 @rule(
@@ -237,7 +239,7 @@ def driver_mismatch_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     else:
-        yield from nothing(s, "driver", "client of another version")
+        yield from none_logged(s, "driver", "client of another version")
 
 
 def _agree_now(s: Snapshot) -> bool:
@@ -247,8 +249,8 @@ def _agree_now(s: Snapshot) -> bool:
         return False
     if nvml_error(s) == "LIB_RM_VERSION_MISMATCH":
         return False
-    works = not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing)
-    return works or version(driver.module_version) == version(driver.library_version)
+    is_working = not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing)
+    return is_working or version(driver.module_version) == version(driver.library_version)
 
 
 @rule(
@@ -288,7 +290,7 @@ def module_signature_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     else:
-        yield from nothing(s, "modules", "refused module")
+        yield from none_logged(s, "modules", "refused module")
 
 
 @rule(
@@ -330,7 +332,7 @@ def module_of_another_kernel_refused(s: Snapshot, p: Params) -> Iterator[Evidenc
             source=log.source,
         )
     else:
-        yield from nothing(s, "modules", "module of another kernel")
+        yield from none_logged(s, "modules", "module of another kernel")
 
 
 @rule(
@@ -369,7 +371,7 @@ def iommu_fault_of_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not found:
-        yield from nothing(s, "GPUs", "IOMMU fault")
+        yield from none_logged(s, "GPUs", "IOMMU fault")
 
 
 def _gpu_addresses(s: Snapshot) -> frozenset[str]:

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import need
-from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, nothing, recent, shorter, when
+from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, none_logged, recent, shorter, when
 
 
 @rule(
@@ -148,7 +148,7 @@ def critical_temperature_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not found:
-        yield from nothing(s, "temperature", "critical temperature")
+        yield from none_logged(s, "temperature", "critical temperature")
 
 
 RULES: tuple[Rule, ...] = (

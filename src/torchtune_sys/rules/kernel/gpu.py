@@ -14,58 +14,58 @@ from torchtune_sys.rules.kernel.common import (
     DAYS,
     gpu_name,
     grouped,
-    nothing,
+    is_working,
+    none_logged,
     nvidia_log,
     recent,
     shorter,
     since_last_start,
     when,
-    works,
 )
-from torchtune_sys.rules.kernel.xid import XidIncident, number_of, troubles, wanted_action
+from torchtune_sys.rules.kernel.xid import XidIncident, incidents, number_of, wanted_action
 
 
 def _judged(s: Snapshot, p: Params, *kinds: str) -> Iterator[Evidence]:
-    found = [trouble for trouble in troubles(s, p) if trouble.judged in kinds]
-    for trouble in found:
-        yield _evidence(s, trouble)
+    found = [incident for incident in incidents(s, p) if incident.judged in kinds]
+    for incident in found:
+        yield _evidence(s, incident)
     if not found:
-        yield from nothing(s, "GPUs", "such Xid")
+        yield from none_logged(s, "GPUs", "such Xid")
 
 
-def _evidence(s: Snapshot, trouble: XidIncident) -> Evidence:
+def _evidence(s: Snapshot, incident: XidIncident) -> Evidence:
     log = need(s.kernel)
-    first = trouble.events[0]
+    first = incident.events[0]
     entry = xid(number_of(first))
     text = first.text.partition(f": {first.code}")[2].strip(" ,.")
     program = f" ({first.who})" if first.who else ""
-    words = f"Xid {entry.number}{program}{when(log, trouble.events)}: {entry.meaning or entry.name or shorter(text)}"
+    words = f"Xid {entry.number}{program}{when(log, incident.events)}: {entry.meaning or entry.name or shorter(text)}"
     if first.kind in ("gpu-lost", "gsp-timeout"):
-        words = f"{shorter(first.text.rstrip('.'))}{when(log, trouble.events)}"
-    if trouble.after:
-        words += f"; followed by {', '.join(trouble.after)}"
-    words += _seen_now(s, trouble)
-    action = wanted_action(s, trouble.address)
+        words = f"{shorter(first.text.rstrip('.'))}{when(log, incident.events)}"
+    if incident.after:
+        words += f"; followed by {', '.join(incident.after)}"
+    words += _seen_now(s, incident)
+    action = wanted_action(s, incident.address)
     todo = f"{entry.todo} (the driver asks: {action})" if action else entry.todo
     return Evidence(
-        subject=gpu_name(s, trouble.address),
-        seen=f"{words}; {trouble.over}" if trouble.over else words,
-        wanted="" if trouble.over else f"{TO_DO}{todo}",
-        verdict=Verdict.PASS if trouble.over else Verdict.FAIL,
+        subject=gpu_name(s, incident.address),
+        seen=f"{words}; {incident.over}" if incident.over else words,
+        wanted="" if incident.over else f"{TO_DO}{todo}",
+        verdict=Verdict.PASS if incident.over else Verdict.FAIL,
         source=log.source,
     )
 
 
-def _seen_now(s: Snapshot, trouble: XidIncident) -> str:
+def _seen_now(s: Snapshot, incident: XidIncident) -> str:
     """Return what NVML says of the same fault, for which its own rule is folded into this finding."""
     devices = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
     for gpu in devices:
-        if trouble.over or gpu.pci_address != trouble.address:
+        if incident.over or gpu.pci_address != incident.address:
             continue
         down, count = gpu.nvlinks_down, gpu.ecc_uncorrected_volatile
-        if trouble.judged == "nvlink" and not isinstance(down, Missing) and down:
+        if incident.judged == "nvlink" and not isinstance(down, Missing) and down:
             return f"; links down: {', '.join(map(str, down))}"
-        if trouble.judged == "memory" and not isinstance(count, Missing) and count > 0:
+        if incident.judged == "memory" and not isinstance(count, Missing) and count > 0:
             return f"; {count} uncorrectable errors counted since the driver was loaded"
     return ""
 
@@ -178,9 +178,9 @@ def xid_nvlink_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.nvidia.com/deploy/xid-errors/
     NVIDIA, Fabric Manager User Guide, SXid errors (fatal and non-fatal)
     """
-    found = [trouble for trouble in troubles(s, p) if trouble.judged == "nvlink"]
-    for trouble in found:
-        yield _evidence(s, trouble)
+    found = [incident for incident in incidents(s, p) if incident.judged == "nvlink"]
+    for incident in found:
+        yield _evidence(s, incident)
     log = need(s.kernel)
     switches = grouped(tuple(event for event in since_last_start(s, p, "sxid") if event.who == "Fatal"))
     for address, events in switches.items():
@@ -192,7 +192,7 @@ def xid_nvlink_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not found and not switches:
-        yield from nothing(s, "NVLinks", "fatal NVLink error")
+        yield from none_logged(s, "NVLinks", "fatal NVLink error")
 
 
 @rule(
@@ -269,10 +269,10 @@ def xid_of_program(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.nvidia.com/deploy/xid-errors/ (RESTART_APP)
     """
     log = need(s.kernel)
-    found = [trouble for trouble in troubles(s, p) if trouble.judged == "program" and not trouble.over]
-    for trouble in found:
-        programs = {name for event in trouble.events for name in event.who.split(", ") if name}
-        item = _evidence(s, trouble)
+    found = [incident for incident in incidents(s, p) if incident.judged == "program" and not incident.over]
+    for incident in found:
+        programs = {name for event in incident.events for name in event.who.split(", ") if name}
+        item = _evidence(s, incident)
         suspect = len(programs) >= int(p["programs"]) and len({other.address for other in found}) == 1
         yield Evidence(
             subject=item.subject,
@@ -283,7 +283,7 @@ def xid_of_program(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not found:
-        yield from nothing(s, "GPUs", "Xid of a program")
+        yield from none_logged(s, "GPUs", "Xid of a program")
 
 
 _WHY_NOT_SERVED = ("gpu-bar-not-assigned", "gsp-firmware-missing", "gpu-needs-proprietary-module", "driver-ignores-gpu")
@@ -311,23 +311,23 @@ def gpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osinit.c (RmInitAdapter)
     """
-    own = {trouble.address for trouble in troubles(s, p) if trouble.judged == "init"}
+    own = {incident.address for incident in incidents(s, p) if incident.judged == "init"}
     log = need(s.kernel)
-    found = grouped(tuple(event for event in since_last_start(s, p, "gpu-init") if not works(s, event.subject)))
+    found = grouped(tuple(event for event in since_last_start(s, p, "gpu-init") if not is_working(s, event.subject)))
     for address, events in found.items():
         if address in own:
             words = shorter(events[0].text)
             yield Evidence(
                 subject=gpu_name(s, address), seen=f"{words}{when(log, events)}", wanted="initialised", source=log.source
             )
-    refused = () if found or troubles(s, p) else _not_probed(s, p, "gpu-probe-failed")
+    refused = () if found or incidents(s, p) else _not_probed(s, p, "gpu-probe-failed")
     if refused:
         words = shorter(refused[-1].text.rstrip("."))
         yield Evidence(
             subject=f"{refused[-1].code} GPU(s)", seen=f"{words}{when(log, refused)}", wanted="initialised", source=log.source
         )
     elif not found:
-        yield from nothing(s, "driver", "failed initialisation")
+        yield from none_logged(s, "driver", "failed initialisation")
 
 
 def _not_probed(s: Snapshot, p: Params, kind: str) -> tuple[KernelEvent, ...]:
@@ -380,7 +380,7 @@ def gpu_held_by_other_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
             subject=f"{found[-1].code} GPU(s)", seen=f"{words}{when(log, found)}", wanted="NVIDIA's driver", source=log.source
         )
     else:
-        yield from nothing(s, "driver", "GPU that the driver was not given")
+        yield from none_logged(s, "driver", "GPU that the driver was not given")
 
 
 RULES: tuple[Rule, ...] = (

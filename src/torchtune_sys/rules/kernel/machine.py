@@ -12,7 +12,7 @@ from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
-from torchtune_sys.rules.kernel.common import DAYS, grouped, nothing, recent, shorter, total, when
+from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, shorter, total, when
 
 
 @rule(
@@ -56,7 +56,7 @@ def oom_kill_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
             about=("kills in the log",),
         )
     if not found:
-        yield from nothing(s, "memory", "kill")
+        yield from none_logged(s, "memory", "kill")
 
 
 def _what_was_full(text: str) -> str:
@@ -104,7 +104,7 @@ def memory_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
             about=tuple(dict.fromkeys(_controller(event) for event in group if event.kind == "memory-uncorrected")),
         )
     if not events:
-        yield from nothing(s, "memory", "uncorrected error")
+        yield from none_logged(s, "memory", "uncorrected error")
 
 
 def _controller(event: KernelEvent) -> str:
@@ -158,7 +158,7 @@ def memory_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 about=tuple(dict.fromkeys(map(_controller, events))),
             )
     if not many:
-        yield from nothing(s, "memory", "module with many corrected errors")
+        yield from none_logged(s, "memory", "module with many corrected errors")
 
 
 @rule(
@@ -209,7 +209,7 @@ def cpu_lockup_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 subject=subject, seen=f"{shorter(first.text, 160)}{when(log, events)}", wanted="none", source=log.source
             )
     if not locked and not hung:
-        yield from nothing(s, "CPU", "lockup")
+        yield from none_logged(s, "CPU", "lockup")
 
 
 _TRAINING = pattern(r"python|^pt_|torchrun|^ray::|^cuda-")
@@ -283,7 +283,7 @@ def cpu_thermal_throttle_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not hot:
-        yield from nothing(s, "CPU", "repeated throttling for temperature")
+        yield from none_logged(s, "CPU", "repeated throttling for temperature")
 
 
 def _throttled(events: list[KernelEvent]) -> int:

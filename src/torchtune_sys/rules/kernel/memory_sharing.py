@@ -10,7 +10,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.driver.common import driver_version
-from torchtune_sys.rules.kernel.common import DAYS, nothing, nvidia_log, recent, shorter, since_last_start, when
+from torchtune_sys.rules.kernel.common import DAYS, none_logged, nvidia_log, recent, shorter, since_last_start, when
 from torchtune_sys.rules.torch.common import complaints, cuda_works, live, machine
 
 _ERROR_3 = "CUDA driver initialization failed"
@@ -59,11 +59,11 @@ def uvm_hmm_stops_cuda(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source="/sys/module/nvidia_uvm/parameters/uvm_disable_hmm" if off else "torch",
         )
         return
-    said = _error_3(s)
-    if said:
+    message = _error_3(s)
+    if message:
         yield Evidence(
             subject="nvidia-uvm",
-            seen=f"CUDA says: {shorter(said)}, though the driver shows the GPUs and HMM is not switched off",
+            seen=f"CUDA says: {shorter(message)}, though the driver shows the GPUs and HMM is not switched off",
             wanted="cuInit that ends well",
             source="torch",
         )
@@ -77,22 +77,22 @@ def uvm_hmm_stops_cuda(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     else:
-        yield from nothing(s, "nvidia-uvm", "failure of HMM")
+        yield from none_logged(s, "nvidia-uvm", "failure of HMM")
 
 
 def _error_3(s: Snapshot) -> str:
     """CUDA's error 3 where nothing but HMM is known to bring it: the driver shows GPUs, on a machine for which it turns HMM on."""
     seen = live(s)
     lines = [*complaints(s), *([seen.error] if seen is not None else [])]
-    said = next((line for line in lines if _ERROR_3 in line), "")
-    if not said or machine(s) not in ("x86_64", "") or need(s.gpu).vendor != "nvidia":
+    message = next((line for line in lines if _ERROR_3 in line), "")
+    if not message or machine(s) not in ("x86_64", "") or need(s.gpu).vendor != "nvidia":
         return ""
     gpus = need(need(s.gpu).devices)
     if not gpus or any(gpu.lost for gpu in gpus):
         return ""
     found = driver_version(s)
     wsl = not isinstance(s.driver, Missing) and known(s.driver.wsl, False)
-    return "" if wsl or isinstance(found, Missing) or version(found) < _FIRST_HMM else said
+    return "" if wsl or isinstance(found, Missing) or version(found) < _FIRST_HMM else message
 
 
 _MENDED = (560,)
@@ -136,7 +136,7 @@ def peermem_invalid_context_logged(s: Snapshot, p: Params) -> Iterator[Evidence]
             source=log.source,
         )
     else:
-        yield from nothing(s, "nvidia-peermem", "invalid context")
+        yield from none_logged(s, "nvidia-peermem", "invalid context")
 
 
 @rule(
@@ -178,7 +178,7 @@ def peermem_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
             subject="nvidia-peermem", seen=f"{shorter(found[0].text)}{when(log, found)}", wanted="loaded", source=log.source
         )
     else:
-        yield from nothing(s, "nvidia-peermem", "refused module")
+        yield from none_logged(s, "nvidia-peermem", "refused module")
 
 
 RULES: tuple[Rule, ...] = (uvm_hmm_stops_cuda, peermem_invalid_context_logged, peermem_refused_logged)

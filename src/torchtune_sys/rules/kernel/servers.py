@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import need
-from torchtune_sys.rules.kernel.common import DAYS, grouped, nothing, recent, shorter, total, when
+from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, shorter, total, when
 
 _DAY = Param("days", 1, "older messages in the log are ignored, days")
 
@@ -45,7 +45,7 @@ def file_server_not_responding(s: Snapshot, p: Params) -> Iterator[Evidence]:
             seen = f"not responding{when(log, lost)}{', and has not come back' if away else ''}"
             yield Evidence(subject=server, seen=seen, wanted="answers", source=log.source)
     if not bad:
-        yield from nothing(s, "file servers", "server that does not answer")
+        yield from none_logged(s, "file servers", "server that does not answer")
 
 
 def _came_back(events: list[KernelEvent]) -> bool:
@@ -90,7 +90,7 @@ def file_system_client_evicted(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not found:
-        yield from nothing(s, "file servers", "eviction")
+        yield from none_logged(s, "file servers", "eviction")
 
 
 RULES: tuple[Rule, ...] = (file_server_not_responding, file_system_client_evicted)

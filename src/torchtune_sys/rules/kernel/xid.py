@@ -31,8 +31,8 @@ class XidIncident(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is over, ``""`` where it is not."""
 
 
-def troubles(s: Snapshot, p: Params) -> tuple[XidIncident, ...]:
-    """Failures in the window, GPU by GPU; the same Xid is one trouble however often it came."""
+def incidents(s: Snapshot, p: Params) -> tuple[XidIncident, ...]:
+    """Return the failures in the window, GPU by GPU; the same Xid is one trouble however often it came."""
     by_gpu: dict[str, list[KernelEvent]] = {}
     logged = recent(s, p, "xid", "gpu-lost", "gpu-init", "gsp-timeout")
     named = any(
@@ -114,7 +114,7 @@ def _near(event: KernelEvent, other: KernelEvent) -> bool:
 
 
 def _over(s: Snapshot, address: str, event: KernelEvent) -> str:
-    """Return what took a wish for a reset back: a reboot or a new start of the driver resets every GPU; the driver says so where it takes its wish for a reset back."""
+    """Return what made a requested reset unnecessary: a reboot, a new start of the driver (both reset every GPU), or the driver, which logs it."""
     if event.last_s is None:
         return ""
     for other in log_events(s):

@@ -11,7 +11,7 @@ from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, verbs_devices
 
 
 def uses_nccl(s: Snapshot) -> None:
-    """NVIDIA GPUs, and no torch that could not use them."""
+    """Require NVIDIA GPUs, and no torch that could not use them."""
     nvidia_hardware(s)
     if not isinstance(s.python, Missing) and not isinstance(s.python.torch, Missing):
         cuda_torch(s)
@@ -50,7 +50,7 @@ def settings(s: Snapshot) -> dict[str, NcclSetting]:
 
 
 def read_by(installed: Version, first: str, before: str) -> bool:
-    """Whether a release reads a file that ``first`` was the first to read and ``before`` the first to leave alone."""
+    """Return whether a release reads a file that ``first`` was the first to read and ``before`` the first to leave alone."""
     return (not first or version(first) <= installed) and (not before or installed < version(before))
 
 
@@ -63,7 +63,7 @@ def prediction(s: Snapshot) -> nccl.Prediction:
 
 
 def sockets_carry_data(s: Snapshot) -> bool:
-    """Whether the data of a job over several hosts goes through TCP: no RDMA port that NCCL would open, itself or by a plug-in."""
+    """Return whether the data of a job over several hosts goes through TCP: no RDMA port that NCCL would open, itself or by a plug-in."""
     chosen = values(s)
     devices = need(s.network).rdma
     if absent(devices) or not verbs_devices(s):
@@ -89,7 +89,7 @@ _WITH_DEVICE = ("ethernet", "infiniband", "wifi", "usb", "wwan", "bond", "vlan")
 
 
 def doubt(network: NetworkFacts, interface: Interface, address: str) -> str:
-    """Why other hosts of a job will hardly reach this interface; ``""`` if nothing speaks against it.
+    """Return why other hosts of a job will hardly reach this interface; ``""`` if nothing speaks against it.
 
     With a carrier the interface of the default route is never doubted: in a pod it is a veth, on a virtualisation host a bridge. A veth is this host's
     own way out, too, where nothing with a device behind it has an address: inside a container or a network namespace.
@@ -111,7 +111,7 @@ def _is_inside(network: NetworkFacts) -> bool:
 
 
 def better(network: NetworkFacts) -> tuple[str, ...]:
-    """Interfaces with an address that nothing speaks against, that of the default route first."""
+    """Return the interfaces with an address that nothing speaks against, that of the default route first."""
     found = [
         interface.name
         for interface in need(network.interfaces)

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, known_or_unknown, need
 from torchtune_sys.rules.nccl.common import (
     better,
     doubt,
@@ -217,26 +217,28 @@ def gloo_and_nccl_differ(s: Snapshot, p: Params) -> Iterator[Evidence]:
     network = need(s.network)
     named = need(network.gloo_interfaces)
     setting = settings(s).get("NCCL_SOCKET_IFNAME")
-    told = setting is not None and len(setting.value) > 1 and not setting.value.startswith("^")
-    if told == bool(named):
-        raise NotApplicable("both variables name an interface" if told else "neither variable names an interface")
+    named_for_nccl = setting is not None and len(setting.value) > 1 and not setting.value.startswith("^")
+    if named_for_nccl == bool(named):
+        raise NotApplicable("both variables name an interface" if named_for_nccl else "neither variable names an interface")
     addresses = () if absent(network.hostname_addresses) else need(network.hostname_addresses)
     gloo = nccl.predict_gloo(need(network.interfaces), addresses, named).choices
     predicted = prediction(s)
-    theirs = predicted.choices if told else predicted.choices[:1]  # unnamed: the first contact goes over the first alone
+    theirs = (
+        predicted.choices if named_for_nccl else predicted.choices[:1]
+    )  # unnamed: the first contact goes over the first alone
     if not gloo or not theirs or (nccl.is_loopback(gloo[0].address) and not named):
         return  # the rules on wrong names and on the host's own name say so
     fabric = _fabric_interfaces(s)
     if any(choice.interface in fabric for choice in (*gloo, *theirs)):
         raise NotApplicable("one of them takes the RDMA fabric, which connects the hosts beside the other network")
     if not any(nccl.share_subnet(need(network.interfaces), one, other) for one in gloo for other in theirs):
-        silent, other = ("GLOO_SOCKET_IFNAME", gloo[0]) if told else ("NCCL_SOCKET_IFNAME", theirs[0])
-        by = theirs[0] if told else gloo[0]
+        silent, other = ("GLOO_SOCKET_IFNAME", gloo[0]) if named_for_nccl else ("NCCL_SOCKET_IFNAME", theirs[0])
+        by = theirs[0] if named_for_nccl else gloo[0]
         yield Evidence(
             subject=silent,
             seen=f"not set: {silent.partition('_')[0].replace('GLOO', 'Gloo')} takes {other.interface} ({other.address})",
             wanted=f"{by.interface} ({by.address}), as the other variable says",
-            source=setting.source if told and setting else "environment",
+            source=setting.source if named_for_nccl and setting else "environment",
         )
 
 
@@ -271,7 +273,7 @@ def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/ABI/testing/sysfs-class-net (speed)
     """
     interface = _default_interface(s)
-    if shown(interface.driver, "") == "virtio_net" or interface.kind not in _ETHERNET:
+    if known_or_unknown(interface.driver, "") == "virtio_net" or interface.kind not in _ETHERNET:
         raise NotApplicable("the default route leaves by no wired link")
     if isinstance(interface.speed_mbps, Missing):
         if interface.speed_mbps.why is Why.NOT_SUPPORTED:

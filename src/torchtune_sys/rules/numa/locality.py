@@ -26,7 +26,7 @@ def cpu_nodes(s: Snapshot) -> tuple[NumaNode, ...]:
 
 
 def memory_apart(s: Snapshot) -> bool:
-    """Whether there are nodes of memory alone (HBM, CXL, NVDIMM): then a CPU's own node may hold less, or none, by design."""
+    """Return whether there are nodes of memory alone (HBM, CXL, NVDIMM): then a CPU's own node may hold less, or none, by design."""
     nodes = need(need(s.numa).nodes)
     return any(not len(need(node.cpus)) and known(node.memory_bytes, 0) and not node.gpu_memory for node in nodes)
 

@@ -6,11 +6,11 @@ from torchtune_sys.formats.pci_paths import is_gpu, perhaps_gpu
 from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, known_or_unknown, need
 
 
 def functions(s: Snapshot) -> dict[str, PciDevice]:
-    """All functions by address; NotApplicable without PCI."""
+    """Return all functions by address; NotApplicable without PCI."""
     found = need(s.pci).devices
     if absent(found):
         raise NotApplicable("this kernel has no PCI")
@@ -18,40 +18,40 @@ def functions(s: Snapshot) -> dict[str, PciDevice]:
 
 
 def bare_metal(s: Snapshot) -> bool:
-    """In a virtual machine, links and slots are what the hypervisor makes up."""
+    """Return whether this is no virtual machine: in one, links and slots are what the hypervisor makes up."""
     return not isinstance(s.system, Missing) and s.system.hypervisor == ""
 
 
 def on_bare_metal(s: Snapshot, otherwise: str) -> None:
-    """NotApplicable in a virtual machine."""
+    """Raise NotApplicable in a virtual machine."""
     if need(need(s.system).hypervisor):
         raise NotApplicable(otherwise)
 
 
 def gpus(s: Snapshot) -> list[PciDevice]:
-    """GPUs and accelerators of NVIDIA and AMD; NotApplicable without one."""
+    """Return the GPUs and accelerators of NVIDIA and AMD; NotApplicable without one."""
     found = [device for device in functions(s).values() if is_gpu(device)]
     if found:
         return found
-    all_told(s)
+    all_reported(s)
     raise NotApplicable("no GPU on this host")
 
 
-def all_told(s: Snapshot) -> None:
-    """Unknown where some function may be a GPU that is not counted."""
+def all_reported(s: Snapshot) -> None:
+    """Raise Unknown where some function may be a GPU that is not counted."""
     for device in functions(s).values():
         if (unread := perhaps_gpu(device.class_, device.vendor)) is not None:
             raise Unknown(unread)
 
 
 def cards(s: Snapshot) -> list[PciDevice]:
-    """Functions that carry an RDMA device."""
+    """Return the functions that carry an RDMA device."""
     rdma_devices(s)  # without its list in sight, no function seems to carry one
     return [device for device in functions(s).values() if device.rdma]
 
 
 def peers(s: Snapshot) -> list[PciDevice]:
-    """GPUs and RDMA cards that read and write each other's memory; NotApplicable where no two of them do."""
+    """Return the GPUs and RDMA cards that read and write each other's memory; NotApplicable where no two of them do."""
     found = [gpu for gpu in gpus(s) if gpu.address not in _geforce(s)]
     if not found:
         raise NotApplicable("the driver offers neither peer-to-peer over PCIe nor GPUDirect RDMA on GeForce")
@@ -86,7 +86,7 @@ def gpu_name(address: str) -> str:
 
 
 def name(device: PciDevice) -> str:
-    """``GPU 0000:1b:00.0``"""
+    """Return ``GPU 0000:1b:00.0``"""
     class_ = known(device.class_, "")
     if is_gpu(device):
         return gpu_name(device.address)
@@ -97,5 +97,5 @@ def name(device: PciDevice) -> str:
 
 
 def rdma_devices(s: Snapshot) -> dict[str, RdmaDevice]:
-    """By name; empty where they were not read."""
-    return {} if isinstance(s.network, Missing) else {device.name: device for device in shown(s.network.rdma, ())}
+    """Return the RDMA devices by name; empty where they were not read."""
+    return {} if isinstance(s.network, Missing) else {device.name: device for device in known_or_unknown(s.network.rdma, ())}

@@ -206,7 +206,7 @@ def cards_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("the GPUs are on one NUMA node, or on unknown ones")
     if any(node not in by_node for node in homes):
         raise NotApplicable("a node has no card at all")
-    pci_seen.all_told(s)
+    pci_seen.all_reported(s)
     share = {node: len(by_node[node]) / len(found) for node, found in homes.items()}
     best = max(share.values())
     for node, found in sorted(homes.items()):

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, KernelArgument
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need
 from torchtune_sys.rules.pci import common as pci_seen
 
 _REDIRECTS = ("ReqRedir", "CmpltRedir")
@@ -165,7 +165,7 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _from_cmdline(s: Snapshot, missing: Missing) -> str | Missing:
     """Kernels before 5.4 do not tell a group's type; pass-through is then asked for at boot."""
-    words = shown(need(s.system).cmdline, ())
+    words = known_or_unknown(need(s.system).cmdline, ())
     return "identity" if {"iommu=pt", "iommu.passthrough=1", "iommu=off"} & set(words) else missing
 
 

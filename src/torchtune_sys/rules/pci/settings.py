@@ -228,10 +228,10 @@ def topology_file_of_another_machine(s: Snapshot, p: Params) -> Iterator[Evidenc
     """
     devices = pci_seen.functions(s)
     here = {device.address for device in pci_seen.gpus(s)}
-    told = need(s.pci).topology_file
-    if absent(told):
+    recorded = need(s.pci).topology_file
+    if absent(recorded):
         raise NotApplicable("NCCL is given no topology file")
-    file = need(told)
+    file = need(recorded)
     elsewhere = [address for address in file.gpus if address not in devices]
     unnamed = sorted(here - set(file.gpus))
     strange = bool(file.cards) and not any(address in devices for address in file.cards)

@@ -14,7 +14,7 @@ _EMULATED = ("0x1b36", "0x1af4", "0x1234", "0x15ad", "0x1414")
 
 
 def narrower(devices: Iterable[PciDevice]) -> Iterator[Evidence]:
-    """Evidence for each device that has a sibling: same vendor and model, same widest link of its own.
+    """Yield evidence for each device that has a sibling: same vendor and model, same widest link of its own.
 
     A device that is passed through shows the link that it really has, whatever the hypervisor makes of the port above.
     """

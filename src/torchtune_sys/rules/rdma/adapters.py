@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, known_or_unknown, need
 from torchtune_sys.rules.nccl.common import interface_named, several_hosts, values
 from torchtune_sys.rules.rdma import common as rdma_links
 
@@ -53,9 +53,9 @@ def _mtu_groups(s: Snapshot) -> dict[str, dict[str, int]]:
         return {}
     groups: dict[str, dict[str, int]] = {}
     for device, port in nccl.usable_ports(need(network.rdma)):
-        for name in shown(device.interfaces, ()):
+        for name in known_or_unknown(device.interfaces, ()):
             interface = interface_named(network, name)
-            if interface and shown(interface.up, False) and not isinstance(device.board, Missing):
+            if interface and known_or_unknown(interface.up, False) and not isinstance(device.board, Missing):
                 groups.setdefault(f"{device.board} {need(port.link_layer)}", {})[name] = need(interface.mtu)
     return groups
 
@@ -97,8 +97,8 @@ def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
     devices = _devices(s)
     if s.intent.nodes == 1:
         raise NotApplicable("the job runs on this host alone")
-    told = need(s.network).nccl
-    unrecorded = isinstance(told, Missing) and told.why is Why.NOT_RECORDED  # a tree of files belongs to no job
+    settings = need(s.network).nccl
+    unrecorded = isinstance(settings, Missing) and settings.why is Why.NOT_RECORDED  # a tree of files belongs to no job
     hca = "" if unrecorded else values(s).get("NCCL_IB_HCA", "")
     reported = False
     asked = (s.intent.nodes or 1) > 1 or s.origin.startswith("report")  # nobody pastes the ports of a network that is not used
@@ -114,14 +114,14 @@ def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
         reported = True
         yield unsure(subject, missing, "ACTIVE")
     if not reported:
-        _addresses_told(s, devices)
+        _addresses_recorded(s, devices)
         active = nccl.usable_ports(devices)
         yield Evidence(
             subject="RDMA ports", seen=f"{len(active)} active", wanted="", verdict=Verdict.PASS, source="/sys/class/infiniband"
         )
 
 
-def _addresses_told(s: Snapshot, devices: tuple[RdmaDevice, ...]) -> None:
+def _addresses_recorded(s: Snapshot, devices: tuple[RdmaDevice, ...]) -> None:
     """Unknown where a port is down and a look at the interfaces, which may have addresses, failed."""
     interfaces = need(s.network).interfaces
     down = any(port.state != "ACTIVE" for device in devices for port in device.ports)

@@ -27,7 +27,7 @@ def unreadable_ports(devices: Iterable[RdmaDevice]) -> Iterator[tuple[str, Missi
 
 
 def by_board(pairs: Iterable[Pair]) -> dict[tuple[str, str], list[Pair]]:
-    """Ports of the same link layer and card model; cards whose model is not known are left out."""
+    """Return the ports of the same link layer and card model; cards whose model is not known are left out."""
     groups: dict[tuple[str, str], list[Pair]] = {}
     for device, port in pairs:
         if not isinstance(device.board, Missing):
@@ -38,7 +38,7 @@ def by_board(pairs: Iterable[Pair]) -> dict[tuple[str, str], list[Pair]]:
 def inactive(
     devices: Iterable[RdmaDevice], hca: str, addressed: Mapping[str, str], *, several: bool
 ) -> Iterator[tuple[RdmaDevice, RdmaPort, str]]:
-    """Ports that are not active although something says they should be, with what says so.
+    """Yield the ports that are not active although something says they should be, with what says so.
 
     ``addressed``: interfaces that were given an address, and which.
     """
@@ -64,7 +64,7 @@ def inactive(
 
 
 def waits(port: RdmaPort) -> bool:
-    """Whether an InfiniBand port has its link and waits for a subnet manager: INIT until one names it, ARMED until it is activated."""
+    """Return whether an InfiniBand port has its link and waits for a subnet manager: INIT until one names it, ARMED until it is activated."""
     return port.state in ("INIT", "ARMED") and port.link_layer == "InfiniBand"
 
 
@@ -84,7 +84,7 @@ def physical(port: RdmaPort) -> str:
 
 
 def fell_back(device: RdmaDevice, port: RdmaPort) -> str:
-    """Why a rate cannot be what the card was made for, without siblings to compare with; ``""`` where it may be.
+    """Return why a rate cannot be what the card was made for, without siblings to compare with; ``""`` where it may be.
 
     Cards since ConnectX-4 (hca_type MT4115) do 25 Gb/s a lane and more. Two lanes are what half of a split NDR or HDR cable has; one
     lane is no product. On Ethernet the driver makes the lanes up of the speed.
@@ -129,7 +129,7 @@ def gid_index(s: Snapshot) -> int:
 
 
 def unseen_version(s: Snapshot) -> Missing | None:
-    """Why the installed NCCL's release could not be seen, where it decides whether NCCL searches the table."""
+    """Return why the installed NCCL's release could not be seen, where it decides whether NCCL searches the table."""
     if values(s).get("NCCL_IB_GID_INDEX", ""):
         return None
     torch = s.python if isinstance(s.python, Missing) else s.python.torch

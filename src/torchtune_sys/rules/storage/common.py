@@ -27,11 +27,11 @@ def subject(place: StoragePath) -> str:
     return f"{place.role} {place.path}".rstrip()
 
 
-def fine(place: StoragePath, seen: str, source: str = "/proc/self/mountinfo") -> Evidence:
-    """Evidence that a place was judged and found good."""
+def passed(place: StoragePath, seen: str, source: str = "/proc/self/mountinfo") -> Evidence:
+    """Return evidence that a place was judged and found good."""
     return Evidence(subject=subject(place), seen=seen, verdict=Verdict.PASS, source=source)
 
 
-def beside_the_point(place: StoragePath, why: str) -> Evidence:
-    """Evidence that there is nothing to judge at this place."""
+def not_applicable(place: StoragePath, why: str) -> Evidence:
+    """Return evidence that there is nothing to judge at this place."""
     return Evidence(subject=subject(place), seen=why, verdict=Verdict.NA, source="/proc/self/mountinfo")

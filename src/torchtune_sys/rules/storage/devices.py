@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.storage import Disk, StoragePath
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why
-from torchtune_sys.rules.storage.common import DATA, USED, beside_the_point, fine, places, subject
+from torchtune_sys.rules.storage.common import DATA, USED, not_applicable, passed, places, subject
 
 _LOCAL_COPY = Advice(
     text="copy the data to a local NVMe drive or SSD before training, or pack it into large files that are read sequentially"
@@ -46,7 +46,7 @@ def data_on_spinning_disk(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if isinstance(place.network, Missing):
             yield unsure(subject(place), place.network)
         elif place.network:
-            yield beside_the_point(place, f"{place.filesystem}: not on a disk of this host")
+            yield not_applicable(place, f"{place.filesystem}: not on a disk of this host")
         elif isinstance(place.disks, Missing):
             yield unsure(subject(place), place.disks)
         else:
@@ -70,7 +70,7 @@ def _medium(place: StoragePath, disks: tuple[Disk, ...]) -> Evidence:
             f"fio --name=read --rw=randread --bs=128k --direct=1 --readonly --filename=FILE (a large file below {place.path})"
         )
         return unsure(subject(place), Missing(Why.NOT_SUPPORTED, source, why, measure), "NVMe or SSD")
-    return fine(place, _names(disks), source)
+    return passed(place, _names(disks), source)
 
 
 @rule(
@@ -96,7 +96,7 @@ def data_on_usb_disk(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for place in places(s, USED):
         if isinstance(place.disks, Missing):
             if place.network is True:
-                yield beside_the_point(place, f"{place.filesystem}: not on a disk of this host")
+                yield not_applicable(place, f"{place.filesystem}: not on a disk of this host")
             else:
                 yield unsure(subject(place), place.disks)
             continue
@@ -162,7 +162,7 @@ def _by_carrier(s: Snapshot, roles: tuple[str, ...], carriers: tuple[str, ...], 
             seen = f"{place.filesystem} {place.mount_source} on {place.mount_point}"
             yield Evidence(subject=subject(place), seen=seen, wanted=wanted, source="/proc/self/mountinfo")
         else:
-            yield fine(place, str(place.filesystem))
+            yield passed(place, str(place.filesystem))
 
 
 @rule(
@@ -252,7 +252,7 @@ def checkpoints_on_volatile_storage(s: Snapshot, p: Params) -> Iterator[Evidence
         elif place.carrier == "disk" and isinstance(place.disks, Missing):
             yield unsure(subject(place), place.disks, "lasting storage")  # it may be an instance store
         else:
-            yield fine(place, f"{place.filesystem} on {place.mount_point}")
+            yield passed(place, f"{place.filesystem} on {place.mount_point}")
 
 
 def _lost(place: StoragePath) -> str:

@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.storage import MOUNTED, StoragePath
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules.storage.common import GIB, SAVES, beside_the_point, fine, places, subject
+from torchtune_sys.rules.storage.common import GIB, SAVES, not_applicable, passed, places, subject
 
 _ALL = ("data", "checkpoints", "working directory", "home", "cache", "temporary files")
 _DEAD = ("Transport endpoint is not connected", "Socket not connected", "Stale file handle", "Host is down")
@@ -115,7 +115,7 @@ def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         elif not place.readable:
             yield Evidence(subject=subject(place), seen="this user may not read it", wanted="readable", source="access(2)")
         else:
-            yield fine(place, "readable", "access(2)")
+            yield passed(place, "readable", "access(2)")
 
 
 @rule(
@@ -145,7 +145,7 @@ def _writable(s: Snapshot, role: str) -> Iterator[Evidence]:
         if isinstance(place.writable, Missing):
             yield unsure(subject(place), place.writable)
         elif place.writable:
-            yield fine(place, "writable", "access(2)")
+            yield passed(place, "writable", "access(2)")
         else:
             read_only = not isinstance(place.options, Missing) and "ro" in place.options
             where = f"{place.filesystem} on {place.mount_point}"
@@ -246,7 +246,7 @@ def _room(s: Snapshot, p: Params) -> Iterator[Evidence]:
             nothing = Missing(Why.NOT_SUPPORTED, f"statvfs {place.real_path}", "the file system does not tell its size")
             yield unsure(subject(place), nothing)
         elif not isinstance(place.options, Missing) and "ro" in place.options:
-            yield beside_the_point(place, "mounted read-only")
+            yield not_applicable(place, "mounted read-only")
         else:
             yield _room_at(place, place.free_bytes, place.size_bytes, p)
 
@@ -333,9 +333,9 @@ def _inodes(s: Snapshot, minimum: int, percent: float) -> Iterator[Evidence]:
         elif isinstance(place.inodes_free, Missing):
             yield unsure(subject(place), place.inodes_free)
         elif place.inodes <= 0:
-            yield fine(place, "no fixed number of inodes", f"statvfs {place.real_path}")
+            yield passed(place, "no fixed number of inodes", f"statvfs {place.real_path}")
         elif not isinstance(place.options, Missing) and "ro" in place.options:
-            yield beside_the_point(place, "mounted read-only")
+            yield not_applicable(place, "mounted read-only")
         else:
             scarce = 100 * place.inodes_free < percent * place.inodes and place.inodes_free < 1_000_000
             # A small file system (tmpfs in a container) may have fewer than the minimum from the start.

@@ -11,7 +11,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Ve
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Why, need
-from torchtune_sys.rules.storage.common import DATA, USED, beside_the_point, fine, places, subject
+from torchtune_sys.rules.storage.common import DATA, USED, not_applicable, passed, places, subject
 
 
 def _value(options: tuple[str, ...], name: str) -> str | None:
@@ -61,7 +61,7 @@ def read_ahead_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if isinstance(slow, Missing):
             yield unsure(subject(place), slow)
         elif not slow:
-            yield beside_the_point(place, f"{place.filesystem}: neither NFS nor a spinning disk")
+            yield not_applicable(place, f"{place.filesystem}: neither NFS nor a spinning disk")
         elif isinstance(place.read_ahead_kib, Missing):
             yield unsure(subject(place), place.read_ahead_kib, f">= {minimum} KiB")
         else:
@@ -240,7 +240,7 @@ def mount_options_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
         elif not marked and isinstance(place.filesystem, Missing):
             yield unsure(subject(place), place.filesystem)
         else:
-            yield fine(place, f"{place.filesystem} on {place.mount_point}")
+            yield passed(place, f"{place.filesystem} on {place.mount_point}")
 
 
 _MARKS_ACCESS_TIMES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs")
@@ -274,7 +274,7 @@ def mount_without_barriers(s: Snapshot, p: Params) -> Iterator[Evidence]:
             seen = f"{'nobarrier' if 'nobarrier' in place.options else 'barrier=0'} on {place.mount_point}"
             yield Evidence(subject=subject(place), seen=seen, wanted="barrier", source="/proc/self/mountinfo")
         else:
-            yield fine(place, f"{place.filesystem} on {place.mount_point}")
+            yield passed(place, f"{place.filesystem} on {place.mount_point}")
 
 
 @rule(
@@ -313,7 +313,7 @@ def cache_without_file_locks(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 subject=subject(place), seen=f"{fault} on {place.mount_point}", wanted="file locks", source="mountinfo"
             )
         else:
-            yield fine(place, f"{place.filesystem} on {place.mount_point}")
+            yield passed(place, f"{place.filesystem} on {place.mount_point}")
 
 
 def _lock_fault(filesystem: str, options: tuple[str, ...], nodes: int | None) -> str:

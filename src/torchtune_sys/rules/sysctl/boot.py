@@ -11,7 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, need
 from torchtune_sys.rules.gates import not_in_container
 from torchtune_sys.rules.sysctl.kernel import swappiness_high
-from torchtune_sys.rules.sysctl.policy import agree, default_at_boot, meets, proc, wished
+from torchtune_sys.rules.sysctl.policy import agree, default_at_boot, meets, policies_here, proc
 
 
 def systemd_host(s: Snapshot) -> None:
@@ -51,16 +51,16 @@ def sysctl_not_applied(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     sysctl.d(5), sysctl(8).
     """
-    settings, unknown = wished(s, p)
+    settings, unknown = policies_here(s, p)
     yield from (unsure(key, missing) for key, missing in unknown)
-    for wish, found, running, target in settings:
+    for policy, found, running, target in settings:
         if isinstance(found.boot, Missing):
             if (why := _unreadable(found)) is not None and not meets(target, running):
-                yield unsure(wish.key, why)
+                yield unsure(policy.key, why)
             continue
         pending = meets(target, found.boot.value) and not meets(target, running)
         yield Evidence(
-            subject=wish.key,
+            subject=policy.key,
             seen=f"{running} running, {found.boot.value} configured",
             wanted=str(target),
             verdict=Verdict.FAIL if pending else Verdict.PASS,
@@ -89,18 +89,18 @@ def sysctl_lost_at_reboot(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     sysctl.d(5), sysctl(8).
     """
-    settings, unknown = wished(s, p)
+    settings, unknown = policies_here(s, p)
     yield from (unsure(key, missing) for key, missing in unknown)
-    for wish, found, running, target in settings:
+    for policy, found, running, target in settings:
         if not meets(target, running):
             continue
         if (why := _unreadable(found)) is not None:
-            yield unsure(wish.key, why)
+            yield unsure(policy.key, why)
             continue
-        after = default_at_boot(s, wish) if isinstance(found.boot, Missing) else found.boot.value
+        after = default_at_boot(s, policy) if isinstance(found.boot, Missing) else found.boot.value
         where = "the kernel's default: no file sets it" if isinstance(found.boot, Missing) else found.boot.source
         yield Evidence(
-            subject=wish.key,
+            subject=policy.key,
             seen=f"{running} now, {after} after a reboot",
             wanted=str(target),
             verdict=Verdict.PASS if meets(target, after) else Verdict.FAIL,
@@ -133,22 +133,22 @@ def sysctl_overridden(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     sysctl.d(5): of all directories together, the file whose name sorts last wins. tuned-main.conf, reapply_sysctl.
     """
-    settings, unknown = wished(s, p)
+    settings, unknown = policies_here(s, p)
     yield from (unsure(key, missing) for key, missing in unknown)
-    for wish, found, _running, target in settings:
+    for policy, found, _running, target in settings:
         if isinstance(found.boot, Missing):
             if (why := _unreadable(found)) is not None and found.assignments:
-                yield unsure(wish.key, why)
+                yield unsure(policy.key, why)
             continue
         if meets(target, found.boot.value):
             yield Evidence(
-                subject=wish.key, seen=found.boot.value, wanted=str(target), verdict=Verdict.PASS, source=found.boot.source
+                subject=policy.key, seen=found.boot.value, wanted=str(target), verdict=Verdict.PASS, source=found.boot.source
             )
             continue
         lost = [made for made in _all(found) if meets(target, made.value)]
         for made in lost:
             yield Evidence(
-                subject=wish.key,
+                subject=policy.key,
                 seen=f"{made.value} in {made.source}, but {found.boot.value} in {found.boot.source} wins",
                 wanted=str(target),
                 source=found.boot.source,
@@ -183,23 +183,23 @@ def sysctl_tools_disagree(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     sysctl.d(5); sysctl(8) of procps-ng, "System file precedence".
     """
-    settings, unknown = wished(s, p)
+    settings, unknown = policies_here(s, p)
     yield from (unsure(key, missing) for key, missing in unknown)
-    for wish, found, _running, target in settings:
+    for policy, found, _running, target in settings:
         first, second = found.systemd, found.procps
         blind = next((made for made in (first, second) if isinstance(made, Missing) and made.why is not Why.ABSENT), None)
         if blind is not None:
-            yield unsure(wish.key, blind)
+            yield unsure(policy.key, blind)
             continue
         if isinstance(first, Missing) and isinstance(second, Missing):
             continue
         same = not isinstance(first, Missing) and not isinstance(second, Missing) and agree(first.value, second.value)
         yield Evidence(
-            subject=wish.key,
+            subject=policy.key,
             seen=f"at boot {_said(first)}; by sysctl --system {_said(second)}",
             wanted=str(target),
             verdict=Verdict.PASS if same else Verdict.FAIL,
-            source=proc(wish.key),
+            source=proc(policy.key),
         )
 
 

@@ -21,16 +21,16 @@ from torchtune_sys.rules.sysctl.policy import (
     MAP_COUNT,
     TASKS,
     judged,
+    map_count_target,
+    numa_balancing_target,
     origin,
+    overcommit_target,
     setting,
+    shmmax_target,
+    shown,
     swap_on_disk,
-    told,
     wanted,
-    wish_map_count,
-    wish_numa_balancing,
-    wish_overcommit,
-    wish_shmmax,
-    wish_zone_reclaim,
+    zone_reclaim_target,
 )
 
 _GIB = 1 << 30
@@ -83,7 +83,7 @@ def zone_reclaim_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/sysctl/vm.rst, zone_reclaim_mode: to be left off for workloads that profit from cached files.
     Azure/azhpc-images, hpc-tuning.sh (1); tuned, profiles/hpc-compute/tuned.conf (1).
     """
-    target = wish_zone_reclaim(s, p)
+    target = zone_reclaim_target(s, p)
     chosen = _zone_reclaim_chosen(s)
     yield judged(s, "vm.zone_reclaim_mode", target, Safety.UNSAFE if chosen else Safety.SAFE)
 
@@ -119,7 +119,7 @@ def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/sysctl/kernel.rst, numa_balancing; tuned 2.28, hpc-compute and network-latency; RCCL and AMD's tuning
     guides ask for 0.
     """
-    target = wish_numa_balancing(s, p)
+    target = numa_balancing_target(s, p)
     found = setting(s, "kernel.numa_balancing")
     running = need(found.running)
     number = natural(running)
@@ -127,7 +127,7 @@ def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     verdict = Verdict.FAIL if on else Verdict.PASS
     yield Evidence(
         subject=found.key,
-        seen=told(s, found, running),
+        seen=shown(s, found, running),
         wanted=wanted(s, found.key, target),
         verdict=verdict,
         source=origin(s, found),
@@ -162,7 +162,7 @@ def overcommit_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/mm/overcommit-accounting.rst; proc_sys_vm(5).
     """
-    found = judged(s, "vm.overcommit_memory", wish_overcommit(s, p), Safety.UNSAFE)
+    found = judged(s, "vm.overcommit_memory", overcommit_target(s, p), Safety.UNSAFE)
     memory = s.memory
     if found.verdict is Verdict.FAIL and not isinstance(memory, Missing) and not isinstance(memory.commit_limit_bytes, Missing):
         limit = f"{found.seen} (CommitLimit {memory.commit_limit_bytes / _GIB:.0f} GiB)"
@@ -189,7 +189,7 @@ def max_map_count_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/admin-guide/sysctl/vm.rst, max_map_count.
     """
-    yield judged(s, "vm.max_map_count", wish_map_count(s, p))
+    yield judged(s, "vm.max_map_count", map_count_target(s, p))
 
 
 @rule(
@@ -225,7 +225,7 @@ def dirty_limit_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
     deciding = count if as_bytes else ratio
     yield Evidence(
         subject=deciding.key,
-        seen=f"{told(s, deciding, need(deciding.running))}: up to {allowed / _GIB:.0f} GiB of {total / _GIB:.0f} GiB",
+        seen=f"{shown(s, deciding, need(deciding.running))}: up to {allowed / _GIB:.0f} GiB of {total / _GIB:.0f} GiB",
         wanted=f"{p['max_gib']} GiB or less",
         verdict=Verdict.FAIL if allowed > int(p["max_gib"]) * _GIB else Verdict.PASS,
         source=origin(s, deciding),
@@ -332,7 +332,7 @@ def shmmax_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/admin-guide/sysctl/kernel.rst, shmmax; ipc/shm.c since 3.16.
     """
-    yield judged(s, "kernel.shmmax", wish_shmmax(s, p))
+    yield judged(s, "kernel.shmmax", shmmax_target(s, p))
 
 
 @rule(

@@ -11,18 +11,18 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need, shown
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known_or_unknown, need
 from torchtune_sys.rules.gates import rdma_active
 from torchtune_sys.rules.sysctl.policy import (
     judged,
+    neighbours_target,
     origin,
     setting,
+    slow_start_target,
+    somaxconn_target,
     tcp_between_hosts,
-    wish_neighbours,
-    wish_slow_start,
-    wish_somaxconn,
-    wish_tcp_rmem,
-    wish_tcp_wmem,
+    tcp_rmem_target,
+    tcp_wmem_target,
 )
 
 ALGORITHMS = frozenset(
@@ -76,8 +76,8 @@ def tcp_buffer_ceiling_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/networking/ip-sysctl.rst, tcp_rmem: rmem_max does not bound automatic tuning. tuned 2.28, network-throughput.
     """
-    yield judged(s, "net.ipv4.tcp_rmem", wish_tcp_rmem(s, p))
-    yield judged(s, "net.ipv4.tcp_wmem", wish_tcp_wmem(s, p))
+    yield judged(s, "net.ipv4.tcp_rmem", tcp_rmem_target(s, p))
+    yield judged(s, "net.ipv4.tcp_wmem", tcp_wmem_target(s, p))
 
 
 @rule(
@@ -100,7 +100,7 @@ def tcp_slow_start_after_idle(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/networking/ip-sysctl.rst, tcp_slow_start_after_idle (RFC 2861); tuned 2.28, network-throughput: 0.
     """
-    yield judged(s, "net.ipv4.tcp_slow_start_after_idle", wish_slow_start(s, p))
+    yield judged(s, "net.ipv4.tcp_slow_start_after_idle", slow_start_target(s, p))
 
 
 @rule(
@@ -121,7 +121,7 @@ def somaxconn_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     listen(2): 4096 since Linux 5.4, 128 before. tuned 2.28, throughput-performance, asks for at least 2048.
     """
-    yield judged(s, "net.core.somaxconn", wish_somaxconn(s, p))
+    yield judged(s, "net.core.somaxconn", somaxconn_target(s, p))
 
 
 @rule(
@@ -145,7 +145,7 @@ def neighbour_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/networking/ip-sysctl.rst (neigh/default/gc_thresh3); net/core/neighbour.c (neigh_alloc); net/ipv4/arp.c: 1024
     """
-    yield judged(s, "net.ipv4.neigh.default.gc_thresh3", wish_neighbours(s, p))
+    yield judged(s, "net.ipv4.neigh.default.gc_thresh3", neighbours_target(s, p))
 
 
 @rule(
@@ -199,7 +199,7 @@ def _distinct(found: Setting) -> list[Assignment]:
 
 
 def shared_subnets(s: Snapshot) -> dict[str, tuple[Interface, ...]]:
-    """Interfaces that are up, by IPv4 subnet, where two or more are in one; NotApplicable where none is."""
+    """Return the interfaces that are up, by IPv4 subnet, where two or more are in one; NotApplicable where none is."""
     found: dict[str, dict[str, Interface]] = {}
     unseen: Missing | None = None
     interfaces = need(need(s.network).interfaces)
@@ -309,7 +309,7 @@ def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce; oci-hpc, update_arp_settings.sh.
     """
-    if not isinstance(s.system, Missing) and shown(s.system.hypervisor, "") in _ROUTED:
+    if not isinstance(s.system, Missing) and known_or_unknown(s.system.hypervisor, "") in _ROUTED:
         raise NotApplicable("the provider's network answers ARP itself, whatever a machine says")
     for net, members in shared_subnets(s).items():
         for interface in members:
@@ -370,10 +370,10 @@ def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _reserved(s: Snapshot, first: int, last: int) -> int:
     """Return how many ports of the range the kernel gives to nobody who asks for any."""
-    told = need(s.sysctl).settings.get("net.ipv4.ip_local_reserved_ports")
-    if told is None or (isinstance(told.running, Missing) and told.running.why in (Why.ABSENT, Why.UNPARSED)):
+    setting = need(s.sysctl).settings.get("net.ipv4.ip_local_reserved_ports")
+    if setting is None or (isinstance(setting.running, Missing) and setting.running.why in (Why.ABSENT, Why.UNPARSED)):
         return 0  # an old kernel; or the file is empty, as it is where none is reserved
-    words = need(told.running)
+    words = need(setting.running)
     ranges = (part.partition("-") for part in words.split(",") if part)
     bounds = [(natural(low, 5), natural(high or low, 5)) for low, _, high in ranges]
     return sum(max(min(high, last) - max(low, first) + 1, 0) for low, high in bounds if low is not None and high is not None)

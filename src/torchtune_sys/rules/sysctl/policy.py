@@ -55,48 +55,48 @@ def tcp_between_hosts(s: Snapshot) -> None:
         raise NotApplicable("RDMA carries the traffic between hosts")
 
 
-def wish_swappiness(s: Snapshot, p: Params) -> Target:
+def swappiness_target(s: Snapshot, p: Params) -> Target:
     swap_on_disk(s)
     return AtMost(int(p[asked("swappiness-high", "max")]))
 
 
-def wish_zone_reclaim(s: Snapshot, p: Params) -> Target:
+def zone_reclaim_target(s: Snapshot, p: Params) -> Target:
     several_cpu_nodes(s)
     return Exactly("0")
 
 
-def wish_numa_balancing(s: Snapshot, p: Params) -> Target:
+def numa_balancing_target(s: Snapshot, p: Params) -> Target:
     several_cpu_nodes(s)
     if not gpu_count(s):
         raise NotApplicable("no GPU on this host")
     return Exactly("0")
 
 
-def wish_overcommit(s: Snapshot, p: Params) -> Target:
+def overcommit_target(s: Snapshot, p: Params) -> Target:
     return OneOf(("0", "1"))
 
 
-def wish_map_count(s: Snapshot, p: Params) -> Target:
+def map_count_target(s: Snapshot, p: Params) -> Target:
     return AtLeast(MAP_COUNT)
 
 
-def wish_tasks(s: Snapshot, p: Params) -> Target:
+def tasks_target(s: Snapshot, p: Params) -> Target:
     return AtLeast(TASKS)
 
 
-def wish_shmmax(s: Snapshot, p: Params) -> Target:
+def shmmax_target(s: Snapshot, p: Params) -> Target:
     return AtLeast(8 << 30)
 
 
-def wish_tcp_rmem(s: Snapshot, p: Params) -> Target:
-    return _wish_tcp(s, "net.ipv4.tcp_rmem")
+def tcp_rmem_target(s: Snapshot, p: Params) -> Target:
+    return _tcp_target(s, "net.ipv4.tcp_rmem")
 
 
-def wish_tcp_wmem(s: Snapshot, p: Params) -> Target:
-    return _wish_tcp(s, "net.ipv4.tcp_wmem")
+def tcp_wmem_target(s: Snapshot, p: Params) -> Target:
+    return _tcp_target(s, "net.ipv4.tcp_wmem")
 
 
-def _wish_tcp(s: Snapshot, key: str) -> Target:
+def _tcp_target(s: Snapshot, key: str) -> Target:
     tcp_between_hosts(s)
     speeds = [interface.speed_mbps for interface in need(need(s.network).interfaces)]
     if any(not isinstance(speed, Missing) and speed >= 25000 for speed in speeds):
@@ -107,12 +107,12 @@ def _wish_tcp(s: Snapshot, key: str) -> Target:
     return AtLeast(TCP_MAX_DEFAULT[key])
 
 
-def wish_slow_start(s: Snapshot, p: Params) -> Target:
+def slow_start_target(s: Snapshot, p: Params) -> Target:
     tcp_between_hosts(s)
     return Exactly("0")
 
 
-def wish_somaxconn(s: Snapshot, p: Params) -> Target:
+def somaxconn_target(s: Snapshot, p: Params) -> Target:
     hosts = s.intent.nodes or 1
     world = hosts * ranks_here(s)
     if hosts < 2 or world < 256:
@@ -124,8 +124,8 @@ _FEW_NODES = 128
 """gc_thresh1 (net/ipv4/arp.c): so few neighbours are never removed, and far fewer than the limit."""
 
 
-def wish_neighbours(s: Snapshot, p: Params) -> Target:
-    """Room for each other host of the job on each subnet that the job uses: the fullest one, and those of RoCE cards."""
+def neighbours_target(s: Snapshot, p: Params) -> Target:
+    """Return room for each other host of the job on each subnet that the job uses: the fullest one, and those of RoCE cards."""
     others = (s.intent.nodes or 1) - 1
     if others < _FEW_NODES:
         raise NotApplicable(f"no job over more than {_FEW_NODES} hosts was asked about (--nnodes)")
@@ -147,19 +147,19 @@ def wish_neighbours(s: Snapshot, p: Params) -> Target:
     return AtLeast(rails + single)
 
 
-WISHES: tuple[SysctlPolicy, ...] = (
-    SysctlPolicy(key="vm.swappiness", target=wish_swappiness, default="60"),
-    SysctlPolicy(key="vm.zone_reclaim_mode", target=wish_zone_reclaim, default="0"),
-    SysctlPolicy(key="kernel.numa_balancing", target=wish_numa_balancing, default="1"),
-    SysctlPolicy(key="vm.overcommit_memory", target=wish_overcommit, default="0"),
-    SysctlPolicy(key="vm.max_map_count", target=wish_map_count, default=str(MAP_COUNT)),
-    SysctlPolicy(key="kernel.pid_max", target=wish_tasks, default=str(TASKS)),
-    SysctlPolicy(key="kernel.shmmax", target=wish_shmmax, default="18446744073692774399"),
-    SysctlPolicy(key="net.ipv4.tcp_rmem", target=wish_tcp_rmem, default="4096 131072 6291456"),
-    SysctlPolicy(key="net.ipv4.tcp_wmem", target=wish_tcp_wmem, default="4096 16384 4194304"),
-    SysctlPolicy(key="net.ipv4.tcp_slow_start_after_idle", target=wish_slow_start, default="1"),
-    SysctlPolicy(key="net.ipv4.neigh.default.gc_thresh3", target=wish_neighbours, default="1024"),
-    SysctlPolicy(key="net.core.somaxconn", target=wish_somaxconn, default="4096"),
+POLICIES: tuple[SysctlPolicy, ...] = (
+    SysctlPolicy(key="vm.swappiness", target=swappiness_target, default="60"),
+    SysctlPolicy(key="vm.zone_reclaim_mode", target=zone_reclaim_target, default="0"),
+    SysctlPolicy(key="kernel.numa_balancing", target=numa_balancing_target, default="1"),
+    SysctlPolicy(key="vm.overcommit_memory", target=overcommit_target, default="0"),
+    SysctlPolicy(key="vm.max_map_count", target=map_count_target, default=str(MAP_COUNT)),
+    SysctlPolicy(key="kernel.pid_max", target=tasks_target, default=str(TASKS)),
+    SysctlPolicy(key="kernel.shmmax", target=shmmax_target, default="18446744073692774399"),
+    SysctlPolicy(key="net.ipv4.tcp_rmem", target=tcp_rmem_target, default="4096 131072 6291456"),
+    SysctlPolicy(key="net.ipv4.tcp_wmem", target=tcp_wmem_target, default="4096 16384 4194304"),
+    SysctlPolicy(key="net.ipv4.tcp_slow_start_after_idle", target=slow_start_target, default="1"),
+    SysctlPolicy(key="net.ipv4.neigh.default.gc_thresh3", target=neighbours_target, default="1024"),
+    SysctlPolicy(key="net.core.somaxconn", target=somaxconn_target, default="4096"),
 )
 
 
@@ -176,7 +176,7 @@ _DIGITS = 20
 
 
 def meets(target: Target, value: str) -> bool:
-    """Whether a value, as running or as written in a file, satisfies the target.
+    """Return whether a value, as running or as written in a file, satisfies the target.
 
     Of several numbers (tcp_rmem) the last is the ceiling. The kernel ignores what follows the last number that it expects.
 
@@ -192,7 +192,7 @@ def meets(target: Target, value: str) -> bool:
 
 
 def agree(written: str, running: str) -> bool:
-    """Whether the kernel, given what is written, would show what is running.
+    """Return whether the kernel, given what is written, would show what is running.
 
     >>> agree("4096\\t16384 4194304", "4096 16384 4194304"), agree("10 # remark", "10"), agree("1", "10")
     (True, True, False)
@@ -214,15 +214,15 @@ def at_boot(s: Snapshot, found: Setting) -> Fact[Assignment]:
     return found.boot
 
 
-def default_at_boot(s: Snapshot, wish: SysctlPolicy) -> str:
+def default_at_boot(s: Snapshot, policy: SysctlPolicy) -> str:
     """Return the kernel's own value, as its boot arguments change it."""
     arguments = () if isinstance(s.system, Missing) or isinstance(s.system.cmdline, Missing) else s.system.cmdline
-    if wish.key == "kernel.numa_balancing" and "numa_balancing=disable" in arguments:
+    if policy.key == "kernel.numa_balancing" and "numa_balancing=disable" in arguments:
         return "0"
-    return wish.default
+    return policy.default
 
 
-def told(s: Snapshot, found: Setting, running: str) -> str:
+def shown(s: Snapshot, found: Setting, running: str) -> str:
     """Return the running value, and what will be there after the next boot if that is another one."""
     boot = at_boot(s, found)
     if not isinstance(boot, Missing) and not agree(boot.value, running):
@@ -231,7 +231,7 @@ def told(s: Snapshot, found: Setting, running: str) -> str:
 
 
 def origin(s: Snapshot, found: Setting) -> str:
-    """Where the value was seen, and which file and line set it."""
+    """Return where the value was seen, and which file and line set it."""
     boot = at_boot(s, found)
     if isinstance(boot, Missing):
         return proc(found.key) + (" (no file sets it)" if boot.why is Why.ABSENT else "")
@@ -245,13 +245,13 @@ def wanted(s: Snapshot, key: str, target: Target) -> str:
 
 
 def judged(s: Snapshot, key: str, target: Target, safety: Safety = Safety.SAFE) -> Evidence:
-    """Evidence on one key's running value."""
+    """Return evidence on one key's running value."""
     found = setting(s, key)
     running = need(found.running)
     good = meets(target, running)
     return Evidence(
         subject=key,
-        seen=told(s, found, running),
+        seen=shown(s, found, running),
         wanted=wanted(s, key, target),
         verdict=Verdict.PASS if good else Verdict.FAIL,
         source=origin(s, found),
@@ -259,18 +259,18 @@ def judged(s: Snapshot, key: str, target: Target, safety: Safety = Safety.SAFE) 
     )
 
 
-def wished(s: Snapshot, p: Params) -> tuple[list[tuple[SysctlPolicy, Setting, str, Target]], list[tuple[str, Missing]]]:
+def policies_here(s: Snapshot, p: Params) -> tuple[list[tuple[SysctlPolicy, Setting, str, Target]], list[tuple[str, Missing]]]:
     """Return the settings that matter on this host, with their running values; and the ones of which that could not be told."""
     need(s.sysctl)
     found: list[tuple[SysctlPolicy, Setting, str, Target]] = []
     unknown: list[tuple[str, Missing]] = []
-    for wish in WISHES:
+    for policy in POLICIES:
         try:
-            target = wish.target(s, p)
-            present = setting(s, wish.key)
-            found.append((wish, present, need(present.running), target))
+            target = policy.target(s, p)
+            present = setting(s, policy.key)
+            found.append((policy, present, need(present.running), target))
         except NotApplicable:
             continue
         except Unknown as reason:
-            unknown.append((wish.key, reason.missing))
+            unknown.append((policy.key, reason.missing))
     return found, unknown

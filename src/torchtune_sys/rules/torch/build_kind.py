@@ -31,7 +31,7 @@ _JETSON_BUILD = (
 
 
 def jetson(s: Snapshot) -> bool:
-    """Whether this is a module with the GPU on the processor's chip, by its kernel or its GPU."""
+    """Return whether this is a module with the GPU on the processor's chip, by its kernel or its GPU."""
     kernel = "" if isinstance(s.system, Missing) or isinstance(s.system.kernel, Missing) else s.system.kernel
     gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
     capabilities = [gpu.compute_capability for gpu in gpus]
@@ -84,7 +84,7 @@ def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 
 def amd_only(s: Snapshot) -> None:
-    """AMD GPUs and no NVIDIA one."""
+    """Require AMD GPUs and no NVIDIA one."""
     if not isinstance(s.gpu, Missing) and s.gpu.vendor == "amd":
         return
     driver = need(s.driver)
@@ -305,16 +305,16 @@ _DAMAGED = (
 
 def _refused(s: Snapshot) -> str:
     """torch's own words in a report, of a program that wanted CUDA; as a warning they come wherever there is no GPU at all."""
-    told = () if isinstance(s.python, Missing) else s.python.complaints
+    complaints = () if isinstance(s.python, Missing) else s.python.complaints
     amd = not isinstance(s.gpu, Missing) and (s.gpu.vendor == "amd" or bool(s.gpu.error))
-    unexpected = next((line for line in told if not amd and any(words in line for words in _BROKEN)), "")
+    unexpected = next((line for line in complaints if not amd and any(words in line for words in _BROKEN)), "")
     if unexpected:
         return " ".join(unexpected.split())[:160]
     said = "Found no NVIDIA driver on your system"
-    if not amd and any(said in line and "Warning:" not in line for line in told):
+    if not amd and any(said in line and "Warning:" not in line for line in complaints):
         return said
     listed = not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and bool(s.gpu.devices)
-    return next((" ".join(line.split())[:160] for line in told if listed and any(words in line for words in _NO_START)), "")
+    return next((" ".join(line.split())[:160] for line in complaints if listed and any(words in line for words in _NO_START)), "")
 
 
 _BROKEN = ("CUDA initialization: CUDA unknown error", "CUDA initialization: Unexpected error from cudaGetDeviceCount")

@@ -40,13 +40,13 @@ def complaints(s: Snapshot) -> list[str]:
 
 
 def cuda_works(s: Snapshot) -> bool:
-    """torch was asked, and CUDA is available to it: whatever the files suggest, driver, wheel and libraries fit."""
+    """Return whether torch was asked, and CUDA is available to it: whatever the files suggest, driver, wheel and libraries fit."""
     seen = live(s)
     return seen is not None and seen.cuda_available is True
 
 
 def cuda_of(build: Torch) -> Fact[str]:
-    """CUDA of the build; of a report that names the version only, the PyPI build's."""
+    """Return the CUDA of the build; of a report that names the version only, the PyPI build's."""
     if not isinstance(build.cuda, Missing) or absent(build.cuda):
         return build.cuda
     local = known.local_cuda(build.version)
@@ -65,7 +65,7 @@ def cuda_build(s: Snapshot) -> tuple[Torch, Version]:
 
 
 def names_its_wheels(build: Torch, own: Distribution) -> bool:
-    """Whether this is a build of the PyTorch project beside NVIDIA's wheel: its libraries name the wheel's directory (DT_RPATH),
+    """Return whether this is a build of the PyTorch project beside NVIDIA's wheel: its libraries name the wheel's directory (DT_RPATH),
     which goes before LD_LIBRARY_PATH and the cache.
 
     Vendors' builds carry plain numbers as well (JetPack's, IBM's), with another CUDA than the package index's.
@@ -93,7 +93,7 @@ def model_name(gpu: Gpu) -> str:
 
 
 def lacking_wheel(s: Snapshot, release: known.Release | None) -> str:
-    """Why pip finds no wheel of this release for the interpreter; empty where it does, or where the interpreter is not known."""
+    """Return why pip finds no wheel of this release for the interpreter; empty where it does, or where the interpreter is not known."""
     if release is None or isinstance(s.python, Missing) or isinstance(s.python.version, Missing):
         return ""
     numbers = version(s.python.version)
@@ -114,7 +114,7 @@ def installed(s: Snapshot) -> dict[str, Distribution]:
 
 
 def installed_triton(s: Snapshot) -> Distribution:
-    """Triton as it is installed; NotApplicable where torch.compile has none, or no NVIDIA GPU to build for."""
+    """Return Triton as it is installed; NotApplicable where torch.compile has none, or no NVIDIA GPU to build for."""
     nvidia_hardware(s)
     found = next((item for name, item in installed(s).items() if name in ("triton", "pytorch-triton")), None)
     if found is None:

@@ -98,7 +98,7 @@ def driver_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 
 def nvidia_hardware_or_driver(s: Snapshot) -> None:
-    """As nvidia_hardware; a report that names a driver has a GPU too."""
+    """Require the same as nvidia_hardware; a report that names a driver has a GPU too."""
     seen = () if isinstance(s.gpu, Missing) or s.gpu.vendor != "nvidia" else (s.gpu.driver_version, s.gpu.cuda_driver_version)
     if all(isinstance(look, Missing) for look in seen):
         nvidia_hardware(s)
@@ -116,7 +116,7 @@ def _said(s: Snapshot, words: tuple[str, ...]) -> str | None:
     return next((line for line in lines if any(phrase in line for phrase in words)), None)
 
 
-def _cuda_told(s: Snapshot) -> Version:
+def _cuda_of_driver(s: Snapshot) -> Version:
     build = None if isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) else s.python.torch
     cuda = None if build is None else cuda_of(build)
     return () if cuda is None or isinstance(cuda, Missing) else version(cuda)
@@ -129,7 +129,7 @@ def _enough(reported: Version, cuda: Version) -> bool:
 
 def _instead(s: Snapshot, complaint: str) -> str:
     """Return a driver for torch's CUDA; where that is not told, one for today's, and the last torch for the CUDA that torch found the driver to have."""
-    cuda = _cuda_told(s)
+    cuda = _cuda_of_driver(s)
     found = re.search(r"found version (\d{4,5})\)", complaint)
     if cuda or found is None:
         return _floor_text(cuda)
@@ -170,11 +170,11 @@ def _serves(s: Snapshot, release: str, variant: str) -> bool:
     cuda = known.local_cuda(f"{release}+{variant}")
     found = known.compiled_for(release, cuda, machine(s) or "x86_64")
     seen = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
-    told = [cc for gpu in seen if not isinstance(cc := capability(gpu), Missing)]
+    capabilities = [cc for gpu in seen if not isinstance(cc := capability(gpu), Missing)]
     if found is not None:
-        return all(any(known.runs(code, cc, version(cuda)) for code in found.arches) for cc in told)
+        return all(any(known.runs(code, cc, version(cuda)) for code in found.arches) for cc in capabilities)
     limits = known.sm_range(version(cuda))
-    return limits is None or all(limits[0] <= cc[0] * 10 + cc[1] and cc[0] * 10 <= limits[1] for cc in told)
+    return limits is None or all(limits[0] <= cc[0] * 10 + cc[1] and cc[0] * 10 <= limits[1] for cc in capabilities)
 
 
 @rule(
@@ -208,16 +208,16 @@ def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         return
     nvidia_hardware(s)
     build, cuda = cuda_build(s)
-    told = build.arch_list if not isinstance(build.arch_list, Missing) else None
+    listed = build.arch_list if not isinstance(build.arch_list, Missing) else None
     seen = live(s)
-    if told is None and seen is not None and not isinstance(seen.arch_list, Missing):
-        told = seen.arch_list
+    if listed is None and seen is not None and not isinstance(seen.arch_list, Missing):
+        listed = seen.arch_list
     for gpu in nvidia_gpus(s):
         cc = capability(gpu)
         if isinstance(cc, Missing):
             yield unsure(label(gpu), cc)
         else:
-            yield from _fit(s, gpu, cc, build, cuda, told)
+            yield from _fit(s, gpu, cc, build, cuda, listed)
 
 
 def _torch_unknown(s: Snapshot) -> bool:
@@ -238,19 +238,19 @@ def _of_other_package(line: str) -> bool:
 
 
 def _fit(
-    s: Snapshot, gpu: Gpu, cc: tuple[int, int], build: Torch, cuda: Version, told: tuple[str, ...] | None
+    s: Snapshot, gpu: Gpu, cc: tuple[int, int], build: Torch, cuda: Version, listed: tuple[str, ...] | None
 ) -> Iterator[Evidence]:
     number = f"sm_{cc[0]}{cc[1]}"
-    if known.on_chip(cc) and not told:
+    if known.on_chip(cc) and not listed:
         yield Evidence(subject=label(gpu), seen=f"{model_name(gpu)} ({number}) takes wheels of its own", verdict=Verdict.PASS)
         return
     table = known.compiled_for(build.version, show(cuda), machine(s) or "x86_64")
-    arches = told or (table.arches if table else ())
+    arches = listed or (table.arches if table else ())
     limits = known.sm_range(cuda)
     if arches:
         fits = any(known.runs(arch, cc, cuda) for arch in arches)
         seen = f"torch {build.version} is built for {' '.join(arches)}"
-        source = "torch" if told else table.source if table else ""
+        source = "torch" if listed else table.source if table else ""
     elif limits:
         fits = limits[0] <= cc[0] * 10 + cc[1] and cc[0] * 10 <= limits[1]
         seen = f"torch {build.version}: CUDA {show(cuda)} compiles for sm_{limits[0]} to sm_{limits[1]}"

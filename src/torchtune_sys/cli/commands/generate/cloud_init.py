@@ -11,7 +11,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.generate.files import plan_options
 from torchtune_sys.cli.commands.generate.script import STAGES, VENV, provisioned
 from torchtune_sys.cli.described import description_options
-from torchtune_sys.cli.install_options import tell_refused, wish_options
+from torchtune_sys.cli.install_options import install_options, tell_refused
 
 _URL = r"https?://[A-Za-z0-9._~:/?#@!&()*+,;=%-]+"
 
@@ -38,7 +38,7 @@ docs/cloud-init.md.
 @click.option(
     "--stages", metavar="LIST", default=",".join(STAGES), help="Stages install, tune, smoke, separated by commas. [all]"
 )
-@wish_options(VENV)
+@install_options(VENV)
 @click.option("--offline", metavar="DIR", help="Install from this folder in the image (packages, wheels), without network.")
 @click.option(
     "--url", metavar="URL", help="Download the script from URL and check its SHA-256; for clouds with a small limit on user data."

@@ -12,7 +12,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.described import description_options
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.image import Image, ImageWishes
+    from torchtune_sys.model.image import Image, ImageOptions
 
 FORMATS = ("dockerfile", "docker", "podman", "kubernetes", "json")
 EXTRAS = ("jemalloc", "numactl", "rdma", "torchvision")
@@ -65,9 +65,9 @@ def command(**options: Any) -> int:
     from torchtune_sys.render import as_json
     from torchtune_sys.render.generate import dockerfile
 
-    wishes = _wishes(options)
+    asked = _image_options(options)
     own = {name: options[name] for name in ("ranks", "nodes", "workers")}
-    image = plan(look({**options, **shared.NO_INTENT, **own, "python": None}), wishes)
+    image = plan(look({**options, **shared.NO_INTENT, **own, "python": None}), asked)
     form, output = options["format_"], options["output"]
     if form == "json":
         give(as_json.image(image), output, machine=True)
@@ -85,24 +85,24 @@ def command(**options: Any) -> int:
 def _write(image: Image, folder: str) -> None:
     """Dockerfile and smoke.py, unless somebody else's are there. Raises CannotWrite."""
     from torchtune_sys.cli.terminal import tell
-    from torchtune_sys.host.files import write_below_apart
+    from torchtune_sys.host.files import write_below_in_child
     from torchtune_sys.render.generate import dockerfile
     from torchtune_sys.smoke import script
 
-    write_below_apart(folder, {"smoke.py": script.source()}, script.MARK)
-    write_below_apart(folder, {"Dockerfile": dockerfile.dockerfile(image)}, dockerfile.MARK)
+    write_below_in_child(folder, {"smoke.py": script.source()}, script.MARK)
+    write_below_in_child(folder, {"Dockerfile": dockerfile.dockerfile(image)}, dockerfile.MARK)
     tell(f"{folder}: {dockerfile.build('docker', image)}")
     for row in dockerfile.rows("docker", image):
         tell(row)
 
 
-def _wishes(options: Mapping[str, Any]) -> ImageWishes:
+def _image_options(options: Mapping[str, Any]) -> ImageOptions:
     """Return what the options ask of the image. Raises click.BadParameter."""
-    from torchtune_sys.cli.install_options import torch_wish
+    from torchtune_sys.cli.install_options import torch_option
     from torchtune_sys.knowledge.images import parts
-    from torchtune_sys.model.image import ImageWishes
+    from torchtune_sys.model.image import ImageOptions
 
-    torch, cpu = torch_wish(options["torch"], options["cpu"])
+    torch, cpu = torch_option(options["torch"], options["cpu"])
     python, base, system, offline = (options[name] or "" for name in ("python", "base", "base_system", "offline"))
     if python and not re.fullmatch(r"3\.\d{1,2}t?", python):
         raise click.BadParameter(f"{python} is no version such as 3.12.", param_hint="--python")
@@ -112,7 +112,7 @@ def _wishes(options: Mapping[str, Any]) -> ImageWishes:
         raise click.BadParameter("it says of --base what it holds, such as ubuntu:24.04.", param_hint="--base-system")
     if offline and not re.fullmatch(_FOLDER, offline):
         raise click.BadParameter(f"{offline} is no plain path below the folder of the Dockerfile.", param_hint="--offline")
-    return ImageWishes(
+    return ImageOptions(
         torch=torch,
         python=python,
         cpu=cpu,

@@ -60,7 +60,7 @@ def part_of_plan(options: dict[str, Any], found: Planned | None = None) -> Plan:
     from torchtune_sys.remediation import plan as planner
 
     found = planned(options) if found is None else found
-    return planner.part(found.plan, found.ground, lambda c: c.safety is Safety.SAFE or not options["safe_only"])
+    return planner.part(found.plan, found.context, lambda c: c.safety is Safety.SAFE or not options["safe_only"])
 
 
 def _print(path: str, options: dict[str, Any]) -> int:

@@ -8,7 +8,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.described import description_options
-from torchtune_sys.cli.install_options import must_start, tell_refused, wish_options, wishes_of
+from torchtune_sys.cli.install_options import install_options, install_options_of, must_start, tell_refused
 
 FORMATS = ("shell", "json")
 TOOLS = ("pip", "uv", "conda", "pixi")
@@ -36,7 +36,7 @@ host, it gives the reason and the newest version that is, and exits with 1.
 @click.option(
     "--python", metavar="VERSION|PATH", help="Python version (3.12, 3.14t) or interpreter. [python3 of the active environment]"
 )
-@wish_options(".venv")
+@install_options(".venv")
 @click.option("--tool", type=click.Choice(TOOLS), default="pip", help="Installer of torch; conda and pixi use conda-forge. [pip]")
 @shared.format_option(*FORMATS)
 @shared.output_option
@@ -48,10 +48,10 @@ def command(**options: Any) -> int:
     from torchtune_sys.render import as_json
     from torchtune_sys.render.generate.install import shell
 
-    wishes, python = wishes_of(options)
+    asked, python = install_options_of(options)
     seen = look({**options, **shared.NO_INTENT, "python": python})
     must_start(seen, python)
-    found = plan(seen, wishes)
+    found = plan(seen, asked)
     is_json = options["format_"] == "json"
     give(as_json.install(found) if is_json else shell(found), options["output"], machine=True)
     return tell_refused(found.refused)

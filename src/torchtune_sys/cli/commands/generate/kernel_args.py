@@ -35,7 +35,7 @@ def command(**options: Any) -> int:
     from torchtune_sys.render.generate.kernel_args import FORMS
 
     found = planned(options)
-    wanted, refused = arguments(found.seen, found.results, found.ground, options["safe_only"])
+    wanted, refused = arguments(found.seen, found.results, found.context, options["safe_only"])
     for item in refused:
         tell(f"left out: {item.key}: {item.reason}; instead: {item.way}")
     if wanted:

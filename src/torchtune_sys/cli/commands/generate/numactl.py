@@ -37,15 +37,15 @@ launch does the same without numactl.
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def command(**options: Any) -> int:
     """Print the CPUs, memory node, GPU and network card of each local rank."""
-    from torchtune_sys.cli.placing import seated
+    from torchtune_sys.cli.placing import placement_of_host
     from torchtune_sys.cli.terminal import give, style, tell
     from torchtune_sys.model.values import Missing, known
     from torchtune_sys.render import as_json
     from torchtune_sys.render.generate import placement
 
-    seen, room, seating = seated(options, one_thread_per_core=options["one_thread_per_core"])
+    seen, room, seating = placement_of_host(options, one_thread_per_core=options["one_thread_per_core"])
     if options["format_"] == "json":
-        give(as_json.seating(seating), options["output"], machine=True)
+        give(as_json.placement(seating), options["output"], machine=True)
     elif options["format_"] == "commands":
         give(placement.commands(seating, options["program"]), options["output"])
     elif options["format_"] == "wrapper":

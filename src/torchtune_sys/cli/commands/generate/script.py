@@ -10,7 +10,7 @@ import click
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options
 from torchtune_sys.cli.described import description_options
-from torchtune_sys.cli.install_options import must_start, tell_refused, wish_options, wishes_of
+from torchtune_sys.cli.install_options import install_options, install_options_of, must_start, tell_refused
 
 if TYPE_CHECKING:
     from torchtune_sys.model.provision import Provision
@@ -46,7 +46,7 @@ It also stops on a host that differs from the plan's. See docs/provision.md.
 @plan_options
 @description_options
 @click.option("--stages", metavar="LIST", help="Stages install, tune, smoke, separated by commas. [only the plan's changes]")
-@wish_options(VENV)
+@install_options(VENV)
 @click.option("--offline", metavar="DIR", help="Install from this folder on the host (packages, wheels), without network.")
 def command(**options: Any) -> int:
     """Print a bash script that makes, checks and undoes the plan's changes; with --stages it also installs and tests."""
@@ -98,12 +98,12 @@ def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
             raise click.BadParameter(
                 f"{options[name]} is no absolute path, and the script runs anywhere.", param_hint=f"--{name}"
             )
-    wishes, python = wishes_of(options)
+    asked, python = install_options_of(options)
     found = planned({**options, "python": python})
     must_start(found.seen, python)
-    wanted = install.plan(found.seen, wishes)
+    wanted = install.plan(found.seen, asked)
     tune = part_of_plan({**options, "python": python}, found)
-    made = provision(found.seen, wanted, tune, wishes, stages, options["offline"] or "")
+    made = provision(found.seen, wanted, tune, asked, stages, options["offline"] or "")
     return made, provisioning(made, source(), made_for(found.seen))
 
 

@@ -47,9 +47,9 @@ def command(**options: Any) -> int:
     if not files:
         tell("no change of the plan is systemd's" + ("" if options["unit"] else " (--unit NAME makes the drop-in of a service)"))
     elif options["output_dir"]:
-        from torchtune_sys.host.files import write_below_apart
+        from torchtune_sys.host.files import write_below_in_child
 
-        write_below_apart(options["output_dir"], files, units.MARK)
+        write_below_in_child(options["output_dir"], files, units.MARK)
         tell(*(f"written: {name}" for name in files))
     else:
         give(units.together(files), options["output"])

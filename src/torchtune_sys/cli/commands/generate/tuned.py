@@ -50,16 +50,16 @@ def command(**options: Any) -> int:
         raise UserError(f"tuned has no profile {include!r} here", "tuned-adm list shows those that it has")
     if base.unread is not None:
         tell(f"not all of {', '.join(base.include)} could be read: {base.unread}")
-    made = wanted(found.seen, found.results, found.ground, base, options["safe_only"])
+    made = wanted(found.seen, found.results, found.context, base, options["safe_only"])
     for words in made.left_out:
         tell(f"left out: {words}")
     text = tuned.profile(base.include, made.options)
     if not made.options:
         tell("no change of the plan is tuned's")
     elif options["output_dir"]:
-        from torchtune_sys.host.files import write_below_apart
+        from torchtune_sys.host.files import write_below_in_child
 
-        write_below_apart(options["output_dir"], {base.path: text}, units.MARK)
+        write_below_in_child(options["output_dir"], {base.path: text}, units.MARK)
         tell(f"written: {base.path}")
     else:
         give(text, options["output"])

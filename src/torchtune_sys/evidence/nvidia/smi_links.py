@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from torchtune_sys.formats.nvidia_smi.values import NOT_TOLD, SIZE_LIMIT, missing
+from torchtune_sys.formats.nvidia_smi.values import NOT_REPORTED, SIZE_LIMIT, missing
 
 _GPU = re.compile(r"GPU (\d{1,3}): ([^\n(]{1,200}?) \(UUID: ([^()\n]{1,100})\)(.*)")
 _LINK = re.compile(r"Link (\d{1,2}): (<inactive>|\d{1,4}(?:\.\d+)? GB/s|([A-Za-z][A-Za-z ]{3,40}): (\d{1,18})$)")
@@ -39,7 +39,7 @@ def parse_links(text: str) -> tuple[list[dict[str, Any]], int]:
             words = heading[4].strip()
         if current is not None and words and current.add(words):
             place = at
-    found = [links.facts() for links in gpus.values() if links.told]
+    found = [links.facts() for links in gpus.values() if links.is_listed]
     return found, place
 
 
@@ -50,29 +50,29 @@ class _Links:
         self.index, self.name, self.uuid = int(heading[1]), heading[2], heading[3]
         self.up: dict[int, bool] = {}
         self.errors: dict[int, dict[str, int]] = {}
-        self.told = self.none = self.all_down = False
+        self.is_listed = self.none = self.all_down = False
 
     def add(self, words: str) -> bool:
         """Whether the line says something of its links."""
         low = words.lower()
         link = _LINK.match(words)
         if "does not have or support nvlink" in low:
-            self.none = self.told = True
+            self.none = self.is_listed = True
         elif "as all links are inactive" in low:
-            self.all_down = self.told = True
+            self.all_down = self.is_listed = True
         elif link is None:
             return False
         elif link[3] is None:
-            self.up[int(link[1])] = self.told = link[2] != "<inactive>"
-            self.told = True
+            self.up[int(link[1])] = self.is_listed = link[2] != "<inactive>"
+            self.is_listed = True
         elif link[3].lower() in _COUNTERS:
             self.errors.setdefault(int(link[1]), {})[_COUNTERS[link[3].lower()]] = int(link[4])
-            self.told = True
+            self.is_listed = True
         return True
 
     def facts(self) -> dict[str, Any]:
         masked = not re.fullmatch("[0-9A-Za-z-]+", self.uuid)
-        found: dict[str, Any] = {"index": self.index, "name": self.name, "uuid": NOT_TOLD if masked else self.uuid}
+        found: dict[str, Any] = {"index": self.index, "name": self.name, "uuid": NOT_REPORTED if masked else self.uuid}
         count = next((links for part, links in _LINKS if part in self.name and "NVL" not in self.name), 0)
         if self.none:
             refusal = missing("not-supported", "the device does not have or support NVLink")
@@ -126,4 +126,4 @@ def parse_p2p(text: str) -> list[dict[str, Any]] | dict[str, str]:
                 first, second = int(words[0][3:]), column
                 if first < second and cell in _P2P and len(pairs) < 10_000:
                     pairs.setdefault((first, second), {"first": first, "second": second})[way] = _P2P[cell]
-    return [pairs[key] for key in sorted(pairs)] if pairs else NOT_TOLD
+    return [pairs[key] for key in sorted(pairs)] if pairs else NOT_REPORTED

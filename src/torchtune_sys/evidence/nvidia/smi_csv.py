@@ -89,12 +89,12 @@ def parse_csv(text: str) -> tuple[list[dict[str, Any]], str, int]:
         read += 1
         if read > _MOST_ROWS or len(rows) == _MOST_GPUS:
             break
-        told = dict(zip(names, cells, strict=True))
-        gpu = _row(told, seen)
+        by_column = dict(zip(names, cells, strict=True))
+        gpu = _row(by_column, seen)
         if not _sensible(gpu):
             continue
         rows[gpu.get("uuid") if isinstance(gpu.get("uuid"), str) else gpu["index"]] = gpu
-        driver, place, seen = told.get("driver_version", driver), at, seen + 1
+        driver, place, seen = by_column.get("driver_version", driver), at, seen + 1
     return list(rows.values()), driver if driver[:1].isdigit() else "", place
 
 
@@ -109,26 +109,26 @@ def _header(line: str) -> list[str]:
     return plain if len(known) > 1 and not _WEAK.issuperset(known) else []
 
 
-def _row(told: dict[str, str], number: int) -> dict[str, Any]:
+def _row(by_column: dict[str, str], number: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, cell in told.items():
+    for name, cell in by_column.items():
         if name in _FIELDS:
             fact, read = _FIELDS[name]
             value = values.convert(read, cell)
             better = _BETTER.get(name)
-            if better is None or better not in told:
+            if better is None or better not in by_column:
                 found[fact] = value
     if not isinstance(found.get("index"), int) or not 0 <= found["index"] < 10_000:
         found["index"] = number
-    if set(_BANKS) <= told.keys():
-        found["row_banks"] = facts.together([values.convert(values.count, told[name]) for name in _BANKS])
-    if "inforom.checksum_validation" in told:
-        found["inforom_valid"] = values.convert(_valid, told["inforom.checksum_validation"])
-    health = {name.removeprefix("fabric.health."): cell for name, cell in told.items() if name.startswith("fabric.health.")}
+    if set(_BANKS) <= by_column.keys():
+        found["row_banks"] = facts.together([values.convert(values.count, by_column[name]) for name in _BANKS])
+    if "inforom.checksum_validation" in by_column:
+        found["inforom_valid"] = values.convert(_valid, by_column["inforom.checksum_validation"])
+    health = {name.removeprefix("fabric.health."): cell for name, cell in by_column.items() if name.startswith("fabric.health.")}
     found["fabric_health"] = facts.fabric_health({name: cell for name, cell in health.items() if name != "summary"})
-    found["clock_event_reasons"] = _reasons(told)
-    found["lost"] = any(map(values.lost, told.values()))
-    found["reset_required"] = any(map(values.reset_required, told.values()))
+    found["clock_event_reasons"] = _reasons(by_column)
+    found["lost"] = any(map(values.lost, by_column.values()))
+    found["reset_required"] = any(map(values.reset_required, by_column.values()))
     return found
 
 
@@ -142,10 +142,10 @@ def _valid(text: str) -> bool:
     return {"valid": True, "invalid": False}[text.lower()]
 
 
-def _reasons(told: dict[str, str]) -> Any:
+def _reasons(by_column: dict[str, str]) -> Any:
     """As a mask, which the mask of the supported ones belongs to, or one by one."""
     parts: dict[str, str] = {}
-    for name, cell in told.items():
+    for name, cell in by_column.items():
         section, _, reason = name.partition(".")
         if section in ("clocks_event_reasons", "clocks_throttle_reasons"):
             parts[reason] = cell

@@ -29,7 +29,7 @@ _MODULES = {
 
 
 def facts(text: str) -> dict[str, Any]:
-    """By family; empty where the text is no such log."""
+    """Return the facts by family; empty where the text is no such log."""
     if _MARK not in text:
         return {}
     there = dict(files(text))
@@ -42,7 +42,7 @@ def facts(text: str) -> dict[str, Any]:
 
 
 def modules(text: str) -> dict[str, bool]:
-    """Facts on the driver by name, from /proc/modules in such a log: it lists all that are loaded."""
+    """Return the facts on the driver by name, from /proc/modules in such a log: it lists all that are loaded."""
     listed = dict(files(text)).get("/proc/modules", "") if _MARK in text else ""
     loaded = {line.split(" ", 1)[0] for line in listed.split("\n")}
     return {fact: name in loaded for fact, name in _MODULES.items()} if len(loaded) > 1 else {}

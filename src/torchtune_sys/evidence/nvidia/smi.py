@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from torchtune_sys.evidence import nvidia_smi_csv, nvidia_smi_links, nvidia_topology
+from torchtune_sys.evidence.nvidia import smi_csv, smi_links, topology
 from torchtune_sys.formats.nvidia_smi import values as smi
 from torchtune_sys.formats.nvidia_smi.complaints import failures, parse_failure
 from torchtune_sys.formats.nvidia_smi.logs import parse_query, parse_xml
@@ -47,43 +47,43 @@ def _all_forms(text: str) -> tuple[dict[str, Any] | None, int]:
         if log is not None:
             place = max(place, text.rfind(marker), 0)
             _add(found, log)
-    rows, driver, end = nvidia_smi_csv.parse_csv(text)
+    rows, driver, end = smi_csv.parse_csv(text)
     header = {**({"driver_version": driver} if driver else {}), **_header(text)}
     if rows:
         place = max(place, end)
         _add(found, {**header, "devices": rows})
-    for devices, at in (parse_table(text), nvidia_smi_links.parse_links(text), parse_list(text)):
+    for devices, at in (parse_table(text), smi_links.parse_links(text), parse_list(text)):
         if devices:
             place = max(place, at)
             _number(found.get("devices", []), devices)
             _add(found, {**header, "devices": devices})
-    matrix = nvidia_topology.parse_matrix(text)
+    matrix = topology.parse_matrix(text)
     if matrix is not None:
         _add(found, {**header, "devices": [{"index": int(gpu[3:])} for gpu in matrix.gpus()]})
     if not found:
         return None, -1
     _add_inforoms(text, found["devices"])
-    return {**found, "p2p": _pairs(nvidia_smi_links.parse_p2p(text), nvidia_topology.pairs(matrix) if matrix else [])}, place
+    return {**found, "p2p": _pairs(smi_links.parse_p2p(text), topology.pairs(matrix) if matrix else [])}, place
 
 
 def _pairs(allowed: list[dict[str, Any]] | dict[str, str], linked: list[dict[str, Any]]) -> Any:
     """Return what pairs of GPUs may do, and how many NVLinks they have."""
-    told = {(pair["first"], pair["second"]): dict(pair) for pair in allowed} if isinstance(allowed, list) else {}
+    by_pair = {(pair["first"], pair["second"]): dict(pair) for pair in allowed} if isinstance(allowed, list) else {}
     for pair in linked:
-        told.setdefault((pair["first"], pair["second"]), {}).update(pair)
-    return [told[key] for key in sorted(told)] or allowed
+        by_pair.setdefault((pair["first"], pair["second"]), {}).update(pair)
+    return [by_pair[key] for key in sorted(by_pair)] or allowed
 
 
 def _add(found: dict[str, Any], other: dict[str, Any]) -> None:
     """Fill what is not told yet. GPUs are the same by UUID or address, else by their number."""
     for name, value in other.items():
-        if name != "devices" and not smi.told(found.get(name, smi.NOT_TOLD)):
+        if name != "devices" and not smi.is_reported(found.get(name, smi.NOT_REPORTED)):
             found[name] = value
     devices: list[dict[str, Any]] = found.setdefault("devices", [])
     for gpu in other["devices"]:
         same = next((known for known in devices if _same(known, gpu)), None)
         if same is not None:
-            same.update({name: value for name, value in gpu.items() if not smi.told(same.get(name, smi.NOT_TOLD))})
+            same.update({name: value for name, value in gpu.items() if not smi.is_reported(same.get(name, smi.NOT_REPORTED))})
             for name in ("lost", "reset_required"):
                 same[name] = same.get(name, False) or gpu.get(name, False)
         elif all(known["index"] != gpu["index"] for known in devices):
@@ -118,7 +118,7 @@ _PROMPT = re.compile(r"(\w{1,32}@[\w.-]{1,64}):[^\n#$]{0,120}[#$] {0,4}([^\n]{0,
 
 
 def worked_before(text: str) -> bool:
-    """Whether nvidia-smi worked in a container, and said "Unknown Error" later in the same one: by the container's id in the prompt, or, in the
+    """Return whether nvidia-smi worked in a container, and said "Unknown Error" later in the same one: by the container's id in the prompt, or, in the
     host's network, by any prompt where the text tells that systemd was reloaded.
 
     >>> worked_before("root@098b49afe624:/# nvidia-smi\\n| NVIDIA-SMI 510.68.02    Driver Version: 510.68.02\\n"

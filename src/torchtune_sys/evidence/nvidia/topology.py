@@ -40,7 +40,7 @@ class Matrix:
         return [column for column in self.columns if not _gpu(column)]
 
     def whole(self) -> bool:
-        """Whether the row of each GPU was read; of a cut matrix nothing but the number of GPUs is believed."""
+        """Return whether the row of each GPU was read; of a cut matrix nothing but the number of GPUs is believed."""
         return set(self.rows) == set(self.gpus())
 
 
@@ -122,7 +122,7 @@ def _read(found: Matrix, words: list[str], after: int) -> bool:
 
 
 def pairs(matrix: Matrix) -> list[dict[str, Any]]:
-    """NVLinks between each two GPUs. A matrix without any may be that of ``-mp``, which leaves them out, and says nothing; a cut one neither."""
+    """Return the NVLinks between each two GPUs. A matrix without any may be that of ``-mp``, which leaves them out, and says nothing; a cut one neither."""
     gpus = matrix.gpus()
     if not matrix.whole() or not any(matrix.cells[gpu, other].startswith("NV") for gpu in gpus for other in gpus):
         return []
@@ -137,7 +137,7 @@ def pairs(matrix: Matrix) -> list[dict[str, Any]]:
 
 
 def pci_facts(text: str) -> PciFacts | None:
-    """GPUs and network cards, called by the matrix's names in place of addresses, and how far they are from each other.
+    """Return GPUs and network cards, called by the matrix's names in place of addresses, and how far they are from each other.
 
     Which cards are for storage or logins does not show, so that nothing is said of how many a node has.
     """
@@ -147,7 +147,7 @@ def pci_facts(text: str) -> PciFacts | None:
     gpus, cards = matrix.gpus(), matrix.cards()
     rdma = {card: matrix.names.get(card, card) for card in cards}
     devices = [_device(gpu, "0x030200", "0x10de", _number(matrix.nodes.get(gpu, ""))) for gpu in gpus]
-    devices += [_device(card, _told(), _told(), _told(), rdma[card]) for card in cards]
+    devices += [_device(card, _not_reported(), _not_reported(), _not_reported(), rdma[card]) for card in cards]
     ways = []
     for at, gpu in enumerate(gpus):
         for other in (*gpus[at + 1 :], *cards):
@@ -158,15 +158,15 @@ def pci_facts(text: str) -> PciFacts | None:
 
 
 def _number(words: str) -> Fact[int]:
-    return int(words) if words else _told()
+    return int(words) if words else _not_reported()
 
 
-def _told() -> Missing:
+def _not_reported() -> Missing:
     return Missing(Why.NOT_RECORDED, "nvidia-smi topo", "not told")
 
 
 def _device(name: str, class_: Fact[str], vendor: Fact[str], node: Fact[int], rdma: str = "") -> PciDevice:
-    nothing = _told()
+    nothing = _not_reported()
     return PciDevice(
         address=name,
         class_=class_,
