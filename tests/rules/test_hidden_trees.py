@@ -129,6 +129,41 @@ def test_a_recording_that_lacks_one_thing_says_nothing_of_it(name: str) -> None:
         assert not moved.keys() - good, (section, key)
 
 
+def hidden(host: Recording, thing: str) -> Recording:
+    """The recording without a tree, or with an answer that was refused."""
+    question = thing.removeprefix("answer ")
+    return without(host, thing) if question == thing else {**host, "answers": {**host["answers"], question: {"error": "denied"}}}
+
+
+def pairs(host: Recording, seed: str, count: int) -> list[tuple[str, str]]:
+    """Two things at a time. Left out: an interpreter that may not be run, which is the fault itself, and the whole of /proc, which alone proves much else."""
+    seen = [tree for tree in trees(host) if tree != "/proc"]
+    things = [*seen, *(f"answer {question}" for question in host["answers"] if not question.startswith("interpreter:"))]
+    found = [random.Random(f"{seed} {number}").sample(things, 2) for number in range(count)]
+    return [(one, other) for one, other in found]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["dgx-h100", "k8s-h100", "mi300x", "gh200", "wsl2-3080", "slurm-a100"])
+def test_two_things_hidden_at_once_make_nothing_pass_fail_or_not_apply(name: str) -> None:
+    host = recorded(f"typical/{name}")
+    before = verdicts(host)
+    for one, other in pairs(host, name, 40):
+        after = verdicts(hidden(hidden(host, one), other))
+        moved = {rule for rule in before if after[rule] not in (before[rule], Verdict.UNKNOWN)} - EXCEPTIONS.keys()
+        assert not moved, (one, other)
+
+
+def test_the_gpus_of_a_pod_are_counted_by_its_nodes_where_nvml_does_not_answer() -> None:
+    """The bus shows the eight of the host."""
+    after = verdicts(hidden(recorded("typical/k8s-h100"), "answer nvml"))
+    assert after["cpus-too-few-for-gpus"] is Verdict.PASS
+
+
+def test_under_wsl_a_gpu_that_nvml_does_not_tell_of_is_not_absent() -> None:
+    assert verdicts(hidden(recorded("typical/wsl2-3080"), "answer nvml"))["tf32-override-off"] is Verdict.UNKNOWN
+
+
 def test_no_list_of_modules_is_no_module_that_is_missing() -> None:
     """gVisor has the driver's devices and version, and neither /proc/modules nor /sys/module."""
     host = without(recorded("typical/dgx-h100"), "/proc/modules")

@@ -150,7 +150,7 @@ TREES = (
         Tree(root, root, (_RUNNING,))
         for root in ("/proc/sys/fs", "/proc/sys/kernel", "/proc/sys/net", "/proc/sys/vm", "/proc/sys", "/proc/self")
     ),
-    Tree("/proc/net", "/proc/net", (_entry("/sys/class/net"),)),
+    Tree("/proc/net", "/proc/net", (_entry("/sys/class/net"), _addresses)),
     Tree("/proc", "/proc", (_path("/sys/devices/system/cpu", "/sys/kernel"),)),
     Tree("/dev", "/dev", (_RUNNING,)),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import LiveTorch, Torch
@@ -10,7 +12,10 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, known_or_unknown, need
 
 NO_TORCH = "no torch in the judged interpreter"
-_LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED)
+_LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED, Why.DENIED)
+
+
+_IS_GPU = re.compile(r"/dev/nvidia\d{1,4}")
 
 
 def nvidia_hardware(s: Snapshot) -> None:
@@ -72,10 +77,15 @@ def gpu_count(s: Snapshot) -> int:
     if not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and s.gpu.devices:
         return len(s.gpu.devices)
     driver = need(s.driver)
-    if not isinstance(s.gpu, Missing) and isinstance(s.gpu.devices, Missing) and s.gpu.devices.why is Why.NOT_RECORDED:
+    looked = s.gpu if isinstance(s.gpu, Missing) else s.gpu.devices
+    if isinstance(looked, Missing) and looked.why in (Why.NOT_RECORDED, *_LOOK_FAILED) and not isinstance(s.gpu, Missing):
         inside = "" if isinstance(s.system, Missing) else known(s.system.container, "")
         if inside:  # the bus shows all GPUs of the host, and the container was granted some
-            raise Unknown(s.gpu.devices)
+            if granted := sum(_IS_GPU.fullmatch(node.path) is not None for node in known(driver.device_nodes, ())):
+                return granted
+            raise Unknown(looked)
+        if known(driver.wsl, False) and looked.why in _LOOK_FAILED:  # Windows' GPU is on no bus here
+            raise Unknown(looked)
     amd = () if absent(driver.amd_devices) else need(driver.amd_devices)
     nvidia = () if absent(driver.nvidia_devices) else need(driver.nvidia_devices)
     nvidia = () if handed_over(s, nvidia) else nvidia

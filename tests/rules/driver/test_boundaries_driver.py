@@ -206,8 +206,15 @@ def test_a_containers_gpus_are_not_those_of_the_bus(healthy: Snapshot, container
     unasked = with_gpu(healthy, devices=Missing(Why.NOT_RECORDED, "NVML"))
     assert gates.gpu_count(unasked) == 8 and not isinstance(unasked.system, Missing)
     inside = msgspec.structs.replace(unasked, system=msgspec.structs.replace(unasked.system, container=container))
-    with pytest.raises(Unknown):
-        gates.gpu_count(inside)
+    assert gates.gpu_count(inside) == 8  # by its nodes
+    assert not isinstance(inside.driver, Missing) and not isinstance(inside.driver.device_nodes, Missing)
+    two = tuple(
+        node for node in inside.driver.device_nodes if node.path not in [f"/dev/nvidia{number}" for number in range(2, 8)]
+    )
+    assert gates.gpu_count(with_driver(inside, device_nodes=two)) == 2
+    for untold in ((), DENIED):
+        with pytest.raises(Unknown):
+            gates.gpu_count(with_driver(inside, device_nodes=untold))
 
 
 @pytest.mark.parametrize(

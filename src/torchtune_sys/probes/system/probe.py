@@ -92,7 +92,7 @@ def machine_of(kernel: str, cpuinfo: str) -> str:
         label, _, value = line.partition(":")
         match label.strip():
             case "flags":
-                return "x86_64" if "lm" in value.split() else "i686"
+                return "x86_64" if {"lm", "avx"} & set(value.split()) else "i686"  # AVX came after long mode
             case "CPU architecture" if value.strip() == "8":
                 return "aarch64"
             case "vendor_id" if value.strip() == "IBM/S390":

@@ -237,6 +237,8 @@ def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
             driver_state.gpu_addresses(s)
         yield Evidence(subject="driver", seen="NVML works", wanted=wanted, verdict=Verdict.PASS, source="NVML")
     else:
+        if need(s.driver).wsl is True:
+            need(need(s.gpu).devices)  # Windows has the GPU and the module: NVML alone tells
         driver_state.gpu_addresses(s)
         if not need(need(s.driver).module_loaded):
             raise NotApplicable("the kernel module is not loaded")
