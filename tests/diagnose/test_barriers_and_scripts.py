@@ -115,3 +115,44 @@ def test_a_change_whose_title_has_the_number_of_a_ticket_or_a_request_accuses_no
     found = of(tmp_path, f"{title}\n\nNVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
     assert found.causes == ()
     assert found.unread
+
+
+def came(*ranks: int, world: int = 4, word: str = "distributed") -> str:
+    return "".join(f"Initializing {word}: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/{world}\n" for rank in ranks)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        came(0, 0, 1, 1, world=8),
+        came(1, 0, 2, 3, 1, 0, 3, 2, world=8, word="fsdp"),
+        came(0, 0, world=2).replace("Initializing distributed", "initializing ddp"),
+        came(0, 1, 2, 3) + "All distributed processes registered. Starting with 4 processes\n" + came(0, 1, 1, 0),
+    ],
+)
+def test_ranks_that_come_twice_were_launched_by_two_that_do_not_know_of_each_other(tmp_path: Path, text: str) -> None:
+    found = of(tmp_path, text)
+    assert [cause.cause for cause in found.causes] == ["job-launch-nested-wrongly"]
+    assert "came more than once" in found.causes[0].evidence[0].text
+
+
+@pytest.mark.parametrize("words", ["and then it hangs", "# Training is stuck with 2 nodes", "The job freezes here"])
+def test_ranks_that_do_not_come_while_the_others_stand_are_counted(tmp_path: Path, words: str) -> None:
+    found = of(tmp_path, f"{words}\n" + came(0, 1, world=4))
+    assert {cause.cause for cause in found.causes} == {"job-launch-nested-wrongly", "ranks-missing", "node-never-came"}
+    assert "2 of 4 ranks did not come" in found.causes[0].evidence[0].text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        came(0, 1, 2, 3) + "All distributed processes registered. Starting with 4 processes\n" + came(0, 1, 2, 3),
+        came(0, 1, 0, 1, world=2) + "Epoch 0:  10%|#   | 3/30 [00:01<00:10, 2.61it/s]\n",
+        came(0, 1, world=4),
+        came(2, 3, world=4) + "it hangs\n",
+        came(0, 1, 2, 3) + "it hangs\n",
+    ],
+    ids=["two-trainers", "went-on", "one-node's-log", "other-node's-log", "all-came"],
+)
+def test_a_start_that_nothing_speaks_against_is_left_alone(tmp_path: Path, text: str) -> None:
+    assert of(tmp_path, text).causes == ()

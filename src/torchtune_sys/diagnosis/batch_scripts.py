@@ -19,7 +19,7 @@ _LAUNCHED = re.compile(
 _PLAIN = re.compile(r"^\W{0,4}srun\b(?P<options>[^|;&]{0,200}?)\bpython3? +(?!-m\b)(?:-\w )?[\w./${}-]{1,120}\.py\b")
 _TASKS = re.compile(r"(?:^| )(?:-n ?|--ntasks[ =]|--ntasks-per-node[ =])(\d{1,5})\b")
 _DATA_PARALLEL = re.compile(
-    r"strategy\W{1,4}(?:\w+\.)*(?:ddp|fsdp|deepspeed)|DDPStrategy|DistributedDataParallel|init_process_group|\bworld_size\b|\bSLURM_PROCID\b"
+    r"(?:strategy|accelerator|distributed_backend)\W{1,4}(?:\w+\.)*(?:ddp|fsdp|deepspeed)|DDPStrategy|DistributedDataParallel|init_process_group|\bworld_size\b|\bSLURM_PROCID\b"
 )
 """What only a program of several ranks has: one process with several GPUs is right for others."""
 _LONGEST = 500
