@@ -30,12 +30,12 @@ def test_a_process_that_is_not_the_ranks_is_not_killed(scene: Scene) -> None:
     hers = subprocess.Popen([SYSTEM_PYTHON, "-c", sleeper], user=alice.uid, group=alice.gid, extra_groups=[])
     ends = [socket.socketpair() for _ in range(2)]
     try:
-        with RankProcesses(("/bin/sleep", "600"), {}, "/", "TEST_SOCKET", user=alice) as gang:
-            assert gang.failure is None
+        with RankProcesses(("/bin/sleep", "600"), {}, "/", "TEST_SOCKET", user=alice) as ranks:
+            assert ranks.failure is None
             for (end, _), victim in zip(ends, (theirs, hers), strict=True):
-                gang._pids[end] = victim.pid
-                gang._stacks[victim.pid] = bytearray()
-            gang.stacks([theirs.pid], patience_s=0.2)
+                ranks._pids[end] = victim.pid
+                ranks._stacks[victim.pid] = bytearray()
+            ranks.stacks([theirs.pid], patience_s=0.2)
         assert hers.wait(30) == -9
         time.sleep(0.3)
         assert theirs.poll() is None

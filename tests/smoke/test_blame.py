@@ -24,7 +24,7 @@ def failed(rank: int, seen: str, cause: str = "") -> RankEnd:
 
 def died(code: int, *, crash: str = "", oom: bool = False, more: str = "") -> attribution.Attribution:
     trouble = RunFailure(kind="died", stage="ddp", ranks=(1,), pids=(77,), status=code)
-    return attribution.of_trouble(trouble, more, crash, oom, ())
+    return attribution.of_failure(trouble, more, crash, oom, ())
 
 
 def test_a_rank_that_only_lost_another_is_not_the_one_to_hear() -> None:
@@ -72,17 +72,17 @@ def test_how_a_rank_ended() -> None:
 
 def test_a_launcher_that_was_killed_takes_the_ranks_with_it() -> None:
     trouble = RunFailure(kind="launcher-killed", stage="ddp", status=-9)
-    found = attribution.of_trouble(trouble, "", "", False, ())
+    found = attribution.of_failure(trouble, "", "", False, ())
     assert (found.cause, found.seen) == (
         "launcher-killed",
         "the process that started the ranks was ended by SIGKILL, and they with it",
     )
-    assert attribution.of_trouble(trouble, "", "", True, ()).cause == "host-memory-oom"
+    assert attribution.of_failure(trouble, "", "", True, ()).cause == "host-memory-oom"
 
 
 def test_how_ranks_hang() -> None:
     def told(kind: str, *ranks: int) -> tuple[str, str]:
-        found = attribution.of_trouble(RunFailure(kind=kind, stage="ddp", ranks=ranks), "", "", False, ())
+        found = attribution.of_failure(RunFailure(kind=kind, stage="ddp", ranks=ranks), "", "", False, ())
         return found.cause, found.seen
 
     assert told("stopped", 1) == ("rank-stopped", "rank 1 is stopped (SIGSTOP or a debugger) and the others wait")
@@ -106,16 +106,16 @@ def test_a_rank_that_ends_by_itself_has_not_been_killed() -> None:
 
 
 def test_a_rank_of_which_the_launcher_said_nothing_has_been_killed_as_well() -> None:
-    found = attribution.of_trouble(RunFailure(kind="died", stage="ddp", ranks=(1,), pids=(77,)), "", "", False, ())
+    found = attribution.of_failure(RunFailure(kind="died", stage="ddp", ranks=(1,), pids=(77,)), "", "", False, ())
     assert (found.cause, found.seen) == ("rank-killed", "rank 1 ended")
 
 
 def test_a_bus_error_while_torch_is_imported_is_a_library_that_ends_too_early() -> None:
     crash = "Fatal Python error: Bus error\n\nCurrent thread 0x7f (most recent call first):\n"
-    found = attribution.of_trouble(RunFailure(kind="not-started", stage="import"), "", crash, False, ())
+    found = attribution.of_failure(RunFailure(kind="not-started", stage="import"), "", crash, False, ())
     assert found.cause == "torch-install-damaged" and "Bus error" in found.seen
 
 
 def test_ranks_that_ran_without_the_driver_are_not_said_to_have_failed() -> None:
     said = "pass    device  0.1 s\nsmoke test: pass, 2 rank(s)\n"
-    assert "told us nothing" in attribution.of_trouble(RunFailure(kind="not-started", stage="import"), said, "", False, ()).seen
+    assert "told us nothing" in attribution.of_failure(RunFailure(kind="not-started", stage="import"), said, "", False, ()).seen

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchtune_sys.model.smoke import SmokeReport
-    from torchtune_sys.smoke.regressions import Setback
+    from torchtune_sys.smoke.regressions import Regression
 
 
 def smoke_report(options: Mapping[str, Any], when: str) -> SmokeReport:
@@ -21,7 +21,7 @@ def smoke_report(options: Mapping[str, Any], when: str) -> SmokeReport:
     return report
 
 
-def setbacks(options: Mapping[str, Any], before: list[SmokeReport]) -> list[Setback]:
+def regressions(options: Mapping[str, Any], before: list[SmokeReport]) -> list[Regression]:
     """Return what is worse after the change. Where a figure looks worse both sides are run once more: ``before`` holds two runs at least."""
     from torchtune_sys.smoke.regressions import broken, slowed
 
@@ -33,13 +33,13 @@ def setbacks(options: Mapping[str, Any], before: list[SmokeReport]) -> list[Setb
     return found + slowed(before, after)
 
 
-def offer_undo(found: list[Setback], run: int) -> bool:
+def offer_undo(found: list[Regression], run: int) -> bool:
     """Say what got worse, and whether a person at the terminal wants it taken back."""
     import click
 
     from torchtune_sys.cli.terminal import can_ask, tell
 
-    for setback in found:
-        tell(f"{'broken' if setback.broke else 'slower'}  {setback.stage}: {setback.words}")
+    for regression in found:
+        tell(f"{'broken' if regression.broke else 'slower'}  {regression.stage}: {regression.words}")
     tell(f"The changes of run {run} made training worse on this host. torchtune-sys undo {run} takes them back.")
     return can_ask() and click.confirm("Take them back now?", err=True)

@@ -76,31 +76,31 @@ def of_text(text: str, stage: str, found: Collection[str]) -> Attribution:
     return Attribution(cause=cause, remedy=row.remedy, confidence=confidence)
 
 
-def of_trouble(trouble: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Attribution:
-    """Why a gang had to be ended. ``output`` is what it printed last, ``crash`` what faulthandler wrote of the dead rank."""
-    if trouble.kind == "died":
-        return _of_death(trouble, output, crash, killed_for_memory, found)
-    if trouble.kind == "not-started":
-        blame = of_text(crash + "\n" + output[-_TEXT_BYTES:], trouble.stage, found)
+def of_failure(failure: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Attribution:
+    """Return why ranks had to be ended. ``output`` is what it printed last, ``crash`` what faulthandler wrote of the dead rank."""
+    if failure.kind == "died":
+        return _of_death(failure, output, crash, killed_for_memory, found)
+    if failure.kind == "not-started":
+        blame = of_text(crash + "\n" + output[-_TEXT_BYTES:], failure.stage, found)
         how = f" ({crash.strip().splitlines()[0]})" if crash.strip() else ""
         if _SILENT in output:
             return Attribution(seen="the ranks ran, but told us nothing: what starts --python clears the environment")
         words = _last_error(output) or f"the ranks ended before they had begun{how}"
         return msgspec.structs.replace(blame, seen=words)
-    if trouble.kind == "launcher-killed":
-        return _of_launcher(trouble.status or 0, killed_for_memory)
-    who = _ranks(trouble.ranks)
+    if failure.kind == "launcher-killed":
+        return _of_launcher(failure.status or 0, killed_for_memory)
+    who = _ranks(failure.ranks)
     words = {
-        "stopped": f"{who} {_is(trouble.ranks)} stopped (SIGSTOP or a debugger) and the others wait",
-        "blocked": f"{who} {_is(trouble.ranks)} blocked in the kernel (state D)",
+        "stopped": f"{who} {_is(failure.ranks)} stopped (SIGSTOP or a debugger) and the others wait",
+        "blocked": f"{who} {_is(failure.ranks)} blocked in the kernel (state D)",
         "launcher-stopped": "the process that started the ranks is stopped (SIGSTOP or a debugger)",
         "out-of-time": "the time for the whole test was up",
-        "not-ended": f"{who} {_do(trouble.ranks)} not end, though all stages are through (a thread or a handler that waits at the end?)",
-    }.get(trouble.kind, f"{who} did not go on" if trouble.ranks else "no rank goes on")
+        "not-ended": f"{who} {_do(failure.ranks)} not end, though all stages are through (a thread or a handler that waits at the end?)",
+    }.get(failure.kind, f"{who} did not go on" if failure.ranks else "no rank goes on")
     causes = {"stopped": "rank-stopped", "blocked": "rank-blocked-in-kernel"}
     causes["not-ended"] = "rank-does-not-end"
     causes |= {kind: kind for kind in ("launcher-stopped", "out-of-time")}
-    return Attribution(cause=causes.get(trouble.kind, "rank-hung"), seen=words)
+    return Attribution(cause=causes.get(failure.kind, "rank-hung"), seen=words)
 
 
 def _of_launcher(status: int, killed_for_memory: bool) -> Attribution:
@@ -110,10 +110,10 @@ def _of_launcher(status: int, killed_for_memory: bool) -> Attribution:
     return Attribution(cause="launcher-killed", seen=seen, remedy=_WHO_ENDS)
 
 
-def _of_death(trouble: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Attribution:
-    code = trouble.status
+def _of_death(failure: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Attribution:
+    code = failure.status
     how = "ended" if code is None else f"was ended by {ended_by(code)}" if code < 0 else f"ended with status {code}"
-    seen = f"{_ranks(trouble.ranks)} {how}"
+    seen = f"{_ranks(failure.ranks)} {how}"
     if killed_for_memory:
         return Attribution(
             cause="host-memory-oom",
@@ -121,10 +121,10 @@ def _of_death(trouble: RunFailure, output: str, crash: str, killed_for_memory: b
             remedy=MORE_MEMORY,
         )
     blame = of_text(
-        f"{'' if code is None or code >= 0 else ended_by(code)}\n{crash}\n{output[-_TEXT_BYTES:]}", trouble.stage, found
+        f"{'' if code is None or code >= 0 else ended_by(code)}\n{crash}\n{output[-_TEXT_BYTES:]}", failure.stage, found
     )
     limit_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    if code == -9 and 0 <= limit_s <= trouble.seconds * (os.cpu_count() or 1):  # at the hard limit it is no SIGXCPU
+    if code == -9 and 0 <= limit_s <= failure.seconds * (os.cpu_count() or 1):  # at the hard limit it is no SIGXCPU
         blame = Attribution(cause="cpu-time-limit", remedy="ulimit -t unlimited")
     if not blame.cause:
         cause = "rank-killed" if code is None or -code in _ASKED_TO_END else "rank-crashed"

@@ -25,7 +25,7 @@ from torchtune_sys.smoke.watch import RunFailure, Watch
 from torchtune_sys.smoke.worker.channel import SOCKET_VARIABLE
 from torchtune_sys.smoke.worker.killed import memory_kills
 
-_GANGS = 6
+_STARTS_AT_MOST = 6
 """After so many that ended early the rest is left unknown."""
 _JOB_VARIABLES = (VARIABLES - {*JOB_VARIABLES}) | {"ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 """What an outer job set for its own ranks; ours get their own. What begins with PET_ are options of torch's launcher
@@ -69,7 +69,7 @@ class ProgressListener(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SmokeRun(msgspec.Struct, kw_only=True):
-    """What all gangs share, and what they found together."""
+    """What all runs of ranks share, and what they found together."""
 
     asked: SmokeOptions
     env: dict[str, str]
@@ -91,28 +91,30 @@ class SmokeRun(msgspec.Struct, kw_only=True):
     """The stages that ``progress`` was told the end of."""
     is_cut_off: bool = False
 
-    def gang(self, stages: list[str]) -> RunFailure | None:
-        """One start of all ranks, for the stages that are left (all of the level where none is named)."""
+    def run_ranks(self, stages: list[str]) -> RunFailure | None:
+        """Start all ranks once, for the stages that are left (all of the level where none is named)."""
         oom_before = memory_kills()
         user = self.asked.user
-        with RankProcesses(_argv(self, stages), self.env, self.folder, SOCKET_VARIABLE, (self.script,), user) as gang:
-            watch = self._watched(gang)
+        with RankProcesses(_argv(self, stages), self.env, self.folder, SOCKET_VARIABLE, (self.script,), user) as processes:
+            watch = self._watched(processes)
             try:
-                trouble = watch.run()
+                failure = watch.run()
             except (KeyboardInterrupt, Terminated):
                 self._learn(watch, RunFailure(kind="cut-off", stage=""))
                 self.cut_off()  # before the ranks are ended, which takes time
                 raise
-            crash = "".join(gang.crash_reports(trouble.pids or gang.pids).values()) if trouble is not None else ""
-            self.output = gang.output if trouble is not None or not self.output else self.output
-            if gang.failure is not None:
-                raise UserError(f"{self.asked.python}: {gang.failure.detail}", "--python names the interpreter you train with")
-        self._learn(watch, trouble)
-        if trouble is not None and not (trouble.kind == "not-started" and trouble.stage in self.ends):
-            _blame(self, trouble, gang.output, crash, memory_kills() > oom_before)
-        return trouble
+            crash = "".join(processes.crash_reports(failure.pids or processes.pids).values()) if failure is not None else ""
+            self.output = processes.output if failure is not None or not self.output else self.output
+            if processes.failure is not None:
+                raise UserError(
+                    f"{self.asked.python}: {processes.failure.detail}", "--python names the interpreter you train with"
+                )
+        self._learn(watch, failure)
+        if failure is not None and not (failure.kind == "not-started" and failure.stage in self.ends):
+            _blame(self, failure, processes.output, crash, memory_kills() > oom_before)
+        return failure
 
-    def _watched(self, gang: RankProcesses) -> Watch:
+    def _watched(self, processes: RankProcesses) -> Watch:
         def begun(stage: str, rank: int, ranks: int) -> None:
             self.progress.begun(stage, rank, ranks)
             self.about.update(watch.about)
@@ -121,7 +123,7 @@ class SmokeRun(msgspec.Struct, kw_only=True):
                     self.shown.add(name)
                     self.progress.ended(_team(self), self._result(name, watch.ends[name], watch.figures.get(name, {})))
 
-        watch = Watch(gang, self.asked.ranks, self.until_s, begun)
+        watch = Watch(processes, self.asked.ranks, self.until_s, begun)
         return watch
 
     def lacks_the_gpu(self) -> bool:
@@ -138,15 +140,15 @@ class SmokeRun(msgspec.Struct, kw_only=True):
             self.ends.setdefault(stage, {-1: not_reached("the test was cut off before it was through")})
         self.progress.cut_off(_team(self), tuple(self.stages()))
 
-    def _learn(self, watch: Watch, trouble: RunFailure | None) -> None:
+    def _learn(self, watch: Watch, failure: RunFailure | None) -> None:
         self.plan = self.plan or list(watch.plan or watch.ends) or ["import"]
         self.about.update(watch.about)
         self.places.update(watch.places)
         for stage, figures in watch.figures.items():
             self.figures.setdefault(stage, {}).update(figures)
         for stage, ends in watch.ends.items():
-            unfinished = trouble is not None and stage == trouble.stage
-            if stage not in self.ends and (unfinished or _complete(ends, watch, trouble)):
+            unfinished = failure is not None and stage == failure.stage
+            if stage not in self.ends and (unfinished or _complete(ends, watch, failure)):
                 self.ends[stage] = ends
 
     def stages(self) -> Iterator[StageResult]:
@@ -155,8 +157,8 @@ class SmokeRun(msgspec.Struct, kw_only=True):
 
     def _result(self, stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[Figure]]) -> StageResult:
         found = merged(stage, ends, figures, self.found)
-        told = {name: scrubbed(getattr(found, name)) for name in ("seen", "remedy", "trace")}
-        return msgspec.structs.replace(found, places=tuple(map(scrubbed, self.places.get(stage, ()))), **told)
+        scrubbed_texts = {name: scrubbed(getattr(found, name)) for name in ("seen", "remedy", "trace")}
+        return msgspec.structs.replace(found, places=tuple(map(scrubbed, self.places.get(stage, ()))), **scrubbed_texts)
 
 
 def smoke(
@@ -174,10 +176,10 @@ def smoke(
         own, left = _environment(env, asked), list(asked.stages)
         run = SmokeRun(asked=asked, env=own, script=script, folder=folder, until_s=until_s, found=found, progress=progress)
         try:
-            for _ in range(_GANGS):
-                trouble = run.gang(left)
+            for _ in range(_STARTS_AT_MOST):
+                failure = run.run_ranks(left)
                 before, left = left, [stage for stage in run.plan if stage not in run.ends]
-                over = trouble is not None and (trouble.stage == "import" or trouble.kind in ("not-started", "out-of-time"))
+                over = failure is not None and (failure.stage == "import" or failure.kind in ("not-started", "out-of-time"))
                 if not left or over or left == before or run.lacks_the_gpu():
                     break
         except (KeyboardInterrupt, Terminated):
@@ -194,25 +196,25 @@ def not_reached(why: str = "not reached") -> RankEnd:
     return RankEnd(rank=-1, verdict=Verdict.UNKNOWN, seconds=0.0, seen=why)
 
 
-def _complete(ends: Mapping[int, RankEnd], watch: Watch, trouble: RunFailure | None) -> bool:
-    """Whether all ranks that take part are through a stage: else the next gang does it again."""
-    if trouble is None or -1 in ends or any(end.verdict is Verdict.FAIL for end in ends.values()):
+def _complete(ends: Mapping[int, RankEnd], watch: Watch, failure: RunFailure | None) -> bool:
+    """Whether all ranks that take part are through a stage: else the next ranks do it again."""
+    if failure is None or -1 in ends or any(end.verdict is Verdict.FAIL for end in ends.values()):
         return True
     return len(ends) >= len(watch.ranks)
 
 
-def _blame(run: SmokeRun, trouble: RunFailure, output: str, crash: str, oom: bool) -> None:
-    """Fail the stage that ended the gang, with the cause; what single ranks said of it by themselves goes first."""
-    ends = run.ends.setdefault(trouble.stage, {})
-    run.places[trouble.stage] = trouble.places or run.places.get(trouble.stage, ())
-    if trouble.kind == "died":
-        for rank in [rank for rank, end in ends.items() if rank not in trouble.ranks and attribution.is_consequence(end)]:
+def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, oom: bool) -> None:
+    """Fail the stage that ended the ranks, with the cause; what single ranks said of it by themselves goes first."""
+    ends = run.ends.setdefault(failure.stage, {})
+    run.places[failure.stage] = failure.places or run.places.get(failure.stage, ())
+    if failure.kind == "died":
+        for rank in [rank for rank, end in ends.items() if rank not in failure.ranks and attribution.is_consequence(end)]:
             del ends[rank]
     if any(end.verdict is Verdict.FAIL for end in ends.values()):
         return
-    blamed = attribution.of_trouble(trouble, output, crash, oom, run.found)
-    verdict = Verdict.UNKNOWN if trouble.kind == "out-of-time" else Verdict.FAIL
-    for rank in trouble.ranks or (-1,):
+    blamed = attribution.of_failure(failure, output, crash, oom, run.found)
+    verdict = Verdict.UNKNOWN if failure.kind == "out-of-time" else Verdict.FAIL
+    for rank in failure.ranks or (-1,):
         ends[rank] = RankEnd(
             rank=rank,
             verdict=verdict,

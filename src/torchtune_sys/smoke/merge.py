@@ -16,18 +16,18 @@ _WORST = (Verdict.FAIL, Verdict.CRASHED, Verdict.UNKNOWN, Verdict.PASS, Verdict.
 def merged(stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[Figure]], found: Collection[str]) -> StageResult:
     """One stage: the worst verdict, from the lowest rank that has it; the cause that a rank names itself goes before one that its
     error text stands for, which of a rank that only lost another is none."""
-    told = [ends[rank] for rank in sorted(ends)]
-    verdict = worst([end.verdict for end in told])
-    alike = [end for end in told if end.verdict is verdict]
+    ends_by_rank = [ends[rank] for rank in sorted(ends)]
+    verdict = worst([end.verdict for end in ends_by_rank])
+    alike = [end for end in ends_by_rank if end.verdict is verdict]
     telling = [end for end in alike if not attribution.is_consequence(end)] or alike
     judged = [attribution.of_end(end, stage, found) for end in telling]
     first = next((end for end in telling if end.cause), None) or next((end for end in judged if end.cause), judged[0])
     return StageResult(
         stage=stage,
         verdict=verdict,
-        seconds=max(end.seconds for end in told),
+        seconds=max(end.seconds for end in ends_by_rank),
         figures=_figures(figures),
-        ranks=tuple(end.rank for end in alike if end.rank >= 0) if len(alike) < len(told) else (),
+        ranks=tuple(end.rank for end in alike if end.rank >= 0) if len(alike) < len(ends_by_rank) else (),
         cause=first.cause,
         confidence=first.confidence if first.cause else None,
         seen=first.seen,
@@ -53,7 +53,7 @@ def _figures(of_ranks: Mapping[int, list[Figure]]) -> tuple[Figure, ...]:
 
 
 def _beside_others(figure: Figure, of_ranks: Mapping[int, list[Figure]]) -> Figure:
-    told = [
+    values = [
         one.value for rank in sorted(of_ranks) for one in of_ranks[rank] if (one.name, one.unit) == (figure.name, figure.unit)
     ]
-    return msgspec.structs.replace(figure, of_ranks=tuple(told)) if len(told) > 1 else figure
+    return msgspec.structs.replace(figure, of_ranks=tuple(values)) if len(values) > 1 else figure

@@ -11,7 +11,7 @@ from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.smoke.proof import NOISE, figures, loss
 
 
-class Setback(msgspec.Struct, frozen=True, kw_only=True):
+class Regression(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is worse than before."""
 
     stage: str
@@ -20,17 +20,17 @@ class Setback(msgspec.Struct, frozen=True, kw_only=True):
     """The stage passed before and fails now; else a figure got worse."""
 
 
-def broken(before: SmokeReport, after: SmokeReport) -> list[Setback]:
+def broken(before: SmokeReport, after: SmokeReport) -> list[Regression]:
     """Stages that passed before and fail, or could not be tried, after."""
     passed = {stage.stage for stage in before.stages if stage.verdict is Verdict.PASS}
     return [
-        Setback(stage=stage.stage, words=f"{stage.verdict.value}: {stage.cause or stage.seen}", broke=True)
+        Regression(stage=stage.stage, words=f"{stage.verdict.value}: {stage.cause or stage.seen}", broke=True)
         for stage in after.stages
         if stage.stage in passed and stage.verdict not in (Verdict.PASS, Verdict.NA)
     ]
 
 
-def slowed(before: Sequence[SmokeReport], after: Sequence[SmokeReport]) -> list[Setback]:
+def slowed(before: Sequence[SmokeReport], after: Sequence[SmokeReport]) -> list[Regression]:
     """Figures of which the best run after is worse than the worst before, by more than a tenth and more than the runs of either side
     differ among themselves."""
     earlier, later = ([figures(report) for report in side] for side in (before, after))
@@ -45,7 +45,7 @@ def slowed(before: Sequence[SmokeReport], after: Sequence[SmokeReport]) -> list[
         spread = max(abs(loss(one, other, unit)) for side in (was, now) for one in side for other in side)
         if least > max(NOISE, spread):
             words = f"{figure}: {_row(now)} {unit}, where it was {_row(was)} {unit}"
-            found.append(Setback(stage=stage, words=words, broke=False))
+            found.append(Regression(stage=stage, words=words, broke=False))
     return found
 
 

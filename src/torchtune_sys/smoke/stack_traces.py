@@ -36,8 +36,8 @@ def innermost(stack: str) -> str:
     if not frames:
         return ""
     if own is None or own == frames[0]:
-        return _told(frames[0])
-    return f"{_told(own)}, below it {_told(frames[0])}"
+        return _stacks(frames[0])
+    return f"{_stacks(own)}, below it {_stacks(frames[0])}"
 
 
 def waits_for_others(stack: str) -> bool:
@@ -64,6 +64,6 @@ def _main_thread(stack: str) -> list[tuple[str, str, str]]:
     return (own or threads or [[]])[-1]
 
 
-def _told(frame: tuple[str, str, str]) -> str:
+def _stacks(frame: tuple[str, str, str]) -> str:
     file = "smoke.py" if _SCRIPT.search(frame[0]) else frame[0].rpartition("/")[2]
     return f"{file}:{frame[1]} in {frame[2]}"

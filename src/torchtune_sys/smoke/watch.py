@@ -44,7 +44,7 @@ class WatchedRank:
 
 
 class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the gang had to be ended before it was through."""
+    """Why the ranks had to be ended before they were through."""
 
     kind: str
     """not-started, died, stopped, launcher-stopped, launcher-killed, hung, blocked (in the kernel), not-ended, out-of-time."""
@@ -59,11 +59,11 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watch:
-    """Collects what the ranks of one gang tell, and notices when one does not go on."""
+    """Collects what ranks report, and notices when one does not go on."""
 
-    def __init__(self, gang: RankProcesses, wanted: int, until_s: float, told: Callable[[str, int, int], None]) -> None:
+    def __init__(self, processes: RankProcesses, wanted: int, until_s: float, on_stage: Callable[[str, int, int], None]) -> None:
         """``until_s``: time.monotonic() at which there is no time left; ``told(stage, rank, ranks)`` shows progress."""
-        self.gang = gang
+        self.processes = processes
         self.ranks: dict[int, WatchedRank] = {}
         self.ends: dict[str, dict[int, RankEnd]] = {}
         self.figures: dict[str, dict[int, list[Figure]]] = {}
@@ -73,7 +73,7 @@ class Watch:
         """Where the others were when a rank gave up waiting for one of them, by stage."""
         self._wanted = wanted
         self._until_s = until_s
-        self._told = told
+        self._on_stage = on_stage
         self._started_s = time.monotonic()
         self._gone_since_s: float | None = None
         self._all_through_since_s: float | None = None
@@ -84,10 +84,10 @@ class Watch:
 
     def run(self) -> RunFailure | None:
         """Until the ranks are through, or one is in trouble."""
-        if self.gang.failure is not None:
+        if self.processes.failure is not None:
             return RunFailure(kind="not-started", stage="import")
         while True:
-            for event in self.gang.wait(TICK_S):
+            for event in self.processes.wait(TICK_S):
                 if isinstance(event, RankMessage):
                     with contextlib.suppress(
                         TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError
@@ -120,7 +120,7 @@ class Watch:
 
     def _left_over(self) -> RunFailure | None:
         """Return the ranks that do not end though they are through: a job of theirs would hold its hosts until its time is up."""
-        states = {rank.pid: self.gang.state(rank.pid) for rank in self.ranks.values()}
+        states = {rank.pid: self.processes.state(rank.pid) for rank in self.ranks.values()}
         staying = [rank for rank in self.ranks.values() if states[rank.pid] not in ("", "Z", "X")]
         if not staying:
             return None
@@ -129,7 +129,7 @@ class Watch:
             kind="not-ended",
             stage=stage,
             ranks=tuple(sorted(rank.rank for rank in staying)),
-            places=_places(staying, states, self.gang.stacks(rank.pid for rank in staying)),
+            places=_places(staying, states, self.processes.stacks(rank.pid for rank in staying)),
             pids=tuple(rank.pid for rank in staying),
         )
 
@@ -150,7 +150,7 @@ class Watch:
         if kind == "begin":
             rank.stage, rank.begun_s = str(fields.get("stage")), time.monotonic()
             rank.deadline_s = float(fields.get("deadline_s", 60.0))
-            self._told(rank.stage, rank.rank, len(self.ranks))
+            self._on_stage(rank.stage, rank.rank, len(self.ranks))
         elif kind == "measure":
             figure = msgspec.convert({name: value for name, value in fields.items() if name not in ("event", "stage")}, Figure)
             self.figures.setdefault(str(fields.get("stage")), {}).setdefault(rank.rank, []).append(figure)
@@ -170,8 +170,8 @@ class Watch:
         stage = str(fields.get("stage"))
         if fields.get("event") == "end" and NO_ANSWER in str(fields.get("seen")) and stage not in self.places:
             alive = [rank for rank in self.ranks.values() if rank.stage == stage and rank.rank not in self.ends.get(stage, {})]
-            states = {rank.pid: self.gang.state(rank.pid) for rank in alive}
-            self.places[stage] = _places(alive, states, self.gang.stacks(states))
+            states = {rank.pid: self.processes.state(rank.pid) for rank in alive}
+            self.places[stage] = _places(alive, states, self.processes.stacks(states))
 
     def _end_of(self, fields: dict[str, Any], rank: int) -> None:
         end = RankEnd(
@@ -228,7 +228,7 @@ class Watch:
             return self._died(self._first_gone) if now_s - self._gone_since_s > patience_s else None
         alive = [rank for rank in self.ranks.values() if not rank.through]
         for rank in alive:
-            state = self.gang.state(rank.pid)
+            state = self.processes.state(rank.pid)
             if state in ("", "Z", "X"):
                 self._lost(rank.pid)
             elif state in ("T", "t"):
@@ -247,7 +247,7 @@ class Watch:
 
     def _launcher_is_stopped(self, now_s: float) -> bool:
         """Tell whether the launcher is stopped: the ranks go on without it, but nobody would learn how they end."""
-        if self.gang.state(self.gang.launcher) not in ("T", "t"):
+        if self.processes.state(self.processes.launcher) not in ("T", "t"):
             self._launcher_stopped_since_s = None
             return False
         self._launcher_stopped_since_s = self._launcher_stopped_since_s or now_s
@@ -263,8 +263,8 @@ class Watch:
         return self._hung("hung", alive) if taken_s > deadline_s and taken_s > deadline_s * patience() else None
 
     def _hung(self, kind: str, alive: list[WatchedRank]) -> RunFailure:
-        states = {rank.pid: self.gang.state(rank.pid) for rank in alive}
-        stacks = self.gang.stacks(rank.pid for rank in alive)
+        states = {rank.pid: self.processes.state(rank.pid) for rank in alive}
+        stacks = self.processes.stacks(rank.pid for rank in alive)
         stopped = [rank for rank in alive if states[rank.pid] in ("T", "t")]
         blocked = [rank for rank in alive if states[rank.pid] == "D"]
         earliest = min((self._index(rank.stage) for rank in alive), default=-1)

@@ -159,11 +159,11 @@ def _proofs(options: dict[str, Any]) -> list[SmokeReport]:
 
 def _proven(run: ApplyRun, before: list[SmokeReport], options: dict[str, Any]) -> int:
     """Whether training is at least as good as it was; else the way back is offered."""
-    from torchtune_sys.cli.prove import offer_undo, setbacks
+    from torchtune_sys.cli.prove import offer_undo, regressions
 
     if not before or run.rolled_back:
         return DONE
-    found = setbacks(options, before)
+    found = regressions(options, before)
     if not found:
         return DONE
     if offer_undo(found, run.number):
