@@ -13,7 +13,8 @@ _LOST = 3
 _TRIED = 12
 _CLASS = re.compile(r"\\[bBdDsSwWAZ]|\(\?[a-z]+\)|\[[^\]]{0,80}\]")
 _CAPITAL = re.compile(r"\[([A-Z])[a-z]\]")
-_WORD = re.compile(r"[A-Za-z_]{4,40}")
+_WORD = re.compile(r"(?<![A-Za-z_)])[A-Za-z_]{4,40}")
+"""Whole words: one that follows a group may lack its beginning, as in ``(?:was u|U)nable``."""
 
 
 def completed(line: str) -> Iterator[str]:
