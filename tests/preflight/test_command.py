@@ -217,3 +217,17 @@ def test_it_knows_where_it_is(env: dict[str, str], where: str) -> None:
     from torchtune_sys.preflight import context
 
     assert context.where(env) == where
+
+
+def test_training_without_a_place_for_files_leaves_the_rest_of_the_verdict(tmp_path: Path) -> None:
+    """As in a pod with a read-only root file system: nothing can be written, and the verdict says so."""
+    if os.geteuid() or subprocess.run(("unshare", "--mount", "true"), capture_output=True).returncode:
+        pytest.skip("needs root that may mount")
+    closed = 'for place in /tmp /var/tmp /dev/shm; do mount --bind $place $place; mount -o remount,bind,ro $place; done; exec "$@"'
+    words = [sys.executable, "-I", "-m", "torchtune_sys", "preflight", "--level", "standard", "--alone", "--format", "json"]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", closed, "sh", *words], capture_output=True, text=True, timeout=120, cwd="/proc"
+    )
+    causes = {(cause["cause"], cause["weight"]) for cause in json.loads(done.stdout)["nodes"][0]["causes"]}
+    assert done.returncode == 1, done.stderr
+    assert {("no-temporary-directory", "fatal"), ("checker-fault", "unknown")} <= causes

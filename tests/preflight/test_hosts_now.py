@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from conftest import HOSTS, judge, load
-from torchtune_sys.model.preflight import Weight
+from torchtune_sys.model.preflight import Blame, Weight
 from torchtune_sys.model.rule import Severity
 from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
 from torchtune_sys.preflight import verdict
-from torchtune_sys.preflight.host_only import host_only
+from torchtune_sys.preflight.host_only import host_only, is_contained
 from torchtune_sys.preflight.hosts_now import HOSTS_NOW, OF_A_JOB, PAST
 from torchtune_sys.preflight.policy import BETWEEN_HOSTS, Policy
 from torchtune_sys.rules import CATALOGUE, by_id
@@ -72,3 +74,38 @@ def test_what_drains_is_never_told_by_a_rule_that_does_not() -> None:
 def test_recordings_are_there_for_all() -> None:
     assert {rule for rule in GRAVE if (HOSTS / f"{rule}.fail.json").exists()} == GRAVE
     assert by_id().keys() >= GRAVE
+
+
+def in_pod(seen: Snapshot) -> Snapshot:
+    assert not isinstance(seen.system, Missing)
+    return msgspec.structs.replace(seen, system=msgspec.structs.replace(seen.system, container="kubernetes"))
+
+
+def rules_of(seen: Snapshot, **more: bool) -> dict[str, Blame]:
+    return {cause.rule: cause.blame for cause in verdict.of_results(judge(seen).values(), Policy(), SEVERAL, **more)}
+
+
+@pytest.mark.parametrize("rule", ["dev-shm-too-small", "dev-shm-not-writable"])
+def test_what_a_pod_mounts_for_itself_taints_no_node(rule: str) -> None:
+    """The same of a host, and of the container that slurmd runs in, is the node's."""
+    seen = load(f"{rule}.fail")
+    assert rule in rules_of(host_only(seen, pod=True), hook=True)
+    assert rule in rules_of(host_only(in_pod(seen)), hook=True)
+    assert rule not in rules_of(host_only(in_pod(seen), pod=True), hook=True)
+
+
+def test_the_temporary_directory_of_a_pod_is_not_the_nodes() -> None:
+    seen = load("temporary-directory-not-writable.fail")
+    assert not isinstance(seen.storage, Missing)
+    (place,) = [one for one in seen.storage.places if one.role == "temporary files"]
+    asked = msgspec.structs.replace(place, role="data", path="/tmp")
+    seen = msgspec.structs.replace(seen, storage=msgspec.structs.replace(seen.storage, places=(asked,)))
+    assert "temporary-directory-not-writable" in rules_of(host_only(seen, pod=True), hook=True)
+    assert "temporary-directory-not-writable" not in rules_of(host_only(in_pod(seen), pod=True), hook=True)
+
+
+@pytest.mark.parametrize("rule", ["temporary-directory-not-writable", "dev-shm-too-small", "dev-shm-not-writable"])
+def test_what_a_container_is_given_is_for_its_user_to_mend(rule: str) -> None:
+    seen = load(f"{rule}.fail")
+    assert rules_of(seen, contained=is_contained(seen))[rule] is Blame.NODE
+    assert rules_of(seen, contained=is_contained(in_pod(seen)))[rule] is Blame.USER

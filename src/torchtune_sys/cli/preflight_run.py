@@ -100,7 +100,7 @@ def _of_rules(
         fresh = engine.judge(host_only.log_after(seen, options["log_after"]), CATALOGUE, params)
         causes += verdict.of_known(results, fresh, policy)
         results = fresh
-    causes += verdict.of_results(results, policy, seen.intent.nodes, hook=in_hook)
+    causes += verdict.of_results(results, policy, seen.intent.nodes, hook=in_hook, contained=host_only.is_contained(seen))
     causes += own_checks.of_quota(seen, policy)
     if joint is None and options["level"] == "fast":  # else training says it
         causes += own_checks.of_torch(seen, policy)
@@ -124,7 +124,7 @@ def _seen(
     looked["timeout"] = max(until_s - time.monotonic(), 0.1)
     if place in HOOKS:
         looked["data"] = host_only.JOB_PLACES if options["from_"] else host_only.places(_mountinfo())
-        seen = host_only.host_only(_patiently(looked, until_s))
+        seen = host_only.host_only(_patiently(looked, until_s), pod=options["format_"] == "node-patch")
         if options["from_"]:
             return seen, []
         seen = host_only.without(seen, at_work(host_only.on_gpus(seen)))
@@ -177,12 +177,16 @@ def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> 
     import time
 
     from torchtune_sys.cli import standard
+    from torchtune_sys.errors import CannotWrite
     from torchtune_sys.preflight import verdict
 
     left = until_s - _MARGIN_S - time.monotonic()
     if left < 1:
         return [verdict.fault("no time is left of the budget for the training: give more with --budget")]
-    return standard.train_and_keep(options["python"], policy, until_s - _MARGIN_S)
+    try:
+        return standard.train_and_keep(options["python"], policy, until_s - _MARGIN_S)
+    except CannotWrite as error:  # what else was found still counts
+        return [verdict.fault(f"no training, for want of a place for its files: {error.seen}")]
 
 
 def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str) -> NodeVerdict:

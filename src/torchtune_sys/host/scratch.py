@@ -27,20 +27,21 @@ def directory(parent: str, user: Account | None = None) -> Iterator[str]:
     Not where others could put another in its place: they would have our files, and we theirs. Such a ``parent`` is refused to root; any
     other user may trust whom they like. Raises CannotWrite; UserError where ``parent`` was named and cannot be taken.
     """
-    made, failure = "", CannotWrite("no directory for temporary files", "name one with --scratch")
+    todo = f"{'name another directory with --scratch' if parent else 'set TMPDIR to a directory'} that can be written"
+    made, failure = "", CannotWrite("no directory for temporary files", todo)
     for place in (parent,) if parent else dict.fromkeys((_temporary(), *_ELSEWHERE)):
         try:
             trusted = frozenset((os.geteuid() if user is None else user.uid,))
             reason = distrust(os.path.abspath(place), trusted, may_be_shared=True)
             if reason and (not parent or os.geteuid() == 0):
-                failure = CannotWrite(f"{place}: {reason}", "name another directory with --scratch")
+                failure = CannotWrite(f"{place}: {reason}", todo)
                 continue
             made = (
                 tempfile.mkdtemp(prefix="torchtune-sys-", dir=place) if user is None else _made_by(user, os.path.abspath(place))
             )
             break
         except OSError as error:
-            failure = CannotWrite(f"{place}: {error.strerror}", "name a directory that can be written with --scratch")
+            failure = CannotWrite(f"{place}: {error.strerror}", todo)
     if not made:
         raise UserError(failure.seen, failure.todo) if parent else failure
     try:

@@ -16,7 +16,7 @@ from torchtune_sys.model.facts.network import NetworkFacts
 from torchtune_sys.model.facts.session import SessionFacts
 from torchtune_sys.model.facts.storage import MOUNTED, StorageFacts, StoragePath
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.rules.profiles import Overrides
 
 FAMILIES = tuple(family for family in snapshot.FAMILIES if family not in ("session", "python"))
@@ -38,6 +38,10 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "limits": ("pids_max", "pids_current", "ipc_lock"),
 }
 """Facts of the process, by family."""
+_MOUNTED = {
+    "memory": (*_FIELDS["memory"], "shm_size_bytes", "shm_free_bytes", "shm_filesystem", "shm_inodes_free", "shm_writable")
+}
+"""Those of what a container mounts for itself."""
 
 
 def places(mountinfo: str) -> tuple[str, ...]:
@@ -63,10 +67,16 @@ def hangs(facts: Fact[StorageFacts]) -> bool:
     return any(isinstance(place.size_bytes, Missing) and place.size_bytes.why is Why.TIMEOUT for place in facts.places)
 
 
-def host_only(seen: Snapshot) -> Snapshot:
-    """Return ``seen`` with every fact of the asking process Missing(NOT_RECORDED), and nobody's session."""
+def is_contained(seen: Snapshot) -> bool:
+    """Tell whether the process that asks is in a container: what is mounted there is not the host's."""
+    return not isinstance(seen.system, Missing) and bool(known(seen.system.container, ""))
+
+
+def host_only(seen: Snapshot, *, pod: bool = False) -> Snapshot:
+    """Return ``seen`` with every fact of the asking process Missing(NOT_RECORDED), and nobody's session; of a ``pod``, what it mounts is its own, too."""
     changed: dict[str, object] = {"session": _NOBODY, "python": _HIDDEN}
-    for family, names in _FIELDS.items():
+    own = pod and is_contained(seen)
+    for family, names in {**_FIELDS, **(_MOUNTED if own else {})}.items():
         facts = getattr(seen, family)
         if not isinstance(facts, Missing):
             changed[family] = msgspec.structs.replace(facts, **dict.fromkeys(names, _HIDDEN))
@@ -76,7 +86,7 @@ def host_only(seen: Snapshot) -> Snapshot:
     if not isinstance(seen.network, Missing):
         changed["network"] = _network(seen.network)
     if not isinstance(seen.storage, Missing):
-        changed["storage"] = _storage(seen.storage)
+        changed["storage"] = _storage(seen.storage, JOB_PLACES if own else ())
     return msgspec.structs.replace(seen, **changed)
 
 
@@ -124,9 +134,9 @@ def _network(facts: NetworkFacts) -> NetworkFacts:
     return msgspec.structs.replace(facts, gloo_interfaces=(), nccl=nccl)
 
 
-def _storage(facts: StorageFacts) -> StorageFacts:
+def _storage(facts: StorageFacts, without: tuple[str, ...]) -> StorageFacts:
     """Return the places that were asked for: each is data, since its role was not known then. slurmd's own are left out."""
-    asked = [place for place in facts.places if place.role == "data"]
+    asked = [place for place in facts.places if place.role == "data" and place.path not in without]
     return msgspec.structs.replace(facts, places=tuple(place for one in asked for place in _in_roles(one)))
 
 

@@ -68,20 +68,26 @@ _BLAMES_OF_RULES: dict[str, Blame] = {
 """The same for rules that differ from their family."""
 _NAMED_BY_ENVIRONMENT = ("gloo-interface-doubtful", "nccl-wrong-interface", "nccl-interface-doubtful")
 """Rules that are the user's to mend where a variable chose the interface."""
+_MOUNTED_BY_CONTAINER = ("temporary-directory-not-writable", "dev-shm-too-small", "dev-shm-not-writable")
+"""Rules about what whoever starts a container gives it: a volume, --shm-size."""
 _ORDER = tuple(Weight)
 _SUBJECTS = 3
 """How many subjects of one finding are told."""
 
 
-def of_results(results: Iterable[Result], policy: Policy, nodes: int | None = None, *, hook: bool = False) -> list[Cause]:
-    """Return the findings that the policy does not ignore for a job of ``nodes``, or in a hook, and what could not be checked of severity error."""
+def of_results(
+    results: Iterable[Result], policy: Policy, nodes: int | None = None, *, hook: bool = False, contained: bool = False
+) -> list[Cause]:
+    """Return the findings that the policy does not ignore for a job of ``nodes``, or in a hook, and what could not be checked of severity error.
+    ``contained``: in a container, where some things are its user's."""
     found = []
     for result in results:
         weight = policy.weight(result.rule, nodes, hook=hook)
         if weight is None:
             continue
         if result.verdict is Verdict.FAIL:
-            found.append(_cause(result.rule, weight, _seen(failing(result)) or result.rule.title, blame=_blame(result)))
+            blame = Blame.USER if contained and result.rule.id in _MOUNTED_BY_CONTAINER else _blame(result)
+            found.append(_cause(result.rule, weight, _seen(failing(result)) or result.rule.title, blame=blame))
         elif result.verdict is Verdict.CRASHED:
             seen = f"the rule {result.rule.id} crashed (a bug): {result.note}"
             found.append(_cause(result.rule, Weight.UNKNOWN, seen, cause="checker-fault", blame=Blame.CHECKER))
