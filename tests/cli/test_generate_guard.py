@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -73,3 +74,31 @@ def test_what_needs_a_decision_is_left_out_unless_it_is_asked_for() -> None:
 def test_a_change_shows_the_value_of_its_own_setting() -> None:
     found = {item["key"]: (item["seen"], item["wanted"]) for item in planned()}
     assert found["vm.dirty_background_bytes"] == ("0", "4294967296") and found["vm.dirty_bytes"] == ("0", "34359738368")
+
+
+GRUB = {"extends": "iommu-translates-gpu-traffic.fail.json", "files": {"/usr/sbin/update-grub": ""}}
+
+
+@pytest.mark.parametrize(
+    ("command", "host", "key"),
+    [
+        (("kernel-args",), GRUB, "kernel argument iommu"),
+        (("script",), GRUB, "kernel argument iommu"),
+        (("kernel-args",), {"extends": "nouveau-loaded.fail.json"}, "kernel argument modprobe.blacklist"),
+        (("sysctl",), None, "kernel.numa_balancing"),
+    ],
+)
+def test_what_is_left_out_for_want_of_a_decision_is_said(command: tuple[str, ...], host: Any, key: str, tmp_path: Path) -> None:
+    """It was said that no change needs the file, that no argument is asked for, that the script does nothing."""
+    for name in ("base-*.json", "healthy.json", "iommu-translates-gpu-traffic.fail.json", "nouveau-loaded.fail.json"):
+        for recorded in HOSTS.glob(name):
+            shutil.copy(recorded, tmp_path)
+    place = tmp_path / "this-host.json"
+    place.write_text(json.dumps(host)) if host else None
+    words = [*warm.PROGRAM, "generate", *command, "--from", str(place if host else HOSTS / "typical/dgx-h100.json")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    asked = subprocess.run([*words, "--unsafe"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, asked.returncode) == (0, 0)
+    assert f"left out, since it needs a decision (--unsafe includes it): {key}" in done.stderr
+    assert not re.search("no kernel argument|nothing to write|does nothing", done.stderr)
+    assert "left out, since" not in asked.stderr and asked.stdout != done.stdout

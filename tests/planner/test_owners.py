@@ -151,7 +151,7 @@ def test_on_rpm_ostree_arguments_go_by_its_tool() -> None:
             "/etc/kernel/cmdline, then: sudo sdbootutil update-all-entries",
         ),
         (("/usr/bin/kernelstub", "/usr/bin/bootctl"), "sudo kernelstub --add-options iommu=pt"),
-        (("/usr/bin/bootctl",), "/etc/kernel/cmdline and to the options of the files in /boot/loader/entries"),
+        (("/usr/bin/bootctl",), "/etc/kernel/cmdline and in the options of the files in /boot/loader/entries"),
         (("/run/ostree-booted", "/usr/bin/bootc"), 'kargs = ["iommu=pt"] in a file of /usr/lib/bootc/kargs.d'),
         ((), "add iommu=pt to the kernel's arguments in the boot loader's own configuration"),
     ],

@@ -223,7 +223,9 @@ def test_training_without_a_place_for_files_leaves_the_rest_of_the_verdict(tmp_p
     """As in a pod with a read-only root file system: nothing can be written, and the verdict says so."""
     if os.geteuid() or subprocess.run(("unshare", "--mount", "true"), capture_output=True).returncode:
         pytest.skip("needs root that may mount")
-    closed = 'for place in /tmp /var/tmp /dev/shm; do mount --bind $place $place; mount -o remount,bind,ro $place; done; exec "$@"'
+    closed = (
+        'for place in /tmp /var/tmp /dev/shm; do mount --bind $place $place; mount -o remount,bind,ro $place; done; exec "$@"'
+    )
     words = [sys.executable, "-I", "-m", "torchtune_sys", "preflight", "--level", "standard", "--alone", "--format", "json"]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", closed, "sh", *words], capture_output=True, text=True, timeout=120, cwd="/proc"

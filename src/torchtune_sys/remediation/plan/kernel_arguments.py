@@ -52,6 +52,7 @@ def in_the_way(s: Snapshot, argument: str, context: PlanContext) -> str:
 
 
 _MKCONFIG = {"grub2-mkconfig": "/boot/grub2/grub.cfg", "grub-mkconfig": "/boot/grub/grub.cfg"}
+_PRINTS = "torchtune-sys generate kernel-args --unsafe --format {} prints what does it and takes it back"
 _DEFAULTS = "GRUB_CMDLINE_LINUX in /etc/default/grub"
 
 
@@ -65,12 +66,12 @@ def way(argument: str, context: PlanContext) -> str:
     if "transactional-update" in context.tools:
         return f"add {argument} to {_DEFAULTS}, then: sudo transactional-update grub.cfg, and reboot"
     if "kernelstub" in context.tools:
-        return f"sudo kernelstub --add-options {argument}"
+        return f"{_PRINTS.format('kernelstub')}: sudo kernelstub --add-options {argument}"
     for tool, made in _MKCONFIG.items():
         if tool in context.tools:
             return f"add {argument} to {_DEFAULTS}, then: sudo {tool} -o {made}"
     if "bootctl" in context.tools:
-        return f"add {argument} to /etc/kernel/cmdline and to the options of the files in /boot/loader/entries"
+        return f"{_PRINTS.format('systemd-boot')}: {argument} in /etc/kernel/cmdline and in the options of the files in /boot/loader/entries"
     return f"add {argument} to the kernel's arguments in the boot loader's own configuration"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,16 +63,39 @@ def part_of_plan(options: dict[str, Any], found: Planned | None = None) -> Plan:
     return planner.part(found.plan, found.context, lambda c: c.safety is Safety.SAFE or not options["safe_only"])
 
 
+def tell_left_out(keys: Iterable[str]) -> bool:
+    """Tell what would be printed with --unsafe, and is not; return whether anything would."""
+    from torchtune_sys.cli.terminal import tell
+
+    named = ", ".join(keys)
+    if named:
+        tell(f"left out, since it needs a decision (--unsafe includes it): {named}")
+    return bool(named)
+
+
+def undecided(found: Planned, options: dict[str, Any], concerns: Callable[[str], bool] = lambda path: True) -> list[str]:
+    """Return the changes that need a decision and were not asked for; of those that write files, where one ``concerns``."""
+    from torchtune_sys.model.actions import Safety
+    from torchtune_sys.model.plan import FileLine
+
+    unsafe = [change for change in found.plan.changes if change.safety is not Safety.SAFE] if options["safe_only"] else []
+    return [
+        change.key for change in unsafe if any(concerns(step.path if isinstance(step, FileLine) else "") for step in change.steps)
+    ]
+
+
 def _print(path: str, options: dict[str, Any]) -> int:
     """Say on stderr where the file belongs, or that there is nothing to write."""
+    from torchtune_sys.cli.planning import planned
     from torchtune_sys.cli.terminal import give, tell
 
-    plan = part_of_plan(options)
+    found = planned(options)
+    plan = part_of_plan(options, found)
     content = next((file.content for file in plan.files if file.path == path), "")
     if content:
         give(content, options["output"])
         tell(f"for {path}")
-    else:
+    if not tell_left_out(undecided(found, options, lambda written: written == path)) and not content:
         tell(f"nothing to write to {path}: no change of the plan needs it")
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.commands.generate.files import plan_options
+from torchtune_sys.cli.commands.generate.files import plan_options, tell_left_out
 
 FORMATS = ("line", "grub", "grubby", "rpm-ostree", "kernelstub", "systemd-boot")
 
@@ -14,14 +14,15 @@ FORMATS = ("line", "grub", "grubby", "rpm-ostree", "kernelstub", "systemd-boot")
     "kernel-args",
     epilog="""\b
 Examples:
-  torchtune-sys generate kernel-args
-  torchtune-sys generate kernel-args --format grub -o /etc/default/grub.d/99-torchtune-sys.cfg && update-grub
-  torchtune-sys generate kernel-args --format grubby | sh
-  torchtune-sys generate kernel-args --format systemd-boot -o args.sh
+  torchtune-sys generate kernel-args --unsafe
+  torchtune-sys generate kernel-args --unsafe --format grub -o /etc/default/grub.d/99-torchtune-sys.cfg && update-grub
+  torchtune-sys generate kernel-args --unsafe --format grubby | sh
+  torchtune-sys generate kernel-args --unsafe --format systemd-boot -o args.sh
   sh args.sh && reboot        (and sh args.sh undo takes them back)
 
 \b
-The arguments take effect after a reboot. The printed commands include their
+A kernel argument is a change that needs a decision: without --unsafe it is
+named and left out. The arguments take effect after a reboot. The printed commands include their
 undo. To undo the file for grub.d, remove it and run update-grub.
 """,
 )
@@ -38,8 +39,10 @@ def command(**options: Any) -> int:
     wanted, refused = arguments(found.seen, found.results, found.context, options["safe_only"])
     for item in refused:
         tell(f"left out: {item.key}: {item.reason}; instead: {item.way}")
+    every, _ = arguments(found.seen, found.results, found.ground)
+    more = tell_left_out(one.key for one in every if one not in wanted)
     if wanted:
         give(FORMS[options["format_"]](wanted), options["output"])
-    else:
+    elif not more:
         tell("no kernel argument is asked for")
     return 0

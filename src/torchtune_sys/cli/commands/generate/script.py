@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options
+from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options, tell_left_out, undecided
 from torchtune_sys.cli.described import description_options
 from torchtune_sys.cli.install_options import install_options, install_options_of, must_start, tell_refused
 
@@ -62,7 +62,7 @@ def command(**options: Any) -> int:
     found = planned(options)
     plan = part_of_plan(options, found)
     give(script(plan, made_for(found.seen)), options["output"], machine=True)
-    if not plan.changes:
+    if not tell_left_out(undecided(found, options)) and not plan.changes:
         tell("the plan has no change, so the script does nothing")
     return 0
 

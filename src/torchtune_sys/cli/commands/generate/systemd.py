@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options
+from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options, tell_left_out, undecided
 
 if TYPE_CHECKING:
     from torchtune_sys.cli.planning import Planned
@@ -44,14 +44,15 @@ def command(**options: Any) -> int:
     found = planned(options)
     files = {f.path: f.content for f in part_of_plan(options, found).files if f.path.startswith("/etc/systemd/")}
     files.update({name: text for name, text in _own(found, options, path).items() if text})
-    if not files:
+    more = tell_left_out(undecided(found, options, lambda written: written.startswith("/etc/systemd/")))
+    if not files and not more:
         tell("no change of the plan is systemd's" + ("" if options["unit"] else " (--unit NAME makes the drop-in of a service)"))
-    elif options["output_dir"]:
+    elif files and options["output_dir"]:
         from torchtune_sys.host.files import write_below_in_child
 
         write_below_in_child(options["output_dir"], files, units.MARK)
         tell(*(f"written: {name}" for name in files))
-    else:
+    elif files:
         give(units.together(files), options["output"])
     return 0
 
