@@ -4,8 +4,9 @@ Nothing is imported at the top but what cannot be taken from the caller's PYTHON
 """
 
 import os
+import sys
 
-from torchtune_sys.host.isolation import isolate
+from torchtune_sys.host.isolation import isolate, session
 
 
 def main() -> None:
@@ -16,6 +17,20 @@ def main() -> None:
         # Too little even to say so as usual. Python's own status for that is 1, which says that something was found.
         os.write(2, b"torchtune-sys: there is not enough memory for this; raise the limit on memory (ulimit -v)\n")
         os._exit(3)
+    except ImportError as error:  # of what every error is told with, too
+        _tell_incomplete(error)
+
+
+def _tell_incomplete(error: ImportError) -> None:
+    """Say what cannot be loaded: a package is missing, or made for another Python, processor or C library."""
+    from torchtune_sys.preflight.hooks import keeps_in_service
+
+    env = session()
+    if "--debug" in sys.argv or env.get("TORCHTUNE_SYS_DEBUG"):
+        raise error
+    words = f"torchtune-sys: this installation is incomplete: {error}\n  install it anew for {sys.executable}\n"
+    os.write(2, words.encode("utf-8", "backslashreplace"))
+    os._exit(0 if keeps_in_service(sys.argv[1:], env) else 4)
 
 
 def _run() -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
+import click
 import pytest
 from driven import judged_by, run
+
+import torchtune_sys
 
 
 @pytest.mark.sampled(3)
@@ -70,3 +76,35 @@ def test_nagios_never_takes_a_wrong_call_for_critical(arguments: list[str]) -> N
 def test_the_format_does_not_change_the_status(name: str) -> None:
     assert judged_by("E-fails", "--format", name).returncode == 1
     assert judged_by("E-late", "--format", name).returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "status"),
+    [
+        (("check",), {}, 4),
+        (("preflight",), {}, 4),
+        (("preflight",), {"SLURM_SCRIPT_CONTEXT": "prolog_slurmd"}, 0),
+        (("preflight", "--fail-closed"), {"SLURM_SCRIPT_CONTEXT": "prolog_slurmd"}, 4),
+    ],
+)
+def test_an_installation_without_its_packages_says_so(
+    words: tuple[str, ...], env: dict[str, str], status: int, tmp_path: Path
+) -> None:
+    """It ended with a traceback and Python's own 1, which is no-go in a hook of Slurm's."""
+    (tmp_path / "torchtune_sys").symlink_to(Path(torchtune_sys.__file__).parent)
+    for name in ("", "click"):
+        if name:
+            (tmp_path / name).symlink_to(Path(click.__file__).parent)
+        start = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from torchtune_sys.__main__ import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", start, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={"PATH": "/usr/bin:/bin", **env},
+        )
+        assert (done.returncode, done.stdout) == (status, "")
+        missing = "msgspec" if name else "click"
+        assert done.stderr.startswith(f"torchtune-sys: this installation is incomplete: No module named '{missing}'\n"), (
+            done.stderr
+        )

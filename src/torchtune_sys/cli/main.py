@@ -182,22 +182,14 @@ def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
 
         say(line(_NAGIOS_UNKNOWN, scrubbed(seen)) + "\n")
         return _NAGIOS_UNKNOWN
-    in_service = code in (USAGE, UNJUDGED, INTERNAL) and _keeps_in_service(args)
+    from torchtune_sys.host.isolation import session
+    from torchtune_sys.preflight.hooks import keeps_in_service
+
+    in_service = code in (USAGE, UNJUDGED, INTERNAL) and keeps_in_service(args, session())
     _tell(f"{PROGRAM}: " + ("pre-flight could not judge this node, and keeps it in service: " if in_service else "") + seen)
     if todo:
         _tell(f"  {todo}")
     return 0 if in_service else code
-
-
-def _keeps_in_service(args: Sequence[str]) -> bool:
-    """Whether this is the pre-flight of a Slurm hook: slurmd drains a node for any status but 0, a mistyped option's too."""
-    words = [word for word in args if word != "--debug"]
-    if words[:1] != ["preflight"] or "--fail-closed" in words:
-        return False
-    from torchtune_sys.cli.terminal import environment
-    from torchtune_sys.preflight.context import HOOKS, where
-
-    return any(word.partition("=")[0] == "--hook" for word in words) or where(environment()) in HOOKS
 
 
 def _for_nagios(args: Sequence[str]) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
 from torchtune_sys.errors import UserError
-from torchtune_sys.preflight.context import HOOKS
+from torchtune_sys.preflight.hooks import HOOKS
 
 if TYPE_CHECKING:
     from torchtune_sys.model.preflight import Cause, NodeVerdict, Preflight

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchtune_sys.model.launchers import LAUNCHERS
+from torchtune_sys.preflight import hooks
 
-HOOKS = ("prolog", "epilog", "health-check")
-"""Programs that slurmd starts: there the host is judged, and never the process that asks."""
-_SLURM_CONTEXTS = {
-    "prolog_slurmd": "prolog",
-    "epilog_slurmd": "epilog",
-    "prolog_task": "srun",
-    "epilog_task": "srun",
-}
-"""SLURM_SCRIPT_CONTEXT, set since Slurm 20.11 (slurm.schedmd.com/prolog_epilog.html)."""
 _MPI = ("Open MPI", "Intel MPI", "MVAPICH2", "PALS", "PMIx")
 _STARTERS = (
     ("torchrun", ("TORCHELASTIC_RUN_ID", "GROUP_RANK")),
@@ -35,10 +27,9 @@ def where(env: Mapping[str, str]) -> str:
     >>> where({"SLURM_SCRIPT_CONTEXT": "prolog_slurmd", "SLURM_JOB_ID": "7"}), where({"SLURM_JOB_ID": "7"}), where({})
     ('prolog', 'sbatch', 'alone')
     """
-    context = _SLURM_CONTEXTS.get(env.get("SLURM_SCRIPT_CONTEXT", ""))
-    if context:
-        return context
-    return next((name for name, variables in _STARTERS if any(env.get(variable) for variable in variables)), "alone")
+    return hooks.context(env) or next(
+        (name for name, variables in _STARTERS if any(env.get(variable) for variable in variables)), "alone"
+    )
 
 
 def node_name(env: Mapping[str, str], hostname: str) -> str:

@@ -11,7 +11,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import UNJUDGED
 from torchtune_sys.cli.preflight_run import BUDGETS_S, judged
 from torchtune_sys.errors import UserError
-from torchtune_sys.preflight.context import HOOKS
+from torchtune_sys.preflight.hooks import HOOKS
 
 if TYPE_CHECKING:
     from torchtune_sys.model.preflight import Preflight
