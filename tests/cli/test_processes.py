@@ -161,6 +161,19 @@ def test_an_end_that_hangs_is_an_end(tool: Path, number: int, status: int) -> No
     assert gone(pids)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["before the command", "while it is told"])
+def test_a_signal_at_another_moment_is_quiet_too(number: int, when: str) -> None:
+    """Ctrl-C reaches a parent and its child, and the parent passes it on: the second one came while the first was told."""
+    at = f"import os; from torchtune_sys.cli import main as m; hit = lambda: os.kill(os.getpid(), {int(number)})\n"
+    early = "heed = m._heed_termination; m._heed_termination = lambda: (heed(), hit())\n"
+    again = "m.run = lambda args: hit(); told = m._tell; m._tell = lambda *rows: (hit(), told(*rows))\n"
+    code = at + (early if when == "before the command" else again)
+    done = subprocess.run([sys.executable, "-I", "-c", code + "m.main()", "rules"], capture_output=True, text=True, timeout=60)
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    assert (done.returncode, done.stderr.strip()) == (128 + number, f"torchtune-sys: {word}")
+
+
 def test_leaving_while_the_module_for_children_is_being_imported() -> None:
     code = "import sys, types; sys.modules['torchtune_sys.host.children.process'] = types.ModuleType('half'); from torchtune_sys.cli.terminal import leave; leave(7)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

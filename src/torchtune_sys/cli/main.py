@@ -80,11 +80,15 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 def main() -> NoReturn:
     """Run the command line."""
-    _heed_termination()
-    from torchtune_sys.cli.watch import run_within_timeout
-
     args = sys.argv[1:]
-    _leave(run_within_timeout(args, run, lambda limit_s: _late(args, limit_s)))
+    try:
+        _heed_termination()
+        from torchtune_sys.cli.watch import run_within_timeout
+
+        code = run_within_timeout(args, run, lambda limit_s: _late(args, limit_s))
+    except (KeyboardInterrupt, Terminated) as signal:
+        code = _ended(args, signal)
+    _leave(code)
 
 
 def _late(args: Sequence[str], limit_s: float) -> int:
@@ -104,10 +108,8 @@ def run(args: Sequence[str]) -> int:
         return _failed(args, error.exit_code, error.seen, error.todo)
     except click.ClickException as error:
         return _misused(args, error)
-    except (click.Abort, KeyboardInterrupt):
-        return _failed(args, _INTERRUPTED, "interrupted")
-    except Terminated as signal:
-        return _failed(args, _SIGNALLED + signal.number, "terminated")
+    except (click.Abort, KeyboardInterrupt, Terminated) as signal:
+        return _ended(args, signal)
     except MemoryError:
         return _failed(
             args, UNJUDGED, "there is not enough memory for this", "raise the limit on memory (ulimit -v), or give less input"
@@ -123,15 +125,24 @@ def _heed_termination() -> None:
     from torchtune_sys.cli.terminal import leave
 
     def stop(number: int, _frame: object) -> None:
+        # Ctrl-C reaches each process of the terminal, and a parent passes it on: the second one must not cut the end short.
+        for other in heeded:
+            signal.signal(other, lambda _number, _frame: None)
         # An exception that comes while a lock of the import system is taken can leave it taken for ever.
         signal.signal(signal.SIGALRM, lambda _number, _frame: leave(_SIGNALLED + number))
         signal.alarm(_TIMEOUT_S)
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
     usual = (signal.SIG_DFL, signal.default_int_handler)  # nohup, and a shell for its background jobs, have them ignored
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) in usual:
-            signal.signal(number, stop)
+    heeded = [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) in usual]
+    for number in heeded:
+        signal.signal(number, stop)
+
+
+def _ended(args: Sequence[str], signal: BaseException) -> int:
+    if isinstance(signal, Terminated):
+        return _failed(args, _SIGNALLED + signal.number, "terminated")
+    return _failed(args, _INTERRUPTED, "interrupted")
 
 
 def _called_as() -> str:

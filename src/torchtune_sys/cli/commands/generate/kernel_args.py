@@ -39,7 +39,7 @@ def command(**options: Any) -> int:
     wanted, refused = arguments(found.seen, found.results, found.context, options["safe_only"])
     for item in refused:
         tell(f"left out: {item.key}: {item.reason}; instead: {item.way}")
-    every, _ = arguments(found.seen, found.results, found.ground)
+    every, _ = arguments(found.seen, found.results, found.context)
     more = tell_left_out(one.key for one in every if one not in wanted)
     if wanted:
         give(FORMS[options["format_"]](wanted), options["output"])
