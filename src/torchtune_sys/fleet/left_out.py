@@ -27,6 +27,7 @@ LEFT_OUT: dict[str, str] = {
     "memory.hugepages_free_bytes": _FREE,
     "memory.committed_bytes": _FREE,
     "memory.shm_free_bytes": _FREE,
+    "memory.shm_inodes_free": _FREE,
     "memory.oom_kills": _COUNTER,
     "sysctl.settings.key": _DERIVED,
     "sysctl.settings.systemd": _DERIVED,
