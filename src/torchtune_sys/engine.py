@@ -186,7 +186,7 @@ def _of_report(result: Result) -> Result:
 
 
 def fold(results: tuple[Result, ...]) -> tuple[Result, ...]:
-    """One fault is one finding: evidence that a better rule shows, too, is left to that rule.
+    """Return the results with one finding for each fault: evidence that a better rule shows, too, is left to that rule.
 
     Only a finding that is there can take over: a rule that was not asked, passes or could not look hides nothing.
     """

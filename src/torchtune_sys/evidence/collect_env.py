@@ -219,7 +219,7 @@ def _library(lines: Lines, name: str, cuda: Fact[str]) -> Fact[str]:
 
 
 def live_facts(lines: Lines, torch: Fact[Torch]) -> Fact[LiveTorch]:
-    """collect_env imports torch, so what it says of CUDA is what torch itself saw."""
+    """Return what torch saw when it ran: collect_env imports torch, so what it says of CUDA is what torch itself saw."""
     said = lines.values.get("Is CUDA available", "").lower()
     if said not in ("true", "false", "yes", "no"):
         return missing()

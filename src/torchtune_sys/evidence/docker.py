@@ -24,7 +24,7 @@ _MOST = 1 << 60
 
 
 def facts_of_container(text: str) -> dict[str, Any]:
-    """By family; empty where the text holds no container, or several that were started differently.
+    """Return the facts by family; empty where the text holds no container, or several that were started differently.
 
     >>> found = facts_of_container('[{"HostConfig": {"ShmSize": 67108864, "IpcMode": "private", "NanoCpus": 2500000000, "PidsLimit": 512}}]')
     >>> found["memory"].shm_size_bytes >> 20, found["cpu"].quota, found["limits"].pids_max

@@ -18,7 +18,7 @@ _RAISED = 1 << 16
 
 
 def limits_facts(text: str) -> LimitsFacts | None:
-    """None where the text says nothing of a limit.
+    """Return the facts on limits; None where the text says nothing of a limit.
 
     >>> facts = limits_facts("UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory : "
     ...                      "Please set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)")

@@ -55,7 +55,7 @@ _OFTEN = 0.45
 
 
 def is_issued(text: str, start: int, end: int) -> bool:
-    """Whether the long word between two places is what issuers write behind a short word and ``_`` or ``-``: ``bkua_4f1e8f…``, ``CCIPAT_…_4f1e8f…``.
+    """Return whether the long word between two places is what issuers write behind a short word and ``_`` or ``-``: ``bkua_4f1e8f…``, ``CCIPAT_…_4f1e8f…``.
 
     Names of files and parts of paths are none, nor what ``-`` joins to hexadecimal digits, as the names of containers and volumes do.
 

@@ -62,7 +62,7 @@ _LOST = re.compile(r"connection (was )?(closed|reset|refused|aborted)|broken pip
 
 
 def is_consequence(end: RankEnd) -> bool:
-    """Whether a rank failed only because it lost another."""
+    """Return whether a rank failed only because it lost another."""
     return end.verdict is Verdict.FAIL and not end.cause and _LOST.search(end.seen) is not None
 
 

@@ -127,7 +127,7 @@ class SmokeRun(msgspec.Struct, kw_only=True):
         return watch
 
     def lacks_the_gpu(self) -> bool:
-        """Whether no GPU can be used, and nothing else will do."""
+        """Return whether no GPU can be used, and nothing else will do."""
         ends = self.ends.get("device", {}).values()
         return self.asked.device == "cuda" and any(end.verdict is Verdict.FAIL for end in ends)
 
@@ -259,7 +259,7 @@ def _team(run: SmokeRun) -> Team:
 
 
 def team_of(asked: SmokeOptions, abouts: Sequence[Mapping[str, object]] = ()) -> Team:
-    """Who runs, by what is asked and what the ranks told of themselves."""
+    """Return who runs, by what is asked and what the ranks told of themselves."""
     first = abouts[0] if abouts else {}
     gpus = dict.fromkeys(f"{about.get('gpu')} {about.get('uuid')}".strip() for about in abouts if about.get("gpu"))
     device = "cuda" if asked.device == "cuda" or (asked.device == "auto" and asked.gpus) else "cpu"

@@ -41,7 +41,7 @@ _PCIE_GBYTES_PER_S = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
 
 
 def expected(seen: Snapshot) -> dict[str, dict[str, dict[str, float]]]:
-    """By the GPU's name, stage and figure: each rank looks for its own GPU. Nothing of a model that is not known, or of a part of a GPU
+    """Return the expected figures by the GPU's name, stage and figure: each rank looks for its own GPU. Nothing of a model that is not known, or of a part of a GPU
     (MIG), which torch calls by another name."""
     devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
     found: dict[str, dict[str, dict[str, float]]] = {}

@@ -14,7 +14,7 @@ _WORST = (Verdict.FAIL, Verdict.CRASHED, Verdict.UNKNOWN, Verdict.PASS, Verdict.
 
 
 def merged(stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[Figure]], found: Collection[str]) -> StageResult:
-    """One stage: the worst verdict, from the lowest rank that has it; the cause that a rank names itself goes before one that its
+    """Return one stage: the worst verdict, from the lowest rank that has it; the cause that a rank names itself goes before one that its
     error text stands for, which of a rank that only lost another is none."""
     ends_by_rank = [ends[rank] for rank in sorted(ends)]
     verdict = worst([end.verdict for end in ends_by_rank])

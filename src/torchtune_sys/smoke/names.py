@@ -17,7 +17,7 @@ _IMPORT_PROOF = "torch can be imported, and is of one version on all ranks."
 
 @functools.cache
 def stages() -> dict[str, str]:
-    """Names and what each proves, in the order in which they run.
+    """Return the names and what each proves, in the order in which they run.
 
     >>> next(iter(stages().items()))
     ('import', 'torch can be imported, and is of one version on all ranks.')

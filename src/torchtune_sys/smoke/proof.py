@@ -112,7 +112,7 @@ def figures(report: SmokeReport) -> dict[str, float]:
 
 
 def slower(before: Proof | None, report: SmokeReport, now: Mapping[str, str]) -> tuple[FigureComparison, ...]:
-    """Figures that are worse than this host's own earlier ones by more than they ever varied."""
+    """Return the figures that are worse than this host's own earlier ones by more than they ever varied."""
     from statistics import median  # with what it imports it takes longer than check, which shows a proof's age, has
 
     here = _past(report, now, 0.0)
@@ -135,7 +135,7 @@ def slower(before: Proof | None, report: SmokeReport, now: Mapping[str, str]) ->
 
 
 def loss(now: float, before: float, unit: str) -> float:
-    """By what part a figure is worse than before: negative where it is better.
+    """Return by what part a figure is worse than before: negative where it is better.
 
     >>> round(loss(80.0, 100.0, "GB/s"), 2), loss(3.0, 2.0, "s")
     (0.25, 0.5)
@@ -164,7 +164,8 @@ def standing(proof: Proof, now: Mapping[str, str], epoch_s: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """
+    """Return how long ago something was, in words.
+
     >>> ago(-5), ago(100), ago(7200), ago(86400 * 1.5), ago(86400 * 9)
     ('in the future, by this clock', 'just now', '2 hours ago', 'a day ago', '9 days ago')
     """

@@ -21,7 +21,7 @@ class Regression(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def broken(before: SmokeReport, after: SmokeReport) -> list[Regression]:
-    """Stages that passed before and fail, or could not be tried, after."""
+    """Return the stages that passed before and fail, or could not be tried, after."""
     passed = {stage.stage for stage in before.stages if stage.verdict is Verdict.PASS}
     return [
         Regression(stage=stage.stage, words=f"{stage.verdict.value}: {stage.cause or stage.seen}", broke=True)
@@ -31,7 +31,7 @@ def broken(before: SmokeReport, after: SmokeReport) -> list[Regression]:
 
 
 def slowed(before: Sequence[SmokeReport], after: Sequence[SmokeReport]) -> list[Regression]:
-    """Figures of which the best run after is worse than the worst before, by more than a tenth and more than the runs of either side
+    """Return the figures of which the best run after is worse than the worst before, by more than a tenth and more than the runs of either side
     differ among themselves."""
     earlier, later = ([figures(report) for report in side] for side in (before, after))
     found = []

@@ -100,7 +100,7 @@ def source() -> str:
 
 
 def joined(modules: Iterable[tuple[str, str]], *, future: bool = True) -> str:
-    """Modules, each by its package and its name, as one text that imports none of them. ``future``: with the import that must come first.
+    """Return the modules, each by its package and its name, as one text that imports none of them. ``future``: with the import that must come first.
 
     Raises ValueError where two define the same name.
     """

@@ -12,7 +12,7 @@ _STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "blocked in the ke
 
 
 def place(rank: int, pid: int, host: str, device: str, stage: str, state: str, stack: str) -> str:
-    """One rank's line of a report of a hang."""
+    """Return one rank's line of a report of a hang."""
     who = f"rank {rank} (pid {pid} on {host}{', ' + device if device else ''})"
     what = _STATES.get(state, "")
     where = innermost(stack)
@@ -41,7 +41,7 @@ def innermost(stack: str) -> str:
 
 
 def waits_for_others(stack: str) -> bool:
-    """Whether a rank is in an exchange with others, or at the end of one: a backward pass of DDP.
+    """Return whether a rank is in an exchange with others, or at the end of one: a backward pass of DDP.
 
     >>> waits_for_others('Current thread 0x7f (most recent call first):\\n  File "/x/torch/distributed/c10d.py", line 3 in wait\\n')
     True

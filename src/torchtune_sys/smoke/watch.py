@@ -83,7 +83,7 @@ class Watch:
         """Exit statuses of ranks, by process, as their launcher told them."""
 
     def run(self) -> RunFailure | None:
-        """Until the ranks are through, or one is in trouble."""
+        """Watch until the ranks are through, or one is in trouble."""
         if self.processes.failure is not None:
             return RunFailure(kind="not-started", stage="import")
         while True:

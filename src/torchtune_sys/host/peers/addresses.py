@@ -32,13 +32,13 @@ def towards(name: str) -> str:
 
 
 def is_own(name: str) -> bool:
-    """Whether a name stands for an address of this host."""
+    """Return whether a name stands for an address of this host."""
     found = asyncio.run(addresses_of(name))
     return any(address.startswith("127.") or has_carrier(address) is not None for address in found)
 
 
 def has_carrier(address: str) -> bool | None:
-    """Of the interface that holds the address; None where that is not known."""
+    """Return whether the interface that holds the address has a carrier; None where that is not known."""
     found = interfaces("", _PATIENCE_S)
     if isinstance(found, Missing):
         return None

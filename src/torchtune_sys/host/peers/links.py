@@ -82,11 +82,11 @@ class LinkServer:
             self._udp.close()
 
     def counted(self, token: str) -> int:
-        """Datagrams of one test that came, each once."""
+        """Return how many datagrams of one test came, each counted once."""
         return self._counted.get(token, 0).bit_count()
 
     def overflowed(self) -> int:
-        """Datagrams that arrived, and that this process was too slow for (SO_MEMINFO)."""
+        """Return how many datagrams arrived that this process was too slow to take (SO_MEMINFO)."""
         if self._udp is None:
             return 0
         try:
@@ -317,7 +317,7 @@ class Arrivals:
 
     @property
     def arrived(self) -> int:
-        """Bytes, as of the last look."""
+        """Return the bytes that had arrived at the last look."""
         return self._looks[-1][1]
 
     @property
@@ -325,7 +325,7 @@ class Arrivals:
         return max(self._looks[-1][2] - self._looks[0][0], 1e-6)
 
     def best(self) -> float:
-        """Bytes per second in the best stretch; 0 where the kernel is too old to tell."""
+        """Return the bytes per second in the best interval; 0 where the kernel is too old to tell."""
         found, first = 0.0, 0
         for _began_s, arrived, ended_s in self._looks:
             while arrived - self._looks[first][1] >= _STRETCH:

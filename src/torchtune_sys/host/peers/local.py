@@ -23,7 +23,7 @@ def _address(key: str) -> str:
 
 
 def is_free(port: int) -> bool:
-    """Whether no process of this host listens at the port, on whatever address."""
+    """Return whether no process of this host listens at the port, on whatever address."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

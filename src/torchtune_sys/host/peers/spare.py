@@ -51,12 +51,12 @@ def allow_connections() -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal or by a tracer (proc(5), stat)."""
+    """Return whether a process is stopped by a signal or by a tracer (proc(5), stat)."""
     return state(pid) in ("T", "t")
 
 
 def state(pid: int) -> str:
-    """Its letter in proc(5)'s stat; "" for one that is gone."""
+    """Return a process's letter in proc(5)'s stat; "" for one that is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0].decode()
@@ -65,7 +65,7 @@ def state(pid: int) -> str:
 
 
 def descendants(pid: int) -> tuple[int, ...]:
-    """Its children, theirs, and so on (proc(5), task/TID/children)."""
+    """Return a process's children, theirs, and so on (proc(5), task/TID/children)."""
     found: list[int] = []
     todo = [pid]
     while todo:

@@ -32,7 +32,7 @@ class TcpInfo(NamedTuple):
 
 
 def tcp_info(held: socket.socket) -> TcpInfo:
-    """All zero where the socket is closed."""
+    """Return the kernel's figures of a connection, all zero where the socket is closed."""
     try:
         told = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _FIELDS.size)
     except (OSError, AttributeError):  # a transport that is closed has no socket

@@ -139,7 +139,7 @@ class Wire:
         return any(part >= max(_LOSSY_AT_LEAST, _LOSSY_SHARE * of) for part, of in shares)
 
     def unacknowledged(self) -> int:
-        """Bytes that the other side's *kernel* has not acknowledged: above 0 for long, the host or the way to it is gone; 0 with no answer,
+        """Return the bytes that the other side's *kernel* has not acknowledged: above 0 for long, the host or the way to it is gone; 0 with no answer,
         its process is stopped or hangs (SIOCOUTQ, tcp(7))."""
         held = self._writer.transport.get_extra_info("socket")
         try:
@@ -152,7 +152,7 @@ class Wire:
         return self._reader, self._writer
 
     def addresses(self) -> tuple[str, str]:
-        """Our own address on this connection, and the other's."""
+        """Return our own address on this connection, and the other's."""
         own, other = (self._writer.get_extra_info(name) or ("",) for name in ("sockname", "peername"))
         return (str(own[0]), str(other[0])) if isinstance(own, tuple) and isinstance(other, tuple) else ("", "")
 
@@ -238,7 +238,7 @@ class Door:
 
     @contextlib.contextmanager
     def held(self, writer: asyncio.StreamWriter) -> Iterator[bool]:
-        """Whether one more is let in; it counts until the end of the block."""
+        """Yield whether one more is let in; it counts until the end of the block."""
         peer = writer.get_extra_info("peername") or ("",)
         host = str(peer[0])
         self._open[host] += 1

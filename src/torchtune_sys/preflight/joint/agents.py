@@ -27,7 +27,7 @@ AFTER_PASSING_S = 15.0
 
 
 def place_of(endpoint: str) -> tuple[str, int]:
-    """Host and port of a rendezvous endpoint. Raises UserError.
+    """Return host and port of a rendezvous endpoint. Raises UserError.
 
     >>> place_of("n1:29500"), place_of("n1"), place_of("")
     (('n1', 29500), ('n1', 29400), ('localhost', 29400))
@@ -76,13 +76,13 @@ def job_of(
 
 
 def come(gathered: Gathered, nodes: Iterable[int], *, and_passed: bool = True) -> int:
-    """How many launchers there are on these nodes, and of those that went on."""
+    """Return how many launchers there are on these nodes, and of those that went on."""
     here = sum(len(gathered.members[node].ranks) for node in nodes if node in gathered.members)
     return here + len(gathered.passed) * and_passed
 
 
 def came_again(gathered: Gathered, most: int) -> set[int]:
-    """Places of launchers that went, and whose host sent another one since: there is one of its name, or all that should come are there."""
+    """Return the places of launchers that went, and whose host sent another one since: there is one of its name, or all that should come are there."""
     stay = [node for node, member in gathered.members.items() if member.alive and node not in gathered.departed]
     names = own_names(gathered.members, of=stay)
     is_full = come(gathered, stay) >= most
@@ -94,7 +94,7 @@ def came_again(gathered: Gathered, most: int) -> set[int]:
 
 
 def absent(gathered: Gathered, agents: Agents, most: int) -> dict[int, str]:
-    """Who did not come, each under a number that is free: by name where all that came stand in the list of all, else how many.
+    """Return who did not come, each under a number that is free: by name where all that came stand in the list of all, else how many.
     Who came and went is not among them."""
     here = come(gathered, [node for node in gathered.members if not gathered.has_passed(node)])
     here += sum(not gathered.members[node].ranks for node in gathered.departed if not gathered.has_passed(node))

@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 def compared(members: Mapping[int, Node]) -> tuple[Differing, ...]:
-    """Every fact in which nodes differ, the heaviest first."""
+    """Return every fact in which nodes differ, the heaviest first."""
     told = {node: facts for node, member in members.items() if (facts := member.facts) is not None}
     hosts, job = Store(), Store()
     for node, facts in told.items():

@@ -21,7 +21,7 @@ Nodes = frozenset[int]
 
 
 def ready_s(left_s: float, half_took_s: float | None = None) -> float:
-    """How long all are waited for, as fast as this machine is: import of torch, most of which is reading files, took more than 45 s at a load of 40 on two
+    """Return how long all are waited for, as fast as this machine is: import of torch, most of which is reading files, took more than 45 s at a load of 40 on two
     cores. ``half_took_s``: after so long half of the nodes were there; None while they are not.
 
     >>> ready_s(50.0), ready_s(350.0), ready_s(350.0, 5.0), ready_s(350.0, 40.0), ready_s(350.0, 90.0)
@@ -55,7 +55,7 @@ class Deadlines:
         self._healthy: list[tuple[int, float]] = []
 
     def of(self, nodes: Collection[int]) -> float:
-        """Seconds for a group of these nodes."""
+        """Return the seconds for a group of these nodes."""
         long_s = self.long_s(len(nodes))
         known = [seconds for size, seconds in self._healthy if size >= len(nodes)]
         if len(nodes) != 2 or not known or not self._is_proven(frozenset(nodes)):
@@ -72,11 +72,11 @@ class Deadlines:
         return len(self._hung.get(node, ())) > 1
 
     def long_s(self, nodes: int) -> float:
-        """Seconds for the collectives of so many nodes, of which nothing is known."""
+        """Return the seconds for the collectives of so many nodes, of which nothing is known."""
         return LONG_S + (min(_PER_NODE_S * nodes, _EXCHANGES_AT_MOST_S) if self._timed else 0.0)
 
     def saw(self, nodes: Iterable[int], within_s: float, ended_s: float | None) -> None:
-        """How a group ended that was given so long: after how many seconds, None where it failed."""
+        """Take how a group ended that was given so long: after how many seconds, None where it failed."""
         group = frozenset(nodes)
         if ended_s is not None:
             self._healthy.append((len(group), ended_s))

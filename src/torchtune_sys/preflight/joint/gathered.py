@@ -89,7 +89,7 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def loss(self) -> float | None:
-        """The part of the datagrams that was lost on the way; None where that cannot be told."""
+        """Return the part of the datagrams that was lost on the way; None where that cannot be told."""
         if not self.sent or self.arrived is None or self.overflowed:
             return None
         return max(0.0, 1 - self.arrived / self.sent)
@@ -210,7 +210,7 @@ Rank = tuple[int, int]
 
 
 def odd_sums(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
-    """Ranks that alone got a wrong result of a collective, and what was wrong: they are the bad ones. Empty where nobody did, or everybody.
+    """Return the ranks that alone got a wrong result of a collective, and what was wrong: they are the bad ones. Empty where nobody did, or everybody.
 
     >>> odd_sums({(0, 0): {"ok": True}, (1, 0): {"wrong": "1 of 257"}, (2, 0): None}), odd_sums({(0, 0): {"wrong": "all"}})
     ({(1, 0): '1 of 257'}, {})
@@ -220,7 +220,7 @@ def odd_sums(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
 
 
 def ended_by_signals(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
-    """Ranks whose part in a collective a signal ended, and which; empty where that is so on more than half of the nodes.
+    """Return the ranks whose part in a collective a signal ended, and which; empty where that is so on more than half of the nodes.
 
     >>> ended_by_signals({(0, 0): {"signal": "SIGSEGV"}, (1, 0): {"error": "closed"}}), ended_by_signals({(0, 0): {"signal": "SIGABRT"}})
     ({(0, 0): 'SIGSEGV'}, {})
@@ -250,13 +250,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def workers(self) -> tuple[WorkerNote, ...]:
-        """Of each rank that told."""
+        """Return the note of each rank that sent one."""
         told = (taken(note, WorkerNote) for key, note in self.notes.items() if key.startswith("worker/"))
         return tuple(note for note in told if note is not None)
 
     @property
     def worker(self) -> WorkerNote:
-        """Of the first rank that has torch."""
+        """Return the note of the first rank that has torch."""
         return next((note for note in self.workers if note.torch), WorkerNote())
 
 
@@ -345,7 +345,7 @@ class Gathered(msgspec.Struct, kw_only=True):
         return frozenset(node for node, name in enumerate(self.names) if owners.get(name, node) != node)
 
     def has_passed(self, node: int) -> bool:
-        """Whether a launcher that departed went on to its own rendezvous: it may train all the same."""
+        """Return whether a launcher that departed went on to its own rendezvous: it may train all the same."""
         return node in self.departed and self.members[node].address in self.passed
 
     def name(self, node: int) -> str:

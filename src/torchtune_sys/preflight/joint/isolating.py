@@ -130,7 +130,7 @@ class Isolating:
 
 
 def passed(answers: Mapping[Rank, Any]) -> bool:
-    """Whether every rank of a group ended well."""
+    """Return whether every rank of a group ended well."""
     return not _error(answers)
 
 

@@ -68,38 +68,38 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def door(self) -> str:
-        """The name under which those on one host find the process that speaks for them."""
+        """Return the name under which those on one host find the process that speaks for them."""
         return f"{self.key}-{'agents' if self.agents is not None else self.node}"
 
     @property
     def has_secret(self) -> bool:
-        """Whether somebody gave it one; else the key stands in its place, which is no secret."""
+        """Return whether somebody gave the job a secret; else the key stands in its place, which is no secret."""
         return self.secret not in (b"", self.key.encode())
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """Nodes at which the others may meet; launchers know one place only."""
+        """Return the nodes at which the others may meet; launchers know one place only."""
         return (0,) if self.agents is not None else candidates(self.nodes)
 
     @property
     def ping_s(self) -> float:
-        """How often the coordinator asks each node for its clock, and whether it is there: all of them no more than a thousand times a second."""
+        """Return how often the coordinator asks each node for its clock, and whether it is there: all of them no more than a thousand times a second."""
         return max(1.0, self.nodes / 1000)
 
     @property
     def silence_s(self) -> float:
-        """After so long without a word a process is called stopped, or its host cut off. A busy machine is late by a second or two."""
+        """Return the seconds of silence: after so long without a word a process is called stopped, or its host cut off. A busy machine is late by a second or two."""
         return max(8.0, 3 * self.ping_s)
 
     def name(self, node: int) -> str:
-        """How a node is called that never said its name."""
+        """Return how a node is called that never said its name."""
         if self.agents is not None:
             return f"agent {node}"
         return self.names[node] if node < len(self.names) else numbered(node, self.locals_)
 
 
 def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes = b"") -> Job | None:
-    """None where the environment names no second rank, or not enough of the job. Raises BadConfig where it contradicts itself."""
+    """Read the job from the environment; None where that names no second rank, or not enough of the job. Raises BadConfig where it contradicts itself."""
     told = _ranks(env)
     if told is None or told[2] < 2:
         return None
@@ -185,7 +185,7 @@ _NUMBERS = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "NODE_RANK", "GROUP_RANK")
 
 
 def candidates(nodes: int) -> tuple[int, ...]:
-    """Nodes at which the others may meet, in this order of preference: spread, so that each side of a cut has one.
+    """Return the nodes at which the others may meet, in this order of preference: spread, so that each side of a cut has one.
 
     >>> candidates(4), candidates(1024)
     ((0, 1, 2, 3), (0, 1, 2, 512, 1023))

@@ -83,7 +83,7 @@ class Member:
             self.clock_offset_s = said.clock - (sent_clock_s + taken_s / 2)
 
     def gone(self) -> None:
-        """Its connection ended: nobody waits for its answers."""
+        """Note that its connection ended: nobody waits for its answers."""
         self.alive = False
         self._answered.set()
         for waiting in self._answers.values():
@@ -117,7 +117,7 @@ class Member:
 
 
 def how_lost(wire: Wire, words: str, silence_s: float) -> tuple[str, str]:
-    """Cause, and what was seen, of a connection that ended as ``words`` say."""
+    """Return the cause, and what was seen, of a connection that ended as ``words`` say."""
     if "no answer" not in words:
         return "rank-killed", f"its process ended: {words}"
     if wire.unacknowledged():
@@ -130,5 +130,5 @@ Members = Mapping[int, Member]
 
 
 def present(members: Members) -> list[int]:
-    """Nodes that are still there."""
+    """Return the nodes that are still there."""
     return sorted(node for node, member in members.items() if member.alive)

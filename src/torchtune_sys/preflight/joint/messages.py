@@ -215,7 +215,7 @@ def seated(fields: Mapping[str, Any]) -> int:
 
 
 def me(fields: Mapping[str, Any]) -> Me:
-    """Who answered."""
+    """Parse who answered."""
     found: Me = _heard(fields, Me)
     return found
 
@@ -228,7 +228,7 @@ def _heard(fields: Mapping[str, Any], forms: Any) -> Any:
 
 
 def is_note(key: str, ranks: int) -> bool:
-    """Whether a node has something to say under this name."""
+    """Return whether a node has something to say under this name."""
     rank = key.removeprefix("worker/")
     return key in ("facts", "node", "agents", "name", "master") or (
         rank != key and (number := natural(rank)) is not None and number < ranks

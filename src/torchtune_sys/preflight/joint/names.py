@@ -36,7 +36,7 @@ def _listed(names: tuple[str, ...]) -> tuple[frozenset[str], dict[str, list[str]
 
 
 def numbered(node: int, locals_: int) -> str:
-    """How a node is called that never said its name.
+    """Return how a node is called that never said its name.
 
     >>> numbered(3, 1), numbered(1, 8)
     ('node 3 (rank 3)', 'node 1 (ranks 8-15)')

@@ -154,7 +154,7 @@ class OwnRanks:
 
 
 def is_address(text: object) -> bool:
-    """Whether it is written as an IPv4 address: no name is looked up because another node says so."""
+    """Return whether it is written as an IPv4 address: no name is looked up because another node says so."""
     try:
         return isinstance(text, str) and bool(ipaddress.IPv4Address(text))
     except ValueError:

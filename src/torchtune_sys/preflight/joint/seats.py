@@ -79,7 +79,7 @@ async def begun_without_us(job: Job, control_port: int) -> dict[str, Any] | None
 
 
 def taken_by(job: Job) -> str:
-    """At the endpoint, before we listen there: who holds the port of the launchers' own rendezvous; "" where nobody does."""
+    """Return, at the endpoint, before we listen there, who holds the port of the launchers' own rendezvous; "" where nobody does."""
     if job.agents is None or job.node != 0 or local.is_free(job.agents.endpoint_port):
         return ""
     found = port_listeners(str(job.agents.endpoint_port), 1.0)

@@ -70,7 +70,7 @@ UNIT_DIRS = (
 
 
 def unit_files(action: Action) -> Iterator[str]:
-    """Where the unit of a service may be defined."""
+    """Yield the places where the unit of a service may be defined."""
     if isinstance(action, Service):
         name = action.unit if "." in action.unit else f"{action.unit}.service"
         stem, at, rest = name.partition("@")

@@ -32,7 +32,7 @@ _LATE = ("no end within", "the worker does not answer")
 
 
 def throttled(gathered: Gathered) -> dict[Rank, str]:
-    """Ranks that were held back in every turn."""
+    """Return the ranks that were held back in every turn."""
     found: dict[Rank, str] = {}
     shares = {rank: [turn.share for turn in turns if turn.share is not None] for rank, turns in gathered.computes.items()}
     usual = median([max(each) for each in shares.values() if each] or [1.0])
@@ -49,7 +49,7 @@ def throttled(gathered: Gathered) -> dict[Rank, str]:
 
 
 def ranks_again(gathered: Gathered) -> frozenset[Rank]:
-    """Whose turn comes once more, where somebody looks odd: noise must come again and again to be believed.
+    """Return the ranks whose turn comes once more, where somebody looks odd: noise must come again and again to be believed.
 
     A few times all, so that peers show how often noise comes; then those who look slow, of many alone. Of few all: they may share what they run on.
     """
@@ -69,7 +69,7 @@ def ranks_again(gathered: Gathered) -> frozenset[Rank]:
 
 
 def fingerprints(gathered: Gathered) -> list[JointFinding]:
-    """Ranks whose training step gave other bits than it must, or than most of their class."""
+    """Return a finding for ranks whose training step gave other bits than it must, or than most of their class."""
     found: list[JointFinding] = []
     classes: dict[str, dict[Rank, str]] = {}
     for rank, turns in gathered.computes.items():
@@ -108,7 +108,7 @@ def _uncertain(slow: JointFinding, turns: int) -> JointFinding:
 
 
 def findings(gathered: Gathered, quotas: frozenset[int]) -> list[JointFinding]:
-    """``quotas``: nodes whose facts tell of a quota."""
+    """Return the findings on computing. ``quotas``: nodes whose facts tell of a quota."""
     found = fingerprints(gathered)
     held = throttled(gathered)
     for rank, seen in held.items():

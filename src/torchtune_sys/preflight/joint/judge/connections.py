@@ -62,12 +62,12 @@ def _first_rates(gathered: Gathered) -> dict[Way, float]:
 
 
 def least_rate(gathered: Gathered) -> float:
-    """Bytes per second from which on a way is not narrow."""
+    """Return the bytes per second from which on a way is not narrow."""
     return usual(_first_rates(gathered), more_is_better=True) * _narrow(gathered)
 
 
 def noisy_links(gathered: Gathered) -> list[Way]:
-    """Ways whose rate is worth measuring again once the CPUs are free: all that look well, where two runs in a row or different ways differ much."""
+    """Return the ways whose rate is worth measuring again once the CPUs are free: all that look well, where two runs in a row or different ways differ much."""
     if not _first_rates(gathered) or _narrow(gathered) >= NARROW:
         return []
     suspected = causes(gathered)
@@ -109,7 +109,7 @@ def _some_connect(test: LinkTest) -> str:
 
 
 def loses_much(test: LinkTest) -> bool:
-    """Whether so many packets get lost that connections fail now and then."""
+    """Return whether so many packets get lost that connections fail now and then."""
     return bool(test.arrived) and test.connect != "refused" and (test.loss or 0.0) >= HEAVY_LOSS
 
 
@@ -153,7 +153,7 @@ _ALIKE = 4.0
 
 
 def doubtful_links(gathered: Gathered, *, and_shared: bool) -> list[Way]:
-    """Ways that a single test speaks against, and that are worth another: a few of each node, and not what three nodes saw alike. ``and_shared``: those, too,
+    """Return the ways that a single test speaks against, and that are worth another: a few of each node, and not what three nodes saw alike. ``and_shared``: those, too,
     against which speaks what other tests at the same time, or busy CPUs, may look like."""
     told = causes(gathered)
     counts: Counter[int] = Counter()
@@ -174,7 +174,7 @@ def doubtful_links(gathered: Gathered, *, and_shared: bool) -> list[Way]:
 
 
 def accused_links(gathered: Gathered) -> list[Way]:
-    """Ways that a verdict would rest on, and that were not tested yet while no other was: transfers at the same time share switches and CPUs."""
+    """Return the ways that a verdict would rest on, and that were not tested yet while no other was: transfers at the same time share switches and CPUs."""
     told = causes(gathered)
     nodes, links = _blamed(told, gathered.links)
     ways = [way for _node, cause, ways in nodes if cause in _SHARED for way in ways[:_ALONE_OF_A_NODE]]
@@ -198,12 +198,12 @@ def _differs(alone: Sequence[LinkTest]) -> bool:
 
 
 def behind_bad_links(gathered: Gathered) -> set[int]:
-    """Nodes whose way to others is so bad that what they say may not come."""
+    """Return the nodes whose way to others is so bad that what they say may not come."""
     return {finding.node for finding in findings(gathered, ()) if finding.node is not None}
 
 
 def findings(gathered: Gathered, explained: Iterable[int]) -> list[JointFinding]:
-    """Nodes first, then the links that no node explains. What may pass must show twice, and what other tests may look like alone."""
+    """Return the findings, nodes first, then the links that no node explains. What may pass must show twice, and what other tests may look like alone."""
     gone = {*explained}
     tested = {way: tests for way, tests in gathered.links.items() if not gone & {*way}}
     told = {way: what for way, what in causes(gathered).items() if way in tested}
@@ -267,7 +267,7 @@ def _blamed(
 def localised(
     told: Mapping[Way, tuple[str, str]], tested: Iterable[Way], connected: Iterable[Way] = ()
 ) -> Iterator[tuple[int, str, list[Way]]]:
-    """Nodes that explain bad ways: everything that comes in, or everything that goes out, is bad, with at least two others. ``connected``: ways
+    """Yield the nodes that explain bad ways: everything that comes in, or everything that goes out, is bad, with at least two others. ``connected``: ways
     of which no more was tried than a connection, which came about: no node explains that two others do not.
 
     The one that explains most goes first, and what it explains counts for nobody else.

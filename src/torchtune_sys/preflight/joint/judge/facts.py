@@ -24,7 +24,7 @@ _BRIDGES = ("bridge", "loopback", "veth", "dummy")
 
 
 def findings(gathered: Gathered) -> list[JointFinding]:
-    """Each node by itself first, then what differs."""
+    """Return the findings, each node by itself first, then what differs."""
     told = {node: member.facts for node, member in gathered.members.items()}
     nodes = {node: facts for node, facts in told.items() if facts is not None}
     found: list[JointFinding] = []

@@ -19,7 +19,7 @@ _TEXT_AT_MOST = 240
 
 
 def findings(gathered: Gathered, cause: str, errors: str) -> Iterator[JointFinding]:
-    """``cause`` and ``errors``: of the collective of all, where it failed."""
+    """Yield the findings. ``cause`` and ``errors``: of the collective of all, where it failed."""
     found, tests = gathered.isolated, gathered.tests or GroupTests()
     if found is None:
         return
@@ -92,7 +92,7 @@ def _called(domain: Domain) -> str:
 
 
 def explained(gathered: Gathered, finding: JointFinding) -> bool:
-    """Whether a bad link is one of those of a leaf switch that is cut off, or between two of them."""
+    """Return whether a bad link is one of those of a leaf switch that is cut off, or between two of them."""
     found = gathered.isolated
     if found is None or finding.link is None:
         return False
@@ -106,7 +106,7 @@ def explained(gathered: Gathered, finding: JointFinding) -> bool:
 
 
 def refuted(gathered: Gathered, finding: JointFinding) -> bool:
-    """Whether an exchange shows that the tests which call a way delayed or narrow met a busy moment. Without an isolation that was asked for
+    """Return whether an exchange shows that the tests which call a way delayed or narrow met a busy moment. Without an isolation that was asked for
     nothing does."""
     tests = gathered.tests
     if finding.link is None or tests is None:
@@ -169,7 +169,7 @@ def _listed(gathered: Gathered, nodes: Iterable[int]) -> str:
 
 
 def left_out_of(found: IsolationVerdict) -> list[int]:
-    """Bad nodes, of two leaves the smaller, and as few ends of bad links as are found simply.
+    """Return the nodes to leave out: bad nodes, of two leaves the smaller, and as few ends of bad links as are found simply.
 
     >>> left_out_of(IsolationVerdict(outcome=Outcome.NAMED, nodes=(7,), pairs=((0, 1), (0, 2), (3, 4))))
     [0, 4, 7]

@@ -71,7 +71,7 @@ def _least(count: int) -> float:
 
 
 def limit_beside_a_group(best: Sequence[float]) -> float:
-    """Where more than a twentieth are above the limit: they are a group of its own, such as another delivery. The upper side counts, less a twentieth."""
+    """Return the limit where more than a twentieth are above the limit: they are a group of its own, such as another delivery. The upper side counts, less a twentieth."""
     middle = median(best)
     spread = (sorted(best)[-1 - len(best) // 20] / middle - 1) / 1.645
     return max(limit_of(best), middle * (1 + _SPREADS * spread))

@@ -49,7 +49,7 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that are go and not among ``nodes``, as one node list."""
 
     def all_nodes(self) -> tuple[NodeVerdict, ...]:
-        """Those of the list, too."""
+        """Return all nodes, those of the list, too."""
         return (*self.nodes, *(NodeVerdict(node=name, verdict=Go.GO) for name in expanded(self.well)))
 
 
@@ -70,7 +70,7 @@ def brief(judged: Any) -> Any:
 
 
 def whole(gathered: Gathered) -> Whole:
-    """All of it."""
+    """Judge everything that was gathered."""
     gathered.shown = shown(gathered)
     found = all_findings(gathered)
     if not any(f.weight is Weight.FATAL for f in found):
@@ -129,7 +129,7 @@ def _of_agents(gathered: Gathered) -> dict[str, Any]:
 
 
 def cause_of(finding: JointFinding) -> Cause:
-    """As the verdict has it."""
+    """Return the finding as a cause of the verdict."""
     rule = f"joint:{finding.part}"
     return Cause(cause=finding.cause, rule=rule, blame=finding.blame, weight=finding.weight, seen=finding.seen[:_SEEN_AT_MOST])
 
@@ -184,7 +184,7 @@ def _lightest_first(cause: Cause) -> int:
 
 
 def unsound(gathered: Gathered) -> set[int]:
-    """Nodes that are kept out of the collectives: a fault of theirs is known, and they would only hold up the others. Of a bad link, one end."""
+    """Return the nodes that are kept out of the collectives: a fault of theirs is known, and they would only hold up the others. Of a bad link, one end."""
     found = [*_meeting(gathered), *_liveness(gathered), *facts.findings(gathered)]
     named = {f.node for f in found if f.node is not None and f.weight is Weight.FATAL}
     named |= {f.node for f in compute.failures(gathered) if f.node is not None and f.weight is Weight.FATAL}
@@ -202,7 +202,7 @@ def unsound(gathered: Gathered) -> set[int]:
 
 
 def all_findings(gathered: Gathered) -> list[JointFinding]:
-    """Without what follows from something else."""
+    """Return all findings without what follows from something else."""
     first = [*_meeting(gathered), *_heard(gathered, _liveness(gathered)), *facts.findings(gathered)]
     duplicates = {f.node for f in first if f.cause == "duplicate-address"}
     first = [f for f in first if f.node not in duplicates or f.cause == "duplicate-address"]

@@ -171,7 +171,7 @@ STORES: List[Any] = []
 
 
 def store(task: Fields, _told: Callable[[Fields], None]) -> Fields:
-    """torch's own store, on a port that the kernel draws. Its values are bytes."""
+    """Try torch's own store, on a port that the kernel draws. Its values are bytes."""
     import torch.distributed as dist
 
     kept = dist.TCPStore("0.0.0.0", 0, None, True, datetime.timedelta(seconds=30), wait_for_workers=False)
@@ -308,7 +308,7 @@ def added_up(task: Fields, told: Callable[[Fields], None], backend: str, store: 
 
 
 def exchanged(torch: Any, device: Any, rank: int, peers: List[int], told: Callable[[Fields], None]) -> Dict[str, List[int]]:
-    """Microseconds from here to each of ``peers`` and back with a word, pair by pair, in each sweep over all pairs: a moment that disturbs one
+    """Return the microseconds from here to each of ``peers`` and back with a word, pair by pair, in each sweep over all pairs: a moment that disturbs one
     sweep does not disturb them all. One pair at a time, so that a slow way shows whatever the ways beside it carry."""
     import torch.distributed as dist
 
@@ -334,7 +334,7 @@ def exchanged(torch: Any, device: Any, rank: int, peers: List[int], told: Callab
 
 
 def partner(step: int, at: int, count: int) -> int:
-    """With whom the one at this place exchanges; an even number of places meet pair by pair, each pair once."""
+    """Return with whom the one at this place exchanges; an even number of places meet pair by pair, each pair once."""
     last = count - 1
     if at == last:
         return step * (count // 2) % last
@@ -343,7 +343,7 @@ def partner(step: int, at: int, count: int) -> int:
 
 
 def exchange(torch: Any, load: Any, word: Any, peer: int, is_first: bool) -> int:
-    """There, then back. Each direction begins when the receiver is ready, so that nobody is charged for a partner that was late."""
+    """Send there, then back. Each direction begins when the receiver is ready, so that nobody is charged for a partner that was late."""
     import torch.distributed as dist
 
     taken = 0
@@ -368,7 +368,7 @@ def shares_gpu(torch: Any) -> bool:
 
 
 def pattern(torch: Any, size: int, rank: int, turn: int) -> Any:
-    """Whole numbers that differ by rank, place and turn; the sum of thousands of them is exact in float32."""
+    """Return whole numbers that differ by rank, place and turn; the sum of thousands of them is exact in float32."""
     return ((torch.arange(size) + 7 * rank + 31 * turn) % 101).to(torch.float32)
 
 
