@@ -29,7 +29,11 @@ def every_pair(known: Progress) -> Steps[bool]:
     found = cuts(known, failing)
     if found:
         yield from _cut(known, found)
-    links = sorted(failing - known.bad_pairs)
+    return (yield from _each_again(known, sorted(failing - known.bad_pairs)))
+
+
+def _each_again(known: Progress, links: Sequence[Pair]) -> Steps[bool]:
+    """Test each link by itself, as many at once as share no unit; in the last round everybody else together, too."""
     while True:
         now: list[Group] = []
         used: set[int] = set()

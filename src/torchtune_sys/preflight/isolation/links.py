@@ -31,29 +31,10 @@ def _named_in(known: Progress, group: Group) -> Steps[bool]:
     """One or more links in a group that fails; False where there is none, or nothing fails any more."""
     known.largest_pass, known.smallest_failure = 0, len(group) + 1
     for turn in range(_TRIES):
-        candidate = yield from _searched(known, group)
-        rest = tuple(unit for unit in group if unit not in candidate)
-        groups: list[Group] = [candidate] if len(candidate) == 2 else []
-        groups += [rest] if len(rest) > 1 and groups else []
-        failed = (yield "the link that was found, and everybody else", groups) if groups else []
-        if failed and failed[0]:
-            known.bad_pairs.add(pair(*candidate))
-            if (yield from find_between(known, [pair(*candidate)])):
-                return True
-            while len(failed) > 1 and failed[1]:
-                group = rest
-                candidate = yield from _searched(known, group)
-                rest = tuple(unit for unit in group if unit not in candidate)
-                if len(candidate) != 2:
-                    break
-                failed = yield "the link that was found, and everybody else", [candidate, rest] if len(rest) > 1 else [candidate]
-                if not failed[0]:
-                    break
-                known.bad_pairs.add(pair(*candidate))
-                if (yield from find_between(known, [pair(*candidate)])):
-                    return True
-            if len(failed) > 1 and failed[0] and not failed[1]:
-                known.passed.append(frozenset(rest))
+        rest = yield from _link_in(known, group)
+        if rest is not None:
+            while rest:
+                rest = yield from _link_in(known, rest)
             return True
         if turn:
             again = (yield "the same again", [group])[0]
@@ -66,6 +47,25 @@ def _named_in(known: Progress, group: Group) -> Steps[bool]:
     known.is_unexplained = True
     known.suspects |= {*group}
     return False
+
+
+def _link_in(known: Progress, group: Group) -> Steps[Group | None]:
+    """Find a link and test it by itself, and the rest of the group beside it. Return the rest where that fails, too, ``()`` where it does not (or
+    both ends are of a part that is cut off); None where no link failed by itself."""
+    candidate = yield from _searched(known, group)
+    if len(candidate) != 2:
+        return None
+    rest = tuple(unit for unit in group if unit not in candidate)
+    failed = yield "the link that was found, and everybody else", [candidate, rest] if len(rest) > 1 else [candidate]
+    if not failed[0]:
+        return None
+    known.bad_pairs.add(pair(*candidate))
+    if (yield from find_between(known, [pair(*candidate)])) or len(failed) < 2:
+        return ()
+    if failed[1]:
+        return rest
+    known.passed.append(frozenset(rest))
+    return ()
 
 
 def _searched(known: Progress, group: Group) -> Steps[Group]:

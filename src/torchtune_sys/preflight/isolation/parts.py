@@ -48,7 +48,7 @@ def cut_off(known: Progress, found: Iterable[Cut]) -> list[int]:
 
 
 def find_between(known: Progress, links: Iterable[Pair]) -> Steps[bool]:
-    """Yield whether the ways between the parts of a bad link are all bad: asked once of each two parts."""
+    """Return whether the ways between the parts of a bad link are all bad: asked once of each two parts."""
     is_found = False
     for cut in sorted({pair(known.home[one], known.home[other]) for one, other in links if {one, other} <= {*known.home}}):
         if cut[0] == cut[1] or cut in known.asked_between or min(len(members(known, part)) for part in cut) < 2:
