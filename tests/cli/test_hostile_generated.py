@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,54 @@ def test_no_option_is_syntax(command: tuple[str, ...], word: str) -> None:
     ((_name, said),) = found
     assert broken([(" ".join(words[:3]), said)], folded=False) == []
     assert said.status in (0, 2, 3), said.err
+
+
+COMMANDS = (
+    *("$({0})", "`{0}`", "'; {0}; '", '"; {0}; "', "\n{0}\n", "\r\n{0}\r\n", "& {0} &", "| {0} ;", "${{x:=$({0})}}", "a[$({0})]", "x[`{0}`]=1"),
+    *("'\"$({0})\"'", "<({0})", "\\$({0})", "$'\\'; {0}; '", "EOF\n{0}\n", "!{0}"),
+)  # fmt: skip
+"""A command in each place where a shell would start one, also in arithmetic, which evaluates what stands between brackets."""
+RUN = [words for words in ALL if " ".join(words[1:]).startswith((*SCRIPTS, "env --format slurm")) and "json" not in words]
+AS_NOBODY = (
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "unshare",
+    "--map-root-user",
+    "--mount",
+    "--net",
+    "--pid",
+    "--fork",
+)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    subprocess.run([*AS_NOBODY, "true"], capture_output=True).returncode != 0 if shutil.which("setpriv") else True,
+    reason="needs setpriv, unshare and namespaces of users",
+)
+def test_no_value_is_run() -> None:
+    """Each script in each of its modes, by a user who may change nothing and takes itself for root."""
+    place = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    place.chmod(0o777)
+    mark, ran = place / "mark", 0
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(place)}
+    try:
+        for form in COMMANDS:
+            word = form.format(f"touch {mark}")
+            host = lambda seen, word=word: planted(seen, lambda text: word + text + word)  # noqa: E731
+            for command, said in outputs(lambda: RecordedHost(recorded(), "recording x"), RUN, host):
+                for mode in ([], ["--check"], ["--dry-run"], ["--undo"]) if command == "generate script" else ([],):
+                    words = [*AS_NOBODY, "timeout", "20", "bash", "-c", said.out or "exit", "script", *mode]
+                    subprocess.run(words, cwd=place, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+                    ran += bool(said.out)
+                    assert not mark.exists(), (command, mode, form)
+        assert ran > 100
+        subprocess.run([*AS_NOBODY, "bash", "-c", f"touch {mark}"], cwd=place, env=env, check=True)
+        assert mark.exists(), "nobody could have left the mark"
+    finally:
+        shutil.rmtree(place)
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,13 @@ def test_outside_of_a_pod_nothing_is_asked(tmp_path: Path) -> None:
         Cluster({}, str(tmp_path))
 
 
+@pytest.mark.parametrize("port", ["9" * 5000, "\u00b2", "65536", "-1", ""])
+def test_a_port_that_is_none_is_no_internal_error(port: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("x")
+    with pytest.raises(UserError, match="no pod"):
+        Cluster({"KUBERNETES_SERVICE_HOST": "h", "KUBERNETES_SERVICE_PORT": port}, str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["--all", "-l=x", "a b", "n1\nn2", "$(reboot)", "n1;x", "n" * 254, ""])
 def test_nobody_is_told_to_type_what_a_recording_calls_a_node(name: str) -> None:
     """``kubectl taint node --all …`` would take every node out of service."""

@@ -15,10 +15,12 @@ from typing import Any
 from urllib.parse import quote
 
 from torchtune_sys.errors import UserError
+from torchtune_sys.model.numbers import natural
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TIMEOUT_S = 10.0
 _ANSWER_AT_MOST = 4 << 20
+_PORT_AT_MOST = 65535
 _NODES = "/api/v1/nodes"
 _NAMES_ALONE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
 _MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
@@ -29,12 +31,12 @@ class Cluster:
 
     def __init__(self, env: Mapping[str, str], account: str = _ACCOUNT) -> None:
         self._account = account
-        self._host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
-        if not self._host or not port.isdecimal() or not os.path.isfile(f"{self._account}/token"):
+        self._host, port = env.get("KUBERNETES_SERVICE_HOST", ""), natural(env.get("KUBERNETES_SERVICE_PORT", "443"), 5)
+        if not self._host or port is None or port > _PORT_AT_MOST or not os.path.isfile(f"{self._account}/token"):
             raise UserError(
                 "--act: this is no pod whose account may ask the cluster", "generate kubernetes daemonset --act makes one"
             )
-        self._port = int(port)
+        self._port = port
 
     def node(self, name: str) -> dict[str, Any]:
         """Return the node as the cluster has it. Raises UserError."""
