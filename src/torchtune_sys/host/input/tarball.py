@@ -57,29 +57,10 @@ def members(source: ArchiveReader) -> Iterator[ArchiveMember]:
     at = 0
     for_all: dict[str, str] = {}
     for_next: dict[str, str] = {}
-    while True:
-        head = source.read(BLOCK)
-        if not any(head):
-            if not head:
-                raise ValueError(f"it ends at byte {at} without an end mark")
-            return
-        if len(head) < BLOCK or not _checksum_holds(head):
-            raise ValueError(f"no tar header at byte {at}")
-        kind = chr(head[156])
-        size = _number(head[124:136])
-        more = head[482:483] == b"\x01"
-        passed = BLOCK
-        while kind == "S" and more:  # more of the sparse map
-            block = source.read(BLOCK)
-            more = block[504:505] == b"\x01"
-            passed += BLOCK
-        padded = (size + BLOCK - 1) // BLOCK * BLOCK
-        content = source.read(padded) if 0 <= size <= TEXT_LIMIT else None
-        if size < 0 or (len(content) < size if content is not None else not source.skip(padded)):
-            raise ValueError(f"it ends inside the member at byte {at}")
-        at += passed + padded
-        content = content if content is None else content[:size]
-        match kind:
+    while head := _head(source, at):
+        content, size, length = _content(source, head, at)
+        at += length
+        match kind := chr(head[156]):
             case "L" | "K":
                 for_next["path" if kind == "L" else "linkpath"] = _string(content or b"")
             case "x" | "X":
@@ -91,6 +72,34 @@ def members(source: ArchiveReader) -> Iterator[ArchiveMember]:
                 kept = content if content is None else content.rstrip(b"\0")
                 yield _member(head, kind, kept, size, {**for_all, **for_next} if for_all or for_next else for_next)
                 for_next = {}
+
+
+def _head(source: ArchiveReader, at: int) -> bytes:
+    """Return the next header; empty at the end mark."""
+    head = source.read(BLOCK)
+    if not any(head):
+        if not head:
+            raise ValueError(f"it ends at byte {at} without an end mark")
+        return b""
+    if len(head) < BLOCK or not _checksum_holds(head):
+        raise ValueError(f"no tar header at byte {at}")
+    return head
+
+
+def _content(source: ArchiveReader, head: bytes, at: int) -> tuple[bytes | None, int, int]:
+    """Return what follows a header (None where it is too much to keep), how many bytes it says that this is, and how many the member takes."""
+    size = _number(head[124:136])
+    more = head[482:483] == b"\x01"
+    passed = BLOCK
+    while chr(head[156]) == "S" and more:  # more of the sparse map
+        block = source.read(BLOCK)
+        more = block[504:505] == b"\x01"
+        passed += BLOCK
+    padded = (size + BLOCK - 1) // BLOCK * BLOCK
+    content = source.read(padded) if 0 <= size <= TEXT_LIMIT else None
+    if size < 0 or (len(content) < size if content is not None else not source.skip(padded)):
+        raise ValueError(f"it ends inside the member at byte {at}")
+    return content if content is None else content[:size], size, passed + padded
 
 
 def _member(head: bytes, kind: str, content: bytes | None, size: int, extra: dict[str, str]) -> ArchiveMember:

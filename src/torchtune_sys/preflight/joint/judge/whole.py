@@ -218,7 +218,16 @@ def all_findings(gathered: Gathered) -> list[JointFinding]:
 
 
 def _meeting(gathered: Gathered) -> list[JointFinding]:
-    found: list[JointFinding] = []
+    nowhere = _no_meeting(gathered)
+    if nowhere:
+        return nowhere
+    taken = gathered.endpoint_taken
+    found = [JointFinding(part="meeting", cause="master-port-in-use", node=gathered.coordinator, seen=taken)] if taken else []
+    return [*found, *_missing_nodes(gathered), *_missing_ranks(gathered)]
+
+
+def _no_meeting(gathered: Gathered) -> list[JointFinding]:
+    """Return why this node is alone, or why nodes could not find the meeting; empty where there was one."""
     if gathered.alone:
         words = next(iter(gathered.members.values())).words if gathered.members else {}
         word = words.get(0, "no answer")
@@ -228,33 +237,35 @@ def _meeting(gathered: Gathered) -> list[JointFinding]:
     if gathered.master_wrong and gathered.missing:
         ways = [(node, gathered.coordinator) for node in sorted(gathered.missing)[:_LINKS_AT_MOST]]
         return [JointFinding(part="meeting", cause="master-addr-wrong", link=way, seen=gathered.master_wrong) for way in ways]
-    if gathered.endpoint_taken:
-        found.append(
-            JointFinding(part="meeting", cause="master-port-in-use", node=gathered.coordinator, seen=gathered.endpoint_taken)
-        )
+    return []
+
+
+def _missing_nodes(gathered: Gathered) -> Iterator[JointFinding]:
     happened = {event.node for event in gathered.events}
     missing = [node for node in gathered.missing if node not in happened]
     here = sorted(gathered.members)
     cut_off = [node for node in missing if gathered.missing[node] in _UNREACHED]
     if len(cut_off) >= 2 and len(cut_off) * 2 >= gathered.nodes:
         seen = f"{_names(gathered, here)} | {_names(gathered, cut_off)}: neither side reaches the other"
-        ways = [*islice(product(here, cut_off), _LINKS_AT_MOST)]
-        found += [JointFinding(part="meeting", cause="network-partition", link=way, seen=seen) for way in ways]
+        for way in islice(product(here, cut_off), _LINKS_AT_MOST):
+            yield JointFinding(part="meeting", cause="network-partition", link=way, seen=seen)
         missing = [node for node in missing if node not in cut_off]
     came = f"; came: {_names(gathered, here)}"
     elsewhere = gathered.listed_elsewhere() if missing else frozenset()
     for node in missing:
         word = "" if node in elsewhere else gathered.missing[node]  # else another node was called
         seen = f"{host_says(word) or 'it did not come to the meeting'}{came}"
-        found.append(JointFinding(part="meeting", cause="node-never-came", node=node, seen=seen))
+        yield JointFinding(part="meeting", cause="node-never-came", node=node, seen=seen)
+
+
+def _missing_ranks(gathered: Gathered) -> Iterator[JointFinding]:
     for node, member in gathered.members.items():
         fewer = [local for local in range(member.expected) if local not in member.ranks]
         dead = {event.local for event in gathered.events if event.node == node}
         if member.alive and fewer and not dead and not gathered.agents_at_least:
             ranks = ", ".join(f"{node * gathered.locals_ + local}" for local in fewer)
             seen = f"{len(member.ranks)} of {member.expected} ranks came; missing: rank {ranks}"
-            found.append(JointFinding(part="meeting", cause="ranks-missing", node=node, seen=seen))
-    return found
+            yield JointFinding(part="meeting", cause="ranks-missing", node=node, seen=seen)
 
 
 def _untried(gathered: Gathered) -> Iterator[JointFinding]:
