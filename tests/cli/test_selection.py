@@ -173,7 +173,7 @@ def test_a_parameter_keeps_the_type_of_its_default(text: str, value: float | str
         ("[rules.swappiness-high]\nloud = 1", "true or false"),
         ("[rules.swap-in-use]\npercent = 'x'", "a number"),
         ("[rules.swap-in-use]\npercent = nan", "a number"),
-        ("[rules.swap-in-use]\nnames = []", "a text"),
+        ("[rules.swap-in-use]\nnames = []", "a string"),
         ("[rules.swap-in-use]\nenabled = 'no'", "true or false"),
         ("[rules.swappiness-high]\nseverity = 'error'", "no parameter"),
         ("select = [", "not valid TOML"),

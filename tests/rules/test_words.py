@@ -12,7 +12,7 @@ from torchtune_sys import rules
 from torchtune_sys.cli.main import cli
 
 TEXTS = sorted(Path(rules.__file__).parent.rglob("*.py"))
-TOLD = re.compile(r"say so with|say how many with|asked about|is not known \(|does not say|says how many")
+TOLD = re.compile(r"\bspecify\b|was specified \(|is not known \(|does not say|says how many")
 """Words with which a rule speaks of this command's options, not of another program's."""
 
 

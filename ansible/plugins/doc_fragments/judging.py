@@ -31,7 +31,7 @@ options:
     description: DataLoader workers per process.
     type: int
   data:
-    description: "Where training data lies. [working directory]"
+    description: "Path of the training data. [working directory]"
     type: list
     elements: path
   checkpoints:

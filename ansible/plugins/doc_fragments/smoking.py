@@ -41,7 +41,7 @@ options:
     description: "Stop the whole test after S seconds. [600]"
     type: float
   no_proof:
-    description: Do not remember a pass.
+    description: Do not record a pass.
     type: bool
     default: false
   level:

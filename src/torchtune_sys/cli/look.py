@@ -83,7 +83,7 @@ def _must_be_a_program(host: Host, python: str, timeout_s: float) -> None:
         place = chosen(host, host.env(), python)
         seen = f"--python: {place.detail}" if isinstance(place, Missing) else no_program(place)
         if seen:
-            raise UserError(seen.replace("--python: --python", "--python"), "--python names the interpreter you train with")
+            raise UserError(seen.replace("--python: --python", "--python"), "use --python to name the interpreter you train with")
         return ""
 
     run_in_child(

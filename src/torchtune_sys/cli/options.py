@@ -109,7 +109,7 @@ def intent_options(function: _F) -> _F:
             click.option("--threads", type=COUNT, metavar="N", help="OpenMP threads per process. [OMP_NUM_THREADS]"),
             click.option("--workers", type=click.IntRange(min=0), metavar="N", help="DataLoader workers per process."),
             click.option(
-                "--data", multiple=True, metavar="PATH", help="Where training data lies; may be repeated. [working directory]"
+                "--data", multiple=True, metavar="PATH", help="Path of the training data; may be repeated. [working directory]"
             ),
             click.option("--checkpoints", multiple=True, metavar="PATH", help="Where checkpoints go; may be repeated."),
         )

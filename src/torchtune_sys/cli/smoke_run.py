@@ -119,7 +119,7 @@ def _asked(options: Mapping[str, Any], seen: Snapshot) -> SmokeOptions:
 
     if isinstance(seen.python, Missing) or isinstance(seen.python.executable, Missing):
         missing = seen.python if isinstance(seen.python, Missing) else seen.python.executable
-        raise UserError(f"no Python to train with: {missing}", "--python names the interpreter you train with")
+        raise UserError(f"no Python to train with: {missing}", "use --python to name the interpreter you train with")
     user = runner(seen.python.executable)
     if isinstance(user, Missing):
         raise UserError(f"{seen.python.executable}: {user.detail}", user.remedy)

@@ -82,7 +82,7 @@ def _by_facts(s: Snapshot) -> Ability:
 def _without_torch(python: PythonFacts) -> str:
     if not isinstance(python.executable, Missing):
         return f"no torch in {python.executable}"
-    return "no Python interpreter was found" if absent(python.executable) else "no torch in the judged interpreter"
+    return "no Python interpreter was found" if absent(python.executable) else "torch is not installed in the judged interpreter"
 
 
 def _without_gpus(s: Snapshot) -> str:

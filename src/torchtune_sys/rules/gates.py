@@ -11,7 +11,7 @@ from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, known_or_unknown, need
 
-NO_TORCH = "no torch in the judged interpreter"
+NO_TORCH = "torch is not installed in the judged interpreter"
 _LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED, Why.DENIED)
 
 
@@ -29,7 +29,7 @@ def nvidia_hardware(s: Snapshot) -> None:
             raise Unknown(looked)  # a driver is here, and does not answer: who knows what it would show
         raise NotApplicable("no NVIDIA GPU on this host")
     if handed_over(s, need(found)):
-        raise NotApplicable("every NVIDIA GPU is handed to a virtual machine (vfio-pci)")
+        raise NotApplicable("every NVIDIA GPU is passed to a virtual machine (vfio-pci)")
 
 
 def handed_over(s: Snapshot, addresses: tuple[str, ...]) -> bool:

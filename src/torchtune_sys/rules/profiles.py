@@ -137,9 +137,7 @@ def choose(
     wanted = matching(rules, asked) if asked else {rule.id for rule in rules}
     chosen = tuple(rule for rule in rules if rule.id in wanted and rule.id not in left_out)
     if not chosen and rules:
-        raise UnknownName(
-            "no rule is left to judge by", "--ignore, the profile or the configuration leaves out all that is selected"
-        )
+        raise UnknownName("no rules are left", "--ignore, the profile or the configuration excludes everything that is selected")
     known = {rule.id for rule in rules}
     params: Overrides = {rule_id: dict(values) for rule_id, values in kind.params.items() if rule_id in known}
     for rule_id, values in config.params.items():
@@ -213,7 +211,9 @@ def toml(text: str, name: str) -> dict[str, Any]:
     if len(text) > MOST_CHARACTERS:
         raise BadConfig(f"{name}: longer than {MOST_CHARACTERS >> 10} KiB", "a configuration of a few lines")
     if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
-        raise BadConfig(f"{name}: a line with more than {_MOST_DOTS} dots", "tables of rules lie two deep: [rules.disk-full]")
+        raise BadConfig(
+            f"{name}: a line with more than {_MOST_DOTS} dots", "tables of rules are nested two deep, like [rules.disk-full]"
+        )
     try:
         return dict(msgspec.toml.decode(text))
     except ImportError:
@@ -252,7 +252,7 @@ def _param(rule: Rule, key: str, name: str) -> Param:
     raise UnknownName(f"{name}: {rule.id} has no parameter {key!r}", _suggest(key, names))
 
 
-_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 
 def _checked(param: Param, value: object, place: str) -> Value:

@@ -24,7 +24,7 @@ _LINE = 400
 
 
 _ASKED_TO_END = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
-_WHO_ENDS = "look who ends processes here (the kernel log, the scheduler)"
+_WHO_ENDS = "find out what kills processes here (the kernel log, the scheduler)"
 _SILENT = "\nsmoke test: "
 """The last line of ranks that found no driver (worker/summary.py)."""
 
@@ -84,8 +84,10 @@ def of_failure(failure: RunFailure, output: str, crash: str, killed_for_memory: 
         blame = of_text(crash + "\n" + output[-_TEXT_BYTES:], failure.stage, found)
         how = f" ({crash.strip().splitlines()[0]})" if crash.strip() else ""
         if _SILENT in output:
-            return Attribution(seen="the ranks ran, but told us nothing: what starts --python clears the environment")
-        words = _last_error(output) or f"the ranks ended before they had begun{how}"
+            return Attribution(
+                seen="the ranks ran but did not report anything: the program given by --python clears the environment"
+            )
+        words = _last_error(output) or f"the ranks exited before they started work{how}"
         return msgspec.structs.replace(blame, seen=words)
     if failure.kind == "launcher-killed":
         return _of_launcher(failure.status or 0, killed_for_memory)

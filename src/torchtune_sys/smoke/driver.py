@@ -107,7 +107,7 @@ class SmokeRun(msgspec.Struct, kw_only=True):
             self.output = processes.output if failure is not None or not self.output else self.output
             if processes.failure is not None:
                 raise UserError(
-                    f"{self.asked.python}: {processes.failure.detail}", "--python names the interpreter you train with"
+                    f"{self.asked.python}: {processes.failure.detail}", "use --python to name the interpreter you train with"
                 )
         self._learn(watch, failure)
         if failure is not None and not (failure.kind == "not-started" and failure.stage in self.ends):
@@ -137,7 +137,7 @@ class SmokeRun(msgspec.Struct, kw_only=True):
             return
         self.is_cut_off = True
         for stage in self.plan:
-            self.ends.setdefault(stage, {-1: not_reached("the test was cut off before it was through")})
+            self.ends.setdefault(stage, {-1: not_reached("the test was interrupted before it was finished")})
         self.progress.cut_off(_team(self), tuple(self.stages()))
 
     def _learn(self, watch: Watch, failure: RunFailure | None) -> None:

@@ -12,7 +12,7 @@ from torchtune_sys.errors import UserError, nearest
 _PACKAGE = "torchtune_sys.smoke.worker"
 IMPORT = "import"
 """The first stage: it comes before the worker's table can."""
-_IMPORT_PROOF = "torch can be imported, and is of one version on all ranks."
+_IMPORT_PROOF = "Check that torch can be imported and that all ranks have the same version."
 
 
 @functools.cache
@@ -20,7 +20,7 @@ def stages() -> dict[str, str]:
     """Return the names and what each proves, in the order in which they run.
 
     >>> next(iter(stages().items()))
-    ('import', 'torch can be imported, and is of one version on all ranks.')
+    ('import', 'Check that torch can be imported and that all ranks have the same version.')
     """
     proofs = {
         node.name: (ast.get_docstring(node) or "").partition("\n")[0]

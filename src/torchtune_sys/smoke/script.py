@@ -77,7 +77,7 @@ MARK = '#!/usr/bin/env python3\n"""The training smoke test of torchtune-sys'
 """How the script begins, whatever the version."""
 _HEAD = (
     MARK
-    + ''' {version}: a real training that proves, stage by stage, what training needs.
+    + ''' {version}: a real training run that checks, stage by stage, everything that training needs.
 
   python smoke.py                               as many ranks as GPUs, or two on the CPU
   torchrun --nproc-per-node 8 smoke.py          or srun, mpirun: on one host or on many

@@ -74,7 +74,7 @@ SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
 @click.option(
     "--brief", is_flag=True, help="With --format json: about 20 kB; checks that passed or do not apply are listed by id only."
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show everything in full, also what passed.")
+@click.option("-v", "--verbose", is_flag=True, help="Show everything in full, including what passed.")
 @click.option("--facts", metavar="FILE", help="Also write the facts to FILE, in compact form for torchtune-sys compare.")
 @click.option("--profile-probes", is_flag=True, help="Print on stderr how long each family of facts took.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and the findings.")

@@ -27,13 +27,10 @@ Examples:
   torchtune-sys smoke --stages ddp,ddp-amp --nproc-per-node 4 --device cpu
   torchtune-sys smoke --scratch /checkpoints --format junit -o smoke.xml
 
-\b
-Trains two small models on generated data, without network or downloads. Runs
-one rank per GPU, or two ranks on a host with one GPU or none.
-"torchtune-sys generate smoke" prints the same test as one script. A pass is
-remembered: check then reports its age, and whether the host has changed
-since. Stages are shown as they end, the verdict last (first in a file and
-with --quiet). Ctrl-C and SIGTERM keep the results so far.
+Trains two small models on generated data, without network or downloads. Runs one rank per GPU, or two ranks on a host with one
+GPU or none. "torchtune-sys generate smoke" prints the same test as one script. A pass is recorded: check reports its age, and
+whether the host has changed. Stages are shown as they end, the verdict last (first in a file and with --quiet). Ctrl-C and
+SIGTERM keep the results so far.
 
 \b
 Exit status: 0 all stages that apply passed; 1 a stage failed; 2 usage error;
@@ -83,7 +80,7 @@ Exit status: 0 all stages that apply passed; 1 a stage failed; 2 usage error;
     help="Stop the whole test after S seconds. [600]",
 )
 @click.option("--list", "list_", is_flag=True, help="List the stages and what each proves; run nothing.")
-@click.option("--no-proof", is_flag=True, help="Do not remember a pass.")
+@click.option("--no-proof", is_flag=True, help="Do not record a pass.")
 @shared.format_option(*FORMATS)
 @shared.output_option
 @click.option("-v", "--verbose", is_flag=True, help="Print all measurements, and the last output of each rank.")

@@ -39,7 +39,7 @@ be restored, or you said no; 2 usage error; 3 the journal is damaged;
 """,
 )
 @click.argument("run", type=click.IntRange(min=1), required=False)
-@click.option("--all", "all_", is_flag=True, help="Undo every run, the last first.")
+@click.option("--all", "all_", is_flag=True, help="Undo every run, most recent first.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--dry-run", is_flag=True, help="Show what would be restored; change nothing.")
 @shared.wait_option

@@ -227,7 +227,7 @@ def facts(executable: Fact[str], answer: Fact[InterpreterAnswer]) -> PythonFacts
         base_prefix=answer.base_prefix,
         sys_path=answer.path,
         user_site=answer.user_site
-        or Missing(Why.ABSENT if answer.machine else Why.NOT_RECORDED, "site", "no user site directory in use"),
+        or Missing(Why.ABSENT if answer.machine else Why.NOT_RECORDED, "site", "no user site directory is in use"),
         glibc=answer.glibc or Missing(no_libc, "confstr(CS_GNU_LIBC_VERSION)", "the interpreter names no glibc"),
         judged_as=answer.judged_as,
         judged_without=answer.judged_without,

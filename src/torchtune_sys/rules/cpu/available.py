@@ -38,7 +38,7 @@ def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ranks = max(s.intent.ranks or 1, 1)
     asked = asked_threads(s)
     if asked is None and s.intent.ranks is None:
-        raise NotApplicable("neither --nproc-per-node, --threads nor OMP_NUM_THREADS says how many threads will run")
+        raise NotApplicable("none of --nproc-per-node, --threads and OMP_NUM_THREADS says how many threads will run")
     threads, where = asked or ((1, "torchrun's default") if ranks > 1 else (1, "one rank"))
     have = budget(s)
     total = ranks * threads
@@ -198,7 +198,7 @@ def session_pinned(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield Evidence(
         subject="affinity",
         seen=f"{affinity} ({len(affinity)} of {len(room)} CPUs)",
-        wanted="all of the CPUs that the cgroup allows",
+        wanted="all CPUs that the cgroup allows",
         verdict=Verdict.FAIL if few else Verdict.PASS,
         source="sched_getaffinity",
     )

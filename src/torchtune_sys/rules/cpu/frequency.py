@@ -23,7 +23,7 @@ _EPP_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 def _policies(s: Snapshot) -> tuple[CpuPolicy, ...]:
     found = need(s.cpu).policies
     if absent(found):
-        raise NotApplicable("the kernel scales no frequency here (virtual machine, or left to the firmware)")
+        raise NotApplicable("the kernel does not control CPU frequencies here (virtual machine, or left to the firmware)")
     return tuple(policy for policy in need(found) if len(policy.cpus))
 
 

@@ -112,7 +112,7 @@ def no_cpu_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield Evidence(
         subject="DataLoader",
         seen=f"{some(have.cpus, 'CPU')} for {some(ranks, 'rank')}: start with {start}{_room(s, ranks, start.num_workers)}",
-        wanted="one CPU and more beside each rank",
+        wanted="at least one more CPU per rank",
         verdict=Verdict.PASS if start.num_workers else Verdict.FAIL,
         source=have.source,
     )

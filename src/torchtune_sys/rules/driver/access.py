@@ -235,7 +235,7 @@ def driver_tools_fail(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
         return
     if error in _EXPLAINED or (error in _SEEN_ON_THE_HOST and not pasted) or gpu.worked_before:
-        raise NotApplicable("another rule tells why")
+        raise NotApplicable("another rule says why")
     if not pasted and known(need(s.system).container, ""):
         raise NotApplicable("in a container: see container-lost-gpu-cgroup and gpu-device-permission")
     seen = gpu.devices.detail if isinstance(gpu.devices, Missing) and gpu.devices.detail else error

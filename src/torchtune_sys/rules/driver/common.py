@@ -23,7 +23,7 @@ def gpu_addresses(s: Snapshot) -> tuple[str, ...]:
         raise NotApplicable("no NVIDIA GPU on this host")
     own = tuple(address for address in need(found) if bound_driver(s, address) != "vfio-pci")
     if not own:
-        raise NotApplicable("every NVIDIA GPU is handed to a virtual machine (vfio-pci)")
+        raise NotApplicable("every NVIDIA GPU is passed to a virtual machine (vfio-pci)")
     return own
 
 

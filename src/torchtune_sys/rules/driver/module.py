@@ -287,7 +287,7 @@ def driver_does_not_support_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     found = driver_state.architectures(s)
     served = driver_state.seen_by_nvml(s)
     if not found:
-        raise NotApplicable("no table knows the generation of these GPUs")
+        raise NotApplicable("the generation of these GPUs is not in the tool's tables")
     number = need(driver_state.driver_version(s))
     branch = (version(number) or (0,))[0]
     for address, arch in found.items():

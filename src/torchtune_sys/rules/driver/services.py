@@ -238,7 +238,7 @@ def gpudirect_rdma_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     gpu_addresses(s)
     if s.intent.nodes == 1:
-        raise NotApplicable("the job stays on this host")
+        raise NotApplicable("the job runs on this host only")
     if not gates.rdma_active(s):
         raise NotApplicable("no RDMA port is up")
     if not need(need(s.driver).module_loaded):

@@ -141,7 +141,7 @@ def nccl_ib_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not number(value):
         return
     if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host alone")
+        raise NotApplicable("the job runs on this host only")
     devices = need(s.network).rdma
     if absent(devices):
         raise NotApplicable("no RDMA device on this host")

@@ -91,7 +91,7 @@ def session_under_sudo(s: Snapshot, p: Params) -> Iterator[Evidence]:
     caller = need(session.sudo_user)
     if caller and caller != "root" and need(session.uid) == 0:
         yield Evidence(
-            subject="session", seen=f"root, called by {caller} through sudo", wanted=f"a look as {caller}", source="SUDO_USER"
+            subject="session", seen=f"root, called by {caller} through sudo", wanted=f"a run as {caller}", source="SUDO_USER"
         )
 
 

@@ -123,12 +123,12 @@ def gpu_missing_from_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     addresses = [address for address in gpu_addresses(s) if address not in not_served(s)]  # they have rules of their own
     if not addresses:
-        raise NotApplicable("the driver serves none of these GPUs")
+        raise NotApplicable("the driver has claimed none of these GPUs")
     if need(need(s.system).container):
         raise NotApplicable("a container sees the host's PCI bus, and only its own GPUs")
     devices = need(need(s.gpu).devices)
     if any(isinstance(gpu.pci_address, Missing) for gpu in devices):
-        raise NotApplicable("some GPUs do not tell their address")
+        raise NotApplicable("some GPUs do not report their address")
     served = {gpu.pci_address for gpu in devices}
     if gates.scheduled(s) and devices and not served.issuperset(addresses):
         raise NotApplicable("a batch system granted this session some of the GPUs, and hides the others")
@@ -185,7 +185,9 @@ def gpu_ecc_uncorrectable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="gpu-ecc-uncorrectable",
     fix=(
         Advice(
-            text="take the GPU out of service and have it replaced: the remapping failure flag is NVIDIA's criterion for replacement"
+            text="take the GPU out of service and have it replaced: the remapping failure flag is NVIDIA's criterion for "
+            "replacement for "
+            "replacement for replacement"
         ),
     ),
 )

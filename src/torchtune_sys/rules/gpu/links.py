@@ -48,7 +48,7 @@ def nvlink_inactive(s: Snapshot, p: Params) -> Iterator[Evidence]:
         return
     _switched(s, gpus)
     if len(gpus) == 1 and _part_of_a_board(s, gpus[0]):
-        raise NotApplicable("one GPU of a board, handed to a virtual machine: its NVLinks are off")
+        raise NotApplicable("one GPU of a board, passed to a virtual machine: its NVLinks are off")
     for gpu in gpus:
         if gpu.mig is True or gpu.lost:
             continue

@@ -166,7 +166,7 @@ def gpu_memory_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     gpus = gates.nvidia_gpus(s)
     if need(s.gpu).source == "report":
-        raise NotApplicable("a report does not tell whose processes they are")
+        raise NotApplicable("a report does not show whose processes they are")
     user = _me(need(s.session))
     threshold = int(p["threshold_mib"]) << 20
     for gpu in gpus:

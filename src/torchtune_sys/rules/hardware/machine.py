@@ -37,7 +37,7 @@ def clock_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html (RequestTimeTooSkewed)
     """
     if (s.intent.nodes or 1) > 1:
-        raise NotApplicable("a job of several hosts: see clock-of-node-not-synchronised")
+        raise NotApplicable("a multi-node job: see clock-of-node-not-synchronised")
     yield _clock(s)
 
 
@@ -49,7 +49,7 @@ def clock_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=not_in_container,
 )
 def clock_of_node_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Same as clock-not-synchronised, for a host that takes part in a multi-node job (--nodes).
+    """Same as clock-not-synchronised, for a host that takes part in a multi-node job (--nnodes).
 
     Why it matters
         Hosts drift apart by seconds per week. When a collective hangs, their logs cannot be compared; traces of several ranks do
@@ -63,7 +63,7 @@ def clock_of_node_not_synchronised(s: Snapshot, p: Params) -> Iterator[Evidence]
         https://slurm.schedmd.com/quickstart_admin.html (clocks of the cluster)
     """
     if s.intent.nodes is None or s.intent.nodes < 2:
-        raise NotApplicable("no job of several hosts is meant (--nodes)")
+        raise NotApplicable("no multi-node job was specified (--nnodes)")
     yield _clock(s)
 
 
@@ -118,7 +118,7 @@ def clocksource_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     found = need(s.hardware).clocksource
     if absent(found):
-        raise NotApplicable("this kernel names no clock source")
+        raise NotApplicable("this kernel shows no clock source")
     slow = need(found) in ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
     yield Evidence(
         subject="clocksource",
@@ -151,9 +151,9 @@ def cpu_throttled_for_heat(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     found = need(s.hardware).throttled
     if absent(found):
-        raise NotApplicable("this processor counts no throttling")
+        raise NotApplicable("this processor does not count throttling")
     if known(need(s.hardware).portable, False):
-        raise NotApplicable("a laptop: its processor slows down for heat as a matter of course")
+        raise NotApplicable("a laptop: thermal throttling is normal")
     count = need(found)
     days = max(need(need(s.system).uptime_s) / 86400, 1.0)
     limit = float(p["per_day"]) * days

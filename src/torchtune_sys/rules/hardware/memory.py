@@ -18,7 +18,7 @@ def _metal(s: Snapshot) -> None:
     gpu_host(s)
     not_in_container(s)
     if known(need(s.system).hypervisor, ""):
-        raise NotApplicable("a virtual machine shows no real memory modules")
+        raise NotApplicable("a virtual machine does not show the real memory modules")
 
 
 def _fitted(s: Snapshot) -> tuple[MemoryDevice, ...]:
@@ -167,7 +167,7 @@ def memory_below_rated_speed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     rated = [device for device in _fitted(s) if device.rated_mts and device.configured_mts]
     if not rated:
-        raise NotApplicable("the firmware tells no speeds")
+        raise NotApplicable("the firmware reports no speeds")
     slow = [device for device in rated if (device.configured_mts or 0) < 0.97 * (device.rated_mts or 0)]
     shown = slow[0] if slow else rated[0]
     yield Evidence(

@@ -114,7 +114,7 @@ def amdgpu_reset_failed_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover)
     """
-    yield from _since_reset(s, p, "amdgpu-reset-failed", "reset that failed", "reset")
+    yield from _since_reset(s, p, "amdgpu-reset-failed", "failed reset", "reset")
 
 
 @rule(

@@ -82,7 +82,7 @@ def kernel_tainted_by_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     names = [name for bit, name in _FLAGS if bits >> bit & 1]
     yield Evidence(
         subject="the kernel since boot",
-        seen=f"tainted ({bits}): {'; '.join(names)}" if names else f"tainted is {bits}: no flag of a fault",
+        seen=f"tainted ({bits}): {'; '.join(names)}" if names else f"tainted is {bits}: no fault flag",
         wanted="no flag D, B or M" if names else "",
         verdict=Verdict.FAIL if names else Verdict.PASS,
         source="/proc/sys/kernel/tainted",

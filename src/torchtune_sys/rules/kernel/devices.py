@@ -142,7 +142,7 @@ def pcie_slot_link_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux drivers/pci/hotplug/pciehp_ctrl.c
     """
-    yield from _each(s, p, ("slot-down",), "PCIe slots", "slot that lost its card", "link up")
+    yield from _each(s, p, ("slot-down",), "PCIe slots", "slot whose link went down", "link up")
 
 
 @rule(
@@ -230,7 +230,7 @@ def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, events.c, main.c; drivers/infiniband/hw/efa/efa_com.c
     """
     kinds = ("nic-hot", "module-fault", "efa-fault", "mlx5-fault")
-    yield from _each(s, p, kinds, "network adapters", "fault of an adapter", "no fault")
+    yield from _each(s, p, kinds, "network adapters", "adapter fault", "no fault")
 
 
 @rule(
@@ -320,7 +320,7 @@ def nvme_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux drivers/nvme/host/pci.c, core.c
     """
-    yield from _each(s, p, ("nvme-reset", "nvme-dead"), "NVMe disks", "reset of a disk", "no reset")
+    yield from _each(s, p, ("nvme-reset", "nvme-dead"), "NVMe disks", "disk reset", "no reset")
 
 
 @rule(
@@ -357,7 +357,7 @@ def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         worst = max(group, key=lambda event: kinds.index(event.kind))
         yield Evidence(subject=name, seen=f"{shorter(worst.text)}{when(log, group)}", wanted="no error", source=log.source)
     if not found:
-        yield from none_logged(s, "disks", "error of a disk or file system")
+        yield from none_logged(s, "disks", "disk or file system error")
 
 
 def _pulled_out(s: Snapshot, name: str) -> bool:

@@ -95,7 +95,7 @@ def driver_ignores_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://www.nvidia.com/en-us/drivers/unix/legacy-gpu/
     """
     yield from _version_in_log(
-        s, p, ("gpu-legacy", "gpu-unsupported", "gpu-needs-open"), "refused GPU", "a driver that serves it"
+        s, p, ("gpu-legacy", "gpu-unsupported", "gpu-needs-open"), "refused GPU", "a driver that supports it"
     )
 
 
@@ -239,7 +239,7 @@ def driver_mismatch_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     else:
-        yield from none_logged(s, "driver", "client of another version")
+        yield from none_logged(s, "driver", "version mismatch")
 
 
 def _agree_now(s: Snapshot) -> bool:
@@ -332,7 +332,7 @@ def module_of_another_kernel_refused(s: Snapshot, p: Params) -> Iterator[Evidenc
             source=log.source,
         )
     else:
-        yield from none_logged(s, "modules", "module of another kernel")
+        yield from none_logged(s, "modules", "module built for another kernel")
 
 
 @rule(

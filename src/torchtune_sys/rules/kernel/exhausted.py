@@ -37,7 +37,7 @@ def open_files_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence
     References
     Linux fs/file_table.c (alloc_empty_file); Documentation/admin-guide/sysctl/fs.rst (file-max)
     """
-    yield from logged(s, p, ("file-table-full",), "fs.file-max", "time at which fs.file-max was reached", "files left to open")
+    yield from logged(s, p, ("file-table-full",), "fs.file-max", "message that fs.file-max was reached", "files left to open")
 
 
 @rule(
@@ -89,7 +89,7 @@ def conntrack_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux net/netfilter/nf_conntrack_core.c; Documentation/networking/nf_conntrack-sysctl.rst
     """
-    yield from logged(s, p, ("conntrack-full",), "nf_conntrack", "full table of connections", "room for new connections")
+    yield from logged(s, p, ("conntrack-full",), "nf_conntrack", "full connection tracking table", "room for new connections")
 
 
 @rule(
@@ -116,7 +116,7 @@ def neighbour_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux net/core/neighbour.c (neigh_alloc); Documentation/networking/ip-sysctl.rst (neigh/default/gc_thresh3)
     """
-    yield from logged(s, p, ("neighbours-full",), "neighbours", "overflow of the table of neighbours", "room for all hosts")
+    yield from logged(s, p, ("neighbours-full",), "neighbours", "neighbour table overflow", "room for all hosts")
 
 
 @rule(

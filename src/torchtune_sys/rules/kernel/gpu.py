@@ -283,7 +283,7 @@ def xid_of_program(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not found:
-        yield from none_logged(s, "GPUs", "Xid of a program")
+        yield from none_logged(s, "GPUs", "Xid caused by a program")
 
 
 _WHY_NOT_SERVED = ("gpu-bar-not-assigned", "gsp-firmware-missing", "gpu-needs-proprietary-module", "driver-ignores-gpu")
@@ -380,7 +380,7 @@ def gpu_held_by_other_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
             subject=f"{found[-1].code} GPU(s)", seen=f"{words}{when(log, found)}", wanted="NVIDIA's driver", source=log.source
         )
     else:
-        yield from none_logged(s, "driver", "GPU that the driver was not given")
+        yield from none_logged(s, "driver", "GPU bound to another driver")
 
 
 RULES: tuple[Rule, ...] = (

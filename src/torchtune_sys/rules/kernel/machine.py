@@ -271,7 +271,7 @@ def cpu_thermal_throttle_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux drivers/thermal/intel/therm_throt.c
     """
     if not isinstance(s.hardware, Missing) and known(s.hardware.portable, False):
-        raise NotApplicable("a laptop: its processor slows down for heat as a matter of course")
+        raise NotApplicable("a laptop: thermal throttling is normal")
     log = need(s.kernel)
     found = grouped(recent(s, p, "cpu-hot"))
     hot = {subject: events for subject, events in found.items() if _throttled(events) >= int(p["count"])}
@@ -283,7 +283,7 @@ def cpu_thermal_throttle_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     if not hot:
-        yield from none_logged(s, "CPU", "repeated throttling for temperature")
+        yield from none_logged(s, "CPU", "repeated thermal throttling")
 
 
 def _throttled(events: list[KernelEvent]) -> int:

@@ -77,7 +77,7 @@ def uvm_hmm_stops_cuda(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
         )
     else:
-        yield from none_logged(s, "nvidia-uvm", "failure of HMM")
+        yield from none_logged(s, "nvidia-uvm", "HMM failure")
 
 
 def _error_3(s: Snapshot) -> str:

@@ -45,7 +45,7 @@ def file_server_not_responding(s: Snapshot, p: Params) -> Iterator[Evidence]:
             seen = f"not responding{when(log, lost)}{', and has not come back' if away else ''}"
             yield Evidence(subject=server, seen=seen, wanted="answers", source=log.source)
     if not bad:
-        yield from none_logged(s, "file servers", "server that does not answer")
+        yield from none_logged(s, "file servers", "unresponsive server")
 
 
 def _came_back(events: list[KernelEvent]) -> bool:

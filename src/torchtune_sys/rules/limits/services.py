@@ -24,9 +24,9 @@ def _rdma_outside(s: Snapshot) -> None:
     not_in_container(s)
     gpu_host(s)
     if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host alone")
+        raise NotApplicable("the job runs on this host only")
     if not rdma_active(s):
-        raise NotApplicable("no active RDMA device: nothing registers memory with one")
+        raise NotApplicable("no active RDMA device, so nothing registers memory with one")
 
 
 def _services(s: Snapshot, units: tuple[str, ...]) -> list[ServiceLimits]:

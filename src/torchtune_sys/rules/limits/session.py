@@ -27,7 +27,7 @@ def _rdma(s: Snapshot) -> None:
         return
     gpu_host(s)  # a login node has the fabric, too, and its limits are not those of a job
     if not rdma_active(s):
-        raise NotApplicable("no active RDMA device: nothing registers memory with one")
+        raise NotApplicable("no active RDMA device, so nothing registers memory with one")
 
 
 def _pinning_is_limited(s: Snapshot) -> Seen:

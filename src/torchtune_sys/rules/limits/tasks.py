@@ -47,7 +47,7 @@ def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     session = need(s.session)
     if need(session.uid) == 0:
-        raise NotApplicable("root is not bound by it (the job's user may be)")
+        raise NotApplicable("the limit does not apply to root (it may apply to the job's user)")
     limit = limit_of(s, "nproc")
     wanted = max(int(p["min_soft"]), tasks_needed(s))
     yield Evidence(

@@ -173,7 +173,7 @@ def cgroup_memory_tight(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if limit == float("inf"):
         raise NotApplicable("no cgroup limits the memory")
     if s.intent.ranks is None and no_gpu(s):
-        raise NotApplicable("no GPU, and nobody said how many ranks will run (--nproc-per-node)")
+        raise NotApplicable("no GPU, and the number of ranks is not known (--nproc-per-node)")
     ranks = ranks_here(s)
     wanted = ranks * int(p["min_gib_per_rank"]) * _GIB
     yield Evidence(

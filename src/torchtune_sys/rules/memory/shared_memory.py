@@ -60,7 +60,7 @@ def dev_shm_too_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     total = need(memory.shm_size_bytes)
     small = total <= _CONTAINER_DEFAULT
     if small and not _shared_memory_is_asked_for(s):
-        raise NotApplicable("no GPU, and neither workers nor several ranks were asked for")
+        raise NotApplicable("no GPU, and neither workers nor several ranks were specified")
     yield Evidence(
         subject="/dev/shm",
         seen=f"{size(total)} ({known(memory.shm_filesystem, 'type unknown')})",
@@ -97,7 +97,7 @@ def dev_shm_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     memory = need(s.memory)
     if absent(memory.shm_filesystem):
         if gpu_count(s) == 0 and not s.intent.workers:
-            raise NotApplicable("nothing is mounted on /dev/shm, and no workers were asked for")
+            raise NotApplicable("nothing is mounted on /dev/shm, and no workers were specified")
         yield Evidence(subject="/dev/shm", seen="nothing is mounted there", wanted="a tmpfs", source="/proc/self/mountinfo")
         return
     total = need(memory.shm_size_bytes)
@@ -138,7 +138,7 @@ def dev_shm_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if absent(memory.shm_filesystem):
         raise NotApplicable("nothing is mounted on /dev/shm")
     if not _shared_memory_is_asked_for(s):
-        raise NotApplicable("no GPU, and neither workers nor several ranks were asked for")
+        raise NotApplicable("no GPU, and neither workers nor several ranks were specified")
     bad = ""
     if not need(memory.shm_writable):
         bad = "this user may not write there, or it is read-only"
@@ -183,7 +183,7 @@ def dev_shm_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
     total, free = need(memory.shm_size_bytes), need(memory.shm_free_bytes)
     wanted = int(p["min_free_mib"]) * _MIB
     if total <= _CONTAINER_DEFAULT:
-        raise NotApplicable("its size is the question: see dev-shm-too-small")
+        raise NotApplicable("its size is judged by dev-shm-too-small")
     wanted = min(wanted, total // 2)
     verdict = Verdict.FAIL if free < wanted else Verdict.PASS
     yield Evidence(

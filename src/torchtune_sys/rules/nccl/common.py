@@ -22,7 +22,7 @@ def several_hosts(s: Snapshot) -> None:
     if s.intent.nodes is None:
         raise NotApplicable("whether the job spans several hosts is not known (--nnodes)")
     if s.intent.nodes < 2:
-        raise NotApplicable("the job runs on this host alone")
+        raise NotApplicable("the job runs on this host only")
 
 
 def nccl_on_several_hosts(s: Snapshot) -> None:

@@ -48,7 +48,7 @@ def hostname_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://github.com/pytorch/pytorch/issues/15592
     """
     if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host alone")
+        raise NotApplicable("the job runs on this host only")
     network = need(s.network)
     if need(network.gloo_interfaces):
         raise NotApplicable("GLOO_SOCKET_IFNAME names the interface")
@@ -95,7 +95,7 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     network = need(s.network)
     if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host alone")
+        raise NotApplicable("the job runs on this host only")
     if absent(network.hostname_addresses):
         yield Evidence(subject=known_name(s), seen="resolves to nothing", wanted="an address of this host", source="getaddrinfo")
         return

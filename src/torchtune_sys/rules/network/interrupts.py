@@ -71,4 +71,4 @@ def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source="/proc/irq/*/effective_affinity_list",
         )
     if not judged:
-        raise NotApplicable("no fast Ethernet card whose interrupts and node are told")
+        raise NotApplicable("no fast Ethernet card with known interrupts and NUMA node")

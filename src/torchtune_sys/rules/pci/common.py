@@ -57,9 +57,9 @@ def peers(s: Snapshot) -> list[PciDevice]:
         raise NotApplicable("the driver offers neither peer-to-peer over PCIe nor GPUDirect RDMA on GeForce")
     both = [*found, *cards(s)]
     if len(both) < 2:
-        raise NotApplicable("one GPU and no RDMA card: nothing talks to another device directly")
+        raise NotApplicable("one GPU and no RDMA card: no direct transfers between devices")
     if any(device.driver == "vfio-pci" for device in found):
-        raise NotApplicable("the GPUs are given to virtual machines, which must stay apart")
+        raise NotApplicable("the GPUs are passed to virtual machines, which must stay isolated")
     return both
 
 

@@ -17,12 +17,12 @@ from torchtune_sys.rules.pci import common as pci_seen
 _SOURCE = "/sys/bus/pci/devices, by NCCL's rules"
 
 
-_RATES = Missing(Why.NOT_RECORDED, "network cards", "their rates, which tell those for training from others")
+_RATES = Missing(Why.NOT_RECORDED, "network cards", "their rates, which distinguish training networks from others")
 
 
 def _several_hosts(s: Snapshot) -> None:
     if s.intent.nodes == 1:
-        raise NotApplicable("this host alone: nothing goes over the network")
+        raise NotApplicable("the job runs on this host only: nothing goes over the network")
     if s.intent.nodes is None and not gates.rdma_active(s):
         raise NotApplicable("no RDMA port is up, and nothing is known of other hosts")
 
@@ -112,7 +112,7 @@ def far_from_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fast = _fast(pci_seen.rdma_devices(s), {card.rdma for card in pci_seen.cards(s)})
     cards = [card for card in pci_seen.cards(s) if card.rdma in fast]
     if len(homes) > 1 and len({card.address.rpartition(".")[0] or card.address for card in cards}) < len(homes):
-        raise NotApplicable("fewer cards than NUMA nodes with GPUs: some GPU must be far")
+        raise NotApplicable("there are fewer cards than NUMA nodes with GPUs, so some GPUs have none nearby")
     if -1 in homes or any(known(card.numa_node, -1) < 0 for card in cards):
         raise NotApplicable("the kernel does not know the NUMA nodes of these devices")
     sockets = _sockets(s)

@@ -230,7 +230,7 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=f"/sys/bus/pci/devices/{above.address}/max_link_width",
         )
     if not judged:
-        raise NotApplicable("no GPU below a PCIe port that tells its width")
+        raise NotApplicable("no GPU is below a PCIe port that reports its width")
 
 
 @rule(

@@ -160,7 +160,7 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=f"/sys/bus/pci/devices/{device.address}/iommu_group/type",
         )
     if not judged:
-        raise NotApplicable("the devices' IOMMU groups are not told")
+        raise NotApplicable("the devices' IOMMU groups are not known")
 
 
 def _from_cmdline(s: Snapshot, missing: Missing) -> str | Missing:

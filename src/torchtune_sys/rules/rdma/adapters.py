@@ -36,7 +36,7 @@ def rail_mtu_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     groups = _mtu_groups(s)
     if not any(len(group) > 2 for group in groups.values()):
-        raise NotApplicable("there are no three active RDMA ports of one card model with interfaces")
+        raise NotApplicable("there are fewer than three active RDMA ports of one card model with interfaces")
     for group in groups.values():
         most = max(group.values(), key=lambda mtu: (sum(other == mtu for other in group.values()), mtu))
         if sum(mtu == most for mtu in group.values()) * 2 > len(group) > 2:
@@ -96,7 +96,7 @@ def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     devices = _devices(s)
     if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host alone")
+        raise NotApplicable("the job runs on this host only")
     settings = need(s.network).nccl
     unrecorded = isinstance(settings, Missing) and settings.why is Why.NOT_RECORDED  # a tree of files belongs to no job
     hca = "" if unrecorded else values(s).get("NCCL_IB_HCA", "")
@@ -161,7 +161,7 @@ def ib_subnet_manager_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     devices = _devices(s)
     if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host alone")
+        raise NotApplicable("the job runs on this host only")
     pairs = [(device, port) for device in devices for port in device.ports if port.link_layer == "InfiniBand"]
     if not pairs:
         raise NotApplicable("there is no InfiniBand port")
@@ -218,7 +218,7 @@ def rdma_rate_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 source=f"/sys/class/infiniband/{name.replace(':', '/ports/')}/rate",
             )
     if not judged:
-        raise NotApplicable("there are no three active ports of one card model to compare (of RoCE: four)")
+        raise NotApplicable("there are fewer than three active ports of one card model to compare (RoCE: four)")
 
 
 _SIBLINGS = {"InfiniBand": (3, 0.5), "Ethernet": (4, 0.74)}
@@ -381,7 +381,7 @@ def efa_not_in_container(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html
     """
     if not need(need(s.system).container):
-        raise NotApplicable("this is no container")
+        raise NotApplicable("not in a container")
     found = [device for device in _pci_devices(s) if _is_efa(device)]
     if not found:
         raise NotApplicable("there is no EFA")

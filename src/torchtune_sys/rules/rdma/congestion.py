@@ -82,7 +82,7 @@ def _groups(s: Snapshot) -> dict[str, dict[str, dict[str, str]]]:
     if not groups:
         if silent is not None:
             need(silent)
-        raise NotApplicable("there are no three active RoCE ports of one card model whose settings the driver shows")
+        raise NotApplicable("there are fewer than three active RoCE ports of one card model with known settings")
     return groups
 
 

@@ -90,7 +90,7 @@ def _counted(s: Snapshot, counter: str) -> list[list[tuple[rdma_links.Pair, int]
     if not found:
         if unread is not None and unread.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
             need(unread)
-        raise NotApplicable("there are no three active ports of one card model with counters to compare")
+        raise NotApplicable("there are fewer than three active ports of one card model with counters to compare")
     return found
 
 

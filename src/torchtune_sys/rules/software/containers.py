@@ -24,7 +24,7 @@ def _installed(s: Snapshot, name: str) -> str:
     """Version of one package without its epoch; ``""`` if it is not installed. NotApplicable without dpkg's list."""
     packages = need(s.software).packages
     if absent(packages):
-        raise NotApplicable("no list of packages here")
+        raise NotApplicable("the package list is not available here")
     found = next((package.version for package in need(packages) if package.name == name), "")
     return found.rpartition(":")[2]
 

@@ -21,7 +21,7 @@ def _gpu_machine(s: Snapshot) -> None:
 def _packages(s: Snapshot) -> tuple[Package, ...]:
     found = need(s.software).packages
     if absent(found):
-        raise NotApplicable("no list of packages here")
+        raise NotApplicable("the package list is not available here")
     return need(found)
 
 
@@ -180,7 +180,7 @@ def reboot_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
     manager = need(s.software).manager
     if absent(asked) and (absent(manager) or need(manager) != "dpkg"):
         if absent(kernel):
-            raise NotApplicable("no record of what waits for a reboot")
+            raise NotApplicable("nothing here records pending reboots")
         yield Evidence(
             subject="reboot",
             seen=f"kernel {need(kernel).release} is installed" + (" and runs" if need(kernel).running else ", an older one runs"),

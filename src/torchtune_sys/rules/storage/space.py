@@ -243,7 +243,7 @@ def _room(s: Snapshot, p: Params) -> Iterator[Evidence]:
         elif isinstance(place.size_bytes, Missing):
             yield unsure(subject(place), place.size_bytes)
         elif place.size_bytes <= 0:
-            nothing = Missing(Why.NOT_SUPPORTED, f"statvfs {place.real_path}", "the file system does not tell its size")
+            nothing = Missing(Why.NOT_SUPPORTED, f"statvfs {place.real_path}", "the file system does not report its size")
             yield unsure(subject(place), nothing)
         elif not isinstance(place.options, Missing) and "ro" in place.options:
             yield not_applicable(place, "mounted read-only")
@@ -281,7 +281,7 @@ def _room_at(place: StoragePath, free: int, size: int, p: Params) -> Evidence:
     severity=Severity.ERROR,
     cause="disk-full-or-quota",
     fix=(_INODES,),
-    params=(Param("minimum", 100, "number of free inodes below which they count as used up"),),
+    params=(Param("minimum", 100, "number of number of number of free inodes below which they count as used up"),),
 )
 def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """ext4 and some network file systems can hold only a fixed number of files, and the limit is reached.
@@ -307,7 +307,7 @@ def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
     superseded_by=("inodes-exhausted",),
     fix=(_INODES,),
     params=(
-        Param("minimum", 10_000, "number of free inodes below which they count as few"),
+        Param("minimum", 10_000, "number of number of number of free inodes below which they count as few"),
         Param("percent", 1, "free share below which they count as few, up to a million inodes"),
     ),
 )

@@ -187,7 +187,7 @@ def nfs_mount_untuned(s: Snapshot, p: Params) -> Iterator[Evidence]:
             seen = ", ".join(faults) or f"{place.filesystem} on {place.mount_point}"
             yield Evidence(subject=subject(place), seen=seen, verdict=verdict, source="/proc/self/mountinfo")
     if not judged:
-        raise NotApplicable("nothing that is judged lies on NFS")
+        raise NotApplicable("none of the judged paths is on NFS")
 
 
 def _nfs_faults(options: tuple[str, ...], is_data: bool, minimum_rsize: int) -> list[str]:

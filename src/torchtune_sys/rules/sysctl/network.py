@@ -353,7 +353,7 @@ def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/networking/ip-sysctl.rst, ip_local_port_range (32768 to 60999 by default), ip_local_reserved_ports
     """
     if (s.intent.ranks or 1) < 2 and (s.intent.nodes or 1) < 2:
-        raise NotApplicable("neither several ranks nor several hosts were asked for")
+        raise NotApplicable("neither several ranks nor several hosts were specified")
     found = setting(s, "net.ipv4.ip_local_port_range")
     running = need(found.running)
     ends = [number for word in running.split() if (number := natural(word, 5)) is not None]

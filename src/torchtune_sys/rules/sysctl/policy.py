@@ -50,7 +50,7 @@ def several_cpu_nodes(s: Snapshot) -> None:
 
 def tcp_between_hosts(s: Snapshot) -> None:
     if (s.intent.nodes or 1) < 2:
-        raise NotApplicable("no job over several hosts was asked about (--nnodes)")
+        raise NotApplicable("no multi-node job was specified (--nnodes)")
     if rdma_active(s):
         raise NotApplicable("RDMA carries the traffic between hosts")
 
@@ -116,7 +116,7 @@ def somaxconn_target(s: Snapshot, p: Params) -> Target:
     hosts = s.intent.nodes or 1
     world = hosts * ranks_here(s)
     if hosts < 2 or world < 256:
-        raise NotApplicable("fewer than 256 ranks over several hosts were asked about (--nnodes, --nproc-per-node)")
+        raise NotApplicable("no multi-node job with 256 ranks or more was specified (--nnodes, --nproc-per-node)")
     return AtLeast(min(2048, world))
 
 
@@ -128,7 +128,7 @@ def neighbours_target(s: Snapshot, p: Params) -> Target:
     """Return room for each other host of the job on each subnet that the job uses: the fullest one, and those of RoCE cards."""
     others = (s.intent.nodes or 1) - 1
     if others < _FEW_NODES:
-        raise NotApplicable(f"no job over more than {_FEW_NODES} hosts was asked about (--nnodes)")
+        raise NotApplicable(f"no job over more than {_FEW_NODES} hosts was specified (--nnodes)")
     network = need(s.network)
     roce = {
         name

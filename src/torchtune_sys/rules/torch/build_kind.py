@@ -161,11 +161,11 @@ def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
     build = torch_build(s)
     if _ROCM_WHEEL.fullmatch(build.version) is None:
-        raise NotApplicable(f"torch {build.version} is no wheel of the PyTorch project whose GPUs a table tells")
+        raise NotApplicable(f"torch {build.version} is not a PyTorch wheel with a known list of GPUs")
     served = sorted({gfx for wheel in install_rocm.builds() for gfx in wheel.gfx})
     named = list(_amd_architectures(s))
     if not named:
-        raise NotApplicable("nothing tells the architecture of these GPUs")
+        raise NotApplicable("the architecture of these GPUs is not known")
     for name, gfx in named:
         yield Evidence(
             subject=name,

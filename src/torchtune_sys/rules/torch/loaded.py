@@ -222,7 +222,9 @@ def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     minor = ".".join(found.split(".")[:2])
     end = end_of_life("python", minor)
     if end is None:
-        yield Evidence(subject=f"Python {minor}", seen="no end is known", verdict=Verdict.PASS, source="devguide.python.org")
+        yield Evidence(
+            subject=f"Python {minor}", seen="no end-of-life date is known", verdict=Verdict.PASS, source="devguide.python.org"
+        )
         return
     today = need(need(s.system).today)
     yield Evidence(

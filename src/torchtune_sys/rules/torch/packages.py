@@ -266,7 +266,7 @@ def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         return
     build, _ = cuda_build(s)
     if not metadata(s, build).requires:
-        raise NotApplicable("what torch asks for is not known here")
+        raise NotApplicable("torch's requirements are not known here")
     if cuda_works(s):
         raise NotApplicable("torch says that CUDA is available: it found its libraries")
     missing = [wanted for wanted, there in _pinned(s) if there is None and not wanted.name.startswith("triton")]
@@ -358,7 +358,7 @@ def user_site_shadows(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     python = need(s.python)
     if absent(python.user_site):
-        raise NotApplicable("no user site directory in use")
+        raise NotApplicable("no user site directory is in use")
     user = need(python.user_site)
     found = need(python.distributions)
     there = {item.name: item for item in found if item.location == user}

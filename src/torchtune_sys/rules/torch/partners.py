@@ -75,7 +75,7 @@ def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if item is None:
         raise NotApplicable("no torchvision in the judged interpreter")
     if not known.is_release(build.version) or not known.is_release(item.version):
-        raise NotApplicable("a build from source, a nightly or a vendor's build: no table knows its partner")
+        raise NotApplicable("a build from source, a nightly or a vendor's build: the matching release is not known")
     fits, alike = _fits(build, item), _alike(build, item.version)
     subject, seen = f"torchvision {item.version}", f"with torch {build.version}"
     if not fits:
@@ -152,7 +152,7 @@ def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if item is None:
         raise NotApplicable("no torchaudio in the judged interpreter")
     if release is None or not known.is_release(build.version) or not known.is_release(item.version):
-        raise NotApplicable("no table knows the partner of this build")
+        raise NotApplicable("the matching release for this build is not known")
     seen = version(item.version)
     fits = seen[:2] == version(release.torchaudio)[:2] or (version(release.torch) >= (2, 11) and seen >= (2, 11))
     yield Evidence(
@@ -255,7 +255,7 @@ def extension_made_for_cuda(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     build = torch_build(s)
     if isinstance(build.hip, Missing) and "+rocm" not in build.version:
-        raise NotApplicable("torch is no ROCm build")
+        raise NotApplicable("torch is not a ROCm build")
     seen = f"with torch {build.version}"
     for line in need(s.python).complaints:
         if "nvcc was not found" in line or "CUDA_HOME" in line:

@@ -97,7 +97,7 @@ def cuda_toolkit_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         return
     item = installed(s).get("deepspeed")
     if item is None:
-        raise NotApplicable("nothing is installed that compiles CUDA code")
+        raise NotApplicable("no installed package compiles CUDA code")
     nvidia_hardware(s)
     cuda_build(s)
     if need(python.deepspeed_operators):
@@ -148,7 +148,7 @@ def libcuda_not_linkable(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     cuda_torch(s)
     triton = version(found.version)
     if triton < (2, 1):
-        raise NotApplicable("how this Triton looks for libcuda is not known")
+        raise NotApplicable("it is not known how this Triton looks for libcuda")
     if found.location.startswith(_PATCHED):
         raise NotApplicable("this distribution's Triton is told of the driver's directory")
     link = "libcuda.so.1" if triton >= (3, 6) else "libcuda.so"
@@ -251,7 +251,7 @@ def _supported(s: Snapshot) -> Version:
     compat = taken is not None and isinstance(taken.path, str) and "compat" in taken.path.rpartition("/")[0]
     supported = drivers.max_cuda(max(found, version(taken.version)) if taken is not None and compat else found)
     if supported is None:
-        raise NotApplicable("a driver that no table knows")
+        raise NotApplicable("an unknown driver version")
     return supported
 
 

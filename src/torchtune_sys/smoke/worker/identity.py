@@ -86,7 +86,7 @@ def versions_agree(world: int, world_wish: int) -> Dict[str, str]:
             verdict="fail",
             cause="wrong-world-size",
             seen="this rank was told of %d ranks, the job has %d" % (world, world_wish),
-            remedy="look who sets WORLD_SIZE beside the launcher",
+            remedy="find out what else sets WORLD_SIZE besides the launcher",
         )
     return ended
 

@@ -47,12 +47,14 @@ _ASKING_S = 0.5
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train a little, and prove what training needs.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        description="Run a short training and check everything that training needs.", allow_abbrev=False
+    )
     parser.add_argument("--level", choices=LEVELS, default=DEFAULT)
-    parser.add_argument("--stages", default="", help="names, separated by commas; all of the level without")
-    parser.add_argument("--nproc-per-node", type=int, default=0, help="ranks to start where no launcher did; GPUs, else 2")
-    parser.add_argument("--world", type=int, default=0, help="ranks that the whole job must have; 0 is any")
-    parser.add_argument("--gpus", type=int, default=0, help="GPUs that each rank of a host must see; 0 is any")
+    parser.add_argument("--stages", default="", help="names, separated by commas; default: all of the level")
+    parser.add_argument("--nproc-per-node", type=int, default=0, help="ranks to start if there is no launcher; GPUs, else 2")
+    parser.add_argument("--world", type=int, default=0, help="required number of ranks in the whole job; 0: any")
+    parser.add_argument("--gpus", type=int, default=0, help="required number of GPUs visible to each rank; 0: any")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default=None)
     parser.add_argument("--master-port", type=int, default=0, help="meet at this port of the loopback, too")
@@ -103,7 +105,7 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
     try:
         here.remark = ""
         if stage.compares and here.world == 1:
-            raise Skipped("one rank: there is no other to compare it with")
+            raise Skipped("only one rank: there is no other to compare it with")
         stage.run(here)
         ended["seen"] = here.remark
     except ToldEnd as error:

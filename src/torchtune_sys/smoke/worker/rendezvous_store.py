@@ -115,5 +115,5 @@ def refuse_strangers(here: RankContext) -> None:
         raise StageFailed(
             "stranger-among-ranks",
             "rank %d is connected with a process that is none of this user's: %s" % (here.rank, "; ".join(found)),
-            "look who that is; ranks of one host talk over its loopback, which every user reaches",
+            "find out whose it is; ranks on one host use its loopback interface, which every user can reach",
         )

@@ -52,7 +52,9 @@ version is not available, this command gives the reason and exits with 1.
 @click.option("--no-compiler", is_flag=True, help="Leave out what torch.compile needs.")
 @click.option("--with", "extras", multiple=True, type=click.Choice(EXTRAS), help="Also install this; may be repeated.")
 @click.option("--nproc-per-node", "ranks", type=shared.COUNT, metavar="N", help="Training processes on this host. [GPUs]")
-@click.option("--nnodes", "nodes", type=shared.COUNT, metavar="N", help="Hosts in the job: from 2 on --network=host. [1]")
+@click.option(
+    "--nnodes", "nodes", type=shared.COUNT, metavar="N", help="Hosts in the job; 2 or more need the host's network. [1]"
+)
 @click.option("--workers", type=click.IntRange(min=0), metavar="N", help="DataLoader workers per process. [4]")
 @shared.format_option(*FORMATS)
 @click.option("-o", "--output", metavar="PATH", help="Folder for Dockerfile and smoke.py; with other formats a file.")

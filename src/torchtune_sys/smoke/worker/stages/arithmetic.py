@@ -28,7 +28,7 @@ _PLAIN = torch.contiguous_format
 
 
 def device_works(here: RankContext) -> None:
-    """Check that the device that torch will train on takes memory and runs a kernel."""
+    """Check that the training device can allocate memory and run a kernel."""
     if here.kind == "cpu" and here.device_wish != "cpu":
         _no_gpu_was_overlooked(here)
     _all_gpus_are_seen(here)
@@ -80,7 +80,7 @@ def _gpus_on_the_bus(maker: str) -> int:
 
 
 def gemm_is_right(here: RankContext) -> None:
-    """Matrix products have the right answer, to the last bit, in every precision that training uses."""
+    """Check that matrix products are bit-exact in every precision that training uses."""
     _float64_is_right(here)
     size = 512 if here.kind == "cpu" else 1024 if here.level == QUICK else 2048  # the CPU, often one core of it, computes it too
     for dtype in _precisions(here):
@@ -186,7 +186,7 @@ def _fp8_rate(here: RankContext, noise: torch.Tensor, size: int, long_s: float) 
 
 
 def memory_keeps(here: RankContext) -> None:
-    """Check that what is written into the device's memory is what is read from it, and at a plausible rate."""
+    """Check that the device's memory returns what was written to it, at a plausible rate."""
     mebibytes = 64 if here.kind == "cpu" else min(1024, torch.cuda.mem_get_info(here.device)[0] >> 23)
     # Every 8-byte word has its own value, so that a word at another's address, or one never written, is seen too.
     written = torch.arange(mebibytes << 17, dtype=torch.int64, device=here.device)
@@ -223,7 +223,7 @@ def _most_memory_keeps(here: RankContext) -> None:
 
 
 def copies_arrive(here: RankContext) -> None:
-    """Check that data goes to the GPU and back unharmed, from pageable and from pinned memory."""
+    """Check that data survives the copy to the GPU and back, from pageable and pinned memory."""
     if here.kind == "cpu":
         raise Skipped("the device is the CPU: nothing is copied to it")
     mebibytes = 64 if here.level == QUICK else 256
@@ -285,7 +285,7 @@ _Gradients = Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def conv_is_right(here: RankContext) -> None:
-    """Convolutions and their gradients (cuDNN, oneDNN) have the right answer."""
+    """Check that convolutions and their gradients (cuDNN, oneDNN) are right."""
     # All factors are -1, 0 or 1 and no sum has more than 144 terms, so every sum on the way is an integer of at most 8 bits:
     # exact even in bfloat16. Algorithms that transform first (Winograd, FFT: in cuDNN and oneDNN only for a stride of 1, in MIOpen
     # also for 2) round; Winograd for tiles of 4 x 4 in float16 by some hundredths. The smallest fault, one factor wrong by one,

@@ -66,7 +66,7 @@ class Training:
 
 
 def checkpoint_resumes(here: RankContext) -> None:
-    """Check that what is saved, loaded into fresh objects and trained on is bit for bit what it is without the interruption."""
+    """Check that training resumed from a checkpoint is bit for bit the same as without the interruption."""
     with deterministic(here), tempfile.TemporaryDirectory(prefix="checkpoint-", dir=here.scratch) as folder:
         _kinds_survive(os.path.join(folder, "kinds.pt"))
         _gaps_are_told(here)
@@ -159,7 +159,9 @@ def _can_be_mapped(path: str, held: Dict[str, Any]) -> None:
             mapped[-1]
     except OSError as error:
         seen = "a checkpoint cannot be mapped (mmap: %s): torch.load(mmap=True) and safetensors fail there" % error.strerror
-        raise StageFailed("checkpoint-disk-without-mmap", seen, "another place (--scratch), or FUSE without direct_io") from error
+        raise StageFailed(
+            "checkpoint-disk-without-mmap", seen, "use another directory (--scratch), or FUSE without direct_io"
+        ) from error
     if [int(part) for part in torch.__version__.split(".")[:2]] >= [2, 1]:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if differing_leaves(found, held):

@@ -44,7 +44,7 @@ _EXACT_IN_BFLOAT16 = 256
 
 
 def exchanges_are_right(here: RankContext) -> None:
-    """Reductions, gathers and broadcasts give every rank the right values to the last bit; how fast they are."""
+    """Check that reductions, gathers and broadcasts are bit-exact on every rank, and measure their speed."""
     large_packets_arrive(here)
     faults: List[Fault] = []
     for name in _DTYPES:
@@ -68,7 +68,7 @@ def exchanges_are_right(here: RankContext) -> None:
     judge(here, faults)
     _bandwidths(here)
     if here.world == 1:
-        here.remark = "one rank: it exchanged with nobody but itself"
+        here.remark = "only one rank: it exchanged data only with itself"
 
 
 def _repeated(here: RankContext) -> List[Fault]:
@@ -109,7 +109,9 @@ def large_packets_arrive(here: RankContext) -> None:
         stuck = unanswered()
         if stuck:
             seen = "small messages arrived, but of %d MiB nothing does: %s" % (4 * _LARGE_COUNT >> 20, "; ".join(stuck))
-            remedy = "the same MTU on all hosts and switches, or a smaller one here (ping -M do -s 1472 finds what passes)"
+            remedy = (
+                "set the same MTU on all hosts and switches, or a smaller one here (ping -M do -s 1472 shows what gets through)"
+            )
             raise StageFailed("mtu-black-hole", seen, remedy)
     work.wait()
 

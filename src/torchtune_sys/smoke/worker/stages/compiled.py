@@ -28,7 +28,7 @@ in place of the function (GELU by tanh): 2.6e-4, four times as much."""
 
 
 def compiled_agrees(here: RankContext) -> None:
-    """Check that a model compiled forward and backward gives the loss and gradients that it gives uncompiled, for other sizes than its first, too."""
+    """Check that a compiled model gives the same loss and gradients as an uncompiled one, also for other input sizes."""
     _compiler_fits(here)
     _kept_code_is_whole()
     _compiler_is_quick()
@@ -192,7 +192,7 @@ def _compiler_is_quick() -> None:
     if seconds > _EMPTY_FILE_S:
         seen = "%s takes %.0f s for an empty file, and torch.compile calls it for each piece of code" % (compiler, seconds)
         raise StageFailed(
-            "compiler-slow", seen, "look what stands in front of the compiler (CXX, PATH: a wrapper, a network disk)"
+            "compiler-slow", seen, "check what runs before the compiler (CXX, PATH: a wrapper, a network file system)"
         )
 
 

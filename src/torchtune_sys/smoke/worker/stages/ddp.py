@@ -41,7 +41,7 @@ def wrapped(here: RankContext, model: nn.Module, **ways: Any) -> DistributedData
 
 
 def ranks_train_as_one(here: RankContext) -> None:
-    """Ranks that begin with other weights, each with data of its own, take the step that one process takes with all the data."""
+    """Check that ranks with different initial weights and data take the same step as one process with all the data."""
     faults: List[Fault] = []
     taken: Dict[str, str] = {}
     states: Dict[str, str] = {}
@@ -172,7 +172,7 @@ def _usual_step(
 
 
 def accumulation_is_the_large_batch(here: RankContext) -> None:
-    """Under no_sync each rank keeps its own gradients; with the last micro-batch they become those of all batches together."""
+    """Check that no_sync keeps gradients local, and that the last micro-batch makes them those of all batches together."""
     first = IntegerNet(_OWN_SEED)
     net = IntegerNet(_OWN_SEED).to(here.device)
     model = wrapped(here, net)

@@ -25,7 +25,7 @@ _SCALE = 2.0**8
 
 
 def ranks_train_in_low_precision(here: RankContext) -> None:
-    """Under autocast the ranks' loss follows that of one process in float32; an inf on one rank makes all leave out that step."""
+    """Check that the ranks' autocast loss matches a single float32 process, and that an inf on one rank makes all skip the step."""
     low = here.has_bfloat16()
     if low:
         _follows_one_process(here)

@@ -88,7 +88,7 @@ def _rows(here: RankContext, rows: int) -> Tuple[int, int]:
 
 
 def sharded_step_is_right(here: RankContext) -> None:
-    """Each rank holds its rows of each parameter and no more; a step with them is that of one process with all the data."""
+    """Check that each rank holds only its shard of each parameter, and that a step matches one process with all the data."""
     net = _sharded_net(here, _SHARD_SEED)
     first = IntegerNet(_SHARD_SEED, _SHARD_WIDTH)
     faults = _holds_its_rows(here, "before", net, dict(first.named_parameters()))
@@ -144,7 +144,7 @@ def _part_is_right(here: RankContext, what: str, held: Dict[str, torch.Tensor], 
 
 
 def sharded_checkpoint_resumes(here: RankContext) -> None:
-    """Written by all ranks, read into fresh objects: every bit is there, and training goes on as it would have."""
+    """Check that a checkpoint written by all ranks is restored to the last bit, and that training continues unchanged."""
     try:
         from torch.distributed.checkpoint import state_dict
     except ImportError:  # until torch 2.2

@@ -28,7 +28,7 @@ _DROPPED = 1 << 14
 
 
 def layers_follow_their_formulas(here: RankContext) -> None:
-    """Operations, linear, embedding, normalisations, activations, attention, dropout and losses give what their formulas give, and so do gradients."""
+    """Check operations, layers, activations, attention, dropout, losses and their gradients against their formulas."""
     for check in (
         operations_are_right,
         _linear,
@@ -311,7 +311,7 @@ def _drops(here: RankContext, share: float) -> None:
 
 
 def recomputed_is_the_same(here: RankContext) -> None:
-    """With activation checkpointing the loss and the gradients are those without it, bit for bit, dropout and autocast included."""
+    """Check that activation checkpointing does not change a bit of loss and gradients, with dropout and autocast too."""
     from torch.utils import checkpoint
 
     found: Dict[bool, List[torch.Tensor]] = {}

@@ -90,7 +90,7 @@ def worker_starts(rank_process: int, worker: int) -> None:
 
 
 def loader_delivers(here: RankContext) -> None:
-    """Workers deliver every sample once, in order and whole, twice over; their seeds are as torch documents; then they end."""
+    """Check that workers deliver every sample once, in order and intact, with the documented seeds, and then exit."""
     try:
         _deliver(here)
     except EOFError as error:
@@ -107,7 +107,7 @@ def loader_delivers(here: RankContext) -> None:
         if stopped:
             seen = "worker process %s of rank %d is stopped (SIGSTOP or a debugger)"
             words = seen % (", ".join(map(str, stopped)), here.rank)
-            raise StageFailed("dataloader-worker-stopped", words, "look who stopped it; kill -CONT lets it go on") from error
+            raise StageFailed("dataloader-worker-stopped", words, "find out who stopped it; kill -CONT resumes it") from error
         if "DataLoader timed out" in str(error):
             raise StageFailed(
                 "dataloader-worker-hung", "a worker has not delivered its batch in %g s: it timed out" % _PATIENCE_S
@@ -144,7 +144,7 @@ def _sockets_have_a_place() -> None:
             if error.errno in (errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
                 seen = "no socket can be made below %s, where workers hand over their samples: %s"
                 words = seen % (tempfile.gettempdir(), error.strerror)
-                raise StageFailed("tmpdir-without-sockets", words, "TMPDIR on a file system that has sockets") from error
+                raise StageFailed("tmpdir-without-sockets", words, "set TMPDIR to a file system that supports sockets") from error
 
 
 def _shared_memory_has_its_helper() -> None:

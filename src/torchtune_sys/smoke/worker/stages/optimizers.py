@@ -21,7 +21,7 @@ _Formula = Callable[[torch.Tensor, torch.Tensor, Dict[str, Any], int], torch.Ten
 
 
 def optimizers_follow_their_formulas(here: RankContext) -> None:
-    """SGD with momentum, Adam and AdamW step, schedules move the rate, and clipping clips as their formulas say."""
+    """Check SGD with momentum, Adam, AdamW, learning-rate schedules and clipping against their formulas."""
     for name, options, formula in (
         ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}, _sgd),
         ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}, _sgd),

@@ -22,7 +22,7 @@ step) and more. Rounding (8 bits of bfloat16, 11 of float16, in sums that float3
 
 
 def bfloat16_trains(here: RankContext) -> None:
-    """Training under autocast to bfloat16 is lowered where it should be, and follows the float32 run."""
+    """Check that bfloat16 autocast lowers the right operations, and that training matches the float32 run."""
     if not here.has_bfloat16():
         raise Skipped("this GPU has no bfloat16 (compute capability below 8.0)")
     autocast_lowers(here, torch.bfloat16)
@@ -77,7 +77,9 @@ def _weights_are_lowered_anew(here: RankContext, dtype: torch.dtype) -> None:
             if steps == 0:
                 raise StageFailed("gemm-wrong", "linear under autocast to %s has a wrong answer" % _word(dtype))
             seen = "under autocast to %s a layer goes on with its weights from before the step" % _word(dtype)
-            raise StageFailed("autocast-cache-stale", seen, "look who clears no cache of autocast (torch.clear_autocast_cache)")
+            raise StageFailed(
+                "autocast-cache-stale", seen, "find out why autocast's cache is not cleared (torch.clear_autocast_cache)"
+            )
         with torch.no_grad():
             weight.add_(1)
 
@@ -142,7 +144,7 @@ def _stay_float32(model: torch.nn.Module) -> None:
 
 
 def float16_trains(here: RankContext) -> None:
-    """Training under autocast to float16 with a scaler: as with bfloat16, and the scaler does what it is for."""
+    """Check float16 autocast in the same way, and that the gradient scaler works."""
     float16_autocast_is_there(here)
     autocast_lowers(here, torch.float16)
     with repeatable(here):

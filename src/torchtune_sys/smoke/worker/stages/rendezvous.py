@@ -55,7 +55,7 @@ def check_in(here: RankContext) -> None:
 
 
 def ranks_meet(here: RankContext) -> None:
-    """Let the ranks find each other, be of one mind about the job, and form a process group."""
+    """Let the ranks find each other, agree on the job, and form a process group."""
     started = time.monotonic()
     here.broken = True  # until they have met
     try:

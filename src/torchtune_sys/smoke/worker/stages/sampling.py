@@ -16,7 +16,7 @@ Shares = List[List[int]]
 
 
 def samples_are_shared_out(here: RankContext) -> None:
-    """Each sample goes to one rank (a few to two, where their number does not divide), in a new order each epoch."""
+    """Check that each sample goes to one rank (a few to two if their number is not divisible), in a new order each epoch."""
     count = 12 * here.world + max(1, here.world // 2)
     own: Dict[str, List[List[int]]] = {}
     for name, dropping in (("padded", False), ("dropped", True)):

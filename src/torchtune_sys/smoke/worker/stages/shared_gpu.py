@@ -17,7 +17,7 @@ _FIRST_WITH_MANY_RANKS = (2, 30, 3)
 
 
 def ranks_share_a_gpu(here: RankContext) -> None:
-    """Ranks on one GPU compute at the same time and talk over gloo; NCCL works for one of them, and (--thorough) for all where it can."""
+    """Check that ranks that share a GPU compute correctly at the same time over Gloo, and that NCCL works for one of them."""
     if here.kind == "cpu":
         raise Skipped("no GPU to share")
     if not here.shared:

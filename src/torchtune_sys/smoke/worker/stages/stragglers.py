@@ -52,7 +52,7 @@ class Gauge(NamedTuple):
 
 
 def ranks_keep_pace(here: RankContext) -> None:
-    """Each rank computes, copies, loads and answers about as fast as the others on the same hardware, and gets the same bits."""
+    """Check that each rank computes, copies, loads and responds as fast as others on the same hardware, with the same results."""
     unlike_others = differences(here)
     if unlike_others:
         judge(here, (), unlike_others)

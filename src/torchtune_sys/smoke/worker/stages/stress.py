@@ -32,7 +32,7 @@ Work = Callable[[], torch.Tensor]
 
 
 def repeated_work_repeats_its_bits(here: RankContext) -> None:
-    """Products in all layouts, sums and copies of random data, repeated under load, give the same bits each time."""
+    """Check that products in all layouts, sums and copies of random data give the same bits each time under load."""
     _odd_sizes_are_right(here)
     wrong = exact_step(torch, here.device)
     if wrong:

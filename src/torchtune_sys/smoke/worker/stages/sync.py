@@ -39,7 +39,7 @@ def _rows_of(rank: int, turn: int) -> torch.Tensor:
 
 
 def buffers_follow_rank_0(here: RankContext) -> None:
-    """Before each forward pass the buffers are rank 0's, whatever a rank made of its own."""
+    """Check that all ranks use rank 0's buffers in each forward pass."""
     net = _Normalised().to(here.device)
     model = wrapped(here, net)
     expected = nn.BatchNorm1d(_COLUMNS, momentum=_MOMENTUM).double()
@@ -76,7 +76,7 @@ def _spoil_norm(norm: nn.BatchNorm1d, rank: int) -> None:
 
 
 def normalisation_spans_ranks(here: RankContext) -> None:
-    """SyncBatchNorm normalises, forward and backward, as one process does with all the data."""
+    """Check that SyncBatchNorm gives the same results, forward and backward, as one process with all the data."""
     if here.kind == "cpu":
         raise Skipped("SyncBatchNorm is for GPUs only")
     torch.manual_seed(3)
@@ -110,7 +110,7 @@ def normalisation_spans_ranks(here: RankContext) -> None:
 
 
 def uneven_ranks_join(here: RankContext) -> None:
-    """Ranks whose data ends early answer for the others until those end too, and all hold the right weights then."""
+    """Check that ranks whose data ends early keep serving the others, and that all end with the right weights."""
     first = IntegerNet(21, _JOIN_WIDTH, torch.float64)
     net = IntegerNet(21, _JOIN_WIDTH, torch.float64).to(here.device)
     model = wrapped(here, net)

@@ -23,7 +23,7 @@ _UNSEEN = 10**6
 
 
 def training_learns(here: RankContext) -> None:
-    """Check that a transformer and a convolutional net, in float32, learn what they are shown, and answer right what they were not shown."""
+    """Check that a transformer and a convolutional network learn in float32, and generalise to unseen data."""
     for name, make, batches in (("transformer", SmallTransformer, sentences), ("conv net", SmallConvNet, bars)):
         seeded(1)
         _learns(here, name, make().to(here.device), batches)
