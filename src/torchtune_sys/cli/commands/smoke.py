@@ -27,10 +27,13 @@ Examples:
   torchtune-sys smoke --stages ddp,ddp-amp --nproc-per-node 4 --device cpu
   torchtune-sys smoke --scratch /checkpoints --format junit -o smoke.xml
 
-Trains two small models on generated data, without network or downloads. Runs one rank per GPU, or two ranks on a host with one
-GPU or none. "torchtune-sys generate smoke" prints the same test as one script. A pass is recorded: check reports its age, and
-whether the host has changed. Stages are shown as they end, the verdict last (first in a file and with --quiet). Ctrl-C and
-SIGTERM keep the results so far.
+\b
+Trains two small models on generated data, without network or downloads. Runs
+one rank per GPU, or two ranks on a host with one GPU or none. "torchtune-sys
+generate smoke" prints the same test as one script. A pass is recorded: check
+reports its age, and whether the host has changed. Stages are shown as they
+end, the verdict last (first in a file and with --quiet). Ctrl-C and SIGTERM
+keep the results so far.
 
 \b
 Exit status: 0 all stages that apply passed; 1 a stage failed; 2 usage error;

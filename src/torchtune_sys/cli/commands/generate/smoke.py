@@ -15,8 +15,10 @@ Examples:
   torchrun --nproc-per-node 8 smoke.py --level quick
   srun --ntasks-per-node 8 python smoke.py
 
-The script needs only Python 3.8 and torch 2.0. "torchtune-sys smoke" runs the same script under a driver. Without the driver a
-hang ends only by torch's own timeouts, and a pass is not recorded.
+\b
+The script needs only Python 3.8 and torch 2.0. "torchtune-sys smoke" runs the
+same script under a driver. Without the driver a hang ends only by torch's own
+timeouts, and a pass is not recorded.
 """,
 )
 @shared.output_option
