@@ -185,9 +185,7 @@ def gpu_ecc_uncorrectable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="gpu-ecc-uncorrectable",
     fix=(
         Advice(
-            text="take the GPU out of service and have it replaced: the remapping failure flag is NVIDIA's criterion for "
-            "replacement for "
-            "replacement for replacement"
+            text="take the GPU out of service and have it replaced: the remapping failure flag is NVIDIA's criterion for replacement"
         ),
     ),
 )

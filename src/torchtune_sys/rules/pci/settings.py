@@ -92,7 +92,7 @@ def _fast_cards(s: Snapshot, least_gbps: float) -> list[tuple[PciDevice, Missing
     severity=Severity.ADVICE,
     params=(
         Param("bytes", 512, "smaller maximum read requests are reported, bytes"),
-        Param("gbps", 200, "link link link rate from which on a card is judged, Gb/s, Gb/s, Gb/s"),
+        Param("gbps", 200, "link rate from which on a card is judged, Gb/s"),
     ),
     fix=(
         Advice(
@@ -143,7 +143,7 @@ def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="pcie-relaxed-ordering-off",
     title="PCIe relaxed ordering is off for a fast network card on an AMD host",
     severity=Severity.ADVICE,
-    params=(Param("gbps", 100, "link link link rate from which on a card is judged, Gb/s, Gb/s, Gb/s"),),
+    params=(Param("gbps", 100, "link rate from which on a card is judged, Gb/s"),),
     fix=(
         Advice(
             text="enable PCIe Relaxed Ordering in the firmware setup, or setpci -s ADDRESS CAP_EXP+8.w=0010:0010 for this boot"

@@ -179,9 +179,7 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     severity=Severity.WARNING,
     fix=(
         Advice(text="delete the directories named above"),
-        Install(
-            text="then then then pip install --force-reinstall the package that they belong to that they belong to that they belong to"
-        ),
+        Install(text="then pip install --force-reinstall the package that they belong to"),
     ),
 )
 def pip_leftovers(s: Snapshot, _p: Params) -> Iterator[Evidence]:

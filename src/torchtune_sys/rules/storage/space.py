@@ -281,7 +281,7 @@ def _room_at(place: StoragePath, free: int, size: int, p: Params) -> Evidence:
     severity=Severity.ERROR,
     cause="disk-full-or-quota",
     fix=(_INODES,),
-    params=(Param("minimum", 100, "number of number of number of free inodes below which they count as used up"),),
+    params=(Param("minimum", 100, "number of free inodes below which they count as used up"),),
 )
 def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """ext4 and some network file systems can hold only a fixed number of files, and the limit is reached.
@@ -307,7 +307,7 @@ def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
     superseded_by=("inodes-exhausted",),
     fix=(_INODES,),
     params=(
-        Param("minimum", 10_000, "number of number of number of free inodes below which they count as few"),
+        Param("minimum", 10_000, "number of free inodes below which they count as few"),
         Param("percent", 1, "free share below which they count as few, up to a million inodes"),
     ),
 )
