@@ -118,4 +118,7 @@ def test_a_bus_error_while_torch_is_imported_is_a_library_that_ends_too_early() 
 
 def test_ranks_that_ran_without_the_driver_are_not_said_to_have_failed() -> None:
     said = "pass    device  0.1 s\nsmoke test: pass, 2 rank(s)\n"
-    assert "told us nothing" in attribution.of_failure(RunFailure(kind="not-started", stage="import"), said, "", False, ()).seen
+    assert (
+        "did not report anything"
+        in attribution.of_failure(RunFailure(kind="not-started", stage="import"), said, "", False, ()).seen
+    )

@@ -115,7 +115,7 @@ def _not_here(s: Snapshot, addresses: tuple[str, ...]) -> str:
 
 def _ranks_meet(s: Snapshot) -> None:
     if (s.intent.ranks or 1) < 2 and (s.intent.nodes or 1) < 2 and not gpu_count(s):
-        raise NotApplicable("no GPU, and only one rank was specified")
+        raise NotApplicable("no GPU, and no job of several ranks was specified")
 
 
 def _loop(s: Snapshot) -> Interface | None:
