@@ -35,4 +35,18 @@ ROWS = (
     Fault("healthy-locale", "export LANG=de_DE.UTF-8 LC_ALL=tr_TR.UTF-8 LANGUAGE=de TZ=Asia/Kathmandu"),
     Fault("healthy-master-by-own-address", "export MASTER_ADDR=10.9.0.5 MASTER_PORT=29511", args="--nnodes 2"),
     Fault("healthy-resident-limit", "ulimit -m 1048576; ulimit -i 100; ulimit -q 4096; ulimit -e 0"),
+    # others of the classes that the rows above were missed for, written down after these were mended and before they ran
+    Fault("podman-with-nodes-alone", "cuda_torch; rm /usr/lib/x86_64-linux-gnu/libcuda.so* /usr/lib/x86_64-linux-gnu/libnvidia-ml.so*; export container=podman; lay /run; echo 'engine=\"podman-5.2.2\"' > /run/.containerenv", "driver-tools-fail", base="gpu"),
+    Fault("host-without-the-libraries", "cuda_torch; rm /usr/lib/x86_64-linux-gnu/libcuda.so* /usr/lib/x86_64-linux-gnu/libnvidia-ml.so*", "driver-tools-fail", base="gpu"),
+    Fault("libcuda-alone-gone", "cuda_torch; rm /usr/lib/x86_64-linux-gnu/libcuda.so*", "says:libcuda", base="gpu"),
+    Fault("peers-level-0", "cuda_torch; export NCCL_P2P_LEVEL=0", "nccl-p2p-disabled", base="gpu", args="--nproc-per-node 2", may="cpu-oversubscribed"),
+    Fault("protocol-unknown", "cuda_torch; export NCCL_PROTO=^LL129", "nccl-value-ignored", base="gpu", args="--nproc-per-node 2", may="cpu-oversubscribed"),
+    Fault("healthy-algorithms-by-collective", "cuda_torch; export 'NCCL_ALGO=allreduce:tree,nvls;broadcast:RING' NCCL_PROTO=^ll128 NCCL_P2P_LEVEL=NVL", base="gpu", args="--nproc-per-node 2", may="cpu-oversubscribed"),
+    Fault("master-is-localhost", "export MASTER_ADDR=localhost MASTER_PORT=29512", "master-address-loopback", args="--nnodes 4"),
+    Fault("master-is-the-sixth-loopback", "export MASTER_ADDR=::1 MASTER_PORT=29512", "master-address-loopback", args="--nnodes 4"),
+    Fault("healthy-master-on-one-host", "export MASTER_ADDR=127.0.0.1 MASTER_PORT=29513", args="--nproc-per-node 2", may="cpu-oversubscribed"),
+    Fault("healthy-processor-time-30-days", "ulimit -t 2592000"),
+    Fault("processor-time-two-days", "ulimit -t 172800", "cpu-time-limit"),
+    Fault("healthy-file-max-200000", "echo 200000 | over /proc/sys/fs/file-max"),
+    Fault("healthy-stack-1m", "ulimit -s 1024"),
 )  # fmt: skip
