@@ -55,7 +55,7 @@ def read_libraries(host: Host) -> Libraries:
         version=first or nothing,
         versions=tuple(sorted(set(versions))) if seen or unseen is None else unseen,
         empty=tuple(empty) if seen or unseen is None else unseen,
-        libcuda=tuple(libcuda) if seen or unseen is None else unseen,
+        libcuda=tuple(libcuda) if libcuda or unseen is None else unseen,
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import container, gpu_addresses, nvml_error
+
+_T = TypeVar("_T")
 
 
 @rule(
@@ -188,7 +191,7 @@ _OF_WINDOWS = Advice(
 
 @rule(
     id="driver-tools-fail",
-    title="nvidia-smi or NVML cannot reach the GPUs",
+    title="The driver's libraries cannot reach the GPUs (nvidia-smi, NVML, libcuda)",
     severity=Severity.ERROR,
     explained_by=(
         *("xid-gpu-lost", "xid-memory-error", "xid-gsp-error", "xid-nvlink-error", "xid-gpu-fault"),
@@ -221,7 +224,11 @@ def driver_tools_fail(s: Snapshot, p: Params) -> Iterator[Evidence]:
     error = nvml_error(s)
     if not error:
         gates.nvidia_gpus(s)
-        yield Evidence(subject="NVML", seen="works", verdict=Verdict.PASS, source="NVML")
+        yield (
+            _of_cuda()
+            if _libcuda_alone_missing(s)
+            else Evidence(subject="NVML", seen="works", verdict=Verdict.PASS, source="NVML")
+        )
         return
     gpu = need(s.gpu)
     pasted = gpu.source == "report"
@@ -251,6 +258,34 @@ _INTO_CONTAINER = Advice(
     text="in a container: start it so that the runtime mounts the driver's libraries: docker run --gpus all, podman run --device nvidia.com/gpu=all, apptainer exec --nv, "
     "enroot and pyxis with NVIDIA_VISIBLE_DEVICES=all"
 )
+
+
+_CAPABILITIES = Advice(
+    text="in a container: start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility (or all): with utility alone the runtime mounts NVML and no CUDA"
+)
+
+
+def _of_cuda() -> Evidence:
+    return Evidence(
+        subject="libcuda.so.1",
+        seen="NVML works; the loader finds no libcuda.so.1",
+        wanted="CUDA's library of the driver's version",
+        source="loader",
+        fix=(_CAPABILITIES, _LIBRARIES),
+    )
+
+
+def _libcuda_alone_missing(s: Snapshot) -> bool:
+    """Whether the loader's directories hold the driver's library for nvidia-smi and not the one for CUDA. Where they hold neither, both are somewhere else (WSL, Nix)."""
+    driver = _unless_untold(s.driver)
+    return driver is not None and bool(_unless_untold(driver.library_versions)) and _unless_untold(driver.libcuda) == ()
+
+
+def _unless_untold(fact: _T | Missing) -> _T | None:
+    """Return the value of a fact; None where a report does not tell it, or it is absent. What could not be looked at is unknown."""
+    if isinstance(fact, Missing) and fact.why in (Why.NOT_RECORDED, Why.ABSENT):
+        return None
+    return need(fact)
 
 
 def _libraries_alone_missing(s: Snapshot) -> bool:
