@@ -32,17 +32,28 @@ def test_it_is_python_3_8_and_imports_torch_and_the_standard_library_only() -> N
     assert strangers == {"torch"}
 
 
+def imported_by(module: str) -> set[str]:
+    """The worker's modules that one of them imports."""
+    place = WORKER if module != "trust" else WORKER.parents[1] / "host"
+    tree = ast.parse((place / f"{module.replace('.', '/')}.py").read_text())
+    return {
+        (node.module or "").removeprefix("torchtune_sys.smoke.worker.").removeprefix("torchtune_sys.host.")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtune_sys")
+    }
+
+
 def test_modules_come_after_those_they_import() -> None:
     for place, module in enumerate(script.ORDER):
-        place_of = WORKER if module != "trust" else WORKER.parents[1] / "host"
-        tree = ast.parse((place_of / f"{module.replace('.', '/')}.py").read_text())
-        used = {
-            (node.module or "").removeprefix("torchtune_sys.smoke.worker.").removeprefix("torchtune_sys.host.")
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtune_sys")
-        }
-        late = sorted(used - set(script.ORDER[:place]))
+        late = sorted(imported_by(module) - set(script.ORDER[:place]))
         assert not late, f"{module} imports {', '.join(late)}, which ORDER in smoke/script.py has not named before it"
+
+
+def test_no_module_is_there_for_nothing() -> None:
+    """A stage that is in the script and not in the table would never run."""
+    used = {name for module in script.ORDER for name in imported_by(module)}
+    idle = [name for name in script.ORDER if name not in used and name != "main"]
+    assert idle == [], "a stage has its row in smoke/worker/table.py"
 
 
 def test_a_name_that_two_modules_define_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
