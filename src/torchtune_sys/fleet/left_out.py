@@ -98,7 +98,10 @@ LEFT_OUT: dict[str, str] = {
 }
 """Fact → why it is not compared. A name stands for all below it; lists have no part in it."""
 
-ASKED_FOR = {"sysctl.settings": "which keys are asked for is the tool's, and grows with its version"}
+ASKED_FOR = {
+    "sysctl.settings": "which keys are asked for is the tool's, and grows with its version",
+    "limits.limits": "which limits are asked for is the tool's, and grows with its version",
+}
 """Lists of what the tool asks for, not of what a host has: what one lacks was not asked there. Its entries are compared."""
 _OF_ONE_TASK = frozenset(
     name for launcher in LAUNCHERS for name in (launcher.job, launcher.rank, launcher.local_rank, launcher.node) if name
