@@ -28,6 +28,14 @@ def test_the_absent_rank_is_named_where_all_others_say_that_they_wait(tmp_path: 
     assert (found.causes[0].cause, found.causes[0].ranks) == ("ranks-missing", (2,))
 
 
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_lines_that_were_broken_at_a_width_are_read_whole(tmp_path: Path, width: int) -> None:
+    lines = "".join(waiting(rank, 3) for rank in (0, 1, 3)) * 2
+    broken = "\n".join(line[at : at + width] for line in lines.splitlines() for at in range(0, len(line), width))
+    found = of(tmp_path, broken)
+    assert (found.causes[0].cause, found.causes[0].ranks) == ("ranks-missing", (2,))
+
+
 def test_absent_ranks_are_counted_where_one_rank_speaks_for_those_that_came(tmp_path: Path) -> None:
     found = of(tmp_path, waiting(0, 1) + waiting(0, 2) + waiting(0, 2))
     assert (found.causes[0].cause, found.causes[0].ranks) == ("ranks-missing", ())

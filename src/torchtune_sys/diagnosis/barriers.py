@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 
 _WAITING = re.compile(
@@ -36,10 +36,7 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     barriers: dict[str, _Barrier] = {}
     left: set[str] = set()
     for source, part in lines.items():
-        for line in part:
-            words = line.text[:_LONGEST]
-            if "store" not in words or "barrier" not in words:
-                continue
+        for line, words in _pieces(part):
             if came := _CAME.search(words):
                 left.add(came["key"])
             elif found := _WAITING.search(words):
@@ -47,6 +44,18 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     for key, barrier in barriers.items():
         if key not in left and barrier.count < barrier.world and max(barrier.waited.values()) >= _LOOKS:
             yield _symptom(barrier)
+
+
+def _pieces(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, str]]:
+    """Yield each line that speaks of the barrier, and those that were broken at a width, whole."""
+    if not any("barrier" in line.text for line in lines):
+        return
+    for line in lines:
+        if "barrier" in line.text:
+            yield line, line.text[:_LONGEST]
+    for broken, words in joined(lines):
+        if "barrier" in words and not any(_WAITING.search(piece.text[:_LONGEST]) for piece in broken):
+            yield broken[0], words[:_LONGEST]
 
 
 def _take(barriers: dict[str, _Barrier], source: str, line: LogLine, found: re.Match[str]) -> None:
