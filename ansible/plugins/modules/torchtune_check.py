@@ -14,7 +14,7 @@ version_added: "0.1.0"
 description:
   - Runs C(torchtune-sys check) on the host and returns what it found. Changes nothing.
   - Limits, environment and the Python that are judged are those of the user that the task runs as. Run it as the user who trains.
-  - What could not be looked at is told as unknown, and never as healthy.
+  - What could not be checked is reported as such, never as healthy.
 author:
   - The torchtune-sys maintainers (@torchtune-sys)
 extends_documentation_fragment:
@@ -74,7 +74,7 @@ headline:
   description: One line about the host, and as whom it was judged.
   returned: when the tool answered
   type: str
-  sample: 1 error, 2 warnings (judged as alice, 80 passed, 3 unknown)
+  sample: 1 error, 2 warnings (judged as alice, 80 passed, 3 could not be checked)
 can_train:
   description: What training would run on here, V(gpu), V(cpu), V(no) or V(unknown).
   returned: when the tool answered

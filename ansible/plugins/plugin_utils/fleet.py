@@ -139,7 +139,7 @@ def markdown(document: t.Mapping[str, t.Any], differs: str = "") -> str:
     """``differs``: the page of compare."""
     rows = [f"# {_cell(headline(document))}", "", document["time"], ""]
     rows += [
-        "| host | state | trains on | errors | warnings | advice | unknown | judged as | tool |",
+        "| host | state | trains on | errors | warnings | advice | could not be checked | judged as | tool |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     rows += [_row(one) for one in document["hosts"]]

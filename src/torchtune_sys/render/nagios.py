@@ -16,7 +16,7 @@ def render(report: Report, *, strict: bool = False) -> str:
     found = findings(report.results)
     words = "; ".join(result.rule.title for result in found if result.rule.severity is not Severity.ADVICE)
     if not words:
-        words = f"{counts.passed} passed, {counts.unknown} unknown"
+        words = f"{counts.passed} passed, {counts.unknown} could not be checked"
     ability = can_train(report)
     if ability.device is Device.NONE and not ability.by_finding:
         words = f"cannot train: {ability.why}; {words}"
