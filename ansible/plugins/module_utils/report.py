@@ -56,7 +56,12 @@ def headline(found, judged):
     words = ", ".join(told) or "no problem found"
     if found["can_train"] == "no":
         words += ", and training does not work here"
-    return "%s (judged as %s, %d passed, %d could not be checked)" % (words, found["user"] or "?", found["passed"], len(found["unknown"]))
+    return "%s (judged as %s, %d passed, %d could not be checked)" % (
+        words,
+        found["user"] or "?",
+        found["passed"],
+        len(found["unknown"]),
+    )
 
 
 def _finding(result):
