@@ -62,7 +62,7 @@ class Watch:
     """Collects what ranks report, and notices when one does not go on."""
 
     def __init__(self, processes: RankProcesses, wanted: int, until_s: float, on_stage: Callable[[str, int, int], None]) -> None:
-        """``until_s``: time.monotonic() at which there is no time left; ``told(stage, rank, ranks)`` shows progress."""
+        """``until_s``: time.monotonic() at which there is no time left; ``on_stage(stage, rank, ranks)`` shows progress."""
         self.processes = processes
         self.ranks: dict[int, WatchedRank] = {}
         self.ends: dict[str, dict[int, RankEnd]] = {}
