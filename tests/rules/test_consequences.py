@@ -9,7 +9,7 @@ import pytest
 
 from conftest import HOSTS, RULES, exhaustive, load
 from torchtune_sys import engine, evidence
-from torchtune_sys.consequences import judging, weighed
+from torchtune_sys.consequences import judging, with_consequences
 from torchtune_sys.consequences.effects import after
 from torchtune_sys.consequences.judging import may_read
 from torchtune_sys.consequences.named import effects
@@ -33,7 +33,7 @@ def fixes(results: tuple[Result, ...]) -> Iterator[tuple[str, Action]]:
 
 
 def contradicted(seen: Snapshot) -> list[str]:
-    found = fixes(weighed(seen, engine.judge(seen, CATALOGUE), CATALOGUE))
+    found = fixes(with_consequences(seen, engine.judge(seen, CATALOGUE), CATALOGUE))
     return sorted({f"{rule_id}: {text(action)}" for rule_id, action in found if action.but})
 
 
@@ -111,7 +111,7 @@ def test_what_could_not_be_read_is_not_known_after_a_fix_either() -> None:
 
 def test_a_fix_that_another_rule_finds_fault_with_is_never_made_unasked_and_says_so() -> None:
     seen, rules = load("healthy"), (few_connections, many_connections)
-    few, _ = weighed(seen, engine.judge(seen, rules), rules)
+    few, _ = with_consequences(seen, engine.judge(seen, rules), rules)
     (fix,) = few.rule.fix
     assert fix.but == "many-files: somaxconn: many"
     assert fix.safety is Safety.UNSAFE
@@ -168,10 +168,10 @@ def test_few_rules_are_asked_of_a_fix_and_they_say_what_all_say(monkeypatch: pyt
     whole = engine.judge
     results = [engine.judge(seen, CATALOGUE) for seen in hosts]
     monkeypatch.setattr(engine, "judge", judge)
-    few = [weighed(seen, found, CATALOGUE) for seen, found in zip(hosts, results, strict=True)]
+    few = [with_consequences(seen, found, CATALOGUE) for seen, found in zip(hosts, results, strict=True)]
     narrow, asked[0] = asked[0], 0
     monkeypatch.setattr(judging, "may_read", lambda _: frozenset(FAMILIES))
-    assert few == [weighed(seen, found, CATALOGUE) for seen, found in zip(hosts, results, strict=True)]
+    assert few == [with_consequences(seen, found, CATALOGUE) for seen, found in zip(hosts, results, strict=True)]
     assert any(action.but for _, action in fixes(few[0]))
     assert 0 < narrow < asked[0] * 0.7
 
@@ -179,8 +179,8 @@ def test_few_rules_are_asked_of_a_fix_and_they_say_what_all_say(monkeypatch: pyt
 def test_a_rule_that_was_left_out_has_no_say_and_one_that_was_not_asked_has() -> None:
     seen = load("healthy")
     asked = engine.judge(seen, [few_connections])
-    assert not weighed(seen, asked, [few_connections])[0].rule.fix[0].but
-    assert weighed(seen, asked, [few_connections, many_connections])[0].rule.fix[0].but
+    assert not with_consequences(seen, asked, [few_connections])[0].rule.fix[0].but
+    assert with_consequences(seen, asked, [few_connections, many_connections])[0].rule.fix[0].but
 
 
 def report(**said: str) -> Snapshot:
