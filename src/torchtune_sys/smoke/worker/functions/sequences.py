@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.context import THOROUGH, RankContext, StageFailed
-from torchtune_sys.smoke.worker.functions.operators import distinct
+from torchtune_sys.smoke.worker.functions.operators import bound_on, distinct
 
-_OFF_SEQUENCE = 2.0**-13
 _WIDTHS = (3, 4)
 """Inputs and states of recurrent layers."""
 
@@ -100,15 +99,15 @@ def _recurrent_is_right(here: RankContext, kind: str, cell: Cell, options: Dict[
     pairs += [
         ("the gradient of %s of %s" % (key, name), value.grad, weights[key].grad) for key, value in layer.named_parameters()
     ]
-    _all_close(pairs)
+    _all_close(here, pairs)
 
 
-def _all_close(pairs: List[Tuple[str, Any, torch.Tensor]], cause: str = "layer-wrong") -> None:
+def _all_close(here: RankContext, pairs: List[Tuple[str, Any, torch.Tensor]]) -> None:
     for name, found, wanted in pairs:
         values = torch.zeros_like(wanted) if found is None else found.detach().to("cpu", torch.float64)
         off = float((values - wanted.detach()).abs().max())
-        if not off <= _OFF_SEQUENCE * max(1.0, float(wanted.detach().abs().max())):
-            raise StageFailed(cause, "%s is off by %.3g from its equations in float64" % (name, off))
+        if not off <= bound_on(here, torch.float32) * max(1.0, float(wanted.detach().abs().max())):
+            raise StageFailed("layer-wrong", "%s is off by %.3g from its equations in float64" % (name, off))
 
 
 def _split_in_heads(values: torch.Tensor, heads: int) -> torch.Tensor:
@@ -136,7 +135,7 @@ def _heads_are_right(here: RankContext) -> None:
     for name, each in (("in training", layer.train()), ("in eval", layer.eval())):
         with torch.no_grad():
             found = each(held, held, held, key_padding_mask=hidden.to(here.device), need_weights=name == "in training")[0]
-        _all_close([("nn.MultiheadAttention %s" % name, found, wanted)])
+        _all_close(here, [("nn.MultiheadAttention %s" % name, found, wanted)])
 
 
 def _blocks_are_right(here: RankContext) -> None:
@@ -153,7 +152,7 @@ def _blocks_are_right(here: RankContext) -> None:
     for name, each in (("in training", layer.train()), ("in eval", layer.eval())):
         with torch.no_grad():
             found = each(given.to(here.device, torch.float32))
-        _all_close([("nn.TransformerEncoderLayer %s" % name, found, wanted)])
+        _all_close(here, [("nn.TransformerEncoderLayer %s" % name, found, wanted)])
 
 
 def _normalised(values: torch.Tensor, weights: Dict[str, torch.Tensor], name: str) -> torch.Tensor:

@@ -19,9 +19,8 @@ from torchtune_sys.smoke.worker.context import (
     same_bits,
     small_integers,
 )
-from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.interfaces import unanswered
-from torchtune_sys.smoke.worker.stages.collective_table import all_come, each_is_right
+from torchtune_sys.smoke.worker.stages.collective_table import all_come, each_is_right, repeated_exchanges
 
 _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
 """Elements: odd ones leave remainders in rings, the large ones take the paths in chunks."""
@@ -36,9 +35,6 @@ _LARGE_S = 20.0
 _TIMING_S, _TIMED_ONCE_S = 2.0, 5.0
 """What a round of timing may take, and one exchange, of which five are made: the stage's deadline leaves room for them."""
 _DAWDLING_S = 0.05
-_EXCHANGES_A_PART = 20
-_SLOW_S = 0.03
-"""Of the quickest: at a load of 20 on two CPUs 0.3 ms were seen."""
 _EXACT_IN_BFLOAT16 = 256
 """Integers up to it have a bfloat16 of their own (8 bits); float16 has them up to 2048."""
 
@@ -64,38 +60,11 @@ def exchanges_are_right(here: RankContext) -> None:
         _barriers,
     ):
         faults += exchange(here)
-    faults += _repeated(here)
+    faults += repeated_exchanges(here)
     judge(here, faults)
     _bandwidths(here)
     if here.world == 1:
         here.remark = "only one rank: it exchanged data only with itself"
-
-
-def _repeated(here: RankContext) -> List[Fault]:
-    """Repeat one exchange: return what each leaves behind, gets wrong now and then, or waits for."""
-    held, wanted = torch.ones(1000, device=here.device), torch.full((1000,), float(here.world), device=here.device)
-    took: List[float] = []
-    wrong: List[int] = []
-
-    def exchanged() -> None:
-        dist.barrier()
-        started = time.perf_counter()
-        dist.all_reduce(held.fill_(1.0))
-        here.synchronize()
-        took.append(time.perf_counter() - started)
-        wrong.append(differing_elements(held, wanted))
-
-    try:
-        keeps_nothing_of(here, "exchanges", exchanged, _EXCHANGES_A_PART)
-    except StageFailed as found:
-        return [(found.cause, found.seen)]
-    if any(wrong):
-        words = (sum(one > 0 for one in wrong), len(wrong), max(wrong))
-        return [("collective-wrong", "%d of %d all_reduces of the same ones are wrong, in up to %d of 1000 elements" % words)]
-    if here.on_one_host and min(took) > _SLOW_S:
-        seen = "the quickest of %d all_reduces of 4 kB within this host takes %.0f ms: something in it sleeps"
-        return [("collective-slow", seen % (len(took), 1e3 * min(took)))]
-    return []
 
 
 def large_packets_arrive(here: RankContext) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 
-_ENDING = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGALRM", "SIGSEGV", "SIGABRT")
+_TELLING = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGCHLD")
 """What tells a training to save and leave before it is preempted (torchrun, Slurm, Lightning), and that a child has ended."""
 _CLOCK_S = 0.02
 _CLOCK_LOOKS = 400
@@ -45,18 +45,19 @@ def _streams_are_open() -> None:
 
 
 def _signals_arrive() -> None:
-    """Check what was inherited: a mask, and that a signal is ignored, go on to whatever is started (execve(2))."""
-    blocked = [name for name in _ENDING if getattr(signal, name) in _BLOCKED_AT_START]
-    ignored = [name for name in _ENDING if signal.getsignal(getattr(signal, name)) == signal.SIG_IGN]
-    for names, how in ((blocked, "blocked"), (ignored, "ignored")):
-        if names:
-            seen = "%s is %s as the rank begins: what saves a checkpoint before a preemption, or awaits a child, never runs"
-            raise StageFailed("signals-blocked", seen % (", ".join(names), how), _WHO_STARTED)
+    """Check what was inherited: a mask goes on to whatever is started (execve(2)), and no handler takes it away. That a signal is ignored is another thing: who
+    sets a handler is told."""
+    blocked = [name for name in _TELLING if getattr(signal, name) in _BLOCKED_AT_START]
+    if blocked:
+        seen = "the rank begins with %s blocked: what saves a checkpoint before a preemption, or awaits a child, never runs"
+        raise StageFailed("signals-blocked", seen % ", ".join(blocked), _WHO_STARTED)
 
 
 def _nobody_stays() -> None:
     """Check that nobody keeps the process from ending: Python awaits every thread that is not a daemon, and a job that does not end holds its hosts."""
-    staying = [one.name for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
+    pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())  # these are ended first
+    others = [one for one in threading.enumerate() if one is not threading.main_thread() and one not in pools]
+    staying = [one.name for one in others if not one.daemon]
     if staying:
         seen = "before training does anything %d thread(s) run that Python awaits before it ends: %s"
         raise StageFailed("rank-does-not-end", seen % (len(staying), ", ".join(staying[:3])), _WHO_STARTED)
@@ -77,15 +78,14 @@ def _clocks_go_on() -> None:
     if abs(off) > _CLOCK_OFF:
         seen = "while one clock goes on by %.2f s another goes on by %.2f s more (CLOCK_MONOTONIC, CLOCK_BOOTTIME)"
         raise StageFailed("clock-jumps", seen % (_CLOCK_LOOKS // 100 * _CLOCK_S, off))
-    if not 1.5e9 < time.time() < 7e9:
-        raise StageFailed(
-            "clock-jumps", "the time of day is %.0f s after 1970: certificates and schedules will fail" % time.time()
-        )
 
 
 def _apart() -> float:
     """Return the least of several looks: between the two others may run."""
-    return min(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic() for _ in range(9))
+    try:
+        return min(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic() for _ in range(9))
+    except OSError:  # a sandbox that has no such clock
+        return 0.0
 
 
 _Setting = Tuple[str, Callable[[], Any], Any]
