@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,21 @@ def test_reports_differ_in_what_the_rules_say(tmp_path: Path) -> None:
     value = found(run("compare", tmp_path, "--format", "json"))
     assert ("check.rules[swappiness-high]", "advice") in {(item["fact"], item["weight"]) for item in value["odd"]}
     assert ("swappiness-high", 1) in {(item["rule"], len(item["hosts"])) for item in value["findings"]}
+
+
+def test_all_forms_of_a_host_without_torch_are_alike(tmp_path: Path) -> None:
+    """The report's torch was there, without a version, where the others had none."""
+    host = str(tmp_path / "recording.json")
+    (tmp_path / "forms").mkdir()
+    assert run("record", "--python", sys.executable, "-o", host).returncode == 0
+    for name, words in (
+        ("report", ("check", "--format", "json")),
+        ("facts", ("snapshot", "--compact")),
+        ("snapshot", ("snapshot", "--format", "json")),
+    ):
+        (tmp_path / f"forms/{name}.json").write_text(run(*words, "--from", host).stdout)
+    result = found(run("compare", tmp_path / "forms", "--format", "json"))
+    assert (result["hosts"], result["unread"], result["odd"]) == (3, [], [])
 
 
 def test_what_earlier_releases_wrote_is_read(tmp_path: Path) -> None:

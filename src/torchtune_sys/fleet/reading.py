@@ -212,8 +212,10 @@ def _of_report(whole: dict[str, Any], name: str, store: Store, _unread: list[Unr
     facts = {"check": _encode({"rules": _by_key({str(item["rule"]): item.get("verdict") for item in results})})}
     python = host.get("python")
     if isinstance(python, dict) and "$missing" not in python:
-        versions = {key: python.get(key) for key in ("version", "torch") if isinstance(python.get(key), str)}
-        facts["python"] = _encode({"version": versions.get("version"), "torch": {"version": versions.get("torch")}})
+        version, torch = python.get("version"), python.get("torch")
+        known: dict[str, Any] = {"version": version} if isinstance(version, str) else {}
+        known |= {"torch": {"version": torch}} if isinstance(torch, str) else {}  # a report does not say why there is none
+        facts["python"] = _encode(known)
     findings: dict[str, list[str]] = {}
     for item in results:
         if item.get("verdict") == "fail":
