@@ -104,7 +104,7 @@ def _fixes(rule: Rule) -> Iterator[str]:
         yield "## Fix\n"
     for action in rule.fix:
         after = "" if action.needs is actions.Needs.NOTHING else f"; takes effect after: {action.needs.value}"
-        yield f"- {markdown(actions.text(action))} ({action.safety.value}{after})"
+        yield f"- {markdown(actions.text(action))} ({actions.trust(action)}{after})"
     if rule.fix:
         yield ""
 

@@ -186,6 +186,11 @@ def kind(action: Action) -> str:
     return str(action.__struct_config__.tag)
 
 
+def trust(action: Action) -> str:
+    """Return the word for people: safe, unsafe, or by hand."""
+    return "by hand" if action.safety is Safety.DISPLAY_ONLY else action.safety.value
+
+
 def doable(action: Action) -> bool:
     """Return whether ``apply`` could do it: not what only a person can, nor what belongs into one job's environment."""
     if isinstance(action, SysfsWrite) and any(word.isupper() for part in action.path.split("/") for word in part.split(":")):

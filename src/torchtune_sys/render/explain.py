@@ -45,7 +45,7 @@ def _lines(rule: Rule) -> Iterator[Line]:
         yield line(("Fix", "heading"))
     for action in rule.fix:
         after = "" if action.needs is actions.Needs.NOTHING else f"; takes effect after: {action.needs.value}"
-        yield line(f"{actions.text(action)} ", (f"[{actions.kind(action)}, {action.safety.value}{after}]", "dim"), indent=2)
+        yield line(f"{actions.text(action)} ", (f"[{actions.kind(action)}, {actions.trust(action)}{after}]", "dim"), indent=2)
     yield line()
     yield line("Page: ", rule_page(rule.id), f"; of its cause: {cause_page(rule.cause)}" if rule.cause else "")
 
