@@ -60,6 +60,15 @@ def test_a_setting_that_is_no_number(value: str) -> None:
     _changed("healthy", {**host, "files": {**host["files"], path: value + "\n"}}, {("files", path)})
 
 
+@pytest.mark.parametrize(
+    "error", [{"error": []}, {"error": {"a": 1}}, {"error": "denied", "detail": [1]}, {"error": "denied", "source": None}]
+)
+def test_a_reason_in_a_recording_that_is_no_text(error: dict[str, object]) -> None:
+    host = recording("healthy")
+    answers = dict.fromkeys(host["answers"], error)
+    _changed("healthy", {**host, "answers": answers}, {("answers", name) for name in answers})
+
+
 @pytest.mark.parametrize("digits", ["9" * 5000, "\u00b2"])
 def test_numbers_of_launchers_and_peers(digits: str) -> None:
     assert _positive({"WORLD_SIZE": digits}, "WORLD_SIZE") is None

@@ -111,7 +111,7 @@ class RecordedHost(Host):
         if key not in self._sections[section]:
             return self._nothing(source, nothing, key if section in ("files", "links") else "")
         value = self._sections[section][key]
-        if isinstance(value, dict) and value.get("error") in _WHYS and value.keys() <= _ERROR_KEYS:
+        if isinstance(value, dict) and _tells_why(value):
             return Missing(Why(value["error"]), value.get("source", source), value.get("detail", ""), value.get("remedy", ""))
         return value
 
@@ -141,6 +141,11 @@ class RecordedHost(Host):
 _WHYS = frozenset(why.value for why in Why)
 _ERROR_KEYS = frozenset(("error", "source", "detail", "remedy"))
 _T = TypeVar("_T")
+
+
+def _tells_why(value: Mapping[str, Any]) -> bool:
+    """Whether a value is the reason why there is none; its words are texts, whatever a recording holds elsewhere."""
+    return value.keys() <= _ERROR_KEYS and all(isinstance(word, str) for word in value.values()) and value.get("error") in _WHYS
 
 
 def _as(kind: type[_T], found: Any, source: str) -> Fact[_T]:
