@@ -261,7 +261,7 @@ def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="vgpu-unlicensed",
-    title="A virtual GPU has no software licence",
+    title="A virtual GPU (vGPU) is unlicensed",
     severity=Severity.WARNING,
     fix=(
         Advice(
@@ -273,7 +273,7 @@ def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def vgpu_unlicensed(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """nvidia-smi -q says that a vGPU of this virtual machine is unlicensed.
+    """nvidia-smi -q reports an unlicensed vGPU in this virtual machine.
 
     Why it matters
         For the first 20 minutes it works as if licensed. Then the driver limits what is allocated, CUDA calls become slow, and on most releases CUDA is disabled: "all

@@ -279,7 +279,7 @@ def file_size_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cpu-time-limit",
-    title="Processor time is limited (ulimit -t)",
+    title="CPU time is limited (ulimit -t)",
     severity=Severity.WARNING,
     cause="cpu-time-limit",
     fix=(
@@ -291,7 +291,7 @@ def file_size_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     params=(Param("min_days", 7, "processor time per process that no run uses up, days"),),
 )
 def cpu_time_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RLIMIT_CPU is finite: a process may run for so many seconds, those of all its threads added up.
+    """RLIMIT_CPU is finite: it limits the CPU seconds that all threads of a process may use together.
 
     Why it matters
     At the soft limit the process gets SIGXCPU, which ends it, at the hard one SIGKILL. A training process that keeps eight CPUs busy uses eight seconds a second, and

@@ -126,7 +126,7 @@ def _would_listen(s: Snapshot, env: Mapping[str, str]) -> None:
 
 @rule(
     id="master-address-loopback",
-    title="MASTER_ADDR is the loopback for a job of several hosts",
+    title="MASTER_ADDR is a loopback address in a multi-node job",
     severity=Severity.WARNING,
     cause="master-addr-wrong",
     fix=(
@@ -135,10 +135,11 @@ def _would_listen(s: Snapshot, env: Mapping[str, str]) -> None:
     ),
 )
 def master_address_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The job is to run on several hosts (--nnodes), and MASTER_ADDR names this host's own loopback.
+    """The job runs on several hosts (--nnodes), but MASTER_ADDR resolves to this host's loopback.
 
     Why it matters
-        Each host's ranks look for rank 0 on their own host: those of the first wait until init_process_group times out, those of the others are refused.
+        The ranks of each host look for rank 0 on their own host: those of the first host wait until init_process_group times out,
+        the others get "Connection refused".
 
     When to leave it
         torchrun gives its ranks the address of the rendezvous, and does not read the variable.

@@ -287,12 +287,12 @@ _FILE_BYTES = 10 << 10
 
 @rule(
     id="file-table-small",
-    title="The kernel's limit on the open files of all processes is lower than its own default",
+    title="The system-wide limit on open files is low",
     severity=Severity.WARNING,
     fix=(Sysctl(key="fs.file-max", target=AtLeast(1 << 20)),),
 )
 def file_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """fs.file-max is under 65536: files, sockets, pipes and devices that all processes of all users may have open together.
+    """fs.file-max, the number of files, sockets, pipes and devices that all processes may have open together, is below 65536.
 
     Why it matters
     When it is reached open, socket and accept fail with ENFILE ("Too many open files in system") for everybody but root: DataLoader workers, NCCL and the rendezvous end at random.
