@@ -21,7 +21,7 @@ from torchtune_sys.smoke.worker.measures import cpu_share, run_delay
 from torchtune_sys.smoke.worker.stages.likeness import differences, hardware
 from torchtune_sys.smoke.worker.starting import loopback_address
 
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 12
+_LEAST_ROUNDS, _MOST_ROUNDS = 5, 12
 """Whoever looks slow is measured again, all ranks at once: what others on the host take from a rank passes, what is wrong with it stays."""
 _EFFECT, _EFFECT_SHARED = 1.2, 1.3
 """Times as long as the others: less is nobody's loss. The second for what all processes of a host share (memory, caches, the
