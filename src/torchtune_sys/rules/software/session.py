@@ -135,7 +135,7 @@ def _would_listen(s: Snapshot, env: Mapping[str, str]) -> None:
     ),
 )
 def master_address_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The job runs on several hosts (--nnodes), but MASTER_ADDR resolves to this host's loopback.
+    """The job runs on several hosts (--nnodes), but MASTER_ADDR is this host's loopback.
 
     Why it matters
         The ranks of each host look for rank 0 on their own host: those of the first host wait until init_process_group times out,
