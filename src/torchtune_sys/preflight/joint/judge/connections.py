@@ -15,7 +15,7 @@ LOSS, HEAVY_LOSS = 0.01, 0.1
 """A healthy network of a cluster loses fewer than one packet in a thousand; of 200 datagrams 1 % is two. From 10 % on TCP waits for seconds now and then."""
 DELAY_TIMES, DELAY_S = 5.0, 0.001
 """How far the least time of 20 lies above the median of all, at least."""
-NARROW, NARROW_WHERE_NOISY = 0.6, 0.2
+NARROW, NARROW_WHERE_NOISY = 0.6, 0.35
 """Of the usual rate: on a quiet network, and where two runs in a row differ much, as on hosts whose CPUs are busy."""
 _NOISES = 4.0
 _OF_LOSS = ("port-dropped", "mtu-black-hole", "link-delay", "narrow-link")
