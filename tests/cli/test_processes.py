@@ -270,7 +270,7 @@ def test_a_python_that_cannot_be_started_is_a_mistake_of_who_named_it(command: s
     found = run(*command.split(), "--python", "nothing-of-this-name" if kind == "no-name" else str(place))
     assert (found.returncode, found.stdout) == (2, ""), found.stdout + found.stderr
     told = {"directory": "is a folder", "text": "may not be executed"}.get(kind, "there is no ")
-    assert told in found.stderr and "--python names" in found.stderr, found.stderr
+    assert told in found.stderr and "use --python to name" in found.stderr, found.stderr
 
 
 def test_of_a_recording_the_interpreter_need_not_be_here() -> None:

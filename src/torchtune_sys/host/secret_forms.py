@@ -30,7 +30,7 @@ _PIPED = pattern(
 )
 _LOGGED_IN = pattern(
     r"((?:wandb|vault|pulumi|cargo|hf|huggingface-cli|ngc|comet|src)[ \t]+login[ \t]+(?:--\w[\w-]{0,30}[ \t]+){0,4})(?=\S{0,200}?(?:[0-9]|[A-Z]\S))([\w.~+/=-]{8,4096})"
-    r"|(login\([ \t]{0,4}(?:(?:key|token|api_key)[ \t]{0,4}=[ \t]{0,4})?)(\"[^\"\n]{4,4096}\"|'[^'\n]{4,4096}')"
+    r"|(login\([ \t]{0,4}(?:(?:key|token|api_key)[ \t]{0,4}=[ \t]{0,4})?)(\\{0,4}\"[^\"\n]{4,4096}\"|\\{0,4}'[^'\n]{4,4096}')"
 )
 """What is given to a program, or to a function of Python's, to log in with. Behind ``wandb login`` in a sentence stands no word with a digit."""
 _HERE_STRING = pattern(rf"((?:login|-stdin|token|crypt|passw|sudo)[^\n|;&]{{0,200}}?<<<[ \t]{{0,4}})({VALUE})")

@@ -171,12 +171,9 @@ def node_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/ABI/stable/sysfs-devices-node: online, has_cpu, has_memory
     Linux Documentation/admin-guide/kernel-parameters.txt (numa=off)
     """
-    sockets = 1 if isinstance(s.cpu, Missing) else known(s.cpu.sockets, 1)
-    if "numa=off" in _arguments(s) and sockets > 1:
-        yield Evidence(
-            subject="boot argument", seen=f"numa=off, with {sockets} sockets", wanted="not set", source="/proc/cmdline"
-        )
     lost = need(need(s.numa).offline)
+    if not lost:
+        yield from _hidden_nodes(s)
     yield Evidence(
         subject="NUMA nodes",
         seen=f"offline: {', '.join(str(node) for node in lost)}" if lost else "all online",
@@ -186,8 +183,14 @@ def node_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
-def _arguments(s: Snapshot) -> tuple[str, ...]:
-    return () if isinstance(s.system, Missing) else known(s.system.cmdline, ())
+def _hidden_nodes(s: Snapshot) -> Iterator[Evidence]:
+    """Yield what numa=off hides: with it the kernel shows one node, whatever there is. One socket has no others to hide."""
+    if len(need(need(s.numa).nodes)) != 1 or known(need(s.cpu).sockets, 2) == 1:
+        return
+    if "numa=off" in need(need(s.system).cmdline) and (sockets := need(need(s.cpu).sockets)) > 1:
+        yield Evidence(
+            subject="boot argument", seen=f"numa=off, with {sockets} sockets", wanted="not set", source="/proc/cmdline"
+        )
 
 
 @rule(

@@ -198,6 +198,16 @@ def small_integers(shape: Tuple[int, ...], seed: int, low: int = -4, high: int =
     return torch.randint(low, high, shape, generator=generator).to(torch.float32)
 
 
+def torch_has_reached(major: int, minor: int) -> bool:
+    """Tell whether this torch is of a release or a later one."""
+    return [int(part) for part in torch.__version__.split(".")[:2]] >= [major, minor]
+
+
+def gloo_scatters_by_operation() -> bool:
+    """Tell whether reduce_scatter of gloo heeds the operation. Before torch 2.13 it gave the sum, whatever was asked for (pytorch/pytorch#162338)."""
+    return torch_has_reached(2, 13)
+
+
 def differing_elements(found: torch.Tensor, wanted: Any) -> int:
     """Count them where they lie. What is alike, as nearly always, is not counted: to add truth values torch makes a copy of 8 bytes for each of
     them (aten/src/ATen/native/ReduceOpsUtils.h, make_reduction), for which a small GPU has no room beside what is compared."""

@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 import torch
 from torch import nn
 
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed, deterministic
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, deterministic, torch_has_reached
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.models import TOKENS, SmallTransformer, loss_of, seeded, sentences
@@ -162,7 +162,7 @@ def _can_be_mapped(path: str, held: Dict[str, Any]) -> None:
         raise StageFailed(
             "checkpoint-disk-without-mmap", seen, "use another directory (--scratch), or FUSE without direct_io"
         ) from error
-    if [int(part) for part in torch.__version__.split(".")[:2]] >= [2, 1]:
+    if torch_has_reached(2, 1):
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if differing_leaves(found, held):
             raise StageFailed("checkpoint-damaged", "what was saved is not what is mapped")

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed, differing_elements
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, differing_elements, gloo_scatters_by_operation
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.measures import patience
 
@@ -97,6 +97,8 @@ def _reduced_by_each(here: RankContext, op: str, dtype: torch.dtype, later: bool
     yield words % "all_reduce", _waited(later, dist.all_reduce, held, op=how), lambda: held, wanted
     sent = rows[here.rank].to(here.device, dtype, copy=True)
     yield words % "reduce", _waited(later, dist.reduce, sent, root, op=how), lambda: sent if here.rank == root else wanted, wanted
+    if op != "SUM" and here.backend == "gloo" and not gloo_scatters_by_operation():
+        return
     wide = torch.stack([_row_of(rank, op, count * here.world) for rank in range(here.world)])
     part = _folded_rows(op, wide)[here.rank * count : (here.rank + 1) * count]
     given = wide[here.rank].to(here.device, dtype, copy=True)

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 
 from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, tell_all
-from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, repeatable
+from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, gloo_scatters_by_operation, repeatable
 from torchtune_sys.smoke.worker.integers import (
     BATCH,
     STEP_SIZE,
@@ -61,7 +61,7 @@ def _cpu_has_what_it_takes() -> None:
         return  # refused, not wrong: FSDP then does without it, or says so
     if world > 1 and float(mean[0]) == float(world * world):
         seen = "gloo of torch %s answers reduce_scatter (AVG) with the sum, which FSDP takes for the mean" % torch.__version__
-        if [int(part) for part in torch.__version__.split(".")[:2]] >= [2, 13]:  # right there, as was tried
+        if gloo_scatters_by_operation():
             raise StageFailed("fsdp-step-wrong", seen)
         raise Skipped("%s (pytorch/pytorch#162338)" % seen)
 
