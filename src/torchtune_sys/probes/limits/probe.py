@@ -9,6 +9,7 @@ from torchtune_sys.model.facts.limits import NAMES, LimitsFacts, ServiceLimits, 
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import cgroup
+from torchtune_sys.probes.drop_ins import files_by_name
 
 _PROC = "/proc/self/limits"
 _CAP_IPC_LOCK = 14
@@ -102,7 +103,7 @@ def remove_ipc(host: Host) -> tuple[Fact[bool], str]:
     main = next((path for path in _LOGIND_FILES if host.exists(path) is not False), "")
     found: tuple[bool, str] | None = None
     shipped: bool | None = None
-    for path in ([main] if main else []) + _drop_ins(host):
+    for path in (*([main] if main else []), *files_by_name(host, _LOGIND_DIRECTORIES).values()):
         text = host.text(path)
         if isinstance(text, Missing):
             if text.why is Why.ABSENT or host.link(path) == "/dev/null":
@@ -142,16 +143,6 @@ def _ipc_lock(host: Host) -> Fact[bool]:
 def _slurm(host: Host) -> Fact[bool]:
     seen = [host.exists(path) for path in ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")]
     return True if True in seen else seen[0]
-
-
-def _drop_ins(host: Host) -> list[str]:
-    names: dict[str, str] = {}
-    for directory in _LOGIND_DIRECTORIES:
-        listing = host.names(directory)
-        for name in () if isinstance(listing, Missing) else listing:
-            if name.endswith(".conf"):
-                names.setdefault(name, f"{directory}/{name}")
-    return [names[name] for name in sorted(names)]
 
 
 def parse_remove_ipc(text: str) -> tuple[bool, int] | None:

@@ -10,6 +10,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import SessionLimit
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.drop_ins import files_by_name
 
 _ROOTS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd", "/lib/systemd")
 _BUILT_IN = {"MEMLOCK": SessionLimit(soft=8 << 20, hard=8 << 20), "NOFILE": SessionLimit(soft=1024, hard=524288)}
@@ -49,13 +50,7 @@ def _first(host: Host, name: str) -> tuple[str, Fact[str]]:
 
 
 def _drop_ins(host: Host, name: str) -> list[str]:
-    found: dict[str, str] = {}
-    for root in _ROOTS:
-        names = host.names(f"{root}/{name}")
-        for file in () if isinstance(names, Missing) else names:
-            if file.endswith(".conf"):
-                found.setdefault(file, f"{root}/{name}/{file}")
-    texts = [host.text(found[file]) for file in sorted(found)]
+    texts = map(host.text, files_by_name(host, (f"{root}/{name}" for root in _ROOTS)).values())
     return [text for text in texts if not isinstance(text, Missing)]
 
 

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.plan_context import TMPFILES_FILE, UDEV_FILE, BootSetting
 from torchtune_sys.model.values import Missing
+from torchtune_sys.probes.drop_ins import files_by_name
 from torchtune_sys.probes.plan_context.boot_commands import assignments
 
 _UDEV = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/local/lib/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
@@ -29,21 +30,10 @@ def probe(host: Host) -> tuple[BootSetting, ...]:
     return tuple(found.values())
 
 
-def _files(host: Host, folders: tuple[str, ...], suffix: str) -> Iterator[tuple[str, str]]:
-    """Name and path, in the order in which they are read; of one name, the first folder's hides the others."""
-    places: dict[str, str] = {}
-    for folder in folders:
-        names = host.names(folder)
-        for name in () if isinstance(names, Missing) else names:
-            if name.endswith(suffix):
-                places.setdefault(name, f"{folder}/{name}")
-    yield from sorted(places.items())
-
-
 def _by_udev(host: Host) -> Iterator[BootSetting]:
     names = host.names("/sys/block")
     disks = () if isinstance(names, Missing) else names
-    for name, path in _files(host, _UDEV, ".rules"):
+    for name, path in files_by_name(host, _UDEV, ".rules").items():
         text = host.text(path) if name > _OURS[0] else ""
         for number, row in enumerate(() if isinstance(text, Missing) else joined(text), 1):
             tokens = [match.groups() for match in _TOKEN.finditer(row)]
@@ -98,7 +88,7 @@ def _set(disk: str, tokens: list[tuple[str, ...]], source: str) -> Iterator[Boot
 
 
 def _by_tmpfiles(host: Host) -> Iterator[BootSetting]:
-    for name, path in _files(host, _TMPFILES, ".conf"):
+    for name, path in files_by_name(host, _TMPFILES, ".conf").items():
         text = host.text(path) if name != _OURS[1] else ""
         for number, row in enumerate(() if isinstance(text, Missing) else text.splitlines(), 1):
             fields = row.split(None, 6)

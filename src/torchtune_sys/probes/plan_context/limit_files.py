@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.plan_context import LIMITS_FILE, LimitLine
 from torchtune_sys.model.values import Missing
+from torchtune_sys.probes.drop_ins import files_by_name
 
 _FIRST = ("/etc/security/limits.conf", "/usr/etc/security/limits.conf")
 _FOLDERS = ("/etc/security/limits.d", "/usr/etc/security/limits.d")
@@ -28,13 +29,7 @@ def _files(host: Host) -> Iterator[str]:
     first = next((path for path in _FIRST if host.exists(path) is True), "")
     if first:
         yield first
-    places: dict[str, str] = {}
-    for folder in _FOLDERS:
-        names = host.names(folder)
-        for name in () if isinstance(names, Missing) else names:
-            if name.endswith(".conf"):
-                places.setdefault(name, f"{folder}/{name}")
-    yield from (place for name, place in sorted(places.items()) if name != _OURS)
+    yield from (path for name, path in files_by_name(host, _FOLDERS).items() if name != _OURS)
 
 
 def _lines(host: Host, path: str) -> Iterator[LimitLine]:
