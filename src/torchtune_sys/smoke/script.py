@@ -13,6 +13,7 @@ ORDER = (
     "trust",
     "channel",
     "killed",
+    "cgroups",
     "starting",
     "launching",
     "stages.import_torch",

@@ -10,12 +10,15 @@ import time
 import warnings
 from typing import Any, Callable, Dict, List, Optional
 
+from torchtune_sys.smoke.worker.cgroups import cgroup_folders, number_in
 from torchtune_sys.smoke.worker.channel import channel, end_with_parent
 from torchtune_sys.smoke.worker.context import RankContext
 
 _ROOM = 3 << 30
 """Bytes that must be free: the compiler's headers take one, the copy of this process what it changes."""
 _PIECE_READ = 1 << 16
+_PERIOD_US = 100000
+"""Of a CPU quota, as the kernel has it where nobody chose another."""
 
 
 class ToldEnd(Exception):
@@ -85,7 +88,7 @@ def _go_through_alone(outcome: Callable[[], Dict[str, Any]], telling: int) -> No
 
 def has_room_beside(here: RankContext) -> bool:
     """Whether a stage may run beside the others: on the CPU (a copy of a process cannot use its GPU), where two CPUs and memory are left for it."""
-    if here.kind != "cpu" or len(os.sched_getaffinity(0)) < 2 or not _is_unlimited("cpu.max"):
+    if here.kind != "cpu" or len(os.sched_getaffinity(0)) < 2 or not _has_two_cpus():
         return False
     free = [_of_meminfo("MemAvailable:"), *_left_of_cgroups()]
     return min(free) >= _ROOM
@@ -99,40 +102,22 @@ def _of_meminfo(name: str) -> int:
     return 0
 
 
-def _own_cgroups() -> List[str]:
-    """Folders of the limits of this process, of either version (cgroups(7))."""
-    found = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/cpu"]
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/cgroup") as file:
-        for line in file.read().splitlines():
-            _, controllers, path = line.split(":", 2)
-            names = ["memory"] if "memory" in controllers.split(",") else ["cpu"] if "cpu" in controllers.split(",") else []
-            found += ["/sys/fs/cgroup/%s%s" % (name, path) for name in names] or ["/sys/fs/cgroup%s" % path] * (not controllers)
-    return found
-
-
 def _left_of_cgroups() -> List[int]:
     found = []
-    for folder in _own_cgroups():
+    for folder in cgroup_folders("memory"):
         for most, taken in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            limit = _number_in("%s/%s" % (folder, most))
+            limit = number_in("%s/%s" % (folder, most))
             if limit is not None:
-                found.append(limit - (_number_in("%s/%s" % (folder, taken)) or 0))
+                found.append(limit - (number_in("%s/%s" % (folder, taken)) or 0))
     return found
 
 
-def _number_in(path: str) -> Optional[int]:
-    """None where there is none: no such file, or the word max."""
-    with contextlib.suppress(OSError, ValueError), open(path) as file:
-        return int(file.read().split()[0])
-    return None
-
-
-def _is_unlimited(name: str) -> bool:
+def _has_two_cpus() -> bool:
     """Whether no quota leaves less than two CPUs (cpu.max; cpu.cfs_quota_us of the first version)."""
-    for folder in _own_cgroups():
-        quota, period = _number_in("%s/%s" % (folder, name)), 100000
+    for folder in cgroup_folders("cpu"):
+        quota = number_in("%s/cpu.max" % folder)
         if quota is None:
-            quota = _number_in("%s/cpu.cfs_quota_us" % folder)
-        if quota is not None and 0 < quota < 2 * period:
+            quota = number_in("%s/cpu.cfs_quota_us" % folder)
+        if quota is not None and 0 < quota < 2 * _PERIOD_US:
             return False
     return True

@@ -13,6 +13,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from torchtune_sys.smoke.worker.cgroups import cgroup_folders, number_in
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 
 
@@ -67,34 +68,12 @@ def _effective() -> int:
 
 
 def _tasks(amount: int) -> Optional[Lack]:
-    for folder in _pids_folders():
-        most, taken = _count_in(folder + "/pids.max"), _count_in(folder + "/pids.current")
-        if 0 <= most < amount + max(taken, 0):
+    for folder in cgroup_folders("pids"):
+        most = number_in(folder + "/pids.max")
+        if most is not None and most < amount + (number_in(folder + "/pids.current") or 0):
             seen = "the cgroup allows %d processes and threads, room for %d was promised" % (most, amount)
             return Lack("cgroup-pids-limit", seen, "--pids-limit=-1")
     return None
-
-
-def _pids_folders() -> List[str]:
-    """Where a container's cgroup lies: at the root of what it sees, or with the host's namespace at its path (cgroups(7)). Version 1
-    mounts each controller below a name."""
-    found = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"]
-    with open("/proc/self/cgroup") as file:
-        for line in file:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            if not controllers or "pids" in controllers.split(","):
-                found.append(found[1 if controllers else 0] + path)
-    return found
-
-
-def _count_in(path: str) -> int:
-    """-1 where there is none: no such file, or the word max."""
-    try:
-        with open(path) as file:
-            text = file.read().strip()
-    except OSError:
-        return -1
-    return int(text) if text.isdigit() else -1
 
 
 def _gpus(amount: int) -> Optional[Lack]:
