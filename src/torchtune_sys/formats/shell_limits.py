@@ -111,13 +111,19 @@ def _pair(row: re.Match[str]) -> SessionLimit:
     return SessionLimit(soft=amount(row["soft"]), hard=amount(row["hard"]))
 
 
+def _in_unit(row: re.Match[str], name: str, unit: str | None) -> Iterator[_Row]:
+    """Yield the row's limit; nothing for a size without a unit, which a text may have lost."""
+    factor = _UNITS.get(unit or "", 1 if name in _COUNTS else 0)
+    if factor:
+        yield _Row(row.start(), name, amount(row["value"], factor))
+
+
 def _option_last(text: str) -> Iterator[_Row]:
-    """bash, ksh93, BusyBox and fish. Without a unit only counts are told: a text may have lost it."""
+    """bash, ksh93, BusyBox and fish."""
     for row in _OPTION_LAST.finditer(text) if "-" in text else ():
         name = _OPTIONS[row["option"]]
-        unit = 1024 if row["inner"] == "blocks" else _UNITS.get(row["inner"] or row["unit"] or "", 1 if name in _COUNTS else 0)
-        if unit:
-            yield _Row(row.start(), name, amount(row["value"], unit))
+        unit = "kbytes" if row["inner"] == "blocks" else row["inner"] or row["unit"]  # bash has blocks of 1024 bytes
+        yield from _in_unit(row, name, unit)
 
 
 def _option_first(text: str) -> Iterator[_Row]:
@@ -126,9 +132,7 @@ def _option_first(text: str) -> Iterator[_Row]:
         if row["option"] == "p" and row["title"] != "processes":
             continue
         name = "nproc" if row["option"] == "p" else _OPTIONS[row["option"]]
-        unit = _UNITS.get(row["unit"] or "", 1 if name in _COUNTS else 0)
-        if unit:
-            yield _Row(row.start(), name, amount(row["value"], unit))
+        yield from _in_unit(row, name, row["unit"])
 
 
 def _dash(text: str) -> Iterator[_Row]:
@@ -137,9 +141,7 @@ def _dash(text: str) -> Iterator[_Row]:
     rows = [row for row in _DASH.finditer(text) if row["title"] in _OF_DASH]
     for row in rows if len(rows) >= _ENOUGH else ():
         name = _OF_DASH[row["title"]]
-        unit = _UNITS.get(row["unit"] or "", 1 if name in _COUNTS else 0)
-        if unit:
-            yield _Row(row.start(), name, amount(row["value"], unit))
+        yield from _in_unit(row, name, row["unit"])
 
 
 def _csh(text: str) -> Iterator[_Row]:

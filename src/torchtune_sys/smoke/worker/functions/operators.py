@@ -4,6 +4,7 @@ a formula that takes nothing of what is tried."""
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple, Union
 
@@ -65,9 +66,7 @@ class Operator(NamedTuple):
 
 def distinct(*shape: int, seed: int = 37, wide: float = 2.0) -> torch.Tensor:
     """Numbers around 0, none of them 0 and none twice, in no order. Up to 128 of them are exact in bfloat16 for a ``wide`` that is a power of two times their number."""
-    count = 1
-    for side in shape:
-        count *= side
+    count = math.prod(shape)
     halves = 1 << max(count - 1, 1).bit_length()
     places = torch.arange(count, dtype=torch.int64) * seed % count
     return ((places.double() - count // 2 + 0.5) * (2 * wide / halves)).view(shape)

@@ -131,20 +131,13 @@ def convolutions() -> Iterator[Operator]:
             ) -> torch.Tensor:
                 views = _windows(one, (3,) * dims, stride, padding)
                 places = views.shape[2 : 2 + dims]
-                flat = views.movedim(1, 1 + dims).reshape(2, _count_of(places), -1)
+                flat = views.movedim(1, 1 + dims).reshape(2, math.prod(places), -1)
                 found = (flat[:, :, None] * by.reshape(4, -1)).sum(3) + plus
                 return found.movedim(2, 1).reshape(2, 4, *places)
 
             if stride == 2 and min(side) < 3:
                 continue
             yield Operator("conv%dd" % dims, "tf", (given, weight, bias), formula, {"stride": stride, "padding": padding})
-
-
-def _count_of(sides: Tuple[int, ...]) -> int:
-    found = 1
-    for side in sides:
-        found *= side
-    return found
 
 
 def _pools() -> Iterator[Operator]:

@@ -67,7 +67,7 @@ def _of_rows() -> Iterator[Operator]:
                 "prod",
                 "tm",
                 (steady,),
-                rowwise(lambda row, dim: math.prod(row) if hasattr(math, "prod") else _product(row)),
+                rowwise(lambda row, dim: math.prod(row)),
                 {"dim": 1},
             )
             yield Operator(
@@ -84,13 +84,6 @@ def _of_rows() -> Iterator[Operator]:
 def _unit(row: List[float]) -> List[float]:
     length = math.sqrt(math.fsum(one * one for one in row))
     return [one / length for one in row]
-
-
-def _product(row: List[float]) -> float:
-    found = 1.0
-    for one in row:
-        found *= one
-    return found
 
 
 def _layer_norm_of_rows(rows: torch.Tensor, _shape: Any, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
