@@ -145,3 +145,28 @@ def test_a_host_that_is_only_described() -> None:
     assert "dnf install --assumeyes python3.12\n" in done.stdout and "nvidia-fabricmanager" in done.stdout
     refused = run("--system", "rocky-9", "--from", str(HOSTS / "healthy.json"))
     assert refused.returncode == 2 and "--from" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "asked"),
+    [
+        ("E: Could not get lock /var/lib/apt/lists/lock. It is held by process 612 (apt-get)", 0, 3),
+        ("E: The repository 'https://example.org noble Release' does not have a Release file.", 1, 1),
+    ],
+)
+def test_the_lists_of_apt_are_waited_for(tmp_path: Path, error: str, status: int, asked: int) -> None:
+    """After the first start of a cloud image apt-daily holds them; every other error ends the script at once."""
+    step = InstallStep(
+        key="k", title="lists", why="", source="", actions=(InstallCommand(words=("apt-get", "update"), root=True),)
+    )
+    found = msgspec.structs.replace(plan(bare([RTX4090]), InstallOptions(tool="uv")), steps=(step,), refused=())
+    script, env, log = stage(tmp_path, found)
+    (tmp_path / "bin/apt-get").write_text(
+        f'#!/bin/bash\necho "$@" >>{log}\n[[ $(wc -l <{log}) -ge 3 ]] || {{ echo "{error}" >&2; exit 100; }}\n'
+    )
+    for name, text in {"sudo": 'shift; exec "$@"', "env": 'shift; exec "$@"', "sleep": ":"}.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    done = subprocess.run(["/bin/bash", script], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, len(log.read_text().splitlines())) == (status, asked), done.stderr
+    assert status == 0 or error in done.stderr

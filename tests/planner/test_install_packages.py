@@ -25,8 +25,8 @@ from torchtune_sys.remediation.install.plan import plan
             "24.04",
             H100,
             [
-                "env DEBIAN_FRONTEND=noninteractive apt-get install --yes nvidia-driver-pinning-580",
-                "env DEBIAN_FRONTEND=noninteractive apt-get install --yes nvidia-open nvidia-fabricmanager",
+                "env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=900 install --yes nvidia-driver-pinning-580",
+                "env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=900 install --yes nvidia-open nvidia-fabricmanager",
             ],
         ),
         (
@@ -34,8 +34,8 @@ from torchtune_sys.remediation.install.plan import plan
             "13",
             P100,
             [
-                "env DEBIAN_FRONTEND=noninteractive apt-get install --yes nvidia-driver-pinning-580",
-                "env DEBIAN_FRONTEND=noninteractive apt-get install --yes cuda-drivers",
+                "env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=900 install --yes nvidia-driver-pinning-580",
+                "env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=900 install --yes cuda-drivers",
             ],
         ),
         (
@@ -119,7 +119,7 @@ def test_the_distributions_own_driver_stays_its_own() -> None:
     seen = msgspec.structs.replace(seen, software=hosts.change(seen.software, packages=own))
     found = plan(seen, InstallOptions(torch="2.15"))
     assert "repository" not in keys(found)
-    assert words(found, "driver")[-1].endswith("apt-get install --yes nvidia-driver-580-server-open")
+    assert words(found, "driver")[-1].endswith("apt-get -o DPkg::Lock::Timeout=900 install --yes nvidia-driver-580-server-open")
 
 
 def test_the_fabric_manager_beside_a_driver_that_stays_has_its_version() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from torchtune_sys.cli.help import command as command
 
@@ -46,6 +47,24 @@ def seconds(least: float = 0.0) -> Callable[[click.Context, click.Parameter, flo
         return value
 
     return checked
+
+
+def refuse_without_effect(piece: str, used_by: Mapping[str, Sequence[str]], harmless: Sequence[str] = ()) -> None:
+    """Raise click.UsageError for an option that was given and has no effect on ``piece``; say so on stderr where that is ``harmless``.
+
+    ``used_by``: parameter → the pieces that it is for, where that is not every piece."""
+    from torchtune_sys.cli.terminal import tell
+
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = option.name or ""
+        pieces = used_by.get(name, (piece,))
+        if piece in pieces or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        words = f"{option.opts[-1]} has no effect on {piece}: it is for {', '.join(pieces)}"
+        if name not in harmless:
+            raise click.UsageError(f"{words}.")
+        tell(words)
 
 
 def together(options: Sequence[Callable[[Any], Any]]) -> Callable[[_F], _F]:

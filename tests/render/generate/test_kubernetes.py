@@ -289,3 +289,29 @@ def test_what_is_given_stays_one_word() -> None:
     assert "--policy '/etc/a b.toml'" in _pod(found)["initContainers"][0]["command"][2]
     assert re.search(r"sizeLimit: \"8Gi\"", printed(*FORMS["job"]))
     assert json.loads(json.dumps(found["Job"]["spec"]["backoffLimit"])) == 0
+
+
+def test_the_namespace_is_given_to_every_object() -> None:
+    for piece in ("job", "jobset", "daemonset"):
+        made = [*yaml.safe_load_all(printed(piece, "--image", "a", "--namespace", "train"))]
+        assert {document["metadata"].get("namespace", "train") for document in made} == {"train"}, piece
+        assert "namespace" in made[-1]["metadata"]
+    made = [*yaml.safe_load_all(printed("job", "--image", "a"))]
+    assert [document for document in made if "namespace" in document["metadata"]] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ("kubernetes daemonset --image a --nodes 4 --shm 1Gi", 0, ("--nodes has no effect on daemonset", "--shm has no effect")),
+        ("kubernetes daemonset --image a --fail-closed", 2, ("--fail-closed has no effect on daemonset",)),
+        ("kubernetes daemonset --image a --max-tainted 3", 2, ("it is for daemonset --act",)),
+        ("kubernetes job --image a --act", 2, ("--act has no effect on job",)),
+        ("slurm prolog --tool /a --isolate", 2, ("--isolate has no effect on prolog",)),
+        ("slurm batch --tool /a --drain-state /x", 0, ("--drain-state has no effect on batch",)),
+        ("slurm conf --level fast", 0, ("--level has no effect on conf",)),
+    ],
+)
+def test_an_option_without_effect_is_not_passed_over_in_silence(words: str, status: int, said: tuple[str, ...]) -> None:
+    done = subprocess.run([str(TOOL), "generate", *words.split()], capture_output=True, text=True, timeout=60)
+    assert done.returncode == status and all(part in done.stderr for part in said), done.stderr

@@ -47,7 +47,8 @@ def _commands(action: Action) -> tuple[InstallCommand | InstallFile | Key, ...]:
 
 
 INSTALL = {
-    "apt": ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes"),
+    # A cloud image upgrades itself right after its first start (apt-daily), and apt-get ends at once where dpkg is locked.
+    "apt": ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=900", "install", "--yes"),
     "dnf": ("dnf", "install", "--assumeyes"),
     "zypper": ("zypper", "--non-interactive", "install", "--auto-agree-with-licenses"),
     "pacman": ("pacman", "--sync", "--needed", "--noconfirm"),

@@ -34,6 +34,22 @@ write_root_file() { # PATH: standard input becomes the file
   as_root install -D -m 0644 /dev/stdin "$1"
 }
 """
+_APT_UPDATE = """
+apt_update() { # waits while another apt-get holds the lists (apt-daily after a start): DPkg::Lock::Timeout is for dpkg's lock alone
+  local said tries
+  for ((tries = 0; tries < 90; tries++)); do
+    if said=$(as_root env LC_ALL=C apt-get update 2>&1); then
+      printf '%s\\n' "${said}"
+      return
+    fi
+    [[ ${said} == *' lock '* ]] || break
+    sleep 10
+  done
+  printf '%s\\n' "${said}" >&2
+  return 1
+}
+"""
+_APT_LISTS = ("apt-get", "update")
 _TRUST_KEY = """
 trust_key() { # PATH URL FINGERPRINT: the key of a repository, trusted only if it is the one that is meant, and no other with it
   local work found
@@ -70,6 +86,8 @@ def _helpers(value: Installation) -> Iterator[str]:
         yield _FIRST
     if any(isinstance(action, Key) or action.root for action in actions):
         yield _AS_ROOT
+    if any(isinstance(action, InstallCommand) and action.words == _APT_LISTS for action in actions):
+        yield _APT_UPDATE
     if any(isinstance(action, InstallFile) and not action.root for action in actions):
         yield _WRITE_FILE
     if any(isinstance(action, InstallFile) and action.root for action in actions):
@@ -157,6 +175,8 @@ def _action(action: InstallCommand | InstallFile | Key) -> list[str]:
     if isinstance(action, Key):
         return [" ".join(quote(word) for word in ("trust_key", action.path, action.url, action.fingerprint))]
     if isinstance(action, InstallCommand):
+        if action.words == _APT_LISTS:
+            return ["apt_update"]
         return [("as_root " if action.root else "") + " ".join(quote(word) for word in action.words)]
     rows = action.text.removesuffix("\n").split("\n")
     end = "END"

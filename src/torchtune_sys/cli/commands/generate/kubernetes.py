@@ -12,6 +12,13 @@ from torchtune_sys.cli.preflight_run import BUDGETS_S
 from torchtune_sys.errors import UserError
 
 PIECES = ("job", "jobset", "daemonset")
+_JOBS = ("job", "jobset")
+_USED_BY = {
+    **dict.fromkeys(("nodes", "shm", "level", "secret", "fail_closed"), _JOBS),
+    **dict.fromkeys(("every", "runtime_class", "act", "max_tainted"), ("daemonset",)),
+}
+"""What an option is for, where that is not every piece."""
+_WITH_ACT = {"max_tainted": ("daemonset --act",)}
 
 
 @shared.command(
@@ -42,7 +49,7 @@ cluster; docs/kubernetes.md says what was tested.
 @click.argument("train", nargs=-1, metavar="[-- COMMAND...]")
 @click.option("--image", required=True, metavar="IMAGE", help="Image that contains torchtune-sys and your Python with torch.")
 @click.option("--name", metavar="NAME", help="Name of the objects. [training; of the DaemonSet torchtune-sys]")
-@click.option("--namespace", default="default", metavar="NAME", help="Namespace of the DaemonSet. [default]")
+@click.option("--namespace", metavar="NAME", help="Namespace of the objects. [kubectl's; of the DaemonSet default]")
 @click.option("--nodes", type=shared.COUNT, default=2, metavar="N", help="Pods of the job, one per node. [2]")
 @click.option("--gpus", type=click.IntRange(min=0), default=0, metavar="N", help="NVIDIA GPUs per pod. [0]")
 @click.option("--shm", default="8Gi", metavar="SIZE", help="Size limit of /dev/shm in a pod. [8Gi]")
@@ -76,13 +83,13 @@ def command(piece: str, output: str | None, **asked: Any) -> int:
     from torchtune_sys.cli.terminal import give
     from torchtune_sys.render.generate import kubernetes
 
+    shared.refuse_without_effect(piece, _USED_BY if asked["act"] else {**_USED_BY, **_WITH_ACT}, harmless=("nodes", "shm"))
     is_daemon = piece == "daemonset"
     asked["name"] = asked["name"] or ("torchtune-sys" if is_daemon else "training")
+    asked["namespace"] = asked["namespace"] or ("default" if is_daemon else "")
     manifest = kubernetes.Manifest(**asked)
     _must_be_named(manifest.name, manifest.namespace, manifest.nodes)
     _must_be_accepted(manifest.image, manifest.secret, manifest.runtime_class)
-    if manifest.act and not is_daemon:
-        raise UserError("--act: only the daemon changes nodes", "generate kubernetes daemonset --act")
     if is_daemon and manifest.train:
         raise UserError("the daemon starts no training", "generate kubernetes job -- COMMAND…")
     if not re.fullmatch(r"[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti)?", manifest.shm):
@@ -95,7 +102,7 @@ def _must_be_named(name: str, namespace: str, nodes: int) -> None:
     """Names of pods are made of it, with the number; a host name has 63 signs. Raises UserError."""
     room = 63 - len(f"-nodes-0-{nodes}")
     for word, option, most in ((name, "--name", room), (namespace, "--namespace", 63)):
-        if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", word) or len(word) > most:
+        if word and (not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", word) or len(word) > most):
             raise UserError(f"{option} {word}: is no name", f"small letters, digits and -, at most {most}, a letter first")
 
 

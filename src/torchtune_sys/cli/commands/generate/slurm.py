@@ -12,6 +12,15 @@ from torchtune_sys.cli.preflight_run import BUDGETS_S, ISOLATE_S
 from torchtune_sys.errors import UserError
 
 PIECES = ("prolog", "epilog", "task-prolog", "health-check", "batch", "conf")
+_DRAINING = ("prolog", "epilog", "health-check")
+_CHECKING = (*_DRAINING, "batch")
+_USED_BY = {
+    **dict.fromkeys(("tool", "budget"), (*_CHECKING, "task-prolog")),
+    **dict.fromkeys(("policy", "site_checks", "level", "python"), _CHECKING),
+    **dict.fromkeys(("drain_state", "drain_limit", "drain_window"), _DRAINING),
+    "isolate": ("batch",),
+}
+"""What an option is for, where that is not every piece."""
 
 
 @shared.command(
@@ -62,6 +71,7 @@ def command(piece: str, output: str | None, **options: Any) -> int:
     from torchtune_sys.cli.terminal import give
     from torchtune_sys.render.generate import slurm
 
+    shared.refuse_without_effect(piece, _USED_BY, harmless=[name for name in _USED_BY if name != "isolate"])
     if piece == "conf":
         give(slurm.conf(_running()), output)
         return 0
@@ -75,8 +85,6 @@ def command(piece: str, output: str | None, **options: Any) -> int:
     ]
     drain = None if shared_ else (options["drain_limit"] or DRAIN_LIMIT, int(options["drain_window"] or DRAIN_WINDOW_S))
     budget_s = options["budget"] or BUDGETS_S[options["level"] or "fast"]
-    if options["isolate"] and piece != "batch":
-        raise UserError("--isolate: a hook judges one node", f"it goes with batch, not with {piece}")
     isolate_s = ISOLATE_S if options["isolate"] else 0.0
     tool = options["tool"] or _this_tool()
     give(slurm.script(piece, tool, budget_s, words, drain, _slurm_folder(), isolate_s), output)
