@@ -76,8 +76,9 @@ def test_the_kernels_headers_are_asked_for_where_the_step_is_done() -> None:
         return " ".join(word for part in step_commands(step) if isinstance(part, InstallCommand) for word in part.words)
 
     assert headers("ubuntu-24.04").endswith('apt-get -o DPkg::Lock::Timeout=900 install --yes "linux-headers-$(uname -r)"')
-    assert '*-cloud-amd64) exec env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=900 install --yes "linux-headers-$(uname -r)"' in headers(
-        "debian-12"
+    assert (
+        '*-cloud-amd64) exec env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=900 install --yes "linux-headers-$(uname -r)"'
+        in headers("debian-12")
     )
     assert "*uek*) exec dnf" in headers("ol-9") and '"kernel-uek-devel-$(uname -r)"' in headers("ol-9")
     assert '6.18.*) exec dnf install --assumeyes "kernel6.18-devel-$(uname -r)"' in headers("amzn-2023")

@@ -7,7 +7,7 @@ from itertools import product
 import install_hosts as hosts
 import msgspec
 import pytest
-from install_plans import B200, H100, K80, RTX4090, RUBIN, V100, bare, check_script, keys, step
+from install_plans import B200, H100, K80, RTX4090, RUBIN, V100, bare, check_script, keys, step, words
 
 from torchtune_sys.knowledge.cuda import architecture_of
 from torchtune_sys.knowledge.tables import rows
@@ -126,6 +126,20 @@ def test_no_driver_inside_wsl() -> None:
     seen = msgspec.structs.replace(seen, system=hosts.change(seen.system, hypervisor="wsl2"))
     found = plan(seen, InstallOptions())
     assert "Windows" in found.refused[0].way and not [item for item in found.steps if item.key != "torch"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "way"), [("rpm-ostree", "rpm-ostree install"), ("transactional-update", "transactional-update pkg")]
+)
+def test_nothing_is_installed_into_a_system_that_is_an_image(tool: str, way: str) -> None:
+    """dnf and zypper end there with a read-only file system; torch goes into an environment as everywhere."""
+    seen = bare([H100], "fedora", "44")
+    seen = msgspec.structs.replace(seen, system=hosts.change(seen.system, image_tool=tool))
+    found = plan(seen, InstallOptions())
+    (refused,) = found.refused
+    assert refused.blocked_by == ("owner",) and way in refused.way and words(found) == []
+    cpu = plan(seen, InstallOptions(cpu=True))
+    assert cpu.wheel is not None and not [item for item in words(cpu) if item.startswith("dnf")]
 
 
 def test_every_gpu_and_driver_after_the_steps() -> None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from torchtune_sys.host.live_queries import distribution
 from torchtune_sys.host.recorded import RecordedHost
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.system import Os, SystemFacts
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.system import machine, os_release
 from torchtune_sys.probes.system import probe as system
 
@@ -248,3 +249,28 @@ def test_the_distro_library_answers_here_or_says_that_nothing_is_named() -> None
 def test_denied_is_not_another_distribution() -> None:
     found = os_release.read_os(host(files={"/etc/os-release": {"error": "denied"}, "/etc/debian_version": "12.1"}))
     assert isinstance(found, Missing) and found.why is Why.DENIED
+
+
+@pytest.mark.parametrize(
+    ("files", "read_only", "expected"),
+    [
+        (("/run/ostree-booted", "/usr/bin/bootc"), True, "rpm-ostree"),
+        (("/usr/sbin/transactional-update",), True, "transactional-update"),
+        (("/usr/sbin/transactional-update",), False, ""),  # installed, and not used: the root is written to
+        ((), True, ""),  # another read-only root
+    ],
+)
+def test_what_makes_the_next_image(files: tuple[str, ...], read_only: bool, expected: str) -> None:
+    space = {"size": 1 << 30, "free": 1 << 29, "inodes": 100, "inodes_free": 50, "read_only": read_only}
+    found = probe(files=dict.fromkeys(files, ""), spaces={"/usr": space}).image_tool
+    assert known(found, "") == expected
+    assert expected or (isinstance(found, Missing) and found.why is Why.ABSENT), found
+
+
+def test_where_it_cannot_be_seen_no_image_is_assumed() -> None:
+    class Unseen(RecordedHost):
+        def exists(self, path: str) -> Fact[bool]:
+            return Missing(Why.TIMEOUT, path, "no answer")
+
+    found = machine.image_tool(Unseen({}, "test"))
+    assert isinstance(found, Missing) and found.why is Why.TIMEOUT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
 
 
 class Os(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,3 +39,6 @@ class SystemFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Name of process 1 (``systemd``, ``bash`` in a container …)."""
     today: Fact[str]
     """Date of the look by the host's own clock, ISO 8601; what rules with a calendar judge by."""
+    image_tool: Fact[str] = Missing(Why.NOT_RECORDED, "system", "not read")
+    """``rpm-ostree`` or ``transactional-update``: what makes the next boot's image, where the running system's packages are read-only;
+    ABSENT where packages are installed into the running system."""

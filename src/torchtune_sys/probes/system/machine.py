@@ -7,6 +7,8 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 DMI = "/sys/class/dmi/id"
+_OSTREE_BOOTED = "/run/ostree-booted"
+_TRANSACTIONAL = "/usr/sbin/transactional-update"
 
 _RUNTIMES = {"systemd-nspawn": "nspawn", "lxc": "lxc", "lxc-libvirt": "lxc", "docker": "docker", "podman": "podman"}
 """Values of $container (systemd-detect-virt(1), https://systemd.io/CONTAINER_INTERFACE/)."""
@@ -202,3 +204,21 @@ def _by_device_tree(host: Host, dmi: Fact[str], info: Fact[str]) -> Fact[str]:
     if host.exists("/proc/device-tree") is True and node.why is Why.ABSENT:
         return ""
     return dmi if not isinstance(info, Missing) else info
+
+
+def image_tool(host: Host) -> Fact[str]:
+    """Return what makes the next boot's image; ABSENT where packages are installed into the running system.
+
+    Sources: ostree(1), /run/ostree-booted (bootc has it, too); transactional-update(8), whose root is mounted read-only.
+    """
+    booted, updater = host.exists(_OSTREE_BOOTED), host.exists(_TRANSACTIONAL)
+    if booted is True:
+        return "rpm-ostree"
+    if updater is True:
+        space = host.space("/usr")
+        if isinstance(space, Missing):
+            return space
+        if space.read_only:
+            return "transactional-update"
+    hidden = next((found for found in (booted, updater) if isinstance(found, Missing) and found.why is not Why.ABSENT), None)
+    return Missing(Why.ABSENT, _OSTREE_BOOTED, "packages are installed into the running system") if hidden is None else hidden

@@ -31,6 +31,7 @@ def probe(host: Host, intent: Workload) -> SystemFacts:
         uptime_s=_uptime(host),
         init=host.word("/proc/1/comm"),
         today=_today(host),
+        image_tool=machine.image_tool(host),
     )
 
 

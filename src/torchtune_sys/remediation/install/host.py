@@ -33,7 +33,7 @@ def running_driver(s: Snapshot) -> str:
 
 
 def owner(s: Snapshot) -> tuple[str, str] | None:
-    """Return who gives this system its driver, and where to install one: None where it is this system itself."""
+    """Return who gives this system its driver and packages, and where to install them: None where it is this system itself."""
     if isinstance(s.system, Missing):
         return None
     container = known(s.system.container, "")
@@ -43,6 +43,11 @@ def owner(s: Snapshot) -> tuple[str, str] | None:
     if known(s.system.hypervisor, "") in ("wsl1", "wsl2"):
         way = "install NVIDIA's driver in Windows (https://docs.nvidia.com/cuda/wsl-user-guide/), never one in here"
         return "this is WSL: the driver is Windows'", way
+    tool = known(s.system.image_tool, "")
+    if tool:
+        layer = "transactional-update pkg install" if tool == "transactional-update" else "rpm-ostree install"
+        way = f"put driver and packages into the image, or layer them ({layer} NAME, then reboot); train in a container or a venv"
+        return f"the packages of this system are an image's ({tool}), which no package manager changes while it runs", way
     return None
 
 
