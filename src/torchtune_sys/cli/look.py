@@ -114,11 +114,6 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
 
     seen = engine.report(pasted.text, pasted.name, intent)
     if seen is None:
-        from torchtune_sys.evidence.pasted import not_read
-
-        if named := not_read(pasted.text):
-            what, _, todo = named.partition(": ")
-            raise UnreadableInput(f"{pasted.name}: {what}", todo)
         from torchtune_sys.knowledge.sentences import first_known
 
         if line := first_known(pasted.text):
@@ -126,6 +121,11 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
                 f"{pasted.name}: tells nothing of a host, but holds an error that is known: {line}",
                 f"torchtune-sys diagnose {pasted.name} names its cause",
             )
+        from torchtune_sys.evidence.pasted import not_read
+
+        if named := not_read(pasted.text):
+            what, _, todo = named.partition(": ")
+            raise UnreadableInput(f"{pasted.name}: {what}", todo)
         raise UnreadableInput(
             f"{pasted.name}: is neither a recording nor a report that can be read",
             f"known reports: {evidence.READ}; of a program that failed the lines with its error (torchtune-sys diagnose reads logs of runs)",

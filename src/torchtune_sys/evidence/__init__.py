@@ -44,7 +44,7 @@ def read(text: str, name: str, intent: Workload | None = None, of_files: OfFiles
     for facts in parts.values():
         found.update({family: _filled(value, found.get(family)) for family, value in facts.items()})
     found["gpu"] = _merged(found.get("gpu"), listed)
-    found["driver"] = driver.driver_facts(found["gpu"], paste.module, paste.text)
+    found["driver"] = driver.driver_facts(found["gpu"], paste.module, paste.text, found.get("pci"))
     nothing = Missing(Why.NOT_RECORDED, name, "not in the report")
     families = {family: nothing if found.get(family) is None else as_report(found[family]) for family in FAMILIES}
     if paste.lines.recognised:

@@ -19,9 +19,30 @@ _OS_IDS = (
     ("AlmaLinux", "almalinux"), ("Fedora", "fedora"), ("Amazon Linux", "amzn"), ("openSUSE Leap", "opensuse-leap"), ("SUSE Linux Enterprise", "sles"),
     ("Oracle Linux", "ol"), ("Arch Linux", "arch"), ("Manjaro", "manjaro"), ("Pop!_OS", "pop"), ("Linux Mint", "linuxmint"), ("TencentOS", "tencentos"),
     ("Alibaba Cloud Linux", "alinux"), ("Gentoo", "gentoo"), ("Microsoft Windows", "windows"), ("macOS", "macos"), ("Mac OSX", "macos"),
+    ("openEuler", "openeuler"), ("Kylin Linux", "kylin"), ("Anolis OS", "anolis"), ("openSUSE Tumbleweed", "opensuse-tumbleweed"), ("NixOS", "nixos"),
+    ("Alpine Linux", "alpine"), ("Microsoft Azure Linux", "azurelinux"), ("CBL-Mariner", "mariner"), ("Common Base Linux Mariner", "mariner"),
+    ("EndeavourOS", "endeavouros"), ("Garuda Linux", "garuda"), ("CachyOS", "cachyos"), ("Kali GNU/Linux", "kali"), ("Flatcar", "flatcar"), ("Bottlerocket", "bottlerocket"),
 )  # fmt: skip
 
 
+_WITH_MINOR = frozenset(
+    [
+        "ubuntu",
+        "pop",
+        "linuxmint",
+        "opensuse-leap",
+        "sles",
+        "rhel",
+        "rocky",
+        "almalinux",
+        "openeuler",
+        "anolis",
+        "nixos",
+        "alpine",
+        "azurelinux",
+        "mariner",
+    ]
+)
 _MACHINE = "(?:x86_64|aarch64|ppc64le|arm64)"
 _PROCESSOR = r"(?:[^\s]{1,100}-)?"
 """What Gentoo's and Arch's uname -p adds (CPython Lib/platform.py, platform())."""
@@ -88,9 +109,7 @@ def parse_os(value: Fact[str]) -> Fact[Os]:
     pretty += " (not Linux)" * (found in ("windows", "macos"))
     number = re.search(r"\d+(?:\.\d+)*", pretty)
     parts = number[0].split(".") if number else []
-    kept = (
-        parts[:2] if found in ("ubuntu", "pop", "linuxmint", "opensuse-leap", "sles", "rhel", "rocky", "almalinux") else parts[:1]
-    )
+    kept = parts[:2] if found in _WITH_MINOR else parts[:1]
     return Os(id=found, id_like=(), version=".".join(kept), pretty_name=pretty, codename="")
 
 
@@ -110,6 +129,7 @@ def gpu_facts(lines: Lines) -> GpuFacts | None:
         cuda_driver_version=supported or missing(),
         library_version=missing(),
         devices=tuple(_listed(lines)) if lines.gpus else missing(),
+        some_only=lines.gpus == (lines.values.get("GPU models and configuration"),),
         vendor="amd" if amd else "nvidia",
         source=SOURCE,
     )

@@ -5,25 +5,38 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from torchtune_sys.model.values import Missing, known
+
 if TYPE_CHECKING:
+    from torchtune_sys.model.facts import Fact
     from torchtune_sys.model.facts.driver import DriverFacts
     from torchtune_sys.model.facts.gpu import GpuFacts
+    from torchtune_sys.model.facts.pci import PciFacts
 
 
-def driver_facts(gpu: GpuFacts | None, module: str, text: str) -> DriverFacts | None:
-    """Return the facts on the driver; None where the text says nothing of the driver."""
+def driver_facts(gpu: GpuFacts | None, module: str, text: str, pci: Fact[PciFacts] | None = None) -> DriverFacts | None:
+    """Return the facts on the driver; None where the text says nothing of the driver. ``pci`` is what lspci lists."""
     from torchtune_sys.evidence.nvidia import bug_report
     from torchtune_sys.model.facts.driver import DriverFacts
 
     if gpu is not None and gpu.vendor == "amd":
         return DriverFacts(nvidia_devices=())
-    facts: dict[str, Any] = {**bug_report.modules(text), **fabric_manager(text)}
+    facts: dict[str, Any] = {**bug_report.modules(text), **fabric_manager(text), **_held_by_nouveau(pci)}
     kernel = not_built_for(text)
     if kernel:
         facts["build_failure"] = kernel
     if module:
         facts.update(module_loaded=True, module_version=module)
     return DriverFacts(**facts) if facts else None
+
+
+def _held_by_nouveau(pci: Fact[PciFacts] | None) -> dict[str, Any]:
+    """Return the NVIDIA GPUs where lspci -k says of one that nouveau drives it."""
+    listed = () if pci is None or isinstance(pci, Missing) else known(pci.devices, ())
+    gpus = [one for one in listed if known(one.vendor, "") == "0x10de" and known(one.class_, "").startswith("0x03")]
+    if not any(known(gpu.driver, "") in ("nouveau", "nova_core", "NovaCore") for gpu in gpus):
+        return {}
+    return {"nouveau_loaded": True, "nvidia_devices": tuple(gpu.address for gpu in gpus)}
 
 
 def module_version(text: str) -> str:

@@ -19,6 +19,7 @@ _OF_LSCPU = (
     "Model name",
     "Socket(s)",
     "Core(s) per socket",
+    "Core(s) per cluster",
     "Thread(s) per core",
     "Vendor ID",
     "Flags",
@@ -66,8 +67,10 @@ def _present(lines: Lines, online: Fact[CpuSet]) -> Fact[CpuSet]:
 
 def _cores(lines: Lines, sockets: Fact[int], online: Fact[CpuSet], present: Fact[CpuSet]) -> tuple[Fact[int], Fact[bool]]:
     """Return the cores, and whether they have several threads. lscpu counts both at the first core: where CPUs are offline, and where the cores are of two
-    kinds, that is no count of the machine's, as the number of CPUs shows."""
+    kinds, that is no count of the machine's, as the number of CPUs shows. On an arm machine without ACPI's or SMBIOS' sockets it counts by clusters."""
     cores, threads = (_count(lines, key) for key in ("Core(s) per socket", "Thread(s) per core"))
+    if isinstance(cores, Missing):
+        cores, sockets = _count(lines, "Core(s) per cluster"), _count(lines, "Cluster(s)")
     smt = threads if isinstance(threads, Missing) else threads > 1
     if isinstance(cores, Missing) or isinstance(sockets, Missing) or isinstance(threads, Missing):
         return next(filter(lambda fact: isinstance(fact, Missing), (cores, sockets)), missing()), smt

@@ -38,6 +38,8 @@ _VENDORS = (
 _HEADER = re.compile(
     r"(?:> ?)?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([A-Z0-9][^:\[\t]{2,60}?)(?: \[([0-9a-f]{4})\])?: (\S[^\t]{0,300})$"
 )
+_OF_VERBOSE = ("Region 0: Memory at", "LnkSta:", "Kernel driver in use:")
+"""What -k, -v and -vv add to a function."""
 _ACS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
 _VIRTUAL = ("Red Hat, Inc.", "Virtio", "QEMU", "VMware", "Hyper-V", "XenSource", "Amazon.com", "Google, Inc.", "Virtual Function")
 _LARGEST = 4096
@@ -52,7 +54,7 @@ def pci_facts(text: str) -> PciFacts | None:
     """Return the functions in ``text``; None where it holds one line of lspci alone, or none, and no tree."""
     blocks = _blocks(text)
     tree = parse_tree(text) if "-[" in text else {}
-    if not blocks or (len(blocks) < 2 and "Region 0: Memory at" not in text and "LnkSta:" not in text):
+    if not blocks or (len(blocks) < 2 and not any(words in text for words in _OF_VERBOSE)):
         return _of_tree(tree) if len(tree) > 1 else None
     above = {address: parent or tree.get(address, ("", ""))[0] for address, parent in _parents(blocks).items()}
     found = {address: _device(address, header, body, above.get(address, "")) for address, (header, body) in blocks.items()}

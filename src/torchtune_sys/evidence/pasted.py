@@ -113,7 +113,18 @@ _NOT_READ = (
     (r'^\s{0,4}\{?\s{0,8}"card\d{1,3}"\s?: ?\{', "rocm-smi --json", "give torchtune-sys record, or torch's collect_env"),
     (r"^ {4}(?:ASIC|BUS|DRIVER|VRAM|BOARD):$|^AMDSMI Tool: ", "amd-smi", "give torchtune-sys record, or torch's collect_env"),
     (r"ROCm System Management Interface|^={3,} ?ROCm-smi", "rocm-smi", "give torchtune-sys record, or torch's collect_env"),
-    (r"^[crwx-]{10}[.+]?\s+\d+ \w+\s+\w+\s+\d+, +\d+ .{0,40}/dev/nvidia", "ls -l /dev/nvidia*", "give torchtune-sys record"),
+    (
+        r"^c[rw-]{8}[.+-]{0,2}\s+\d+ \w+\s+\w+\s+\d+, +\d+ .{0,40}\b(?:nvidia\w*|kfd|renderD\d+)$",
+        "ls -l /dev/nvidia*, /dev/kfd or /dev/dri",
+        "give torchtune-sys record",
+    ),
+    (
+        r"^<!DOCTYPE topology SYSTEM \"hwloc|^<topology version=\"\d|^Machine \(\d+[A-Z]B",
+        "lstopo",
+        "give numactl -H and lspci -tv, or torchtune-sys record",
+    ),
+    (r"^NodeName=\S{1,200} (?:Arch=|CoresPerSocket=)", "scontrol show node", "run torchtune-sys check on the node"),
+    (r"^hca_id:\s*\w", "ibv_devinfo without its ports", "give the whole output, or ibstat"),
     (r"^(?:[\w-]+[/,] ?[\w.]+, \S+, \w+: (?:installed|built|added))", "dkms status", "give the output of the build that failed"),
     (
         r"(?:^(?:abi|debug|dev|fs|kernel|net|vm)\.[\w.*/-]{2,80} ?= ?\S[^\n]{0,200}\n){8}",

@@ -20,7 +20,7 @@ _KEYS = (
     "PyTorch version", "Is debug build", "CUDA used to build PyTorch", "ROCM used to build PyTorch", "HIP used to build PyTorch", "OS", "GCC version",
     "Libc version", "Python version", "Python platform", "Is CUDA available", "CUDA runtime version", "GPU models and configuration",
     "Nvidia driver version", "NVIDIA driver version", "HIP runtime version", "CPU(s)", "On-line CPU(s) list", "Off-line CPU(s) list", "Thread(s) per core", "Core(s) per socket",
-    "Socket(s)", "Architecture", "Model name", "Vendor ID", "Hypervisor vendor", "Flags", "CUDA Driver Version", "PyTorch",
+    "Core(s) per cluster", "Cluster(s)", "Socket(s)", "Architecture", "Model name", "Vendor ID", "Hypervisor vendor", "Flags", "CUDA Driver Version", "PyTorch",
 )  # fmt: skip
 _NOTHING = frozenset(("", "n/a", "none", "could not collect", "no cuda", "unknown", "not available", "no relevant packages"))
 _OF_ITS_OWN = frozenset(

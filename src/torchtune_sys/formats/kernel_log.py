@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterable, Iterator
 
 WORDS = (
-    "NVRM: ", "nvidia-nvswitch", "detected NVSwitch ", "gsp_", "device inaccessible", ": NVIDIA ", "DRM: VRAM", "IO_PAGE_FAULT", "DMAR: [",
-    "Bus Error: severity=", "] UnsupReq", "pciehp: Slot(", "DPC: containment", "ut of memory: Kill", "oom-kill:", "slurmstepd: error: Detected",
+    "NVRM: ", "nvidia-nvswitch", "detected NVSwitch ", "gsp_", "device inaccessible", ": NVIDIA ", "DRM: VRAM", "nouveau 0", "IO_PAGE_FAULT", "DMAR: [",
+    "Bus Error: severity=", "] UnsupReq", "pciehp: Slot(", "DPC: containment", "ut of memory: Kill", "oom-kill:", "slurmstepd: error: Detected", "systemd-oomd[", "sending SIG", "SIGKILL to cgroup ",
     "health compromised", "Fatal error ", ": synd 0x", "Cable error", "High temperature on", ": Link down", "Link is Down", "NETDEV WATCHDOG: ", "TX timeout detected", " Unit Hang", "has been shut down due to", ": Disk failure on ",
     "controller is down", "reset controller", "reset failure", "probe failure",
     "I/O error", "I/O Error", "critical medium error", "EXT4-fs error", "Remounting filesystem read-only", "Internal error", "hutting down filesystem", "orruption", "BTRFS error", "BTRFS critical",
     "forced readonly", "nfs: server ", "Lustre: ", "Machine Check", "EDAC MC", "Memory failure: 0x", "soft lockup", "hard LOCKUP",
     "blocked for more than", "detected stall", "detected expedited stall", "[nvidia", "[mlx5", "[nfs", "[lustre", "above threshold, cpu clock",
-    "available PCIe bandwidth, limited", "event severity: ", "Error]:  Error ", "section_type: ", "Error]:   device_id: ", "aer_uncor_status: ",
+    "available PCIe bandwidth, limited", "no error_detected callback", "device recovery failed", "event severity: ", "Error]:  Error ", "section_type: ", "Error]:   device_id: ", "aer_uncor_status: ",
     "admin cmd ", "(polling) timeout", "Admin queue is closed", "Device isn't ready",
     "unsigned module", "unavailable key", "Key was rejected by service", ": version magic '", "version of symbol module_layout", "Linux version ",
     "Kernel panic", " [#", "BUG: ", "kernel BUG at ", "Unable to handle kernel", "file-max limit", "fork rejected", "table full", "table overflow",

@@ -21,7 +21,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("64-bit BAR mapped above 4GB", "gpu-bar", r"NVRM: This is a 64-bit BAR mapped above 4GB"),
     ("I/O region assigned", "gpu-bar", r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid"),
     ("already bound to", "gpu-bound", rf"NVRM: GPU {PCI} is already bound to (?P<who>\w+)"),
-    ("nouveau ", "gpu-bound", rf"(?P<who>nouveau) {PCI}: (?:NVIDIA [A-Z]{{1,3}}\d|DRM: VRAM)"),
+    # drivers/gpu/drm/nouveau: nvkm/engine/device/base.c, nouveau_ttm.c; what one of its units prints while it drives the GPU (nvkm/core/subdev.c)
+    ("nouveau ", "gpu-bound", rf"(?P<who>nouveau) {PCI}: (?:NVIDIA [A-Z]{{1,3}}\d|DRM: VRAM|(?:fifo|gr|disp|fb|bus|mmu|therm|gsp|ce\d?): \w)"),
     ("probe routine failed", "gpu-probe-failed", r"NVRM: The NVIDIA probe routine failed for (?P<code>\d{1,4})\b"),
     ("probe routine was", "gpu-not-probed", r"NVRM: The NVIDIA probe routine was not called for (?P<code>\d{1,4})\b"),
     ("loading NVIDIA UNIX", "driver-load", r"NVRM: loading NVIDIA UNIX"),
@@ -50,6 +51,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     # Linux: drivers/pci/pcie/aer.c, dpc.c, drivers/pci/hotplug/pciehp_ctrl.c
     ("Bus Error: severity=Uncorrect", "aer-uncorrected", rf"{PCI}: (?:AER: )?\w+ Bus Error: severity=Uncorrect\w+ \((?P<who>[\w-]+)\), type=[\w ]+"),
     ("Bus Error: severity=Correct", "aer-corrected", rf"{PCI}: (?:AER: )?\w+ Bus Error: severity=Correct\w+, type=(?P<who>[\w ]+)"),
+    # pcie/err.c: after an uncorrected error, of which the line before may be lost
+    ("AER: ", "aer-lost", rf"{PCI}: AER: (?:can't recover \((?P<who>no error_detected callback)\)|device recovery failed)"),
     ("DPC: containment", "pcie-contained", rf"{PCI}: DPC: containment event"),
     ("pciehp: Slot(", "slot-down", rf"{PCI}: pciehp: Slot\((?P<who>[^)]{{1,40}})\): Link Down"),
     # Linux: drivers/pci/pci.c (__pcie_print_link_status), printed of every device when it is found, and by drivers of network cards
@@ -57,6 +60,10 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     # Linux: mm/oom_kill.c
     ("ut of memory: Kill", "oom-kill", r"(?P<subject>Memory cgroup out of memory|Out of memory): Kill(?:ed)? process \d+,? \(?(?P<who>[^),]{1,40})"),
     ("slurmstepd: error: Detected", "oom-kill", r"slurmstepd: error: (?P<subject>Detected) \d{1,9} oom[-_]kill event\S{0,3} in (?P<who>(?:StepId=|step )[\w.+]{1,30}\w)"),
+    # Killers in user space: systemd src/oom/oomd-manager.c, earlyoom kill.c, Talos internal/app/machined/pkg/controllers/runtime/oom.go
+    ("systemd-oomd[", "oom-kill", r"systemd-oomd\[\d+\]: (?P<subject>Killed) (?P<who>\S{1,120}) due to memory (?:pressure|used)"),
+    ("to process ", "oom-kill", r"(?P<subject>sending) SIG(?:TERM|KILL) to process \d+ uid \d+ \"(?P<who>[^\"]{1,40})\": (?:oom_score|badness) \d"),
+    ("SIGKILL to cgroup ", "oom-kill", r"\[talos\] (?P<subject>Sending) SIGKILL to cgroup \{.*?\"cgroup\": \"(?P<who>[^\"]{1,160})\""),
     # Linux: kernel/panic.c (vpanic); arch/x86/kernel/dumpstack.c and arch/arm64/kernel/traps.c (die), arch/x86/mm/fault.c, lib/bug.c, mm/page_alloc.c
     ("Kernel panic", "panic", r"(?<!end )Kernel panic - not syncing: \S"),
     # arm64's die() prints the error code unpadded ("Oops - undefined instruction: 0 [#1]") until 5.18, in 16 digits from there on

@@ -48,7 +48,8 @@ def gpu_parts(seen: Snapshot) -> list[str]:
     facts, driver = seen.gpu, seen.driver
     devices: Fact[tuple[Gpu, ...]] = facts if isinstance(facts, Missing) else facts.devices
     if not isinstance(devices, Missing) and devices:
-        return [*_models(devices), *_driver(facts, driver)]
+        models = _models(devices) if isinstance(facts, Missing) or not facts.some_only else _one_of_them(devices)
+        return [*models, *_driver(facts, driver)]
     on_bus = _on_bus(driver)
     others = accelerators(seen)
     if others and not _nvidia_on_bus(driver):
@@ -90,6 +91,10 @@ def _models(devices: tuple[Gpu, ...]) -> Iterator[str]:
     for (name, memory), count in kinds.items():
         shown = name if not memory or _tells_memory(name) else f"{name} ({size(memory)})"
         yield f"{count} x {shown}"
+
+
+def _one_of_them(devices: tuple[Gpu, ...]) -> Iterator[str]:
+    yield from (f"{known(gpu.name, 'unnamed GPU')} (how many is not told)" for gpu in devices)
 
 
 def _tells_memory(name: str) -> bool:

@@ -83,7 +83,7 @@ def _ability(report: Report, counts: Summary) -> str:
             more = f"; {_count(skipped, 'check')} skipped" if skipped else ""
             return f"cannot train: {found.why} (point --python at yours{more})"
         case Device.GPU if not counts.findings["error"]:
-            return f"trains on {_count(found.gpus, 'GPU')}"
+            return f"trains on {_count(found.gpus, 'GPU')}" if found.gpus else "trains on GPUs (how many is not known)"
         case Device.CPU if not counts.findings["error"]:
             return "trains on the CPU only" + (f" ({found.why})" if found.why else "")
         case Device.UNKNOWN if found.missing is not None and found.missing.why is not Why.NOT_RECORDED:

@@ -32,6 +32,7 @@ class Device(str, enum.Enum):
 class Ability(msgspec.Struct, frozen=True, kw_only=True):
     device: Device
     gpus: int = 0
+    """0 on a GPU: how many is not known."""
     why: str = ""
     """Why not on a GPU, not at all, or why it is unknown."""
     missing: Missing | None = None
@@ -74,9 +75,17 @@ def _by_facts(s: Snapshot) -> Ability:
     if absent(python.torch):
         return Ability(device=Device.NONE, why=_without_torch(python))
     count = _gpus(s, need(python.torch))
-    if count:
-        return Ability(device=Device.GPU, gpus=count)
+    if count != 0:
+        return Ability(device=Device.GPU, gpus=count or 0)
     return Ability(device=Device.CPU, why=_without_gpus(s))
+
+
+def _used_by_torch(s: Snapshot) -> int | None:
+    """Return how many GPUs a torch that reached one has, by the list of those that there are."""
+    try:
+        return _visible(s, gates.all_devices(need(s.gpu))) or None
+    except Unknown:
+        return None
 
 
 def _without_torch(python: PythonFacts) -> str:
@@ -92,11 +101,11 @@ def _without_gpus(s: Snapshot) -> str:
         return ""
 
 
-def _gpus(s: Snapshot, build: Torch) -> int:
-    """Return how many devices this build of torch can use. Raises Unknown."""
+def _gpus(s: Snapshot, build: Torch) -> int | None:
+    """Return how many devices this build of torch can use; None for some, where their number is not known. Raises Unknown."""
     live = torch_build.live(s)
     if live is not None and not isinstance(live.cuda_available, Missing):
-        return known(live.device_count, 1) if live.cuda_available else 0
+        return known(live.device_count, _used_by_torch(s)) if live.cuda_available else 0
     if not isinstance(build.cuda, Missing):
         return _nvidia(s)
     if not isinstance(build.hip, Missing):
@@ -136,7 +145,7 @@ def _visible(s: Snapshot, devices: tuple[Gpu, ...]) -> int:
 def _amd(s: Snapshot) -> int:
     devices: Fact[tuple[str, ...]] = need(s.driver).amd_devices
     if not isinstance(s.gpu, Missing) and s.gpu.vendor == "amd" and not isinstance(s.gpu.devices, Missing):
-        return len(s.gpu.devices)
+        return len(gates.all_devices(s.gpu))
     return 0 if absent(devices) else len(need(devices))
 
 

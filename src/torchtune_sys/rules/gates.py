@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.facts.python import LiveTorch, Torch
 from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.snapshot import Snapshot
@@ -75,7 +75,7 @@ def torch_imported(s: Snapshot) -> Fact[LiveTorch]:
 def gpu_count(s: Snapshot) -> int:
     """Return how many GPUs are in the machine, NVIDIA's and AMD's, as far as they are seen; 0 where there is none."""
     if not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and s.gpu.devices:
-        return len(s.gpu.devices)
+        return len(all_devices(s.gpu))
     driver = need(s.driver)
     looked = s.gpu if isinstance(s.gpu, Missing) else s.gpu.devices
     if isinstance(looked, Missing) and looked.why in (Why.NOT_RECORDED, *_LOOK_FAILED) and not isinstance(s.gpu, Missing):
@@ -90,6 +90,13 @@ def gpu_count(s: Snapshot) -> int:
     nvidia = () if absent(driver.nvidia_devices) else need(driver.nvidia_devices)
     nvidia = () if handed_over(s, nvidia) else nvidia
     return len(nvidia) + len(amd)
+
+
+def all_devices(facts: GpuFacts) -> tuple[Gpu, ...]:
+    """Return the GPUs. Raises Unknown where they are not known, or one of them is named and not how many there are."""
+    if facts.some_only:
+        raise Unknown(Missing(Why.NOT_RECORDED, facts.source, "one GPU is named, not how many there are", "rocm-smi"))
+    return need(facts.devices)
 
 
 def ranks_here(s: Snapshot) -> int:

@@ -156,7 +156,8 @@ def parse_query(text: str) -> dict[str, Any] | None:
 
 _PART = re.compile(
     r"^(?P<depth>[ \t>]{0,12})(?:Fabric|Clocks (?:Event|Throttle) Reasons|Remapped Rows|ECC Errors|E[Cc][Cc] Mode|Retired Pages|MIG Mode"
-    r"|FB Memory Usage|BAR1 Memory Usage|GPU Power Readings|Power Readings)[ \t]*\n(?:(?P=depth)[ \t]+\w[^:\n]{0,60}\n)?"
+    r"|FB Memory Usage|BAR1 Memory Usage|GPU Power Readings|Power Readings|vGPU Software Licensed Product|GRID Licensed Product|GPU Virtualization Mode"
+    r"|GPU Reset Status|Temperature|Max Clocks)[ \t]*\n(?:(?P=depth)[ \t]+\w[^:\n]{0,60}\n)?"
     r"(?P=depth)[ \t]+\w[^:\n]{0,60}[ \t]{2}: \S",
     re.MULTILINE,
 )

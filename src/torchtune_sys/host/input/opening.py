@@ -91,10 +91,12 @@ def _is_json(data: bytes) -> bool:
 
     >>> _is_json(b' {"files": {}}'), _is_json(b"[1, 2]"), _is_json(b"[    1.5] NVRM: Xid"), _is_json(b"[0] NCCL INFO")
     (True, True, False, False)
+    >>> _is_json(b'{"level": "warn"}\\n{"level": "info"}\\n'), _is_json(b'{"files": {}}\\n')
+    (False, True)
     """
     start = data.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] != b"[":
-        return start[:1] == b"{"
+        return start[:1] == b"{" and not _an_object_a_line(start)
     if start[1:64].lstrip()[:1] in (b"{", b"[", b'"', b"]"):
         return True
     from torchtune_sys.model import codec
@@ -103,6 +105,20 @@ def _is_json(data: bytes) -> bool:
         return False
     try:
         codec.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _an_object_a_line(data: bytes) -> bool:
+    """Whether more follows the object that fills the first line: a program's log."""
+    first, _, rest = data.partition(b"\n")
+    if not first.rstrip().endswith(b"}") or not rest.strip() or len(first) > 1 << 16:
+        return False
+    from torchtune_sys.model import codec
+
+    try:
+        codec.loads(first)
     except (ValueError, RecursionError):
         return False
     return True

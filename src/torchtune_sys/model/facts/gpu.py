@@ -165,6 +165,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Confidential computing: ``off``, ``ready``, or ``not-ready``, in which GPUs take no work until somebody has attested them."""
     devices: Fact[tuple[Gpu, ...]] = NOT_READ
     """Missing carries NVML's error: what the library said and why."""
+    some_only: bool = False
+    """Whether the source names one of the GPUs and not how many there are (collect_env of a ROCm build)."""
     p2p: Fact[tuple[Peers, ...]] = NOT_READ
     """Every pair of GPUs once."""
     vendor: str = "nvidia"

@@ -9,6 +9,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict,
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules.gates import gpu_host, not_in_container
+from torchtune_sys.rules.torch.build_kind import jetson
 
 _TIME_FIX = (Service(unit="systemd-timesyncd", state="enabled"), Advice(text="or use chrony, as most clusters do"))
 
@@ -205,13 +206,20 @@ def temperature_near_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
+def _takes_other_memory(s: Snapshot) -> None:
+    """Require a GPU that is no part of a module: a Jetson's memory and processor are soldered to it."""
+    gpu_host(s)
+    if jetson(s):
+        raise NotApplicable("a module with the GPU on the processor's chip")
+
+
 @rule(
     id="host-small-for-gpu-training",
     title="The host is small for training on a GPU",
     severity=Severity.ADVICE,
     params=(Param("cores", 8, "processor cores"), Param("gib", 60, "GiB of memory (what Linux shows of 64 GB)")),
     fix=(Advice(text="rent a larger machine, or move decoding and caching off this host"),),
-    applies=gpu_host,
+    applies=_takes_other_memory,
 )
 def host_small_for_gpu_training(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The host has fewer than 8 cores or less than 64 GB, the usual recommendation for one training GPU.

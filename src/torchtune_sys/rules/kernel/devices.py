@@ -61,7 +61,7 @@ def pcie_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/PCI/pcieaer-howto.rst; drivers/pci/pcie/aer.c, dpc.c
     """
     log = need(s.kernel)
-    events = recent(s, p, "aer-uncorrected", "pcie-contained")
+    events = recent(s, p, "aer-uncorrected", "pcie-contained") or recent(s, p, "aer-lost")
     serious = [event for event in events if not (event.who == "Non-Fatal" and "UnsupReq" in event.text)]
     found = {address: group for address, group in grouped(tuple(serious)).items() if not _counted(s, address)}
     for address, group in found.items():

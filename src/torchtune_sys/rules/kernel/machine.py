@@ -43,8 +43,7 @@ def oom_kill_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     log = need(s.kernel)
     found: dict[tuple[str, str], list[KernelEvent]] = {}
     for event in recent(s, p, "oom-kill"):
-        # slurmstepd says "Detected", of the cgroup of a job step
-        limit = "a cgroup's limit" if event.subject.startswith(("Memory cgroup", "Detected")) else _what_was_full(event.text)
+        limit = _what_was_full(event)
         found.setdefault((event.who, limit), []).append(event)
     for (process, limit), events in found.items():
         group = events[-1].text.partition("CONSTRAINT_MEMCG ")[2]
@@ -59,8 +58,12 @@ def oom_kill_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield from none_logged(s, "memory", "kill")
 
 
-def _what_was_full(text: str) -> str:
-    if "CONSTRAINT_CPUSET" in text or "CONSTRAINT_MEMORY_POLICY" in text:
+def _what_was_full(event: KernelEvent) -> str:
+    if event.subject.startswith(("Memory cgroup", "Detected")):  # slurmstepd says "Detected", of the cgroup of a job step
+        return "a cgroup's limit"
+    if event.subject in ("Killed", "sending", "Sending"):
+        return "the limit of an OOM killer in user space (systemd-oomd, earlyoom)"
+    if "CONSTRAINT_CPUSET" in event.text or "CONSTRAINT_MEMORY_POLICY" in event.text:
         return "the end of the memory nodes that it was bound to"
     return "the end of the machine's memory"
 
