@@ -118,3 +118,18 @@ def test_a_text_without_the_words_of_a_sentence_is_not_searched_for_it(monkeypat
     searched = [row for row in rows if "search" in vars(row.pattern)]
     assert len(searched) <= len(rows) // 4
     assert all(not row.words for row in searched)
+
+
+def test_a_line_is_tried_with_few_rows() -> None:
+    """Each row was tried with each line, which took most of the time of a diagnosis."""
+    lines = ["[rank0]: epoch 3 step 1200 loss 0.31 lr 1e-4", "torch/utils/data/dataloader.py: loading worker 3 with 16 files", "x" * 4000]
+    tried = [len(list(sentences._that_may_match(line))) for line in lines]
+    assert max(tried) < len(sentences._of_any_program()) // 12
+
+
+@given(st.sampled_from(PATTERNS).flatmap(lambda each: st.tuples(st.just(each), st.from_regex(re.compile(each, re.MULTILINE)))))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_row_that_matches_a_line_is_among_those_that_are_tried(case: tuple[str, str]) -> None:
+    pattern, text = case
+    tried = {row.pattern.pattern for row in sentences._that_may_match(text)}
+    assert pattern in tried or all(row["stage"] or row["role"] == "fact" for row in tables.rows("sentences") if row["pattern"] == pattern)

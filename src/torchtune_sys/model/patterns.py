@@ -51,38 +51,89 @@ def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
 _LEAST = 4
 """Letters of a word that few texts have by chance."""
 _STEP = pattern(
-    r"\\(?P<escaped>.)|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<group>\((?:\?:)?)|(?P<end>\))|(?P<other>\|)|(?P<repeated>[*+?]|\{\d*,?\d*\})|[.^$]|(?P<letter>.)",
+    r"\\(?P<escaped>.)|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<group>\((?:\?:|(?!\?)))|(?P<look>\(\?)|(?P<end>\))|(?P<other>\|)"
+    r"|(?P<repeated>[*+?]|\{\d*,?\d*\})|[.^$]|(?P<letter>.)",
     re.DOTALL,
 )
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """Return words of which a text has one wherever the pattern matches, so that the pattern need not be compiled and tried without; ``()`` where
-    that cannot be told: it ignores case, or one of its alternatives holds no word of four letters outside of groups.
+    r"""Return words of which a text has one wherever the pattern matches, so that the pattern need not be compiled and tried without; ``()`` where
+    that cannot be told: it ignores case, or one of its alternatives holds no word of four letters.
 
-    >>> words_of(r"cuda \\d+ failed|a{2,3}driver v?ersion\\.x"), words_of("(?i)failed"), words_of("(?:failed|lost) at|ab")
+    >>> words_of(r"cuda \d+ failed|a{2,3}driver v?ersion\.x"), words_of("(?i)failed"), words_of("(?:failed|lost) at|ab")
     ((' failed', 'ersion.x'), (), ())
+    >>> words_of("[Cc]an(?:not|'t) (?:open|read the) a"), words_of("(?:open )?(?!closed)x+"), words_of("a(?:bcde|fghi)?j")
+    (('open', 'read the'), (), ())
     """
     if re.match(r"\(\?[a-zA-Z]+\)", text):
         return ()
-    alternatives: list[list[str]] = [[""]]  # each with its runs of letters
-    depth = 0
+    groups = [_Group()]
+    looks = 0
     for step in _STEP.finditer(text):
-        runs = alternatives[-1]
-        if step["group"] or step["end"]:
-            depth += 1 if step["group"] else -1
-        elif depth:
-            continue
-        elif step["other"]:
-            alternatives.append([""])
-            continue
-        elif (letter := step["letter"] or step["escaped"] or "") and (step["letter"] or not letter.isalnum()):
-            runs[-1] += letter
-            continue
-        elif letter in "xuUN0123456789" and letter:  # a character by its number
+        if looks:  # what stands around a place, or ignores case, says nothing of the words
+            looks += bool(step["group"] or step["look"]) - bool(step["end"])
+        elif step["group"]:
+            groups.append(_Group())
+        elif step["end"]:
+            words = groups.pop().words()
+            groups[-1].follow(words)
+        elif step["escaped"] and step["escaped"] in "xuUN0123456789":  # a character by its number
             return ()
-        elif step["repeated"] and step["repeated"] != "+":
-            runs[-1] = runs[-1][:-1]
-        runs.append("")
-    longest = tuple(max(runs, key=len) for runs in alternatives)
-    return longest if min(map(len, longest)) >= _LEAST else ()
+        else:
+            looks = int(bool(step["look"]))
+            groups[-1].take(step)
+    return groups[0].words()
+
+
+class _Group:
+    """The words of a group while it is read: of each alternative those that are told best."""
+
+    def __init__(self) -> None:
+        self._alternatives: list[tuple[str, ...]] = []
+        self._best: tuple[str, ...] = ("",)
+        self._run = ""
+        self._inner: tuple[str, ...] = ()
+        """The words of a group that just ended: they count if it must be there."""
+
+    def follow(self, words: tuple[str, ...]) -> None:
+        """Take in a group within this one."""
+        self._end_run()
+        self._inner = words
+
+    def take(self, step: re.Match[str]) -> None:
+        """Take in what is no group."""
+        letter = step["letter"] or ("" if (step["escaped"] or "").isalnum() else step["escaped"])
+        if letter:
+            self._keep_inner()
+            self._run += letter
+        elif step["other"]:
+            self._end_alternative()
+        else:
+            if step["repeated"] and not re.match(r"\+|\{[1-9]", step["repeated"]):
+                self._run, self._inner = self._run[:-1], ()
+            self._end_run()
+
+    def words(self) -> tuple[str, ...]:
+        """Return a word of each alternative; none where one has none."""
+        self._end_alternative()
+        words = tuple(word for each in self._alternatives for word in each)
+        return words if min(map(len, words)) >= _LEAST else ()
+
+    def _keep_inner(self) -> None:
+        self._offer(self._inner)
+        self._inner = ()
+
+    def _end_run(self) -> None:
+        self._keep_inner()
+        self._offer((self._run,))
+        self._run = ""
+
+    def _end_alternative(self) -> None:
+        self._end_run()
+        self._alternatives.append(self._best)
+        self._best = ("",)
+
+    def _offer(self, words: tuple[str, ...]) -> None:
+        if words and min(map(len, words)) > min(map(len, self._best)):
+            self._best = words
