@@ -33,3 +33,11 @@ def test_every_family_of_messages_has_its_causes() -> None:
     named = {row["family"] for row in tables.rows("message_families")}
     assert not [family for family in families() if family not in named]
     assert not [row for row in tables.rows("family_causes") if row["cause"] and row["cause"] not in cause_rows()]
+
+
+@pytest.mark.parametrize("row", tables.rows("stated_causes"), ids=lambda row: row["pattern"][:40])
+def test_what_people_say_is_whole(row: dict[str, str]) -> None:
+    assert set(row) == {"form", "pattern", "cause", "also", "unless", "fix", "source"} and row["source"]
+    assert row["form"] in ("remedy", "state", "claim")
+    assert all(re.compile(row[part]) for part in ("pattern", "also", "unless"))
+    assert not [cause for cause in row["cause"].split("|") if cause not in cause_rows()]

@@ -18,6 +18,7 @@ from torchtune_sys.diagnosis import (
     ras,
     shadowing,
     slowness,
+    stated_causes,
     unexplained,
 )
 from torchtune_sys.diagnosis.lines import LogLine, lines_of
@@ -143,6 +144,7 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
         slowness.symptoms_of,
         node_values.symptoms_of,
         shadowing.symptoms_of,
+        stated_causes.symptoms_of,
     ):
         yield from symptoms_in(lines)
 

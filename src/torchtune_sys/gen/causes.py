@@ -22,6 +22,10 @@ _LEGEND = (
     "`…` stands for any text. Such text is a *cause* if it has only this cause, a *hint* if it can have several, and *inventory* "
     "if it only describes the host.\n\n"
 )
+_SAID = (
+    "A *remedy* counts where somebody says that it worked, a *state* where somebody puts the blame on it, a *claim* by itself. What is asked, denied, "
+    "guessed or advised does not count.\n\n"
+)
 _FORMS = 12
 """Forms of a pattern that a page shows."""
 
@@ -60,6 +64,9 @@ def _page(row: dict[str, str], families: list[tuple[str, MessageCause]]) -> str:
     sentences = [each for each in tables.rows("sentences") if slug in each["cause"].split("|")]
     if sentences:
         parts += ["## Other text that points to it\n\n", _LEGEND, *map(_sentence, sentences), "\n"]
+    stated = [each for each in tables.rows("stated_causes") if slug in each["cause"].split("|")]
+    if stated:
+        parts += ["## What people say of it\n\n", _SAID, *map(_stated, stated), "\n"]
     rules = [rule for rule in CATALOGUE if rule.cause == slug]
     if rules:
         parts += [
@@ -97,11 +104,17 @@ def _fact(fact: str) -> str:
 def _sentence(row: dict[str, str]) -> str:
     program = f" from {row['program']}" if row["program"] else ""
     stage = {"": "", "any": "; in the smoke test"}.get(row["stage"], f"; in the smoke test's {row['stage']}")
-    forms = alternatives(row["pattern"])
+    return f"- {_forms(row['pattern'])}{program} ({row['role']}{stage}; {row['source']})\n"
+
+
+def _stated(row: dict[str, str]) -> str:
+    return f"- {_forms(row['pattern'])} ({row['form']}; {row['source']})\n"
+
+
+def _forms(pattern: str) -> str:
+    forms = alternatives(pattern)
     words = " · ".join(f"`{_code(each)}`" for each in forms[:_FORMS])
-    if len(forms) > _FORMS:
-        words += f" and {len(forms) - _FORMS} similar forms"
-    return f"- {words}{program} ({row['role']}{stage}; {row['source']})\n"
+    return words if len(forms) <= _FORMS else f"{words} and {len(forms) - _FORMS} similar forms"
 
 
 def _code(text: str) -> str:

@@ -67,6 +67,7 @@ def _since_reset(s: Snapshot, p: Params, kind: str, what: str, wanted: str) -> I
     id="amdgpu-reset-logged",
     title="An AMD GPU hung and had to be reset",
     severity=Severity.WARNING,
+    cause="amd-gpu-hang",
     superseded_by=("amdgpu-reset-failed-logged",),
     fix=(
         Advice(
