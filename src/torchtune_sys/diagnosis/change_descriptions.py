@@ -1,6 +1,6 @@
 """Recognise texts that describe or request a change of a program. The errors that they quote happened on another host.
 
-A pull request, a commit's message, a release's notes, a patch, a request for a feature. One of the words that only they have is enough, or two of those that others
+A pull request, a commit's message, a release's notes, a patch, a request for a feature, an article on how to find faults. One of the words that only they have is enough, or two of those that others
 have now and then; a log that is pasted has none of them.
 """
 
@@ -18,11 +18,13 @@ _VERBS = (
     "Prevent(?:s|ed)?|Raise[sd]?|Reapply|Refactor(?:s|ed)?|Remove[sd]?|Rename[sd]?|Replace[sd]?|Report(?:s|ed)?|Revert(?:s|ed)?|Set|Silence[sd]?|Skip(?:s|ped)?|Support(?:s|ed)?|"
     "Suppress(?:es|ed)?|Surface[sd]?|Switch(?:es|ed)?|Update[sd]?|Upgrade[sd]?|Use[sd]?|Validate[sd]?|Warn(?:s|ed)?"
 )
+_TRIED = r"(?i:change|enable|make|move|set|switch|update|upgrade|use)(?i:[sd]|ing)? .{2,120} (?:gets?|got|breaks?|broke|fails?|failed|crash(?:es|ed)|causes?|(?:does|did)(?:n't| not) work)\b"
+"""What somebody did, and what came of it, in the words of a change."""
 _TITLE = re.compile(
     r"^(?:#{1,3} )?(?:(?:\[[\w ./#-]{1,30}\]|[A-Z]{2,10}-\d{1,6}:?) ?){0,3}(?:(?:fix|feat|docs?|perf|refactor|chore|revert)(?:\([\w ./,-]{1,40}\))?!?: (?!command not found)\S|(?:ci|test|tests|build|style|nit)\([\w ./,-]{1,40}\)!?: \S"
     r"|# \[?(?:Docs?|Documentation)\b\]?:? (?!https?:|man |/|<)\S"
     rf"|(?:# )?(?:{_VERBS}) .{{3,120}} \(#\d{{1,6}}\)$"
-    rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?:(?i:also|always|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
+    rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?:(?i:also|always|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
 )
 """Of a change: a conventional commit's, or a heading that orders something."""
 _SURE = re.compile(
@@ -44,6 +46,10 @@ _HINTS = (
     re.compile(r"^(?:#{1,4} |\*\*)?(?:Changes?(?: made)?|Solution|Motivation|Modifications?|Fix|Summary|Test [Pp]lan|Testing(?: [Ii]nstructions)?|Checklist|How (?:has this been|was this) tested\??|Root [Cc]ause|Rationale|Release [Nn]otes?|Why(?: \?)?|How(?: \?)?|What(?: \?)?)(?:\*\*)?:?\s*$"),
     re.compile(r"\b(?:[Pp]reviously|[Bb]efore this (?:change|fix)|[Ww]ith this (?:change|fix)|[Aa]fter this (?:change|fix)|[Tt]his (?:change|fix) (?:\w{2,12}s)\b|now (?:shows?|prints?|raises?|returns?|reports?|falls? back)|(?:Added|Adds|Add) (?:an? )?(?:unit )?tests?\b|instead of (?:failing|raising|crashing|hanging))"),
 )  # fmt: skip
+_MANUAL = re.compile(
+    r"^(?:#{1,4} |\*\*)?(?:\d{1,2}\.? )?(?:Symptoms?|(?:Common|Possible|Likely) [Cc]auses?|Step[- ]by[- ][Ss]tep(?: \w{3,12}){0,2}|Table of [Cc]ontents|Prerequisites|TL;DR|Introduction|Overview|Related (?:articles|pages)|Troubleshooting(?: \w{3,12})?|(?:How to )?[Vv]erify(?: the \w{3,12})?|Prevention)(?:\*\*)?:?\s*$"
+)
+"""Headings of what tells readers how to find faults; somebody who reports one has none of them, or one."""
 _ADDED = re.compile(r"^\+(?:$|[^\s+]| {2,})")
 _ADDED_SHARE, _ADDED_LINES = 0.6, 5
 
@@ -61,6 +67,8 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     if not texts or len(lines) > _LINES:
         return False
     if any(map(_TITLE.match, texts[:_TITLES])) or any(_SURE.search(text) for text in texts):
+        return True
+    if len({text for text in texts if _MANUAL.match(text)}) > 1:
         return True
     added = sum(_ADDED.match(text) is not None for text in texts)
     if added >= _ADDED_LINES and added >= _ADDED_SHARE * len(texts):

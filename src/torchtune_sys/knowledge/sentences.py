@@ -23,8 +23,10 @@ _PLACES = 32
 _ABOUT_CODE = re.compile(
     r"^\W{0,6}(?:This|The) (?:PR|patch|commit|pull request|merge request)\b"
     r"|\bto (?:catch|handle|ignore|swallow|suppress|detect) (?:the |an? |any )?(?:errors? )?[`'\"]?(?:[A-Z]\w{0,40}(?:Error|Exception)\b|cuda[A-Z]\w|E?[A-Z_]{4,60}\b)"
+    r"|^(?:When(?:ever)?|If(?P<if>)) (?!.{0,240}\b(?:I|we|my|our|me|us|you run)\b)(?!running|trying|using|training|executing|launching|starting|importing|building|installing)"
+    r".{5,160}, (?:the|your|an?|it|this|you) .{0,80}\b(?:refuses?|rejects?|will|may|can|(?(if)(?:fails? with|returns?|raises?|prints?)|cannot be))\b"
 )
-"""Somebody tells what a program does about errors: none happened."""
+"""Somebody tells what a program does about errors, or what happens in general: none happened."""
 
 
 class Sentence(msgspec.Struct, frozen=True, kw_only=True):
