@@ -1,6 +1,6 @@
 """What this GPU does: products by precision, size and kind of data, a steady load with clocks and watts, copies. Prints JSON.
 
-Run by scripts/gpu_run.py. Not yet verified on a GPU.
+Run by scripts/gpu_run.py.
 """
 
 from __future__ import annotations

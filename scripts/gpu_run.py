@@ -2,12 +2,13 @@
 
 Each step takes less than ten minutes and leaves a file in .gpu/results; a second run goes on with what is not there. At the end one
 JSON without names of the machine, and the row for docs/verified.md. Nothing is changed on the machine, and nothing is made up: without
-a GPU it says so and ends with status 3. Not yet verified on a GPU.
+a GPU it says so and ends with status 3.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ _OUTPUT = 200_000
 
 @dataclass(frozen=True)
 class Step:
-    """``argv`` begins after ``python``; ``settles``: what is known after it."""
+    """``argv`` is filled with the names of ``run_all``; ``settles``: what is known after it."""
 
     name: str
     settles: str
@@ -39,10 +40,68 @@ class Step:
     environment: dict[str, str] = field(default_factory=dict)
     healthy: bool = True
     """Nothing may be found; else a fault is injected, and it must be named."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Names and texts of programs in a folder of the step's own, which its environment calls {folder}."""
+    beside: str = ""
+    """Python that runs beside it, on the same GPU, from its first line of output on."""
+
+
+def hooked(text: str) -> dict[str, Any]:
+    """Return what makes each Python of a step run ``text`` when it starts."""
+    return {"environment": {"PYTHONPATH": "{folder}"}, "files": {"sitecustomize.py": text}}
 
 
 def smoke(*words: str) -> tuple[str, ...]:
-    return ("-m", "torchtune_sys", "smoke", "--python", "{python}", "--no-proof", "--format", "json", *words)
+    return ("{tool}", "-m", "torchtune_sys", "smoke", "--python", "{python}", "--no-proof", "--format", "json", *words)
+
+
+# One element of each large product is wrong by one.
+_FLIP = """
+import os
+if os.environ.get("RANK"):
+    import torch
+    right = torch.Tensor.__matmul__
+    def wrong(a, b):
+        made = right(a, b)
+        if made.is_cuda and made.numel() > 1_000_000:
+            made.view(-1)[12345] += 1
+        return made
+    torch.Tensor.__matmul__ = wrong
+"""
+# An index beyond the table: an assertion on the device, which ends the process's CUDA context.
+_ASSERT = """
+import os
+if os.environ.get("RANK"):
+    import torch
+    right = torch.nn.functional.embedding
+    torch.nn.functional.embedding = lambda i, w, *a, **k: right(i + 9999 if i.is_cuda else i, w, *a, **k)
+"""
+# Rank 1 ends, or stands still, with work queued on the GPU, when DDP begins.
+_SIGNAL = """
+import os
+if os.environ.get("RANK") == "1":
+    import torch
+    right = torch.nn.parallel.DistributedDataParallel.__init__
+    def signalled(*a, **k):
+        torch.cuda._sleep(2_000_000_000)
+        os.kill(os.getpid(), {signal})
+        return right(*a, **k)
+    torch.nn.parallel.DistributedDataParallel.__init__ = signalled
+"""
+# Triton passes over one that does not tell its version, and takes its own (triton/knobs.py).
+_PTXAS = """#!/bin/sh
+case "$*" in *--version*) echo "Cuda compilation tools, release 12.8, V12.8.61"; exit 0 ;; esac
+echo "ptxas fatal   : Memory allocation failure" >&2
+exit 1
+"""
+_HOLD = """
+import time, torch
+free = torch.cuda.mem_get_info()[0]
+held = torch.empty(free - (900 << 20), dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+time.sleep(500)
+"""
+_DDP = ("--stages", "device,ddp", "--nproc-per-node", "2")
 
 
 _ONE = ("--nproc-per-node", "1")
@@ -51,7 +110,7 @@ STEPS = (
     Step(
         "state",
         "the machine, its driver and libraries",
-        ("-m", "torchtune_sys", "check", "--python", "{python}", "--format", "json"),
+        ("{tool}", "-m", "torchtune_sys", "check", "--python", "{python}", "--format", "json"),
     ),
     Step("quick", "a healthy GPU is called healthy; --quick in 15 s", smoke("--quick")),
     Step("default", "all stages; several ranks, each with a GPU, or sharing one", smoke()),
@@ -59,7 +118,7 @@ STEPS = (
     Step(
         "rates",
         "what the bounds of gemm, memory and copy should be; whether repeated products keep their bits",
-        ("scripts/gpu_rates.py",),
+        ("{python}", "scripts/gpu_rates.py"),
     ),
     *(
         Step(f"repeat-{turn}", "tolerances, bits of the twins, spread of the rates", smoke("--quick", *_ONE))
@@ -86,34 +145,74 @@ STEPS = (
     Step("fault-compiler", "no C compiler", smoke("--stages", "compile", *_ONE), 500.0, {"CC": "/nonexistent"}, healthy=False),
     Step(
         "fault-ptxas",
-        "a ptxas that does nothing",
+        "a ptxas that tells its version and assembles nothing",
         smoke("--stages", "compile", *_ONE),
         500.0,
-        {"TRITON_PTXAS_PATH": "/bin/false", "TRITON_PTXAS_BLACKWELL_PATH": "/bin/false"},
+        {"TRITON_PTXAS_PATH": "{folder}/ptxas", "TRITON_PTXAS_BLACKWELL_PATH": "{folder}/ptxas"},
         healthy=False,
+        files={"ptxas": _PTXAS},
     ),
-    Step("script", "the script by itself", ("{script}", "--level", "quick")),
-    Step("interrupted", "after SIGINT no process of ours holds GPU memory", ("{self}", "--interrupt")),
+    Step(
+        "fault-libraries",
+        "LD_LIBRARY_PATH names a CUDA toolkit of the same release, whose libraries come before torch's own: nothing is to be found",
+        smoke(*_FAST),
+        300.0,
+        {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"},
+    ),
+    Step("fault-memory", "another process holds all but 900 MiB", smoke("--quick", *_ONE), 300.0, healthy=False, beside=_HOLD),
+    Step("fault-product", "one element of each large product is wrong", smoke(*_FAST), 300.0, healthy=False, **hooked(_FLIP)),
+    Step("fault-assertion", "an assertion on the device", smoke("--quick", *_ONE), 300.0, healthy=False, **hooked(_ASSERT)),
+    Step(
+        "fault-killed", "SIGKILL of rank 1 in ddp", smoke(*_DDP), 300.0, healthy=False, **hooked(_SIGNAL.replace("{signal}", "9"))
+    ),
+    Step(
+        "fault-stopped",
+        "SIGSTOP of rank 1 in ddp",
+        smoke(*_DDP),
+        300.0,
+        healthy=False,
+        **hooked(_SIGNAL.replace("{signal}", "19")),
+    ),
+    Step("script", "the script by itself", ("{python}", "{script}", "--level", "quick")),
+    Step("interrupted", "after SIGINT no process of ours holds GPU memory", ("{python}", "{self}", "--interrupt")),
     Step(
         "thorough", "larger and longer: nine tenths of the memory, a minute under load", smoke("--thorough", "--timeout", "530")
     ),
 )
 
 
-def ours(python: str) -> dict[str, str]:
-    """The environment in which that Python finds the tool: as a folder that was prepared where there is a network, or installed."""
+def tool_of(python: str) -> str:
+    """Make an interpreter of that Python's version that finds the tool, however it isolates itself (root's run takes no PYTHONPATH).
+
+    The packages come from the folder that was prepared where there is a network, else from ``python`` itself.
+    """
+    folder = PLACE / "venv"
+    own = folder / "bin" / "python"
+    where = "import sys, sysconfig; print(sysconfig.get_path('purelib')); print(sys.version)"
+
+    def say(interpreter: object) -> list[str]:
+        return subprocess.run([str(interpreter), "-c", where], capture_output=True, text=True, check=True).stdout.splitlines()
+
+    packages, version = say(python)[:2]
+    if not own.exists() or say(own)[1] != version:
+        subprocess.run([python, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
     site = PLACE / "site"
-    paths = [str(site), str(ROOT / "src")] if site.exists() else [str(ROOT / "src")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    paths = [str(ROOT / "src"), str(site) if site.exists() else packages]
+    (Path(say(own)[0]) / "torchtune_sys_gpu_run.pth").write_text("\n".join([*paths, ""]))
+    return str(own)
 
 
-def missing(python: str) -> str:
+def missing(python: str, tool: str) -> str:
     """What stands in the way; "" where nothing does."""
-    for what, code in (
-        ("torch with a GPU", "import torch; assert torch.cuda.is_available(), 'torch %s sees no GPU' % torch.__version__"),
-        ("the tool's own packages", "import torchtune_sys.cli.main, msgspec, click, jinja2"),
+    for interpreter, what, code in (
+        (
+            python,
+            "torch with a GPU",
+            "import torch; assert torch.cuda.is_available(), 'torch %s sees no GPU' % torch.__version__",
+        ),
+        (tool, "the tool's own packages", "import torchtune_sys.cli.main, msgspec, click, jinja2, psutil, distro, pynvml"),
     ):
-        done = subprocess.run([python, "-c", code], env=ours(python), capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run([interpreter, "-I", "-c", code], capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no word"])[-1]
             hint = "" if what.startswith("torch") else f"; where there is a network: ./run gpu --prepare --python {python}"
@@ -128,13 +227,48 @@ def done_already(path: Path, key: str) -> bool:
         return False
 
 
-def run_step(step: Step, python: str, names: dict[str, str], key: str) -> dict[str, Any]:
-    """What came of it. One that takes too long is ended, and says so."""
-    argv = [python, *(word.format(**names) for word in step.argv)]
+@contextlib.contextmanager
+def injected(step: Step, python: str) -> Iterator[dict[str, str]]:
+    """The step's environment, with its files in their place and its other process at work."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for name, text in step.files.items():
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+        added = {name: value.replace("{folder}", str(folder)) for name, value in step.environment.items()}
+        if step.beside:
+            other = stack.enter_context(subprocess.Popen([python, "-c", step.beside], stdout=subprocess.PIPE))
+            stack.callback(other.kill)
+            assert other.stdout is not None
+            other.stdout.readline()
+        yield added
+
+
+def run_step(step: Step, names: dict[str, str], key: str) -> dict[str, Any]:
+    """Run it, and return what came of it. One that takes too long is ended, and says so."""
     began = time.monotonic()
+    with injected(step, names["python"]) as added:
+        status, output, errors, ended = _ended(step, names, added)
+    try:
+        report: Any = json.loads(output)
+    except ValueError:
+        report = output[-_OUTPUT:]
+    return {
+        "key": key,
+        "step": step.name,
+        "settles": step.settles,
+        "status": status,
+        "ended": ended,
+        "seconds": round(time.monotonic() - began, 1),
+        "report": report,
+        "errors": errors[-4000:],
+    }
+
+
+def _ended(step: Step, names: dict[str, str], added: dict[str, str]) -> tuple[int, str, str, str]:
     child = subprocess.Popen(
-        argv,
-        env=ours(python) | step.environment,
+        [word.format(**names) for word in step.argv],
+        env=os.environ | added,
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -143,7 +277,7 @@ def run_step(step: Step, python: str, names: dict[str, str], key: str) -> dict[s
     )
     try:
         output, errors = child.communicate(timeout=step.limit_s)
-        ended = "ended"
+        return child.returncode, output, errors, "ended"
     except (subprocess.TimeoutExpired, KeyboardInterrupt) as why:
         child.terminate()
         try:
@@ -153,21 +287,7 @@ def run_step(step: Step, python: str, names: dict[str, str], key: str) -> dict[s
             output, errors = child.communicate()
         if isinstance(why, KeyboardInterrupt):
             raise
-        ended = f"not through after {step.limit_s:.0f} s"
-    try:
-        report: Any = json.loads(output)
-    except ValueError:
-        report = output[-_OUTPUT:]
-    return {
-        "key": key,
-        "step": step.name,
-        "settles": step.settles,
-        "status": child.returncode,
-        "ended": ended,
-        "seconds": round(time.monotonic() - began, 1),
-        "report": report,
-        "errors": errors[-4000:],
-    }
+        return child.returncode, output, errors, f"not through after {step.limit_s:.0f} s"
 
 
 def verdict(step: Step, result: dict[str, Any]) -> str:
@@ -241,8 +361,8 @@ def interrupt(python: str) -> int:
     """SIGINT in the middle of a run; then nobody may hold memory of a GPU who did not before."""
     words = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
     before = set(subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout.split())
-    argv = [python, "-m", "torchtune_sys", "smoke", "--python", python, "--no-proof", "--quick"]
-    child = subprocess.Popen(argv, env=ours(python), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    argv = [tool_of(python), "-m", "torchtune_sys", "smoke", "--python", python, "--no-proof", "--quick"]
+    child = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(10)
     child.send_signal(2)
     child.wait(60)
@@ -257,6 +377,7 @@ def main(steps: Sequence[Step] = STEPS) -> int:
     parser.add_argument("--python", default=sys.executable, help="an interpreter with a CUDA torch [the one that runs this]")
     parser.add_argument("--list", action="store_true", help="say what would be run")
     parser.add_argument("--again", action="append", default=[], metavar="STEP", help="run a step once more")
+    parser.add_argument("--only", action="append", default=[], metavar="STEP", help="run no other step")
     parser.add_argument("--prepare", action="store_true", help="with a network: put the tool's packages into .gpu/site")
     parser.add_argument("-o", "--output", type=Path, default=PLACE / "result.json")
     parser.add_argument("--interrupt", action="store_true", help=argparse.SUPPRESS)
@@ -268,11 +389,16 @@ def main(steps: Sequence[Step] = STEPS) -> int:
         return prepare(asked.python)
     if asked.interrupt:
         return interrupt(asked.python)
-    hindrance = missing(asked.python)
+    strange = {*asked.only, *asked.again} - {step.name for step in steps}
+    if strange:
+        parser.error(f"no step is called {', '.join(sorted(strange))}; --list names them")
+    PLACE.mkdir(exist_ok=True)
+    hindrance = missing(asked.python, tool_of(asked.python))
     if hindrance:
         print(f"./run gpu: nothing was run: {hindrance}", file=sys.stderr)
         return 3
-    return run_all(steps, asked.python, set(asked.again), asked.output)
+    chosen = [step for step in steps if step.name in asked.only] if asked.only else steps
+    return run_all(chosen, asked.python, set(asked.again), asked.output)
 
 
 def run_all(steps: Sequence[Step], python: str, again: set[str], output: Path) -> int:
@@ -283,14 +409,15 @@ def run_all(steps: Sequence[Step], python: str, again: set[str], output: Path) -
     results = []
     with tempfile.TemporaryDirectory() as scratch:
         script = Path(scratch) / "smoke.py"
-        words = [python, "-m", "torchtune_sys", "generate", "smoke", "-o", str(script)]
-        subprocess.run(words, env=ours(python), cwd=ROOT, check=True, timeout=120)
-        names = {"python": python, "script": str(script), "self": __file__}
+        names = {"python": python, "tool": tool_of(python), "script": str(script), "self": __file__}
+        subprocess.run(
+            [names["tool"], "-m", "torchtune_sys", "generate", "smoke", "-o", str(script)], cwd=ROOT, check=True, timeout=120
+        )
         for number, step in enumerate(steps, 1):
             path = folder / f"{step.name}.json"
             if step.name in again or not done_already(path, key):
                 print(f"[{number}/{len(steps)}] {step.name}: {step.settles} …", file=sys.stderr, flush=True)
-                path.write_text(json.dumps(run_step(step, python, names, key)))
+                path.write_text(json.dumps(run_step(step, names, key)))
             results.append((step, json.loads(path.read_text())))
             print(f"[{number}/{len(steps)}] {step.name}: {verdict(*results[-1])}", file=sys.stderr, flush=True)
     secrets = [socket.gethostname(), os.environ.get("USER", ""), Path.home().name]

@@ -157,6 +157,13 @@ def test_a_shared_directory_is_for_temporary_files_only(scene: Scene) -> None:
     assert "NCCL_CONF_FILE" not in for_root({"NCCL_CONF_FILE": f"~{scene.alice.name}/nccl.conf"})
 
 
+def test_an_empty_variable_reaches_what_runs_as_root() -> None:
+    """CUDA_VISIBLE_DEVICES= hides every GPU; without it a job's environment is not the one that is tried."""
+    told = for_root({"CUDA_VISIBLE_DEVICES": "", "NCCL_DEBUG": "", "LD_LIBRARY_PATH": "", "PYTHONPATH": ""})
+    assert told["CUDA_VISIBLE_DEVICES"] == told["NCCL_DEBUG"] == ""
+    assert not {"LD_LIBRARY_PATH", "PYTHONPATH"} & {*told}, "an empty entry of these is the working directory"
+
+
 KEYCTL = """
 import ctypes, os
 libc, number = ctypes.CDLL(None, use_errno=True), {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280}[os.uname().machine]

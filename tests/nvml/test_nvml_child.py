@@ -24,6 +24,7 @@ LATER = (
     "nvmlDeviceGetArchitecture",
     "nvmlDeviceGetRemappedRows",
     "nvmlDeviceGetGpuFabricInfoV",
+    "nvmlDeviceGetMemoryInfo_v2",
 )
 """What an old driver does not have."""
 
@@ -134,6 +135,13 @@ def test_one_lost_gpu_does_not_hide_the_other(ask) -> None:
     first, second = gpus(ask("nvmlDeviceGetMemoryInfo@1 = !15, nvmlDeviceGetTemperature@1 = !15"))
     assert (first.lost, second.lost) == (False, True)
     assert why(second.memory_total_bytes) is Why.FAILED and second.name == "NVIDIA H100 80GB HBM3"
+
+
+def test_what_the_driver_keeps_for_itself_is_not_used_memory(ask) -> None:
+    """480 MiB of an idle H100, which nvidia-smi shows as reserved; a driver before 510 does not tell them apart."""
+    plan = "nvmlDeviceGetMemoryInfo = 85520809984 503316480"
+    assert [gpu.memory_used_bytes for gpu in gpus(ask(plan))] == [0, 0]
+    assert [gpu.memory_used_bytes for gpu in gpus(ask(plan, "old"))] == [480 << 20, 480 << 20]
 
 
 def test_a_gpu_without_a_handle(ask) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd
 from torchtune_sys.smoke import attribution
@@ -30,6 +31,15 @@ def died(code: int, *, crash: str = "", oom: bool = False, more: str = "") -> at
 def test_a_rank_that_only_lost_another_is_not_the_one_to_hear() -> None:
     stage = merged("fsdp", {0: failed(0, LOST), 1: failed(1, "IndexError: index 7 is out of bounds")}, {}, ())
     assert (stage.seen, stage.cause) == ("IndexError: index 7 is out of bounds", "")
+
+
+def test_words_that_fit_several_causes_stand_for_the_one_that_broke_an_earlier_stage() -> None:
+    """Seen on an H100 whose memory another process held: cuBLAS does not say that it is full."""
+    text = "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb, m, n, k)`"
+    alone = merged("train", {0: failed(0, text)}, {}, ())
+    after = merged("train", {0: failed(0, text)}, {}, (), ["gpu-memory-in-use"])
+    assert (alone.cause, alone.confidence) == ("gpu-ecc-uncorrectable", Confidence.POSSIBLE)
+    assert (after.cause, after.confidence) == ("gpu-memory-in-use", Confidence.LIKELY) and "Xid" not in after.remedy
 
 
 def test_a_cause_that_a_rank_names_goes_before_what_a_lost_connection_may_stand_for() -> None:

@@ -37,14 +37,40 @@ def test_without_a_gpu_nothing_is_run_and_nothing_made_up(tmp_path: Path) -> Non
 
 
 def test_a_step_that_takes_too_long_is_ended_and_one_that_ran_is_not_run_again(gpu_run: ModuleType, tmp_path: Path) -> None:
-    slow = gpu_run.Step("slow", "", ("-c", "import time; time.sleep(60)"), 1.0)
-    result = gpu_run.run_step(slow, sys.executable, {}, "key")
+    slow = gpu_run.Step("slow", "", ("{python}", "-c", "import time; time.sleep(60)"), 1.0)
+    result = gpu_run.run_step(slow, {"python": sys.executable}, "key")
     assert "not through after 1 s" in gpu_run.verdict(slow, result)
     kept = tmp_path / "slow.json"
     kept.write_text(json.dumps(result))
     assert gpu_run.done_already(kept, "key")
     assert not gpu_run.done_already(kept, "another machine or release")
     assert not gpu_run.done_already(tmp_path / "none.json", "key")
+
+
+def test_the_tool_is_found_however_it_isolates_itself(
+    gpu_run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's run takes no PYTHONPATH, and a GPU machine's Python need not have the tool's packages in it."""
+    monkeypatch.setattr(gpu_run, "PLACE", tmp_path)
+    tool = gpu_run.tool_of(sys.executable)
+    done = subprocess.run(
+        [tool, "-I", "-m", "torchtune_sys", "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0 and "torchtune-sys" in done.stdout, done.stderr
+    assert gpu_run.tool_of(sys.executable) == tool
+
+
+def test_a_hook_reaches_each_process_and_what_runs_beside_it_ends_with_it(gpu_run: ModuleType) -> None:
+    step = gpu_run.Step(
+        "hooked",
+        "",
+        ("{python}", "-c", "import sys; print(sys.hooked)"),
+        30.0,
+        **gpu_run.hooked("import sys; sys.hooked = 17"),
+        beside="print(1, flush=True); import time; time.sleep(60)",
+    )
+    result = gpu_run.run_step(step, {"python": sys.executable}, "key")
+    assert result["report"] == 17 and result["seconds"] < 30
 
 
 def test_a_fault_that_nothing_noticed_and_an_alarm_are_told(gpu_run: ModuleType) -> None:

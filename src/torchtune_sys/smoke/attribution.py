@@ -6,7 +6,7 @@ import os
 import re
 import resource
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -36,11 +36,11 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Confidence = Confidence.CERTAIN
 
 
-def of_end(end: RankEnd, stage: str, found: Collection[str]) -> RankEnd:
-    """Return an end with its cause. ``found`` are the causes that the rules name on this host."""
+def of_end(end: RankEnd, stage: str, found: Collection[str], before: Sequence[str] = ()) -> RankEnd:
+    """Return an end with its cause. ``found`` are the causes that the rules name on this host, ``before`` those of earlier stages."""
     if end.cause or end.verdict.value != "fail":
         return end
-    blame = of_text(end.seen + "\n" + end.trace, stage, found)
+    blame = of_text(end.seen + "\n" + end.trace, stage, found, before)
     seen = _sentence(end.seen, stage)
     trace = end.trace if seen == end.seen else f"{end.seen}\n{end.trace}"
     return msgspec.structs.replace(
@@ -66,14 +66,18 @@ def is_consequence(end: RankEnd) -> bool:
     return end.verdict is Verdict.FAIL and not end.cause and _LOST.search(end.seen) is not None
 
 
-def of_text(text: str, stage: str, found: Collection[str]) -> Attribution:
-    """Return what an error text stands for; among the causes it may stand for, the one that the rules found too."""
+def of_text(text: str, stage: str, found: Collection[str], before: Sequence[str] = ()) -> Attribution:
+    """Return what an error text stands for; among the causes it may stand for, the one that the rules found too, else one that broke an earlier stage: a GPU
+    whose memory is full lets cuBLAS fail in words of its own."""
     row = known(text, stage)
     if row is None:
         return Attribution()
-    cause = next((cause for cause in row.causes if cause in found), row.causes[0])
-    confidence = Confidence.CERTAIN if cause in found else Confidence.LIKELY if row.is_sure else Confidence.POSSIBLE
-    return Attribution(cause=cause, remedy=row.remedy, confidence=confidence)
+    sure = next((cause for cause in row.causes if cause in found), "")
+    again = next((cause for cause in row.causes if cause in before), "")
+    likely = row.is_sure or again
+    confidence = Confidence.CERTAIN if sure else Confidence.LIKELY if likely else Confidence.POSSIBLE
+    remedy = "" if again and again != row.causes[0] and not sure else row.remedy
+    return Attribution(cause=sure or again or row.causes[0], remedy=remedy, confidence=confidence)
 
 
 def of_failure(failure: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Attribution:

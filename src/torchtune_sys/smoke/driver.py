@@ -14,6 +14,7 @@ from torchtune_sys.host import scratch
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children.rank_processes import RankProcesses
 from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.launchers import JOB_VARIABLES, VARIABLES
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd, StageResult, Team
@@ -152,11 +153,17 @@ class SmokeRun(msgspec.Struct, kw_only=True):
                 self.ends[stage] = ends
 
     def stages(self) -> Iterator[StageResult]:
+        before: list[str] = []
         for stage in self.plan or list(self.ends):
-            yield self._result(stage, self.ends[stage], self.figures.get(stage, {}))
+            result = self._result(stage, self.ends[stage], self.figures.get(stage, {}), before)
+            yield result
+            if result.cause and result.confidence is not Confidence.POSSIBLE:
+                before.append(result.cause)
 
-    def _result(self, stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[Figure]]) -> StageResult:
-        found = merged(stage, ends, figures, self.found)
+    def _result(
+        self, stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[Figure]], before: Sequence[str] = ()
+    ) -> StageResult:
+        found = merged(stage, ends, figures, self.found, before)
         scrubbed_texts = {name: scrubbed(getattr(found, name)) for name in ("seen", "remedy", "trace")}
         return msgspec.structs.replace(found, places=tuple(map(scrubbed, self.places.get(stage, ()))), **scrubbed_texts)
 

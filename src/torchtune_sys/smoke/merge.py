@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -13,14 +13,20 @@ from torchtune_sys.smoke import attribution
 _WORST = (Verdict.FAIL, Verdict.CRASHED, Verdict.UNKNOWN, Verdict.PASS, Verdict.NA)
 
 
-def merged(stage: str, ends: Mapping[int, RankEnd], figures: Mapping[int, list[Figure]], found: Collection[str]) -> StageResult:
+def merged(
+    stage: str,
+    ends: Mapping[int, RankEnd],
+    figures: Mapping[int, list[Figure]],
+    found: Collection[str],
+    before: Sequence[str] = (),
+) -> StageResult:
     """Return one stage: the worst verdict, from the lowest rank that has it; the cause that a rank names itself goes before one that its
-    error text stands for, which of a rank that only lost another is none."""
+    error text stands for, which of a rank that only lost another is none. ``before``: the causes of the stages before."""
     ends_by_rank = [ends[rank] for rank in sorted(ends)]
     verdict = worst([end.verdict for end in ends_by_rank])
     alike = [end for end in ends_by_rank if end.verdict is verdict]
     telling = [end for end in alike if not attribution.is_consequence(end)] or alike
-    judged = [attribution.of_end(end, stage, found) for end in telling]
+    judged = [attribution.of_end(end, stage, found, before) for end in telling]
     first = next((end for end in telling if end.cause), None) or next((end for end in judged if end.cause), judged[0])
     return StageResult(
         stage=stage,

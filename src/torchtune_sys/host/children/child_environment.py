@@ -53,7 +53,9 @@ def for_root(env: Mapping[str, str]) -> dict[str, str]:
     allowed = {name: value for name, value in relevant(env).items() if not name.startswith(("LD_", "GLIBC_")) or name in _KEPT}
     seen = Decision()
     found = {name: _trusted_entries(value, seen) if name in _LISTS else value for name, value in allowed.items()}
-    found = {name: value for name, value in found.items() if value and (name in _LISTS or not untrusted_files(name, value, seen))}
+    found = {
+        name: value for name, value in found.items() if (value if name in _LISTS else not untrusted_files(name, value, seen))
+    }
     return {"PATH": SYSTEM_PATH, **found, **_identity(account(0, 0))}
 
 

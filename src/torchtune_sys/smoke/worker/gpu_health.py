@@ -1,6 +1,6 @@
 """One GPU while it works: clocks, heat, power, why it is held back, ECC errors (NVML), and Xids (the kernel's log).
 
-NVML is asked in the rank itself, as torch and NCCL do, too: a command for each rank would take seconds. Not yet verified on a GPU.
+NVML is asked in the rank itself, as torch and NCCL do, too: a command for each rank would take seconds.
 """
 
 from __future__ import annotations

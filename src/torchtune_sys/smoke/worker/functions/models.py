@@ -277,7 +277,8 @@ def _modules() -> Iterator[Operator]:
         (nn.ZeroPad2d(1), picture, lambda one: functional.pad(one, (1, 1, 1, 1))), (nn.ReflectionPad2d(1), picture, lambda one: functional.pad(one, (1, 1, 1, 1), "reflect")),
         (nn.Unfold(3), picture, lambda one: functional.unfold(one, 3)), (nn.Identity(), rows, lambda one: one), (nn.Dropout(0.5).eval(), rows, lambda one: one),
     ):  # fmt: skip
-        yield Operator("nn.%s" % type(module).__name__, "", (given,), function, way=_moved(module), low=False)
+        sixths = isinstance(module, nn.Hardswish)
+        yield Operator("nn.%s" % type(module).__name__, "", (given,), function, way=_moved(module), low=False, by_sixths=sixths)
 
 
 def _moved(module: nn.Module) -> Any:

@@ -48,7 +48,7 @@ def _of_one() -> Iterator[Operator]:
         ("gelu", "f", lambda one: one * (1 + math.erf(one / math.sqrt(2))) / 2),
     )  # fmt: skip
     for name, homes, work in smooth:
-        yield Operator(name, homes, (any_number,), elementwise(work))
+        yield Operator(name, homes, (any_number,), elementwise(work), by_sixths=name in ("hardswish", "hardsigmoid"))
     yield Operator("gelu", "f", (any_number,), elementwise(_gelu_by_tanh), {"approximate": "tanh"})
     for name, work in (
         ("log", math.log), ("log2", math.log2), ("log10", math.log10), ("log1p", math.log1p), ("sqrt", math.sqrt),

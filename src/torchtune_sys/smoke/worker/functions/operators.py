@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple, Union
 
 import torch
 
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
 
 Formula = Callable[..., Any]
 """Of tensors of float64 (and of whole numbers, truth values and options as they are); returns a tensor, or numbers in the order of its elements."""
@@ -23,8 +23,13 @@ _OFF_OPERATORS = {torch.float64: 2.0**-40, torch.float32: 2.0**-13, torch.bfloat
 _LOW = (torch.bfloat16, torch.float16)
 _WIDER_ON_GPU = 2.0**5
 """Products, convolutions and recurrent layers may take TF32 there, which rounds what enters to 11 bits."""
+_OFF_BY_SIXTHS = 2.0**-24
+"""As a share of the result: a sixth in float32 is off by 2**-25."""
 _OFF_SLOPE = 2.0**-11
 """Of a gradient along a direction in float32, as a share of the sum of its terms. An element that is lost or another's moves it by some hundredths."""
+_COMPILED_WHEN_CALLED = ("exp2", "erfc", "lgamma", "prod")
+"""What torch compiles by NVRTC where a GPU's process calls it first and no earlier one has left it in its cache (aten/src/ATen/native/cuda, jitted_gpu_kernel): 1.5 to
+4.3 s each on an H100 host, together a third of ``--quick``."""
 _HOMES = {
     "t": ("torch", torch),
     "f": ("torch.nn.functional", torch.nn.functional),
@@ -53,6 +58,8 @@ class Operator(NamedTuple):
     """Which of several results; -1 where there is one."""
     way: Union[Callable[..., Any], None] = None
     """What is called in place of a name."""
+    by_sixths: bool = False
+    """Whether it divides by six, which CUDA's kernels do by a sixth in float32, in float64 too (ActivationHardswishKernel.cu)."""
 
     def ways(self) -> Iterator[Tuple[str, Callable[..., Any]]]:
         if self.way is not None:
@@ -100,7 +107,10 @@ def elementwise(work: Callable[..., float]) -> Formula:
 
 def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> None:
     """Try each row in each precision. Raises StageFailed for the first that is wrong: with ``cause``, or as a layer where models call it by torch.nn.functional."""
+    passed_over = _COMPILED_WHEN_CALLED if here.kind == "cuda" and here.level == QUICK else ()
     for row in rows:
+        if row.name in passed_over:
+            continue
         wrong_as = "layer-wrong" if "f" in row.homes and cause == "device-computes-wrong" else cause
         wanted = _asked(row, list(row.inputs))
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
@@ -111,10 +121,20 @@ def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> N
                     with _unless_it_lacks(dtype):
                         found = _only(row, way(*given, **row.options))
                         _compare_with(
-                            row, "%s of %s%s" % (label, str(dtype)[6:], layout), found, wanted, bound_on(here, dtype), wrong_as
+                            row,
+                            "%s of %s%s" % (label, str(dtype)[6:], layout),
+                            found,
+                            wanted,
+                            _bound_of(row, here, dtype),
+                            wrong_as,
                         )
                 if row.slope and dtype == torch.float32:
                     _slope_is_right(here, row, label, way, wanted, wrong_as)
+
+
+def _bound_of(row: Operator, here: RankContext, dtype: torch.dtype) -> float:
+    bound = bound_on(here, dtype)
+    return max(bound, _OFF_BY_SIXTHS) if row.by_sixths and here.kind == "cuda" else bound
 
 
 def bound_on(here: RankContext, dtype: torch.dtype) -> float:

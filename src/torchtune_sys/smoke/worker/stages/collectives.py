@@ -285,10 +285,11 @@ def _scattered(here: RankContext) -> List[Fault]:
 
 
 def _can(here: RankContext, exchange: Callable[[], object]) -> bool:
-    """gloo learned some operations late, and some for the CPU only; it refuses those before it exchanges anything."""
+    """Say whether the backend has an exchange. gloo learned some operations late, and some for the CPU only, NCCL has none on bits; they refuse those before
+    they exchange anything, NCCL's process group with a ValueError (ProcessGroupNCCL.cpp, getNcclReduceOp)."""
     try:
         exchange()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         refusals = ("Cannot use ReduceOp", "not support", "nsupported") + ("support", "Invalid scalar type") * (
             here.backend == "gloo"
         )

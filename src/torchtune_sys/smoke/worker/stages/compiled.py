@@ -7,6 +7,7 @@ import errno
 import functools
 import os
 import platform
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -76,7 +77,7 @@ class FunctionBlend(torch.nn.Module):
 
 def _trials(here: RankContext) -> Iterator[_Trial]:
     """Two layers for each word, in four pieces of code; the compiler takes 1.5 s for each. The transformer's 11 are left to who asks for much, and to
-    GPUs, whose compiler is quick and has other faults."""
+    GPUs, whose compiler has other faults; it takes 5 to 8 s there (H100, torch 2.11)."""
     seeded(6)
     linear = torch.nn.Linear
     layers = torch.nn.Sequential(
@@ -103,6 +104,7 @@ def _trained(here: RankContext, trial: _Trial, folder: str) -> List[float]:
         if "no compiled frames" in str(error):  # torch 2.13; before, it ran uncompiled without a word
             _has_compiled([])
         if folder:
+            _compiler_is_there(error)
             _compiler_writes(folder, error)
         raise
     if folder:
@@ -131,6 +133,17 @@ def _other_sizes_agree(here: RankContext, trial: _Trial) -> None:
             if not off <= _AWAY_COMPILED:
                 seen = "what was compiled for a batch of 16 is off by %.3g for one of %d" % (off, size)
                 raise StageFailed("compiled-differs", seen)
+
+
+def _compiler_is_there(error: Exception) -> None:
+    """Triton starts what CC names, whatever it is called: where that is not there, Python's error names a file and no compiler."""
+    for name in ("CC", "CXX"):
+        named = os.environ.get(name, "").split(" ")[0]
+        if named and repr(named) in str(error) and shutil.which(named) is None:
+            seen = "%s names %s, which is not there, or no program" % (name, named)
+            raise StageFailed(
+                "build-tool-missing", seen, "set %s to a compiler, or unset it and install gcc and g++" % name
+            ) from error
 
 
 def _compiler_writes(folder: str, error: Exception) -> None:
@@ -250,8 +263,6 @@ def fresh_caches(here: RankContext) -> Iterator[str]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        import shutil
-
         shutil.rmtree(folder, ignore_errors=True)
 
 

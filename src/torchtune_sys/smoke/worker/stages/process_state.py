@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterator, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, torch_has_reached
 
 _TELLING = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGCHLD")
 """What tells a training to save and leave before it is preempted (torchrun, Slurm, Lightning), and that a child has ended."""
@@ -118,7 +118,9 @@ def _sharing() -> Any:
 
 
 def _autocast() -> Any:
-    return torch.is_autocast_enabled() or bool(getattr(torch, "is_autocast_cpu_enabled", bool)())
+    if torch_has_reached(2, 4):  # the function for the CPU alone warns since then
+        return any(torch.is_autocast_enabled(kind) for kind in ("cuda", "cpu"))
+    return torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
 
 
 def _function_modes() -> Any:

@@ -1,4 +1,4 @@
-"""One GPU for several ranks. Not yet verified on a GPU."""
+"""One GPU for several ranks."""
 
 from __future__ import annotations
 
