@@ -122,7 +122,11 @@ def test_a_text_without_the_words_of_a_sentence_is_not_searched_for_it(monkeypat
 
 def test_a_line_is_tried_with_few_rows() -> None:
     """Each row was tried with each line, which took most of the time of a diagnosis."""
-    lines = ["[rank0]: epoch 3 step 1200 loss 0.31 lr 1e-4", "torch/utils/data/dataloader.py: loading worker 3 with 16 files", "x" * 4000]
+    lines = [
+        "[rank0]: epoch 3 step 1200 loss 0.31 lr 1e-4",
+        "torch/utils/data/dataloader.py: loading worker 3 with 16 files",
+        "x" * 4000,
+    ]
     tried = [len(list(sentences._that_may_match(line))) for line in lines]
     assert max(tried) < len(sentences._of_any_program()) // 12
 
@@ -132,4 +136,6 @@ def test_a_line_is_tried_with_few_rows() -> None:
 def test_a_row_that_matches_a_line_is_among_those_that_are_tried(case: tuple[str, str]) -> None:
     pattern, text = case
     tried = {row.pattern.pattern for row in sentences._that_may_match(text)}
-    assert pattern in tried or all(row["stage"] or row["role"] == "fact" for row in tables.rows("sentences") if row["pattern"] == pattern)
+    assert pattern in tried or all(
+        row["stage"] or row["role"] == "fact" for row in tables.rows("sentences") if row["pattern"] == pattern
+    )
