@@ -2,7 +2,8 @@
 
 The minutes are of the processor, not of the clock, so that a busy machine does not make a short run look long: those of reading
 inputs, not of starting. Two engines, one after the other, each in a process of its own: *atheris* (https://github.com/google/atheris, ``pip install
-atheris``), led by which lines of ours are reached, and *hypothesis*, which joins lines and JSON values of true files with odd ones. An input
+atheris``), led by which lines of ours are reached, and *hypothesis*, which joins lines of true files with odd ones. Both change half of the documents of JSON so that
+they stay JSON (``tests/fuzz/mutating.py``). An input
 that takes more than 512 MiB or 30 s (atheris: instrumented, several times slower) fails. Then every input that reached something
 new is read again as it would be in a command, which gives the times and the memory of the table, and the slowest at 1, 2 and 4
 times its size.
@@ -17,6 +18,7 @@ import argparse
 import json
 import math
 import os
+import random
 import re
 import resource
 import signal
@@ -32,6 +34,8 @@ sys.path.insert(0, str(TESTS))
 MEMORY_MIB = 512
 SECONDS_EACH = 30
 LONGEST = 65536
+LONGEST_DOCUMENT = 1 << 20
+"""Bytes of JSON that hypothesis makes: a list of 100,000 elements."""
 GROWTH_FROM = 16384
 """Bytes that the slowest input is made as long as, before it is doubled twice."""
 MEASURING_S = 60
@@ -46,7 +50,9 @@ def atheris_run(name: str, corpus: Path, seconds: int, prefix: Path) -> NoReturn
 
     with atheris.instrument_imports(include=["torchtune_sys"], enable_loader_override=False):
         from fuzz.targets import TARGETS
-    read = TARGETS[name].read
+    from fuzz.mutating import changed_document, values_of
+
+    read, others = TARGETS[name].read, values_of(TARGETS[name].seeds())
     started = time.process_time()
 
     def tried(data: bytes) -> None:
@@ -55,9 +61,15 @@ def atheris_run(name: str, corpus: Path, seconds: int, prefix: Path) -> NoReturn
             print(f"{SPENT}{time.process_time() - started:.1f}", flush=True)
             os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer knows the clock alone: it prints its figures and ends
 
+    def changed(data: bytes, longest: int, seed: int) -> bytes:
+        chance = random.Random(seed)
+        found = changed_document(data, chance, others) if chance.getrandbits(1) else None
+        made: bytes = found if found is not None and len(found) <= longest else atheris.Mutate(data, longest)
+        return made
+
     limits = [f"-rss_limit_mb={MEMORY_MIB}", f"-timeout={SECONDS_EACH}", f"-max_len={LONGEST}"]
     options = [str(corpus), *limits, f"-artifact_prefix={prefix}", "-print_final_stats=1", "-close_fd_mask=0"]
-    atheris.Setup([sys.argv[0], *options], tried)
+    atheris.Setup([sys.argv[0], *options], tried, **({"custom_mutator": changed} if others else {}))
     atheris.Fuzz()
     raise SystemExit
 
@@ -67,20 +79,24 @@ def hypothesis_run(name: str, corpus: Path, seconds: int, prefix: Path) -> None:
     from hypothesis import HealthCheck, Phase, given, seed, settings
     from hypothesis import strategies as st
 
+    from fuzz.mutating import changed_document, values_of
     from fuzz.targets import TARGETS
 
     seeds = TARGETS[name].seeds()
     texts = [data for data in seeds if b"\0" not in data]
     lines = st.sampled_from(sorted({line for data in texts for line in data.split(b"\n") if len(line) < 2000} or {b""}))
     odd = st.one_of(st.binary(max_size=40), st.text(max_size=40).map(str.encode), st.integers().map(lambda n: b"%d" % n))
-    texts_made = st.lists(st.one_of(lines, lines, odd), max_size=60).map(b"\n".join)
+    texts_made = st.lists(st.one_of(lines, lines, odd), max_size=60).map(b"\n".join).map(_short)
     cut = st.tuples(st.sampled_from(seeds), st.integers(0, LONGEST), st.integers(0, 400), odd).map(
-        lambda found: found[0][: found[1]] + found[3] + found[0][found[1] + found[2] :]
+        lambda found: _short(found[0][: found[1]] + found[3] + found[0][found[1] + found[2] :])
     )
     kinds = [cut] + ([texts_made] if texts else [])
-    documents = [value for data in seeds if isinstance(value := _json(data), (dict, list))]
-    if documents:
-        kinds.append(_changed_json(documents, st))
+    others = values_of(seeds)
+    if others:
+        kept = [data for path in sorted(corpus.iterdir()) if len(data := path.read_bytes()) <= LONGEST]
+        chance = st.integers(0, 2**32).map(random.Random)
+        document = st.tuples(st.sampled_from([*seeds, *kept]), chance).map(lambda made: changed_document(*made, others) or b"")
+        kinds += [document.map(lambda data: data[:LONGEST_DOCUMENT])] * len(kinds)
     count, begun = 0, time.process_time()
     worst = 0.0
     while time.process_time() - begun < seconds:
@@ -96,13 +112,13 @@ def hypothesis_run(name: str, corpus: Path, seconds: int, prefix: Path) -> None:
                 return
             count += 1
             last = prefix.with_suffix(".last")
-            last.write_bytes(data[:LONGEST])
+            last.write_bytes(data)
             started = time.process_time()
-            TARGETS[name].read(data[:LONGEST])
+            TARGETS[name].read(data)
             took = time.process_time() - started
             if took > worst:
                 worst = took
-                (corpus / "hypothesis-slowest").write_bytes(data[:LONGEST])
+                (corpus / "hypothesis-slowest").write_bytes(data)
             if took > SECONDS_EACH:
                 raise AssertionError(f"{took:.0f} s for one input: timeout")
 
@@ -120,31 +136,8 @@ def _json(data: bytes) -> Any:
         return None
 
 
-def _changed_json(documents: list[Any], st: Any) -> Any:
-    """A document in which some values, wherever they stand, are others."""
-    import copy
-
-    scalars = st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.sampled_from(["", "-1", "nan", "9" * 30])
-    )
-    values = st.recursive(
-        scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    )
-
-    def changed(found: tuple[int, list[tuple[int, Any]]]) -> bytes:
-        from fuzz.target import leaves
-
-        document = copy.deepcopy(documents[found[0] % len(documents)])
-        for at, value in found[1]:
-            places = leaves(document)
-            if places:
-                container, key = places[at % len(places)]
-                container[key] = value
-        return json.dumps(document).encode("utf-8", "replace")
-
-    return st.tuples(st.integers(0, 1000), st.lists(st.tuples(st.integers(0, 10**6), values), min_size=1, max_size=5)).map(
-        changed
-    )
+def _short(data: bytes) -> bytes:
+    return data[:LONGEST]
 
 
 def measure(name: str, corpus: Path, *_: Any) -> None:
@@ -158,7 +151,7 @@ def measure(name: str, corpus: Path, *_: Any) -> None:
         read(data)
         return time.process_time() - started
 
-    inputs = sorted({path.read_bytes()[:LONGEST] for path in corpus.iterdir()}, key=len)
+    inputs = sorted({path.read_bytes()[:LONGEST_DOCUMENT] for path in corpus.iterdir()}, key=len)
     for data in inputs[:1]:
         seconds(data)  # imports, and patterns are compiled
     took: list[tuple[float, int]] = []

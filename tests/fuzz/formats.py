@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 from pathlib import Path
@@ -45,8 +46,17 @@ def _programs() -> list[bytes]:
     return [Path(path).read_bytes()[:4096] for path in ("/bin/true", "/bin/sh") if os.path.exists(path)]
 
 
+_DUMP = {"version": "2.9", "rank": 3, "pg_config": {"0": {"ranks": "[0, 1, 2, 3]"}, "1": {"ranks": [0, 1]}}, "entries": [
+    {"collective_seq_id": 7, "profiling_name": "nccl:all_reduce", "state": "started", "process_group": ["0", "default_pg"],
+     "frames": [{"filename": "a.py", "line": 3, "name": "f"}]},
+    {"seq_id": 2, "pg_id": 1, "state": "completed", "is_p2p": False, "frames": []}]}  # fmt: skip
+
+
 def _dump(data: bytes) -> None:
     """A pickle of the flight recorder, of two ranks, without all else that ``diagnose`` does."""
+    if data.startswith(b"{"):  # a document of JSON, which can be changed and stay a dump
+        with contextlib.suppress(RecursionError):
+            data = pickle.dumps(json.loads(data), 4)
     value = plain_data(data)
     flight_recorder.absences([dump for dump in (flight_recorder.dump_of(value, f"r_{rank}") for rank in (0, 1)) if dump])
 
@@ -68,10 +78,15 @@ def _small(text: str) -> None:
 
 TARGETS: dict[str, Target] = {
     "pickles": Target(
-        lambda: [
-            pickle.dumps({"version": "2", "entries": [{"pg_id": 0, "frames": []}], "pg_config": {"0": {"ranks": "[0, 1]"}}}, n)
-            for n in (0, 2, 4)
-        ],
+        lambda: (
+            [
+                pickle.dumps(
+                    {"version": "2", "entries": [{"pg_id": 0, "frames": []}], "pg_config": {"0": {"ranks": "[0, 1]"}}}, n
+                )
+                for n in (0, 2, 4)
+            ]
+            + [json.dumps(_DUMP).encode()]
+        ),
         refusing(_dump),
     ),
     "NCCL RAS": Target(lambda: reports("diagnose", "ras"), of_text(_states)),

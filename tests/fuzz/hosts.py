@@ -19,6 +19,7 @@ from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.recorded import RecordedHost, parse_recording
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 
 HOSTS = ("healthy", "base-amd-gpu", "numa-node-without-memory.fail", "infiniband-port-down.fail")
@@ -74,11 +75,23 @@ def _known(name: str) -> tuple[Snapshot, dict[str, set[tuple[str, str]]]]:
 
 def _changed(name: str, found: dict[str, Any], changes: set[tuple[str, str]]) -> None:
     """Judge the host whose recording has other values at ``changes``; families that read none of these find what they found."""
+    if (seen := _seen(name, found, changes)) is not None:
+        judged(seen)
+
+
+def _seen(name: str, found: dict[str, Any], changes: set[tuple[str, str]]) -> Snapshot | None:
     before, asked = _known(name)
     families = [family for family in FAMILIES if asked[family] & changes]
-    if families:
-        seen = ProbeRun(RecordedHost(found, "recording x"), Workload(), only=families).end(60)
-        judged(msgspec.structs.replace(before, **{family: getattr(seen, family) for family in families}))
+    if not families:
+        return None
+    seen = ProbeRun(RecordedHost(found, "recording x"), Workload(), only=families).end(60)
+    return msgspec.structs.replace(before, **{family: getattr(seen, family) for family in families})
+
+
+def judged_as_changed(name: str, found: dict[str, Any], changes: set[tuple[str, str]]) -> tuple[Snapshot, tuple[Result, ...]]:
+    """Return the facts and the results of such a host."""
+    seen = _seen(name, found, changes) or _known(name)[0]
+    return seen, judged(seen)
 
 
 def _report(data: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import load_recording
-from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules import CATALOGUE
@@ -32,24 +32,27 @@ class Crash(AssertionError):
     """A probe or a rule raised what it must not."""
 
 
-_JUDGED: set[bytes] = set()
-_JUDGED_AT_MOST = 100_000
+_JUDGED: dict[bytes, tuple[Result, ...]] = {}
+_JUDGED_AT_MOST = 2_000
 
 
-def judged(seen: Snapshot) -> None:
-    """Raises Crash where a probe or a rule crashed on it; the same facts, which most changes of a file come to, are judged once: rules are pure."""
+def judged(seen: Snapshot) -> tuple[Result, ...]:
+    """Return what the rules say. Raises Crash where a probe or a rule crashed; the same facts, which most changes of a file come to, are judged once: rules are pure."""
     for family in FAMILIES:
         facts = getattr(seen, family)
         if isinstance(facts, Missing) and facts.why is Why.CRASHED:
             raise Crash(str(facts))
     facts = hashlib.blake2b(pickle.dumps(seen), digest_size=16).digest()
     if facts in _JUDGED:
-        return
-    for result in engine.judge(seen, CATALOGUE):
+        return _JUDGED[facts]
+    results = tuple(engine.judge(seen, CATALOGUE))
+    for result in results:
         if result.verdict is Verdict.CRASHED:
             raise Crash(f"{result.rule.id}: {result.note}: {result.why_unknown}")
-    if len(_JUDGED) < _JUDGED_AT_MOST:
-        _JUDGED.add(facts)
+    if len(_JUDGED) >= _JUDGED_AT_MOST:
+        _JUDGED.clear()
+    _JUDGED[facts] = results
+    return results
 
 
 @contextlib.contextmanager

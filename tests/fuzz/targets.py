@@ -6,7 +6,7 @@ led by which lines of our code are reached.
 
 from __future__ import annotations
 
-from fuzz import formats, hosts, peers, runs
+from fuzz import formats, hosts, peers, privileged, runs
 from fuzz.target import Target
 
-TARGETS: dict[str, Target] = hosts.TARGETS | runs.TARGETS | peers.TARGETS | formats.TARGETS
+TARGETS: dict[str, Target] = hosts.TARGETS | runs.TARGETS | peers.TARGETS | privileged.TARGETS | formats.TARGETS

@@ -188,7 +188,7 @@ def unguarded(tree: ast.AST, found: Callable[[ast.Call], bool]) -> list[int]:
 
 
 def test_no_json_is_read_without_a_thought_of_its_depth() -> None:
-    """``codec.loads`` raises ValueError for it. What we wrote a moment before is no stranger's."""
+    """``codec.loads`` and ``loads_of_python`` raise ValueError for it. What we wrote a moment before is no stranger's."""
     ours = {"fleet/comparing.py"}
     lines = {
         str(path.relative_to(SOURCES)): places

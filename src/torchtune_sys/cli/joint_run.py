@@ -64,7 +64,7 @@ def _agents_job(options: Mapping[str, Any], env: Mapping[str, str], hosts: tuple
     from torchtune_sys.cli.privilege import node_name
     from torchtune_sys.preflight.context import node_name as known_name
     from torchtune_sys.preflight.joint import agents
-    from torchtune_sys.preflight.joint.job import SECRET_VARIABLE, listed_as
+    from torchtune_sys.preflight.joint.job import SECRET_VARIABLE, as_bytes, listed_as
 
     least, most = options["nnodes"]
     label, labels = listed_as(env, hosts, known_name(env, node_name()), most)
@@ -75,7 +75,7 @@ def _agents_job(options: Mapping[str, Any], env: Mapping[str, str], hosts: tuple
         most,
         label=label,
         labels=labels,
-        secret=secret or env.get(SECRET_VARIABLE, "").encode(),
+        secret=secret or as_bytes(env.get(SECRET_VARIABLE, "")),
         last_call_s=options["last_call"],
         is_host=options["rdzv_is_host"],
         name=known_name(env, node_name()),
@@ -93,6 +93,8 @@ def _secret(path: str | None) -> bytes:
     """Return the job's secret. A file that others can read holds none."""
     if not path:
         return b""
+    from torchtune_sys.preflight.joint.job import as_bytes
+
     text = _text(path, "--secret-file").strip()
     try:
         is_open = os.stat(path).st_mode & 0o077
@@ -100,7 +102,7 @@ def _secret(path: str | None) -> bytes:
         raise UnreadableInput(f"{path}: {error.strerror}", "--secret-file names a file that can be read") from None
     if is_open or not text:
         raise UserError(f"{path}: {'others may read or write it' if is_open else 'it is empty'}", f"chmod 600 {path}")
-    return text.encode()
+    return as_bytes(text)
 
 
 def families(joint: Joint) -> tuple[str, ...] | None:

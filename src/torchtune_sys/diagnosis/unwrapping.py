@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
+from torchtune_sys.model import codec
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_=>78])")
 _TAGS = re.compile(
@@ -84,8 +84,8 @@ def _of_json(line: str) -> Iterable[str]:
     start = line.lstrip()[:1]
     if start and start in '{["' and len(line) < _LIMIT:
         try:
-            value = msgspec.json.decode(line.strip())
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            value = codec.loads(line.strip())
+        except ValueError:
             value = None
         if isinstance(value, dict) and str(value.get("schema", "")).startswith(DIAGNOSIS):
             return ()  # what a bundle says of itself is no evidence

@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.fleet.collecting import Answer
 from torchtune_sys.host.children import process
@@ -64,8 +62,8 @@ def _answer(host: str, tree: str, found: Any, timeout_s: float) -> Answer:
         said = "" if isinstance(found, Missing) else found.stderr.strip().rpartition("\n")[2]
         return Answer(host=host, why=(said or f"no answer within {timeout_s:g} s") if late else str(found))
     try:
-        result = msgspec.json.decode(read_input(place, plain=True))
-    except (msgspec.DecodeError, UnicodeDecodeError, UnreadableInput, RecursionError) as error:
+        result = codec.loads(read_input(place, plain=True))
+    except (ValueError, UnreadableInput) as error:
         return Answer(host=host, why=f"Ansible's answer cannot be read: {error}")
     return of_result(host, result) if isinstance(result, dict) else Answer(host=host, why="Ansible answered no result")
 

@@ -12,8 +12,9 @@ from torchtune_sys.host.children import process
 from torchtune_sys.model.values import Missing, Why
 
 _ASK_S = 30.0
-_EXITED = re.compile(r"clush: (\S+?): exited with exit code (-?\d+)")
-_LATE = re.compile(r"clush: (\S+?): command timeout")
+_EXITED = re.compile(r"^clush: (\S+): exited with exit code (-?[0-9]{1,9})$", re.MULTILINE)
+_LATE = re.compile(r"^clush: (\S+): command timeout", re.MULTILINE)
+"""Of clush itself: what a host prints stands behind the host's name, and may have these words, too."""
 _GRACE_S = 5.0
 _STATUS_LATE = 124
 

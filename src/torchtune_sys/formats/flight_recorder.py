@@ -13,6 +13,8 @@ import msgspec
 
 _RANK_IN_NAME = re.compile(r"(\d{1,6})(?:\.(?:json|pickle|pkl|pt))?$")
 _OPS_LIMIT = _RANKS_LIMIT = 1 << 20
+_PAIRS_LIMIT = 1 << 20
+"""Of a process group that no dump describes, and a rank: each of such groups concerns all ranks."""
 _WORD_LIMIT = 16 << 20
 """Characters: the ranks of a group are one word."""
 _FRAME_LIMIT = 200
@@ -126,17 +128,22 @@ def _number(value: Any) -> int | None:
 
 def absences(dumps: Sequence[RankDump]) -> list[Absence]:
     """Return by process group where the ranks part: those that are furthest wait for those that are not there."""
-    known = [dump for dump in dumps if dump.rank is not None]
-    groups = dict.fromkeys(group for dump in known for group in dump.collectives)
-    found = [absence for group in groups if (absence := _absence(group, known)) is not None]
-    return sorted(found, key=lambda one: (not one.missing, one.sequence))
+    by_rank = {dump.rank: dump for dump in dumps if dump.rank is not None}
+    members: dict[str, set[int]] = {}
+    for dump in dumps:
+        for group, ranks in dump.members.items() if dump.rank is not None else ():
+            members.setdefault(group, set()).update(ranks)
+    groups = dict.fromkeys(group for dump in dumps if dump.rank is not None for group in dump.collectives)
+    undescribed = [group for group in groups if not members.get(group)]
+    left_out = frozenset(undescribed[max(_PAIRS_LIMIT // max(len(by_rank), 1), 1) :])
+    found = [_absence(group, members.get(group, set()), by_rank) for group in groups if group not in left_out]
+    return sorted((absence for absence in found if absence is not None), key=lambda one: (not one.missing, one.sequence))
 
 
-def _absence(group: str, dumps: Sequence[RankDump]) -> Absence | None:
-    members = {rank for dump in dumps for rank in dump.members.get(group, ())}
-    reached = {dump.rank: _unfinished(dump.collectives.get(group, ())) for dump in dumps if dump.rank is not None}
-    if members:
-        reached = {rank: last for rank, last in reached.items() if rank in members}
+def _absence(group: str, members: set[int], by_rank: Mapping[int, RankDump]) -> Absence | None:
+    """``members`` of the group; where no dump describes it all ranks are taken to be."""
+    ranks = [rank for rank in members if rank in by_rank] if members else by_rank
+    reached = {rank: _unfinished(by_rank[rank].collectives.get(group, ())) for rank in ranks}
     waiting = {rank: last for rank, last in reached.items() if last is not None and last.state != "completed"}
     if not waiting:
         return None
@@ -146,8 +153,8 @@ def _absence(group: str, dumps: Sequence[RankDump]) -> Absence | None:
     silent = tuple(sorted(members - set(reached)))
     if not others and not silent:
         return None
-    differing = next((last.name for rank, last in waiting.items() if rank in others and last.sequence == first.sequence), "")
-    source = next(dump.source for dump in dumps if dump.rank == there[0])
+    behind = set(others)
+    differing = next((last.name for rank, last in waiting.items() if rank in behind and last.sequence == first.sequence), "")
     return Absence(
         group=group,
         sequence=first.sequence,
@@ -156,7 +163,7 @@ def _absence(group: str, dumps: Sequence[RankDump]) -> Absence | None:
         waiting=there,
         missing=others,
         silent=silent,
-        source=source,
+        source=by_rank[there[0]].source,
         differs=differing,
     )
 

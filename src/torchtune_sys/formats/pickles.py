@@ -7,6 +7,7 @@ marker functions of torch/csrc/jit/serialization/pickler.cpp around lists of one
 from __future__ import annotations
 
 import pickletools
+import sys
 from typing import Any
 
 OPS_LIMIT = 3_000_000
@@ -149,9 +150,12 @@ def _since_mark(name: str, stack: list[Any]) -> None:
 
 
 def _key(value: Any) -> Any:
-    """Hashing a tuple walks through all that it holds: where a pickle names one value in many places, that may take for ever."""
+    """Hashing a tuple walks through all that it holds: where a pickle names one value in many places, that may take for ever. Of whole numbers beyond the
+    modulus as many as one likes have one hash, and each is compared with all before it."""
     if not isinstance(value, (str, bytes, int, float, type(None))):
         raise ValueError("it has a key that is no plain word")
+    if isinstance(value, int) and abs(value) >= sys.hash_info.modulus:
+        raise ValueError("it has a number as a key that is larger than any of a dump")
     return value
 
 

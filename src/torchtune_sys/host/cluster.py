@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from torchtune_sys.errors import UserError
+from torchtune_sys.model import codec
 from torchtune_sys.model.numbers import natural
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -77,8 +78,8 @@ class Cluster:
                 text = answer.read(_ANSWER_AT_MOST)
             finally:
                 link.close()
-            found = json.loads(text) if text else {}
-        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+            found = codec.loads(text) if text else {}
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise UserError(
                 f"the cluster did not answer {method} {path}: {error}", "look at the pod's account and network"
             ) from None

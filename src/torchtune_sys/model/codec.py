@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import msgspec
 
 from torchtune_sys.model.cpuset import CpuSet
 
+_T = TypeVar("_T")
 _EXACT = 1 << 53
 """Integers from here on lose digits in JSON readers that use doubles (RFC 8259, section 6)."""
 _ESCAPES = {
@@ -47,12 +49,56 @@ def _disarmed(text: str) -> str:
     return text if text.isascii() and "\x7f" not in text else text.translate(_ESCAPES)
 
 
+DEEPEST = 100
+"""Levels of lists and objects. Ours have a dozen; what walks through a value may need several frames for each, of Python's thousand."""
+
+
 def loads(text: str | bytes, form: Any = Any) -> Any:
-    """Parse JSON, as a value of ``form``. Raises ValueError with the place of the fault, also for what is nested too deeply."""
+    """Parse JSON, as a value of ``form``. Raises ValueError with the place of the fault, also for what is nested too deeply.
+
+    >>> loads("[" * 101 + "]" * 101)
+    Traceback (most recent call last):
+    ValueError: nested more than 100 levels deep
+    """
     try:
-        return msgspec.json.decode(text, type=form)
+        return not_too_deep(msgspec.json.decode(text, type=form))
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
+
+
+def loads_of_python(text: bytes) -> Any:
+    """Parse JSON as Python's own writer makes it: with NaN, and with halves of surrogates for bytes that are no UTF-8. These become escapes, since nobody else could
+    write them. Raises ValueError, also for what is nested too deeply.
+
+    >>> loads_of_python(b'{"a": [NaN, "\\\\udcff"]}')
+    {'a': [nan, '\\\\udcff']}
+    """
+    import json  # most commands read none
+
+    try:
+        found = not_too_deep(json.loads(text))
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    return _written(found) if b"\\u" in text or not text.isascii() else found
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_written(key): _written(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_written(item) for item in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) and not value.isascii() else value
+
+
+def not_too_deep(value: _T) -> _T:
+    """Return a parsed value. Raises ValueError where it is nested so deeply that a walk through it, or its encoding, might end in a RecursionError."""
+    level: list[Any] = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(DEEPEST):
+        held = chain.from_iterable(outer.values() if isinstance(outer, dict) else outer for outer in level)
+        level = [inner for inner in held if isinstance(inner, (dict, list))]
+        if not level:
+            return value
+    raise ValueError(f"nested more than {DEEPEST} levels deep")
 
 
 def _encode(value: object) -> Any:

@@ -96,7 +96,7 @@ def local_rank(env: Mapping[str, str]) -> LocalRank | None:
     LocalRank(rank=3, ranks=8, source='LOCAL_RANK')
     """
     name = launcher_of(env)
-    rank = _number(env.get(name, ""))
+    rank = _number(env[name]) if name else None
     if rank is None:
         return None
     ranks = _slurm_tasks(env) if name == "SLURM_LOCALID" else _number(env.get(dict(STARTERS)[name], ""))

@@ -67,7 +67,7 @@ def after(before: LastStandard | None, causes: Iterable[Cause], run: LastStandar
 
 def of_core(last: LastStandard | None, by: str, now_ms: float, policy: Policy) -> list[Cause]:
     """Return a core that computes slower than in this node's earlier runs. A warning: a busy sibling of the core slows it, too."""
-    earlier = last.core_ms.get(by, ()) if last is not None else ()
+    earlier = [ms for ms in last.core_ms.get(by, ()) if ms > 0] if last is not None else []
     if not earlier:
         return []
     part = loss(now_ms, median(earlier), "ms")

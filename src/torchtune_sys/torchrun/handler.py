@@ -86,7 +86,7 @@ class Handler(RendezvousHandler):
             try:
                 socket.create_connection((host, port), 2).close()
                 return
-            except OSError:
+            except (OSError, UnicodeError):
                 time.sleep(0.05)
 
 

@@ -110,6 +110,7 @@ def _merged(paths: Sequence[str]) -> Diagnosis:
     from torchtune_sys.host.input.documents import read_documents
     from torchtune_sys.host.input.excerpts import MemoryBudget
     from torchtune_sys.host.input.limits import HOSTS_BUDGET, document_cost
+    from torchtune_sys.model import codec
     from torchtune_sys.model.diagnosis import Diagnosis, UnreadSource
 
     parts: list[tuple[str, Diagnosis]] = []
@@ -122,9 +123,10 @@ def _merged(paths: Sequence[str]) -> Diagnosis:
     for path in paths:
         for document in read_documents(path):
             try:
-                node = msgspec.json.decode(document, type=_Node).node
-                part = msgspec.json.decode(document, type=Diagnosis)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                node = codec.loads(document, _Node).node
+                part = codec.loads(document, Diagnosis)
+                codec.not_too_deep(part.facts)
+            except ValueError as error:
                 part = Diagnosis(unread=(UnreadSource(source=path, why=f"a line that is no diagnosis: {error}"),))
                 node = ""
             cost = document_cost(document)

@@ -23,6 +23,7 @@ import msgspec
 
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
+from torchtune_sys.model import codec
 from torchtune_sys.model.values import Missing
 
 TAIL_BYTES = 256 << 10
@@ -178,8 +179,8 @@ class RankProcesses:
         events: list[Event] = []
         while (end := unread.find(b"\n")) >= 0:
             line, unread[: end + 1] = bytes(unread[:end]), b""
-            with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                fields = msgspec.json.decode(line)
+            with contextlib.suppress(ValueError):
+                fields = codec.loads(line)
                 if isinstance(fields, dict) and fields.get("event") == "stacks":
                     self._is_stacks.add(connection)
                     self._stacks.setdefault(pid, bytearray()).extend(unread)

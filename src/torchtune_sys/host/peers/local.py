@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from torchtune_sys.host.peers.wire import LINE_LIMIT, Fields, Gone
+from torchtune_sys.model.codec import loads_of_python
 
 _BACKLOG = 1024
 
@@ -77,8 +78,8 @@ class LocalWire:
         """Return the next message. Raises Gone."""
         try:
             line = await self._reader.readline()
-            fields = json.loads(line) if line else None
-        except (OSError, ValueError, RecursionError) as error:
+            fields = loads_of_python(line) if line else None
+        except (OSError, ValueError) as error:
             raise Gone(str(error)) from None
         if not isinstance(fields, dict):
             raise Gone("closed")
@@ -141,8 +142,8 @@ class RankLink:
             self._unread += part
         line, self._unread[: end + 1] = bytes(self._unread[:end]), b""
         try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            fields = loads_of_python(line)
+        except ValueError as error:
             raise Gone(f"the process that speaks for this node: {error}") from None
         return fields if isinstance(fields, dict) else None
 

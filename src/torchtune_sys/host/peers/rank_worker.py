@@ -13,12 +13,16 @@ from typing import Any
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
 from torchtune_sys.host.secrets import scrubbed, scrubbed_answer
+from torchtune_sys.model.codec import loads_of_python
 from torchtune_sys.model.values import Missing
 
 _GRACE_S = 3.0
 """Beyond a task's own deadline, which the worker keeps itself."""
 _LINE_AT_MOST = 4 << 20
 """Bytes of an answer; as root the worker is the examined user's, and may say anything."""
+_PART = 1 << 16
+_PARTS_OF_ERRORS = 32
+"""Two pipes of the largest size that a user may ask for (/proc/sys/fs/pipe-max-size)."""
 
 
 class RankWorker:
@@ -28,7 +32,7 @@ class RankWorker:
         into, self._tasks = os.pipe()
         found = process.start(argv, env=env, data=into, keep=(script,), user=user)
         os.close(into)
-        self._unread = b""
+        self._unread = bytearray()
         self.failure = ""
         self._child = None if isinstance(found, Missing) else found
         if isinstance(found, Missing):
@@ -55,21 +59,28 @@ class RankWorker:
         if self._child is None or self._child.stdout is None:
             return None
         until_s = time.monotonic() + timeout_s
-        while b"\n" not in self._unread:
+        end = self._unread.find(b"\n")
+        while end < 0:
             self._drain_errors()
-            ready, _, _ = select.select([self._child.stdout], [], [], max(until_s - time.monotonic(), 0))
+            left_s = until_s - time.monotonic()
+            ready, _, _ = select.select([self._child.stdout], [], [], max(left_s, 0))
             if not ready:
                 return None
-            part = os.read(self._child.stdout.fileno(), 1 << 16)
+            part = os.read(self._child.stdout.fileno(), _PART)
             if not part:
                 return {"id": "", "value": self._ended()} if self._fell_silent() else None
+            end = part.find(b"\n")
+            end += len(self._unread) if end >= 0 else 0
             self._unread += part
             if len(self._unread) > _LINE_AT_MOST:
-                self._unread = b""
+                self._unread.clear()
                 return None
-        line, _, self._unread = self._unread.partition(b"\n")
-        with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(line)
+            if end < 0 and left_s < 0:  # it goes on saying parts of a line
+                return None
+        line = bytes(self._unread[:end])
+        del self._unread[: end + 1]
+        with contextlib.suppress(ValueError):
+            found = loads_of_python(line)
             if isinstance(found, dict):
                 answer: dict[str, Any] = scrubbed_answer(found)
                 return answer
@@ -79,11 +90,13 @@ class RankWorker:
     _told_end = False
 
     def _drain_errors(self) -> None:
-        """Keep the end of what it prints on standard error: a full pipe would stop it."""
+        """Keep the end of what it prints on standard error: a full pipe would stop it. One that prints without end is not read without end."""
         assert self._child is not None
         stream = self._child.stderr
-        while stream is not None and select.select([stream], [], [], 0)[0]:
-            part = os.read(stream.fileno(), 1 << 16)
+        for _ in range(_PARTS_OF_ERRORS):
+            if stream is None or not select.select([stream], [], [], 0)[0]:
+                return
+            part = os.read(stream.fileno(), _PART)
             if not part:
                 return
             self._errors = (self._errors + part)[-4096:]

@@ -23,7 +23,9 @@ from typing import Any
 
 import msgspec
 
+from torchtune_sys.host.peers.resolving import resolving
 from torchtune_sys.host.peers.tcp_info import tcp_info
+from torchtune_sys.model import codec
 
 LINE_LIMIT = 4 << 20
 """Bytes; the verdict over 10,000 nodes with all their causes is smaller."""
@@ -45,7 +47,7 @@ _FREE = 64 << 10
 """Bytes of a line that count against no ``LineMemory``: what a node says when it joins is shorter."""
 
 Fields = dict[str, Any]
-_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 
 
 class Gone(Exception):
@@ -126,8 +128,8 @@ class Wire:
         if self.heard_s > self._looked_s + 1:
             self._looked_s, self.loses = self.heard_s, self._has_lost()
         try:
-            fields = _decode(text)
-        except (ValueError, RecursionError, msgspec.DecodeError):
+            fields = codec.loads(text)
+        except ValueError:
             raise Gone("no JSON") from None
         if not isinstance(fields, dict):
             raise Gone("no JSON object")
@@ -253,7 +255,8 @@ class Door:
 async def call(address: str, port: int, secret: bytes, timeout_s: float) -> Wire:
     """Connect and greet. Raises OSError (refused, unreachable), TimeoutError, Gone."""
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=BUFFER), timeout_s)
+        with resolving(address):
+            reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=BUFFER), timeout_s)
     except asyncio.TimeoutError:
         raise TimeoutError from None
     _prompt(writer)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from torchtune_sys.host.secrets import scrubbed_answer
+from torchtune_sys.model.codec import loads_of_python
 
 _POLL_S = 0.05
 _NOTE_AT_MOST = 1 << 20
@@ -44,8 +45,8 @@ class Notes:
             for key in here:
                 came(key)
                 try:
-                    found[key] = json.loads(self._store.get(f"{self._prefix}{key}"))
-                except (ValueError, RecursionError):
+                    found[key] = loads_of_python(bytes(self._store.get(f"{self._prefix}{key}")))
+                except ValueError:
                     found[key] = None
             left = [key for key in left if key not in found]
             if not left or time.monotonic() > until_s:

@@ -15,7 +15,7 @@ from torchtune_sys.host.peers.addresses import is_own
 from torchtune_sys.host.peers.wire import Door
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.preflight.joint.gathered import Gathered, own_name, own_names, taken
-from torchtune_sys.preflight.joint.job import PORTS_TRIED, Agents, Job
+from torchtune_sys.preflight.joint.job import PORTS_TRIED, Agents, Job, as_bytes
 
 DEFAULT_PORT = 29400
 """Of torchrun's rendezvous where the endpoint names none (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py, DEFAULT_PORT)."""
@@ -59,7 +59,7 @@ def job_of(
     ``is_host``: whether it is this host that they meet at; None where its addresses shall tell.
     """
     host, port = place_of(endpoint)
-    key = hashlib.sha256(f"agents {run_id} {host} {port} {most}".encode() + secret).hexdigest()[:24]
+    key = hashlib.sha256(as_bytes(f"agents {run_id} {host} {port} {most}") + secret).hexdigest()[:24]
     return Job(
         rank=0,
         world=most,

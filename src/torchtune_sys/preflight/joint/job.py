@@ -98,6 +98,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.names[node] if node < len(self.names) else numbered(node, self.locals_)
 
 
+def as_bytes(text: str) -> bytes:
+    """Return the bytes of a variable or an argument, which may be no UTF-8 (PEP 383).
+
+    >>> as_bytes("n\\udcff")
+    b'n\\xff'
+    """
+    return text.encode("utf-8", "surrogateescape")
+
+
 def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes = b"") -> Job | None:
     """Read the job from the environment; None where that names no second rank, or not enough of the job. Raises BadConfig where it contradicts itself."""
     told = _ranks(env)
@@ -119,9 +128,9 @@ def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes =
         return None
     port = _number(env, "MASTER_PORT") or USUAL_PORT
     first = port + 1 if env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else port
-    own_secret = secret or env.get(SECRET_VARIABLE, "").encode()
+    own_secret = secret or as_bytes(env.get(SECRET_VARIABLE, ""))
     run = env.get("TORCHELASTIC_RUN_ID") or "/".join(env.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
-    key = hashlib.sha256(f"{run} {master} {port} {world}".encode() + own_secret).hexdigest()[:24]
+    key = hashlib.sha256(as_bytes(f"{run} {master} {port} {world}") + own_secret).hexdigest()[:24]
     return Job(
         rank=rank,
         world=world,

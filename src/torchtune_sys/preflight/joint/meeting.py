@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 
+from torchtune_sys.host.peers.resolving import resolving
 from torchtune_sys.host.peers.wire import BUFFER, Gone, OtherRelease, Wire, call, handshake
 from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.gathered import OTHER_RANK
@@ -145,7 +146,8 @@ async def splice(near: Wire, place: Iterable[Place], accept: Callable[[], None])
     for address, ports in place:
         for port in ports:
             try:
-                reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=BUFFER), DIAL_S)
+                with resolving(address):
+                    reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=BUFFER), DIAL_S)
             except asyncio.TimeoutError:
                 break  # as with the other ports of this address, for which nobody waits
             except OSError:

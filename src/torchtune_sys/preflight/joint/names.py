@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 
 _NAMES_AT_MOST = 100_000
+_SIGNS_AT_MOST = 16 << 20
+"""Of all names of a list together: a few bytes may stand for a long name a hundred thousand times."""
 
 
 def as_listed(name: str, names: Sequence[str]) -> str:
@@ -52,15 +54,18 @@ def expanded(text: str) -> tuple[str, ...]:
     (('tt1', 'tt2', 'tt3', 'tt07', 'login'), ('r1n1x', 'r1n2x', 'r2n1x', 'r2n2x'), (), ())
     """
     found: list[str] = []
+    left = _SIGNS_AT_MOST
     for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
         pieces = [""]
         for plain, ranges in re.findall(r"([^\[\]]+)|\[([^\[\]]*)\]", part):
             named = (name for item in ranges.split(",") for name in _range(item))
             ends = [plain] if plain else list(itertools.islice(named, _NAMES_AT_MOST + 1))
-            if len(found) + len(pieces) * len(ends) > _NAMES_AT_MOST:
+            signs = sum(map(len, pieces)) * len(ends) + sum(map(len, ends)) * len(pieces)
+            if len(found) + len(pieces) * len(ends) > _NAMES_AT_MOST or signs > left:
                 return ()
             pieces = [piece + end for piece in pieces for end in ends]
         found += pieces
+        left -= sum(map(len, pieces))
     return tuple(found) if text.count("[") == text.count("]") else ()
 
 
@@ -94,10 +99,13 @@ def switches_of(text: str) -> dict[str, tuple[str, ...]]:
     {'s0': ('tux0', 'tux1', 'tux2'), 's1': ('tux3', 'tux4'), 'b': ('x',)}
     """
     found: dict[str, tuple[str, ...]] = {}
+    count = 0
     for row in text.replace("\\\n", "").splitlines():
         pairs = (word.partition("=") for word in row.partition("#")[0].split())
         fields = {key.lower(): value for key, _, value in pairs}
         name = fields.get("switchname") or fields.get("blockname")
-        if name and (nodes := expanded(fields.get("nodes", ""))):
+        nodes = expanded(fields.get("nodes", "")) if name and count < _NAMES_AT_MOST else ()
+        if name and nodes:
             found[name] = nodes
+            count += len(nodes)
     return found

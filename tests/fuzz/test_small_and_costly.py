@@ -1,0 +1,176 @@
+"""A few bytes that stand for much: memory, time, frames of the stack, or a wait without end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from torchtune_sys.fleet import over_ansible, over_clustershell
+from torchtune_sys.formats.flight_recorder import absences, dump_of
+from torchtune_sys.formats.pickles import plain_data
+from torchtune_sys.host.peers import torch_store, wire
+from torchtune_sys.host.peers.rank_worker import RankWorker
+from torchtune_sys.model import codec
+from torchtune_sys.model.launchers import local_rank
+from torchtune_sys.preflight import last_standard
+from torchtune_sys.preflight.joint import agents, names
+from torchtune_sys.preflight.joint.job import job_of
+from torchtune_sys.preflight.joint.messages import encoded, from_coordinator
+from torchtune_sys.preflight.policy import Policy
+
+
+def test_a_node_list_stands_for_no_more_memory_than_names_have() -> None:
+    """6 kB were 600 MB, and a coordinator's verdict may hold such a list."""
+    assert names.expanded("x" * 6000 + "[1-99999]") == ()
+    assert names.expanded(",".join(["y" * 60 + "[1-90000]"] * 9)) == ()
+    assert len(names.expanded("gpu-node-of-rack-[1-99999]")) == 99999
+    rows = "\n".join(f"SwitchName=s{number} Nodes=n[1-50000]" for number in range(100))
+    assert len(names.switches_of(rows)) == 2
+
+
+def test_keys_of_a_dump_that_hash_alike() -> None:
+    """Twice as many took four times as long: 280 kB two seconds."""
+    with pytest.raises(ValueError, match="larger than any"):
+        plain_data(pickle.dumps({number * sys.hash_info.modulus: 0 for number in range(2, 2000)}, 4))
+    assert plain_data(pickle.dumps({7: "a", -1: "b", 1 << 40: "c"}, 4)) == {7: "a", -1: "b", 1 << 40: "c"}
+
+
+def _dumps(count: int) -> list[Any]:
+    entries = [{"pg_id": str(group), "state": "started"} for group in range(count)]
+    return [
+        dump_of({"version": "2", "rank": rank, "entries": entries if rank == 0 else []}, f"r_{rank}") for rank in range(count)
+    ]
+
+
+def test_groups_of_one_dump_times_dumps() -> None:
+    found = absences([dump for dump in _dumps(3000) if dump is not None])
+    assert 0 < sum(len(one.missing) for one in found) <= 1 << 20
+    few = absences([dump for dump in _dumps(3) if dump is not None])
+    assert [(one.group, one.waiting, one.missing) for one in few] == [(str(group), (0,), (1, 2)) for group in range(3)]
+
+
+DEEP = "[" * 500 + "]" * 500
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f'{{"ansible_facts": {{"torchtune_sys": {{"version": {DEEP}, "facts": {{}}}}}}}}',
+        f'{{"ansible_facts": {{"torchtune_sys": {{"version": "0", "facts": {DEEP}}}}}}}',
+    ],
+)
+def test_one_host_s_facts_that_are_nested_deeply_end_no_fleet(tmp_path: Any, said: str) -> None:
+    (tmp_path / "n1").write_text(said)
+    answer = over_ansible._answer("n1", str(tmp_path), None, 9.0)
+    assert "nested" in answer.why
+
+
+@pytest.mark.parametrize("read", [lambda text: codec.loads(text), lambda text: codec.loads_of_python(text.encode())])
+def test_what_is_read_can_be_written(read: Callable[[str], Any]) -> None:
+    for text in ('{"a": [1.5, "é", "x"]}', "[" * 90 + "]" * 90, f"[{'9' * 400}]"):
+        codec.dumps(read(text)), codec.line(read(text))
+    for text in (DEEP, f'{{"a": {DEEP}}}', "[" * 5000):
+        with pytest.raises(ValueError):
+            read(text)
+
+
+def _worker(source: str) -> RankWorker:
+    return RankWorker((sys.executable, "-c", source), {}, 0, None)
+
+
+def test_words_of_the_examined_python_can_be_sent_on() -> None:
+    """A file's name that is no UTF-8, in torch's own message, ended the process that speaks for the node."""
+    worker = _worker(r"""print('{"id": "1", "value": {"error": "no file \\udcff", "seconds": NaN}}', flush=True)""")
+    try:
+        found = worker.ask("1", {}, 20.0)
+    finally:
+        worker.end()
+    assert found["error"] == r"no file \udcff"
+    message = from_coordinator({"is": "verdict", "value": found})
+    assert b"no file" in encoded(message)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nwhile True: os.write(2, b'x' * 65536)",
+        "import os, time\nwhile True: os.write(1, b'x' * 100); time.sleep(0.0001)",
+        "import os\nwhile True: os.write(1, b'[]\\n' * 1000)",
+    ],
+    ids=["complains without end", "a line that does not end", "lines that are no answers"],
+)
+def test_a_worker_that_talks_without_end_is_not_listened_to_without_end(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root the worker is the examined user's."""
+    monkeypatch.setattr("torchtune_sys.host.peers.rank_worker._GRACE_S", 0.5)
+    worker = _worker(source)
+    began = time.monotonic()
+    try:
+        found = worker.ask("1", {}, 0.5)
+    finally:
+        worker.end()
+    assert "error" in found
+    assert time.monotonic() - began < 15
+
+
+def test_complaints_that_come_faster_than_they_are_read() -> None:
+    worker = _worker("import time; time.sleep(60)")
+    assert worker._child is not None and worker._child.stderr is not None
+    worker._child.stderr.close()
+    with open("/dev/zero", "rb", buffering=0) as zeros:
+        worker._child.stderr = zeros
+        try:
+            assert "error" in worker.ask("1", {}, 0.1)
+        finally:
+            worker.end()
+
+
+NO_NAMES = ("a..b", "x" * 64, "n\udcff", ".")
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_a_name_that_cannot_be_one_is_not_reached(name: str) -> None:
+    """Another node may say so where it is. Python raises UnicodeError, which is no OSError."""
+
+    async def tried() -> None:
+        with pytest.raises(OSError, match="no host has such a name"):
+            await wire.call(name, 9, b"", 2.0)
+        assert not await torch_store.answers(name, 9)
+
+    asyncio.run(tried())
+
+
+def test_a_job_s_variables_that_are_no_utf8() -> None:
+    env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "n\udcff", "TORCHTUNE_SYS_JOB_SECRET": "\udcff"}
+    found = job_of(env)
+    assert found is not None
+    assert found.secret == b"\xff"
+    assert agents.job_of("n1:29400", "\udcff", 2, 2, label="", labels=(), secret=b"", last_call_s=1.0, is_host=False).key
+
+
+def test_no_host_says_how_another_ended() -> None:
+    """clush writes both on its standard error: a host's words behind its name."""
+    said = "a: clush: b: command timeout\na: clush: c: exited with exit code 7\nclush: a: exited with exit code 3\n"
+    found = over_clustershell.answers(
+        ["a", "b", "c"], "b: {}\nc: {}\n", said + f"clush: b: exited with exit code {'9' * 5000}", 9
+    )
+    assert [(one.host, one.status, one.why) for one in found] == [("a", 3, ""), ("b", 0, ""), ("c", 0, "")]
+
+
+def test_a_variable_without_a_name() -> None:
+    """execve(2) takes it, and no shell sets it."""
+    assert local_rank({"": "1"}) is None
+
+
+def test_a_time_of_nothing_in_the_note_of_an_earlier_run() -> None:
+    text = json.dumps({"epoch_s": 1.0, "boot": "b", "fingerprint": {}, "core_ms": {"a": [0.0, 0.0], "b": [-1.0, 1.0]}})
+    last = last_standard.parse(text)
+    assert last is not None
+    assert last_standard.of_core(last, "a", 3.0, Policy()) == []
+    assert [cause.cause for cause in last_standard.of_core(last, "b", 3.0, Policy())] == [last_standard.STRAGGLER]
