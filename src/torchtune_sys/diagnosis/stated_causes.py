@@ -25,9 +25,9 @@ _SOLVED = re.compile(
     r"|back to normal)\b"
 )
 _WORKS = re.compile(
-    r"(?i)\b(?:(?:it|everything|training|all|both|jobs?|scripts?|code|tests?|model) (?:all )?(?:works?|runs?|ran|passe[sd]|starts?|started)|works? (?:fine|well|as expected|correctly|properly|perfectly|normally|after|once|when|with)|runs? (?:fine|well|normally))\b"
+    r"(?i)\b(?:(?:it|everything|training|all|both|jobs?|scripts?|code|tests?|model) (?:all |seems to )?(?:works?|runs?|ran|passe[sd]|starts?|started)|works? (?:fine|well|as expected|correctly|properly|perfectly|normally|after|once|when|with)|runs? (?:fine|well|normally))\b"
 )
-_BY = re.compile(r"(?i)\b(?:with|after|when|once|by|using|setting|via|as soon as|if i)\b.{0,30}$")
+_BY = re.compile(r"(?i)\b(?:with|after|when|once|by|using|setting|via|as soon as|if i|if we|i ran|export)\b.{0,30}$")
 _FAILING = re.compile(
     r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|killed|refused|problem|\bissue|broken?\b|\blost\b|missing|not work|n't work|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong"
 )
@@ -44,13 +44,15 @@ _NOT_TAKEN = re.compile(
     r"(?i)n't\b|\b(?:not|never|neither|nor|cannot|without|already|if|whether|should|would|may|might|could|can|does|unless|unfortunately|only hides|usually|typically|often|sometimes|probably|perhaps|maybe"
     r"|possibly|suspect\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports?|users?|previously|nothing|manual|guides?|docs?|documentation|tutorial|read ?me|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed)\b|\bno (?!longer|more\b|further|problem|issue|error)|\bto (?:fix|solve|resolve|avoid|prevent)\b|\?\s*$"
 )
+_OWN_TRIAL = re.compile(r"(?i)\b(?:if|when|once) (?:i|we)\b(?! (?:am|are|want|need|should|could|would|can|may|might))")
+"""Somebody tells what happens where he does it."""
 _ONCE_MORE = re.compile(
     r"(?i)^(?:and |then |after that,? )?(?:now|that|this|it|everything|all|problem|issue|works?|worked|fixed|solved|resolved)\b"
 )
 _CLAUSES = re.compile(r"(?<=[.!?;。])\s+|(?<=\))\s{2,}|,? \b(?:but|however|although|though|except|whereas|while)\b ")
 _GATE = re.compile(
     r"(?i)solve|fixe[ds]|help|work|trick|cure|gone|disappear|went away|vanish|no longer|back to normal|passe[sd]|runs? |ran |caus|turn(?:s|ed) out|because|due to|culprit|(?:problem|issue|reason|bug) (?:was|is|were)|result of|stem|traced|(?:found|figured|discovered) "
-    r"|\b(?:locked memory|memlock|drift|skew|docker\d|virbr\d|veth|gid|dns|packet loss|resolve|mig|cables?|cabling|wires?|transceivers?|hcas?|nics?|clocks?|nvlinks?|mtus?|fabric ?manager|firewall|psu|risers?)\b|drop\w* packets|infiniband|\brdma\b|\bone gpu|only (?:one|1|a single)|(?:network|ib) card"
+    r"|\b(?:locked memory|memlock|drift|skew|docker\d|virbr\d|veth|gid|dns|packet loss|resolve|mig|cables?|cabling|wires?|transceivers?|hcas?|nics?|fans?|thermal|temps?|temperatures?|junction|capped|power cap|clocks?|nvlinks?|mtus?|fabric ?manager|firewall|psu|risers?)\b|drop\w* packets|infiniband|\brdma\b|\bone gpu|only (?:one|1|a single)|(?:network|ib) card"
 )
 """Cheap to look for: a clause that counts has one of these words."""
 _LONGEST, _GAP, _WORDS = 1500, 90, 2
@@ -116,7 +118,11 @@ def _stated(words: str, text: str, failing: bool) -> _Stated | None:
     clauses = [clause for clause in _CLAUSES.split(words) if clause]
     for at, clause in enumerate(clauses):
         following = clauses[at + 1] if at + 1 < len(clauses) and _ONCE_MORE.match(clauses[at + 1]) else ""
-        taken = [each for each in (clause, f"{clause} {following}" if following else "") if each and not _NOT_TAKEN.search(each)]
+        taken = [
+            each
+            for each in (clause, f"{clause} {following}" if following else "")
+            if each and not _NOT_TAKEN.search(_OWN_TRIAL.sub("", each))
+        ]
         for each in taken:
             for row in _rows():
                 if _fits(row, each, failing) and _holds(row, text):
