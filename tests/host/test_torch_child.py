@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,3 +74,18 @@ def test_numbers_of_sysfs(tmp_path: Any) -> None:
     assert look.number(str(tmp_path / "width"), int) == 16
     assert look.number(str(tmp_path / "unknown"), float)["$missing"] == "failed"
     assert look.number(str(tmp_path / "nothing"), int)["$missing"] == "failed"
+
+
+@pytest.mark.parametrize(("body", "lacking"), [("", "__version__"), ("__version__ = '0'\n", "Tensor")])
+def test_another_package_of_that_name_is_told_by_its_place(body: str, lacking: str, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(body)
+    done = subprocess.run(
+        [sys.executable, "-S", torch_child.__file__],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words = json.loads(done.stdout.splitlines()[-1])["import_error"]
+    assert str(tmp_path) in words and words.endswith(f"(it has no {lacking})")

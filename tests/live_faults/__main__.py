@@ -10,4 +10,8 @@ import sys
 from live_faults import fifth, fourth, opened, sealed, third
 from live_faults.lab import main
 
-main({"opened": opened.ROWS, "sealed": sealed.ROWS, "third": third.ROWS, "fourth": fourth.ROWS, "fifth": fifth.ROWS}, sys.argv[1], sys.argv[2:])
+main(
+    {"opened": opened.ROWS, "sealed": sealed.ROWS, "third": third.ROWS, "fourth": fourth.ROWS, "fifth": fifth.ROWS},
+    sys.argv[1],
+    sys.argv[2:],
+)

@@ -101,6 +101,16 @@ def test_libraries_in_the_loaders_order() -> None:
     assert (found.library_version, found.library_versions) == ("590.48.01", ("580.95.05", "590.48.01"))
 
 
+def test_a_link_that_leads_nowhere_is_no_library() -> None:
+    found = probe(
+        env={"LD_LIBRARY_PATH": "/opt/new"},
+        links={"/opt/new/libcuda.so.1": "libcuda.so.999.1"},
+        dirs={"/opt/new": ["libcuda.so.1"]},
+    )
+    assert found.libcuda == ("/usr/lib/x86_64-linux-gnu/libcuda.so.1",)
+    assert found.library_version == "580.95.05"
+
+
 def test_cuda_compat_is_no_second_driver() -> None:
     found = probe(
         env={"LD_LIBRARY_PATH": "/usr/local/cuda-13.1/compat"},

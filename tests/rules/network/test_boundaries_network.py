@@ -147,6 +147,8 @@ GLOO = "gloo-interface-doubtful"
         (net(ETH0, hostname_addresses=("127.0.1.1",)), []),  # the rule on names
         (net(ETH0, hostname_addresses=NOTHING), []),
         (net(TAILSCALE, default_route_interface=NOTHING), []),
+        (net(interface("eth0", "10.0.0.11", up=False, running=False)), ["eth0"]),  # where nothing better is there, too
+        (net(interface("eth0", "10.0.0.11", running=False)), ["eth0"]),
     ],
 )
 def test_where_gloo_would_talk(host: Snapshot, found: list[str]) -> None:

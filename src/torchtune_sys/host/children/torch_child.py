@@ -181,9 +181,10 @@ def main():
         words = str(error).strip().splitlines() or [""]
         sys.stdout.write(json.dumps({"import_error": "%s: %s" % (type(error).__name__, brief(words[0]))}) + "\n")
         return
-    if not hasattr(torch, "__version__"):
+    lacking = next((name for name in ("__version__", "Tensor") if not hasattr(torch, name)), "")
+    if lacking:
         place = getattr(torch, "__file__", None) or ", ".join(getattr(torch, "__path__", [])) or "no file"
-        words = "%s is imported in place of PyTorch, which it is not (it has no __version__)" % place
+        words = "%s is imported in place of PyTorch, which it is not (it has no %s)" % (place, lacking)
         sys.stdout.write(json.dumps({"import_error": words}) + "\n")
         return
     sys.stdout.write("\n" + json.dumps(look(torch)) + "\n")

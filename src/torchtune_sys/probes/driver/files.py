@@ -42,7 +42,7 @@ def read_libraries(host: Host) -> Libraries:
             if names.why is not Why.ABSENT and unseen is None:
                 unseen = names
             continue
-        if "libcuda.so.1" in names:
+        if "libcuda.so.1" in names and host.exists(f"{directory}/libcuda.so.1") is not False:
             libcuda.append(f"{directory}/libcuda.so.1")
         # cuda-compat's libcuda is newer than the driver on purpose (forward compatibility)
         numbered = [name for name in names if _version(name)] if "/compat" not in directory else []
@@ -117,7 +117,7 @@ def _first(host: Host, directory: str, names: tuple[str, ...]) -> str:
         if f"{library}.1" in names:
             target = host.link(f"{directory}/{library}.1")
             version = "" if isinstance(target, Missing) else _version(target.rpartition("/")[2])
-            if version:
+            if version and host.exists(f"{directory}/{library}.1") is not False:
                 return version
     return ""
 

@@ -88,6 +88,10 @@ _DOUBTS = {
 _WITH_DEVICE = ("ethernet", "infiniband", "wifi", "usb", "wwan", "bond", "vlan")
 
 
+SWITCHED_OFF = "it is switched off (down)"
+NO_CARRIER = "no carrier"
+
+
 def doubt(network: NetworkFacts, interface: Interface, address: str) -> str:
     """Return why other hosts of a job will hardly reach this interface; ``""`` if nothing speaks against it.
 
@@ -96,8 +100,10 @@ def doubt(network: NetworkFacts, interface: Interface, address: str) -> str:
     """
     if nccl.is_loopback(address) or interface.kind == "loopback":
         return _DOUBTS["loopback"]
+    if not known(interface.up, True):
+        return SWITCHED_OFF
     if not known(interface.running, True):
-        return "no carrier"
+        return NO_CARRIER
     if interface.name == network.default_route_interface or (interface.kind == "veth" and _is_inside(network)):
         return ""
     if interface.kind in _DOUBTS:

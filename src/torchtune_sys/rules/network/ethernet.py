@@ -11,6 +11,8 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, known_or_unknown, need
 from torchtune_sys.rules.nccl.common import (
+    NO_CARRIER,
+    SWITCHED_OFF,
     better,
     doubt,
     interface_named,
@@ -187,8 +189,10 @@ def gloo_interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
         interface = interface_named(network, item.interface)
         if interface is None or (nccl.is_loopback(item.address) and not named):
             continue  # the rules on the host's name say so
-        if good and (why := doubt(network, interface, item.address)):
-            yield Evidence(subject=item.interface, seen=f"{item.address}: {why}; {choice.reason}", wanted=" or ".join(good[:3]))
+        why = doubt(network, interface, item.address)
+        if why and (good or why in (SWITCHED_OFF, NO_CARRIER)):
+            wanted = " or ".join(good[:3]) or "an interface that is up, with a carrier"
+            yield Evidence(subject=item.interface, seen=f"{item.address}: {why}; {choice.reason}", wanted=wanted)
 
 
 @rule(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
@@ -80,6 +82,9 @@ def _silent(place: StoragePath, why: Missing) -> str:
     return f"{where} does not answer" if why.detail.endswith("does not answer") else f"{where}: {why.detail or 'no answer'}"
 
 
+_CIRCLE = "its symbolic links lead in a circle"
+
+
 @rule(
     id="data-path-unreadable",
     title="The path given for the training data cannot be read",
@@ -106,6 +111,8 @@ def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 wanted="readable",
                 source=place.exists.source,
             )
+        elif _in_a_circle(place):
+            yield Evidence(subject=subject(place), seen=_CIRCLE, wanted="a path that is there", source=place.path)
         elif isinstance(place.exists, Missing):
             yield unsure(subject(place), place.exists)
         elif not place.exists:
@@ -140,9 +147,16 @@ def checkpoints_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield from _writable(s, "checkpoints")
 
 
+def _in_a_circle(place: StoragePath) -> bool:
+    """Return whether no path leads there, since symbolic links lead to each other."""
+    return isinstance(place.exists, Missing) and place.exists.detail == os.strerror(errno.ELOOP)
+
+
 def _writable(s: Snapshot, role: str) -> Iterator[Evidence]:
     for place in places(s, (role,)):
-        if isinstance(place.writable, Missing):
+        if _in_a_circle(place):
+            yield Evidence(subject=subject(place), seen=_CIRCLE, wanted="writable", source=place.path)
+        elif isinstance(place.writable, Missing):
             yield unsure(subject(place), place.writable)
         elif place.writable:
             yield passed(place, "writable", "access(2)")
