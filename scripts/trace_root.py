@@ -36,7 +36,7 @@ mount -t tmpfs none "$1"
 mkdir "$1/up" "$1/work"
 mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/up,workdir=$1/work" /etc
 mkdir -p /var/lib/torchtune-sys
-mount -t tmpfs none /var/lib/torchtune-sys
+mount -t tmpfs -o mode=0755 none /var/lib/torchtune-sys
 echo 1000 >"$1/map_count"
 mount --bind "$1/map_count" /proc/sys/vm/max_map_count
 cd /

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
@@ -120,6 +121,7 @@ def two_accounts() -> Iterator[tuple[Path, User, User]]:
     folder = Path(tempfile.mkdtemp(prefix="two-users-", dir="/var/tmp"))
     folder.chmod(0o755)
     names = [f"tts-{who}-{os.getpid()}" for who in ("alice", "bob")]
+    _remove_left()
     try:
         for name in names:
             _retried(
@@ -135,10 +137,27 @@ def two_accounts() -> Iterator[tuple[Path, User, User]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _retried(argv: list[str]) -> None:
-    """Another process may hold the lock of /etc/passwd."""
+_OF_A_RUN = re.compile(r"tts-(?:alice|bob)-([1-9][0-9]*)")
+
+
+def _remove_left() -> None:
+    """Remove the users, and their folders, of runs that were killed."""
+    for entry in pwd.getpwall():
+        made = _OF_A_RUN.fullmatch(entry.pw_name)
+        if made is None or os.path.exists(f"/proc/{made[1]}"):
+            continue
+        folder = Path(entry.pw_dir).parent
+        _retried(["userdel", "--force", entry.pw_name], gone_is_well=True)
+        if folder.parent == Path("/var/tmp") and folder.name.startswith("two-users-"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _retried(argv: list[str], *, gone_is_well: bool = False) -> None:
+    """Another process may hold the lock of /etc/passwd, or have removed the user first."""
     deadline = time.monotonic() + 60
     while (done := subprocess.run(argv, capture_output=True, text=True)).returncode:
+        if gone_is_well and "does not exist" in done.stderr:
+            return
         if "lock" not in done.stderr or time.monotonic() > deadline:
             pytest.fail(f"{' '.join(argv)}: {done.stderr}")
         time.sleep(0.2)

@@ -323,7 +323,9 @@ def test_a_full_disk_leaves_everything_as_it_was(tmp_path: Path) -> None:
     """The journal's own file system fills up in the middle of a run."""
     full = tmp_path / "full"
     full.mkdir()
-    if subprocess.run(("mount", "-t", "tmpfs", "-o", "size=8k", "none", str(full)), capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ("mount", "-t", "tmpfs", "-o", "size=8k,mode=0755", "none", str(full)), capture_output=True, check=False
+    ).returncode:
         pytest.skip("needs root that may mount")
     try:
         stage = Place(tmp_path)

@@ -22,10 +22,10 @@ STATE = "/var/lib/torchtune-sys"
 NOTHING = f"{MAPS}: 3000|\n{PIDS}: 2000|\nls: cannot access '{FILE}'"
 LOOK = f"shows {MAPS} {PIDS}; ls {FILE}; ls -A /etc/sysctl.d | grep torchtune"
 BROKEN = {
-    "the state is a file": "umount /var/lib/torchtune-sys; mount -t tmpfs none /var/lib; touch /var/lib/torchtune-sys",
-    "the state is read-only": "mount -t tmpfs -o ro none /var/lib/torchtune-sys",
-    "the state's disk is full": "mount -t tmpfs -o size=4k none /var/lib/torchtune-sys; head -c 8192 /dev/zero > /var/lib/torchtune-sys/x",
-    "the state has no inode": "mount -t tmpfs -o nr_inodes=1 none /var/lib/torchtune-sys",
+    "the state is a file": "umount /var/lib/torchtune-sys; mount -t tmpfs -o mode=0755 none /var/lib; touch /var/lib/torchtune-sys",
+    "the state is read-only": "mount -t tmpfs -o ro,mode=0755 none /var/lib/torchtune-sys",
+    "the state's disk is full": "mount -t tmpfs -o size=4k,mode=0755 none /var/lib/torchtune-sys; head -c 8192 /dev/zero > /var/lib/torchtune-sys/x",
+    "the state has no inode": "mount -t tmpfs -o nr_inodes=1,mode=0755 none /var/lib/torchtune-sys",
     "etc is full": "mount -t tmpfs -o size=4k none /etc/sysctl.d; head -c 8192 /dev/zero > /etc/sysctl.d/x",
     "the folder is read-only": "mount -t tmpfs -o ro none /etc/sysctl.d",
 }
@@ -49,7 +49,7 @@ def test_a_read_only_etc_is_refused_by_the_plan(tmp_path: Path) -> None:
     assert NOTHING in found
 
 
-FULL = "mount -t tmpfs -o size=64k none /var/lib/torchtune-sys"
+FULL = "mount -t tmpfs -o size=64k,mode=0755 none /var/lib/torchtune-sys"
 
 
 def test_undo_needs_no_room(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_apply_fills_the_disk_of_its_journal(tmp_path: Path) -> None:
     script = f"""
     before > "$STAGE/1"
     for room in 0 1 2 3 4; do
-      mount -t tmpfs -o size=16k none {STATE}
+      mount -t tmpfs -o size=16k,mode=0755 none {STATE}
       head -c $((16384 - 4096 * room)) /dev/zero > {STATE}/fill
       tt $APPLY | tail -4; before > "$STAGE/2"; cmp -s "$STAGE/1" "$STAGE/2" && echo same || echo changed
       rm {STATE}/fill; tt undo --yes | tail -2; before > "$STAGE/2"; cmp "$STAGE/1" "$STAGE/2" && echo "same again"

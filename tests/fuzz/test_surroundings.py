@@ -12,6 +12,7 @@ import pytest
 from driven import HOSTS, PROGRAM, environment, run
 
 from torchtune_sys.errors import CannotWrite
+from torchtune_sys.host.account import account, caller
 from torchtune_sys.host.files import write_atomically, write_below, write_in_new_folder
 from two_users import SYSTEM_PYTHON, Scene, as_root, needs_root
 
@@ -126,3 +127,48 @@ def test_another_user_who_changes_the_place_all_the_time_leads_root_nowhere(scen
         for racer in racers:
             racer.kill()
             racer.wait()
+
+
+READ = "from torchtune_sys.host.live import LiveHost; host = LiveHost(); print([host.text(path) for path in {!r}])"
+
+
+@needs_root
+@pytest.mark.parametrize("by", [("SUDO_UID", "SUDO_USER"), ("DOAS_USER",), ("PKEXEC_UID",), ()])
+def test_a_variable_of_who_called_sudo_names_no_file_of_root_s(scene: Scene, by: tuple[str, ...]) -> None:
+    """NCCL_CONF_FILE=/etc/shadow, kept by ``sudo -E``: the recording held every line of it."""
+    safe = scene.folder / "nccl.conf"
+    safe.write_text("NCCL_DEBUG=only-root-may-read-this\n")
+    safe.chmod(0o600)
+    who = {name: str(scene.alice.uid) if name.endswith("UID") else scene.alice.name for name in by}
+    found = as_root("record", NCCL_CONF_FILE=str(safe), **who).stdout
+    assert str(safe) in found and ("only-root" in found) == (not by), "what root names itself is read"
+    safe.chmod(0o644)
+    assert "only-root" in as_root("record", NCCL_CONF_FILE=str(safe), **who).stdout
+
+
+@needs_root
+@pytest.mark.parametrize("whose", ["hers", "root's"])
+def test_a_path_in_a_file_of_another_user_s_leads_root_to_nothing_of_its_own(scene: Scene, whose: str) -> None:
+    """NCCL_TOPO_FILE in her ~/.nccl.conf: NCCL's topology was read from there, and recorded."""
+    safe = scene.folder / "topology.xml"
+    safe.write_text("only-root-may-read-this")
+    safe.chmod(0o600)
+    named = scene.folder / "nccl.conf"
+    named.write_text(f"NCCL_TOPO_FILE={safe}\n")
+    if whose == "hers":
+        named = scene.alice.write(scene.alice.home / ".nccl.conf", named.read_text())
+    done = subprocess.run([sys.executable, "-c", READ.format([str(named), str(safe)])], capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0 and ("only-root" in done.stdout) == (whose == "root's"), done
+    safe.chmod(0o644)
+    done = subprocess.run([sys.executable, "-c", READ.format([str(named), str(safe)])], capture_output=True, text=True, cwd="/")
+    assert "only-root" in done.stdout, done
+
+
+@needs_root
+def test_who_called_is_told_by_doas_and_pkexec_too(scene: Scene) -> None:
+    alice = account(scene.alice.uid, scene.alice.gid)
+    assert caller({"DOAS_USER": scene.alice.name}) == caller({"PKEXEC_UID": str(scene.alice.uid)}) == alice
+    for env in ({}, {"DOAS_USER": "root"}, {"DOAS_USER": "no\x00ne"}, {"PKEXEC_UID": "0"}, {"PKEXEC_UID": "9" * 4000}):
+        assert caller(env) is None
+    disagreeing = {"SUDO_USER": scene.alice.name, "PKEXEC_UID": str(scene.alice.uid), "DOAS_USER": scene.alice.name}
+    assert caller(disagreeing) is None, "sudo says more, and half of it is missing"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from torchtune_sys.host.account import account, sudo_caller
+from torchtune_sys.host.account import account, caller
 from torchtune_sys.host.children import process
 from torchtune_sys.host.children.examined import runner
 from torchtune_sys.model.values import Missing, Why
@@ -208,10 +208,10 @@ def test_a_version_file_in_tmp_names_nothing_that_root_runs(scene: Scene) -> Non
 
 def test_what_an_environment_says_of_sudo_must_agree(scene: Scene) -> None:
     alice, bob = scene.alice, scene.bob
-    assert sudo_caller({"SUDO_UID": str(alice.uid), "SUDO_USER": alice.name}) == account(alice.uid, alice.gid)
+    assert caller({"SUDO_UID": str(alice.uid), "SUDO_USER": alice.name}) == account(alice.uid, alice.gid)
     for uid, name in ((bob.uid, alice.name), (alice.uid, ""), ("x", alice.name), (alice.uid, "nobody-of-that-name"), (0, "root")):
-        assert sudo_caller({"SUDO_UID": str(uid), "SUDO_USER": name}) is None
-    assert sudo_caller({"SUDO_UID": str(alice.uid)}) is None
+        assert caller({"SUDO_UID": str(uid), "SUDO_USER": name}) is None
+    assert caller({"SUDO_UID": str(alice.uid)}) is None
 
 
 def test_another_user_s_interpreter_does_not_run_as_who_called_sudo(scene: Scene) -> None:

@@ -94,7 +94,7 @@ def cluster(root: Path, count: int, more: str = "") -> Iterator[Cluster]:
                 f"ip addr add {DATA}.{number}/24 dev eth1; ip link set eth1 up; mkdir {root}/cgroup.{node}; "
                 f"mount --rbind /sys/fs/cgroup {root}/cgroup.{node}; mount -t sysfs none /sys; mount -t tmpfs none /run; "
                 f"mount --rbind {root}/cgroup.{node} /sys/fs/cgroup; "
-                "[ ! -d /var/lib/torchtune-sys ] || mount -t tmpfs none /var/lib/torchtune-sys; "  # what this machine proved is none of theirs
+                "[ ! -d /var/lib/torchtune-sys ] || mount -t tmpfs -o mode=0755 none /var/lib/torchtune-sys; "  # what this machine proved is none of theirs
                 f"cp {root}/hosts {root}/hosts.{node}; mount --bind {root}/hosts.{node} /etc/hosts; hostname {node}",
             )
         found.shell("ttctl", f"ip link set lo up; mount --bind {root}/hosts /etc/hosts; hostname ttctl")

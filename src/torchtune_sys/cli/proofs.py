@@ -38,10 +38,11 @@ def last_pass(host: Host, seen: Snapshot, epoch_s: float) -> str:
 def earlier_runs() -> Proof | None:
     """Return this user's own earlier runs."""
     from torchtune_sys.host.live import LiveHost
+    from torchtune_sys.host.state_folder import doubt_of
     from torchtune_sys.smoke import proof
 
     place = own_path()
-    text = LiveHost().text(place) if place else ""
+    text = LiveHost().text(place) if place and not doubt_of(place) else ""
     return proof.parse(text) if isinstance(text, str) else None
 
 
@@ -49,11 +50,14 @@ def keep_run(before: Proof | None, report: SmokeReport, seen: Snapshot, epoch_s:
     """Write a pass down. Returns what hindered, "" if nothing did: the run is as good without."""
     from torchtune_sys.errors import CannotWrite
     from torchtune_sys.host.files import write_in_new_folder
+    from torchtune_sys.host.state_folder import doubt_of
     from torchtune_sys.smoke import proof
 
     place = own_path()
     if not place:
         return "there is no home directory"
+    if others := doubt_of(place):
+        return others
     try:
         write_in_new_folder(place, proof.grown(before, report, proof.fingerprint(seen), epoch_s))
     except CannotWrite as error:

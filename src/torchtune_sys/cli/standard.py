@@ -72,8 +72,9 @@ def _own() -> str:
 
 def _last(place: str) -> LastStandard | None:
     from torchtune_sys.host.live import LiveHost
+    from torchtune_sys.host.state_folder import doubt_of
 
-    text = LiveHost().text(place) if place else ""
+    text = LiveHost().text(place) if place and not doubt_of(place) else ""
     if not isinstance(text, str) or not text:
         return None
     from torchtune_sys.preflight import last_standard  # 10 ms, where there is something to read
@@ -102,10 +103,11 @@ def _keep(causes: list[Cause], now: dict[str, str], epoch_s: float) -> None:
     from torchtune_sys.errors import CannotWrite
     from torchtune_sys.host import kernel_speed
     from torchtune_sys.host.files import write_in_new_folder
+    from torchtune_sys.host.state_folder import doubt_of
     from torchtune_sys.preflight import last_standard
 
     place = _own()
-    if not place:
+    if not place or doubt_of(place):
         return
     run = last_standard.LastStandard(
         epoch_s=epoch_s, boot=boot_id(), fingerprint=now, core_ms={kernel_speed.made_by(): (kernel_speed.best_ms(),)}

@@ -76,19 +76,26 @@ def account(uid: int, gid: int) -> Account:
     )
 
 
-def sudo_caller(env: Mapping[str, str]) -> Account | None:
-    """Return who called sudo, where its variables agree with each other and with the user database; None for root, and for nobody.
+def caller(env: Mapping[str, str]) -> Account | None:
+    """Return who called sudo, doas or pkexec, where the variables agree with each other and with the user database; None for root, and for nobody.
 
-    Source: sudo(8), ENVIRONMENT (SUDO_UID, SUDO_USER).
+    Source: sudo(8), ENVIRONMENT (SUDO_UID, SUDO_USER); doas(1), ENVIRONMENT (DOAS_USER); pkexec(1), ENVIRONMENT (PKEXEC_UID).
     """
-    uid, name = env.get("SUDO_UID", ""), env.get("SUDO_USER", "")
-    if not (uid.isascii() and uid.isdigit() and len(uid) < 11 and int(uid) and name):
+    by_sudo = "SUDO_UID" in env or "SUDO_USER" in env
+    uid = env.get("SUDO_UID" if by_sudo else "PKEXEC_UID", "")
+    name = env.get("SUDO_USER" if by_sudo else "DOAS_USER", "")
+    if (by_sudo and not (uid and name)) or (uid and not _is_number(uid)):
         return None
     try:
-        entry = pwd.getpwnam(name)
+        entry = pwd.getpwnam(name) if name else pwd.getpwuid(int(uid or 0))
     except (KeyError, ValueError):
         return None
-    return account(entry.pw_uid, entry.pw_gid) if entry.pw_uid == int(uid) else None
+    told = entry.pw_uid and (not uid or entry.pw_uid == int(uid))
+    return account(entry.pw_uid, entry.pw_gid) if told else None
+
+
+def _is_number(uid: str) -> bool:
+    return uid.isascii() and uid.isdigit() and len(uid) < 10
 
 
 def without_our_keys(start: Callable[[], _T]) -> _T:

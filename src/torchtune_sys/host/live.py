@@ -17,6 +17,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 _T = TypeVar("_T")
+_KERNEL_S = ("/proc/", "/sys/", "/dev/")
 _AT_ONCE = frozenset((queries.AFFINITY, queries.RLIMITS, queries.UNAME, queries.CWD, queries.TODAY, queries.GLIBC))
 """System calls that take no time: answered also when there is none left."""
 
@@ -35,14 +36,39 @@ class LiveHost(Host):
         self._asking: dict[str, threading.Lock] = {}
         self._remotes: Remotes | None = None
         self._deciding: dict[str, int | None] = {}
+        self._told: list[tuple[int, str]] | None = None
         self._system = trust.system_users()
         self._lock = threading.Lock()
 
     def text(self, path: str) -> Fact[str]:
         if path not in self._texts:
-            found = self._look(path, lambda: read_text(path, path, lent=self._decided_by(path)))
+            found = self._look(path, lambda: self._read(path))
             return self._texts.setdefault(path, found)
         return self._texts[path]
+
+    def _read(self, path: str) -> Fact[str]:
+        if os.geteuid() != 0 or path.startswith(_KERNEL_S):
+            return read_text(path, path)
+        user = self._decided_by(path)
+        if user is None:
+            return read_text(path, path, lent=self._named_by(path))
+        found = read_text(path, path, lent=user)
+        if not isinstance(found, Missing):
+            self._from_others().append((user, found))
+        return found
+
+    def _named_by(self, path: str) -> int | None:
+        """Return the other user by whose word a file of the system's is read: its path stands in a file of theirs, or in a variable of who called sudo."""
+        return next((uid for uid, text in self._from_others() if path in text), None)
+
+    def _from_others(self) -> list[tuple[int, str]]:
+        if self._told is None:
+            from torchtune_sys.host.account import caller
+
+            env = session()
+            user = caller(env)
+            self._told = [] if user is None else [(user.uid, "\n".join(env.values()))]
+        return self._told
 
     def names(self, path: str) -> Fact[tuple[str, ...]]:
         return self._look(path, lambda: tuple(sorted(os.listdir(path))))
@@ -95,7 +121,7 @@ class LiveHost(Host):
         return timeout_s if self._deadline is None else min(timeout_s, self._deadline - time.monotonic())
 
     def _look(self, path: str, look: Callable[[], Fact[_T]]) -> Fact[_T]:
-        if not path.startswith(("/proc/", "/sys/", "/dev/")):
+        if not path.startswith(_KERNEL_S):
             refusal = self._remote().refuse(path)
             if refusal is not None:
                 return refusal
@@ -107,9 +133,7 @@ class LiveHost(Host):
             return Missing(Why.ABSENT, path, "no file can have this name")  # a NUL byte in it
 
     def _decided_by(self, path: str) -> int | None:
-        """As root: the other user who decides what lies at a path, since a directory on the way, or what lies there, is theirs."""
-        if os.geteuid() != 0 or path.startswith(("/proc/", "/sys/", "/dev/")):
-            return None
+        """Return the other user who decides what lies at a path, since a directory on the way, or what lies there, is theirs."""
         folder = os.path.dirname(path)
         if folder not in self._deciding:
             try:

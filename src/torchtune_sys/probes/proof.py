@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchtune_sys.host.base import Host
+from torchtune_sys.host.state_folder import STATE, doubt_of
 from torchtune_sys.model.facts import Fact
 
-SYSTEM = "/var/lib/torchtune-sys/proof.json"
+SYSTEM = f"{STATE}/proof.json"
 
 
 def proof_path(env: Mapping[str, str], uid: int, hostname: str) -> str:
@@ -27,8 +28,8 @@ def proof_path(env: Mapping[str, str], uid: int, hostname: str) -> str:
 
 
 def probe(host: Host, own: str) -> list[Fact[str]]:
-    """Return the text of this user's proof (``own`` is its place) and of the system's."""
-    return [host.text(path) for path in dict.fromkeys((own, SYSTEM)) if path]
+    """Return the text of this user's proof (``own`` is its place) and of the system's; not of one that others may have written."""
+    return [host.text(path) for path in dict.fromkeys((own, SYSTEM)) if path and not doubt_of(path)]
 
 
 def path_beside(own: str, name: str) -> str:

@@ -113,7 +113,13 @@ def torchrun(
 
 def unproven(words: list[str]) -> list[str]:
     """The command on a host that never trained: what this machine's last training found is none of the test's."""
-    return ["sh", "-c", '[ ! -d /var/lib/torchtune-sys ] || mount -t tmpfs none /var/lib/torchtune-sys; exec "$@"', "-", *words]
+    return [
+        "sh",
+        "-c",
+        '[ ! -d /var/lib/torchtune-sys ] || mount -t tmpfs -o mode=0755 none /var/lib/torchtune-sys; exec "$@"',
+        "-",
+        *words,
+    ]
 
 
 def ran(

@@ -20,7 +20,7 @@ from simulate import Seen
 from torchtune_sys.model.plan import Change, Plan, Unit, Value
 from torchtune_sys.model.values import Missing
 
-PROGRAMS = ("cat", "chmod", "chown", "cp", "ln", "mkdir", "mv", "readlink", "rm", "rmdir", "sha256sum", "sort", "sync")
+PROGRAMS = ("cat", "chmod", "chown", "cp", "ln", "mkdir", "mv", "readlink", "rm", "rmdir", "sha256sum", "sort", "stat", "sync")
 """All of coreutils that the scripts may use; ``bash`` comes beside them: TORCHTUNE_SYS_TEST_BASH names another version's program."""
 SYSTEMCTL = """#!/bin/bash
 unit=${3-}

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 
 from torchtune_sys.host import trust
-from torchtune_sys.host.account import Account, account, sudo_caller
+from torchtune_sys.host.account import Account, account, caller
 from torchtune_sys.host.isolation import session
 from torchtune_sys.host.live import read_text
 from torchtune_sys.model.facts import Fact
@@ -47,8 +47,8 @@ def runner(path: str) -> Fact[Account | None]:
         return _refused(path, reason)
     for uid, (_, info) in owners.items():
         return account(uid, info.st_gid)
-    caller = sudo_caller(session())
-    return caller if caller is not None and _may_execute(caller, path) else None
+    user = caller(session())
+    return user if user is not None and _may_execute(user, path) else None
 
 
 def no_program(path: str) -> str:

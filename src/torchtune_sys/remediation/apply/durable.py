@@ -31,8 +31,8 @@ class NotOurs(OSError):
     """Something other than a regular file stands where ours would be."""
 
 
-def read(path: str) -> FileState | None:
-    """Return the file's state; None if there is none. Raises OSError, NotOurs for what is no regular file."""
+def read(path: str, at_most: int | None = None) -> FileState | None:
+    """Return the file's state; None if there is none. Raises OSError, also for more than ``at_most`` bytes; NotOurs for what is no regular file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -46,6 +46,8 @@ def read(path: str) -> FileState | None:
         os.close(handle)
         raise NotOurs(errno.EINVAL, "is not a regular file", path)
     with open(handle, "rb") as file:
+        if at_most is not None and found.st_size > at_most:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
         return FileState(
             content=file.read(),
             mode=stat.S_IMODE(found.st_mode),

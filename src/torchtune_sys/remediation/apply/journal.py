@@ -15,14 +15,17 @@ from typing import TypeVar
 import msgspec
 
 from torchtune_sys.errors import UserError
+from torchtune_sys.host import state_folder
 from torchtune_sys.model import codec
 from torchtune_sys.remediation.apply import durable
 from torchtune_sys.remediation.apply.entries import FileEntry, Header, JournalNote, ValueEntry
 
-STATE = "/var/lib/torchtune-sys"
+STATE = state_folder.STATE
 SCHEMA = "torchtune-sys/journal/1"
 ELSEWHERE = "elsewhere"
 """The note of a change that the run did not make itself."""
+_MOST_BYTES = 64 << 20
+"""Far more than the configuration files that one run changes; what is longer is no journal."""
 _NAME = re.compile(r"[0-9]{4}\.journal|[1-9][0-9]{4,8}\.journal")
 _BEGINNING = re.compile(rb"[0-9a-f]{8} \{")
 _T = TypeVar("_T")
@@ -144,7 +147,8 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def begin(folder: str, header: Header) -> Journal:
-    """Make the next run's journal, whole and synced. Raises OSError; then there is none."""
+    """Make the next run's journal, whole and synced. Raises OSError, ForeignState; then there is none."""
+    state_folder.require_trusted(folder)
     durable.make_folders((*durable.missing_folders(f"{folder}/x"),), 0o700)
     number = max((*numbers(folder), *strays(folder)), default=0) + 1
     path = f"{folder}/{number:04d}.journal"
@@ -154,7 +158,7 @@ def begin(folder: str, header: Header) -> Journal:
 
 
 def numbers(folder: str) -> list[int]:
-    """Return the runs that have a journal, oldest first. Raises NoJournals."""
+    """Return the runs that have a journal, oldest first. Raises NoJournals, ForeignState."""
     found: list[int] = []
     for number in _named(folder):
         follows = number == (found[-1] if found else 0) + 1
@@ -165,7 +169,7 @@ def numbers(folder: str) -> list[int]:
 
 def strays(folder: str) -> list[int]:
     """Return the files with a journal's name that no run made: their number does not follow a run's, and they do not begin as journals do.
-    Raises NoJournals."""
+    Raises NoJournals, ForeignState."""
     runs = set(numbers(folder))
     return [number for number in _named(folder) if number not in runs]
 
@@ -182,6 +186,7 @@ def _is_stray(folder: str, number: int) -> bool:
 
 
 def _named(folder: str) -> list[int]:
+    state_folder.require_trusted(folder)
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -192,10 +197,11 @@ def _named(folder: str) -> list[int]:
 
 
 def load(folder: str, number: int) -> Journal:
-    """Load a journal. Raises DamagedJournal, NoJournals where it cannot be read."""
+    """Load a journal. Raises DamagedJournal, ForeignState, NoJournals where it cannot be read."""
     path = f"{folder}/{number:04d}.journal"
+    state_folder.require_trusted(folder, os.path.basename(path))
     try:
-        held = durable.read(path)
+        held = durable.read(path, at_most=_MOST_BYTES)
         if held is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     except OSError as error:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 from torchtune_sys.errors import UserError
+from torchtune_sys.host.state_folder import require_trusted
 from torchtune_sys.remediation.apply import durable
 
 
@@ -20,9 +21,10 @@ class Busy(UserError):
 
 @contextlib.contextmanager
 def held(folder: str, wait_s: float) -> Iterator[None]:
-    """Hold the lock, waiting for it at most ``wait_s`` seconds. Raises Busy, OSError."""
+    """Hold the lock, waiting for it at most ``wait_s`` seconds. Raises Busy, ForeignState, OSError."""
+    require_trusted(folder)
     durable.make_folders(durable.missing_folders(f"{folder}/x"), 0o700)
-    handle = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + wait_s
         _take(handle, deadline)
