@@ -52,7 +52,7 @@ _ONCE_MORE = re.compile(
 _CLAUSES = re.compile(r"(?<=[.!?;。])\s+|(?<=\))\s{2,}|,? \b(?:but|however|although|though|except|whereas|while)\b ")
 _GATE = re.compile(
     r"(?i)solve|fixe[ds]|help|work|trick|cure|gone|disappear|went away|vanish|no longer|back to normal|passe[sd]|runs? |ran |caus|turn(?:s|ed) out|because|due to|culprit|(?:problem|issue|reason|bug) (?:was|is|were)|result of|stem|traced|(?:found|figured|discovered) "
-    r"|\b(?:locked memory|memlock|drift|skew|docker\d|virbr\d|veth|gid|dns|packet loss|resolve|mig|cables?|cabling|wires?|transceivers?|hcas?|nics?|fans?|thermal|temps?|temperatures?|junction|capped|power cap|clocks?|nvlinks?|mtus?|fabric ?manager|firewall|psu|risers?)\b|drop\w* packets|infiniband|\brdma\b|\bone gpu|only (?:one|1|a single)|(?:network|ib) card"
+    r"|\b(?:locked memory|memlock|drift|skew|docker\d|virbr\d|veth|gid|dns|packet loss|resolve|mig|cables?|cabling|wires?|transceivers?|hcas?|nics?|ports?|nodes?|hosts?|interface state|fans?|thermal|temps?|temperatures?|junction|capped|power cap|clocks?|nvlinks?|mtus?|fabric ?manager|firewall|psu|risers?)\b|drop\w* packets|infiniband|\brdma\b|\bone gpu|only (?:one|1|a single)|(?:network|ib) card"
 )
 """Cheap to look for: a clause that counts has one of these words."""
 _LONGEST, _GAP, _WORDS = 1500, 90, 2
