@@ -15,6 +15,7 @@ from torchtune_sys.rules import CATALOGUE
 
 FAMILIES = tables.rows("message_families")
 OUTSIDE = {
+    "apex",
     "apt",
     "bash",
     "binutils",
@@ -67,6 +68,7 @@ OUTSIDE = {
     "tar",
     "tensorflow",
     "urllib3",
+    "yum-packaging-nvidia-plugin",
     "uv",
 }
 """Programs whose sources are not read: what they print is known from their documentation."""

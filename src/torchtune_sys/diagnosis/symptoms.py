@@ -196,7 +196,7 @@ def _broken(reader: _Reader, lines: Sequence[LogLine], found: Sequence[Symptom])
 
 def _cut(reader: _Reader, lines: Sequence[LogLine], found: Sequence[Symptom]) -> Iterator[Symptom]:
     """Yield what the first and the last line say with the letters that the copy lost."""
-    known = {symptom.line.number for symptom in found}
+    known = {symptom.line.number for symptom in found if symptom.candidates or symptom.consequence}
     for at in sorted({0, len(lines) - 1} if lines else ()):
         line = lines[at]
         if line.number in known or len(line.text) > _LONGEST:
