@@ -219,6 +219,16 @@ def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask:
     return ((weights / weights.sum(-1, keepdim=True))[..., None] * value[..., None, :, :]).sum(-2)
 
 
+def _takes_a_scale() -> bool:
+    """Whether attention has the option, since torch 2.1."""
+    one = torch.ones(1, 1, 1, 1)
+    try:
+        functional.scaled_dot_product_attention(one, one, one, scale=1.0)
+    except TypeError:
+        return False
+    return True
+
+
 def _attentions() -> Iterator[Operator]:
     """Of few and of many places, each way that a mask may be given."""
     for places in (7, 1030):
@@ -236,7 +246,7 @@ def _attentions() -> Iterator[Operator]:
             more = {name: one for name, one in options.items() if name == "scale"}
             mask = options.get("attn_mask")
             given = (query, key, value) if mask is None else (query, key, value, mask)
-            if more and "scale" not in (functional.scaled_dot_product_attention.__doc__ or "scale"):
+            if more and not _takes_a_scale():
                 continue
             yield Operator(name, "", given, _attended, more, way=functional.scaled_dot_product_attention, low=places == 7)
     for places in (9, 600):

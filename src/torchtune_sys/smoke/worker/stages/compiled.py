@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import platform
@@ -20,8 +21,11 @@ from torchtune_sys.smoke.worker.context import THOROUGH, RankContext, Skipped, S
 from torchtune_sys.smoke.worker.models import TOKENS, WIDTH, Batch, SmallTransformer, loss_of, seeded, sentences
 
 _INDUCTOR_CACHE, _TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+_WISHED_CACHE = os.environ.get(_INDUCTOR_CACHE)
+"""What the user set: torch writes its default there itself (torch/_inductor/runtime/cache_dir_utils.py)."""
 _EMPTY_FILE_S = 12.0
 _BEING_WRITTEN_S = 30.0
+_OWN_FOLDER, _IN_USE = "smoke-", "in-use"
 _AWAY_COMPILED = 2.0**-14
 """How far the loss, and each gradient as a share of its largest element, may be from eager. Both round float32 (2**-24) in sums
 of some hundred terms, in another order: 2**-19 seen. The smallest fault to catch is the approximation of an activation function
@@ -159,15 +163,23 @@ def _compiler_writes(folder: str, error: Exception) -> None:
 def _kept_code_is_whole() -> None:
     """Training takes what was compiled before from its own cache, which the cold cache of this stage would hide: a file that ends in the
     middle (a full disk, a killed job) breaks it. The end of an ELF file is its table of sections (elf(5))."""
-    place = os.environ.get(_INDUCTOR_CACHE) or _default_cache()
-    cut: List[str] = []
-    for folder, _, names in os.walk(place) if place else ():
-        for name in names:
-            if name.endswith((".so", ".cubin")) and not _is_whole_elf(os.path.join(folder, name)):
-                cut.append(os.path.join(folder, name))
+    place = _WISHED_CACHE or _default_cache()
+    cut = _cut_off(place)
     if cut:
         seen = "%d compiled file(s) in the cache of torch.compile are cut off, such as %s" % (len(cut), cut[0])
         raise StageFailed("compile-cache-damaged", seen, "remove %s: it is made anew" % place)
+
+
+def _cut_off(place: str) -> List[str]:
+    """Return the files that end in the middle, but for those of smoke tests: they have a folder of their own each, which no training reads."""
+    found: List[str] = []
+    for folder, inner, names in os.walk(place) if place else ():
+        if folder == place:
+            inner[:] = [name for name in inner if not name.startswith(_OWN_FOLDER)]
+        for name in names:
+            if name.endswith((".so", ".cubin")) and not _is_whole_elf(os.path.join(folder, name)):
+                found.append(os.path.join(folder, name))
+    return found
 
 
 def _is_whole_elf(path: str) -> bool:
@@ -246,7 +258,7 @@ def _loss_and_gradients(here: RankContext, trial: _Trial, called: torch.nn.Modul
 @contextlib.contextmanager
 def fresh_caches(here: RankContext) -> Iterator[str]:
     """Empty folders for the compilers, where theirs would be: what was compiled before would hide that it cannot be now."""
-    wished = os.environ.get(_INDUCTOR_CACHE)
+    wished = _WISHED_CACHE
     before = {name: os.environ.get(name) for name in (_INDUCTOR_CACHE, _TRITON_CACHE)}
     if not wished:
         _default_cache_is_writable()
@@ -306,13 +318,34 @@ def _headers_go_to(folder: str) -> bool:
 def _fresh_folder(place: str) -> str:
     try:
         os.makedirs(place, exist_ok=True)
-        return tempfile.mkdtemp(prefix="smoke-", dir=place)
+        _killed_ones_go(place)
+        folder = tempfile.mkdtemp(prefix=_OWN_FOLDER, dir=place)
+        fcntl.flock(
+            os.open(os.path.join(folder, _IN_USE), os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX
+        )  # until the process ends
+        return folder
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise StageFailed(
             "compile-cache-not-writable", "torch.compile cannot write below %s: %s" % (place, error.strerror)
         ) from error
+
+
+def _killed_ones_go(place: str) -> None:
+    """Remove the folders of smoke tests that were killed while they compiled: nobody holds their lock."""
+    import shutil
+
+    for name in os.listdir(place):
+        lock = os.path.join(place, name, _IN_USE)
+        with contextlib.suppress(OSError):
+            if name.startswith(_OWN_FOLDER) and os.lstat(lock).st_uid == os.geteuid():
+                held = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(os.path.join(place, name), ignore_errors=True)
+                finally:
+                    os.close(held)
 
 
 def _default_cache_is_writable() -> None:

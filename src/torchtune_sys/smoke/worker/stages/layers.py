@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers
+from torchtune_sys.smoke.worker.functions.known_answers import answers_are_known
 from torchtune_sys.smoke.worker.functions.models import functions_of_models
 from torchtune_sys.smoke.worker.functions.numbers import operators_of_numbers
 from torchtune_sys.smoke.worker.functions.operators import table_is_right
@@ -16,7 +17,6 @@ from torchtune_sys.smoke.worker.functions.places import operators_of_places
 from torchtune_sys.smoke.worker.functions.products import convolutions, functions_of_pictures, products
 from torchtune_sys.smoke.worker.functions.rows import operators_of_rows
 from torchtune_sys.smoke.worker.functions.sequences import autograd_keeps_its_promises, sequences_are_right
-from torchtune_sys.smoke.worker.functions.spellings import spellings_agree
 from torchtune_sys.smoke.worker.stages.operations import operations_are_right
 
 _OFF = 2.0**-13
@@ -42,7 +42,7 @@ def layers_follow_their_formulas(here: RankContext) -> None:
         _loss_functions,
         _dropout,
         _tables,
-        spellings_agree,
+        answers_are_known,
         sequences_are_right,
         autograd_keeps_its_promises,
     ):

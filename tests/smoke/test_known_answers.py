@@ -1,0 +1,55 @@
+"""Answers that are written down: all of them can be read, and one that is another is told by its name."""
+
+from __future__ import annotations
+
+import subprocess
+import textwrap
+
+import pytest
+
+from smoke.faults.bench import torch_python
+from torchtune_sys.smoke.script import source
+
+TRIAL = """
+import types
+%s
+here = types.SimpleNamespace(level="%s")
+names = [name for line in ANSWERS_OF_FUNCTIONS.split(";") for name in line.split()[4:]]
+assert len(set(names)) > 1000 and len(trials()) > 600, len(set(names))
+%s
+try:
+    answers_are_known(here)
+except StageFailed as error:
+    print(error.cause, error.seen)
+else:
+    print("all known")
+"""
+SPOILED = {
+    "": "all known",
+    "real = torch.nn.functional.celu; torch.nn.functional.celu = lambda one, alpha=1.0, inplace=False: real(one)": (
+        "layer-wrong torch.nn.functional.celu of float32 is wrong"
+    ),
+    "real = torch.Tensor.erfinv; torch.Tensor.erfinv = lambda one: real(one) * (1.001 if one.dtype == torch.float32 else 1)": (
+        "torch.Tensor.erfinv is wrong"
+    ),
+    "real = torch.sinc; torch.sinc = lambda one: real(one if one.is_contiguous() or one.dim() != 2 or one.shape != (6, 6) else one.t())": (
+        "device-computes-wrong torch.sinc of float32, transposed is wrong"
+    ),
+    "real = torch.optim.Rprop.step; torch.optim.Rprop.step = lambda self, closure=None: (real(self, closure), real(self))[0]": (
+        "optimizer-wrong optim.Rprop"
+    ),
+    "torch.optim.lr_scheduler.CyclicLR.scale_fn = property(lambda self: lambda turn: 1.0)": "schedule-wrong lr_scheduler.CyclicLR",
+}
+
+
+def _said(level: str, spoil: str) -> str:
+    python = torch_python()
+    script = source().replace('if __name__ == "__main__":\n    main()', "")
+    trial = TRIAL % (textwrap.dedent(script).replace("from __future__ import annotations", ""), level, spoil)
+    done = subprocess.run([python, "-W", "ignore", "-"], input=trial, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
+    return done.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("spoil", SPOILED, ids=[*map(str, range(len(SPOILED)))])
+def test_an_answer_that_is_another_is_told_by_its_name(spoil: str) -> None:
+    assert SPOILED[spoil] in _said("default", spoil)
