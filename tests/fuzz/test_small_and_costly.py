@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from torchtune_sys.fleet import over_ansible, over_clustershell
+from torchtune_sys.formats import nccl_ras
 from torchtune_sys.formats.flight_recorder import absences, dump_of
+from torchtune_sys.formats.mounts import parse_mountinfo
 from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.peers import torch_store, wire
 from torchtune_sys.host.peers.rank_worker import RankWorker
+from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model import codec
 from torchtune_sys.model.launchers import local_rank
 from torchtune_sys.preflight import last_standard
@@ -24,6 +27,9 @@ from torchtune_sys.preflight.joint import agents, names
 from torchtune_sys.preflight.joint.job import job_of
 from torchtune_sys.preflight.joint.messages import encoded, from_coordinator
 from torchtune_sys.preflight.policy import Policy
+from torchtune_sys.probes.network import addresses
+from torchtune_sys.probes.plan_context import boot_entries, limit_files
+from torchtune_sys.probes.storage.block_devices import Descent
 
 
 def test_a_node_list_stands_for_no_more_memory_than_names_have() -> None:
@@ -174,3 +180,82 @@ def test_a_time_of_nothing_in_the_note_of_an_earlier_run() -> None:
     assert last is not None
     assert last_standard.of_core(last, "a", 3.0, Policy()) == []
     assert [cause.cause for cause in last_standard.of_core(last, "b", 3.0, Policy())] == [last_standard.STRAGGLER]
+
+
+def _devices(layers: int, each: int) -> RecordedHost:
+    """Layers of device-mapper, each device of which lies on all of the next layer."""
+    files, links, folders = {}, {"/sys/dev/block/253:0": "../../devices/virtual/block/dm-0"}, {}
+    for layer in range(layers):
+        below = [f"dm-{(layer + 1) * each + number}" for number in range(each)] if layer + 1 < layers else []
+        for number in range(each):
+            name = f"dm-{layer * each + number}"
+            place = f"/sys/devices/virtual/block/{name}"
+            links[f"/sys/class/block/{name}"] = f"../../devices/virtual/block/{name}"
+            files |= {f"{place}/dm/name": name, f"{place}/dm/uuid": "LVM-x"}
+            folders[f"{place}/slaves"] = below
+    return RecordedHost({"files": files, "links": links, "dirs": folders}, "x")
+
+
+def test_a_device_below_which_all_was_met_is_not_gone_through_again() -> None:
+    """Fifteen layers of eight devices made 8 ** 14 ways down."""
+    mounts = parse_mountinfo("36 35 253:0 / / rw - ext4 /dev/dm-0 rw\n")
+    found = Descent(_devices(15, 8), mounts).below(mounts[0])
+    assert len(found.layers) == 1 + 14 * 8
+    circle = RecordedHost(
+        {
+            "files": {"/sys/devices/virtual/block/dm-0/dm/name": "a"},
+            "links": {f"/sys/{place}": "../../devices/virtual/block/dm-0" for place in ("dev/block/253:0", "class/block/dm-0")},
+            "dirs": {"/sys/devices/virtual/block/dm-0/slaves": ["dm-0"]},
+        },
+        "x",
+    )
+    lost = Descent(circle, mounts).below(mounts[0]).lost
+    assert lost is not None and "no end" in lost.detail
+
+
+def _limits(count: int) -> Callable[[], object]:
+    files = {
+        "/etc/security/limits.conf": "".join(f"@g{number} - nofile 1\n" for number in range(count)),
+        "/etc/group": "".join(f"g{number}:x:7:\n" for number in range(count)),
+        "/etc/passwd": "".join(f"u{number}:x:{number}:{7 if number < 9 else 8}::/:/\n" for number in range(count)),
+    }
+    host = RecordedHost({"files": files}, "x")
+    return lambda: limit_files.probe(host)
+
+
+def _ras(count: int) -> Callable[[], object]:
+    ranks = [nccl_ras.RasRank(rank=number, operations={f"kind{number}": 1}) for number in range(count)]
+    return nccl_ras.RasCommunicator(name="x", ranks=ranks).behind
+
+
+def _boot(count: int) -> Callable[[], object]:
+    return lambda: sum(1 for _ in boot_entries.parse_options("options " + "$kernelopts " * count, "a=b\n" * count))
+
+
+def _addresses(count: int) -> Callable[[], object]:
+    connected = tuple((f"e{number}", (200 << 24) + number, 32) for number in range(count))
+    return lambda: addresses._placed(tuple(range(1 << 28, (1 << 28) + count)), connected)
+
+
+@pytest.mark.parametrize("made", [_limits, _ras, _boot, _addresses], ids=lambda made: made.__name__)
+def test_two_lists_of_a_stranger_are_not_gone_through_by_each_other(made: Callable[[int], Callable[[], object]]) -> None:
+    """Each took sixteen times as long for four times as much."""
+    took = []
+    for count in (4000, 16000):
+        run = made(count)
+        runs = []
+        for _ in range(3):
+            began = time.process_time()
+            run()
+            runs.append(time.process_time() - began)
+        took.append(min(runs))
+    assert took[1] < 9 * took[0] + 0.05, took
+
+
+def test_a_group_of_a_number_that_many_groups_have() -> None:
+    files = {
+        "/etc/security/limits.conf": "@a - nofile 1\n@b - nofile 2\n",
+        "/etc/group": "a:x:7:carol\nb:x:7:\n",
+        "/etc/passwd": "alice:x:1:7::/:/\nbob:x:2:8::/:/\n",
+    }
+    assert [line.members for line in limit_files.probe(RecordedHost({"files": files}, "x"))] == [("carol", "alice"), ("alice",)]

@@ -34,12 +34,15 @@ class RasCommunicator(msgspec.Struct, kw_only=True):
 
     def behind(self) -> tuple[list[RasRank], int]:
         """Return the ranks that launched fewer operations than the others, and by how many the furthest of them is behind."""
+        most: dict[str, int] = {}
+        for rank in self.ranks:
+            for kind, count in rank.operations.items():
+                most[kind] = max(most.get(kind, 0), count)
         gaps: dict[int, int] = {}
-        for kind in {kind for rank in self.ranks for kind in rank.operations}:
-            most = max(rank.operations.get(kind, 0) for rank in self.ranks)
-            for at, rank in enumerate(self.ranks):
-                if kind in rank.operations and rank.operations[kind] < most:
-                    gaps[at] = max(gaps.get(at, 0), most - rank.operations[kind])
+        for at, rank in enumerate(self.ranks):
+            gap = max((most[kind] - count for kind, count in rank.operations.items()), default=0)
+            if gap > 0:
+                gaps[at] = gap
         return [self.ranks[at] for at in sorted(gaps) if self.ranks[at].rank >= 0], max(gaps.values(), default=0)
 
 

@@ -95,7 +95,7 @@ def not_too_deep(value: _T) -> _T:
     level: list[Any] = [value] if isinstance(value, (dict, list)) else []
     for _ in range(DEEPEST):
         held = chain.from_iterable(outer.values() if isinstance(outer, dict) else outer for outer in level)
-        level = [inner for inner in held if isinstance(inner, (dict, list))]
+        level = [inner for inner in held if isinstance(inner, (dict, list)) and inner]
         if not level:
             return value
     raise ValueError(f"nested more than {DEEPEST} levels deep")

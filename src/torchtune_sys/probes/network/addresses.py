@@ -88,18 +88,19 @@ def _placed(local: tuple[int, ...], connected: tuple[tuple[str, int, int], ...])
     """Return the addresses with their interfaces, which the local table does not name: an address belongs to the narrowest connected network that holds it, if there is one."""
     found: list[_Placed] = []
     homeless: list[str] = []
+    names: dict[tuple[int, int], str] = {}
+    for name, network, length in connected:
+        if 0 < length <= 32:
+            key = length, network >> (32 - length)
+            names[key] = max(names.get(key, ""), name)
+    lengths = sorted({length for length, _ in names}, reverse=True)
     for address in local:
         if address >> 24 == 127:
             found.append(("lo", "inet", _dotted(address), 8))
             continue
-        fitting = [
-            (length, name)
-            for name, network, length in connected
-            if length and address >> (32 - length) == network >> (32 - length)
-        ]
-        if fitting:
-            length, name = max(fitting)
-            found.append((name, "inet", _dotted(address), length))
+        fits = next((length for length in lengths if (length, address >> (32 - length)) in names), 0)
+        if fits:
+            found.append((names[fits, address >> (32 - fits)], "inet", _dotted(address), fits))
         else:
             homeless.append(_dotted(address))
     return found, tuple(homeless)

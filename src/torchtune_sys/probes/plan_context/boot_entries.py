@@ -35,12 +35,14 @@ def parse_options(text: str, grubenv: str = "") -> Iterator[str]:
     >>> list(parse_options("options $kernelopts", "# GRUB Environment Block\nkernelopts=root=/dev/sda1 ro\n"))
     ['root=/dev/sda1', 'ro']
     """
+    shared = [
+        word for known in grubenv.split("\n") if known.startswith("kernelopts=") for word in known.partition("=")[2].split()
+    ]
     for line in text.split("\n"):
         keyword, _, rest = line.strip().partition(" ")
         for word in rest.split() if keyword == "options" else ():
             if word == "$kernelopts":
-                for known in grubenv.split("\n"):
-                    name, _, value = known.partition("=")
-                    yield from value.split() if name == "kernelopts" else ()
+                yield from shared
+                shared = []  # the same words again say nothing new, and a few bytes could stand for many
             elif not word.startswith("$"):
                 yield word

@@ -12,6 +12,8 @@ from torchtune_sys.probes.drop_ins import files_by_name
 _FIRST = ("/etc/security/limits.conf", "/usr/etc/security/limits.conf")
 _FOLDERS = ("/etc/security/limits.d", "/usr/etc/security/limits.d")
 """The first holds what an administrator wrote, the second what the distribution ships (pam_limits(8))."""
+_MEMBERS_AT_MOST = 1 << 20
+"""Of all groups together: many groups may have one number, and each all its users."""
 _KINDS = ("soft", "hard", "-")
 _OURS = LIMITS_FILE.rpartition("/")[2]
 
@@ -58,9 +60,20 @@ def _members(host: Host, groups: set[str]) -> dict[str, tuple[str, ...]]:
     """Who belongs to the groups, as far as the files of the host tell; a directory service's members are not known."""
     rows = [row.split(":") for row in _rows(host, "/etc/group")]
     found = {row[0]: (row[2], row[3].split(",")) for row in rows if len(row) == 4 and row[0] in groups}
-    users = [row.split(":") for row in _rows(host, "/etc/passwd")]
-    first = {name: [row[0] for row in users if len(row) > 3 and row[3] == number] for name, (number, _) in found.items()}
-    return {name: tuple(filter(None, (*members, *first[name]))) for name, (_, members) in found.items()}
+    of_number: dict[str, list[str]] = {}
+    for row in _rows(host, "/etc/passwd"):
+        user, *fields = row.split(":")
+        if len(fields) > 2:
+            of_number.setdefault(fields[2], []).append(user)
+    members: dict[str, tuple[str, ...]] = {}
+    left = _MEMBERS_AT_MOST
+    for name, (number, others) in found.items():
+        first = of_number.get(number, [])
+        left -= len(others) + len(first)
+        if left < 0:
+            break
+        members[name] = tuple(filter(None, (*others, *first)))
+    return members
 
 
 def _rows(host: Host, path: str) -> list[str]:

@@ -87,10 +87,19 @@ def _held(packages: Fact[tuple[Package, ...]], locks: tuple[str, ...]) -> Fact[t
         return packages
     from fnmatch import fnmatchcase
 
+    exact = frozenset(locks)
+    patterns = tuple(dict.fromkeys(lock for lock in locks if any(sign in lock for sign in "*?[")))
     return tuple(
-        msgspec.structs.replace(package, held=package.held or any(fnmatchcase(package.name, lock) for lock in locks))
+        msgspec.structs.replace(
+            package,
+            held=package.held or package.name in exact or any(fnmatchcase(package.name, lock) for lock in patterns[:_LOCKS]),
+        )
         for package in packages
     )
+
+
+_LOCKS = 256
+"""Patterns that are tried with each package; /etc has a few."""
 
 
 def _packages(host: Host) -> Fact[tuple[Package, ...]]:

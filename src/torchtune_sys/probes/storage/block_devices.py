@@ -33,6 +33,10 @@ class Stack:
         self.layers: list[str] = []
         self.disks: dict[str, Disk] = {}
         self.arrays: dict[str, Array] = {}
+        self.under_way: set[str] = set()
+        """Devices that were met on the way from the file system to this place."""
+        self.passed: set[str] = set()
+        """Devices below which all was met: others may lie on the same, and a few of these in each of some layers would make a million ways down."""
         self.lost: Missing | None = None
         """The first place where the way down could not be followed."""
         self.device: Fact[str] = Missing(Why.ABSENT, "mountinfo", "no block device")
@@ -170,10 +174,17 @@ class Descent:
         return (device,)
 
     def _device(self, directory: str, stack: Stack, depth: int) -> None:
-        name = posixpath.basename(directory)
-        if depth > DEPTH_LIMIT:
+        if depth > DEPTH_LIMIT or directory in stack.under_way:
             stack.lose(Missing(Why.UNPARSED, directory, "the layers have no end"))
-        elif name.startswith("dm-"):
+        elif directory not in stack.passed:
+            stack.under_way.add(directory)
+            self._layer(directory, stack, depth)
+            stack.under_way.remove(directory)
+            stack.passed.add(directory)
+
+    def _layer(self, directory: str, stack: Stack, depth: int) -> None:
+        name = posixpath.basename(directory)
+        if name.startswith("dm-"):
             self._add_layer(stack, self._mapped(directory, name))
             self._slaves(directory, stack, depth)
         elif name.startswith("loop"):
