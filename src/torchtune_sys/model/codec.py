@@ -56,7 +56,7 @@ DEEPEST = 100
 def loads(text: str | bytes, form: Any = Any) -> Any:
     """Parse JSON, as a value of ``form``. Raises ValueError with the place of the fault, also for what is nested too deeply.
 
-    >>> loads("[" * 101 + "]" * 101)
+    >>> loads("[" * 101 + "7" + "]" * 101)
     Traceback (most recent call last):
     ValueError: nested more than 100 levels deep
     """
