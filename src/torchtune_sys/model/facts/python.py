@@ -164,6 +164,10 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """ABSENT where no torch is installed."""
     carrier: Fact[Carrier] = NOT_READ
     """What torch is loaded from; ABSENT where none is installed."""
+    byte_code: Fact[bool] = NOT_READ
+    """Whether this Python's byte code of torch lies beside its source; ABSENT where no torch is installed."""
+    byte_code_writable: Fact[bool] = NOT_READ
+    """Whether the user may write it there, where there is none yet; ABSENT otherwise."""
     live: Fact[LiveTorch] = NOT_LIVE
     """ABSENT unless ``--live`` was asked for."""
     toolkits: Fact[tuple[str, ...]] = NOT_READ

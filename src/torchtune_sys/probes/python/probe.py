@@ -23,6 +23,7 @@ def probe(host: Host, intent: Workload) -> PythonFacts:
     executable = interpreter.chosen(host, env, intent.python)
     answer = executable if isinstance(executable, Missing) else interpreter.ask(host, executable)
     facts = _with_packages(host, interpreter.facts(executable, answer))
+    facts = _with_byte_code(host, facts)
     facts = _with_surroundings(host, facts, env, "" if isinstance(answer, Missing) else answer.abiflags)
     if intent.live and isinstance(executable, str):
         return with_live(facts, live(host, executable))
@@ -46,6 +47,25 @@ def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
         carrier=torch if isinstance(torch, Missing) else _carrier(host, torch.location),
         conda=conda,
     )
+
+
+def _with_byte_code(host: Host, facts: PythonFacts) -> PythonFacts:
+    """PEP 3147: ``__pycache__/NAME.TAG.pyc``, with the implementation and the version in the tag; PEP 703 adds a "t"."""
+    unread = next((fact for fact in (facts.torch, facts.version, facts.implementation) if isinstance(fact, Missing)), None)
+    if unread is not None or isinstance(facts.torch, Missing):
+        return msgspec.structs.replace(facts, byte_code=unread, byte_code_writable=unread)
+    tag = f"{facts.implementation}-{''.join(str(facts.version).split('.')[:2])}{'t' if facts.free_threaded is True else ''}"
+    folder = facts.torch.location
+    there = host.exists(f"{folder}/__pycache__/__init__.{tag}.pyc")
+    writable: Fact[bool] = Missing(Why.ABSENT, folder, "the byte code is there")
+    if there is False:
+        answer = host.ask(f"{queries.ACCESS}:{folder}")
+        writable = answer.get("write") is True if isinstance(answer, dict) else _unreadable(answer)
+    return msgspec.structs.replace(facts, byte_code=there, byte_code_writable=there if isinstance(there, Missing) else writable)
+
+
+def _unreadable(answer: object) -> Missing:
+    return answer if isinstance(answer, Missing) else Missing(Why.UNPARSED, queries.ACCESS, "not an answer about access")
 
 
 def _carrier(host: Host, directory: str) -> Fact[Carrier]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.rules.python import python_byte_code_missing
 from torchtune_sys.rules.python.interpreter import (
     environment_on_network_filesystem,
     glibc_too_old,
@@ -10,4 +11,11 @@ from torchtune_sys.rules.python.interpreter import (
     pip_leftovers,
 )
 
-RULES = (interpreter_does_not_start, no_wheel_for_python, glibc_too_old, pip_leftovers, environment_on_network_filesystem)
+RULES = (
+    interpreter_does_not_start,
+    no_wheel_for_python,
+    glibc_too_old,
+    pip_leftovers,
+    environment_on_network_filesystem,
+    *python_byte_code_missing.RULES,
+)
