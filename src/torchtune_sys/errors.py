@@ -30,10 +30,15 @@ def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> s
 
     >>> nearest("alreduce", ["allreduce", "ddp"], "there are: allreduce, ddp"), nearest("x", ["ddp"], "there is: ddp")
     ('did you mean allreduce?', 'there is: ddp')
+    >>> nearest("oom", ["oom-kill-logged", "swappiness-high"], "")
+    'did you mean oom-kill-logged?'
     """
     from difflib import get_close_matches
 
-    close = get_close_matches(name, list(known), n=most)
+    names = list(known)
+    close = get_close_matches(name, names, n=most)
+    if not close and len(name) > 2:
+        close = [other for other in names if name in other][:most]
     return f"did you mean {' or '.join(close)}?" if close else otherwise
 
 

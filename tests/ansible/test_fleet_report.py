@@ -115,3 +115,23 @@ def test_what_a_joint_preflight_says_of_a_host(verdict: str, state: str) -> None
     assert found["state"] == state and (verdict == "go" or found["reason"] == "hung-mount: /scratch does not answer")
     judged = fleet.host("a", {**answer("typical/dgx-h100.json")}, "", None, "", told)
     assert judged["state"] == ("findings" if verdict == "go" else state), "the check's own state stays where a job may start"
+
+
+def test_only_our_files_of_hosts_that_are_gone_are_outdated(tmp_path: Path) -> None:
+    outdated = module("plugin_utils/outdated.py")
+    facts, state = json.dumps({"schema": "torchtune-sys/facts/1", "facts": {}}), json.dumps({"host": "x", "state": "good"})
+    files = {"facts/here.json": facts, "facts/gone.json": facts, "hosts/here.json": state, "hosts/gone.json": state}
+    others = {
+        "facts/notes.txt": "",
+        "facts/theirs.json": "{}",
+        "hosts/broken.json": "{",
+        "hosts/list.json": "[]",
+        "gone.json": facts,
+    }
+    for name, text in {**files, **others}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "facts/link.json").symlink_to(tmp_path / "gone.json")
+    found = outdated.outdated(str(tmp_path), {"facts/here.json", "hosts/here.json"})
+    assert found == [str(tmp_path / "facts/gone.json"), str(tmp_path / "hosts/gone.json")]
+    assert outdated.outdated(str(tmp_path / "nothing"), set()) == []

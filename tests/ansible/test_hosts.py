@@ -242,3 +242,22 @@ def test_a_host_that_fails_stops_no_other(untuned: Lab) -> None:
     )
     bad = [name for name in untuned.plays.inventory if name not in untuned.good]
     assert {name: bool(played.failed(name)) for name in bad} == dict.fromkeys(bad, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "done"),
+    [
+        (("--tags", "torchtune_sys_check"), {"torchtune_check": 1, "torchtune_apply": 0, "torchtune_report": 1}),
+        (("--skip-tags", "torchtune_sys_apply"), {"torchtune_check": 1, "torchtune_apply": 0, "torchtune_report": 1}),
+        (("--tags", "torchtune_sys_apply"), {"torchtune_check": 1, "torchtune_apply": 1, "torchtune_report": 1}),
+        (("--tags", "check"), {"torchtune_check": 0, "torchtune_apply": 0, "torchtune_report": 0}),
+    ],
+)
+def test_tags_choose_what_is_done(untuned: Lab, options: tuple[str, ...], done: dict[str, int]) -> None:
+    """A tag that no task has does nothing, and that is said."""
+    played = untuned.play(APPLY, *options)
+    assert played.status == 0, played.output
+    first = untuned.good[0]
+    assert {module: len(played.of(first, module)) for module in done} == done
+    assert bool(actions(played, first)) is bool(done["torchtune_apply"])
+    assert ("no task has one of the tags check" in played.output) is (options[1] == "check")

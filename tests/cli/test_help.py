@@ -73,6 +73,11 @@ def test_version_in_short() -> None:
     ("words", "seen", "todo"),
     [
         ("check --slect x", "no such option --slect", "did you mean --select"),
+        ("check --json", "no such option --json", "did you mean --format json?"),
+        ("check --fix", "no such option --fix", "torchtune-sys check --help-all"),
+        ("version", "no such command 'version'", "did you mean --version?"),
+        ("explain oom", "no rule is called 'oom'", "did you mean oom-kill-logged or oom-kills-since-boot?"),
+        ("generate slurm prolog --tool bin/x", "--tool bin/x: Slurm starts the script", "give an absolute path"),
         ("chekc", "no such command 'chekc'", "did you mean check?"),
         ("help chekc", "no such command 'chekc'", "did you mean check?"),
         ("help check foo", "torchtune-sys check has no commands below it", "torchtune-sys check --help"),

@@ -15,7 +15,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.torchtune.sys.plugins.plugin_utils import differences, fleet
+from ansible_collections.torchtune.sys.plugins.plugin_utils import differences, fleet, outdated
 
 
 class ActionModule(ActionBase):
@@ -53,7 +53,9 @@ class ActionModule(ActionBase):
             _ansible_verbose_always=True,
         )
         if asked["directory"]:
-            result.update(self._written(os.path.abspath(asked["directory"]), document, facts, said.get("markdown", "")))
+            folder = os.path.abspath(asked["directory"])
+            result.update(self._written(folder, document, facts, said.get("markdown", "")))
+            self._clean_up(folder, held.others(names), document, facts)
         reasons = fleet.reasons(hosts)
         result.update(reasons=reasons, not_judged=list(reasons), failed=bool(asked["fail"] and reasons))
         return result
@@ -77,6 +79,18 @@ class ActionModule(ActionBase):
         return {"changed": changed, "markdown": os.path.join(folder, "fleet.md"), "json": os.path.join(folder, "fleet.json")}
 
 
+    def _clean_up(self, folder: str, others: list[str], document: dict[str, t.Any], facts: t.Mapping[str, t.Any]) -> None:
+        """Remove what an earlier report says of hosts that are gone, and earlier facts of hosts that returned none now."""
+        if self._task.check_mode:
+            return
+        with_facts = [*others, *facts] if facts else [*others, *(one["host"] for one in document["hosts"])]
+        current = {f"facts/{_file_name(name)}.json" for name in with_facts}
+        current |= {f"hosts/{_file_name(name)}.json" for name in (*others, *(one["host"] for one in document["hosts"]))}
+        for path in outdated.outdated(folder, current):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
 class _Held:
     """What is registered of the hosts, as plain data."""
 
@@ -88,6 +102,10 @@ class _Held:
         """The hosts of this play, if they were asked in it; else those of the inventory that were asked in an earlier one."""
         of_play = [str(name) for name in play]
         return of_play if any(map(self._was_asked, of_play)) else [name for name in self._hostvars if self._was_asked(name)]
+
+    def others(self, names: t.Sequence[str]) -> list[str]:
+        """The hosts of the inventory that this report is not about: what an earlier one says of them stays."""
+        return [str(name) for name in self._hostvars if name not in names]
 
     def of(self, name: str) -> tuple[t.Any, str, t.Any, str, t.Any]:
         """Result of the check, what failed before it, result of the changes, what failed in them, result of the pre-flight."""

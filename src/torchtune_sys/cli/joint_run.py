@@ -33,6 +33,7 @@ def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -
         return None
     import msgspec
 
+    from torchtune_sys.cli.terminal import tell
     from torchtune_sys.host.peers.wire import Gone
     from torchtune_sys.preflight.joint.job import Leaf, job_of
     from torchtune_sys.preflight.joint.names import hosts_of, switches_of
@@ -44,6 +45,10 @@ def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -
     if job is None and options["isolate"]:
         raise UserError("--isolate needs a job of several nodes", "start it by srun, mpirun or torchrun, one rank or more a node")
     if job is None:
+        if hosts:
+            tell(
+                "--hostfile has no effect: no launcher's ranks are in the environment. Start it on each node by srun, mpirun or torchrun"
+            )
         return None
     switches = switches_of(_text(options["topology"], "--topology")) if options["topology"] else {}
     leaves = tuple(Leaf(name=name, nodes=nodes) for name, nodes in switches.items())

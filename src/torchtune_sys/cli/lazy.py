@@ -31,7 +31,8 @@ class LazyGroup(click.Group):
         if not ctx.resilient_parsing:
             from difflib import get_close_matches
 
-            close = get_close_matches(name, self.table, n=2, cutoff=0.8) or get_close_matches(name, self.table, n=2)
+            options = [option for param in self.get_params(ctx) for option in param.opts if option == f"--{name}"]
+            close = options or get_close_matches(name, self.table, n=2, cutoff=0.8) or get_close_matches(name, self.table, n=2)
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {' or '.join(close)}?" if close else ""))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

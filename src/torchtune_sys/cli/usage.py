@@ -30,9 +30,7 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else PROGRAM
     if isinstance(error, click.NoSuchOption) and context is not None:
-        known = [name for param in context.command.get_params(context) for name in param.opts if name.startswith("--")]
-        hint = nearest(error.option_name, known, "", 2)
-        return f"no such option {error.option_name}", f"{hint} All options: {path} {HELP_ALL}".strip()
+        return f"no such option {error.option_name}", f"{_meant(error, context)} All options: {path} {HELP_ALL}".strip()
     message = re.sub(r"^Invalid value for (?:'([^']*)'|(\S+)): ", _parameter, " ".join(error.format_message().split()))
     for clumsy, plain in _PLAINER:
         message = message.replace(clumsy, plain)
@@ -47,6 +45,18 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     if hint:
         return seen, f"did you mean {hint} All {'commands' if group and 'command' in seen else 'options'}: {path} --help"
     return seen, f"how it is used: {path} --help"
+
+
+def _meant(error: click.NoSuchOption, context: click.Context) -> str:
+    """Return the nearest options; the option whose value was given as one (``--json``)."""
+    word = error.option_name.lstrip("-")
+    params = context.command.get_params(context)
+    for param in params:
+        if isinstance(param.type, click.Choice) and word in param.type.choices and isinstance(param, click.Option):
+            return f"did you mean {param.opts[0]} {word}?"
+    known = {name.lstrip("-"): name for param in params for name in param.opts if name.startswith("--")}
+    hint = nearest(word, known, "", 2)
+    return re.sub(r"(?<=mean |. or )[^ ?]+", lambda found: known.get(found[0], found[0]), hint)
 
 
 def _parameter(found: re.Match[str]) -> str:

@@ -51,6 +51,8 @@ def command(**options: Any) -> int:
     give(_rendered(made, options), options["output"], machine=options["format_"] != "text")
     if made.changes:
         return 1
+    if options["format_"] == "diff":
+        tell("the plan changes no file and no value")
     undecided = list(_undecided(found.results))
     for line in _undecided_lines(undecided):
         tell(f"not judged: {line}")

@@ -23,12 +23,12 @@ JUDGING = ("main", "check", "apply", "gather", "report", "rolling")
 
 
 _KEPT = """
-action applied apply brought by_apt by_dnf by_package change_failure check checked chosen controller_words copied
-cordoned disruptive done drain_file drained enabled failure fetched hosts identity is_controller jobs kept key
+action applied brought by_apt by_dnf by_package change_failure checked chosen controller_words copied cordoned
+disruptive done drain_file drained enabled failure fetched gathered hosts identity is_controller jobs kept key
 key_fingerprints key_place known kubectl_drain kubernetes_mark max_fail_percentage may_be_drained mistyped
 not_looked_up pending pinged pip preflight_addresses preflight_begun preflight_job preflight_longest preflight_spread
 preflighted ran reboot_useless reboot_why refused_words renewed reported resume_file rules serial slurm slurm_reason
-smoked source_here step step_changed stopped to_install told_by_host tool trusted undone wheels with_facts written
+smoked source_here step step_changed stopped to_install told_by_host tool trusted undone wheels why with_facts written
 """
 """What plays, tasks and the variables' file call their own, without the prefix. Whatever else begins with it was mistyped."""
 

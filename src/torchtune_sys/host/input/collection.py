@@ -93,7 +93,7 @@ def _of_file(path: str, timeout_s: float, budget: MemoryBudget, *, quiet: bool) 
             yield from _of_source(source, source.name, budget, _DEPTH)
     except UnreadableInput as error:
         if not (quiet and error.seen.endswith("is empty")):
-            yield UnreadSource(source=display_name(path), why=_why(error, path))
+            yield UnreadSource(source=display_name(path), why=_why(error, display_name(path)))
 
 
 def _why(error: UnreadableInput, name: str) -> str:

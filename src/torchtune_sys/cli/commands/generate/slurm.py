@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -75,6 +76,7 @@ def command(piece: str, output: str | None, **options: Any) -> int:
     if piece == "conf":
         give(slurm.conf(_running()), output)
         return 0
+    _must_be_absolute(options)
     shared_ = options["drain_state"]
     named = ("policy", "site_checks", "level", "python", *(("drain_state", "drain_limit", "drain_window") if shared_ else ()))
     words = [
@@ -89,6 +91,15 @@ def command(piece: str, output: str | None, **options: Any) -> int:
     tool = options["tool"] or _this_tool()
     give(slurm.script(piece, tool, budget_s, words, drain, _slurm_folder(), isolate_s), output)
     return 0
+
+
+def _must_be_absolute(options: Mapping[str, Any]) -> None:
+    """Raise UserError for a path that depends on where the script is started: slurmd starts it somewhere else."""
+    for name in ("tool", "policy", "site_checks", "python", "drain_state"):
+        path = options[name]
+        if path is not None and not path.startswith("/"):
+            todo = "give an absolute path that is the same on every node"
+            raise UserError(f"{_flag(name)} {path}: Slurm starts the script in a directory of its own", todo)
 
 
 def _flag(name: str) -> str:
