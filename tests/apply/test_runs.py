@@ -28,7 +28,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert f"{MAPS}: 65530|" in found and "vm.max_map_count = 65530|" in found
     again = found.partition("again\n")[2]
     assert "nothing to change\nrc 0\n" in again
-    assert "nobody is at a terminal to say yes, so nothing was changed" in again and "rc 2" in again
+    assert "there is no terminal to confirm at, so nothing was changed" in again and "rc 2" in again
     assert "Run 1 undone: everything is as it was (3 restored)\nrc 0\nsame\n" in again
     assert "Every run was undone already.\nrc 0\nRun 1 was undone already.\nrc 0\n" in again
     assert "there is no run 7" in again
@@ -40,7 +40,7 @@ def test_without_a_terminal_nothing_is_asked_and_nothing_done(tmp_path: Path) ->
         tmp_path, 'tt apply --select max-map-count-low; tt apply --dry-run --select max-map-count-low; ls "$STAGE/state"'
     )
     first, _, second = found.partition("rc 2\n")
-    assert "nobody is at a terminal to say yes, so nothing was changed\n  give --yes, or look with --dry-run\n" in first
+    assert "there is no terminal to confirm at, so nothing was changed\n  give --yes, or look with --dry-run\n" in first
     assert second.endswith("Nothing was changed (--dry-run).\nrc 0\n") and "+vm.max_map_count = 65530" in second
 
 
@@ -97,10 +97,7 @@ def test_the_earlier_of_two_runs(tmp_path: Path) -> None:
         f"before > $STAGE/1; {TWO}; echo -- 1; tt undo 1 --yes; shows {MAPS} {PIDS}; tt undo 2 --yes; tt undo 1 --yes; before",
     )
     _, _, undo = found.partition("-- 1\n")
-    assert (
-        f"run 2 changed {FILE} after run 1, so nothing was undone" in undo
-        and "torchtune-sys undo 2 takes that back first" in undo
-    )
+    assert f"run 2 changed {FILE} after run 1, so nothing was undone" in undo and "torchtune-sys undo 2 undoes that first" in undo
     assert f"rc 1\n{MAPS}: 65530|\n{PIDS}: 4194304|\n" in undo
     assert undo.count("everything is as it was") == 2 and undo.endswith("\n3000\n2000\n")
 

@@ -114,7 +114,7 @@ def test_a_cut_off_run_must_be_undone_first(tmp_path: Path) -> None:
     echo 3000 > {MAPS}; tt apply --yes --select max-map-count-low; tt history
     """
     found = staged(tmp_path, script)
-    assert "run 1 was cut off\n  torchtune-sys undo 1 takes it back first\nrc 1\n" in found
+    assert "run 1 was interrupted\n  undo it first: torchtune-sys undo 1\nrc 1\n" in found
     assert "interrupted: " in found
 
 

@@ -77,7 +77,7 @@ def test_from_a_finding_to_a_cured_host_and_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "words"),
     [
-        ("", 2, "nobody is at a terminal to say yes, so nothing was changed"),
+        ("", 2, "there is no terminal to confirm at, so nothing was changed"),
         ("--dry-run", 0, "Nothing was changed (--dry-run)."),
         ("--yes --only max-map-count-lo", 2, "did you mean max-map-count-low?"),
         ("--yes --only swappiness-high", 0, "nothing to change"),
@@ -176,8 +176,8 @@ def test_an_interrupted_run_must_be_undone_first(tmp_path: Path) -> None:
     )
     assert "nothing to do 0" in done.stdout
     assert (
-        "run 1 was cut off" in done.stderr
-        and "torchtune-sys undo 1 takes it back first" in done.stderr
+        "run 1 was interrupted" in done.stderr
+        and "undo it first: torchtune-sys undo 1" in done.stderr
         and "refused 1" in done.stdout
     )
     assert "undo 0\n3000\n" in done.stdout

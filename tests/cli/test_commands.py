@@ -50,7 +50,7 @@ def test_the_table_says_what_the_command_says(name: str) -> None:
     [
         (["chek"], "did you mean check?"),
         (["check", "--timeout", "0"], "0 is not between 1e-06 and"),
-        (["check", "--timeout", "soon"], "'soon' is no number"),
+        (["check", "--timeout", "soon"], "'soon' is not a number"),
         (["apply", "--wait", "nan"], "nan is not between 0 and"),
         (["undo", "--wait", "inf"], "inf is not between 0 and"),
         (["smoke", "--timeout", "NaN"], "nan is not between 1 and"),

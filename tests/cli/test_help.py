@@ -84,7 +84,7 @@ def test_version_in_short() -> None:
         ("generate scrpt", "no such command 'scrpt'", "did you mean script?"),
         ("check --format x", "--format: 'x' is not one of 'text', ", "torchtune-sys check --help"),
         ("check --nproc-per-node 0", "--nproc-per-node: 0 is not in the range", "torchtune-sys check --help"),
-        ("check --nproc-per-node x", "--nproc-per-node: 'x' is no whole number", "torchtune-sys check --help"),
+        ("check --nproc-per-node x", "--nproc-per-node: 'x' is not a whole number", "torchtune-sys check --help"),
         ("check --python", "option '--python' requires an argument", "--help"),
         ("check extra", "got unexpected extra argument (extra)", "torchtune-sys check --from FILE"),
         ("explain", "missing argument 'RULE'", "torchtune-sys explain --help"),

@@ -210,7 +210,7 @@ def test_a_person_sees_what_is_waited_for(tool: Path) -> None:
     assert b"still reading" not in out
 
 
-@pytest.mark.parametrize(("command", "status", "words"), [("snapshot", 3, ""), ("record", 1, "not recorded whole: gpu")])
+@pytest.mark.parametrize(("command", "status", "words"), [("snapshot", 3, ""), ("record", 1, "not recorded completely: gpu")])
 def test_a_look_that_did_not_end_is_told_in_the_status(tool: Path, command: str, status: int, words: str) -> None:
     found = subprocess.run(
         [sys.executable, "-c", HANGING, command, "--timeout", "1"],

@@ -53,6 +53,6 @@ def test_what_got_worse_is_told(tmp_path: Path, harmful: bool) -> None:
     if harmful:
         assert "apply 1\n" in done.stdout
         assert "broken  " in done.stderr
-        assert "torchtune-sys undo 1 takes them back." in done.stderr
+        assert "torchtune-sys undo 1 undoes them." in done.stderr
     else:
         assert "broken" not in done.stderr

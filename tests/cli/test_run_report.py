@@ -152,7 +152,7 @@ def test_a_stray_journal_hides_nothing_and_floods_nothing(tmp_path: Path) -> Non
         tmp_path / "stage",
     )
     assert "history 0" in done.stdout and done.stdout.endswith("undo 0\n3000\n")
-    assert done.stderr.count("is no journal of a run") == 2 and "missing" not in done.stderr
+    assert done.stderr.count("is not the journal of a run") == 2 and "missing" not in done.stderr
 
 
 @needs_mounts

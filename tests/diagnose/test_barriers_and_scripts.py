@@ -39,7 +39,7 @@ def test_lines_that_were_broken_at_a_width_are_read_whole(tmp_path: Path, width:
 def test_absent_ranks_are_counted_where_one_rank_speaks_for_those_that_came(tmp_path: Path) -> None:
     found = of(tmp_path, waiting(0, 1) + waiting(0, 2) + waiting(0, 2))
     assert (found.causes[0].cause, found.causes[0].ranks) == ("ranks-missing", ())
-    assert "2 of 4 ranks did not come" in found.causes[0].evidence[0].text
+    assert "2 of 4 ranks did not start" in found.causes[0].evidence[0].text
 
 
 def test_the_words_of_later_releases_are_read_too(tmp_path: Path) -> None:
@@ -141,14 +141,14 @@ def came(*ranks: int, world: int = 4, word: str = "distributed") -> str:
 def test_ranks_that_come_twice_were_launched_by_two_that_do_not_know_of_each_other(tmp_path: Path, text: str) -> None:
     found = of(tmp_path, text)
     assert [cause.cause for cause in found.causes] == ["job-launch-nested-wrongly"]
-    assert "came more than once" in found.causes[0].evidence[0].text
+    assert "started more than once" in found.causes[0].evidence[0].text
 
 
 @pytest.mark.parametrize("words", ["and then it hangs", "# Training is stuck with 2 nodes", "The job freezes here"])
 def test_ranks_that_do_not_come_while_the_others_stand_are_counted(tmp_path: Path, words: str) -> None:
     found = of(tmp_path, f"{words}\n" + came(0, 1, world=4))
     assert {cause.cause for cause in found.causes} == {"job-launch-nested-wrongly", "ranks-missing", "node-never-came"}
-    assert "2 of 4 ranks did not come" in found.causes[0].evidence[0].text
+    assert "2 of 4 ranks did not start" in found.causes[0].evidence[0].text
 
 
 @pytest.mark.parametrize(

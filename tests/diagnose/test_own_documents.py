@@ -71,7 +71,7 @@ def test_causes_of_a_smoke_test_and_a_preflight_are_theirs() -> None:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ({"schema": "torchtune-sys/plan/1", "changes": []}, "tells no fault"),
+        ({"schema": "torchtune-sys/plan/1", "changes": []}, "describes no fault"),
         ({"schema": "torchtune-sys/report/1", "results": 7}, "is not as torchtune-sys/report/1 has it"),
         ({"schema": "torchtune-sys/smoke/1"}, "is not as torchtune-sys/smoke/1 has it"),
         ({"schema": "torchtune-sys/snapshot/1", "facts": []}, "has no facts"),

@@ -97,8 +97,8 @@ def beside(tmp_path: Path) -> Path:
         ("good.json\0", "only files in the same folder"),
         ("link.json", "is a symbolic link"),
         ("near.json", "is a symbolic link"),
-        ("fifo", "is no regular file"),
-        ("sub", "is no regular file"),
+        ("fifo", "is not a regular file"),
+        ("sub", "is not a regular file"),
         ("none.json", "No such file"),
     ],
 )

@@ -229,4 +229,4 @@ def test_a_fifo_in_a_directory_of_facts_is_not_waited_for(tmp_path: Path) -> Non
     for number in range(20):
         os.mkfifo(tmp_path / f"trap-{number}")
     done = subprocess.run([*PROGRAM, "compare", str(tmp_path)], capture_output=True, text=True, timeout=120, cwd="/")
-    assert done.returncode == 3 and "is no regular file" in " ".join(done.stdout.split()), done
+    assert done.returncode == 3 and "is not a regular file" in " ".join(done.stdout.split()), done

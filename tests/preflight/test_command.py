@@ -108,7 +108,7 @@ def test_a_faulty_policy_is_a_usage_error_but_drains_nobody(tmp_path: Path) -> N
     [
         (("--polcy", "x"), "did you mean --policy"),
         (("--level", "fats"), "'fats' is not one of"),
-        (("--budget", "soon"), "'soon' is no number"),
+        (("--budget", "soon"), "'soon' is not a number"),
         (("node-1",), "unexpected extra argument"),
         (("--topology", "x"), "--topology tells --isolate"),
         (("--lists", "/nonexistent/folder"), "/nonexistent/folder"),

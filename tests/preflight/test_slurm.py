@@ -78,7 +78,7 @@ def test_a_check_that_cannot_judge_takes_no_node_back(cluster: Cluster, tmp_path
     cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=torchtune-sys: [node] x: y")
     try:
         for _ in range(3):
-            assert "this node is not judged" in cluster.run(hook).stderr
+            assert "this node is not checked" in cluster.run(hook).stderr
         assert not cluster.in_service()
     finally:
         cluster.run("scontrol", "update", "nodename=here", "state=resume")
@@ -211,7 +211,7 @@ def test_a_broken_checker_drains_nobody_and_says_why(cluster: Cluster, tmp_path:
         hook = generated(tmp_path / f"{piece}.sh", piece, "--tool", str(tool), "--budget", budget)
         done = cluster.run(hook)
         assert done.returncode == 0
-        assert "this node is not judged" in done.stderr
+        assert "this node is not checked" in done.stderr
     assert cluster.in_service()
 
 
@@ -238,7 +238,7 @@ def test_a_check_that_cannot_work_drains_nobody_and_says_why(cluster: Cluster, t
             run = f"{before.format(bad=tmp_path)}\nexec {hook}"
             done = cluster.run("unshare", "--mount", "--propagation", "private", "bash", "-c", run)
             assert done.returncode == 0
-            assert "no verdict; this node is not judged" in done.stderr or "could not" in done.stderr or "cannot" in done.stderr
+            assert "no verdict; this node is not checked" in done.stderr or "could not" in done.stderr or "cannot" in done.stderr
             assert cluster.in_service(), done.stderr
             assert not hung or "no answer within 1 s" in done.stderr
     finally:

@@ -196,8 +196,8 @@ def test_the_batch_script_leaves_out_bad_nodes_and_starts_on_the_rest(nodes: Clu
     until(lambda: nodes.run("squeue", "-h").stdout == "")
     said = (nodes.root / f"batch.{job}").read_text()
     assert "tt2 is left out: [node] dev-shm-too-small" in said
-    assert "tt7 is no node of this job; passed over" in said
-    assert "nowhere is no node of this cluster; passed over" in said
+    assert "tt7 is not a node of this job; ignored" in said
+    assert "nowhere is not a node of this cluster; ignored" in said
     assert "2 of 4 nodes are fit, 2 start; left out: " in said
     assert {"tt1", "tt4"} <= set(said.split("\n"))
     assert "ExitCode=9:0" in nodes.run("scontrol", "show", "job", job, "-o").stdout

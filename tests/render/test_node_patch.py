@@ -202,7 +202,7 @@ def test_no_more_nodes_are_tainted_than_may_be(api: tuple[Cluster, Api]) -> None
     told = [applied(of(f"n{number}"), cluster, limit) for number in range(5)]
     assert made.tainted() == ["n0", "n1", "n2"]
     assert told[:3] == ["", "", ""]
-    assert told[3].startswith("3 of 30 nodes bear the taint, as many as may (--max-tainted 10%)")
+    assert told[3].startswith("3 of 30 nodes have the taint, the limit of --max-tainted 10%")
     assert made.nodes["n3"]["status"]["conditions"][0]["message"].startswith("not tainted: 3 of 30")
     assert made.nodes["n3"]["status"]["conditions"][0]["status"] == "False"
     assert applied(of("n0"), cluster, limit) == "", "who bears it already stays so"

@@ -82,7 +82,7 @@ def test_from_bare_to_proven(bare: Machine) -> None:
 
     boot = bare.text("/proc/sys/kernel/random/boot_id")
     asked = bare.run(*RUN, timeout_s=900)
-    assert asked.returncode == 10 and "goes on by itself" in asked.stdout, asked.stdout
+    assert asked.returncode == 10 and "continues by itself" in asked.stdout, asked.stdout
     until(lambda: bare.text("/proc/sys/kernel/random/boot_id") not in ("", boot), 100)
     until(lambda: "training" in bare.text("/var/lib/torchtune-sys/provision/where"), 200)
     until(lambda: bare.kill("provision.sh", "smoke.py"), 20)

@@ -52,7 +52,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Judge the host as the user who trains
+- name: Check the host as the training user
   torchtune.sys.torchtune_check:
     python: /home/alice/train/.venv/bin/python3
     nproc_per_node: 8

@@ -42,7 +42,7 @@ EXAMPLES = r"""
     name: gcc
   register: installed
 
-- name: Enter it in the journal
+- name: Record it in the journal
   torchtune.sys.torchtune_note:
     text: ["package gcc installed"]
   become: true

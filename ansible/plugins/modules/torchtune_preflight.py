@@ -77,7 +77,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Begin on every host
+- name: Start on every host
   torchtune.sys.torchtune_preflight:
     nodes: [10.0.0.1, 10.0.0.2]
     node: "{{ ansible_play_hosts_all.index(inventory_hostname) }}"

@@ -73,12 +73,12 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Judge every host
+- name: Check every host
   torchtune.sys.torchtune_check:
   register: torchtune_sys_checked
   ignore_unreachable: true
 
-- name: Tell about all of them
+- name: Write the report
   torchtune.sys.torchtune_report:
     directory: reports
   run_once: true

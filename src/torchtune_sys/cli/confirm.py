@@ -32,7 +32,7 @@ def ask(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not can_ask():
-        raise NotAsked("nobody is at a terminal to say yes, so nothing was changed", "give --yes, or look with --dry-run")
+        raise NotAsked("there is no terminal to confirm at, so nothing was changed", "give --yes, or look with --dry-run")
     if not click.confirm(question, err=True):
         raise Declined("nothing was changed, as you answered")
 

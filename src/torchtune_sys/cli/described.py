@@ -78,7 +78,7 @@ def described_host(options: Mapping[str, Any]) -> Host:
 
 def _numbers(value: str, pattern: str, option: str, example: str) -> str:
     if value and not re.fullmatch(pattern, value):
-        raise click.BadParameter(f"{value} is no version such as {example}.", param_hint=option)
+        raise click.BadParameter(f"{value} is not a version such as {example}.", param_hint=option)
     return value
 
 
@@ -110,7 +110,7 @@ def _gpu(value: str, number: int) -> tuple[str, str]:
         return device, name
     if len({_installed_as(item, number) for item in found.values()}) == 1:
         return device, value.strip()
-    several = f"{value} is several, which are installed differently: {', '.join(found.values())}."
+    several = f"{value} is ambiguous, and these are installed differently: {', '.join(found.values())}."
     raise click.BadParameter(several, param_hint="--gpu")
 
 
@@ -127,7 +127,7 @@ def _of_id(value: str) -> tuple[str, str] | None:
 
 
 def _unknown(value: str, known: Iterable[str]) -> NoReturn:
-    raise click.BadParameter(f"no table knows {value}: {_near(value, known)}, or a PCI device id (10de:2330)", param_hint="--gpu")
+    raise click.BadParameter(f"{value} is in no table: {_near(value, known)}, or a PCI device id (10de:2330)", param_hint="--gpu")
 
 
 def _named(value: str, known: Mapping[str, str]) -> dict[str, str]:
@@ -179,4 +179,4 @@ def _near(value: str, known: Iterable[str]) -> str:
     if found:
         return f"did you mean {', '.join(list(dict.fromkeys(found))[:6])}"
     few = names if len(names) <= 30 else names[:: len(names) // 6][:6]
-    return f"known are {', '.join(few)}" + (f" and {len(names) - len(few)} others" if few is not names else "")
+    return f"known: {', '.join(few)}" + (f" and {len(names) - len(few)} others" if few is not names else "")

@@ -58,7 +58,7 @@ def install_options_of(options: Mapping[str, Any]) -> tuple[InstallOptions, str 
     python = options["python"]
     named = re.fullmatch(_PYTHON, python or "")
     if python and not named and (options.get("system") or re.match(r"\d", python)):
-        raise click.BadParameter(f"{python} is no version such as 3.12 or 3.14t.", param_hint="--python")
+        raise click.BadParameter(f"{python} is not a version such as 3.12 or 3.14t.", param_hint="--python")
     return (
         InstallOptions(
             torch=torch,
@@ -102,7 +102,7 @@ def _folder(text: str) -> str:
     if not text.strip() or not text.isprintable():
         raise click.BadParameter("an environment needs a folder with a name.", param_hint="--venv")
     if text.startswith("/") and (re.fullmatch(_SYSTEM, whole) or "/../" in f"{whole}/"):
-        raise click.BadParameter(f"{text} is not to become an environment; name a folder in it.", param_hint="--venv")
+        raise click.BadParameter(f"{text} cannot become an environment itself; name a folder in it.", param_hint="--venv")
     return text
 
 
@@ -116,7 +116,7 @@ def torch_option(text: str | None, cpu: bool) -> tuple[str, bool]:
         return "", cpu
     found = re.fullmatch(_TORCH, text)
     if found is None:
-        raise click.BadParameter(f"{text} is no version such as 2.14 or 2.14.0+cu126.", param_hint="--torch")
+        raise click.BadParameter(f"{text} is not a version such as 2.14 or 2.14.0+cu126.", param_hint="--torch")
     build = found[2] or ""
     if cpu and build not in ("", "cpu"):
         raise click.BadParameter("--cpu and a build for GPUs exclude each other.", param_hint="--torch")

@@ -28,7 +28,7 @@ def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -
     meets = options["rdzv_endpoint"] is not None
     if meets and (options["level"] != "fast" or options["from_"] or options["alone"] or not options["nnodes"]):
         todo = "give --nnodes, too; --level standard, --from and --alone do not go with it"
-        raise UserError("--rdzv-endpoint: agents of torchrun meet at level fast, and say how many they are", todo)
+        raise UserError("--rdzv-endpoint: torchrun's agents meet at level fast, and need to know their number", todo)
     if not meets and (options["level"] != "standard" or options["from_"] or options["alone"]):
         return None
     import msgspec
@@ -53,9 +53,7 @@ def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -
     switches = switches_of(_text(options["topology"], "--topology")) if options["topology"] else {}
     leaves = tuple(Leaf(name=name, nodes=nodes) for name, nodes in switches.items())
     if options["topology"] and not leaves:
-        raise UserError(
-            f"{options['topology']}: no switch with nodes stands there", "--topology names a topology.conf of Slurm's"
-        )
+        raise UserError(f"{options['topology']}: it lists no switch with nodes", "--topology names a topology.conf of Slurm's")
     job = msgspec.structs.replace(job, isolates=options["isolate"], leaves=leaves)
     try:
         meeting_s = options["meet_within"] or (_MEETING_S if meets else None)
@@ -170,7 +168,7 @@ def _verdict_of_all(
     try:
         whole = msgspec.convert(answer, Whole)
     except (msgspec.ValidationError, RecursionError):
-        return _partial(found, node, "the coordinator gave a verdict that makes no sense")
+        return _partial(found, node, "the coordinator sent an invalid verdict")
     judged = _weighed(found, whole, policy, joint.job.nodes)
     return judged if joint.job.agents is None else _of_agent(judged, whole, {node.node, joint.job.name(joint.node)}, joint.job)
 
@@ -188,7 +186,7 @@ def _torch_of(seen: Snapshot) -> dict[str, str]:
 def _alone(joint: Joint, seen: str) -> str:
     agents = joint.job.agents
     port = agents.endpoint_port if agents is not None else 0
-    return f"no other agent was met ({joint.job.master} port {port}: {seen}): this node was judged by itself"
+    return f"no other agent was found ({joint.job.master} port {port}: {seen}): this node was judged on its own"
 
 
 def _never(found: Preflight, joint: Joint, seen: str) -> Preflight:
@@ -200,7 +198,7 @@ def _never(found: Preflight, joint: Joint, seen: str) -> Preflight:
     from torchtune_sys.preflight.joint.judge.whole import cause_of
 
     name = joint.job.master
-    seen = f"no agent came to the endpoint at {name} port {joint.job.ports[0]}: {seen}"
+    seen = f"no agent joined at the endpoint {name} port {joint.job.ports[0]}: {seen}"
     cause = cause_of(JointFinding(part="meeting", cause="node-never-came", seen=seen))
     missing = NodeVerdict(node=name, verdict=Go.NO_GO, causes=(cause,))
     return msgspec.structs.replace(
@@ -255,7 +253,7 @@ def _of_agent(found: Preflight, whole: Whole, own: set[str], job: Job) -> Prefli
             rule="joint:meeting",
             blame=Blame.CHECKER,
             weight=Weight.UNKNOWN,
-            seen=f"its agent went to the rendezvous without a pre-flight ({address})",
+            seen=f"its agent joined the rendezvous without a pre-flight ({address})",
         )
         nodes.append(NodeVerdict(node=address, verdict=verdict.verdict((cause,)), causes=(cause,)))
         result = Go.UNKNOWN if result is Go.GO else result
@@ -268,7 +266,7 @@ def _stranger(address: str) -> Cause:
     """Return what is said of somebody who is not of the job."""
     from torchtune_sys.model.preflight import Blame, Cause, Weight
 
-    seen = f"{address} speaks to torchrun's endpoint and is none of the agents, which all came: torch's store has no password, let only the job's nodes reach it"
+    seen = f"{address} is connected to torchrun's endpoint and is not one of the agents, which have all joined: torch's store has no password, so let only the job's nodes reach it"
     return Cause(cause="checker-fault", rule="joint:meeting", blame=Blame.NETWORK, weight=Weight.WARNING, seen=seen)
 
 

@@ -88,7 +88,7 @@ def _must_be_a_program(host: Host, python: str, timeout_s: float) -> None:
 
     run_in_child(
         check,
-        UserError(f"--python {python}: no answer within {timeout_s:g} s", "look whether its file system still answers"),
+        UserError(f"--python {python}: no answer within {timeout_s:g} s", "check whether its file system still responds"),
         timeout_s,
     )
 
@@ -118,7 +118,7 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
 
         if line := first_known(pasted.text):
             raise UnreadableInput(
-                f"{pasted.name}: tells nothing of a host, but holds an error that is known: {line}",
+                f"{pasted.name}: does not describe a host, but contains a known error: {line}",
                 f"torchtune-sys diagnose {pasted.name} names its cause",
             )
         from torchtune_sys.evidence.pasted import not_read
@@ -128,7 +128,7 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
             raise UnreadableInput(f"{pasted.name}: {what}", todo)
         raise UnreadableInput(
             f"{pasted.name}: is neither a recording nor a report that can be read",
-            f"known reports: {evidence.READ}; of a program that failed the lines with its error (torchtune-sys diagnose reads logs of runs)",
+            f"known reports: {evidence.READ}; for a program that failed, give its error lines to torchtune-sys diagnose",
         )
     return msgspec.structs.replace(seen, intent=intent)
 

@@ -63,10 +63,10 @@ def _beyond(cluster: Cluster, limit: TaintLimit, more: int) -> str:
     try:
         tainted, of_all = cluster.count(node_patch.LABEL), cluster.count()
     except UserError as error:
-        return f"how many nodes bear the taint cannot be told ({scrubbed(error.seen)})"
+        return f"the number of tainted nodes cannot be determined ({scrubbed(error.seen)})"
     if tainted + more <= limit.nodes(of_all):
         return ""
-    return f"{tainted - (1 - more)} of {of_all} nodes bear the taint, as many as may (--max-tainted {limit}): suspect the checker or the image"
+    return f"{tainted - (1 - more)} of {of_all} nodes have the taint, the limit of --max-tainted {limit}: suspect the checker or the image"
 
 
 def _take_back(cluster: Cluster, name: str) -> None:

@@ -52,7 +52,7 @@ def placement_of_this_rank(rank: int, ranks: int | None, *, bound: bool, one_thr
         raise _unplaced(reason) from None
     if isinstance(seat_or_count, int):
         raise UserError(
-            f"there are seats for {seat_or_count} {'rank' if seat_or_count == 1 else 'ranks'}", "give --nproc-per-node"
+            f"there is room for {seat_or_count} {'rank' if seat_or_count == 1 else 'ranks'} only", "give --nproc-per-node"
         )
     return seat_or_count, memory_refused(seen, facts)
 
@@ -64,7 +64,7 @@ def _placement_facts(options: Mapping[str, Any]) -> PlacementFacts:
     from torchtune_sys.probes.plan_context import placement as facts
 
     host = host_of(options)
-    unread = Missing(Why.NOT_RECORDED, "a report", "says nothing of cores")
+    unread = Missing(Why.NOT_RECORDED, "a report", "does not describe cores")
     return PlacementFacts(cores=unread, may_bind_memory=unread) if host is None else facts.probe(host)
 
 

@@ -182,11 +182,11 @@ def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> 
 
     left = until_s - _MARGIN_S - time.monotonic()
     if left < 1:
-        return [verdict.fault("no time is left of the budget for the training: give more with --budget")]
+        return [verdict.fault("the budget leaves no time for the training: raise --budget")]
     try:
         return standard.train_and_keep(options["python"], policy, until_s - _MARGIN_S)
     except CannotWrite as error:  # what else was found still counts
-        return [verdict.fault(f"no training, for want of a place for its files: {error.seen}")]
+        return [verdict.fault(f"no training, because there is no place for its files: {error.seen}")]
 
 
 def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str) -> NodeVerdict:

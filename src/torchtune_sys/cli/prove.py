@@ -28,7 +28,7 @@ def regressions(options: Mapping[str, Any], before: list[SmokeReport]) -> list[R
     after = [smoke_report(options, "after the changes")]
     found = broken(before[0], after[0])
     if not found and slowed(before, after):
-        after.append(smoke_report(options, "once more, to tell a loss from noise"))
+        after.append(smoke_report(options, "once more, to tell a regression from noise"))
         found = broken(before[0], after[1])
     return found + slowed(before, after)
 
@@ -41,5 +41,5 @@ def offer_undo(found: list[Regression], run: int) -> bool:
 
     for regression in found:
         tell(f"{'broken' if regression.broke else 'slower'}  {regression.stage}: {regression.words}")
-    tell(f"The changes of run {run} made training worse on this host. torchtune-sys undo {run} takes them back.")
-    return can_ask() and click.confirm("Take them back now?", err=True)
+    tell(f"The changes of run {run} made training worse on this host. torchtune-sys undo {run} undoes them.")
+    return can_ask() and click.confirm("Undo them now?", err=True)

@@ -122,4 +122,4 @@ def _warn_not_kept(hindered: str) -> None:
     from torchtune_sys.cli.terminal import tell
 
     if hindered:
-        tell(f"torchtune-sys: this run is not remembered: {hindered}")
+        tell(f"torchtune-sys: this run could not be recorded: {hindered}")

@@ -11,10 +11,10 @@ from torchtune_sys.cli.help import HELP_ALL
 from torchtune_sys.errors import nearest
 
 _PLAINER = (
-    ("not a valid integer range", "no whole number"),
-    ("not a valid integer", "no whole number"),
-    ("not a valid float range", "no number"),
-    ("not a valid float", "no number"),
+    ("not a valid integer range", "not a whole number"),
+    ("not a valid integer", "not a whole number"),
+    ("not a valid float range", "not a number"),
+    ("not a valid float", "not a number"),
 )
 """What click says of types that it knows by names of its own."""
 

@@ -73,7 +73,7 @@ def _symptom(barrier: _Barrier) -> Symptom:
         if ranks
         else f"{absent} of {barrier.world} ranks"
     )
-    text = f"{barrier.line.text[:_LONGEST]} ({who} did not come)"
+    text = f"{barrier.line.text[:_LONGEST]} ({who} did not arrive)"
     return Symptom(
         source=barrier.source,
         line=replace(barrier.line, text=text, rank=None),

@@ -37,7 +37,7 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
                 continue
             launched, plain = _LAUNCHED.search(words), _PLAIN.search(words)
             if launched is not None and tasks > 1 and int(launched["each"]) > 1 and not _TASKS.search(launched["options"]):
-                yield _symptom(source, line, f"{tasks} tasks a node, each of which starts {launched['each']} ranks", LIKELY)
+                yield _symptom(source, line, f"{tasks} tasks per node, each of which starts {launched['each']} ranks", LIKELY)
             elif plain is not None and gpus > tasks == 1 and not _TASKS.search(plain["options"]) and _is_data_parallel(part):
                 yield _symptom(source, line, f"1 task a node for {gpus} GPUs", POSSIBLE)
 

@@ -124,7 +124,7 @@ class _Input:
             map(len, {entry.frame for entry in entries})
         )
         if cost > self.budget.left:
-            self.unread.append(UnreadSource(source=dump.source, why="a dump for which no memory was left: give fewer at a time"))
+            self.unread.append(UnreadSource(source=dump.source, why="not enough memory for this dump: give fewer at a time"))
             return
         self.budget.take(cost)
         self.dumps.append(dump)
@@ -157,8 +157,8 @@ def _left_out(source: str, lines: Sequence[LogLine]) -> Iterator[UnreadSource]:
     causes = ", ".join(dict.fromkeys(symptom.candidates[0].cause for symptom in quoted))
     yield UnreadSource(
         source=source,
-        why=f"it describes a change or a wish, so the errors that it quotes (line {quoted[0].line.number}: {causes}) are not taken"
-        " for this host's: give the log alone if they are",
+        why=f"it describes a change or a request, so the errors that it quotes (line {quoted[0].line.number}: {causes}) are not attributed"
+        " to this host: if they are its own, give the log alone",
     )
 
 
@@ -176,5 +176,5 @@ def _pickled(item: InputDump) -> RankDump | UnreadSource:
     try:
         found = dump_of(plain_data(item.data), item.name)
     except (ValueError, RecursionError) as error:
-        return UnreadSource(source=item.name, why=f"a pickle that is not read: {error}")
-    return found or UnreadSource(source=item.name, why="a pickle that is no dump of the flight recorder")
+        return UnreadSource(source=item.name, why=f"a pickle file that is not read: {error}")
+    return found or UnreadSource(source=item.name, why="a pickle file that is not a dump of the flight recorder")

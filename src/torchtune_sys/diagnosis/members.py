@@ -42,10 +42,10 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         twice = sorted(rank for rank, times in start.came.items() if times > 1)
         absent = [rank for rank in range(start.world) if rank not in start.came]
         if twice and (len(start.came) > 1 or absent):
-            how = f"GLOBAL_RANK {', '.join(map(str, twice[:8]))} came more than once"
+            how = f"GLOBAL_RANK {', '.join(map(str, twice[:8]))} started more than once"
             yield _symptom(start, how, (("job-launch-nested-wrongly", LIKELY),))
         elif absent and 0 in start.came and len(lines) == 1 and any(_STANDS.search(line.text[:_LONGEST]) for line in part):
-            how = f"{len(absent)} of {start.world} ranks did not come"
+            how = f"{len(absent)} of {start.world} ranks did not start"
             yield _symptom(
                 start, how, (("job-launch-nested-wrongly", POSSIBLE), ("ranks-missing", POSSIBLE), ("node-never-came", POSSIBLE))
             )

@@ -43,7 +43,7 @@ def read(source: str, document: Document, text: str) -> OwnDocument | None:
         return None
     reader = _READERS.get(kind)
     if reader is None:
-        raise ValueError(f"is {schema}, which tells no fault")
+        raise ValueError(f"is {schema}, which describes no fault")
     try:
         return reader(source, document, text)
     except UnreadableInput as error:

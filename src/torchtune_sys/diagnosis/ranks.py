@@ -52,7 +52,7 @@ def of_dumps(dumps: Sequence[RankDump]) -> Iterator[Symptom]:
     """Yield the ranks that did not come to a collective that the others are in."""
     for absence in absences(dumps):
         late = absence.missing or absence.silent
-        how = f"called {absence.differs} instead" if absence.differs else "did not come" if absence.missing else "left no dump"
+        how = f"called {absence.differs} instead" if absence.differs else "did not join" if absence.missing else "left no dump"
         at = f" at {absence.frame}" if absence.frame else ""
         text = f"ranks {_some(absence.waiting)} wait in {absence.name} #{absence.sequence}{at}; ranks {_some(late)} {how}"
         yield _hung(
@@ -150,7 +150,7 @@ def _behind(
         late = ranks - set(waited)
     if not late or len(late) * 2 > len(ranks | set(waited)):
         return
-    text = f"{line.text[:300]} (rank{'s' if len(late) > 1 else ''} {_some(sorted(late))} did not come to {name} #{sequence})"
+    text = f"{line.text[:300]} (rank{'s' if len(late) > 1 else ''} {_some(sorted(late))} did not reach {name} #{sequence})"
     yield _hung(source, replace(line, text=text, rank=None), sorted(late), "torch ProcessGroupNCCL.cpp")
 
 

@@ -362,7 +362,7 @@ def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
             fill["devices"] = tuple(_filled(one, other) for one, other in zip(smi.devices, listed.devices, strict=True))
         elif all(isinstance(gpu.name, Missing) for gpu in smi.devices):  # the host's matrix; torch is shown some of its GPUs
             fill["devices"] = listed.devices
-            fill["p2p"] = Missing(Why.NOT_RECORDED, "report", "the matrix numbers the GPUs otherwise than the list")
+            fill["p2p"] = Missing(Why.NOT_RECORDED, "report", "the topology matrix numbers the GPUs differently from the list")
     return msgspec.structs.replace(smi, **fill)
 
 

@@ -68,7 +68,7 @@ def _libc(pattern: str, value: Fact[str]) -> Fact[str]:
     found = _first(pattern, value)
     if isinstance(found, Missing) or version(found) >= _OLDEST_LIBC:
         return found
-    return missing(f"glibc {found} is what the interpreter needs at least, not what the host has")
+    return missing(f"glibc {found} is the interpreter's minimum, not the host's version")
 
 
 def system_facts(lines: Lines, text: str) -> SystemFacts:

@@ -63,5 +63,5 @@ def cuts(text: str) -> str:
             found.append(f"{shape.name} ends early ({shape.lost} are not known)")
     matrix = parse_matrix(text)
     if matrix is not None and matrix.rows and not matrix.whole():
-        found.append(f"the topology has the rows of {len(matrix.rows)} of {len(matrix.gpus())} GPUs, and is not believed")
+        found.append(f"the topology has rows for {len(matrix.rows)} of {len(matrix.gpus())} GPUs only, and is not used")
     return "; ".join(found)

@@ -62,7 +62,7 @@ def _present(lines: Lines, online: Fact[CpuSet]) -> Fact[CpuSet]:
         return online
     if not isinstance(offline, Missing):
         return CpuSet(online | offline)
-    return online if count == len(online) else missing("whether CPUs are offline is not told")
+    return online if count == len(online) else missing("the report does not say whether CPUs are offline")
 
 
 def _cores(lines: Lines, sockets: Fact[int], online: Fact[CpuSet], present: Fact[CpuSet]) -> tuple[Fact[int], Fact[bool]]:

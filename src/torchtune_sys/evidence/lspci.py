@@ -111,7 +111,7 @@ def hypervisor(text: str) -> Fact[str]:
     if any(words in header.group(4) for header, _ in blocks.values() for words in _VIRTUAL):
         return "other"
     ports = any(re.search(r"Express \(v\d\) Root Port", body) for _, body in blocks.values())
-    return "" if ports else _not_reported("whether this is a virtual machine does not show")
+    return "" if ports else _not_reported("the report does not show whether this is a virtual machine")
 
 
 def _key(address: str) -> tuple[int, ...]:

@@ -75,7 +75,7 @@ class _Look:
         points = [point for point in self._mounts if is_below(path, point)]
         point = max(points, key=len, default="")
         if not point or (point == "/" and path != "/" and not self._paste.whole):
-            why = f"no mount of the report carries {path}, and it does not show those of a network"
+            why = f"no mount in the report contains {path}, and network mounts are not in it"
             return nowhere(path, role, Missing(Why.NOT_RECORDED, _NAME, why, f"findmnt -J --target {path}"))
         return self._describe(path, role, self._mounts[point])
 

@@ -107,7 +107,7 @@ def _below(folder: str, unread: list[Unread], depth: int) -> Iterator[str]:
         if os.path.isfile(file) or not os.path.exists(file):
             yield file
         else:  # a FIFO or a device that somebody laid there would be waited for
-            unread.append(Unread(name=file, why="is no regular file"))
+            unread.append(Unread(name=file, why="is not a regular file"))
     for inner in found.folders:
         if _is_copied_host(inner):
             yield inner

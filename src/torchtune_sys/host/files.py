@@ -213,7 +213,7 @@ def _emptied(path: str) -> int:
         with contextlib.suppress(FileNotFoundError):
             there = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if not stat.S_ISREG(there.st_mode):
-                raise CannotWrite(f"{path}: is no regular file", "name another file with --save")
+                raise CannotWrite(f"{path}: is not a regular file", "name another file with --save")
             if there.st_uid == os.geteuid():
                 handle = os.open(name, flags | os.O_TRUNC, dir_fd=folder)
                 os.fchmod(handle, there.st_mode & 0o777 & ~_NO_MORE_FOR_OTHERS)

@@ -174,7 +174,7 @@ def read_text(real_path: str, name: str, flags: int = 0, *, lent: int | None = N
         if not modes.S_ISREG(os.fstat(handle).st_mode):
             return Missing(Why.FAILED, name, "not a regular file")
         if lent is not None and not may_read(lent, handle):
-            return Missing(Why.DENIED, name, f"user {trust.user_name(lent)}, whose place this is, may not read what lies there")
+            return Missing(Why.DENIED, name, f"user {trust.user_name(lent)}, who owns this place, may not read what is there")
         content = _read_all(handle)
     except OSError as error:
         return missing_from(error, name)

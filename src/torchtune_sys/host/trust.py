@@ -81,7 +81,7 @@ def distrust(
     may be one only where ``may_be_shared``. A path that is not there is judged by who could make it.
     """
     if not path.startswith("/"):
-        return f"{path} is no absolute path"
+        return f"{path} is not an absolute path"
     seen = seen or Decision()
     allowed = seen.system | (users or frozenset())
     try:

@@ -57,10 +57,10 @@ class DrainLimit(msgspec.Struct, frozen=True, kw_only=True):
         try:
             held, others = slots.take(f"{self.folder}/{domain}", node, self.nodes, self.window_s)
         except OSError as error:
-            return fault(f"the drain limit could not be asked: {self.folder}: {error.strerror}")
+            return fault(f"the drain limit could not be read: {self.folder}: {error.strerror}")
         if held:
             return None
         return fault(
-            f"{self.nodes} nodes were called bad within {self.window_s:g} s ({', '.join(others)}): suspect the checker or the image; "
+            f"{self.nodes} nodes were judged bad within {self.window_s:g} s ({', '.join(others)}): suspect the checker or the image; "
             "this node is left in service"
         )

@@ -102,7 +102,12 @@ def of_known(results: Iterable[Result], fresh: Iterable[Result], policy: Policy)
     judged = {result.rule.id: result.verdict for result in fresh}
     old = [one for one in results if one.verdict is Verdict.FAIL and judged.get(one.rule.id) is not Verdict.FAIL]
     return [
-        _cause(one.rule, Weight.WARNING, f"known since this node was taken back: {_seen(failing(one))}", blame=_blame(one))
+        _cause(
+            one.rule,
+            Weight.WARNING,
+            f"already known when this node was returned to service: {_seen(failing(one))}",
+            blame=_blame(one),
+        )
         for one in old
         if policy.weight(one.rule) is not None
     ]

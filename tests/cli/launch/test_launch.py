@@ -130,7 +130,7 @@ def test_signals_that_python_ignores_are_as_a_program_expects_them() -> None:
             2,
             "torch.distributed.run starts ranks",
         ),
-        (["--strict", "--local-rank=3", "--nproc-per-node=2", "--", "true"], 125, "there are seats for 2 ranks"),
+        (["--strict", "--local-rank=3", "--nproc-per-node=2", "--", "true"], 125, "there is room for 2 ranks only"),
     ],
 )
 def test_mistakes_are_told(arguments: list[str], status: int, words: str) -> None:
@@ -143,7 +143,7 @@ def test_mistakes_are_told(arguments: list[str], status: int, words: str) -> Non
 @pytest.mark.parametrize("rank", ["x", "-1", "٣", "9" * 40])
 def test_a_rank_that_is_no_number_is_said_and_no_other_is_taken(rank: str) -> None:
     done = launch("--", "true", LOCAL_RANK=rank, SLURM_LOCALID="0")
-    assert done.returncode == 2 and f"LOCAL_RANK={rank} is no local rank\n" in done.stderr
+    assert done.returncode == 2 and f"LOCAL_RANK={rank} is not a local rank\n" in done.stderr
 
 
 def test_a_rank_that_is_empty_is_none() -> None:
@@ -170,7 +170,7 @@ def test_a_file_that_nothing_reads_is_there(content: str, status: int, words: st
 def test_a_rank_without_a_seat_starts_unbound_and_says_so() -> None:
     done = launch("--nproc-per-node=2", "--", sys.executable, "-c", TELL, LOCAL_RANK="5")
     assert json.loads(done.stdout)["cpus"] == CPUS
-    assert "local rank 5 starts unbound: there are seats for 2 ranks" in done.stderr
+    assert "local rank 5 starts unbound: there is room for 2 ranks only" in done.stderr
 
 
 @two_cpus
@@ -185,7 +185,7 @@ def test_a_rank_that_its_starter_bound_keeps_its_cpus() -> None:
         timeout=60,
     )
     assert json.loads(done.stdout)["cpus"] == [CPUS[1]]
-    assert "bound by its starter already" in done.stderr
+    assert "already bound by what started it" in done.stderr
 
 
 @two_cpus

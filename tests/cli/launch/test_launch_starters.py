@@ -160,7 +160,7 @@ def test_mpirun(tmp_path: Path, mpirun: list[str], options: str) -> None:
     alone = started(tmp_path / "alone", argv, through=())
     found = started(tmp_path / "found", argv)
     bound = alone[0]["cpus"] != CPUS
-    assert bound is ("bound by its starter already" in found[0]["said"])
+    assert bound is ("already bound by what started it" in found[0]["said"])
     assert not set(found[0]["cpus"]) & set(found[1]["cpus"])
     assert not bound or all(found[rank]["cpus"] == alone[rank]["cpus"] for rank in found)
     assert options != "--bind-to none" or not bound

@@ -58,8 +58,8 @@ def test_who_listens_where_agents_would_meet_stops_no_job(tmp_path: Path) -> Non
     """Before, the first agent was told that the second had not come, and must not start."""
     found, _ = met(tmp_path, "squat", 1)
     assert not [agent for agent in found.values() if "NO-GO" in agent.out or agent.status == 1], found
-    assert "other processes listen where agents would meet" in " ".join(found[1].out.split())
-    assert "no other agent was met" in " ".join(found[2].out.split())
+    assert "other processes are listening where the agents would meet" in " ".join(found[1].out.split())
+    assert "no other agent was found" in " ".join(found[2].out.split())
 
 
 def test_who_holds_the_port_of_the_rendezvous_is_told_by_all(tmp_path: Path) -> None:

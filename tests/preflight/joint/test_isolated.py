@@ -47,7 +47,7 @@ def isolated(
 
     def answer(group: Sequence[Rank], turn: int) -> dict[Rank, Any]:
         if hangs(turn, frozenset(group)):
-            return {rank: {"error": "no end within 10 s, at connect"} for rank in group}
+            return {rank: {"error": "did not end within 10 s, at connect"} for rank in group}
         told = {}
         for rank in group:
             peers = [other for other in group if other[1] == rank[1]]

@@ -118,7 +118,7 @@ def test_what_many_nodes_are_told_is_short_and_names_them_all() -> None:
                     (3, 1): [WELL],
                 }
             },
-            "torchtune-sys: n2 > n1: port-refused: the connection to a port that listens is refused (refused)",
+            "torchtune-sys: n2 > n1: port-refused: connections to a listening port are refused (refused)",
         ),
     ],
 )

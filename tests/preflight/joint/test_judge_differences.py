@@ -94,10 +94,14 @@ BARE = {"kind": "ethernet", "mtu": 1500, "addresses": []}
     [
         ({"env": {"GLOO_SOCKET_IFNAME": "eth7"}}, "nccl-wrong-interface", "GLOO_SOCKET_IFNAME=eth7: eth7 does not exist"),
         ({"env": {"GLOO_SOCKET_IFNAME": "eth0,eth1"}}, "nccl-wrong-interface", "eth1 has no address"),
-        ({"env": {"GLOO_SOCKET_IFNAME": "docker0"}}, "nccl-wrong-interface", "docker0 is a bridge, which leads to no other node"),
+        ({"env": {"GLOO_SOCKET_IFNAME": "docker0"}}, "nccl-wrong-interface", "docker0 is a bridge and leads to no other node"),
         ({"env": {"NCCL_SOCKET_IFNAME": "=ib0"}}, "nccl-wrong-interface", "NCCL_SOCKET_IFNAME==ib0: matches no interface"),
         ({"env": {"NCCL_SOCKET_IFNAME": "docker"}}, "nccl-wrong-interface", "docker0 is a bridge"),
-        ({"own_name_addresses": ["127.0.1.1"]}, "hostname-resolves-to-loopback", "its own name stands for 127.0.1.1: gloo"),
+        (
+            {"own_name_addresses": ["127.0.1.1"]},
+            "hostname-resolves-to-loopback",
+            "its host name resolves to 127.0.1.1, which gloo",
+        ),
         ({"own_name_addresses": ["10.9.9.9"]}, "hostname-unresolvable", "10.9.9.9, none of its own"),
         ({"own_name_addresses": []}, "hostname-unresolvable", "stands for no address, none of its own"),
     ],

@@ -129,7 +129,7 @@ def test_copies_are_timed_in_eight_turns_before_they_speak_against_a_node() -> N
 
 
 def test_a_step_that_took_too_long_or_fails_on_many_is_nobody_s_fault() -> None:
-    late = gathered(NODES, computes=computes(error="no end within 20 s, at its start", kernel_s=()))
+    late = gathered(NODES, computes=computes(error="did not end within 20 s, at its start", kernel_s=()))
     assert (whole(late).verdict, said(whole(late))) == ("unknown", {})
     failing = Compute(error="RuntimeError: no kernel")
     many = gathered(NODES, computes={(node, 0): [failing] for node in range(NODES)})
@@ -137,7 +137,7 @@ def test_a_step_that_took_too_long_or_fails_on_many_is_nobody_s_fault() -> None:
 
 
 def test_a_collective_that_ends_by_a_signal_on_one_node_is_its_own() -> None:
-    answers: dict[tuple[int, int], Any] = {(node, 0): {"error": "no end within 20 s, at connect"} for node in range(3)}
+    answers: dict[tuple[int, int], Any] = {(node, 0): {"error": "did not end within 20 s, at connect"} for node in range(3)}
     answers[3, 0] = {"error": "ended by SIGSEGV, at connect", "signal": "SIGSEGV"}
     assert said(whole(gathered(NODES, collectives=[answers]))) == {"n3": {"software-differs-between-nodes"}}
 
@@ -168,7 +168,7 @@ def test_nodes_are_called_as_the_list_has_them_and_one_that_is_missing_by_what_i
     assert (verdict.absent, said(verdict).keys()) == (("n3",), {"n3"})
     assert {node.node for node in verdict.nodes} == {"n0", "n1", "n2.example", "n3"}
     assert [cause.seen for node in verdict.nodes if node.node == "n3" for cause in node.causes] == [
-        "it did not come to the meeting; came: n0, n1, n2.example"
+        "it did not join; present: n0, n1, n2.example"
     ]
 
 

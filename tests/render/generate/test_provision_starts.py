@@ -38,7 +38,7 @@ def test_a_start_is_asked_for_once(root: Root) -> None:
         of_steps(*PLAIN.steps[:1], step("driver", Packages(manager="apt", names=("driver",)), reboot=True), PLAIN.steps[1]), SMOKE
     )
     first = root.run(text)
-    assert first.returncode == 10 and "start this host again" in first.stdout
+    assert first.returncode == 10 and "reboot this host" in first.stdout
     assert root.run(text).returncode == 10 and root.run(text, "--status").returncode == 10
     assert not root.path("/etc/deep").exists()
     root.put("/proc/sys/kernel/random/boot_id", "second\n")

@@ -201,14 +201,14 @@ def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]
 
     try:
         with changing.progress_lines() as tell, changing.alone(options["wait"], tell), _stopping() as stop:
-            tell("looking at what is there now")
+            tell("reading the current state")
             unfinished = session.unfinished()
             if unfinished is not None:
                 raise NotMade(
-                    f"run {unfinished.number} was cut off", f"torchtune-sys undo {unfinished.number} takes it back first"
+                    f"run {unfinished.number} was interrupted", f"undo it first: torchtune-sys undo {unfinished.number}"
                 )
             if journal.numbers(journal.STATE) != earlier:
-                raise NotMade("another run changed this host meanwhile", "look again: torchtune-sys apply")
+                raise NotMade("another run has changed this host in the meantime", "run torchtune-sys apply again")
             moment = session.Moment(version=__version__, time=now()[0], boot_id=boot_id())
 
             def files(failed: frozenset[str]) -> Any:

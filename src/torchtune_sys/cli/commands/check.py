@@ -138,7 +138,7 @@ def _unjudged_families(seen: Snapshot, results: tuple[Result, ...], options: dic
 
     found = not_judged(seen, results, families_asked(CATALOGUE, config, options["select"]))
     for family in found if options["format_"] != "nagios" else ():
-        tell(f"not judged: no check of {family} applies here (--strict)")
+        tell(f"not judged: no check in {family} applies here (--strict)")
     return tuple(found)
 
 

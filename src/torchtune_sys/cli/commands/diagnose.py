@@ -145,7 +145,7 @@ def _merged(paths: Sequence[str]) -> Diagnosis:
         parts.append(
             unread(
                 "facts",
-                f"those of {without_facts:,} nodes are left out: of the nodes before them they fill {HOSTS_BUDGET >> 21} MiB of memory",
+                f"those of {without_facts:,} nodes are left out: those of the nodes before them fill {HOSTS_BUDGET >> 21} MiB of memory",
             )
         )
     return merged(parts)

@@ -30,7 +30,7 @@ def command(**options: Any) -> int:
     if (gone := journal.missing(numbers)) is not None:
         damaged.append(gone)
     for number in journal.strays(journal.STATE):
-        tell(f"torchtune-sys: {journal.STATE}/{number:04d}.journal is no journal of a run: left alone")
+        tell(f"torchtune-sys: {journal.STATE}/{number:04d}.journal is not the journal of a run: ignored")
     if damaged and not found:
         raise damaged[0]
     if options["format_"] == "json":

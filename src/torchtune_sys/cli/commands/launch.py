@@ -96,7 +96,8 @@ def _rank(options: Mapping[str, Any], env: Mapping[str, str]) -> LocalRank:
         return LocalRank(rank=options["local_rank"], ranks=ranks, source="--local-rank")
     if found is None and launcher_of(env):
         raise UserError(
-            f"{launcher_of(env)}={env[launcher_of(env)]} is no local rank", "it must be a number from 0 on; or give --local-rank"
+            f"{launcher_of(env)}={env[launcher_of(env)]} is not a local rank",
+            "it must be a number from 0 on; or give --local-rank",
         )
     if found is None:
         raise UserError(
@@ -127,7 +128,7 @@ def _bind_or_say(options: Mapping[str, Any], who: LocalRank, env: dict[str, str]
     if refused and options["strict"]:
         raise CannotStart(f"local rank {who.rank}: {refused}", "--no-memory does without", UNBOUND)
     _choose_threads(seat, env)
-    bound_to += "; bound by its starter already" if bound else ""
+    bound_to += "; already bound by what started it" if bound else ""
     if not options["quiet"] or refused or seat.notes:
         tell(f"torchtune-sys: local rank {who.rank}: {'; '.join(filter(None, (bound_to, refused, *seat.notes)))}")
 

@@ -169,7 +169,7 @@ def _refuse_contradictions(options: Mapping[str, Any], place: str) -> None:
     if options["topology"] and not options["isolate"]:
         raise UserError("--topology tells --isolate which nodes are behind which switch", "give --isolate, too")
     if options["act"] and options["format_"] != "node-patch":
-        raise UserError("--act: what would be applied is the form node-patch", "--format node-patch --act")
+        raise UserError("--act applies the patches that --format node-patch prints", "--format node-patch --act")
 
 
 def _tell_unknown(found: Preflight) -> None:

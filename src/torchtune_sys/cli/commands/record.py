@@ -51,7 +51,7 @@ def command(**options: Any) -> int:
     tell(summary(found, _replaced(plain, found)))
     incomplete = missed(seen, Why.TIMEOUT, Why.CRASHED)
     if incomplete:
-        tell(f"not recorded whole: {', '.join(incomplete)} (a longer --timeout may help)")
+        tell(f"not recorded completely: {', '.join(incomplete)} (a longer --timeout may help)")
     return status_of_look(seen, late=NOT_ALL_DONE)
 
 

@@ -149,7 +149,7 @@ def _beside_earlier(report: SmokeReport, seen: Snapshot, epoch_s: float, options
     if report.proven and not options["stages"] and not options["no_proof"]:
         hindered = keep_run(before, report, seen, epoch_s)
         if hindered:
-            tell(f"torchtune-sys: the proof is not remembered: {hindered}")
+            tell(f"torchtune-sys: the proof could not be saved: {hindered}")
     return compared
 
 

@@ -85,7 +85,7 @@ def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
     if options["dry_run"]:
         _give(found[0].number, changes, options)
         return 0
-    changing.ask("Take it back?", yes=options["yes"])
+    changing.ask("Undo it?", yes=options["yes"])
     status, changes = 0, []
     for journal in found:
         result = undo.undo(journal, same_boot=journal.header.boot_id == boot_id(), time=now()[0], tell=tell)
@@ -143,6 +143,6 @@ def _one(run: int, numbers: list[int]) -> list[Journal]:
         if later.is_open and both:
             raise LaterRun(
                 f"run {number} changed {both[0]} after run {run}, so nothing was undone",
-                f"torchtune-sys undo {number} takes that back first; undo --all takes back every run",
+                f"torchtune-sys undo {number} undoes that first; undo --all undoes every run",
             )
     return [found]

@@ -50,8 +50,8 @@ def collected(paths: Iterable[str], timeout_s: float = TIMEOUT_S, budget: Memory
             cut.append(found.name)
         yield found
     if cut:
-        others = f" and of {len(cut) - 1:,} after it" if cut[1:] else ""
-        why = f"more text than {BUDGET_LIMIT >> 20} MiB of memory hold: of it{others} only the first and last lines and complaints were read"
+        others = f", and those of {len(cut) - 1:,} files after it," if cut[1:] else ""
+        why = f"more text than {BUDGET_LIMIT >> 20} MiB of memory hold: only its first and last lines and its error lines{others} were read"
         yield UnreadSource(source=cut[0], why=why)
 
 
@@ -115,7 +115,7 @@ def _of_source(source: Source, name: str, budget: MemoryBudget, depth: int) -> I
         budget.take(found.cost())
         if found.binary or (found.cut and not found.lines):
             yield UnreadSource(
-                source=name, why="is no text" if found.binary else "a document, for which no memory was left: give it alone"
+                source=name, why="is not text" if found.binary else "not enough memory for this document: give it on its own"
             )
         else:
             yield InputText(name=name, excerpt=found)

@@ -172,7 +172,7 @@ def _handle(path: str, plain: bool) -> int:
     try:
         kind = os.fstat(handle).st_mode
         if plain and not modes.S_ISREG(kind):
-            raise UnreadableInput(f"{path}: is no regular file", "give a file")
+            raise UnreadableInput(f"{path}: is not a regular file", "give a file")
         if modes.S_ISBLK(kind) or (modes.S_ISCHR(kind) and path != "-" and not os.isatty(handle)):
             raise UnreadableInput(f"{path}: is a device", "give a file")
         if path != "-" and os.geteuid() == 0:
@@ -199,7 +199,7 @@ def _refuse_lent(path: str, handle: int) -> None:
     for uid in owners:
         if uid not in system and not may_read(uid, handle):
             raise UnreadableInput(
-                f"{path}: user {trust.user_name(uid)}, whose place this is, may not read what lies there",
+                f"{path}: user {trust.user_name(uid)}, who owns this place, may not read what is there",
                 "read it as that user, or give the file itself",
             )
 
@@ -310,6 +310,6 @@ def _unpacked(stream: IO[bytes], kind: str, name: str) -> Callable[[int], bytes]
         except damages as error:
             raise UnreadableInput(f"{name}: the {kind} data are damaged or cut off: {error}", "copy it again") from None
         except MemoryError:  # 96 bytes of xz may ask for a window of 4 GiB: one block, which the kernel's limit refuses
-            raise UnreadableInput(f"{name}: the {kind} data ask for more memory than there is", "unpack it first") from None
+            raise UnreadableInput(f"{name}: the {kind} data need more memory than is available", "unpack it first") from None
 
     return read

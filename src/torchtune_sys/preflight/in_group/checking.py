@@ -71,7 +71,7 @@ class _Checking:
         self._budget_s = budget_s
         ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
         if dist.get_rank() not in ranks:
-            raise UserError("check_group: this rank is not in the group", "call it on the ranks of the group alone")
+            raise UserError("check_group: this rank is not in the group", "call it only on the ranks of the group")
         self.rank, self.world = ranks.index(dist.get_rank()), len(ranks)
         store = dist.distributed_c10d._get_default_store()
         self._notes = Notes(store, f"torchtune-sys/{'-'.join(map(str, ranks[:2]))}/{self.world}/{next(_COUNT)}/")
@@ -102,7 +102,7 @@ class _Checking:
         self._notes.counted("ranks", more=1)
         self._notes.put(f"{self.rank}/here", {"host": key, "clock": time.time(), "torch": self._torch.__version__})
         if speaks:
-            self.stage = "the look at this node"
+            self.stage = "reading this node's facts"
             facts = work.of_node(self._torch, self._policy, self._hosts(), self._left_s() / 2)
             self._notes.put(f"facts/{key}", facts)
         if self.rank != 0:
@@ -211,7 +211,7 @@ class _Checking:
         return {} if odd_sums(gathered.collectives[0]) else {node: value for node, value in hung.items() if "wrong" not in value}
 
     def _silent(self, gathered: Gathered, place: Rank, rank: int, where: str) -> None:
-        seen = f"rank {rank} says nothing since {where}: it is stopped, was killed or hangs"
+        seen = f"rank {rank} has not answered since {where}: it is stopped, was killed or hangs"
         gathered.events.append(NodeEvent(at_s=time.monotonic(), node=place[0], cause="rank-stopped", seen=seen, local=place[1]))
 
     def _left_s(self) -> float:
@@ -225,7 +225,9 @@ class _Checking:
     def _verdict(self, whole: Any) -> Preflight:
         found = taken(whole, Whole)
         if found is None:
-            return self.partial("rank 0, which gathers, gave no verdict: it did not call check_group, is stopped or was killed")
+            return self.partial(
+                "rank 0, which collects the results, gave no verdict: it did not call check_group, is stopped or was killed"
+            )
         nodes = tuple(_weighed(node, self._policy) for node in found.all_nodes())
         result = found.verdict
         if result is Go.NO_GO and not found.links and all(node.verdict is not Go.NO_GO for node in nodes):
@@ -301,13 +303,13 @@ def _with_hung(found: Whole, names: Mapping[int, str], hung: Mapping[int, Any]) 
     odd = [rank for rank, place in places.items() if place != usual] if 2 * times > len(places) else []
     errors = "; ".join(dict.fromkeys(str(value.get("error")) for value in hung.values()))[:300]
     if len(odd) == 1:
-        seen = f"rank {odd[0]} stands at {places[odd[0]]}, the others at {usual}: {errors}"
+        seen = f"rank {odd[0]} is at {places[odd[0]]}, the others are at {usual}: {errors}"
         cause = Cause(
             cause="straggler-network", rule="joint:collectives", blame=Blame.NETWORK, weight=Weight.FATAL, seen=seen + _STUCK
         )
         nodes = [_and(node, cause) if node.node == names[odd[0]] else node for node in found.nodes]
         return msgspec.structs.replace(found, verdict=Go.NO_GO, nodes=tuple(nodes))
-    seen = f"a collective of the group fails, and nobody stands out: {errors}"
+    seen = f"a collective of the group fails, and no rank stands out: {errors}"
     cause = Cause(
         cause="straggler-network", rule="joint:collectives", blame=Blame.NETWORK, weight=Weight.UNKNOWN, seen=seen + _STUCK
     )

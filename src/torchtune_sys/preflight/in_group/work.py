@@ -99,7 +99,7 @@ class Collective:
         self._thread.join(max(until_s - time.monotonic(), 0.0))
         found = dict(self._found)
         if self._thread.is_alive():
-            found["error"] = f"no end in time, at {found['stage']}"
+            found["error"] = f"did not end in time, at {found['stage']}"
             found["at"] = self._where()
         return found
 

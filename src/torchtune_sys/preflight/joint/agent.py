@@ -214,12 +214,12 @@ class Agent:
         cause = {"time-out": "port-dropped", "refused": "port-refused"}.get(word)
         if self.job.agents is None or self.job.node != 0 or cause is None:
             return {"is": "cut-off", "seen": self._unreached()}
-        seen = f"this host does not reach its own port {self.control_port} ({word}): no agent would reach the rendezvous at port {self.job.agents.endpoint_port}"
+        seen = f"this host cannot reach its own port {self.control_port} ({word}): no agent would reach the rendezvous at port {self.job.agents.endpoint_port}"
         return {"is": "unfit", "cause": cause, "seen": seen}
 
     def _unreached(self) -> str:
         words = ", ".join(f"{self.job.name(node)}: {word}" for node, word in sorted(self.map.words.items()))
-        return f"no node to meet at was reached at {self.job.master} port {self.job.ports[0]} ({words})"
+        return f"no coordinating node could be reached at {self.job.master} port {self.job.ports[0]} ({words})"
 
     async def _become_coordinator(self) -> meeting.Reached | None:
         if self.coordinator is None:
@@ -336,7 +336,7 @@ class Agent:
         elif isinstance(said, messages.CutOff):
             self._end({"is": "cut-off", "seen": said.seen})
         elif isinstance(said, messages.Refused):
-            self._end({"is": "cut-off", "seen": f"another process takes part as node {self.job.node} already"})
+            self._end({"is": "cut-off", "seen": f"another process already takes part as node {self.job.node}"})
         elif isinstance(said, messages.Task) and len(self._tasks) < _TASKS_AT_MOST:
             task = asyncio.ensure_future(self._do(wire, said))
             self._tasks.add(task)

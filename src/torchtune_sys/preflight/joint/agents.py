@@ -35,9 +35,9 @@ def place_of(endpoint: str) -> tuple[str, int]:
     host, _, port = endpoint.strip().rpartition(":") if ":" in endpoint else (endpoint.strip(), "", "")
     number = natural(port) if port else DEFAULT_PORT
     if number is None or not 0 < number < 65536:
-        raise UserError(f"{endpoint}: its port is no number between 1 and 65535", "an endpoint is HOST or HOST:PORT")
+        raise UserError(f"{endpoint}: the port is not a number between 1 and 65535", "an endpoint is HOST or HOST:PORT")
     if ":" in host:
-        raise UserError(f"{endpoint}: launchers meet over IPv4 alone", "name the host, or its IPv4 address")
+        raise UserError(f"{endpoint}: launchers meet over IPv4 only", "name the host, or its IPv4 address")
     return host or "localhost", number
 
 

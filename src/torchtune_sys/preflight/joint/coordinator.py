@@ -60,11 +60,11 @@ class Coordinator:
         known = self.members.get(node)
         if known is not None and known.alive:
             whose = " and ".join(each.wire.addresses()[1] or "this host" for each in (known, member))
-            self._happened(node, "job-launch-nested-wrongly", f"two processes say that they are node {node}: from {whose}")
+            self._happened(node, "job-launch-nested-wrongly", f"two processes claim to be node {node}: at {whose}")
             wire.send(messages.plain(messages.Refused()))
             return
         if self.started:
-            wire.send(messages.plain(messages.StatusText(text="came too late: the others have begun")))
+            wire.send(messages.plain(messages.StatusText(text="joined too late: the others have started")))
         self._lives(node)
         self.members[node] = member
         self.free_places.discard(node)
@@ -208,7 +208,7 @@ class Coordinator:
             if now_s >= next_word_s:
                 next_word_s += _WORD_S
                 missing = ", ".join((*agents.absent(self._filled(), wanted, self.job.nodes).values(), *self._left()))
-                self._status(f"{here} of {self.job.nodes} agents came, waiting for {missing}")
+                self._status(f"{here} of {self.job.nodes} agents are here, waiting for {missing}")
             seen = agents.come(self._filled(), present(self.members))
             await self._until(lambda seen=seen: self._is_other(seen), min(until_s, next_word_s))  # type: ignore[misc]
 
@@ -227,7 +227,7 @@ class Coordinator:
     def _left(self) -> list[str]:
         """Launchers that came and went, as they are called."""
         named = own_names(self._filled().members)
-        return [f"{named.get(node, self.job.name(node))}, which came and is gone" for node in sorted(self.gathered.departed)]
+        return [f"{named.get(node, self.job.name(node))}, which joined and left" for node in sorted(self.gathered.departed)]
 
     def _is_other(self, count: int) -> bool:
         """Whether another number of launchers is here."""
@@ -246,7 +246,7 @@ class Coordinator:
         if missing and self.job.node == 0:
             meant = await addresses_of(self.job.master)
             if meant and all(has_carrier(address) is None for address in meant):
-                self.gathered.master_wrong = f"MASTER_ADDR={self.job.master} stands for {', '.join(meant)}, no address of the first node, which this one is by its RANK"
+                self.gathered.master_wrong = f"MASTER_ADDR={self.job.master} resolves to {', '.join(meant)}, which is not an address of the first node (this one, by its RANK)"
         for node in missing[:32] if self.job.names else ():
             self.gathered.resolved[node] = await addresses_of(self.job.names[node])
 

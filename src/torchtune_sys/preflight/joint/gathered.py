@@ -183,11 +183,11 @@ def taken(value: Any, form: type[_T]) -> _T | None:
 
 
 HOST_SAYS = {
-    "refused": "its host answers, but nothing was started there, or with another MASTER_PORT",
+    "refused": "its host answers, but no pre-flight was started there, or it uses another MASTER_PORT",
     "time-out": "its host does not answer",
-    "other-job": "a pre-flight runs there that takes part in another job: its MASTER_ADDR, MASTER_PORT, WORLD_SIZE or secret is another one",
-    "other-release": "a pre-flight of another release of torchtune-sys runs there",
-    "ok": "it was there when the time to come was over",
+    "other-job": "the pre-flight there belongs to another job: its MASTER_ADDR, MASTER_PORT, WORLD_SIZE or secret differs",
+    "other-release": "the pre-flight there is of another torchtune-sys release",
+    "ok": "it was reachable when the time to join had run out",
 }
 """What a failed try to reach a node tells of its host."""
 OTHER_RANK = "is-node-"
@@ -198,10 +198,10 @@ def host_says(word: str) -> str:
     """Return what a try to reach a node tells of its host; "" where that is nothing.
 
     >>> host_says("is-node-0"), host_says("time-out"), host_says("no-greeting")
-    ('a process there says that it is node 0 of the job, by its RANK', 'its host does not answer', '')
+    ('a process there claims to be node 0 of the job, by its RANK', 'its host does not answer', '')
     """
     if word.startswith(OTHER_RANK):
-        return f"a process there says that it is node {word.removeprefix(OTHER_RANK)} of the job, by its RANK"
+        return f"a process there claims to be node {word.removeprefix(OTHER_RANK)} of the job, by its RANK"
     return HOST_SAYS.get(word, "")
 
 

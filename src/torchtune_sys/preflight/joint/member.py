@@ -47,7 +47,7 @@ class Member:
             return
         self._room -= len(msgspec.json.encode(value))
         if self._room < 0:
-            raise Gone("it says more than a node has to say")
+            raise Gone("it sent more than a node may send")
         self.notes[key] = value
 
     def answered(self, said: messages.Done) -> None:
@@ -121,8 +121,8 @@ def how_lost(wire: Wire, words: str, silence_s: float) -> tuple[str, str]:
     if "no answer" not in words:
         return "rank-killed", f"its process ended: {words}"
     if wire.unacknowledged():
-        return "link-down", f"no answer for {silence_s:.0f} s, and its kernel acknowledges nothing that is sent"
-    return "rank-stopped", f"no answer for {silence_s:.0f} s, while its kernel acknowledges what is sent"
+        return "link-down", f"no answer for {silence_s:.0f} s, and its kernel acknowledges no data"
+    return "rank-stopped", f"no answer for {silence_s:.0f} s, although its kernel acknowledges data"
 
 
 Members = Mapping[int, Member]

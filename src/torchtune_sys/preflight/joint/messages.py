@@ -224,7 +224,7 @@ def _heard(fields: Mapping[str, Any], forms: Any) -> Any:
     try:
         return msgspec.convert(fields, forms, str_keys=True)
     except (msgspec.ValidationError, RecursionError, OverflowError, ValueError):
-        raise Gone("it says what makes no sense") from None
+        raise Gone("it sent an invalid message") from None
 
 
 def is_note(key: str, ranks: int) -> bool:

@@ -79,7 +79,7 @@ class OwnRanks:
 
     def _end_of(self, rank: Rank, said_goodbye: bool) -> str:
         if said_goodbye and self._job.agents is None:
-            return f"its pre-flight (process {rank.wire.pid}) ended before the verdict, as one does that gets SIGTERM"
+            return f"its pre-flight (process {rank.wire.pid}) ended before the verdict, as after SIGTERM"
         if said_goodbye:
             return "the launcher that waited for its pre-flight is gone"
         who = f"rank {rank.rank}" if self._job.agents is None else "its pre-flight"

@@ -74,8 +74,8 @@ async def begun_without_us(job: Job, control_port: int) -> dict[str, Any] | None
     if not local.is_free(job.agents.endpoint_port):
         for _ in range(_TRIES):
             if await torch_store.answers("127.0.0.1", job.agents.endpoint_port):
-                return _alone("a rendezvous listens there already")
-    return None if control_port in job.ports else _alone("other processes listen where agents would meet")
+                return _alone("a rendezvous is already listening there")
+    return None if control_port in job.ports else _alone("other processes are listening where the agents would meet")
 
 
 def taken_by(job: Job) -> str:
@@ -85,7 +85,7 @@ def taken_by(job: Job) -> str:
     found = port_listeners(str(job.agents.endpoint_port), 1.0)
     whose = f"of uid {', '.join(map(str, found))} " if isinstance(found, list) and found else ""
     port = job.agents.endpoint_port
-    return f"a program {whose}listens at port {port}, where torchrun's own rendezvous would be, and is none: give --rdzv-endpoint another port"
+    return f"a program {whose}that is not torchrun's rendezvous is listening on port {port}: give --rdzv-endpoint another port"
 
 
 def _alone(seen: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def profile(include: Iterable[str], options: Iterable[PlannedOption]) -> str:
     names = tuple(include)
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):  # tuned's own Loader.safe_name
-            raise UserError(f"{clean(name)!r} is no name of a tuned profile", "tuned-adm list shows them")
+            raise UserError(f"{clean(name)!r} is not the name of a tuned profile", "tuned-adm list shows them")
     sections: dict[str, list[PlannedOption]] = {}
     for option in options:
         sections.setdefault(option.section, []).append(option)

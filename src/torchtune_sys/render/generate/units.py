@@ -28,7 +28,7 @@ def drop_in(unit: str) -> str:
     name = unit if unit.endswith((".service", ".slice", ".scope")) else f"{unit}.service"
     stem = name.rpartition(".")[0]
     if not stem.strip("@") or stem.startswith(("@", ".")) or not _SIGNS.issuperset(name) or len(name) > 200:
-        raise UserError(f"{clean(unit)!r} is no name of a systemd unit", "letters, digits and : - _ . \\ @")
+        raise UserError(f"{clean(unit)!r} is not the name of a systemd unit", "letters, digits and : - _ . \\ @")
     return f"/etc/systemd/system/{name}.d/{NAME}"
 
 

@@ -51,7 +51,7 @@ def command(**options: Any) -> int:
 
     url = options["url"] or ""
     if options["url"] is not None and not re.fullmatch(_URL, url):
-        raise click.BadParameter(f"{url} is no http or https address.", param_hint="--url")
+        raise click.BadParameter(f"{url} is not an http or https address.", param_hint="--url")
     if bool(url) is not bool(options["script"]):
         raise click.UsageError("--url says where the script will lie, and --script writes it: give both.")
     if url and options["script"] == options["output"]:

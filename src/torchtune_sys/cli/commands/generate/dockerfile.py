@@ -107,13 +107,13 @@ def _image_options(options: Mapping[str, Any]) -> ImageOptions:
     torch, cpu = torch_option(options["torch"], options["cpu"])
     python, base, system, offline = (options[name] or "" for name in ("python", "base", "base_system", "offline"))
     if python and not re.fullmatch(r"3\.\d{1,2}t?", python):
-        raise click.BadParameter(f"{python} is no version such as 3.12.", param_hint="--python")
+        raise click.BadParameter(f"{python} is not a version such as 3.12.", param_hint="--python")
     if base and not (parts(base) or ("", ""))[1]:
         raise click.BadParameter(f"{base} names no image with its tag, such as ubuntu:24.04.", param_hint="--base")
     if system and not (base and re.fullmatch(_SYSTEM, system)):
-        raise click.BadParameter("it says of --base what it holds, such as ubuntu:24.04.", param_hint="--base-system")
+        raise click.BadParameter("it says which system --base contains, such as ubuntu:24.04.", param_hint="--base-system")
     if offline and not re.fullmatch(_FOLDER, offline):
-        raise click.BadParameter(f"{offline} is no plain path below the folder of the Dockerfile.", param_hint="--offline")
+        raise click.BadParameter(f"{offline} is not a plain path below the Dockerfile's folder.", param_hint="--offline")
     return ImageOptions(
         torch=torch,
         python=python,

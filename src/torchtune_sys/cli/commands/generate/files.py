@@ -42,7 +42,7 @@ Examples:
 
 \b
 {then}
-Prints nothing if no change of the plan needs the file.
+Prints nothing if no change in the plan needs the file.
 """
 
     @shared.command(name, help=f"Print {path}: {what}, byte for byte as apply writes it.", epilog=epilog)
@@ -96,7 +96,7 @@ def _print(path: str, options: dict[str, Any]) -> int:
         give(content, options["output"])
         tell(f"for {path}")
     if not tell_left_out(undecided(found, options, lambda written: written == path)) and not content:
-        tell(f"nothing to write to {path}: no change of the plan needs it")
+        tell(f"nothing to write to {path}: no change in the plan needs it")
     return 0
 
 

@@ -18,7 +18,7 @@ Examples:
   torchtune-sys generate kernel-args --unsafe --format grub -o /etc/default/grub.d/99-torchtune-sys.cfg && update-grub
   torchtune-sys generate kernel-args --unsafe --format grubby | sh
   torchtune-sys generate kernel-args --unsafe --format systemd-boot -o args.sh
-  sh args.sh && reboot        (and sh args.sh undo takes them back)
+  sh args.sh && reboot        (and sh args.sh undo removes them)
 
 \b
 A kernel argument is a change that needs a decision: without --unsafe it is
@@ -44,5 +44,5 @@ def command(**options: Any) -> int:
     if wanted:
         give(FORMS[options["format_"]](wanted), options["output"])
     elif not more:
-        tell("no kernel argument is asked for")
+        tell("the plan needs no kernel argument")
     return 0

@@ -91,9 +91,9 @@ def command(piece: str, output: str | None, **asked: Any) -> int:
     _must_be_named(manifest.name, manifest.namespace, manifest.nodes)
     _must_be_accepted(manifest.image, manifest.secret, manifest.runtime_class)
     if is_daemon and manifest.train:
-        raise UserError("the daemon starts no training", "generate kubernetes job -- COMMAND…")
+        raise UserError("the DaemonSet starts no training", "generate kubernetes job -- COMMAND…")
     if not re.fullmatch(r"[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti)?", manifest.shm):
-        raise UserError(f"--shm {manifest.shm}: is no size", "a number with Mi or Gi: 8Gi")
+        raise UserError(f"--shm {manifest.shm}: is not a size", "a number with Mi or Gi: 8Gi")
     give(kubernetes.PIECES[piece](manifest), output)
     return 0
 
@@ -103,13 +103,16 @@ def _must_be_named(name: str, namespace: str, nodes: int) -> None:
     room = 63 - len(f"-nodes-0-{nodes}")
     for word, option, most in ((name, "--name", room), (namespace, "--namespace", 63)):
         if word and (not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", word) or len(word) > most):
-            raise UserError(f"{option} {word}: is no name", f"small letters, digits and -, at most {most}, a letter first")
+            raise UserError(
+                f"{option} {word}: is not a valid name",
+                f"lowercase letters, digits and -, at most {most}, starting with a letter",
+            )
 
 
 def _must_be_accepted(image: str, secret: str, runtime_class: str) -> None:
     """Raise UserError for what the cluster would refuse only when a pod starts, or never say why none does."""
     if not re.fullmatch(r"[\w][\w.:/@+-]*", image, re.ASCII):
-        raise UserError(f"--image {image!r}: is no image", "a reference without blanks: registry.example/train:1")
+        raise UserError(f"--image {image!r}: is not an image reference", "a reference without blanks: registry.example/train:1")
     for word, option in ((secret, "--secret"), (runtime_class, "--runtime-class")):
         if word and (len(word) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", word)):
-            raise UserError(f"{option} {word}: is no name", "small letters, digits, - and .")
+            raise UserError(f"{option} {word}: is not a valid name", "lowercase letters, digits, - and .")

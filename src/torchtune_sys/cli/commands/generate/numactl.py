@@ -54,7 +54,7 @@ def command(**options: Any) -> int:
     else:
         give(placement.table(seating, style(options["color"], options["output"]), _beside(seen)), options["output"])
     if room.numactl is False and not options["from_"] and options["format_"] in ("commands", "wrapper"):
-        tell("numactl is not installed here: install its package, or take torchtune-sys launch, which needs none")
+        tell("numactl is not installed here: install its package, or use torchtune-sys launch, which does not need it")
     return 0
 
 
@@ -70,6 +70,6 @@ def _beside(seen: Snapshot) -> str:
     if torch is None or isinstance(torch.version, Missing) or version(torch.version)[:2] < (2, 9):
         return ""
     return (
-        "--numa-binding=exclusive parts each node among its GPUs, too (node: each rank gets all of it). It sets no memory policy, "
-        "stops the job where ranks outnumber GPUs or a node's cores, takes an unknown node for node 0, and needs CUDA and numactl"
+        "--numa-binding=exclusive also divides each node among its GPUs (node: each rank gets all of it). It sets no memory policy, "
+        "stops the job if ranks outnumber GPUs or a node's cores, treats an unknown node as node 0, and needs CUDA and numactl"
     )

@@ -96,7 +96,7 @@ def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
     for name in ("venv", "offline"):
         if options[name] and not options[name].startswith("/"):
             raise click.BadParameter(
-                f"{options[name]} is no absolute path, and the script runs anywhere.", param_hint=f"--{name}"
+                f"{options[name]} is not an absolute path, and the script may run in any directory.", param_hint=f"--{name}"
             )
     asked, python = install_options_of(options)
     found = planned({**options, "python": python})

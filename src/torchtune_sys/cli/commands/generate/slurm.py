@@ -113,7 +113,7 @@ def _this_tool() -> str:
 
     found = os.path.abspath(sys.argv[0])
     if not os.access(found, os.X_OK) or os.path.basename(found) == "__main__.py":
-        raise UserError("a hook needs the path at which the tool lies on every node", "--tool /usr/local/bin/torchtune-sys")
+        raise UserError("a hook needs the tool's path on every node", "--tool /usr/local/bin/torchtune-sys")
     return found
 
 

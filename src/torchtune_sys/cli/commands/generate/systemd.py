@@ -46,7 +46,10 @@ def command(**options: Any) -> int:
     files.update({name: text for name, text in _own(found, options, path).items() if text})
     more = tell_left_out(undecided(found, options, lambda written: written.startswith("/etc/systemd/")))
     if not files and not more:
-        tell("no change of the plan is systemd's" + ("" if options["unit"] else " (--unit NAME makes the drop-in of a service)"))
+        tell(
+            "no change in the plan concerns systemd"
+            + ("" if options["unit"] else " (--unit NAME prints a drop-in for a service)")
+        )
     elif files and options["output_dir"]:
         from torchtune_sys.host.files import write_below_in_child
 

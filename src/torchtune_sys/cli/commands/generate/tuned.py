@@ -55,7 +55,7 @@ def command(**options: Any) -> int:
         tell(f"left out: {words}")
     text = tuned.profile(base.include, made.options)
     if not made.options:
-        tell("no change of the plan is tuned's")
+        tell("no change in the plan concerns tuned")
     elif options["output_dir"]:
         from torchtune_sys.host.files import write_below_in_child
 

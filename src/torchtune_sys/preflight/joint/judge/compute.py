@@ -28,7 +28,7 @@ same time was seen to take twice as long."""
 _COPY_TURNS = 8
 """In which copies are slow, before that speaks against a rank. On two cores at a load of 20 copies of 6 % of the turns took three times as long as usual, and a sixth of
 those that followed one a second later: with eight in a row of 1,024 healthy nodes hardly any is named."""
-_LATE = ("no end within", "the worker does not answer")
+_LATE = ("did not end within", "the worker does not answer")
 
 
 def throttled(gathered: Gathered) -> dict[Rank, str]:
@@ -44,7 +44,7 @@ def throttled(gathered: Gathered) -> dict[Rank, str]:
         if gaps and min(gaps) > QUOTA_GAP:
             found[rank] = f"for {min(gaps):.0%} of the time it neither ran nor waited for a CPU"
         elif shares[rank] and len(shares) > 2 and max(shares[rank]) < LEAST_SHARE * usual and spare[rank] > SPARE_CPUS:
-            found[rank] = f"it gets {max(shares[rank]):.0%} of a CPU beside idle ones, others {usual:.0%}"
+            found[rank] = f"it gets {max(shares[rank]):.0%} of a CPU while others are idle; other ranks get {usual:.0%}"
     return found
 
 
@@ -90,7 +90,7 @@ def fingerprints(gathered: Gathered) -> list[JointFinding]:
         if odd and counts[usual] * 2 <= len(ranks):
             odd = []  # no majority: cannot be compared
         for rank in odd:
-            seen = f"the weights after an exact training step are {ranks[rank][:12]}, of {counts[usual]} others {usual[:12]}"
+            seen = f"the checksum of the weights after an exact training step is {ranks[rank][:12]}; {counts[usual]} others have {usual[:12]}"
             found.append(_finding(gathered, rank, "silent-data-corruption", seen))
     return found
 
@@ -103,7 +103,7 @@ def _finding(gathered: Gathered, rank: Rank, cause: str, seen: str) -> JointFind
 
 
 def _uncertain(slow: JointFinding, turns: int) -> JointFinding:
-    seen = f"{slow.seen}; time ran out after {turns} turns, in all of which it was, before that was certain"
+    seen = f"{slow.seen}; it was slow in all {turns} turns, and time ran out before this was certain"
     return msgspec.structs.replace(slow, seen=seen, weight=Weight.UNKNOWN)
 
 
@@ -117,7 +117,7 @@ def findings(gathered: Gathered, quotas: frozenset[int]) -> list[JointFinding]:
     stand = standing(gathered)
     for rank, (slower, allowed) in (stand.slow | (stand.undecided if gathered.turns_cut else {})).items():
         if rank not in held and rank[0] not in quotas:
-            seen = f"{slower:.0%} slower than the median of its peers; {allowed:.0%} is their noise"
+            seen = f"{slower:.0%} slower than the median of its peers, whose noise is {allowed:.0%}"
             slow = _finding(gathered, rank, "straggler-compute", seen)
             found.append(slow if rank in stand.slow else _uncertain(slow, len(gathered.computes[rank])))
     found += slow_copies(gathered)
@@ -136,7 +136,7 @@ def failures(gathered: Gathered) -> list[JointFinding]:
                 JointFinding(part="compute", cause="checker-fault", node=rank[0], seen=turn.error[:300], weight=Weight.UNKNOWN)
             )
         else:
-            seen = f"a training step fails, as it does not elsewhere: {turn.error[:300]}{hint_of_end(turn.signal)}"
+            seen = f"a training step fails here and succeeds on most others: {turn.error[:300]}{hint_of_end(turn.signal)}"
             found.append(JointFinding(part="compute", cause=cause_of_end(turn.signal), node=rank[0], seen=seen))
     return found
 
@@ -144,7 +144,7 @@ def failures(gathered: Gathered) -> list[JointFinding]:
 def slow_copies(gathered: Gathered) -> Iterator[JointFinding]:
     """Yield the ranks that copy memory at less than a third of the rate of their peers of the same hardware, in every turn."""
     for rank, (turns, best, usual) in _copying_slowly(gathered).items():
-        words = f"a copy in memory takes {best * 1e3:.1f} ms, of its peers {usual * 1e3:.1f} ms"
+        words = f"a memory copy takes {best * 1e3:.1f} ms; on its peers it takes {usual * 1e3:.1f} ms"
         slow = _finding(gathered, rank, "straggler-compute", words)
         if turns >= _COPY_TURNS:
             yield slow

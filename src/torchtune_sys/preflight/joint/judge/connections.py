@@ -21,14 +21,14 @@ _NOISES = 4.0
 _OF_LOSS = ("port-dropped", "mtu-black-hole", "link-delay", "narrow-link")
 """What the way back of one that loses much may look like."""
 _WORDS = {
-    "port-refused": "the connection to a port that listens is refused",
-    "port-dropped": "no connection comes about, nobody refuses it",
-    "link-one-way-drop": "nothing arrives in this direction, while the other way is open",
-    "mtu-black-hole": "small packets pass, a message beyond the MTU does not",
+    "port-refused": "connections to a listening port are refused",
+    "port-dropped": "connections are neither made nor refused",
+    "link-one-way-drop": "nothing arrives in this direction; the other direction works",
+    "mtu-black-hole": "small packets arrive, messages larger than the MTU do not",
 }
 _CUT = {
-    "reset": ("port-refused", "a connection that was open is reset in the middle of a transfer, as a firewall does"),
-    "silent": ("port-dropped", "a connection that was open falls silent in the middle of a transfer: nothing arrives any more"),
+    "reset": ("port-refused", "an open connection is reset in the middle of a transfer, as a firewall does"),
+    "silent": ("port-dropped", "an open connection goes silent in the middle of a transfer: nothing more arrives"),
 }
 _FLOWS_LOST = 2
 """Connections of those at the same time that fail while the others are made: one may be lost, at a busy host, too."""
@@ -92,7 +92,7 @@ def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, least_rate: fl
     if test.connect == "ok" and not test.is_short and (test.beyond is False or test.small_s is None):
         return "mtu-black-hole", _WORDS["mtu-black-hole"]
     if test.small_s is not None and test.small_s > max(DELAY_TIMES * usual_s, usual_s + DELAY_S):
-        return "link-delay", f"{test.small_s * 1e3:.2f} ms there and back, others {usual_s * 1e3:.2f} ms"
+        return "link-delay", f"{test.small_s * 1e3:.2f} ms round trip; others have {usual_s * 1e3:.2f} ms"
     if test.control_rate:  # CPUs may be busier now than when the others were measured
         least_rate = min(least_rate, NARROW * test.control_rate)
     if test.rates and max(test.rates) < least_rate:
@@ -104,7 +104,7 @@ def _some_connect(test: LinkTest) -> str:
     """Return what was seen where some of the connections are made and others, from other ports, are not; "" where that is not so."""
     tried, made = test.flows or (0, 0)
     if made + (test.connect == "ok") and tried - made >= _FLOWS_LOST:
-        return f"{tried - made} of {tried} connections at the same time do not come about: one of several ways to it is dead, or there may be no more"
+        return f"{tried - made} of {tried} simultaneous connections fail: one of several paths to it is dead, or the number of connections is limited"
     return ""
 
 
@@ -216,7 +216,7 @@ def findings(gathered: Gathered, explained: Iterable[int]) -> list[JointFinding]
     links = [way for way in links if not (told[way][0] in _PASSING and losing.keys() & {*way})]
     for node, cause, ways in nodes:
         seen = "; ".join(f"{gathered.name(a)} -> {gathered.name(b)}: {told[a, b][1]}" for a, b in ways[:2])
-        more = f"; {len(ways) - 2} more ways" if len(ways) > 2 else ""
+        more = f"; {len(ways) - 2} more links" if len(ways) > 2 else ""
         found.append(JointFinding(part="connections", cause=cause, node=node, seen=seen + more))
     for way in links:
         cause, seen = told[way]
@@ -243,12 +243,13 @@ def _everywhere(
     return JointFinding(
         part="connections",
         cause=cause,
-        seen=f"so it is between all nodes: {seen} ({between}, and all other ways){_NEEDED.get(cause, '')}",
+        seen=f"the same between all nodes: {seen} ({between} and all other links){_NEEDED.get(cause, '')}",
     )
 
 
 _NEEDED = dict.fromkeys(
-    ("port-dropped", "port-refused"), "; gloo and NCCL listen at ports that the kernel draws, MASTER_PORT alone does not suffice"
+    ("port-dropped", "port-refused"),
+    "; gloo and NCCL listen on ports that the kernel chooses: opening MASTER_PORT alone is not enough",
 )
 
 

@@ -63,10 +63,11 @@ def _alone(node: int, member: Node, facts: NodeFacts) -> Iterator[JointFinding]:
         held = {address for entry in interfaces.values() for address, _length in entry.addresses}
         usable = [address for address in own if address in held and not _is_loopback(address)]
         if own and not usable and any(map(_is_loopback, own)):
-            seen = f"its own name stands for {', '.join(own)}: gloo tells the other nodes that address"
+            seen = f"its host name resolves to {', '.join(own)}, which gloo announces to the other nodes"
             yield JointFinding(part="facts", cause="hostname-resolves-to-loopback", node=node, seen=seen)
         elif not usable:
-            seen = f"its own name stands for {', '.join(own) or 'no address'}, none of its own"
+            seen = f"its host name resolves to {', '.join(own)}, which is not one of its addresses"
+            seen = seen if own else "its host name does not resolve"
             yield JointFinding(part="facts", cause="hostname-unresolvable", node=node, seen=seen)
 
 
@@ -78,7 +79,7 @@ def _unfit(interface: PeerInterface | None, data_address: str) -> str:
         return "has no address"
     if any(address == data_address for address, _length in interface.addresses):
         return ""
-    return f"is a {interface.kind}, which leads to no other node" if interface.kind in _BRIDGES else ""
+    return f"is a {interface.kind} and leads to no other node" if interface.kind in _BRIDGES else ""
 
 
 def _is_loopback(address: str) -> bool:
@@ -102,7 +103,7 @@ def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Join
     found = []
     for address, those in holders.items():
         for node in those if len(those) > 1 else ():
-            seen = f"{address} is held by {' and '.join(gathered.name(other) for other in those)}"
+            seen = f"{address} is assigned to {' and '.join(gathered.name(other) for other in those)}"
             found.append(JointFinding(part="facts", cause="duplicate-address", node=node, seen=seen))
     return found
 
@@ -125,7 +126,9 @@ def _clocks(gathered: Gathered) -> list[JointFinding]:
         return []
     middle = median(offsets.values()) if len(offsets) > 2 else 0.0
     return [
-        JointFinding(part="facts", cause="clock-skew", node=node, seen=f"its clock is {offset - middle:+.1f} s off the others'")
+        JointFinding(
+            part="facts", cause="clock-skew", node=node, seen=f"its clock differs from the others by {offset - middle:+.1f} s"
+        )
         for node, offset in offsets.items()
         if abs(offset - middle) > CLOCK_S + gathered.members[node].clock_error_s
     ]
@@ -139,8 +142,8 @@ def _differing(gathered: Gathered) -> Iterator[JointFinding]:
         if told is None:
             continue
         for node, value in one.values.items():
-            others = f"of {one.hosts - len(one.values)} others {one.usual}" if one.usual is not None else "and nothing is usual"
-            seen.setdefault((node, *told), []).append(f"{one.fact} is {value}, {others}")
+            others = f"{one.hosts - len(one.values)} others have {one.usual}" if one.usual is not None else "there is no majority"
+            seen.setdefault((node, *told), []).append(f"{one.fact} is {value} ({others})")
     for (node, cause, weight), facts in seen.items():
         more = f"; {len(facts) - _FACTS_AT_MOST} more facts" if len(facts) > _FACTS_AT_MOST else ""
         yield JointFinding(part="facts", cause=cause, node=node, seen="; ".join(facts[:_FACTS_AT_MOST]) + more, weight=weight)
@@ -165,7 +168,7 @@ def _without_torch(gathered: Gathered) -> Iterator[JointFinding]:
         failed = [note for note in member.workers if note.error and not note.torch]
         errors = [note.error for note in failed]
         if errors and somebody:
-            seen = f"torch does not start, as it does elsewhere: {errors[0][:200]}"
+            seen = f"torch does not start here; it does on other nodes: {errors[0][:200]}"
             yield JointFinding(
                 part="facts", cause=cause_of_end(failed[0].signal), node=node, seen=seen + hint_of_end(failed[0].signal)
             )
@@ -189,9 +192,9 @@ def cause_of_end(by: str) -> str:
 def hint_of_end(by: str) -> str:
     """Return what such an end mostly comes from."""
     return {
-        "SIGKILL": "; the kernel ends it so where memory runs out: dmesg, and the control group's memory.events",
-        "SIGXCPU": "; the limit of processor time, ulimit -t",
-        "SIGILL": "; an instruction that this CPU does not have, or a damaged file",
+        "SIGKILL": "; the kernel does so when memory runs out: see dmesg and the cgroup's memory.events",
+        "SIGXCPU": "; the limit on CPU time (ulimit -t)",
+        "SIGILL": "; an instruction that this CPU lacks, or a damaged file",
     }.get(by, "")
 
 
@@ -208,7 +211,7 @@ def named_elsewhere(node: Node) -> str:
 def _unreached_names(gathered: Gathered) -> Iterator[JointFinding]:
     """Nodes whose own name stands for an address that others do not reach."""
     for node, words in gathered.unreached_names.items():
-        seen = f"its own name stands for {words}, by which other nodes do not reach it: gloo tells them that address"
+        seen = f"its host name resolves to {words}, where other nodes cannot reach it; gloo announces that address"
         yield JointFinding(part="facts", cause="nccl-wrong-interface", node=node, seen=seen)
 
 
@@ -224,7 +227,7 @@ def _masters(gathered: Gathered) -> Iterator[JointFinding]:
     for node, found in told.items():
         word = gathered.members[node].words.get(0, "ok")
         if usual and not usual & {*found} and word != "ok":
-            seen = f"MASTER_ADDR stands for {', '.join(found) or 'no address'} there, for {', '.join(sorted(usual))} on the others ({word})"
+            seen = f"MASTER_ADDR resolves to {', '.join(found) or 'no address'} there, and to {', '.join(sorted(usual))} on the others ({word})"
             yield JointFinding(part="facts", cause="master-addr-wrong", node=node, seen=seen)
 
 
@@ -236,7 +239,7 @@ def _quotas(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[JointFin
     usual = median(values.values())
     return [
         JointFinding(
-            part="facts", cause="cpu-quota-on-one-node", node=node, seen=f"a cgroup allows {value:g} CPUs, others {usual:g}"
+            part="facts", cause="cpu-quota-on-one-node", node=node, seen=f"a cgroup allows {value:g} CPUs; others have {usual:g}"
         )
         for node, value in values.items()
         if value < float("inf") and value * 2 <= usual

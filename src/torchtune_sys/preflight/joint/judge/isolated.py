@@ -27,19 +27,21 @@ def findings(gathered: Gathered, cause: str, errors: str) -> Iterator[JointFindi
     behind = {unit: domain for domain in found.domains for unit in domain.units}
     rails = f" on rail {', '.join(map(str, found.on))}" if found.on else ""
     for node in found.nodes:
-        where = f", like all behind {behind[node].kind} {behind[node].name}" if node in behind else ""
-        seen = f"collectives with it{rails} {_words(tests, errors, node)}, of all others none does{where} ({rounds})"
+        where = f", as do those of all nodes behind {behind[node].kind} {behind[node].name}" if node in behind else ""
+        seen = f"collectives that include it{rails} {_words(tests, errors, node)}{where}; the others do not ({rounds})"
         yield JointFinding(part="collectives", cause=cause, node=node, seen=seen)
     for one, other in found.pairs:
         way = _direction(tests, one, other)
         said = _words(tests, errors, one, other)
-        seen = f"collectives of these two{rails} {said}, with others neither's does ({rounds})"
+        seen = f"collectives between these two{rails} {said}; with other nodes both are fine ({rounds})"
         yield JointFinding(part="collectives", cause=cause, link=way, seen=seen)
     for one_part, other_part in found.between:
-        seen = f"no node behind {_called(one_part)} passes with any behind {_called(other_part)}; with others they do ({rounds})"
+        seen = f"no collective between {_called(one_part)} and {_called(other_part)} passes; with the rest both pass ({rounds})"
         yield JointFinding(part="collectives", cause=_CAUSE, seen=seen)
     for rail in found.rails:
-        seen = f"rail {rail} (local rank {rail} of each node): no two nodes pass on it, on the others all do ({rounds})"
+        seen = (
+            f"rail {rail} (local rank {rail} of each node): no pair of nodes passes on it; on the other rails all pass ({rounds})"
+        )
         yield JointFinding(part="collectives", cause=_CAUSE, seen=seen)
     yield from _unnamed(gathered, found, tests, errors)
 
@@ -49,12 +51,14 @@ def _unnamed(gathered: Gathered, found: IsolationVerdict, tests: GroupTests, err
     if found.outcome not in (Outcome.ONLY_AT_SCALE, Outcome.SUSPECTS):
         return
     among = [gathered.name(node) for node in found.suspects]
-    words = f"; it is among {', '.join(among[:8])}{f' and {len(among) - 8} more' if len(among) > 8 else ''}" if among else ""
+    words = f"; suspects: {', '.join(among[:8])}{f' and {len(among) - 8} more' if len(among) > 8 else ''}" if among else ""
     is_slow = bool(found.rounds) and _is_only_slow(found, tests)
     said = "is slow" if is_slow else "fails"
-    why = f"the collective of all {said}; {found.why} ({len(found.rounds)} rounds){words}{f': {errors}' if errors else ''}"
+    why = (
+        f"the collective over all nodes {said}; {found.why} ({len(found.rounds)} rounds){words}{f': {errors}' if errors else ''}"
+    )
     if found.outcome is Outcome.SUSPECTS and not any(each.failed for each in found.rounds):
-        why = f"groups of nodes were not all tested: {found.why} ({len(found.rounds)} rounds)"
+        why = f"not all groups of nodes were tested: {found.why} ({len(found.rounds)} rounds)"
         yield JointFinding(part="collectives", cause="checker-fault", seen=why, weight=Weight.UNKNOWN)
     elif is_slow:
         yield JointFinding(part="collectives", cause=_CAUSE, seen=why, weight=Weight.WARNING)

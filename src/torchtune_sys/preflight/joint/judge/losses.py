@@ -41,7 +41,7 @@ def losing_nodes(links: Mapping[Way, Sequence[LinkTest]]) -> dict[int, str]:
         for side, word in ((1, "that were sent to it"), (0, "that it sent")):
             ways = [lost for way, lost in counted.items() if way[side] == node]
             if words := _seen(ways, elsewhere):
-                found.setdefault(node, f"{words} {word} were lost, by {len(ways)} ways")
+                found.setdefault(node, f"{words} {word} were lost, on {len(ways)} links")
     return found
 
 

@@ -158,7 +158,7 @@ def _node(gathered: Gathered, node: int, found: list[JointFinding]) -> NodeVerdi
         *{cause.cause: cause for cause in sorted(causes, key=_lightest_first)}.values()
     ]  # the heaviest of each, the last of equals
     if node in gathered.members and own is None and not any(cause.weight is Weight.FATAL for cause in causes):
-        seen = "the node did not judge itself in time"
+        seen = "the node did not finish its own checks in time"
         causes.append(Cause(cause="checker-fault", rule="joint:meeting", blame=Blame.CHECKER, weight=Weight.UNKNOWN, seen=seen))
     for fault in gathered.faults if node == gathered.coordinator else ():
         causes.append(Cause(cause="checker-fault", rule="preflight", blame=Blame.CHECKER, weight=Weight.UNKNOWN, seen=fault))
@@ -232,7 +232,7 @@ def _no_meeting(gathered: Gathered) -> list[JointFinding]:
         words = next(iter(gathered.members.values())).words if gathered.members else {}
         word = words.get(0, "no answer")
         cause = {"refused": "node-never-came"}.get(word, "master-addr-wrong")
-        seen = f"the meeting place was not reached ({host_says(word) or word}), nor was any other node"
+        seen = f"neither the coordinating node ({host_says(word) or word}) nor any other node could be reached"
         return [JointFinding(part="meeting", cause=cause, link=(gathered.coordinator, 0), seen=seen)]
     if gathered.master_wrong and gathered.missing:
         ways = [(node, gathered.coordinator) for node in sorted(gathered.missing)[:_LINKS_AT_MOST]]
@@ -246,15 +246,15 @@ def _missing_nodes(gathered: Gathered) -> Iterator[JointFinding]:
     here = sorted(gathered.members)
     cut_off = [node for node in missing if gathered.missing[node] in _UNREACHED]
     if len(cut_off) >= 2 and len(cut_off) * 2 >= gathered.nodes:
-        seen = f"{_names(gathered, here)} | {_names(gathered, cut_off)}: neither side reaches the other"
+        seen = f"{_names(gathered, here)} | {_names(gathered, cut_off)}: the two groups cannot reach each other"
         for way in islice(product(here, cut_off), _LINKS_AT_MOST):
             yield JointFinding(part="meeting", cause="network-partition", link=way, seen=seen)
         missing = [node for node in missing if node not in cut_off]
-    came = f"; came: {_names(gathered, here)}"
+    came = f"; present: {_names(gathered, here)}"
     elsewhere = gathered.listed_elsewhere() if missing else frozenset()
     for node in missing:
         word = "" if node in elsewhere else gathered.missing[node]  # else another node was called
-        seen = f"{host_says(word) or 'it did not come to the meeting'}{came}"
+        seen = f"{host_says(word) or 'it did not join'}{came}"
         yield JointFinding(part="meeting", cause="node-never-came", node=node, seen=seen)
 
 
@@ -264,7 +264,7 @@ def _missing_ranks(gathered: Gathered) -> Iterator[JointFinding]:
         dead = {event.local for event in gathered.events if event.node == node}
         if member.alive and fewer and not dead and not gathered.agents_at_least:
             ranks = ", ".join(f"{node * gathered.locals_ + local}" for local in fewer)
-            seen = f"{len(member.ranks)} of {member.expected} ranks came; missing: rank {ranks}"
+            seen = f"{len(member.ranks)} of {member.expected} ranks joined; missing: rank {ranks}"
             yield JointFinding(part="meeting", cause="ranks-missing", node=node, seen=seen)
 
 
@@ -274,10 +274,10 @@ def _untried(gathered: Gathered) -> Iterator[JointFinding]:
         late = [local for local in member.ranks if f"worker/{local}" not in member.notes]
         if member.alive and late and not gathered.agents_at_least:
             ranks = ", ".join(f"{node * gathered.locals_ + local}" for local in late)
-            seen = f"torch was not imported in time by rank {ranks}: neither training step nor collectives were tried with it"
+            seen = f"rank {ranks} did not import torch in time, so the node took part in no training step and no collective"
             yield JointFinding(part="compute", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
         elif member.alive and gathered.collectives and node not in {rank[0] for rank in gathered.collectives[0]}:
-            seen = "no collective was tried with it"
+            seen = "it took part in no collective"
             yield JointFinding(part="collectives", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
 
 
@@ -296,13 +296,13 @@ def _liveness(gathered: Gathered) -> list[JointFinding]:
     if gathered.own_link_up is False or (others > 1 and len(silent) * 2 > others):
         for node in silent:
             del first[node]
-        first[gathered.coordinator] = ("link-down", f"{_names(gathered, silent)} went silent at once")
+        first[gathered.coordinator] = ("link-down", f"{_names(gathered, silent)} stopped answering at the same moment")
     return [
         JointFinding(
             part="liveness",
             cause=cause,
             node=node,
-            seen=f"{seen}; its agent went to the rendezvous without a pre-flight" if gathered.has_passed(node) else seen,
+            seen=f"{seen}; its agent joined the rendezvous without a pre-flight" if gathered.has_passed(node) else seen,
             weight=_weight_of_gone(gathered, node),
         )
         for node, (cause, seen) in first.items()
@@ -350,7 +350,7 @@ def _collectives(gathered: Gathered, found: list[JointFinding]) -> list[JointFin
                 part="collectives",
                 cause=facts.cause_of_end(by),
                 node=rank[0],
-                seen=f"{str(answers[rank].get('error'))[:200]}, as it is not elsewhere{facts.hint_of_end(by)}",
+                seen=f"{str(answers[rank].get('error'))[:200]}; most other ranks ran on{facts.hint_of_end(by)}",
             )
             for rank, by in ended.items()
         ]
@@ -363,7 +363,7 @@ def _collectives(gathered: Gathered, found: list[JointFinding]) -> list[JointFin
     cause = "silent-data-corruption" if is_wrong else "straggler-network"
     nodes = sorted({rank[0] for rank in answers})
     if failed and len(nodes) == 2:
-        seen = f"a collective of these two fails: {errors}"
+        seen = f"a collective between these two nodes fails: {errors}"
         return [JointFinding(part="collectives", cause=cause, link=(nodes[0], nodes[1]), seen=seen)]
     known_nodes = {f.node for f in found if f.node is not None and f.weight is Weight.FATAL}
     known_links = {frozenset(f.link) for f in found if f.link is not None}

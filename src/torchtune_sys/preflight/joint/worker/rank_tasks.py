@@ -132,9 +132,9 @@ def collected(pid: int, near: int, deadline_s: float, keep: bool) -> Fields:
     found: Fields = json.loads(lines[-1]) if lines else {}
     stage = found.get("stage", "its start")
     if timed_out:
-        found["error"] = "no end within %.0f s, at %s" % (deadline_s, stage)
+        found["error"] = "did not end within %.0f s, at %s" % (deadline_s, stage)
     elif not lines or "stage" in found:  # what it says last, at its end, names no stage
-        found["error"] = "ended by %s, at %s" % (by, stage) if by else "the child died without a word"
+        found["error"] = "ended by %s, at %s" % (by, stage) if by else "the process ended without an error message"
         found["signal"] = by
     return found
 
