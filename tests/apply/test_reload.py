@@ -62,7 +62,7 @@ def test_a_daemon_that_does_not_take_it_leaves_nothing_changed(tmp_path: Path) -
     folder = tmp_path / "host"
     done = run(folder, "echo is there a udevd >&2; exit 1")
     assert "is there a udevd" in done.rolled_back and small.seen(folder) == small.OLD
-    assert "it is as it was, but nobody was told" in done.kept[f"{folder}/kept.conf"]
+    assert "it is restored, but reloading it failed" in done.kept[f"{folder}/kept.conf"]
     assert session.unfinished(small.state(folder)) is None  # the next run is not refused
     assert once_more(folder, "true").rolled_back == ""
 
@@ -73,7 +73,7 @@ def test_a_daemon_that_went_since_does_not_keep_undo_from_its_end(tmp_path: Path
     run(folder, f"test -e {good}")
     good.unlink()
     found = journal.load(small.state(folder), 1)
-    assert "nobody was told" in str(undo.undo(found, same_boot=True).kept) and small.seen(folder) == small.OLD
+    assert "reloading it failed" in str(undo.undo(found, same_boot=True).kept) and small.seen(folder) == small.OLD
     good.touch()
     assert undo.undo(journal.load(small.state(folder), 1), same_boot=True).kept == {}
 

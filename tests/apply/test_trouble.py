@@ -257,7 +257,7 @@ def test_a_file_of_ours_that_is_odd_is_refused_and_left(what: str, tmp_path: Pat
     found = staged(
         tmp_path, f"{make.format(FILE)}; before > $STAGE/1; tt $APPLY; before > $STAGE/2; cmp $STAGE/1 $STAGE/2 && echo same"
     )
-    assert words in " ".join(found.split()) and "what stands there now must be read first" in " ".join(found.split())
+    assert words in " ".join(found.split()) and "what is there now must be read first" in " ".join(found.split())
     assert found.endswith("rc 1\nsame\n") and "safe change" not in found
 
 

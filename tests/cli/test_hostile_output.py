@@ -139,7 +139,7 @@ def test_what_is_no_number_is_never_printed_as_a_kernel_setting(running: str) ->
     found = dict(outputs(lambda: RecordedHost(recording, "recording x"), commands))
     for command in ("generate sysctl", "plan --format diff", "generate script"):
         assert "tcp_rmem" not in found[command].out.replace("tcp_rmem holds", ""), found[command].out
-    assert "which is no number" in " ".join(found["plan"].out.split())
+    assert "which is not a number" in " ".join(found["plan"].out.split())
 
 
 def test_a_file_of_ours_with_control_characters_is_not_continued() -> None:

@@ -26,7 +26,7 @@ from torchtune_sys.remediation.install.plan import plan
         ([K80, H100], "no driver after R470 serves Kepler"),
         ([RUBIN], "no driver branch is on record for Rubin"),
         ([K80], "the last branch for these GPUs is R470"),
-        ([("", "ffff", None)], "no table knows PCI device 10de:ffff"),
+        ([("", "ffff", None)], "PCI device 10de:ffff is in no table"),
     ],
 )
 def test_no_driver_serves_them(here: list[tuple[str, str, None]], says: str) -> None:

@@ -159,5 +159,5 @@ def test_on_rpm_ostree_arguments_go_by_its_tool() -> None:
 def test_where_no_tool_of_ours_is_the_refusal_says_what_to_add_and_how(files: tuple[str, ...], says: str) -> None:
     plan = planned("iommu-translates-gpu-traffic.fail", {"files": dict.fromkeys(files, "")})
     (refusal,) = [one for one in plan.refused if one.key == "kernel argument iommu"]
-    assert refusal.reason.startswith("no tool is here that gives the kernel its arguments")
+    assert refusal.reason.startswith("there is no tool here that can add and remove kernel arguments")
     assert says in refusal.way

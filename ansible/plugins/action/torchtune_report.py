@@ -78,7 +78,6 @@ class ActionModule(ActionBase):
                 raise AnsibleActionFail(f"the report could not be written: {error.filename}: {error.strerror}") from error
         return {"changed": changed, "markdown": os.path.join(folder, "fleet.md"), "json": os.path.join(folder, "fleet.json")}
 
-
     def _clean_up(self, folder: str, others: list[str], document: dict[str, t.Any], facts: t.Mapping[str, t.Any]) -> None:
         """Remove what an earlier report says of hosts that are gone, and earlier facts of hosts that returned none now."""
         if self._task.check_mode:

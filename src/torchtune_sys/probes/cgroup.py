@@ -42,16 +42,6 @@ class CgroupBranch(msgspec.Struct, frozen=True, kw_only=True):
     """From the session's own cgroup up to the topmost one that is visible."""
 
 
-def ancestors(host: Host, controller: str) -> Fact[tuple[str, ...]]:
-    """Return the directories from the session's own cgroup up to the root, for one controller (``memory``, ``cpu``, ``pids`` …).
-
-    Missing(ABSENT) where the kernel has no such controller: then nothing is limited by it. Missing(NOT_SUPPORTED) where a
-    cgroup exists but its files cannot be seen from here.
-    """
-    found = branch(host, controller)
-    return found if isinstance(found, Missing) else found.directories
-
-
 def tightest(host: Host, controller: str, names: FileNames, parse: Callable[[tuple[str, ...]], float]) -> tuple[Fact[float], str]:
     """Return the least value over the session's cgroup and all its ancestors, and the file that sets it.
 
@@ -127,7 +117,11 @@ def parse_max(text: str) -> float:
 
 
 def branch(host: Host, controller: str) -> Fact[CgroupBranch]:
-    """Return the directories that bind the session for ``controller``, and the cgroup version that holds it."""
+    """Return the directories that bind the session for ``controller`` (``memory``, ``cpu``, ``pids`` …), and the cgroup version that holds it.
+
+    Missing(ABSENT) where the kernel has no such controller: then nothing is limited by it. Missing(NOT_SUPPORTED) where a
+    cgroup exists but its files cannot be seen from here.
+    """
     text = host.text(OWN)
     if isinstance(text, Missing):
         return _old_cpuset(host) if controller == "cpuset" else text  # ABSENT: a kernel without cgroups

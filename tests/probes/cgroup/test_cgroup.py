@@ -25,9 +25,15 @@ def pids(where: RecordedHost) -> tuple[float | Missing, str]:
     return cgroup.tightest(where, "pids", PIDS, lambda texts: cgroup.parse_max(texts[0]))
 
 
+def directories(where: RecordedHost, controller: str) -> tuple[str, ...]:
+    found = cgroup.branch(where, controller)
+    assert not isinstance(found, Missing), found
+    return found.directories
+
+
 def test_version_2_gives_every_ancestor() -> None:
     where = host("0::/system.slice/slurmstepd.scope/job_7\n", V2.format(root="/"))
-    assert cgroup.ancestors(where, "cpu") == (
+    assert directories(where, "cpu") == (
         "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7",
         "/sys/fs/cgroup/system.slice/slurmstepd.scope",
         "/sys/fs/cgroup/system.slice",
@@ -37,14 +43,14 @@ def test_version_2_gives_every_ancestor() -> None:
 
 def test_version_1_container_without_namespace_is_bound_by_the_root_of_its_mount() -> None:
     where = host("7:memory:/docker/ab\n0::/docker/ab\n", V1.format(root="/docker/ab", name="memory"))
-    assert cgroup.ancestors(where, "memory") == ("/sys/fs/cgroup/memory",)
+    assert directories(where, "memory") == ("/sys/fs/cgroup/memory",)
 
 
 def test_hybrid_takes_the_controller_where_it_is() -> None:
     mounts = V1.format(root="/", name="pids") + "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
     where = host("8:pids:/user.slice\n0::/user.slice\n", mounts)
-    assert cgroup.ancestors(where, "pids") == ("/sys/fs/cgroup/pids/user.slice", "/sys/fs/cgroup/pids")
-    assert cgroup.ancestors(where, "cpu") == ("/sys/fs/cgroup/unified/user.slice", "/sys/fs/cgroup/unified")
+    assert directories(where, "pids") == ("/sys/fs/cgroup/pids/user.slice", "/sys/fs/cgroup/pids")
+    assert directories(where, "cpu") == ("/sys/fs/cgroup/unified/user.slice", "/sys/fs/cgroup/unified")
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def load(folder: str, number: int) -> Journal:
         raise NoJournals(path, error) from None
     rows = held.content.split(b"\n")
     if not rows[0] or len(rows) == 1:
-        raise _damaged(path, 1, "the header is not whole")
+        raise _damaged(path, 1, "the header is incomplete")
     schema = _row(rows[0], _Schema, path, 1).schema  # of the rest a newer version may make something else
     if schema != SCHEMA:
         raise OtherVersion(
@@ -241,7 +241,7 @@ def missing(found: list[int]) -> DamagedJournal | None:
         return None
     gone = ", ".join(f"{first}-{last}" if first < last else str(first) for first, last in gaps)
     what = f"the journal of run {gone} is" if gone.isdecimal() else f"the journals of runs {gone} are"
-    return DamagedJournal(f"{what} missing", "what they changed is not known; the others are whole")
+    return DamagedJournal(f"{what} missing", "what they changed is not known; the others are intact")
 
 
 def _damaged(path: str, place: int, why: str) -> DamagedJournal:

@@ -141,7 +141,7 @@ def _file(entry: FileEntry, note: JournalNote, dry: bool) -> bool:
     try:
         present = durable.read(entry.path)
     except durable.NotOurs as error:
-        raise Kept(f"what stands there now {error.strerror}") from None
+        raise Kept(f"what is there now {error.strerror}") from None
     if present == entry.before:
         if dry:
             return False
@@ -202,7 +202,7 @@ def _refresh(entry: FileEntry) -> None:
         try:
             units.command(argv)
         except OSError as error:
-            raise Kept(f"it is as it was, but nobody was told: {error}") from None
+            raise Kept(f"it is restored, but reloading it failed: {error}") from None
 
 
 def _unit(entry: UnitEntry, dry: bool) -> bool:

@@ -30,7 +30,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 def range_for(cards: tuple[Card, ...]) -> Range | InstallRefused:
     strange = unknown_architectures(cards)
     if strange:
-        return _refused(f"no table knows {strange[0].name}", f"look up its driver at {known.LEGACY_DRIVERS}")
+        return _refused(f"{strange[0].name} is in no table", f"look up its driver at {known.LEGACY_DRIVERS}")
     archs = generations(cards)
     announced = [arch.name for arch in archs if arch.first_branch is None]
     if announced:

@@ -78,7 +78,7 @@ def _place(s: Snapshot, python: Interpreter) -> BuildTarget | InstallRefused:
 
 def _with_torch(s: Snapshot, options: InstallOptions, python: Interpreter, there: str) -> InstallChoice:
     """torch stays; the driver is looked after."""
-    notes = (f"torch {there} is there, and no rule asks for another build; --torch names one",)
+    notes = (f"torch {there} is installed, and no rule requires another build; --torch selects one",)
     if options.cpu or not is_nvidia(s) or on_chip(cards(s)) is not None:
         return InstallChoice(python=python, notes=notes)
     driver = _driver_alone(s, options)

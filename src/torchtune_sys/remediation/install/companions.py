@@ -36,7 +36,7 @@ def before(s: Snapshot, site: Site, python: Interpreter, options: InstallOptions
 
 def _packages(site: Site, purpose: str, title: str, why: str, source: str, optional: bool = False) -> Iterator[InstallStep]:
     found = known.packages(site.system.family, purpose)
-    page = "" if found is not None else "no source on record tells this distribution's package"
+    page = "" if found is not None else "no source on record names this distribution's package"
     actions = () if found is None else (install(site, *found.names),)
     sources = source if found is None else f"{source}; {found.source}"
     yield InstallStep(key=purpose, title=title, actions=actions, why=why, source=sources, by_hand=page, optional=optional)

@@ -39,7 +39,7 @@ def steps(site: Site, driver: Driver, cards: tuple[Card, ...], there: str = "") 
 def _taken_away(there: str, driver: Driver) -> InstallStep:
     return InstallStep(
         key="old-driver",
-        title=f"driver {there} is taken away",
+        title=f"remove driver {there}",
         why=f"no package manager puts branch {driver.branch} in place of a newer one by itself (apt-get --yes ends, dnf leaves it)",
         source=known.DRIVER_GUIDE,
         by_hand=f"remove driver {there} the way it was installed (its packages, or nvidia-uninstall): {known.DRIVER_GUIDE}",
@@ -70,7 +70,7 @@ def _driver(
     why = f"{driver.why}; {reason}" if driver.why else reason
     if packages is None:
         page = _AUR if is_arch and driver.branch == 580 else known.DRIVER_GUIDE
-        by_hand = f"{page} (no source tells this distribution's packages for it)"
+        by_hand = f"{page} (no source names this distribution's packages)"
         return InstallStep(key="driver", title=title, why=why, source=known.DRIVER_GUIDE, by_hand=by_hand)
     fabric = (*others.manager, *others.subnet_manager)
     return InstallStep(
@@ -92,7 +92,7 @@ def _daemons(fabric: bool) -> InstallStep:
     units = ["nvidia-persistenced", *(["nvidia-fabricmanager"] if fabric else [])]
     return InstallStep(
         key="daemons",
-        title=f"enable {' and '.join(units)}, and start the host again",
+        title=f"enable {' and '.join(units)}, and reboot",
         actions=(root("systemctl", "enable", *units),),
         why="persistenced keeps the GPUs initialised between jobs"
         + ("; without the fabric manager CUDA ends in error 802" if fabric else ""),

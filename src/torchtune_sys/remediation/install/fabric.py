@@ -70,7 +70,7 @@ def exact_fabric(site: Site, installed: str, cards: tuple[Card, ...], *, runs: b
         found = known.packages(site.system.family, "fabric-manager-exact", version=installed)
         wanted, source = (found.names, found.source) if found else ((), source)
     if not wanted:
-        page = f"{known.FABRIC_MANAGER_GUIDE} (no source tells this distribution's package)"
+        page = f"{known.FABRIC_MANAGER_GUIDE} (no source names this distribution's package)"
         return InstallStep(key="fabric-manager", title=title, why=why, source=source, by_hand=page)
     subnet = known.packages(site.system.family, "nvlsm") if needs_subnet_manager(cards) else None
     return InstallStep(

@@ -39,15 +39,15 @@ def owner(s: Snapshot) -> tuple[str, str] | None:
     container = known(s.system.container, "")
     if container:
         way = "install it on the container's host, with nvidia-container-toolkit there; run torchtune-sys on that host"
-        return f"this is a container ({container}): the driver is its host's", way
+        return f"this is a container ({container}): the driver belongs to its host", way
     if known(s.system.hypervisor, "") in ("wsl1", "wsl2"):
-        way = "install NVIDIA's driver in Windows (https://docs.nvidia.com/cuda/wsl-user-guide/), never one in here"
-        return "this is WSL: the driver is Windows'", way
+        way = "install NVIDIA's driver in Windows (https://docs.nvidia.com/cuda/wsl-user-guide/), never inside WSL"
+        return "this is WSL: the driver is installed in Windows", way
     tool = known(s.system.image_tool, "")
     if tool:
         layer = "transactional-update pkg install" if tool == "transactional-update" else "rpm-ostree install"
         way = f"put driver and packages into the image, or layer them ({layer} NAME, then reboot); train in a container or a venv"
-        return f"the packages of this system are an image's ({tool}), which no package manager changes while it runs", way
+        return f"this system is an image ({tool}), whose packages no package manager changes while it runs", way
     return None
 
 

@@ -70,8 +70,8 @@ Unattended-Upgrade::Package-Blacklist {
 
 def hold(site: Site, driver: Driver) -> InstallStep:
     """Return the step that holds the driver against upgrades that nobody watches: a library that is newer than the module that runs ends every new job."""
-    title = "hold the driver against upgrades by themselves"
-    why = "new libraries beside the module that still runs end in Driver/library version mismatch"
+    title = "hold the driver back from automatic upgrades"
+    why = "new libraries while the old module is loaded lead to: Driver/library version mismatch"
     if site.system.manager == "apt":
         return InstallStep(
             key="hold",
@@ -86,7 +86,7 @@ def hold(site: Site, driver: Driver) -> InstallStep:
             title=title,
             # For "*nvidia*" dnf 5 also locks what is only to be had.
             actions=(*_lock_plugin(site), _UNLOCK, _of_installed("dnf '--disablerepo=*' versionlock add")),
-            why=f"{why}; it locks what is installed now; the command before it takes earlier locks away, and later this one",
+            why=f"{why}; it locks what is installed now; the command before it removes earlier locks, and later this one",
             source="https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/version-locking.html",
         )
     if site.system.manager == "zypper":
@@ -95,7 +95,7 @@ def hold(site: Site, driver: Driver) -> InstallStep:
             title=title,
             # A lock for "*nvidia*" would also keep away what is not there yet: nvidia-container-toolkit.
             actions=(_of_installed("zypper --non-interactive addlock"),),
-            why=f"{why}; it locks what is installed now (zypper locks shows it, zypper removelock NAME takes it back)",
+            why=f"{why}; it locks what is installed now (zypper locks shows it, zypper removelock NAME removes it)",
             source="zypper(8), Package Lock Management",
         )
     return InstallStep(

@@ -115,7 +115,7 @@ def headers(site: Site) -> Iterator[InstallStep]:
         return
     found = _headers_of(site, site.kernel, site.kernel)
     actions = () if found is None else (install(site, *found.names),)
-    page = _uek(site) if found is not None else f"{known.DRIVER_GUIDE} (no source tells the package's name)"
+    page = _uek(site) if found is not None else f"{known.DRIVER_GUIDE} (no source names the package)"
     source = known.DRIVER_GUIDE if found is None else found.source
     yield InstallStep(key="headers", title=_HEADERS_TITLE, actions=actions, why=_HEADERS_WHY, source=source, by_hand=page)
 
@@ -156,7 +156,7 @@ def _headers_of_any_kernel(site: Site) -> InstallStep:
             choices.append((pattern, found.names))
             sources.append(found.source)
     if not choices:
-        page = f"{known.DRIVER_GUIDE} (no source tells the package's name)"
+        page = f"{known.DRIVER_GUIDE} (no source names the package)"
         return InstallStep(key="headers", title=_HEADERS_TITLE, why=_HEADERS_WHY, source=known.DRIVER_GUIDE, by_hand=page)
     is_named = any(RUNNING in name for _, names in choices for name in names)
     by_kernel = KernelPackages(manager=site.system.manager, choices=tuple(choices))

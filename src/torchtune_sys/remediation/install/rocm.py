@@ -21,7 +21,7 @@ def choose(s: Snapshot, place: BuildTarget, options: InstallOptions) -> Wheel | 
         return _refused("conda-forge has no ROCm build of torch", ("build",), "--tool pip or uv")
     if "" in found.values() or not found:
         strange = next((name for name, gfx in found.items() if not gfx), "GPUs of a kind that could not be seen")
-        return _refused(f"no table knows the architecture of {strange}", ("gpu",), f"choose ROCm at {pages.ROCM_GUIDE}")
+        return _refused(f"the architecture of {strange} is in no table", ("gpu",), f"choose ROCm at {pages.ROCM_GUIDE}")
     if place.machine != known.MACHINE:
         return _refused(
             f"there are no ROCm wheels for {place.machine or 'an unseen machine'}", ("machine",), "a container of AMD's"

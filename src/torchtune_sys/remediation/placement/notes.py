@@ -21,9 +21,9 @@ def notes_on(basis: Basis, seats: tuple[RankPlacement, ...]) -> list[str]:
         notes.append(f"{basis.ranks} ranks share {len(seen.addresses)} {'GPU' if len(seen.addresses) == 1 else 'GPUs'}")
     lost = sorted({seat.gpu for seat in seats if seat.gpu and node_of(s, seat.gpu) is None})
     if lost and several:
-        notes.append(f"the kernel does not say which NUMA node {', '.join(lost)} belongs to: CPUs are shared out by turns")
+        notes.append(f"the kernel does not say which NUMA node {', '.join(lost)} belongs to: CPUs are distributed in turn")
     if unrecorded(need(s.cpu).affinity):
-        notes.append("which CPUs the session may use is not recorded: all that are online are shared out")
+        notes.append("which CPUs the session may use is not recorded: all that are online are distributed")
     if isinstance(basis.facts.cores, Missing):
         notes.append(f"which CPUs are threads of one core is not known ({basis.facts.cores}): each is taken for a core")
     for node, place in basis.usable.items():

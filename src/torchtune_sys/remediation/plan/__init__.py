@@ -91,7 +91,7 @@ def _one(s: Snapshot, context: PlanContext, group: change_requests.RequestGroup)
     made = ownership.refusal(s, context, group.key, group.rules, group.merged) or steps.change(s, context, group)
     unread = files.unread(made.steps, context) if isinstance(made, Change) else None
     if unread is not None:
-        return Refusal(key=group.key, rules=group.rules, reason=str(unread), way="what stands there now must be read first")
+        return Refusal(key=group.key, rules=group.rules, reason=str(unread), way="what is there now must be read first")
     closed = next(filter(None, (_closed(step, context) for step in made.steps)), "") if isinstance(made, Change) else ""
     if closed:
         way = "make it writable, and plan again"

@@ -47,12 +47,12 @@ def in_the_way(s: Snapshot, argument: str, context: PlanContext) -> str:
         if word.partition("=")[0] == name and word != argument:
             return f"the next boot has {word}, which grubby would replace: give both by hand"
     if any(argument in words for words in context.boot_entries):
-        return f"some boot entries have {argument} and some do not: give it to all of them by hand"
+        return f"some boot entries have {argument} and some do not: add it to all of them by hand"
     return ""
 
 
 _MKCONFIG = {"grub2-mkconfig": "/boot/grub2/grub.cfg", "grub-mkconfig": "/boot/grub/grub.cfg"}
-_PRINTS = "torchtune-sys generate kernel-args --unsafe --format {} prints what does it and takes it back"
+_PRINTS = "torchtune-sys generate kernel-args --unsafe --format {} prints the commands that add and remove it"
 _DEFAULTS = "GRUB_CMDLINE_LINUX in /etc/default/grub"
 
 

@@ -45,7 +45,7 @@ def overrides(s: Snapshot, context: PlanContext, action: Action, made: tuple[Ste
         for rival in rivals(context, action, made)
     )
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in made):
-        yield "nothing keeps it: it holds until the file system is mounted anew or the host restarts"
+        yield "not persistent: it holds until the file system is mounted again or the host reboots"
     if isinstance(action, SysfsWrite) and not isinstance(s.sysctl, Missing) and isinstance(s.sysctl.tuned_profile, str):
         yield f"tuned is active (profile {s.sysctl.tuned_profile}); another profile may set it"
     yield from dict.fromkeys(_AFTER[step.path] for step in made if isinstance(step, FileLine) and step.path in _AFTER)
@@ -56,7 +56,7 @@ def overrides(s: Snapshot, context: PlanContext, action: Action, made: tuple[Ste
         yield from (f"{limit_lines.words(line)}: {_mended(line.source)}" for line in lines[:_TOLD_LINES])
         if len(lines) > _TOLD_LINES:
             yield f"{len(lines) - _TOLD_LINES} more lines below /etc/security win over it"
-        yield "services do not read it: there Limit…= of the unit holds"
+        yield "services do not read it: for them Limit…= of the unit applies"
 
 
 def rivals(context: PlanContext, action: Action, made: tuple[Step, ...]) -> Iterator[BootSetting]:
@@ -112,7 +112,7 @@ def lost_at_boot(s: Snapshot, context: PlanContext, change: Change) -> LostAtBoo
         mend = DisableUnit(unit=rival.unit) if rival.unit else _line_of(rival.source)
         return LostAtBoot(words=f"{rival.source} sets it to {rival.value} then: {_way(rival)}", remedy=mend)
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in change.steps):
-        return LostAtBoot(words="nothing keeps it: make it again after each start or mount")
+        return LostAtBoot(words="not persistent: repeat it after each boot or mount")
     if isinstance(action, Limit) and (line := limit_lines.of_judged(s, context, action)):
         return LostAtBoot(words=f"{limit_lines.words(line)}: {_mended(line.source)}", remedy=_line_of(line.source))
     if not isinstance(action, Sysctl) or isinstance(s.sysctl, Missing) or action.key not in s.sysctl.settings:
@@ -130,7 +130,7 @@ def lost_at_boot(s: Snapshot, context: PlanContext, change: Change) -> LostAtBoo
 
 def _way(rival: BootSetting) -> str:
     """Return what keeps it from being set to something else at the next boot."""
-    return f"systemctl disable {rival.unit}, or take it out of what it runs" if rival.unit else _mended(rival.source)
+    return f"systemctl disable {rival.unit}, or remove it from what it runs" if rival.unit else _mended(rival.source)
 
 
 def _mended(source: str) -> str:
@@ -138,7 +138,7 @@ def _mended(source: str) -> str:
     from shlex import quote
 
     found = _line_of(source)
-    return f"sudo sed -i '{found.line}s/^/# /' {quote(found.path)}" if found is not None else "take it out there"
+    return f"sudo sed -i '{found.line}s/^/# /' {quote(found.path)}" if found is not None else "remove it there"
 
 
 def _line_of(source: str) -> CommentOut | None:
@@ -163,7 +163,7 @@ def _sysctl_winners(setting: Setting) -> Iterator[str]:
     if isinstance(by_systemd, Missing) and by_systemd.detail.startswith(_EXCLUDED):
         place = by_systemd.detail.removeprefix(_EXCLUDED)
         if _name(place) >= _name(SYSCTL_FILE):  # in our own file a person's lines stand behind ours
-            yield f"{place} excludes it: at boot systemd-sysctl then leaves out what our file says"
+            yield f"{place} excludes it: at boot systemd-sysctl then ignores our file's line"
     if isinstance(by_procps, Assignment) and (_is_last(by_procps) or _after_ours(by_procps)):
         yield f"{by_procps.source} (= {by_procps.value}) wins under sysctl --system, which reads it last"
     if isinstance(setting.cmdline, Assignment):

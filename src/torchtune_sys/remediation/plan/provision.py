@@ -54,7 +54,7 @@ def _left_out(install: Installation, wanted: list[InstallStep], ends: bool) -> I
         if step.by_hand and (step.actions or step.key not in _BASIS):
             yield f"by hand: {step.title}: {step.by_hand}"
     for refused in () if ends else install.refused:
-        yield f"not had: {refused.what}: {refused.reason}"
+        yield f"not available: {refused.what}: {refused.reason}"
 
 
 def _device(s: Snapshot, install: Installation, options: InstallOptions) -> str:

@@ -81,7 +81,7 @@ def unit_files(action: Action) -> Iterator[str]:
 def _unit(s: Snapshot, context: PlanContext, action: Service) -> tuple[Step, ...] | str:
     """Return the steps for a unit: a recording holds what the rules looked at, which units are not."""
     if action.state == "restarted":
-        return "a restart is for a person to choose"
+        return "a restart is a person's decision"
     looked = [context.files.get(path, Missing(Why.NOT_RECORDED, path)) for path in unit_files(action)]
     if any(isinstance(found, Missing) and found.detail.endswith(" /dev/null") for found in looked):
         return f"{action.unit} is masked: somebody does not want it here (systemctl unmask {action.unit})"
@@ -89,7 +89,7 @@ def _unit(s: Snapshot, context: PlanContext, action: Service) -> tuple[Step, ...
         return f"{action.unit} is not installed here"
     wanted = action.state == "enabled"
     if context.units.get(action.unit) == UnitFacts(enabled=wanted, active=wanted):
-        return f"{action.unit} is {'enabled and runs' if wanted else 'disabled and stopped'} already, and the finding stays"
+        return f"{action.unit} is {'enabled and runs' if wanted else 'disabled and stopped'} already, but the finding remains"
     return (Unit(unit=action.unit, enabled=wanted),)
 
 
@@ -156,7 +156,7 @@ def change(s: Snapshot, context: PlanContext, group: RequestGroup) -> Change | R
     assert not isinstance(action, str)
     made = _made(s, context, group.key, action)
     if not isinstance(made, str) and any(steers(text) for step in made for text in _texts(step)):
-        made = "its name or its value holds control characters, which no setting of a kernel has"
+        made = "its name or its value holds control characters, which no kernel setting has"
     if isinstance(made, str):
         return Refusal(key=group.key, rules=group.rules, reason=made, way=_way(context, group, made))
     if not made:
@@ -226,7 +226,7 @@ def _sysctl(s: Snapshot, action: Sysctl) -> tuple[Step, ...] | str:
         return str(found.running)
     target = _above_default(s, action)
     if isinstance(target, AtLeast | AtMost) and not _numbers(found.running):
-        return f"{action.key} holds {found.running[:60]!r}, which is no number"
+        return f"{action.key} holds {found.running[:60]!r}, which is not a number"
     value = _configured(target, found.systemd) or chosen(target, found.running)
     counterpart = COUNTERPARTS.get(action.key, "")
     return (
@@ -370,7 +370,7 @@ def _argument(s: Snapshot, context: PlanContext, key: str, argument: str) -> tup
     return _NO_TOOL
 
 
-_NO_TOOL = "no tool is here that gives the kernel its arguments and takes them back (grubby, update-grub, rpm-ostree)"
+_NO_TOOL = "there is no tool here that can add and remove kernel arguments (grubby, update-grub, rpm-ostree)"
 
 
 def _way(context: PlanContext, group: RequestGroup, reason: str) -> str:

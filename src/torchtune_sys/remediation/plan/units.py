@@ -52,7 +52,7 @@ def limits(results: Iterable[Result]) -> tuple[UnitLimit, ...]:
 
 
 def _made(name: str, value: str, result: Result) -> UnitLimit:
-    why = result.rule.title if result.verdict is Verdict.FAIL else "a login has it; systemd gives a service less unless told"
+    why = result.rule.title if result.verdict is Verdict.FAIL else "logins have it; systemd gives services less unless configured"
     return UnitLimit(name=name, value=value, rule=result.rule.id, why=why)
 
 

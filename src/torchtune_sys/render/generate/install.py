@@ -189,7 +189,7 @@ def _action(action: InstallCommand | InstallFile | Key) -> list[str]:
 def _end(value: Installation) -> Iterator[str]:
     if value.refused:
         words = "; ".join(f"{refused.what}: {refused.reason}" for refused in value.refused)
-        yield f"printf '%s\\n' {quote(clean(f'not had: {words}'))} >&2"
+        yield f"printf '%s\\n' {quote(clean(f'not available: {words}'))} >&2"
         yield f"exit {NOT_ALL}"
     elif not value.steps:
         yield "printf '%s\\n' 'nothing to install'"
