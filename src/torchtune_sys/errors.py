@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake that the user can mend. ``exit_code`` is the process's status."""
+    """A mistake that the user can fix. ``exit_code`` is the process's status."""
 
     exit_code = 2
 

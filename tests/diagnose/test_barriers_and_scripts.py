@@ -39,7 +39,7 @@ def test_lines_that_were_broken_at_a_width_are_read_whole(tmp_path: Path, width:
 def test_absent_ranks_are_counted_where_one_rank_speaks_for_those_that_came(tmp_path: Path) -> None:
     found = of(tmp_path, waiting(0, 1) + waiting(0, 2) + waiting(0, 2))
     assert (found.causes[0].cause, found.causes[0].ranks) == ("ranks-missing", ())
-    assert "2 of 4 ranks did not start" in found.causes[0].evidence[0].text
+    assert "2 of 4 ranks did not arrive" in found.causes[0].evidence[0].text
 
 
 def test_the_words_of_later_releases_are_read_too(tmp_path: Path) -> None:

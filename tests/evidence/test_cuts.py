@@ -63,7 +63,7 @@ def lines(text: str, first: int, last: int | None = None) -> str:
         (lines(ENVIRONMENT, 7, 11), "collect_env lacks its beginning; collect_env ends early"),
         (lines(TABLE, 0, 9), "nvidia-smi ends early"),
         (lines(TABLE, 7), "nvidia-smi lacks its beginning"),
-        (lines(MATRIX, 0, 2), "the topology has the rows of 1 of 2 GPUs"),
+        (lines(MATRIX, 0, 2), "the topology has rows for 1 of 2 GPUs"),
     ],
 )
 def test_what_is_cut_off_is_said(text: str, told: str) -> None:

@@ -159,7 +159,7 @@ def test_every_card_of_the_tables_is_taken_by_its_names(name: str) -> None:
         ({"system": 'debian-12"; reboot'}, "names no release"),
         ({"system": "debian-12", "gpu": "H10"}, "NVIDIA H100 80GB HBM3"),
         ({"system": "debian-12", "gpu": "H100", "gpus": 8}, "NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe, NVIDIA H100 NVL."),
-        ({"system": "debian-12", "gpu": "80GB"}, "several, which are installed differently"),
+        ({"system": "debian-12", "gpu": "80GB"}, "ambiguous, and these are installed differently"),
         ({"system": "debian-12", "gpu": "NVL"}, "did you mean NVIDIA H100 NVL"),
         ({"system": "debian-12", "gpu": "zz"}, "others, or a PCI device id"),
         ({"system": "debian-12", "gpu": "ffff"}, "ffff is in no table"),

@@ -102,7 +102,7 @@ def test_root_diagnoses_no_file_that_its_user_may_not_read(scene: Scene, trick) 
     assert LINE in place.read_text() and scene.alice.run(["/bin/cat", str(place)]).returncode != 0
     share = scene.folder / "share.md"
     done = as_root("diagnose", str(place), "--share", str(share))
-    assert "own file" not in done.stdout + done.stderr + share.read_text() and "may not read what lies there" in done.stdout
+    assert "own file" not in done.stdout + done.stderr + share.read_text() and "may not read what is there" in done.stdout
     for command in ("check", "compare"):
         told = as_root(command, *(["--from"] if command == "check" else []), str(place))
         assert "own file" not in told.stdout + told.stderr
@@ -139,7 +139,7 @@ def test_answers_of_a_fleet_are_kept_where_nobody_else_says(scene: Scene, there:
     elif there == "a FIFO":
         os.mkfifo(place)
         os.chown(place, scene.alice.uid, scene.alice.gid)
-        with pytest.raises(CannotWrite, match="no regular file"), growing_file(str(place)):
+        with pytest.raises(CannotWrite, match="not a regular file"), growing_file(str(place)):
             pass
     else:
         scene.alice.write(place, "", 0o777)

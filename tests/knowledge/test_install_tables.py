@@ -10,7 +10,10 @@ import pytest
 from torchtune_sys.knowledge import cuda, eol, install, install_python
 from torchtune_sys.knowledge.install_torch import MACHINES, builds
 from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.install import Driver
 from torchtune_sys.model.version import version
+from torchtune_sys.remediation.install.pin import hold
+from torchtune_sys.remediation.install.site import Site
 from torchtune_sys.render.generate import commands
 
 FAMILIES = {row["family"] for row in rows("install_systems")}
@@ -35,6 +38,14 @@ def test_every_family_has_a_manager_that_installs(family: str) -> None:
     """A manager without a command of its own was given pacman's."""
     manager = install.System(family=family, repository="", source="", confidence="").manager
     assert manager in commands.INSTALL, f"render/generate/commands.py has no command for {manager}"
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_holds_the_driver_in_its_managers_own_way(family: str) -> None:
+    """A manager that remediation/install/pin.py does not know was told to edit pacman.conf."""
+    system = install.System(family=family, repository="", source="", confidence="")
+    site = Site(system=system, os_id="", os_version="", codename="", machine="x86_64", kernel="")
+    assert hold(site, Driver(branch=580, module="open")).why
 
 
 def test_every_system_has_a_python_and_a_c_library() -> None:

@@ -48,7 +48,7 @@ def test_an_interpreter_without_torch_is_the_user_s(healthy: Snapshot) -> None:
     bare = msgspec.structs.replace(healthy.python, torch=Missing(Why.ABSENT, "site-packages", "no torch"), distributions={})
     (cause,) = own_checks.of_torch(msgspec.structs.replace(healthy, python=bare), POLICY)
     assert (cause.rule, cause.blame, cause.weight) == ("preflight:torch", Blame.USER, Weight.WARNING)
-    assert cause.seen.endswith("training could not be judged (--python PATH names the interpreter you train with)")
+    assert cause.seen.endswith("training could not be checked (--python PATH names the interpreter you train with)")
 
 
 def test_leftovers_are_summed_by_user() -> None:

@@ -235,7 +235,7 @@ def test_where_nobody_can_count_nothing_is_tainted(api: tuple[Cluster, Api], ref
     cluster, made = api
     made.nodes.update(Api(["n1", "n2"]).nodes)
     made.answers[refused] = 403
-    assert "cannot be told" in applied(of("n1"), cluster, parse_taint_limit("2"))
+    assert "cannot be determined" in applied(of("n1"), cluster, parse_taint_limit("2"))
     assert made.tainted() == []
     assert made.nodes["n1"]["status"]["conditions"][0]["status"] == "False"
 

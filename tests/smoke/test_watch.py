@@ -62,7 +62,7 @@ def in_stages(*stages: str, states: dict[int, str] | None = None) -> Watch:
     found = Watch(Processes(states=states), len(stages), time.monotonic() + 1e6, lambda *_: None)  # type: ignore[arg-type]
     for event in events:
         assert isinstance(event, RankMessage)
-        found._hear(event)
+        found._receive(event)
     return found
 
 

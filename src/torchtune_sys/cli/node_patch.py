@@ -56,7 +56,7 @@ def applied(found: Preflight, cluster: Cluster, limit: TaintLimit) -> str:
 
 
 def _beyond(cluster: Cluster, limit: TaintLimit, more: int) -> str:
-    """Return what speaks against ``more`` nodes with the taint beside those that bear it; "" where nothing does. Where nobody can tell, that does."""
+    """Return what speaks against ``more`` nodes with the taint beside those that have it; "" where nothing does. Where nobody can tell, that does."""
     from torchtune_sys.host.secrets import scrubbed
     from torchtune_sys.render import node_patch
 

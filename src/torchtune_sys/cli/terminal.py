@@ -104,7 +104,7 @@ def give(text: str, output: str | None, *, machine: bool = False, readable: bool
 
 
 def say(text: str, *, machine: bool = False) -> None:
-    """Write to standard output. A reader that went away is no error; a full disk or a closed stream is CannotWrite."""
+    """Write to standard output. A reader that went away is not an error; a full disk or a closed stream is CannotWrite."""
     stream = sys.stdout
     if stream is None or stream.closed:
         raise CannotWrite("standard output is closed", "leave it open, or name a file with --output")

@@ -18,7 +18,7 @@ def missing(detail: str = "not in the report") -> Missing:
 
 
 def partly(kind: type[T], **facts: object) -> T:
-    """Return a family of which the report tells a few facts: the others NOT_RECORDED, texts that are no facts empty."""
+    """Return a family of which the report tells a few facts: the others NOT_RECORDED, texts that are not facts empty."""
     return kind(**{**_untold(kind), **facts})
 
 

@@ -145,7 +145,7 @@ class _Look:
         return f"{name} {kind}" if name.startswith("md") else f"{_LAYERS.get(kind, kind)} {name}".strip()
 
     def disks(self) -> tuple[Disk, ...]:
-        """Card readers and the service processor's virtual drives without a medium are no disks."""
+        """Card readers and the service processor's virtual drives without a medium are not disks."""
         names = [name for name, cells in self._cells.items() if cells.get("type") == "disk"]
         return tuple(self._disk(name) for name in names if size_of(self._cells[name].get("size", "")) != 0)
 

@@ -23,7 +23,7 @@ _CONF = "net.ipv4.conf."
 
 
 def running(text: str) -> dict[str, str]:
-    """Return the values by key; empty where the text is no output of sysctl.
+    """Return the values by key; empty where the text is not output of sysctl.
 
     >>> running("fs.file-nr = 1705\\t0\\t2466183\\nvm.swappiness = 60\\n")["vm.swappiness"]
     '60'
@@ -39,7 +39,7 @@ def running(text: str) -> dict[str, str]:
 
 
 def sysctl_facts(text: str) -> SysctlFacts | None:
-    """Return the settings that rules ask for, those that the text lacks not recorded; None where it is no output of sysctl.
+    """Return the settings that rules ask for, those that the text lacks not recorded; None where it is not output of sysctl.
 
     >>> facts = sysctl_facts("kernel.ostype = Linux\\nvm.overcommit_memory = 2\\nnet.ipv4.conf.eth0.rp_filter = 1\\nnet.ipv4.conf.ib0.rp_filter = 2\\n")
     >>> [facts.settings[key].running for key in ("vm.overcommit_memory", "net.ipv4.conf.ib0.rp_filter")]

@@ -129,7 +129,7 @@ def variable_left_out(name: str) -> str:
 
 
 def mount_option_left_out(option: str) -> bool:
-    """Tell whether an option is left out: the layers of an overlay lie in folders that each container, or each start of a live system, names anew.
+    """Tell whether an option is left out: the layers of an overlay lie in folders that each container, or each start of a live system, names again.
 
     >>> [word for word in ("rw", "lowerdir=/var/lib/docker/overlay2/l/AB", "noatime") if not mount_option_left_out(word)]
     ['rw', 'noatime']

@@ -35,7 +35,7 @@ _MOST = 1 << 16
 
 
 def parse_elf(read: Read) -> Elf:
-    """Read by little pieces: a library of 2 GB costs a few kilobytes. Raises ValueError for what is no dynamic ELF file."""
+    """Read by little pieces: a library of 2 GB costs a few kilobytes. Raises ValueError for what is not a dynamic ELF file."""
     import struct
 
     head = read(0, 4096)

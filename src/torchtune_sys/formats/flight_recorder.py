@@ -57,7 +57,7 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dump_of(value: Any, source: str) -> RankDump | None:
-    """Return the dump; None where it is no dump of the flight recorder.
+    """Return the dump; None where it is not a dump of the flight recorder.
 
     >>> dump_of({"version": "2.9", "rank": 3, "entries": []}, "x").rank
     3

@@ -26,7 +26,7 @@ def is_gpu(device: PciDevice) -> bool:
 
 
 def perhaps_gpu(class_: Fact[str], vendor: Fact[str]) -> Missing | None:
-    """Return why nobody can tell whether a function is a GPU; None where it can be told. One without files (ABSENT) was pulled out just now."""
+    """Return why nobody can tell whether a function is a GPU; None where it is known. One without files (ABSENT) was pulled out just now."""
     if not isinstance(class_, Missing) and class_[2:4] not in ("03", "12"):
         return None
     unread = class_ if isinstance(class_, Missing) else vendor

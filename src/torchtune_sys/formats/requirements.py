@@ -124,7 +124,7 @@ _PRE_RELEASE = pattern(r"(?<=[0-9])(a|b|rc)[0-9]+\+?$")
 
 
 def _compared(found: str, operator: str, wanted: str) -> bool | None:
-    """Compare two versions of a marker; None where that cannot be told.
+    """Compare two versions of a marker; None if that is unknown.
 
     A pre-release lies between its release and every earlier one, so beside any other release it compares as its own does.
 
@@ -138,7 +138,7 @@ def _compared(found: str, operator: str, wanted: str) -> bool | None:
 
 
 def satisfies(found: str, specifier: str) -> bool | None:
-    """Return whether a version fulfils a specifier; local suffixes do not count. None where that cannot be told.
+    """Return whether a version fulfils a specifier; local suffixes do not count. None if that is unknown.
 
     >>> satisfies("13.1.0.3", "==13.1.0.3.*"), satisfies("2.4.0+cu118", "==2.3.1"), satisfies("13.2", "<14,>=13.0.3"), satisfies("3.8.2", "~=3.8.0")
     (True, False, True, True)

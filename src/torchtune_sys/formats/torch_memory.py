@@ -48,7 +48,7 @@ class TorchMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(words: str) -> TorchMemory | None:
-    """Return what the message tells; None where it is no such message, or tells no size.
+    """Return what the message tells; None where it is not such a message, or tells no size.
 
     >>> read("CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 8.00 GiB total capacity; 1.00 GiB already allocated; "
     ...      "1.00 GiB free; 1.50 GiB reserved in total by PyTorch)").others / 2**30

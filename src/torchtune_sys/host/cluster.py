@@ -28,7 +28,7 @@ _MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge
 
 
 class Cluster:
-    """Raises UserError where this is no pod, or its account has no token."""
+    """Raises UserError where this is not a pod, or its account has no token."""
 
     def __init__(self, env: Mapping[str, str], account: str = _ACCOUNT) -> None:
         self._account = account
@@ -44,7 +44,7 @@ class Cluster:
         return self._ask("GET", _path(name))
 
     def count(self, label: str = "") -> int:
-        """Return how many nodes there are; with ``label`` those that bear it. Raises UserError, also where the answer tells no number."""
+        """Return how many nodes there are; with ``label`` those that have it. Raises UserError, also where the answer tells no number."""
         # With a selector the API sends all that match, else one and how many more there are (meta/v1 ListMeta.remainingItemCount).
         words = f"labelSelector={quote(label, safe='')}" if label else "limit=1"
         found = self._ask("GET", f"{_NODES}?{words}", accept=_NAMES_ALONE)

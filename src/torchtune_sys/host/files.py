@@ -149,7 +149,7 @@ def _new(mode: int) -> int:
 
 
 def _into(folder: int, name: str, path: str, text: str) -> None:
-    """Write into what is no regular file: of others than us and root only where nobody but they could have laid it there."""
+    """Write into what is not a regular file: of others than us and root only where nobody but they could have laid it there."""
     try:
         handle = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:

@@ -52,7 +52,7 @@ def session() -> "dict[str, str]":
 
 
 def isolate() -> None:
-    """Drop the working directory, PYTHONPATH and the user's site directory from where modules are looked for; as root start anew where
+    """Drop the working directory, PYTHONPATH and the user's site directory from where modules are looked for; as root start again where
     others than root can change what this process was started with. Standard streams that the caller closed lead nowhere."""
     session_path[:] = sys.path
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

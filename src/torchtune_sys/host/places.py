@@ -19,7 +19,7 @@ _MOST_LINKS = 40
 
 @contextlib.contextmanager
 def place(path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield a handle of the directory that a path leads to, and the last name in it, which is no symbolic link then.
+    """Yield a handle of the directory that a path leads to, and the last name in it, which is not a symbolic link then.
 
     ``make``: directories that are not there are made. Raises OSError, and CannotWrite for a link that is not followed.
     """

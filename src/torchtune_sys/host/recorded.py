@@ -247,7 +247,7 @@ def _parsed(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _check(found: Mapping[str, Any], name: str) -> None:
-    """Refuse what is no recording of this version, before anything is concluded from it."""
+    """Refuse what is not a recording of this version, before anything is concluded from it."""
     schema = found.get("schema", SCHEMA)
     kind, _, number = str(schema).rpartition("/")
     if kind != SCHEMA.rpartition("/")[0]:

@@ -12,7 +12,7 @@ HIDDEN = "hidden-by-torchtune-sys"
 
 
 def hide_value(found: re.Match[str]) -> str:
-    """Return the name with its value hidden, in the quotes that it had; what is no value but a reference stays."""
+    """Return the name with its value hidden, in the quotes that it had; what is not a value but a reference stays."""
     name, value = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
     quote = _OPENING.match(value)[0]  # type: ignore[index]
     bare = value[len(quote) :].strip("\"'\\")

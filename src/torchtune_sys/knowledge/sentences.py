@@ -47,7 +47,7 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
     pattern: re.Pattern[str]
     words: tuple[str, ...]
-    """Of which each text that ``pattern`` matches holds one; empty where that cannot be told."""
+    """Of which each text that ``pattern`` matches holds one; empty if that is unknown."""
     also: tuple[re.Pattern[str], ...]
     unless: re.Pattern[str] | None
     found: Sentence

@@ -25,7 +25,7 @@ def to_builtins(value: object) -> Any:
     """Return facts as dicts, lists and scalars.
 
     Missing facts become ``{"$missing": why, "source": …}``, CPU sets the kernel's list format, infinity ``null``,
-    integers above 2**53 strings, bytes that are no UTF-8 their escapes.
+    integers above 2**53 strings, bytes that are not UTF-8 their escapes.
     """
     return _plain(msgspec.to_builtins(value, enc_hook=_encode, order="deterministic"))
 
@@ -67,7 +67,7 @@ def loads(text: str | bytes, form: Any = Any) -> Any:
 
 
 def loads_of_python(text: bytes) -> Any:
-    """Parse JSON as Python's own writer makes it: with NaN, and with halves of surrogates for bytes that are no UTF-8. These become escapes, since nobody else could
+    """Parse JSON as Python's own writer makes it: with NaN, and with halves of surrogates for bytes that are not UTF-8. These become escapes, since nobody else could
     write them. Raises ValueError, also for what is nested too deeply.
 
     >>> loads_of_python(b'{"a": [NaN, "\\\\udcff"]}')

@@ -90,7 +90,7 @@ class LocalRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def local_rank(env: Mapping[str, str]) -> LocalRank | None:
-    """Return what the first starter says that says anything; None without any, and where that is no number.
+    """Return what the first starter says that says anything; None without any, and where that is not a number.
 
     >>> local_rank({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8", "SLURM_LOCALID": "0"})
     LocalRank(rank=3, ranks=8, source='LOCAL_RANK')

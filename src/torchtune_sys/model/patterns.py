@@ -59,7 +59,7 @@ _STEP = pattern(
 
 def words_of(text: str) -> tuple[str, ...]:
     r"""Return words of which a text has one wherever the pattern matches, so that the pattern need not be compiled and tried without; ``()`` where
-    that cannot be told: it ignores case, or one of its alternatives holds no word of four letters.
+    that is unknown: it ignores case, or one of its alternatives holds no word of four letters.
 
     >>> words_of(r"cuda \d+ failed|a{2,3}driver v?ersion\.x"), words_of("(?i)failed"), words_of("(?:failed|lost) at|ab")
     ((' failed', 'ersion.x'), (), ())
@@ -102,7 +102,7 @@ class _Group:
         self._inner = words
 
     def take(self, step: re.Match[str]) -> None:
-        """Take in what is no group."""
+        """Take in what is not a group."""
         letter = step["letter"] or ("" if (step["escaped"] or "").isalnum() else step["escaped"])
         if letter:
             self._keep_inner()

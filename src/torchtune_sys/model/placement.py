@@ -37,7 +37,7 @@ class RankPlacement(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     """Local rank: LOCAL_RANK of torchrun."""
     gpu: str
-    """PCI address; empty for a rank without a GPU, or where it cannot be told which one it takes."""
+    """PCI address; empty for a rank without a GPU, or where it is unknown which one it takes."""
     gpu_index: int | None
     """CUDA's index within what this job sees, in the order that it sees them."""
     node: int | None

@@ -25,7 +25,7 @@ TOOLS = (
 
 
 class TunedOption(msgspec.Struct, frozen=True, kw_only=True):
-    """One option of the active tuned profile that is no sysctl: ``vm.transparent_hugepages``, ``cpu.governor``, ``disk.readahead`` …"""
+    """One option of the active tuned profile that is not a sysctl: ``vm.transparent_hugepages``, ``cpu.governor``, ``disk.readahead`` …"""
 
     option: str
     value: str

@@ -16,7 +16,7 @@ class Go(str, enum.Enum):
 
 
 class Blame(str, enum.Enum):
-    """Who can mend it."""
+    """Who can fix it."""
 
     NODE = "node"
     HARDWARE = "hardware"

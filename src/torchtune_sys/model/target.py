@@ -42,7 +42,7 @@ Target = Exactly | AtLeast | AtMost | OneOf
 def met(target: Target, value: str) -> bool:
     """Return whether ``value`` (as the kernel prints it) satisfies the target.
 
-    Raises ValueError where a directed target meets a value that is no whole number.
+    Raises ValueError where a directed target meets a value that is not a whole number.
 
     >>> met(AtMost(10), "60"), met(AtLeast(2048), "4096"), met(OneOf(("0", "1")), "1")
     (False, True, True)

@@ -14,13 +14,13 @@ TAINTED_AT_MOST = "10%"
 
 
 class TaintLimit(msgspec.Struct, frozen=True):
-    """How many nodes of a Kubernetes cluster may bear our taint at once: a number, or a percentage of all nodes."""
+    """How many nodes of a Kubernetes cluster may have our taint at once: a number, or a percentage of all nodes."""
 
     number: int
     is_percentage: bool = False
 
     def nodes(self, of_all: int) -> int:
-        """Return the number of nodes, rounded down, as Kubernetes rounds what may be unavailable; of a small cluster one all the same.
+        """Return the number of nodes, rounded down, as Kubernetes rounds what may be unavailable; in a small cluster at least one.
 
         >>> [parse_taint_limit("10%").nodes(of_all) for of_all in (1, 19, 20, 1000)], parse_taint_limit("3").nodes(1000)
         ([1, 1, 2, 100], 3)

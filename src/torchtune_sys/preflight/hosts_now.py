@@ -2,7 +2,7 @@
 
 Each rule of severity error, and each that several hosts make one, stands in exactly one of three groups (``tests/preflight/test_hosts_now.py``
 asks it of a new rule). Who answers wrongly here drains nodes that are well: a finding is the host's now if no user's process can
-cause it, and if it ends when the host is mended.
+cause it, and if it ends when the host is repaired.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def of_torch(seen: Snapshot, policy: Policy) -> list[Cause]:
     found = ability(seen)
     if found.device is not Device.NONE:
         return []
-    words = f"{found.why}: training could not be judged (--python PATH names the interpreter you train with)"
+    words = f"{found.why}: training could not be checked (--python PATH names the interpreter you train with)"
     return own(policy, NO_TORCH, "preflight:torch", Blame.USER, Weight.WARNING, words)
 
 

@@ -61,7 +61,7 @@ HEADINGS = ("Why it matters", "When to leave it", "References")
 def paragraphs(doc: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the summary (heading ``""``), then each section of a rule's docstring with its paragraphs.
 
-    An underline below a heading is no text; each line of the references stays a line of its own.
+    An underline below a heading is not text; each line of the references stays a line of its own.
     """
     first, _, rest = doc.strip().partition("\n")
     lines = [first, *textwrap.dedent(rest).splitlines()]

@@ -18,7 +18,7 @@ from torchtune_sys.render.layout import clean
 CONDITION = "TorchtuneSysFit"
 TAINT = "torchtune-sys.io/unfit"
 LABEL = TAINT
-"""Beside the taint, so that the nodes that bear it can be counted: the API selects by labels, and not by taints."""
+"""Beside the taint, so that the nodes that have it can be counted: the API selects by labels, and not by taints."""
 _STATUS = {Go.GO: "True", Go.NO_GO: "False", Go.UNKNOWN: "Unknown"}
 _MESSAGE_AT_MOST = 1024
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
@@ -62,7 +62,7 @@ def untainted(node: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def is_tainted(node: Mapping[str, Any]) -> bool:
-    """Return whether the node bears our taint."""
+    """Return whether the node have our taint."""
     return any(each.get("key") == TAINT for each in _taints(node))
 
 

@@ -20,7 +20,7 @@ _WEIGHTS = {Weight.FATAL: "error", Weight.WARNING: "warning", Weight.UNKNOWN: "d
 
 
 def text(value: Preflight, style: Style, *, quiet: bool = False) -> str:
-    """Return the verdict first, then each cause with who can mend it."""
+    """Return the verdict first, then each cause with who can fix it."""
     return layout.render(_lines(value, quiet), style)
 
 

@@ -71,7 +71,7 @@ def verdict(report: Report, counts: Summary) -> str:
 
 
 def _ability(report: Report, counts: Summary) -> str:
-    """Where an error is found, that one says what training can expect; a missing torch is told all the same."""
+    """Where an error is found, that one says what training can expect; a missing torch is told anyway."""
     found = can_train(report)
     if unexplained(report) and unexplained(report)[0].startswith(EARLIER):
         return cut(unexplained(report)[0][0].lower() + unexplained(report)[0][1:], 200)

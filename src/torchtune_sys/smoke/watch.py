@@ -92,7 +92,7 @@ class Watch:
                     with contextlib.suppress(
                         TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError
                     ):  # not what a rank of ours says
-                        self._hear(event)
+                        self._receive(event)
                         self._ask_whom_it_waited_for(event.fields)
                 elif isinstance(event, Disconnected):
                     self._lost(event.pid)
@@ -133,7 +133,8 @@ class Watch:
             pids=tuple(rank.pid for rank in staying),
         )
 
-    def _hear(self, event: RankMessage) -> None:
+    def _receive(self, event: RankMessage) -> None:
+        """Take in a message of the launcher or of a rank."""
         fields, kind = event.fields, event.fields.get("event")
         if kind == "hello":
             if fields.get("role") == "rank":
@@ -145,8 +146,11 @@ class Watch:
         rank = self.ranks.get(event.pid)
         if kind == "end" and fields.get("verdict") == "fail" and rank is None:  # the launcher itself cannot go on
             self._end_of(fields, -1)
-        if rank is None:
-            return
+        if rank is not None:
+            self._receive_from(rank, fields)
+
+    def _receive_from(self, rank: WatchedRank, fields: dict[str, Any]) -> None:
+        kind = fields.get("event")
         if kind == "begin":
             rank.stage, rank.begun_s = str(fields.get("stage")), time.monotonic()
             rank.deadline_s = float(fields.get("deadline_s", 60.0))

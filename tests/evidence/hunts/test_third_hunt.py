@@ -164,7 +164,7 @@ def test_only_a_refusal_is_one_of_rights(error: str, named: bool) -> None:
         ("crw-rw-rw- 1 root root 195, 0 Nov 12 10:00 /dev/nvidia0\n", "ls -l /dev/nvidia"),
         ("crw-rw-r--+ 1 root render 226, 128 Jun 11 09:00 /dev/dri/renderD128\n", "ls -l /dev/nvidia"),
         ('{"level":"warn","msg":"fabric state is not healthy"}\n{"level":"info","msg":"ok"}\n', "neither a recording nor a report"),
-        ("crw-rw-rw- 1 root render 235, 0 Apr  8 16:46 /dev/kfd\nUnable to open /dev/kfd read-write: No such file or directory\n", "holds an error that is known"),
+        ("crw-rw-rw- 1 root render 235, 0 Apr  8 16:46 /dev/kfd\nUnable to open /dev/kfd read-write: No such file or directory\n", "contains a known error"),
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_named_as_what_it_is(text: str, words: str, tmp_path: Path) -> None:

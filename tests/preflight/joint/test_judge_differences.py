@@ -102,8 +102,8 @@ BARE = {"kind": "ethernet", "mtu": 1500, "addresses": []}
             "hostname-resolves-to-loopback",
             "its host name resolves to 127.0.1.1, which gloo",
         ),
-        ({"own_name_addresses": ["10.9.9.9"]}, "hostname-unresolvable", "10.9.9.9, none of its own"),
-        ({"own_name_addresses": []}, "hostname-unresolvable", "stands for no address, none of its own"),
+        ({"own_name_addresses": ["10.9.9.9"]}, "hostname-unresolvable", "10.9.9.9, which is not one of its addresses"),
+        ({"own_name_addresses": []}, "hostname-unresolvable", "its host name does not resolve"),
     ],
 )
 def test_a_choice_of_interface_or_a_name_that_leads_nowhere_is_that_node_s(told: dict[str, Any], cause: str, seen: str) -> None:

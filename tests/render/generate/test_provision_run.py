@@ -119,10 +119,10 @@ HERE = {
     "/sys/bus/pci/devices/0000:01:00.0/class": "0x030200\n",
 }
 ELSEWHERE = {
-    "/etc/os-release": ("ID=rocky\nVERSION_ID=90\n", "the operating system is rocky 90 here, and was rocky 9 there"),
-    "/proc/stat": ("cpu  1 2\ncpu0 1 2\n", "the number of CPUs is 1 here, and was 2 there"),
-    "/proc/meminfo": ("MemTotal:  4000000 kB\n", "the memory is 3906 MiB here, and was 1024 MiB there"),
-    "/sys/bus/pci/devices/0000:01:00.0/class": ("0x020000\n", "the number of NVIDIA GPUs is 0 here, and was 1 there"),
+    "/etc/os-release": ("ID=rocky\nVERSION_ID=90\n", "the operating system is rocky 90 here and was rocky 9 there"),
+    "/proc/stat": ("cpu  1 2\ncpu0 1 2\n", "the number of CPUs is 1 here and was 2 there"),
+    "/proc/meminfo": ("MemTotal:  4000000 kB\n", "the memory is 3906 MiB here and was 1024 MiB there"),
+    "/sys/bus/pci/devices/0000:01:00.0/class": ("0x020000\n", "the number of NVIDIA GPUs is 0 here and was 1 there"),
 }
 
 

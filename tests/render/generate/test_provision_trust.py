@@ -49,7 +49,7 @@ def test_an_environment_of_another_user_is_not_run(root: Root, way: str) -> None
         os.chown(root.path("/home/bob"), BOB, BOB)
         theirs.unlink()
         theirs.symlink_to("/home/bob/python")
-    assert "would decide what root runs" in installed(root)
+    assert "could change what root runs" in installed(root)
     assert not root.path("/tmp/ran").exists()
 
 
@@ -59,7 +59,7 @@ def test_training_is_not_done_with_another_users_interpreter(root: Root) -> None
     os.chown(root.path("/home/bob"), BOB, BOB)
     made = msgspec.structs.replace(PLAIN, python="/home/bob/bin/python")
     done = root.run(provisioning(made, SMOKE))
-    assert done.returncode == 3 and "would decide what root runs" in done.stdout
+    assert done.returncode == 3 and "could change what root runs" in done.stdout
     assert not root.path("/tmp/ran").exists()
 
 

@@ -225,7 +225,7 @@ def test_another_shell_says_which_it_wants(shell: str) -> None:
     if shutil.which(shell.split()[0]) is None:
         pytest.skip(f"needs {shell}")
     ran = subprocess.run(shell.split(), input=script(plan(sysctl(SWAP, "10"))), text=True, capture_output=True, check=False)
-    assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr.startswith("this needs bash, and another shell reads it: bash ")
+    assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr.startswith("this needs bash but runs in another shell: bash ")
 
 
 @needs_root

@@ -29,7 +29,7 @@ _MODULES = {
 
 
 def facts(text: str) -> dict[str, Any]:
-    """Return the facts by family; empty where the text is no such log."""
+    """Return the facts by family; empty where the text is not such a log."""
     if _MARK not in text:
         return {}
     there = dict(files(text))

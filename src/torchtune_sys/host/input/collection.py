@@ -22,7 +22,7 @@ class InputText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputDump(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that are no text: what reads them never runs them."""
+    """Bytes that are not text: what reads them never runs them."""
 
     name: str
     data: bytes

@@ -65,7 +65,7 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True):
     """What is in a directory: full paths, in order."""
 
     files: tuple[str, ...]
-    """Whatever is no directory."""
+    """Whatever is not a directory."""
     folders: tuple[str, ...]
 
 

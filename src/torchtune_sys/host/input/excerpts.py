@@ -43,7 +43,7 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     whole: bool
     binary: bool = False
-    """Whether it is no text; there are no lines then."""
+    """Whether it is not text; there are no lines then."""
     document: str = ""
     """All of a text that is kept whole and may be a JSON object: its lines may be longer than those that are kept."""
     cut: bool = False

@@ -15,7 +15,7 @@ from torchtune_sys.model.patterns import pattern
 
 
 class PastedText(msgspec.Struct, frozen=True, kw_only=True):
-    """Input that is no host but a report about one: give it to ``torchtune_sys.evidence.read(text, name)``."""
+    """Input that is not a host but a report about one: give it to ``torchtune_sys.evidence.read(text, name)``."""
 
     text: str
     name: str

@@ -50,7 +50,7 @@ def _rounded(unit: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_stat(text: str) -> tuple[str, int, int, int, int, int] | None:
-    """Name, session, flags, start, processor ticks and resident pages; None where it is no such line.
+    """Name, session, flags, start, processor ticks and resident pages; None where it is not such a line.
 
     >>> parse_stat("7 (a) b) S 1 7 5 0 -1 4194560 1 0 0 0 30 12 0 0 20 0 1 0 99 1000 250 1")
     ('a) b', 5, 4194560, 99, 42, 250)
@@ -67,7 +67,7 @@ def parse_stat(text: str) -> tuple[str, int, int, int, int, int] | None:
 
 def unit_of(text: str) -> str:
     r"""Return the unit that a /proc/PID/cgroup names, ``""`` for the root and where a batch system or container runtime keeps its jobs,
-    which are no services.
+    which are not services.
 
     >>> unit_of("0::/system.slice/snapd.service\n"), unit_of("3:cpu:/mine\n1:name=systemd:/\n"), unit_of("0::/")
     ('snapd.service', '/mine', '/')

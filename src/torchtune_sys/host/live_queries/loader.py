@@ -32,7 +32,7 @@ _CACHE_LIMIT = 16 << 20
 
 
 def dynamic(path: str, _timeout_s: float) -> Fact[Any]:
-    """Return the fields of ``model.elf.Elf``; UNPARSED for what is no ELF file."""
+    """Return the fields of ``model.elf.Elf``; UNPARSED for what is not an ELF file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:

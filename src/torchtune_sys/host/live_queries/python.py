@@ -53,7 +53,7 @@ def _ourselves() -> Any:
 
 
 def _by_root(found: dict[str, Any], user: Account | None) -> dict[str, Any]:
-    """As whom, and without what; entries of PYTHONPATH that were kept from an interpreter that ran as root are on its path all the same."""
+    """As whom, and without what; entries of PYTHONPATH that were kept from an interpreter that ran as root are on its path anyway."""
     if user is not None:
         return {**found, "judged_as": user.name}
     without = kept_from_root(session())

@@ -1,4 +1,4 @@
-"""Ask NVML, in a process of its own: it may hang or crash, and must not take the tool with it.
+"""Ask NVML, in a process of its own: it may hang or crash, and must not crash the tool.
 
 Run as a file under ``python -I``, with the seconds it may take and the calls in which the library crashed before
 (``nvmlDeviceGetName@3=SIGSEGV``). Prints a line ``> call@gpu`` before each call, and at its end one line of JSON, the shape of

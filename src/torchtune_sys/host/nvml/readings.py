@@ -78,7 +78,7 @@ def sram_threshold(reader: NvmlCalls, handle: Any) -> Any:
 
 
 def inforom(reader: NvmlCalls, handle: Any) -> Any:
-    """Return whether the inforom is valid. NVML has an error of its own for a corrupted one; what else goes wrong says nothing about it."""
+    """Return whether the inforom is valid. NVML has its own error for a corrupted one; what else goes wrong says nothing about it."""
     found = reader.call("nvmlDeviceValidateInforom", handle, then=lambda _: True)
     return False if refused(found) and found["detail"] == "CORRUPTED_INFOROM" else found
 

@@ -14,7 +14,7 @@ _NO_CARRIER = ("down", "lowerlayerdown", "notpresent")
 
 
 async def addresses_of(name: str) -> tuple[str, ...]:
-    """Return the IPv4 addresses of a name; none where that is not told in time."""
+    """Return the IPv4 addresses of a name; none if that is not given in time."""
     asked = asyncio.get_running_loop().getaddrinfo(name, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
     try:
         found = await asyncio.wait_for(asked, _PATIENCE_S)

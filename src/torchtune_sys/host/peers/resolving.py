@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def resolving(name: str) -> Iterator[None]:
-    """Raise OSError where Python's codec of names refuses one (an empty label, one of 64 signs, bytes that are no text): by itself it raises UnicodeError, which nobody who connects expects.
+    """Raise OSError where Python's codec of names refuses one (an empty label, one of 64 signs, bytes that are not text): by itself it raises UnicodeError, which nobody who connects expects.
 
     >>> with resolving("a..b"):
     ...     "a..b".encode("idna")

@@ -205,7 +205,7 @@ def _keys(secret: bytes, ours: bytes, theirs: bytes, first: bool) -> tuple[bytes
 async def handshake(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, first: bool, timeout_s: float = HANDSHAKE_S
 ) -> Wire:
-    """``first`` is the side that connected. Raises Gone where the other side is no torchtune-sys."""
+    """``first`` is the side that connected. Raises Gone where the other side is not torchtune-sys."""
     ours = os.urandom(16).hex().encode()
     try:
         if first:

@@ -89,7 +89,7 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def loss(self) -> float | None:
-        """Return the part of the datagrams that was lost on the way; None where that cannot be told."""
+        """Return the part of the datagrams that was lost on the way; None if that is unknown."""
         if not self.sent or self.arrived is None or self.overflowed:
             return None
         return max(0.0, 1 - self.arrived / self.sent)
@@ -345,7 +345,7 @@ class Gathered(msgspec.Struct, kw_only=True):
         return frozenset(node for node, name in enumerate(self.names) if owners.get(name, node) != node)
 
     def has_passed(self, node: int) -> bool:
-        """Return whether a launcher that departed went on to its own rendezvous: it may train all the same."""
+        """Return whether a launcher that departed went on to its own rendezvous: it may train anyway."""
         return node in self.departed and self.members[node].address in self.passed
 
     def name(self, node: int) -> str:

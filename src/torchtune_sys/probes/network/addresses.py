@@ -13,7 +13,7 @@ from torchtune_sys.model.values import Missing, Why
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """An interface by name, its addresses, and what the kernel told of it in the same breath (``{}`` in a tree)."""
+    """An interface by name, its addresses, and what the kernel told of it at the same time (``{}`` in a tree)."""
 
     name: str
     addresses: Fact[tuple[Address, ...]]
@@ -21,7 +21,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_answer(answer: Any) -> list[Named]:
-    """Return the interfaces in the order of their first address; raises TypeError, KeyError or ValueError for what is no such answer.
+    """Return the interfaces in the order of their first address; raises TypeError, KeyError or ValueError for what is not such an answer.
 
     >>> run = {"family": "inet", "address": "10.0.0.11", "prefix_length": 24}
     >>> [(item.name, len(item.addresses)) for item in from_answer([{"name": "eno1", "addresses": [run]}, {"name": "eno1", "addresses": [run]}])]

@@ -59,7 +59,7 @@ def joined(text: str) -> list[str]:
 
 
 def _holds(host: Host, disk: str, key: str, sign: str, value: str) -> bool:
-    """Whether the disk matches; what cannot be told from the kernel's own names and attributes does not."""
+    """Whether the disk matches; what cannot be derived from the kernel's own names and attributes does not."""
     attribute = key.partition("{")[2].rstrip("}")
     known: dict[str, str] = {"KERNEL": disk, "SUBSYSTEM": "block", "ENV{DEVTYPE}": "disk", "DEVTYPE": "disk"}
     if key == "ACTION":

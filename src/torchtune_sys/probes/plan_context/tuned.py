@@ -265,7 +265,7 @@ def _is_installed(host: Host, name: str) -> bool:
 
 
 def holds(pattern: str, text: str) -> bool | None:
-    r"""Return whether a pattern is found; None where that cannot be told: nothing to look at, or a pattern that might take for ever.
+    r"""Return whether a pattern is found; None if that is unknown: nothing to look at, or a pattern that might take for ever.
 
     >>> holds("aarch64", "Linux n1 6.8.0 x86_64"), holds(r"CPU part\s+:\s+(0x0?516)", "CPU part : 0x516"), holds("(a+)+b", "aaa")
     (False, True, None)

@@ -29,7 +29,7 @@ class Preloads(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> Fact[tuple[LoaderChoice, ...]]:
-    """Return the libraries that importing torch would load; ABSENT where torch is no CUDA build."""
+    """Return the libraries that importing torch would load; ABSENT where torch is not a CUDA build."""
     torch = facts.torch
     if isinstance(torch, Missing):
         return torch

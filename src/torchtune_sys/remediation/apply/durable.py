@@ -32,7 +32,7 @@ class NotOurs(OSError):
 
 
 def read(path: str, at_most: int | None = None) -> FileState | None:
-    """Return the file's state; None if there is none. Raises OSError, also for more than ``at_most`` bytes; NotOurs for what is no regular file."""
+    """Return the file's state; None if there is none. Raises OSError, also for more than ``at_most`` bytes; NotOurs for what is not a regular file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:

@@ -98,6 +98,8 @@ def hold(site: Site, driver: Driver) -> InstallStep:
             why=f"{why}; it locks what is installed now (zypper locks shows it, zypper removelock NAME removes it)",
             source="zypper(8), Package Lock Management",
         )
+    if site.system.manager != "pacman":
+        raise NotImplementedError(f"how {site.system.manager} holds packages")
     return InstallStep(
         key="hold",
         title=title,

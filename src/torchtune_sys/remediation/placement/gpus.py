@@ -21,7 +21,7 @@ _INSTANCE = "a MIG instance does not say which GPU it is a part of"
 
 class Visible(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...]
-    """PCI addresses in the order in which CUDA numbers them; ``""`` where an entry cannot be told."""
+    """PCI addresses in the order in which CUDA numbers them; ``""`` where an entry is unknown."""
     candidates: tuple[str, ...] = ()
     """Among which such an entry is one."""
     note: str = ""

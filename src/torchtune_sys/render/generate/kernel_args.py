@@ -64,7 +64,7 @@ def _pair(command: str, inverse: str) -> str:
 
 
 def systemd_boot(arguments: Arguments) -> str:
-    """Return commands for a POSIX shell, through a template: the words of /etc/kernel/cmdline with ours, or without; then the boot entries anew."""
+    """Return commands for a POSIX shell, through a template: the words of /etc/kernel/cmdline with ours, or without; then the boot entries again."""
     from torchtune_sys.render.templates import environment
 
     return environment({}).get_template("kernel-args/systemd-boot.sh.j2").render(arguments=words(arguments))

@@ -26,35 +26,43 @@ def gather(here: RankContext, kept: List[Dict[str, Any]]) -> List[List[Dict[str,
 
 def summarize(here: RankContext, everyone: List[List[Dict[str, Any]]]) -> int:
     """Print the stages (on rank 0; elsewhere only what this rank alone knows) and return the exit status: 0, 1 or 3."""
+    if here.rank == 0:
+        worst = print_stages(everyone, here.world)
+        about = on_which_gpus(everyone) or "on the CPU: nothing about GPUs was verified"
+        print("smoke test: %s, %d rank(s), torch %s, %s" % (worst, here.world, torch.__version__, about))
+    elif here.broken:
+        for event in (end for end in here_ends(everyone) if end["verdict"] == "fail"):
+            print_end(event, "rank %d: %s" % (here.rank, event["seen"]))
+    own = {event["verdict"] for event in here_ends(everyone)}
+    return 1 if "fail" in own else 3 if "unknown" in own else 0
+
+
+def print_stages(everyone: List[List[Dict[str, Any]]], world: int) -> str:
+    """Print each stage as its worst rank ended it, and return the worst verdict of all."""
     stages: Dict[str, List[Dict[str, Any]]] = {}
     figures: Dict[str, List[str]] = {}
-    for number, events in enumerate(everyone if here.rank == 0 else []):
+    for number, events in enumerate(everyone):
         for event in events:
             if event["event"] == "end":
                 stages.setdefault(event["stage"], []).append({"rank": number, **event})
             elif event["event"] == "measure" and number == 0:
                 figures.setdefault(event["stage"], []).append("%s %.4g %s" % (event["name"], event["value"], event["unit"]))
-    if here.rank != 0 and here.broken:
-        for event in (end for end in here_ends(everyone) if end["verdict"] == "fail"):
-            cause = " [%s]" % event["cause"] if event.get("cause") else ""
-            print("fail    %-20s%6.1f s  rank %d: %s%s" % (event["stage"], event["seconds"], here.rank, event["seen"], cause))
     worst = "pass"
     for name, ends in stages.items():
-        ends.sort(key=lambda end: _WORST.index(end["verdict"]))
-        first = ends[0]
+        first = min(ends, key=lambda end: _WORST.index(end["verdict"]))
         worst = min(worst, first["verdict"], key=_WORST.index)
         shown = figures.get(name, []) if first["verdict"] == "pass" else []
-        words = "; ".join(filter(None, [first.get("seen", "")] + shown))
-        cause = " [%s]" % first["cause"] if first.get("cause") else ""
-        rank = "rank %d: " % first["rank"] if first["verdict"] == "fail" and here.world > 1 else ""
-        print("%-8s%-20s%6.1f s  %s%s%s" % (first["verdict"], name, first["seconds"], rank, words, cause))
+        rank = "rank %d: " % first["rank"] if first["verdict"] == "fail" and world > 1 else ""
+        print_end(first, rank + "; ".join(filter(None, [first.get("seen", "")] + shown)))
         if first["verdict"] == "fail" and first.get("remedy"):
             print("%36s%s" % ("", first["remedy"]))
-    if here.rank == 0:
-        about = on_which_gpus(everyone) or "on the CPU: nothing about GPUs was verified"
-        print("smoke test: %s, %d rank(s), torch %s, %s" % (worst, here.world, torch.__version__, about))
-    own = {event["verdict"] for event in here_ends(everyone)}
-    return 1 if "fail" in own else 3 if "unknown" in own else 0
+    return worst
+
+
+def print_end(end: Dict[str, Any], words: str) -> None:
+    """Print the line of a stage on one rank."""
+    cause = " [%s]" % end["cause"] if end.get("cause") else ""
+    print("%-8s%-20s%6.1f s  %s%s" % (end["verdict"], end["stage"], end["seconds"], words, cause))
 
 
 def on_which_gpus(everyone: List[List[Dict[str, Any]]]) -> str:

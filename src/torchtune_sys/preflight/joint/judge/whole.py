@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.model.preflight import Blame, Cause, Go, IsolationReport, Link, NodeVerdict, Weight
-from torchtune_sys.preflight.joint.gathered import Gathered, ended_by_signals, host_says, odd_sums, own_names, taken
-from torchtune_sys.preflight.joint.judge import compute, connections, facts, isolated
+from torchtune_sys.preflight.joint.gathered import Gathered, host_says, own_names, taken
+from torchtune_sys.preflight.joint.judge import collectives, compute, connections, facts, isolated
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
 from torchtune_sys.preflight.joint.names import expanded, numbered
 from torchtune_sys.render.node_set import is_host_name, node_set
@@ -211,7 +211,7 @@ def all_findings(gathered: Gathered) -> list[JointFinding]:
     found = first + connections.findings(gathered, gone)
     quotas = frozenset(f.node for f in first if f.cause == "cpu-quota-on-one-node" and f.node is not None)
     found += [f for f in compute.findings(gathered, quotas) if f.node not in gone]
-    found += _collectives(gathered, found)
+    found += collectives.findings(gathered, found)
     found = [f for f in found if not (isolated.explained(gathered, f) or isolated.refuted(gathered, f))]
     slowed = {f.node for f in found if f.cause in _EXPLAINS_RATES}
     return [f for f in found if not (f.cause in _RATES and (f.node in slowed or (f.link and slowed & {*f.link})))]
@@ -310,7 +310,7 @@ def _liveness(gathered: Gathered) -> list[JointFinding]:
 
 
 def _weight_of_gone(gathered: Gathered, node: int) -> Weight:
-    """Return what it weighs that a launcher went. One whose pre-flight ended when all had met, or that was heard at its own rendezvous, may train all the same: it is told, and decides
+    """Return what it weighs that a launcher went. One whose pre-flight ended when all had met, or that was heard at its own rendezvous, may train anyway: it is told, and decides
     nothing. The others would wait for one that went before."""
     if not gathered.agents_at_least:
         return Weight.FATAL
@@ -329,46 +329,3 @@ def _heard(gathered: Gathered, events: list[JointFinding]) -> list[JointFinding]
     ours = [f for f in connections.findings(gathered, gone) if f.node == gathered.coordinator]
     loses = any(f.cause == "packet-loss" and f.weight is Weight.FATAL for f in ours)
     return [f for f in events if not (loses and f.cause == "link-down" and f.node in silent)]
-
-
-def _collectives(gathered: Gathered, found: list[JointFinding]) -> list[JointFinding]:
-    if not gathered.collectives:
-        return []
-    if gathered.strangers:  # what fails then is nobody's fault
-        seen = "; ".join(f"{gathered.name(node)}: {words}" for node, words in [*gathered.strangers.items()][:4])
-        return [JointFinding(part="collectives", cause="stranger-among-ranks", seen=seen, weight=Weight.UNKNOWN)]
-    answers = {rank: value if isinstance(value, dict) else {} for rank, value in gathered.collectives[0].items()}
-    odd = odd_sums(answers)
-    if odd:
-        return [
-            JointFinding(part="collectives", cause="silent-data-corruption", node=rank[0], seen=seen[:200])
-            for rank, seen in odd.items()
-        ]
-    if ended := ended_by_signals(answers):
-        return [
-            JointFinding(
-                part="collectives",
-                cause=facts.cause_of_end(by),
-                node=rank[0],
-                seen=f"{str(answers[rank].get('error'))[:200]}; most other ranks ran on{facts.hint_of_end(by)}",
-            )
-            for rank, by in ended.items()
-        ]
-    failed = [rank for rank, value in answers.items() if not value.get("ok")]
-    is_asked = gathered.tests is not None and gathered.tests.is_asked
-    if not is_asked and (not failed or any(f.weight is Weight.FATAL for f in found)):
-        return []
-    errors = "; ".join(dict.fromkeys(str(answers[rank].get("error", "no answer"))[:160] for rank in failed[:3]))
-    is_wrong = any(value.get("wrong") for value in answers.values())
-    cause = "silent-data-corruption" if is_wrong else "straggler-network"
-    nodes = sorted({rank[0] for rank in answers})
-    if failed and len(nodes) == 2:
-        seen = f"a collective between these two nodes fails: {errors}"
-        return [JointFinding(part="collectives", cause=cause, link=(nodes[0], nodes[1]), seen=seen)]
-    known_nodes = {f.node for f in found if f.node is not None and f.weight is Weight.FATAL}
-    known_links = {frozenset(f.link) for f in found if f.link is not None}
-    return [
-        f
-        for f in isolated.findings(gathered, cause, errors)
-        if f.node not in known_nodes and (f.link is None or not (frozenset(f.link) in known_links or known_nodes & {*f.link}))
-    ]
