@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
-from torchtune_sys.fleet.collecting import Answer, line
+from torchtune_sys.fleet.collecting import Answer, collect, line
 from torchtune_sys.fleet.over_clustershell import answers
+from two_users import PROGRAM
 
 FACTS = '{"schema": "torchtune-sys/facts/1", "facts": {}, "volatile": {"epoch_s": 1000.5}}'
 
@@ -56,3 +64,38 @@ def test_what_clush_says_of_each_host() -> None:
         ("d", None, "no answer within 9 s"),
     ]
     assert line(found[2])["why"] == "exit status 255: no route"
+
+
+def test_a_name_that_is_an_option_of_ssh_is_given_to_no_transport() -> None:
+    """``fleet --nodes 'n1,-oProxyCommand=…'``: ssh ran it, as whoever called."""
+    asked: list[str] = []
+
+    class Listed:
+        width = 9
+
+        def hosts(self) -> tuple[list[str], list[Answer]]:
+            return ["n1", "-oProxyCommand=touch${IFS}x", "../../etc/passwd", "ada@n2", "n3;x", "ada@-oProxyCommand=x"], []
+
+        def run(self, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float) -> list[Answer]:
+            asked.extend(hosts)
+            return [Answer(host=host, status=0, out=FACTS) for host in hosts]
+
+    rows: list[str] = []
+    collect(Listed(), ("x",), 5.0, 9, rows.append, lambda count: None)
+    assert asked == ["n1", "ada@n2"]
+    refused = [row["host"] for row in map(json.loads, rows) if row.get("why") == "not asked: this is no name of a host"]
+    assert len(rows) == 6 and len(refused) == 4
+
+
+@pytest.mark.skipif(shutil.which("clush") is None, reason="clustershell is not installed")
+def test_clush_starts_nothing_that_a_node_set_names(tmp_path: Path) -> None:
+    def said(nodes: str) -> str:
+        words = [*PROGRAM, "fleet", "--timeout", "5", "--nodes", nodes, "--", "true"]
+        return subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=120).stderr
+
+    subprocess.run(
+        ["clush", "-w", "nowhere.invalid,-oProxyCommand=touch${IFS}plain", "true"], cwd=tmp_path, capture_output=True, timeout=60
+    )
+    assert os.listdir(tmp_path) == ["plain"], "clush by itself hands it to ssh, which runs it"
+    said("-oProxyCommand=touch${IFS}ran"), said("nowhere.invalid,-oProxyCommand=touch${IFS}ran")
+    assert os.listdir(tmp_path) == ["plain"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -21,6 +22,7 @@ from torchtune_sys.render.layout import clean
 _CLOCK_S = 2.0
 """A host's time may be so far outside of the time in which it was asked."""
 _SAID, _SAID_AT_MOST = 100, 300
+_NAME = re.compile(r"(?:\w[\w.+-]{0,63}@)?(?:\w|::)[\w.:%-]{0,252}")
 _LOOKED_AT = 1 << 16
 _OURS = "torchtune-sys/"
 
@@ -61,10 +63,22 @@ def collect(
     show: Callable[[int], None],
 ) -> None:
     """Give ``put`` a line of JSON for each host, as they answer. Raises UnreadableInput where there is no host to ask."""
-    hosts, dead = transport.hosts()
+    listed, dead = transport.hosts()
+    hosts = [name for name in listed if may_be_asked(name)]
+    dead = [*dead, *(Answer(host=name, why="not asked: this is no name of a host") for name in listed if not may_be_asked(name))]
     for count, answer in enumerate(chain(dead, _answers(transport, hosts, command, timeout_s, at_once)), 1):
         put(codec.line(line(answer)))
         show(count)
+
+
+def may_be_asked(name: str) -> bool:
+    """Return whether a transport can be given a name: ssh takes one that begins with ``-`` for an option, and runs what it names; others
+    take one with ``/`` for a file, and several signs for lists, patterns and commands.
+
+    >>> [may_be_asked(name) for name in ("n1.example", "ada@n1", "fe80::1%eth0", "-oProxyCommand=x", "ada@-oProxyCommand=x", "a/b", "a,b", "$(x)", "")]
+    [True, True, True, False, False, False, False, False, False]
+    """
+    return _NAME.fullmatch(name) is not None
 
 
 def _answers(

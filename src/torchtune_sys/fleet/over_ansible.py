@@ -34,7 +34,7 @@ class Ansible:
         self._environment = {**environment, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "0"}
 
     def hosts(self) -> tuple[Sequence[str], Sequence[Answer]]:
-        argv = ("ansible", "-i", self._inventory, self._pattern, "--list-hosts")
+        argv = ("ansible", "-i", self._inventory, "--list-hosts", "--", self._pattern)
         found = process.run(argv, timeout_s=_ASK_S, env=self._environment, cwd=os.getcwd())
         if isinstance(found, Missing):
             raise UnreadableInput(f"Ansible could not be asked: {found}", "install ansible-core, or use --nodes")
@@ -46,9 +46,9 @@ class Ansible:
 
     def run(self, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float) -> Iterable[Answer]:
         what = ("-m", "ansible.builtin.command", "-a", shlex.join(command)) if self._own_command else _FACTS
-        whom = (":".join(hosts), "-i", self._inventory, "-f", str(self._fanout))
+        whom = ("-i", self._inventory, "-f", str(self._fanout))
         with directory("") as tree:
-            argv = ("ansible", *whom, *what, "--task-timeout", f"{max(timeout_s, 1):.0f}", "--tree", tree)
+            argv = ("ansible", *whom, *what, "--task-timeout", f"{max(timeout_s, 1):.0f}", "--tree", tree, "--", ":".join(hosts))
             # Its standard output holds all answers once more: the tree has them by host.
             quiet = ("sh", "-c", 'exec "$@" > /dev/null', "ansible", *argv)
             found = process.run(quiet, timeout_s=timeout_s + _GRACE_S, env=self._environment, cwd=os.getcwd())

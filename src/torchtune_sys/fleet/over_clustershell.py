@@ -29,7 +29,7 @@ class ClusterShell:
         self._environment = dict(environment)
 
     def hosts(self) -> tuple[Sequence[str], Sequence[Answer]]:
-        found = process.run(("nodeset", "--expand", self._nodes), timeout_s=_ASK_S, env=self._environment)
+        found = process.run(("nodeset", "--expand", "--", self._nodes), timeout_s=_ASK_S, env=self._environment)
         if isinstance(found, Missing):
             raise UnreadableInput(f"ClusterShell could not be asked: {found}", "install clustershell, or use --slurm")
         hosts = found.stdout.split()
