@@ -24,6 +24,10 @@ _SOLVED = re.compile(
     r"|(?:problem|issue|error|hang|freeze|crash|timeout)s? (?:disappear\w*|(?:is|was|were|are) gone|goes away|went away|vanishe[sd]|stopped|no longer)|no longer (?:hangs?|fails?|crash\w*|occurs?|happens?|freezes?)"
     r"|back to normal)\b"
 )
+_ANSWER = re.compile(
+    r"(?i)\b(?:solution|fix|remedy|answer|workaround) (?:for (?:me|us|this) |in my case |here )?was(?:(?: to)? (?:\w+ ){0,2})?\W{0,4}$"
+)
+"""What follows is what helped, where it is told of the past."""
 _WORKS = re.compile(
     r"(?i)\b(?:(?:it|everything|training|all|both|jobs?|scripts?|code|tests?|model) (?:all |seems to )?(?:works?|runs?|ran|passe[sd]|starts?|started)|works? (?:fine|well|as expected|correctly|properly|perfectly|normally|after|once|when|with)|runs? (?:fine|well|normally))\b"
 )
@@ -47,11 +51,11 @@ _NOT_TAKEN = re.compile(
 _OWN_TRIAL = re.compile(r"(?i)\b(?:if|when|once) (?:i|we)\b(?! (?:am|are|want|need|should|could|would|can|may|might))")
 """Somebody tells what happens where he does it."""
 _ONCE_MORE = re.compile(
-    r"(?i)^(?:and |then |after that,? )?(?:now|that|this|it|everything|all|problem|issue|works?|worked|fixed|solved|resolved)\b"
+    r"(?i)^(?:(?:and |then |after that,? )?(?:now|that|this|it|everything|all|problem|issue|works?|worked|fixed|solved|resolved)\b|(?:the |my )?(?:solution|fix|remedy|answer) (?:is|was)\b)"
 )
 _CLAUSES = re.compile(r"(?<=[.!?;。])\s+|(?<=\))\s{2,}|,? \b(?:but|however|although|though|except|whereas|while)\b ")
 _GATE = re.compile(
-    r"(?i)solve|fixe[ds]|help|work|trick|cure|gone|disappear|went away|vanish|no longer|back to normal|passe[sd]|runs? |ran |caus|turn(?:s|ed) out|because|due to|culprit|(?:problem|issue|reason|bug) (?:was|is|were)|result of|stem|traced|(?:found|figured|discovered) "
+    r"(?i)solve|solution|fixe[ds]|(?:fix|remedy|answer|workaround) (?:[a-z]+ ){0,3}was|help|work|trick|cure|gone|disappear|went away|vanish|no longer|back to normal|passe[sd]|runs? |ran |caus|turn(?:s|ed) out|because|due to|culprit|(?:problem|issue|reason|bug) (?:was|is|were)|result of|stem|traced|(?:found|figured|discovered) "
     r"|\b(?:locked memory|memlock|drift|skew|docker\d|virbr\d|veth|gid|dns|packet loss|resolve|mig|cables?|cabling|wires?|transceivers?|hcas?|nics?|ports?|nodes?|hosts?|interface state|fans?|thermal|temps?|temperatures?|junction|capped|power cap|clocks?|nvlinks?|mtus?|fabric ?manager|firewall|psu|risers?)\b|drop\w* packets|infiniband|\brdma\b|\bone gpu|only (?:one|1|a single)|(?:network|ib) card"
 )
 """Cheap to look for: a clause that counts has one of these words."""
@@ -142,7 +146,7 @@ def _counts(form: str, clause: str, place: re.Match[str], failing: bool) -> bool
     """Return whether what stands around the words makes them a finding."""
     before, after = clause[max(place.start() - _GAP, 0) : place.start()], clause[place.end() : place.end() + _GAP]
     if form == "remedy":
-        if _SOLVED.search(before) or _SOLVED.search(after):
+        if _SOLVED.search(before) or _SOLVED.search(after) or _ANSWER.search(before):
             return True
         return failing and _BY.search(before) is not None and bool(_WORKS.search(before) or _WORKS.search(after))
     return failing and (form == "claim" or bool(_BLAMED.search(before) or _IS_THE_CAUSE.search(after)))
