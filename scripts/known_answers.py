@@ -31,7 +31,7 @@ LEFT_OUT = (
     "func", "vmap", "autocast", "profil", "debug", "version", "module", "typename", "obj", "candidate", "result_type", "promote", "can_cast", "get_", "is_tensor", "memory", "stream",
     "quant", "q_", "fake", "sparse", "_mm", "smm", "hspmm", "crow", "ccol", "row_ind", "col_ind", "coalesce", "indices", "int_repr", "dequant", "names", "rename", "align", "refine", "to_",
     "mkldnn", "cudnn", "miopen", "xpu", "hpu", "mps", "ipu", "vulkan", "mtia", "cuda", "cpu", "fbgemm", "native", "_foreach", "unsafe", "sym_",
-    "svd", "qr", "eig", "lu", "lobpcg", "lowrank", "geqrf", "ormqr", "orgqr", "householder", "lstsq", "rnn", "gru", "lstm", "stft", "hann", "multi_head", "ctc", "segment", "cond", "while",
+    "svd", "qr", "eig", "ldl", "lu", "lobpcg", "lowrank", "geqrf", "ormqr", "orgqr", "householder", "lstsq", "rnn", "gru", "lstm", "stft", "hann", "multi_head", "ctc", "segment", "cond", "while",
 )  # fmt: skip
 """Parts of names. The factors of a matrix have no one sign."""
 BUT = [
