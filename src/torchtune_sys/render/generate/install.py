@@ -36,17 +36,16 @@ write_root_file() { # PATH: standard input becomes the file
 """
 _APT_UPDATE = """
 apt_update() { # waits while another apt-get holds the lists (apt-daily after a start): DPkg::Lock::Timeout is for dpkg's lock alone
-  local said tries
+  local said status=0 tries as_root=()
+  [[ ${EUID} -eq 0 ]] || as_root=(sudo --)
   for ((tries = 0; tries < 90; tries++)); do
-    if said=$(as_root env LC_ALL=C apt-get update 2>&1); then
-      printf '%s\\n' "${said}"
-      return
-    fi
-    [[ ${said} == *' lock '* ]] || break
+    status=0
+    said=$(${as_root[@]+"${as_root[@]}"} env LC_ALL=C apt-get update 2>&1) || status=$?
+    [[ ${status} -ne 0 && ${said} == *' lock '* ]] || break
     sleep 10
   done
   printf '%s\\n' "${said}" >&2
-  return 1
+  return "${status}"
 }
 """
 _APT_LISTS = ("apt-get", "update")
