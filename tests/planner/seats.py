@@ -118,7 +118,7 @@ def broken(s: Snapshot, room: PlacementFacts, seating: Placement) -> list[str]:
         if not cpus or not cpus <= allowed:
             wrong.append(f"rank {seat.rank}: {seat.cpus} of {sorted(allowed)}")
         near = nodes.get(seat.node, set()) & allowed if seat.node is not None else set()
-        if seat.gpu and near and not cpus <= near and "by turns" not in said:
+        if seat.gpu and near and not cpus <= near and "in turn" not in said:
             wrong.append(f"rank {seat.rank}: {seat.cpus} away from node {seat.node}")
         if core_of and not 1 <= seat.threads <= len({core_of[cpu_] for cpu_ in cpus}):
             wrong.append(f"rank {seat.rank}: {seat.threads} threads on {seat.cpus}")

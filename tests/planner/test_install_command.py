@@ -151,7 +151,7 @@ def test_a_host_that_is_only_described() -> None:
     ("error", "status", "asked"),
     [
         ("E: Could not get lock /var/lib/apt/lists/lock. It is held by process 612 (apt-get)", 0, 3),
-        ("E: The repository 'https://example.org noble Release' does not have a Release file.", 1, 1),
+        ("E: The repository 'https://example.org noble Release' does not have a Release file.", 100, 1),
     ],
 )
 def test_the_lists_of_apt_are_waited_for(tmp_path: Path, error: str, status: int, asked: int) -> None:

@@ -162,7 +162,7 @@ def test_gpus_whose_node_nobody_tells() -> None:
     found = place_ranks(s, room, 4)
     assert broken(s, room, found) == []
     assert shown(found) == ["0-15", "16-31", "32-47", "48-63"]
-    assert "by turns" in " ".join(found.notes) and {seat.notes for seat in found.seats} == {()}
+    assert "in turn" in " ".join(found.notes) and {seat.notes for seat in found.seats} == {()}
 
 
 def test_one_rank_without_a_gpu_keeps_the_whole_machine() -> None:
