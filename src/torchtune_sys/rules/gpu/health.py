@@ -155,7 +155,8 @@ def gpu_missing_from_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def gpu_ecc_uncorrectable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Uncorrectable ECC errors were counted since the driver was loaded. xid-memory-error, where it reports the same GPU, says more.
+    """Uncorrectable ECC errors were counted since the driver was loaded. Where xid-memory-error reports the same GPU, it says more: when the
+    errors happened, whose memory was hit, and what the driver asks for.
 
     Why it matters
         The process that hit the error was killed ("uncorrectable ECC error encountered"). The bad rows stay in use until a reset,

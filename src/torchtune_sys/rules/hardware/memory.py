@@ -81,7 +81,8 @@ def memory_modules_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=_metal,
 )
 def memory_channels_empty(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Fewer memory channels are in use than the processors have and the board has slots for.
+    """Fewer memory channels are in use than the processors have and the board has slots for. This is told by the number of modules, by the
+    names of the slots, or by the memory controllers that the kernel found (EDAC, readable without privileges).
 
     Why it matters
         Each channel adds its share of memory bandwidth: with half of them, decoding, collating, copies of pinned memory and an

@@ -128,7 +128,8 @@ def amdgpu_reset_failed_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=amd_log,
 )
 def amdgpu_uncorrectable_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The amdgpu driver logged an uncorrectable error, too many bad pages or a fatal error, with no reset of the GPU since.
+    """The amdgpu driver logged uncorrectable errors of a block (umc is the memory), a read of data known to be bad (poison), more bad
+    pages than it allows, or an error that stopped the whole GPU, with no reset of the GPU since.
 
     Why it matters
     Data on the GPU was lost: the process that read it is killed, and the GPU is reset.
@@ -149,8 +150,8 @@ def amdgpu_uncorrectable_errors_logged(s: Snapshot, p: Params) -> Iterator[Evide
     severity=Severity.ERROR,
     fix=(
         Advice(
-            text="read the lines before it (dmesg | grep amdgpu): missing firmware (linux-firmware, amdgpu-dkms-firmware), or "
-            "no room for the GPU's BAR"
+            text="read the lines before it (dmesg | grep amdgpu): missing firmware (linux-firmware; Debian: firmware-amd-graphics, Fedora: "
+            "amd-gpu-firmware, SUSE: kernel-firmware-amdgpu, AMD's own driver: amdgpu-dkms-firmware), or no room for the GPU's BAR"
         ),
     ),
     params=(DAYS,),

@@ -217,7 +217,8 @@ def _read(s: Snapshot, address: str) -> bool:
     cause="rdma-adapter-failed",
 )
 def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The mlx5 driver logged a health, cable, transceiver, temperature or start-up error, or the EFA driver logged an unresponsive device.
+    """The mlx5 driver logged compromised health, a fatal error or syndrome, a cable or transceiver error, too high a temperature, or that it
+    could not start the card; or the EFA driver logged that its device does not answer.
 
     Why it matters
     After a health error the adapter is reset: RDMA connections break, and NCCL fails with "Got async event" or a timeout. A port

@@ -262,7 +262,8 @@ def _virtual(s: Snapshot) -> bool:
     ),
 )
 def cpu_thermal_throttle_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says that a core or package was throttled for its temperature, a hundred times or more within a day.
+    """The log says that a core or package was throttled for its temperature, a hundred times or more within a day. The kernel's own count
+    decides: it logs at most one line in five minutes, which contains the total since boot.
 
     Why it matters
     Data loading and kernel launches slow down on this host alone, and every other rank waits for it.

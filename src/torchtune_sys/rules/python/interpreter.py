@@ -141,7 +141,8 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     pip checks this when it installs; copied environments, shared file systems and uv's cross-installs do not.
 
     Why it matters
-        "version `GLIBC_2.28' not found": the library is not loaded. torch's x86_64 wheels need glibc 2.28 from 2.7 on.
+        "version `GLIBC_2.28' not found": the library is not loaded. torch's x86_64 wheels need glibc 2.28 from 2.7 on
+        (of 2.6 those for CUDA 12.6, ROCm and XPU).
 
     When to leave it
         Never; a newer glibc cannot be installed alongside the old one.
