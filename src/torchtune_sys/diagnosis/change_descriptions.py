@@ -50,6 +50,14 @@ _MANUAL = re.compile(
     r"^(?:#{1,4} |\*\*)?(?:\d{1,2}\.? )?(?:Symptoms?|(?:Common|Possible|Likely) [Cc]auses?|Step[- ]by[- ][Ss]tep(?: \w{3,12}){0,2}|Table of [Cc]ontents|Prerequisites|TL;DR|Introduction|Overview|Related (?:articles|pages)|Troubleshooting(?: \w{3,12})?|(?:How to )?[Vv]erify(?: the \w{3,12})?|Prevention)(?:\*\*)?:?\s*$"
 )
 """Headings of what tells readers how to find faults; somebody who reports one has none of them, or one."""
+_RECORD = re.compile(
+    r"^\S{2,60} \(\S{1,60}\) [\w. -]{2,60}; urgency=\w|^-- .{2,80} <\S{1,80}@\S{1,80}>  ?\w{3}, \d"
+    r"|^\d{4}-\d\d-\d\d  .{2,80} <\S{1,80}@\S{1,80}>$|^\* \w{3} \w{3} [ \d]\d \d{4} .{2,80} (?:<|- )"
+    r"|^(?:\* )?(?:Noteworthy [Cc]hanges|Changes|CHANGES|What's [Nn]ew|NEWS|Release [Nn]otes)(?: \w{2,9})? (?:in|for|since|with|WITH|IN|between|from) (?:the |version |release |Version |Release )?\S{0,20}\d"
+    r"|^(?:#{1,4} |\* |=+ ?)?(?:[\w.+-]{2,30} )?(?:[Vv]ersion |[Rr]elease |v)?\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:[a-z]{0,4}\d{0,3})?(?::$| ?(?:-|–|\(|/|,| on| released)? ?\(?(?:\d{4}-\d\d?-\d\d?|\d{1,2} \w{3,9}\.?,? \d{4}|\w{3,9}\.? \d{1,2},? \d{4}|\w{3,9} \d{4})\)?:?$)"
+)
+"""The heads of what each release changed: Debian's, GNU's, RPM's, projects' own."""
+_RECORDS = 2
 _ADDED = re.compile(r"^\+(?:$|[^\s+]| {2,})")
 _ADDED_SHARE, _ADDED_LINES = 0.6, 5
 
@@ -64,6 +72,8 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     """
     texts = [line.text[:_LONGEST].strip() for line in lines[:_LINES]]
     texts = [text for text in texts if text and not text.startswith(("<", "```"))]
+    if sum(_RECORD.match(text) is not None for text in texts) >= _RECORDS:
+        return True
     if not texts or len(lines) > _LINES:
         return False
     if any(map(_TITLE.match, texts[:_TITLES])) or any(_SURE.search(text) for text in texts):

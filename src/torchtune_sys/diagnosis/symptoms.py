@@ -83,6 +83,24 @@ _ERROR_NAMES = re.compile(
 """errno(3), where a program prints the name alone; not where somebody speaks of it."""
 
 
+_NO_HEADER = (
+    re.compile(r"(?:include file|[Cc]annot open include file:|(?<=error: )|(?<=error : ))\s?['\"](?P<name>[\w./+-]{3,100}\.h(?:pp|xx|)?)['\"](?: file)?(?: not found|: No such file)"),
+    re.compile(r"(?:cannot|could not) open (?:source|include) file \"(?P<name>[\w./+-]{3,100}\.h(?:pp|xx|)?)\""),
+)  # fmt: skip
+"""How TinyCC, MSVC, clang and EDG (nvcc) say that a header is not there."""
+
+
+def _as_gcc_says(words: str) -> str:
+    """With GCC's words for a header that is not there.
+
+    >>> _as_gcc_says("Include/Python.h:12: error: include file 'pyconfig.h' not found")
+    'Include/Python.h:12: error: fatal error: pyconfig.h: No such file or directory'
+    """
+    for pattern in _NO_HEADER:
+        words = pattern.sub(lambda found: f"fatal error: {found['name']}: No such file or directory", words)
+    return words
+
+
 def _as_libc_says(words: str, foreign: Sequence[libc_words.Translation] = ()) -> str:
     """With the C library's words for errors, in its own letters, and in English.
 
@@ -114,7 +132,7 @@ class _Reader:
         """Return what the line says; where nothing knows it, what it says in the C library's own words."""
         symptom = self._of_line(line)
         unknown = symptom is None or not (symptom.candidates or symptom.consequence)
-        if unknown and (words := _as_libc_says(line.text, self._translations)) != line.text:
+        if unknown and (words := _as_gcc_says(_as_libc_says(line.text, self._translations))) != line.text:
             other = self._of_line(msgspec.structs.replace(line, text=words))
             symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
         return symptom
