@@ -19,7 +19,8 @@ from torchtune_sys.formats.mounts import parse_mountinfo
 from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.peers import torch_store, wire
 from torchtune_sys.host.peers.rank_worker import RankWorker
-from torchtune_sys.host.recorded import RecordedHost
+from torchtune_sys.host.recorded import SCHEMA, RecordedHost
+from torchtune_sys.host.recording import identities
 from torchtune_sys.model import codec
 from torchtune_sys.model.launchers import local_rank
 from torchtune_sys.preflight import last_standard
@@ -28,7 +29,7 @@ from torchtune_sys.preflight.joint.job import job_of
 from torchtune_sys.preflight.joint.messages import encoded, from_coordinator
 from torchtune_sys.preflight.policy import Policy
 from torchtune_sys.probes.network import addresses
-from torchtune_sys.probes.plan_context import boot_entries, limit_files
+from torchtune_sys.probes.plan_context import boot_commands, boot_entries, device_rules, limit_files
 from torchtune_sys.probes.storage.block_devices import Descent
 
 
@@ -237,7 +238,32 @@ def _addresses(count: int) -> Callable[[], object]:
     return lambda: addresses._placed(tuple(range(1 << 28, (1 << 28) + count)), connected)
 
 
-@pytest.mark.parametrize("made", [_limits, _ras, _boot, _addresses], ids=lambda made: made.__name__)
+def _rules(line: str) -> Callable[[int], Callable[[], object]]:
+    def made(count: int) -> Callable[[], object]:
+        host = RecordedHost({"files": {"/etc/udev/rules.d/zz.rules": line * (count // len(line)) + "\n"}}, "x")
+        return lambda: device_rules.probe(host)
+
+    return made
+
+
+def _commands(count: int) -> Callable[[], object]:
+    return lambda: list(boot_commands.assignments("sysctl " * count))
+
+
+def _serials(count: int) -> Callable[[], object]:
+    recording = {"schema": SCHEMA, "answers": {"x": "serial" + " " * count}}
+    return lambda: identities.identities(recording)
+
+
+UDEV = {"letters": _rules("A"), "braces": _rules("A{"), "blanks": _rules(" "), "continued": _rules("a\\\n")}
+
+
+@pytest.mark.parametrize("made", UDEV.values(), ids=UDEV)
+def test_rules_of_udev_take_time_in_proportion(made: Callable[[int], Callable[[], object]]) -> None:
+    test_two_lists_of_a_stranger_are_not_gone_through_by_each_other(made)
+
+
+@pytest.mark.parametrize("made", [_limits, _ras, _boot, _addresses, _commands, _serials], ids=lambda made: made.__name__)
 def test_two_lists_of_a_stranger_are_not_gone_through_by_each_other(made: Callable[[int], Callable[[], object]]) -> None:
     """Each took sixteen times as long for four times as much."""
     took = []

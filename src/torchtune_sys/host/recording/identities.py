@@ -40,7 +40,7 @@ _HOME = re.compile(r"/(?:home\d*|Users)/([^/\s:,;'\"()\[\]{}=]+)")
 _SERVER = re.compile(r"(?:^|\s)(?:([\w.-]+)@)?([A-Za-z][\w-]*(?:\.[\w-]+)*):/", re.MULTILINE)
 _NFS = re.compile(r"\bnfs: server (\S+) ")
 _LOGIN = re.compile(r"\b(?:user(?:name)?|login)=([^,\s]+)")
-_SERIAL = re.compile(r"serial\s*(?:number)?\s*[:=]\s*(\S+)", re.IGNORECASE)
+_SERIAL = re.compile(r"serial(?:\s*number)?\s*[:=]\s*(\S+)", re.IGNORECASE)
 _PLACEHOLDERS = re.compile(
     r"(?:none|n/a|0+|x+|unknown|not .*|default.*|to be filled.*|system serial.*|oem.*|\[n/a\])", re.IGNORECASE
 )

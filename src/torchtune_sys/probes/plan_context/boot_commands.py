@@ -18,6 +18,8 @@ _CRON = ("/etc/crontab", "/var/spool/cron/crontabs/root", "/var/spool/cron/root"
 _ENDS = (";", "&&", "||", "|", "&")
 _MOST = 200
 """Units that are read at most."""
+_WORDS, _LOADS = 2000, 16
+"""Of a command line, which is searched from each sysctl on; and how often one unit or script has files loaded, each of 4 MiB at most."""
 
 
 def probe(host: Host) -> tuple[BootSetting, ...]:
@@ -56,13 +58,15 @@ def _units(host: Host) -> Iterator[tuple[str, str]]:
 
 def _settings(host: Host, commands: Iterable[str], source: str, unit: str) -> list[BootSetting]:
     found = []
+    loads = 0
     for command in commands:
         if command.lstrip().startswith("#"):
             continue
         for path, value, loaded in assignments(command):
             if path:
                 found.append(BootSetting(path=path, value=value, source=source, unit=unit))
-            else:
+            elif loads < _LOADS:
+                loads += 1
                 text = host.text(loaded)
                 lines = [] if isinstance(text, Missing) else parse_lines(text, loaded)
                 found += [
@@ -91,7 +95,7 @@ def assignments(command: str) -> Iterator[tuple[str, str, str]]:
     [('/sys/kernel/mm/transparent_hugepage/enabled', 'never', '')]
     """
     plain = command.replace("'", " ").replace('"', " ").replace(">", " > ").replace(";", " ; ").replace("|", " | ")
-    words = plain.split()
+    words = plain.split()[:_WORDS]
     for place, word in enumerate(words):
         if word.rpartition("/")[2] == "sysctl":
             yield from _of_sysctl(_until_end(words[place + 1 :]))

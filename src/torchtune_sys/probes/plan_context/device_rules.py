@@ -19,7 +19,9 @@ from torchtune_sys.probes.plan_context.boot_commands import assignments
 _UDEV = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/local/lib/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
 _TMPFILES = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 _OURS = UDEV_FILE.rpartition("/")[2], TMPFILES_FILE.rpartition("/")[2]
-_TOKEN = re.compile(r'\s*([A-Z_]+(?:\{[^}]*\})?)\s*(==|!=|\+=|-=|:=|=)\s*e?"((?:[^"\\]|\\.)*)"\s*,?')
+_TOKEN = re.compile(r'(?<![A-Z_])([A-Z_]{1,64}(?:\{[^}]{0,255}\})?)\s{0,64}(==|!=|\+=|-=|:=|=)\s{0,64}e?"((?:[^"\\]|\\.)*)"')
+_ROW_AT_MOST = 16384
+"""Bytes of a rule; udev leaves out what is longer (UDEV_LINE_SIZE in systemd's src/udev/udev-def.h)."""
 _READ_AHEAD = ("bdi/read_ahead_kb", "queue/read_ahead_kb")
 
 
@@ -36,7 +38,7 @@ def _by_udev(host: Host) -> Iterator[BootSetting]:
     for name, path in files_by_name(host, _UDEV, ".rules").items():
         text = host.text(path) if name > _OURS[0] else ""
         for number, row in enumerate(() if isinstance(text, Missing) else joined(text), 1):
-            tokens = [match.groups() for match in _TOKEN.finditer(row)]
+            tokens = [match.groups() for match in _TOKEN.finditer(row)] if len(row) < _ROW_AT_MOST else []
             for disk in disks if tokens and not row.startswith("#") else ():
                 if all(_holds(host, disk, key, sign, value) for key, sign, value in tokens if sign in ("==", "!=")):
                     yield from _set(disk, tokens, f"{path}:{number}")
@@ -48,14 +50,14 @@ def joined(text: str) -> list[str]:
     >>> joined('A=="1", \\\n B="2"\nC="3"')
     ['A=="1",  B="2"', '', 'C="3"']
     """
-    rows: list[str] = []
+    rows: list[list[str]] = []
     open_ = -1
     for number, line in enumerate(text.split("\n")):
-        rows.append("")
+        rows.append([])
         place = number if open_ < 0 else open_
-        rows[place] += line.rstrip("\\") if line.endswith("\\") else line
+        rows[place].append(line.rstrip("\\") if line.endswith("\\") else line)
         open_ = place if line.endswith("\\") else -1
-    return rows
+    return ["".join(parts) for parts in rows]
 
 
 def _holds(host: Host, disk: str, key: str, sign: str, value: str) -> bool:
