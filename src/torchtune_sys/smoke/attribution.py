@@ -84,6 +84,9 @@ def of_failure(failure: RunFailure, output: str, crash: str, killed_for_memory: 
     """Return why ranks had to be ended. ``output`` is what it printed last, ``crash`` what faulthandler wrote of the dead rank."""
     if failure.kind == "died":
         return _of_death(failure, output, crash, killed_for_memory, found)
+    if failure.kind == "died-at-end":
+        seen = f"{_ranks(failure.ranks)} was ended by {ended_by(failure.status or 0)} at its end, after all stages (a handler of atexit, libraries that do not fit)"
+        return Attribution(cause="rank-crashed", seen=seen)
     if failure.kind == "not-started":
         blame = of_text(crash + "\n" + output[-_TEXT_BYTES:], failure.stage, found)
         how = f" ({crash.strip().splitlines()[0]})" if crash.strip() else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
@@ -33,13 +34,22 @@ def merged(
         verdict=verdict,
         seconds=max(end.seconds for end in ends_by_rank),
         figures=_figures(figures),
-        ranks=tuple(end.rank for end in alike if end.rank >= 0) if len(alike) < len(ends_by_rank) else (),
+        ranks=tuple(end.rank for end in alike if end.rank >= 0) if len(alike) < len(ends_by_rank) else _named(first),
         cause=first.cause,
         confidence=first.confidence if first.cause else None,
         seen=first.seen,
         remedy=first.remedy,
         trace=first.trace,
     )
+
+
+_WHO = re.compile(r"\(ranks? (\d+(?:, \d+)*)\)$|^rank (\d+) (?:\(|has )")
+
+
+def _named(end: RankEnd) -> tuple[int, ...]:
+    """Return the ranks that a finding names on which all agree."""
+    found = _WHO.search(end.seen) if end.verdict is Verdict.FAIL else None
+    return tuple(map(int, (found.group(1) or found.group(2)).split(", "))) if found else ()
 
 
 def worst(verdicts: Collection[Verdict]) -> Verdict:

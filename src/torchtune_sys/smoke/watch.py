@@ -47,7 +47,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why the ranks had to be ended before they were through."""
 
     kind: str
-    """not-started, died, stopped, launcher-stopped, launcher-killed, hung, blocked (in the kernel), not-ended, out-of-time."""
+    """not-started, died, stopped, launcher-stopped, launcher-killed, hung, blocked (in the kernel), not-ended, died-at-end, out-of-time."""
     stage: str
     ranks: tuple[int, ...] = ()
     places: tuple[str, ...] = ()
@@ -124,10 +124,9 @@ class Watch:
         staying = [rank for rank in self.ranks.values() if states[rank.pid] not in ("", "Z", "X")]
         if not staying:
             return None
-        stage = "rendezvous" if "rendezvous" in self.plan else "import"
         return RunFailure(
             kind="not-ended",
-            stage=stage,
+            stage=self._stage_of_end(),
             ranks=tuple(sorted(rank.rank for rank in staying)),
             places=_places(staying, states, self.processes.stacks(rank.pid for rank in staying)),
             pids=tuple(rank.pid for rank in staying),
@@ -208,7 +207,20 @@ class Watch:
             return self._died(self._first_gone)
         if len(self.ranks) < self._wanted or not all(rank.through for rank in self.ranks.values()):
             return RunFailure(kind="not-started", stage=self._stage_of(list(self.ranks.values())) or "import")
+        return self._crashed_at_end()
+
+    def _crashed_at_end(self) -> RunFailure | None:
+        """Return the first rank that a signal ended after its last stage: what runs at the end of a program ran then."""
+        for rank in sorted(self.ranks.values(), key=lambda one: one.rank):
+            status = self._statuses.get(rank.pid, 0)
+            if status < 0:
+                return RunFailure(
+                    kind="died-at-end", stage=self._stage_of_end(), ranks=(rank.rank,), pids=(rank.pid,), status=status
+                )
         return None
+
+    def _stage_of_end(self) -> str:
+        return "rendezvous" if "rendezvous" in self.plan else "import"
 
     def _died(self, dead: WatchedRank) -> RunFailure:
         seconds = time.monotonic() - self._started_s

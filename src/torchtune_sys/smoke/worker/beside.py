@@ -10,15 +10,13 @@ import time
 import warnings
 from typing import Any, Callable, Dict, List, Optional
 
-from torchtune_sys.smoke.worker.cgroups import cgroup_folders, number_in
+from torchtune_sys.smoke.worker.cgroups import cgroup_folders, cpus_of_quota, number_in
 from torchtune_sys.smoke.worker.channel import channel, end_with_parent
 from torchtune_sys.smoke.worker.context import RankContext
 
 _ROOM = 3 << 30
 """Bytes that must be free: the compiler's headers take one, the copy of this process what it changes."""
 _PIECE_READ = 1 << 16
-_PERIOD_US = 100000
-"""Of a CPU quota, as the kernel has it where nobody chose another."""
 
 
 class ToldEnd(Exception):
@@ -113,11 +111,6 @@ def _left_of_cgroups() -> List[int]:
 
 
 def _has_two_cpus() -> bool:
-    """Whether no quota leaves less than two CPUs (cpu.max; cpu.cfs_quota_us of the first version)."""
-    for folder in cgroup_folders("cpu"):
-        quota = number_in("%s/cpu.max" % folder)
-        if quota is None:
-            quota = number_in("%s/cpu.cfs_quota_us" % folder)
-        if quota is not None and 0 < quota < 2 * _PERIOD_US:
-            return False
-    return True
+    """Whether no quota leaves less than two CPUs."""
+    left = cpus_of_quota()
+    return left is None or left >= 2

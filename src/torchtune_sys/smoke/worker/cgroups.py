@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import List, Optional
 
 
@@ -14,8 +15,24 @@ def cgroup_folders(controller: str) -> List[str]:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)
             if not controllers or controller in controllers.split(","):
-                found.append(found[1 if controllers else 0] + path)
+                root, parts = found[1 if controllers else 0], [part for part in path.split("/") if part]
+                found += [
+                    os.path.join(root, *parts[:count]) for count in range(1, len(parts) + 1)
+                ]  # what holds one holds those in it
     return found
+
+
+def cpus_of_quota() -> Optional[float]:
+    """Return the CPUs that a quota leaves this process, the least of all its cgroups; None where there is none. Each has a period of its own."""
+    found: List[float] = []
+    for folder in cgroup_folders("cpu"):
+        with contextlib.suppress(OSError, ValueError, IndexError), open("%s/cpu.max" % folder) as file:
+            quota, period = map(int, file.read().split()[:2])
+            found.append(quota / period)
+        old, period_of_old = number_in("%s/cpu.cfs_quota_us" % folder), number_in("%s/cpu.cfs_period_us" % folder)
+        if old is not None and old > 0 and period_of_old:
+            found.append(old / period_of_old)
+    return min(found, default=None)
 
 
 def number_in(path: str) -> Optional[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
 import faulthandler
 import functools
 import json
@@ -117,12 +119,28 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
     except StageFailed as error:
         ended.update(verdict="fail", cause=error.cause, seen=error.seen, remedy=error.remedy)
     except Exception as error:
-        ended.update(verdict="fail", seen="%s: %s" % (type(error).__name__, error), trace=last_lines(error))
+        seen = "%s: %s%s" % (type(error).__name__, error, _files_left(error, here.scratch))
+        ended.update(verdict="fail", seen=seen, trace=last_lines(error))
         here.lost_device = not here.device_works()
         here.broken = here.broken or stage.together or here.lost_device
         if memory_kills() > kills and not (channel.driven and stage.together):  # the driver knows which rank it was
             ended.update(cause="host-memory-oom", seen="%s; %s" % (ended["seen"], OUT_OF_MEMORY), remedy=MORE_MEMORY)
     return ended
+
+
+def _files_left(error: Exception, place: str) -> str:
+    """Return that no file can be made where there is room for bytes, "" else: the kernel has one word for both (ENOSPC)."""
+    if "No space left" not in str(error):
+        return ""
+    named = getattr(error, "filename", None)
+    with contextlib.suppress(OSError):
+        found = os.statvfs(os.path.dirname(named) if isinstance(named, str) else place)
+        if found.f_files and not found.f_favail and found.f_bavail:
+            return " (there is room for %d MB, but for no more files: all %d inodes are taken)" % (
+                found.f_bavail * found.f_frsize >> 20,
+                found.f_files,
+            )
+    return ""
 
 
 def say_now(here: RankContext, ended: Dict[str, str]) -> None:
@@ -252,6 +270,8 @@ def main() -> None:
     status = 0 if channel.driven else summarize(here, everyone)
     sys.stdout.flush()
     sys.stderr.flush()
+    if channel.driven:  # the driver sees who stays, and who crashes
+        atexit._run_exitfuncs()  # as Python does at the end of a training
     # torch 2.13 with gloo aborts in one of five interpreters that end in the usual way ("terminate called without …").
     os._exit(status)
 

@@ -7,11 +7,13 @@ import json
 import os
 import platform
 import resource
+import time
 from typing import Any, Dict, Iterable, List
 
 import torch
 
 from torchtune_sys.smoke.worker.agreement import Fault, tell_all
+from torchtune_sys.smoke.worker.cgroups import cpus_of_quota
 from torchtune_sys.smoke.worker.context import RankContext
 from torchtune_sys.smoke.worker.interfaces import host_identity
 from torchtune_sys.smoke.worker.stages.import_torch import CPUS_BEFORE_TORCH
@@ -19,6 +21,9 @@ from torchtune_sys.smoke.worker.stages.stress import step_fingerprint
 
 _THREADS_APART = 2
 """Ranks of a host may have one CPU more than others, where their number does not divide: twice as many threads, never more."""
+_QUOTAS_APART, _NO_QUOTA = 1.5, 1e6
+_CLOCKS_APART_S = 30.0
+"""A loaded host lets a rank wait for seconds between the word and the look."""
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
@@ -33,9 +38,19 @@ def differences(here: RankContext) -> List[Fault]:
         "cpus before": CPUS_BEFORE_TORCH,
         "bits": step_fingerprint(here),
         "rights": _rights(),
+        "quota": cpus_of_quota() or _NO_QUOTA,
     }
+    tell_all(here, "")  # from here on all ranks look at their clocks at once, but for what the store takes
+    own["clock"] = time.time()
     told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
-    return [*_bound_together(told), *_unlike_threads(told), *_unlike_rights(told), *_unlike_bits(told)]
+    return [
+        *_unlike_clocks(told),
+        *_bound_together(told),
+        *_unlike_quotas(told),
+        *_unlike_threads(told),
+        *_unlike_rights(told),
+        *_unlike_bits(told),
+    ]
 
 
 def hardware(here: RankContext) -> str:
@@ -102,6 +117,24 @@ def _unlike_rights(told: List[Dict[str, Any]]) -> Iterable[Fault]:
             for rank, value in zip(ranks, values):
                 if value != usual:
                     yield "ranks-unlike", "%s has %s %s, others on its host have %s" % (_who(rank, told), name, value, usual)
+
+
+def _unlike_quotas(told: List[Dict[str, Any]]) -> Iterable[Fault]:
+    """Yield the ranks that their cgroup lets have less of the host's CPUs than another's. What is only short runs as fast as elsewhere, between two pauses."""
+    for ranks in _by(told, "where"):
+        most = max(told[rank]["quota"] for rank in ranks)
+        for rank in ranks:
+            if told[rank]["quota"] * _QUOTAS_APART < most:
+                words = (_who(rank, told), told[rank]["quota"], "any number" if most == _NO_QUOTA else "%g" % most)
+                yield "straggler-held-back", "%s may have %g CPUs by the quota of its cgroup, another rank on its host %s" % words
+
+
+def _unlike_clocks(told: List[Dict[str, Any]]) -> Iterable[Fault]:
+    """Certificates and tickets end by the clock, and logs of several hosts are ordered by it."""
+    middle = sorted(one["clock"] for one in told)[(len(told) - 1) // 2]
+    for rank, one in enumerate(told):
+        if abs(one["clock"] - middle) > _CLOCKS_APART_S:
+            yield "clock-skew", "the clock of %s is %+.0f s off the others'" % (_who(rank, told), one["clock"] - middle)
 
 
 def _unlike_bits(told: List[Dict[str, Any]]) -> Iterable[Fault]:

@@ -8,6 +8,7 @@ import gc
 import inspect
 import json
 import os
+import re
 import socket
 import time
 from typing import Any, Dict, List
@@ -38,6 +39,24 @@ EXCHANGE_S = 600.0
 MULTI_RANK_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 """With it NCCL 2.30.3 and newer let ranks share a GPU (src/init.cc)."""
 _TWICE = "twice"
+_STEERING = (
+    "TORCH_",
+    "NCCL_",
+    "GLOO_",
+    "UCC_",
+    "RCCL_",
+    "CUBLAS_",
+    "CUDNN_",
+    "NVIDIA_TF32",
+    "OMP_NUM",
+    "MKL_",
+    "KMP_",
+    "ATEN_",
+    "ONEDNN_",
+    "DNNL_",
+    "PYTHONHASHSEED",
+    "PYTHONOPTIMIZE",
+)
 _AGREED = ("world", "torch", "cuda", "nccl", "backend")
 
 
@@ -99,6 +118,7 @@ def _introduce(here: RankContext) -> List[Dict[str, Any]]:
         "interface": os.environ.get("GLOO_SOCKET_IFNAME", ""),
         "gpu": _gpu_uuid(here),
         "board": _board(here),
+        "variables": _variables(),
     }
     if here.store.add(_TWICE, 0):
         raise StageFailed("wrong-world-size", "two processes say that they are the same rank")
@@ -113,7 +133,36 @@ def _introduce(here: RankContext) -> List[Dict[str, Any]]:
                 _disagreement(name, "rank %d on %s has %s %s, rank %d on %s %s"
                               % (rank, other["host"], name, other[name], here.rank, own["host"], own[name]))  # fmt: skip
         everyone.append(other)
+    _variables_agree(here, everyone)
     return everyone
+
+
+def _variables() -> Dict[str, str]:
+    """Return what steers how ranks talk and compute. Not what tells a rank its own place, or says more of one than of others."""
+    own = re.compile(
+        r"DEBUG(?!$)|LOG|TRACE|DUMP|FILE|DIR|PATH|CACHE|IFNAME|HCA|GID|_ID$|TOPO|DEVICE|RANK|SIZE$|PORT|ADDR|HOST|^TORCHELASTIC"
+    )
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_STEERING) and (name == "TORCH_DISTRIBUTED_DEBUG" or not own.search(name)) and name != "NCCL_DEBUG"
+    }
+
+
+def _variables_agree(here: RankContext, everyone: List[Dict[str, Any]]) -> None:
+    """Ranks of one host are started alike. Where one has other settings of torch or of its libraries, they wait in different exchanges, or take other algorithms."""
+    for other in everyone:
+        if other["where"] != everyone[0]["where"]:
+            continue
+        for name in sorted({*other["variables"], *everyone[0]["variables"]}):
+            one, two = (each["variables"].get(name, "") for each in (everyone[0], other))
+            if one != two:
+                words = (everyone.index(other), name, two or "(not set)", one or "(not set)")
+                raise StageFailed(
+                    "ranks-unlike",
+                    "rank %d has %s=%s, rank 0 on the same host %s" % words,
+                    "start all ranks with one environment",
+                )
 
 
 def _disagreement(name: str, seen: str) -> None:
