@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import mmap
 import os
 import tempfile
@@ -137,7 +138,12 @@ def _resumes(here: RankContext, optimizer: str, folder: str) -> int:
     _replaces(path, held, wanted)
     _can_be_mapped(path, held)  # before training goes on: an optimizer trains on with the very tensors that it is given
     resumed = Training(here, 5, optimizer)  # another seed: whatever is not restored differs
+    saved = copy.deepcopy(held)
     resumed.restore(held)
+    lost = differing_leaves(resumed.state(), saved)
+    if lost:  # before training carries it on into all weights
+        seen = "right after loading (%s) %d part(s) of the state are not what was saved: %s"
+        raise StageFailed("resume-differs", seen % (optimizer, len(lost), ", ".join(lost[:6])))
     losses = resumed.train(_BEFORE, _AFTER)
     _same("resuming (%s)" % optimizer, resumed.state(), wanted, wanted_losses, losses)
     return size
