@@ -90,3 +90,54 @@ def test_what_the_user_sets_is_taken(work: Path, tmp_path: Path) -> None:
         work, tmp_path, "drain", {"distribution": "x"}, torchtune_sys_kubectl=marks(tmp_path), torchtune_sys_drain="kubernetes"
     )
     assert (tmp_path / "PWNED").exists(), found.output
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("fails", [True, False], ids=["failing", "answering"])
+@pytest.mark.parametrize("tasks", ["report", "install", "apply", "smoke"])
+def test_no_answer_of_a_host_is_a_template(work: Path, tmp_path: Path, tasks: str, fails: bool) -> None:
+    """Whatever it says, in any key and at any depth; the role puts parts of that together in further variables."""
+    evil = f"{{{{ lookup('ansible.builtin.pipe', 'touch {tmp_path}/PWNED') }}}}{{% for x in [lookup('ansible.builtin.pipe', 'touch {tmp_path}/PWNED')] %}}{{% endfor %}}"
+    step = {
+        "title": evil,
+        "wanted": True,
+        "reboot": True,
+        "by_hand": evil,
+        "actions": [{"type": "command", "words": [evil], "root": False}],
+    }
+    answer = {
+        "changed": True,
+        "failed": fails,
+        **dict.fromkeys(("msg", "stdout", "stderr", "headline", "reason", "exception", "identity", "verdict", "run"), evil),
+        **{name: [evil, evil] for name in ("stderr_lines", "stdout_lines", "refused", "rebooted", "warnings", "findings")},
+        "waits": {"reboot": [evil], "service": [evil]},
+        "changes": [{"key": evil, "state": evil, "disruptive": True}],
+        "report": {"host": evil, "results": [{"rule": evil, "title": evil}]},
+        "steps": [step],
+        "ansible_job_id": evil,
+        "finished": 1,
+        "ping": "pong",
+        "stat": {"exists": True},
+        evil: evil,
+    }
+    place = tmp_path / "python"
+    place.write_text(f"#!/bin/sh\ncat >/dev/null\ncat <<'EOF'\n{json.dumps(answer)}\nEOF\n")
+    place.chmod(0o755)
+    host = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": str(place),
+        "ansible_remote_tmp": str(tmp_path / "remote"),
+    }
+    role = {"import_role": {"name": "torchtune.sys.torchtune_sys", "tasks_from": tasks}}
+    play = {"hosts": "all", "gather_facts": False, "vars": {"ansible_become_method": "ansible.builtin.su"}, "tasks": [role]}
+    shown = [{"debug": {"msg": "{{ [vars | string, hostvars[inventory_hostname] | string] | length }}"}}]
+    whole = {
+        "torchtune_sys_local_facts": True,
+        "torchtune_sys_report_directory": str(tmp_path / "report"),
+        "torchtune_sys_reboot": False,
+    }
+    found = Plays(work, {"evil": host, "worse": host}).play(
+        [play, {"hosts": "all", "gather_facts": False, "tasks": shown}], **whole
+    )
+    assert "lookup(" in found.output, "the host was asked, and what it said is told"
+    assert not (tmp_path / "PWNED").exists()

@@ -28,6 +28,16 @@ def test_a_variable_gets_no_script_in_the_place_of_a_verdict(asked: str, argumen
     assert "complet" not in steered.stdout
 
 
+@pytest.mark.parametrize("line", [">/dev/full", "COMP"])
+def test_an_error_without_arguments_is_told_as_any_other(line: str) -> None:
+    """It was a traceback, and Python's own status 1."""
+    asked = {"_TORCHTUNE_SYS_COMPLETE": "bash_complete", "COMP_WORDS": "torchtune-sys ch", "COMP_CWORD": "x"}
+    argv = ["/bin/sh", "-c", " ".join(PROGRAM) + (line if line[0] == ">" else "")]
+    found = subprocess.run(argv, env=environment(asked if line == "COMP" else {}), capture_output=True, text=True, timeout=60)
+    assert found.returncode == 4 and "Traceback" not in found.stderr and found.stderr.startswith("torchtune-sys: "), found
+    assert line == "COMP" or "standard output: No space left" in found.stderr
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_no_file_takes_the_number_of_a_closed_stream(closed: str, tmp_path: Path) -> None:
     code = (

@@ -5,6 +5,7 @@ Every command lives in its own module, imported only when it is called: ``--help
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -114,6 +115,8 @@ def run(args: Sequence[str]) -> int:
         return _failed(
             args, UNJUDGED, "there is not enough memory for this", "raise the limit on memory (ulimit -v), or give less input"
         )
+    except OSError as error:
+        return _refused(args, error)
     except Exception as error:
         return _crashed(args, error)
     return found if isinstance(found, int) else 0
@@ -173,6 +176,15 @@ def _misused(args: Sequence[str], error: click.ClickException) -> int:
     return _failed(args, USAGE, seen, todo)
 
 
+def _refused(args: Sequence[str], error: OSError) -> int:
+    """Tell what the host lacks, and no command foresaw: room for a help text, numbers for files."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return _failed(args, UNJUDGED, "too many files are open", "raise the limit on open files (ulimit -n)")
+    if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) and not error.filename:
+        return _failed(args, INTERNAL, f"standard output: {error.strerror}", "make room, or write somewhere else")
+    return _crashed(args, error)
+
+
 def _crashed(args: Sequence[str], error: Exception) -> int:
     from torchtune_sys.cli.terminal import environment
 
@@ -204,7 +216,7 @@ def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
 
 
 def _for_nagios(args: Sequence[str]) -> bool:
-    pairs = zip(args, [*args[1:], ""], strict=True)
+    pairs = zip(args, [*args[1:], ""], strict=False)  # no arguments: no pair
     return any(one == "--format=nagios" or (one == "--format" and other == "nagios") for one, other in pairs)
 
 
