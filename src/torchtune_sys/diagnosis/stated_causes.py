@@ -22,7 +22,7 @@ _SOLVED = re.compile(
     r"|(?:now|again) (?:it |everything |training |all |that |this )?(?:works?|runs?|passes|starts)|(?:it|that|this|everything|training|all|both|they|jobs?|scripts?|code|tests?|model) (?:all )?(?:now works?|now runs?|now passes|worked|finally \w+)"
     r"|works? (?:now|again)|worked(?: for me| fine| well)?|runs? (?:now|again)"
     r"|(?:problem|issue|error|hang|freeze|crash|timeout)s? (?:disappear\w*|(?:is|was|were|are) gone|goes away|went away|vanishe[sd]|stopped|no longer)|no longer (?:hangs?|fails?|crash\w*|occurs?|happens?|freezes?)"
-    r"|back to normal)\b"
+    r"|back to normal|(?:get|got|gives?|see) the expected (?:results?|output|behaviou?r|bandwidth|speed))\b"
 )
 _ANSWER = re.compile(
     r"(?i)\b(?:solution|fix|remedy|answer|workaround) (?:for (?:me|us|this) |in my case |here )?was(?:(?: to)? (?:\w+ ){0,2})?\W{0,4}$"
@@ -33,7 +33,7 @@ _WORKS = re.compile(
 )
 _BY = re.compile(r"(?i)\b(?:with|after|when|once|by|using|setting|via|as soon as|if i|if we|i ran|export)\b.{0,30}$")
 _FAILING = re.compile(
-    r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|killed|refused|problem|\bissue|broken?\b|\blost\b|missing|not work|n't work|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong"
+    r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|killed|refused|problem|\bissue|broken?\b|\blost\b|missing|not work|n't work|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong|confus"
 )
 """A remedy with which something works says little where nothing failed."""
 _BLAMED = re.compile(
@@ -46,7 +46,7 @@ _IS_THE_CAUSE = re.compile(
 )
 _NOT_TAKEN = re.compile(
     r"(?i)n't\b|\b(?:not|never|neither|nor|cannot|without|already|if|whether|should|would|may|might|could|can|does|unless|unfortunately|only hides|usually|typically|often|sometimes|probably|perhaps|maybe"
-    r"|possibly|suspect\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports?|users?|previously|nothing|manual|guides?|docs?|documentation|tutorial|read ?me|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed)\b|\bno (?!longer|more\b|further|problem|issue|error)|\bto (?:fix|solve|resolve|avoid|prevent)\b|\?\s*$"
+    r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports?|users?|previously|nothing|manual|guides?|docs?|documentation|tutorial|read ?me|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed)\b|\bno (?!longer|more\b|further|problem|issue|error)|\bto (?:fix|solve|resolve|avoid|prevent)\b|\?\s*$"
 )
 _OWN_TRIAL = re.compile(r"(?i)\b(?:if|when|once) (?:i|we)\b(?! (?:am|are|want|need|should|could|would|can|may|might))")
 """Somebody tells what happens where he does it."""
@@ -55,7 +55,7 @@ _ONCE_MORE = re.compile(
 )
 _CLAUSES = re.compile(r"(?<=[.!?;。])\s+|(?<=\))\s{2,}|,? \b(?:but|however|although|though|except|whereas|while)\b ")
 _GATE = re.compile(
-    r"(?i)solve|solution|fixe[ds]|(?:fix|remedy|answer|workaround) (?:[a-z]+ ){0,3}was|help|work|trick|cure|gone|disappear|went away|vanish|no longer|back to normal|passe[sd]|runs? |ran |caus|turn(?:s|ed) out|because|due to|culprit|(?:problem|issue|reason|bug) (?:was|is|were)|result of|stem|traced|(?:found|figured|discovered) "
+    r"(?i)solve|solution|fixe[ds]|(?:fix|remedy|answer|workaround) (?:[a-z]+ ){0,3}was|help|work|trick|cure|gone|disappear|went away|vanish|no longer|back to normal|the expected |passe[sd]|runs? |ran |caus|turn(?:s|ed) out|because|due to|culprit|(?:problem|issue|reason|bug|it|this|that|which) (?:was|is|were|turned|ended)|hostname|\blost |(?:lost|loss|missing|gone) (?:after|on|upon|following)|result of|stem|traced|(?:found|figured|discovered) "
     r"|\b(?:locked memory|memlock|drift|skew|docker\d|virbr\d|veth|gid|dns|packet loss|resolve|mig|cables?|cabling|wires?|transceivers?|hcas?|nics?|ports?|nodes?|hosts?|interface state|fans?|thermal|temps?|temperatures?|junction|capped|power cap|clocks?|nvlinks?|mtus?|fabric ?manager|firewall|psu|risers?)\b|drop\w* packets|infiniband|\brdma\b|\bone gpu|only (?:one|1|a single)|(?:network|ib) card"
 )
 """Cheap to look for: a clause that counts has one of these words."""
