@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from fuzz.mutating import changed_document, values_of
 from fuzz.target import Crash, judged
 from fuzz.targets import TARGETS
 from torchtune_sys.model.values import Missing, Why
@@ -43,8 +44,10 @@ def test_a_changed_file_is_read_or_refused(name: str) -> None:
     seeds = [seed for seed in target.seeds() if len(seed) < 100_000]
     assert seeds, "nothing to start from"
     chance = random.Random(name)
-    for _ in range(ROUNDS):
-        data = changed(chance.choice(seeds), chance.choice(seeds), chance)
+    others = values_of(seeds[:20])
+    for number in range(ROUNDS):
+        document = changed_document(chance.choice(seeds), chance, others) if others and number % 2 else None
+        data = document or changed(chance.choice(seeds), chance.choice(seeds), chance)
         try:
             target.read(data)
         except Exception as error:
