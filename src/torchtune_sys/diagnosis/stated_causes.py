@@ -33,7 +33,7 @@ _WORKS = re.compile(
 )
 _BY = re.compile(r"(?i)\b(?:with|after|when|once|by|using|setting|via|as soon as|if i|if we|i ran|export)\b.{0,30}$")
 _FAILING = re.compile(
-    r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|killed|refused|problem|\bissue|broken?\b|\blost\b|missing|not work|n't work|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong|confus"
+    r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|killed|refused|problem|\bissue|broken?\b|\blost\b|missing|(?:not|n't) (?:work|start|come up|run\b|usable|respond|connect|see\b|find|detect|boot)|unusable|unable to|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong|confus"
 )
 """A remedy with which something works says little where nothing failed."""
 _BLAMED = re.compile(
@@ -46,16 +46,26 @@ _IS_THE_CAUSE = re.compile(
 )
 _NOT_TAKEN = re.compile(
     r"(?i)n't\b|\b(?:not|never|neither|nor|cannot|without|already|if|whether|should|would|may|might|could|can|does|unless|unfortunately|only hides|usually|typically|often|sometimes|probably|perhaps|maybe"
-    r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports?|users?|previously|nothing|manual|guides?|docs?|documentation|tutorial|read ?me|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed)\b|\bno (?!longer|more\b|further|problem|issue|error)|\bto (?:fix|solve|resolve|avoid|prevent)\b|\?\s*$"
+    r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports?|users?|previously|nothing|(?:the|this|user|our) manual|mock\w*|we show|guides?|docs?|documentation|tutorial|read ?me|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed)\b|\bno (?!longer|more\b|further|problem|issue|error)|\bto (?:fix|solve|resolve|avoid|prevent)\b|\?\s*$"
 )
 _OWN_TRIAL = re.compile(r"(?i)\b(?:if|when|once) (?:i|we)\b(?! (?:am|are|want|need|should|could|would|can|may|might))")
 """Somebody tells what happens where he does it."""
+_BLAME = re.compile(r"(?i)\b(?:because(?: of)?|due to|caused by|as a result of)\b")
+_OPEN = re.compile(
+    r"(?i)^\W*(?:if|when|whenever|in case|should|how|why|what)\b"
+    r"|(?:\bnot|n't|\bnever|\bmay|\bmight|\bcould|\bcan|\bprobably|\bmaybe|\bperhaps|\bpossibly|\blikely|\busually|\boften|\bsometimes|\bwhether|\bsuspect|\bthought|\bthink)"
+    r"(?: (?:be|been|is|it|it's|was|that|simply|just|only|necessarily|also|have))*\s*$"
+    r"|\b(?:PR|pull request|patch|commit|merge|supports?|manual|guides?|docs?|documentation|tutorial|read ?me|tests?|simulat\w*|on purpose|for example|exporter|dashboard|handl\w+|errors? (?:out|like)|messages?|show\w*|report\w*)\b"
+)
+"""Before the word of blame: it is asked, denied, guessed, or a program's. (What fails may well be told with a "not": it does not start because …)"""
 _ONCE_MORE = re.compile(
     r"(?i)^(?:(?:and |then |after that,? )?(?:now|that|this|it|everything|all|problem|issue|works?|worked|fixed|solved|resolved)\b|(?:the |my )?(?:solution|fix|remedy|answer) (?:is|was)\b)"
 )
+_ANNOUNCES = re.compile(r"(?i)(?:\w ?:|\b(?:add|added|adding|set|setting|run|running|with|using|use|by|was|is))\s*$")
+"""What is told stands in the line below, as often before a block of code."""
 _CLAUSES = re.compile(r"(?<=[.!?;。])\s+|(?<=\))\s{2,}|,? \b(?:but|however|although|though|except|whereas|while)\b ")
 _GATE = re.compile(
-    r"(?i)solve|solution|fixe[ds]|(?:fix|remedy|answer|workaround) (?:[a-z]+ ){0,3}was|help|work|trick|cure|gone|disappear|went away|vanish|no longer|back to normal|the expected |passe[sd]|runs? |ran |caus|turn(?:s|ed) out|because|due to|culprit|(?:problem|issue|reason|bug|it|this|that|which) (?:was|is|were|turned|ended)|hostname|\blost |(?:lost|loss|missing|gone) (?:after|on|upon|following)|result of|stem|traced|(?:found|figured|discovered) "
+    r"(?i)solve|solution|fixe[ds]|(?:fix|remedy|answer|workaround) (?:[a-z]+ ){0,3}was|help|work|trick|cure|gone|disappear|went away|vanish|no longer|back to normal|the expected |passe[sd]|runs? |ran |caus|turn(?:s|ed) out|because|due to|culprit|rocm|amd-smi|died|dead|(?:problem|issue|reason|bug|it|this|that|which) (?:was|is|were|turned|ended)|hostname|\blost |(?:lost|loss|missing|gone) (?:after|on|upon|following)|result of|stem|traced|(?:found|figured|discovered) "
     r"|\b(?:locked memory|memlock|drift|skew|docker\d|virbr\d|veth|gid|dns|packet loss|resolve|mig|cables?|cabling|wires?|transceivers?|hcas?|nics?|ports?|nodes?|hosts?|interface state|fans?|thermal|temps?|temperatures?|junction|capped|power cap|clocks?|nvlinks?|mtus?|fabric ?manager|firewall|psu|risers?)\b|drop\w* packets|infiniband|\brdma\b|\bone gpu|only (?:one|1|a single)|(?:network|ib) card"
 )
 """Cheap to look for: a clause that counts has one of these words."""
@@ -99,11 +109,15 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     ['nccl-wrong-interface']
     """
     for source, part in lines.items():
-        spoken = [line for line in part if line.text.count(" ") >= _WORDS and _GATE.search(line.text[:_LONGEST])]
+        spoken = [
+            (line, _words(part, at))
+            for at, line in enumerate(part)
+            if line.text.count(" ") >= _WORDS and _GATE.search(line.text[:_LONGEST])
+        ]
         text = "\n".join(line.text[:_LONGEST] for line in part) if spoken else ""
         failing = _FAILING.search(text) is not None
-        for line in spoken:
-            row = _stated(line.text[:_LONGEST], text, failing)
+        for line, words in spoken:
+            row = _stated(words, text, failing)
             if row is not None:
                 weight = LIKELY if len(row.causes) == 1 else POSSIBLE
                 yield Symptom(
@@ -117,6 +131,15 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
                 )
 
 
+def _words(part: Sequence[LogLine], at: int) -> str:
+    """Return the line, with the one below it where it announces that."""
+    words = part[at].text[:_LONGEST]
+    if _ANNOUNCES.search(words[-_GAP:]):
+        below = next((line.text for line in part[at + 1 : at + 4] if re.search(r"\w{3}", line.text)), "")
+        return f"{words} {below[:_LONGEST]}"
+    return words
+
+
 def _stated(words: str, text: str, failing: bool) -> _Stated | None:
     """Return the first row that a clause of the line fits."""
     clauses = [clause for clause in _CLAUSES.split(words) if clause]
@@ -127,11 +150,21 @@ def _stated(words: str, text: str, failing: bool) -> _Stated | None:
             for each in (clause, f"{clause} {following}" if following else "")
             if each and not _NOT_TAKEN.search(_OWN_TRIAL.sub("", each))
         ]
+        taken.extend(_blamed(clause))
         for each in taken:
             for row in _rows():
                 if _fits(row, each, failing) and _holds(row, text):
                     return row
     return None
+
+
+def _blamed(clause: str) -> Iterator[str]:
+    """Yield what the clause puts the blame on."""
+    blame = _BLAME.search(clause)
+    if blame is not None and not _OPEN.search(clause[: blame.start()]):
+        reason = clause[blame.start() :]
+        if not _NOT_TAKEN.search(reason):
+            yield reason
 
 
 def _holds(row: _Stated, text: str) -> bool:
