@@ -157,6 +157,14 @@ def test_what_most_hosts_do_not_tell_is_not_compared() -> None:
     assert len(told.odd) <= 1
 
 
+@pytest.mark.parametrize(("why", "shown"), [("crashed", True), ("failed", True), ("timeout", True), ("denied", False)])
+def test_of_two_hosts_the_one_where_a_look_breaks_is_odd(why: str, shown: bool) -> None:
+    """Of two no value is usual; who may not look, or from where, is no property of the host."""
+    broken = put("memory", {"$missing": why, "source": "probe"})
+    found = compared(ten_hosts()[0], facts_line(1, broken))
+    assert [item.fact for item in found.odd] == (["memory"] if shown else [])
+
+
 def test_each_host_with_its_own_value_is_no_oddity() -> None:
     found = compared(*(facts_line(number, put("session/env/NCCL_HOSTID", f"own {number}")) for number in range(8)))
     assert not found.odd

@@ -16,7 +16,7 @@ from torchtune_sys.fleet.divisions import Divided, divide
 from torchtune_sys.fleet.kinds import kinds
 from torchtune_sys.fleet.leaves import KNOWN
 from torchtune_sys.fleet.left_out import ASKED_FOR
-from torchtune_sys.fleet.spread import NOT_THERE, UNSEEN, Spread, are_alike, spread
+from torchtune_sys.fleet.spread import BROKEN, NOT_THERE, UNSEEN, Spread, are_alike, spread
 from torchtune_sys.fleet.store import Family, HostFacts, Store
 from torchtune_sys.fleet.weights import Readers
 from torchtune_sys.host.environment import secret_name
@@ -126,7 +126,8 @@ class Comparing:
         for family in self._store.families.values():
             for fact, values in _different(family, self._store.hosts, hosts):
                 known = {host: value for host, value in values.items() if value not in UNSEEN}
-                if 2 * len(known) <= len(hosts):
+                half = 2 * len(known) == len(hosts) and not BROKEN.isdisjoint(values.values())
+                if 2 * len(known) <= len(hosts) and not half:
                     continue  # most hosts do not tell
                 found = spread(fact, _counts(known))
                 if found.groups:

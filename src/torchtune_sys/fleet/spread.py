@@ -12,6 +12,8 @@ from torchtune_sys.model.values import Why
 NOT_THERE = b"null"
 UNSEEN = frozenset(f'{{"{MISSING}":"{why.value}"}}'.encode() for why in Why if why not in (Why.ABSENT, Why.NOT_SUPPORTED))
 """Values that say that nobody could look. *absent* and *not-supported* are no such values: there it was looked."""
+BROKEN = frozenset(f'{{"{MISSING}":"{why.value}"}}'.encode() for why in (Why.CRASHED, Why.FAILED, Why.TIMEOUT, Why.UNPARSED))
+"""Of these, what a host does differently; the others depend on who looks, and from where."""
 _QUANTITY = re.compile(
     r"_(?:bytes|kib|mib|khz|mts|celsius)\Z|^limits\.limits\[nproc\]|^sysctl\.settings\[[^\]]*\]\.running\Z|\.inodes\Z"
 )

@@ -109,8 +109,8 @@ def _more(count: int, limit: int, whole: bool, what: str, indent: int = 2) -> It
 def difference(value: Any, usual: Any, word: str = "usually") -> str:
     """Return two values in words, of long ones what differs.
 
-    >>> difference("2.6.0", "2.7.1"), difference(["a", "b"], ["a", "c"]), difference(None, True)
-    ('2.6.0 (usually 2.7.1)', 'has b, lacks c', 'not there')
+    >>> difference("2.6.0", "2.7.1"), difference(["a", "b"], ["a", "c"]), difference(None, True), difference({"$missing": "crashed"}, True)
+    ('2.6.0 (usually 2.7.1)', 'has b, lacks c', 'not there', '(crashed) (usually read)')
     """
     if isinstance(value, list) and isinstance(usual, list):
         has = [_short(item) for item in value if item not in usual]
@@ -122,6 +122,8 @@ def difference(value: Any, usual: Any, word: str = "usually") -> str:
         return "not there"
     if value is True and usual is None:
         return "only here"
+    if usual is True and isinstance(value, dict):  # a whole family, or a list, that nobody could read
+        return f"{_short(value)} ({word} read)"
     return f"{_short(value)} ({word} {_short(usual)})"
 
 
