@@ -5,12 +5,14 @@ from __future__ import annotations
 import configparser
 import itertools
 import json
+import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -230,11 +232,11 @@ AS_NOBODY = (
 )
 
 
+NAMESPACES = shutil.which("setpriv") and not subprocess.run([*AS_NOBODY, "true"], capture_output=True).returncode
+
+
 @pytest.mark.long
-@pytest.mark.skipif(
-    subprocess.run([*AS_NOBODY, "true"], capture_output=True).returncode != 0 if shutil.which("setpriv") else True,
-    reason="needs setpriv, unshare and namespaces of users",
-)
+@pytest.mark.skipif(not NAMESPACES, reason="needs setpriv, unshare and namespaces of users")
 def test_no_value_is_run() -> None:
     """Each script in each of its modes, by a user who may change nothing and takes itself for root."""
     place = Path(tempfile.mkdtemp(dir="/var/tmp"))
@@ -254,6 +256,67 @@ def test_no_value_is_run() -> None:
         assert ran > 100
         subprocess.run([*AS_NOBODY, "bash", "-c", f"touch {mark}"], cwd=place, env=env, check=True)
         assert mark.exists(), "nobody could have left the mark"
+    finally:
+        shutil.rmtree(place)
+
+
+PARTS = 12
+
+
+def texts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where each text of a recording stands, names of files, links and answers too (then the last step is None)."""
+    if isinstance(value, str):
+        yield path
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield (*path, key, None)
+            yield from texts(each, (*path, key))
+    elif isinstance(value, list):
+        for place, each in enumerate(value):
+            yield from texts(each, (*path, place))
+
+
+def changed(value: Any, words: dict[tuple[Any, ...], Callable[[str], str]], path: tuple[Any, ...] = ()) -> Any:
+    same: Callable[[str], str] = lambda text: text  # noqa: E731
+    if isinstance(value, str):
+        return words.get(path, same)(value)
+    if isinstance(value, dict):
+        return {words.get((*path, key, None), same)(key): changed(each, words, (*path, key)) for key, each in value.items()}
+    if isinstance(value, list):
+        return [changed(each, words, (*path, place)) for place, each in enumerate(value)]
+    return value
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_text_of_a_stranger_s_recording_is_syntax_or_run(part: int) -> None:
+    """Each text is changed in one of the parts, while the others stay what they are, so that the changes which it is a word of are still made."""
+    place = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    place.chmod(0o777)
+    chance = random.Random(part)
+    forms = [
+        *(form.format(f"touch {place}/mark") for form in COMMANDS),
+        *PLANTS.values(),
+        "\x1b]0;x\x07",
+        "::set-output name=a::b",
+    ]
+    ways = [lambda text, word: text + word, lambda text, word: word + text, lambda text, word: word]
+    whole = recorded()
+    host = {name: value for name, value in whole.items() if name not in ("schema", "tool", "origin", "complete")}
+    words = {
+        path: partial(chance.choice(ways), word=chance.choice(forms))
+        for number, path in enumerate(texts(host))
+        if number % PARTS == part and path[1:] != (None,)
+    }
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(place)}
+    try:
+        found = list(outputs(lambda: RecordedHost({**whole, **changed(host, words)}, "recording x"), ALL))
+        assert broken(found) == [] and sum(bool(said.out) for _command, said in found) > 10
+        for command, said in found:
+            if command.startswith(tuple(" ".join(form) for form in RUN)) and said.out and NAMESPACES:
+                argv = [*AS_NOBODY, "timeout", "20", "bash", "-c", said.out, "script"]
+                subprocess.run(argv, cwd=place, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+                assert not (place / "mark").exists(), command
     finally:
         shutil.rmtree(place)
 

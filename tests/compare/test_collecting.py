@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from torchtune_sys.fleet.collecting import Answer, collect, line
-from torchtune_sys.fleet.over_clustershell import answers
+from torchtune_sys.fleet.over_clustershell import ClusterShell, answers
 from two_users import PROGRAM
 
 FACTS = '{"schema": "torchtune-sys/facts/1", "facts": {}, "volatile": {"epoch_s": 1000.5}}'
@@ -99,3 +99,14 @@ def test_clush_starts_nothing_that_a_node_set_names(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["plain"], "clush by itself hands it to ssh, which runs it"
     said("-oProxyCommand=touch${IFS}ran"), said("nowhere.invalid,-oProxyCommand=touch${IFS}ran")
     assert os.listdir(tmp_path) == ["plain"]
+
+
+def test_a_host_that_prints_without_end_costs_no_other_its_answer(tmp_path: Path) -> None:
+    """clush asks up to 256 at once, and all of them had no answer."""
+    script = 'for host in $(echo "$3" | tr , " "); do case $host in evil) yes evil: x | head -c 40m ;; *) echo "$host: {}" ;; esac; done'
+    (tmp_path / "clush").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "clush").chmod(0o755)
+    names = [f"n{number}" for number in range(7)]
+    shell = ClusterShell("", {"PATH": f"{tmp_path}:/usr/bin:/bin"}, 64)
+    found = {answer.host: answer for answer in shell.run([*names[:3], "evil", *names[3:]], ("x",), 30.0)}
+    assert all(found[name].out.strip() == "{}" for name in names) and "printed more than" in found["evil"].why

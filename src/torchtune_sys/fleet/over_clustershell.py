@@ -56,6 +56,11 @@ class ClusterShell:
         found = process.run(
             (*argv, "--", shlex.join(command)), timeout_s=timeout_s + _GRACE_S, env=self._environment, unfinished=unfinished
         )
+        if (
+            isinstance(found, Missing) and found.why is Why.FAILED and len(hosts) > 1
+        ):  # too much: by one of them, who must not cost the others their answers
+            middle = len(hosts) // 2
+            return [*self.run(hosts[:middle], command, timeout_s), *self.run(hosts[middle:], command, timeout_s)]
         if isinstance(found, Missing) and found.why is not Why.TIMEOUT:
             return [Answer(host=host, why=str(found)) for host in hosts]
         out = "".join(unfinished) if isinstance(found, Missing) else found.stdout
