@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from smoke.faults import calculating, differing, exchanging, feeding, hosting, installing, keeping, mixed
+from smoke.faults.eighth import opened as eighth_opened
 from smoke.faults.fifth import opened as fifth_opened
 from smoke.faults.fifth import sealed as fifth_sealed
 from smoke.faults.fourth import opened as fourth_opened
@@ -38,4 +39,5 @@ FAULTS: tuple[Fault, ...] = (
     *sixth_sealed.ROWS,
     *seventh_opened.ROWS,
     *seventh_sealed.ROWS,
+    *eighth_opened.ROWS,
 )

@@ -1,7 +1,7 @@
 """Tries the lists that were written down beforehand and writes a line for each fault:
 ``PYTHONPATH=tests python -m smoke.faults.second LIST [NAME …]``, the lists being reported, opened, sealed, third-opened, third-sealed,
-fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened and
-seventh-sealed.
+fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened,
+seventh-sealed and eighth-opened.
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from smoke.faults.bench import NotHere, Outcome
+from smoke.faults.eighth import opened as eighth_opened
 from smoke.faults.fifth import opened as fifth_opened
 from smoke.faults.fifth import sealed as fifth_sealed
 from smoke.faults.fourth import opened as fourth_opened
@@ -34,6 +35,7 @@ LISTS |= {"third-opened": third_opened.ROWS, "third-sealed": third_sealed.ROWS}
 LISTS |= {"fourth-opened": fourth_opened.ROWS, "fourth-sealed": fourth_sealed.ROWS}
 LISTS |= {"fifth-opened": fifth_opened.ROWS, "fifth-sealed": fifth_sealed.ROWS}
 LISTS |= {"sixth-opened": sixth_opened.ROWS, "sixth-sealed": sixth_sealed.ROWS}
+LISTS |= {"eighth-opened": eighth_opened.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 
