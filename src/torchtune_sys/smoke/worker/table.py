@@ -49,7 +49,7 @@ STAGES: Tuple[Stage, ...] = (
     Stage("copy", copies_arrive, 90.0),
     Stage("conv", conv_is_right, 60.0),
     Stage("stress", repeated_work_repeats_its_bits, 180.0),
-    Stage("layers", layers_follow_their_formulas),
+    Stage("layers", layers_follow_their_formulas, deadline_s=120.0),
     Stage("optimizer", optimizers_follow_their_formulas),
     Stage("recompute", recomputed_is_the_same),
     Stage("train", training_learns, 120.0),
