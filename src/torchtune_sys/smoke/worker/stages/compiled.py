@@ -100,7 +100,7 @@ def _words_in_places(turn: int) -> Batch:
 def _trained(here: RankContext, trial: _Trial, folder: str) -> List[float]:
     """Compare two turns with eager, a step between them; return how far they were from it. ``folder``: where the first compilation is to leave its
     code, "" for a later one."""
-    started = time.perf_counter()
+    started, before = time.perf_counter(), _compiled_files(folder) if folder else []
     try:
         trial.called = _compiled(trial.model)
         compiled = _loss_and_gradients(here, trial, trial.called, 0)
@@ -113,7 +113,7 @@ def _trained(here: RankContext, trial: _Trial, folder: str) -> List[float]:
         raise
     if folder:
         here.measure("cold compilation", time.perf_counter() - started, "s")
-        _has_compiled(_compiled_files(folder))
+        _has_compiled([name for name in _compiled_files(folder) if name not in before])  # to try the compiler leaves files, too
     torch.optim.SGD(trial.model.parameters(), lr=0.1).step()  # what was compiled must see it
     shares = [
         *_away(trial.eager, compiled),
@@ -362,7 +362,8 @@ def _default_cache_is_writable() -> None:
 
 
 def _compiled_files(folder: str) -> List[str]:
-    return [name for _, _, names in os.walk(folder) for name in names if name.endswith((".so", ".cubin", ".hsaco"))]
+    kinds = (".so", ".cubin", ".hsaco")
+    return [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names if name.endswith(kinds)]
 
 
 def _has_compiled(files: List[str]) -> None:
