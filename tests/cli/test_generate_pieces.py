@@ -43,7 +43,7 @@ def test_several_drop_ins_are_printed_below_their_paths() -> None:
 @pytest.mark.parametrize("unit", ["a b", "../x", "$(reboot)"])
 def test_a_unit_that_is_none(unit: str) -> None:
     done = run("generate", "systemd", "--from", str(HOSTS / "healthy.json"), "--unit", unit)
-    assert done.returncode == 2 and "no name of a systemd unit" in done.stderr
+    assert done.returncode == 2 and "not the name of a systemd unit" in done.stderr
 
 
 def test_a_profile_on_top_of_the_one_that_is_named() -> None:
@@ -96,7 +96,7 @@ def test_help_has_examples_that_run(piece: str) -> None:
         (("--nproc-per-nod", "8"), 2, "did you mean --nproc-per-node"),
         (("-o", "/nonexistent/file"), 4, "/nonexistent/file"),
         (("-o", "/"), 4, "is a directory"),
-        (("--nproc-per-node", "none"), 2, "no whole number"),
+        (("--nproc-per-node", "none"), 2, "not a whole number"),
     ],
 )
 def test_mistakes_are_told_in_words(piece: str, options: tuple[str, ...], status: int, words: str) -> None:

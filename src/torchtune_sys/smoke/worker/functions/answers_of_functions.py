@@ -1,4 +1,4 @@
-"""Made by scripts/known_answers.py. For each trial of known_answers.py what torch answers, and under which names."""
+"""Written down by a draft of scripts/known_answers.py, less what that leaves out today. For each trial of known_answers.py what torch answers, and under which names."""
 
 from __future__ import annotations
 

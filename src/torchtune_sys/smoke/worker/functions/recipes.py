@@ -1,5 +1,5 @@
-"""What torch is made of beside functions, with the options that it has: modules, optimizers, schedules, distributions, what handles parameters and data. Each recipe
-gives numbers, of which answers_of_recipes.py knows the sum."""
+"""What torch is made of beside functions, with the options that it has: modules, optimizers, schedules, distributions, what handles parameters and data, but for what a stage of
+its own tries (clipping of norms, distributed samplers). Each recipe gives numbers, of which answers_of_recipes.py knows the sum."""
 
 from __future__ import annotations
 
@@ -221,13 +221,6 @@ def _with_gradients() -> List[nn.Parameter]:
 
 
 def _of_parameters() -> Iterator[Recipe]:
-    for norm in (1.0, 2.0, 3.0, float("inf")):
-
-        def clipped(norm: float = norm) -> Any:
-            held = _with_gradients()
-            return [nn.utils.clip_grad_norm_(held, 0.5, norm_type=norm), *(one.grad for one in held)]
-
-        yield "nn.utils.clip_grad_norm_(norm_type=%g)" % norm, "clip-wrong", clipped
     utils: Any = nn.utils
     rows = [distinct(count, 2, seed=37 + count) for count in (4, 3, 1)]
     yield "nn.utils.parameters_to_vector", "layer-wrong", lambda: utils.parameters_to_vector(_with_gradients()).detach()
@@ -319,20 +312,12 @@ def _of_data() -> Iterator[Recipe]:
             int(one[0]) for part in data.random_split(numbers, [3, 7], torch.Generator().manual_seed(3)) for one in part
         ),
     )
-    for world in (2, 3):
-        for more in ({"drop_last": True}, {"shuffle": False}):
-            yield _named("utils.data.DistributedSampler", (world,), more), "sampler-misses-samples", functools.partial(_shares_of, numbers, world, more)  # fmt: skip
     yield "a DataLoader in batches", corrupts, lambda: [[*one] for one in data.DataLoader(numbers, batch_size=4)]
     yield (
         "a DataLoader with collate_fn",
         corrupts,
         lambda: [*data.DataLoader(numbers, batch_size=3, drop_last=True, collate_fn=lambda rows: len(rows) * int(rows[0][1]))],
     )
-
-
-def _shares_of(numbers: Any, world: int, options: Dict[str, Any]) -> List[List[int]]:
-    sampler: Any = data.distributed.DistributedSampler
-    return [sorted(sampler(numbers, world, rank, **options)) for rank in range(world)]
 
 
 class _Counted(data.IterableDataset):
