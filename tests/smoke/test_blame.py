@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
 from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd
@@ -9,6 +18,7 @@ from torchtune_sys.smoke import attribution
 from torchtune_sys.smoke.merge import merged
 from torchtune_sys.smoke.stack_traces import waits_for_others
 from torchtune_sys.smoke.watch import RunFailure
+from torchtune_sys.smoke.worker.killed import killed_since
 
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5029."
 LOADER = """RuntimeError: Caught RuntimeError in DataLoader worker process 0.
@@ -132,3 +142,43 @@ def test_ranks_that_ran_without_the_driver_are_not_said_to_have_failed() -> None
         "did not report anything"
         in attribution.of_failure(RunFailure(kind="not-started", stage="import"), said, "", False, ()).seen
     )
+
+
+def test_what_a_rank_tells_of_its_cgroup_is_read_of_no_other_file(tmp_path: Path) -> None:
+    told = tmp_path / "memory.events"
+    told.write_text("oom_kill 7\n")
+    link = tmp_path / "sys"
+    link.symlink_to("/sys/fs/cgroup")
+    for one in (
+        [str(told), 0],
+        [f"/sys/fs/cgroup/../../..{told}", 0],
+        ["/sys/fs/cgroup/cgroup.procs", 0],
+        [str(told)],
+        None,
+        [7, "x"],
+    ):
+        assert not killed_since(one)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.isdir("/sys/fs/cgroup/memory"), reason="makes a cgroup (version 1)")
+def test_a_kill_in_a_rank_s_own_cgroup_is_seen_from_outside() -> None:
+    place = Path(f"/sys/fs/cgroup/memory/smoke-test-{os.getpid()}")
+    place.mkdir()
+    try:
+        (place / "memory.limit_in_bytes").write_text("64M")
+        code = f"""import os, sys
+open("{place}/cgroup.procs", "w").write(str(os.getpid()))
+from torchtune_sys.smoke.worker.killed import kills_of_cgroup
+print(*kills_of_cgroup(), flush=True)
+held = bytearray(256 << 20)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        path, count = done.stdout.split()
+        assert done.returncode == -9 and path == f"{place}/memory.oom_control"
+        assert killed_since([path, int(count)]) and not killed_since([path, int(count) + 1])
+    finally:
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                place.rmdir()
+                break
+            time.sleep(0.1)

@@ -60,6 +60,8 @@ WORDS = [
     ("Fatal Python error: Illegal instruction\nSIGILL", "gemm", "cpu-lacks-avx"),
     ("ModuleNotFoundError: No module named '_ctypes'", "import", "python-incomplete"),
     ("ModuleNotFoundError: No module named 'sympy'", "import", "torch-requirements-missing"),
+    ("ModuleNotFoundError: No module named 'networkx'", "layers", "torch-requirements-missing"),
+    ("ImportError: SymPy now depends on mpmath as an external library. See https://docs.sympy.org/latest/install.html#mpmath", "train", "torch-requirements-missing"),
     ("ImportError: cannot import name 'deprecated' from 'typing_extensions' (/x/typing_extensions.py)", "import", "torch-requirements-missing"),
     ("ImportError: cannot import name 'Random' from 'random' (/x/random.py); /x/random.py hides a module of the standard library", "import", "stdlib-hidden"),
     ("Fatal Python error: config_init_hash_seed: PYTHONHASHSEED must be \"random\" or an integer in range [0; 4294967295]", "import", "python-does-not-start"),

@@ -24,7 +24,7 @@ from torchtune_sys.smoke.script import SCRIPT, source
 from torchtune_sys.smoke.stack_traces import innermost
 from torchtune_sys.smoke.watch import RunFailure, Watch
 from torchtune_sys.smoke.worker.channel import SOCKET_VARIABLE
-from torchtune_sys.smoke.worker.killed import memory_kills
+from torchtune_sys.smoke.worker.killed import killed_since, memory_kills
 
 _STARTS_AT_MOST = 6
 """After so many that ended early the rest is left unknown."""
@@ -112,7 +112,9 @@ class SmokeRun(msgspec.Struct, kw_only=True):
                 )
         self._learn(watch, failure)
         if failure is not None and not (failure.kind == "not-started" and failure.stage in self.ends):
-            _blame(self, failure, processes.output, crash, memory_kills() > oom_before)
+            dead = [rank.kills for rank in watch.ranks.values() if rank.rank in failure.ranks or not failure.ranks]
+            oom = memory_kills() > oom_before or any(map(killed_since, dead))
+            _blame(self, failure, processes.output, crash, oom)
         return failure
 
     def _watched(self, processes: RankProcesses) -> Watch:

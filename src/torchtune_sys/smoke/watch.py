@@ -35,6 +35,8 @@ class WatchedRank:
         self.pid = pid
         self.rank = int(fields.get("rank", -1))
         self.host = str(fields.get("host", ""))
+        self.kills: object = None
+        """The file of its cgroup that counts kills for lack of memory, and the count when it began."""
         self.device = ""
         self.stage = ""
         self.begun_s = time.monotonic()
@@ -161,6 +163,7 @@ class Watch:
             self._end_of(fields, rank.rank)
         elif kind == "about":
             rank.device = str(fields.get("device", ""))
+            rank.kills = fields.get("kills", rank.kills)
             self.plan = tuple(fields.get("stages", ()))
             self.about[str(rank.rank)] = fields
         elif kind == "bye":

@@ -92,9 +92,9 @@ def test_nobody_at_the_endpoint(tmp_path: Path, python: Path) -> None:
     with cluster(tmp_path, 3) as made:
         found = ran(made, {number: torchrun(python, tmp_path, "2:3", "join_timeout=8") for number in (2, 3)}, tmp_path)
     assert [agent.status for agent in found.values()] == [1, 1], found
-    assert all("did not come: n1" in agent.told and "no pre-flight was started there" in agent.errors for agent in found.values()), (
-        found
-    )
+    assert all(
+        "did not come: n1" in agent.told and "no pre-flight was started there" in agent.errors for agent in found.values()
+    ), found
 
 
 BROKEN = {

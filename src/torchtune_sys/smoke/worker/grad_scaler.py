@@ -116,6 +116,7 @@ def _same_gradients(where: str, model: torch.nn.Module, twin: torch.nn.Module) -
 def _clips(where: str, model: torch.nn.Module, twin: torch.nn.Module) -> None:
     """clip_grad_norm_ against the norm of the twin's gradients in float64, at half of it so that it must act."""
     norm = sum(float((parameter.grad.double() ** 2).sum()) for parameter in twin.parameters()) ** 0.5
+    _spares_what_is_small(where, model, norm)
     told = float(torch.nn.utils.clip_grad_norm_(model.parameters(), norm / 2))
     torch.nn.utils.clip_grad_norm_(twin.parameters(), norm / 2)
     left = sum(float((parameter.grad.double() ** 2).sum()) for parameter in model.parameters()) ** 0.5
@@ -126,3 +127,13 @@ def _clips(where: str, model: torch.nn.Module, twin: torch.nn.Module) -> None:
             raise StageFailed(
                 "clip-wrong", "%s: the norm is %.6g, clipped at %.6g; told %.6g, left %.6g" % (where, norm, norm / 2, told, left)
             )
+
+
+def _spares_what_is_small(where: str, model: torch.nn.Module, norm: float) -> None:
+    """Check that gradients whose norm is below the bound stay as they are, to the bit: the factor ends at 1 (torch/nn/utils/clip_grad.py)."""
+    held = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    before = [parameter.grad.clone() for parameter in held]
+    torch.nn.utils.clip_grad_norm_(held, 4 * norm)
+    if not all(torch.equal(parameter.grad, kept) for parameter, kept in zip(held, before)):
+        seen = "%s: clip_grad_norm_ changes gradients whose norm of %.6g is below the bound of %.6g"
+        raise StageFailed("clip-wrong", seen % (where, norm, 4 * norm))

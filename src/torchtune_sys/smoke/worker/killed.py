@@ -6,33 +6,56 @@ import contextlib
 import os
 import signal
 import sys
-from typing import Iterator, Tuple
+from typing import Any, Iterator, List, Optional
 
 from torchtune_sys.smoke.worker.channel import channel
 
 OUT_OF_MEMORY = "the kernel killed a process for lack of memory"
 MORE_MEMORY = "more memory, or a larger limit"
+_TELLING_FILES = ("memory.events", "memory.oom_control")
 
 
 def memory_kills() -> int:
     """How often it did so far: in this cgroup (v2, v1), else on this machine."""
-    for path, key in (*_cgroup_files(), ("/proc/vmstat", "oom_kill")):
-        with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
-            for line in file:
-                name, _, count = line.partition(" ")
-                if name == key:
-                    return int(count)
+    for path in (*_cgroup_files(), "/proc/vmstat"):
+        found = kills_told_by(path)
+        if found is not None:
+            return found
     return 0
 
 
-def _cgroup_files() -> Iterator[Tuple[str, str]]:
+def kills_of_cgroup() -> List[Any]:
+    """Return the file of this process's cgroup and how often it tells so far; nothing where there is none. Whoever started a rank may have put it into a cgroup of its own."""
+    return next(([path, found] for path in _cgroup_files() for found in [kills_told_by(path)] if found is not None), [])
+
+
+def killed_since(told: object) -> bool:
+    """Return whether there were more since a rank told of its cgroup. What a rank tells is believed of no file but a cgroup's."""
+    if not (isinstance(told, list) and len(told) == 2 and isinstance(told[0], str) and isinstance(told[1], int)):
+        return False
+    path = os.path.realpath(told[0])
+    if not path.startswith("/sys/fs/cgroup/") or os.path.basename(path) not in _TELLING_FILES:
+        return False
+    return (kills_told_by(path) or 0) > told[1]
+
+
+def kills_told_by(path: str) -> Optional[int]:
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+        for line in file:
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None
+
+
+def _cgroup_files() -> Iterator[str]:
     with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:
         for line in file.read().splitlines():
             _, controllers, path = line.split(":", 2)
             if not controllers:
-                yield "/sys/fs/cgroup%s/memory.events" % path, "oom_kill"
+                yield "/sys/fs/cgroup%s/memory.events" % path
             elif "memory" in controllers.split(","):
-                yield "/sys/fs/cgroup/memory%s/memory.oom_control" % path, "oom_kill"
+                yield "/sys/fs/cgroup/memory%s/memory.oom_control" % path
 
 
 def say_if_memory_ran_out(kills: int) -> None:

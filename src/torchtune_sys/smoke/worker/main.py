@@ -30,7 +30,7 @@ from torchtune_sys.smoke.worker.context import (
     environment_number,
 )
 from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
-from torchtune_sys.smoke.worker.killed import MORE_MEMORY, OUT_OF_MEMORY, memory_kills, say_why_when_ended
+from torchtune_sys.smoke.worker.killed import MORE_MEMORY, OUT_OF_MEMORY, kills_of_cgroup, memory_kills, say_why_when_ended
 from torchtune_sys.smoke.worker.launching import launch
 from torchtune_sys.smoke.worker.measures import patience
 from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S
@@ -253,7 +253,7 @@ def main() -> None:
     if not channel.driven:
         say_why_when_ended()
     plan = ["import"] + [stage.name for stage in stages]
-    channel.tell("about", stages=plan, torch=torch.__version__)
+    channel.tell("about", stages=plan, torch=torch.__version__, kills=kills_of_cgroup())
     agreed = versions_agree(environment_number("WORLD_SIZE", 1), asked.world)
     channel.tell("end", stage="import", seconds=IMPORT_S, **agreed)
     device = next(stage for stage in STAGES if stage.name == "device")

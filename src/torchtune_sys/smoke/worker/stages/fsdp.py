@@ -24,6 +24,7 @@ from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
 
 _SHARD_WIDTH = 64
 _SHARD_SEED = 31
+_AWAY_GATHERED = 2.0**-12
 _NORM_OFF = 2.0**-12
 _Pair = Tuple[torch.nn.Module, torch.optim.Optimizer]
 
@@ -102,9 +103,24 @@ def sharded_step_is_right(here: RankContext) -> None:
     optimizer.step()
     after = {name: value.detach().double() - STEP_SIZE * wanted[name] for name, value in first.named_parameters()}
     faults += _holds_its_rows(here, "after", net, after)
+    faults += _gathers_what_the_step_left(net, inputs, after)
     faults += _clips_as_a_whole(here, net, wanted)
     del net, optimizer
     judge(here, faults)
+
+
+def _gathers_what_the_step_left(net: IntegerNet, inputs: torch.Tensor, after: Dict[str, torch.Tensor]) -> List[Fault]:
+    """Check that the next pass takes the weights of all ranks as they are now. A step moves the output by more than a hundredth of its largest element; rounding is below 2**-18."""
+    alone = IntegerNet(_SHARD_SEED, _SHARD_WIDTH).double()
+    with torch.no_grad():
+        for name, value in alone.named_parameters():
+            value.copy_(after[name])
+        found, wanted = net(inputs).cpu().double(), alone(inputs.cpu().double())
+    off = float((found - wanted).abs().max()) / float(wanted.abs().max())
+    if off <= _AWAY_GATHERED:
+        return []
+    seen = "after the step the layers compute with other weights than those that it left: their output is off by %.3g of its largest element"
+    return [("fsdp-step-wrong", seen % off)]
 
 
 def _holds_its_rows(here: RankContext, when: str, net: IntegerNet, wanted: Dict[str, torch.Tensor]) -> List[Fault]:

@@ -23,6 +23,7 @@ _CLOCK_LOOKS = 400
 _CLOCK_OFF = 0.02
 _CLOCK_WRONG_S = 5.0
 _WHO_STARTED = "look who starts the ranks: a service manager, nohup, a wrapper, sitecustomize"
+_CHILDREN_AT_START = signal.getsignal(signal.SIGCHLD)
 _BLOCKED_AT_START = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
@@ -46,12 +47,15 @@ def _streams_are_open() -> None:
 
 
 def _signals_arrive() -> None:
-    """Check what was inherited: a mask goes on to whatever is started (execve(2)), and no handler takes it away. That a signal is ignored is another thing: who
-    sets a handler is told."""
+    """Check what was inherited: a mask goes on to whatever is started (execve(2)), and no handler takes it away. That another signal than SIGCHLD is ignored is
+    another thing: who sets a handler is told."""
     blocked = [name for name in _TELLING if getattr(signal, name) in _BLOCKED_AT_START]
     if blocked:
         seen = "the rank begins with %s blocked: what saves a checkpoint before a preemption, or awaits a child, never runs"
         raise StageFailed("signals-blocked", seen % ", ".join(blocked), _WHO_STARTED)
+    if _CHILDREN_AT_START is signal.SIG_IGN:
+        seen = "the rank begins with SIGCHLD ignored: the kernel keeps no exit status of its children (waitpid(2)), so that a command that failed counts as done"
+        raise StageFailed("signals-blocked", seen, _WHO_STARTED)
 
 
 def _nobody_stays() -> None:
