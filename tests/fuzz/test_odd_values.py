@@ -74,7 +74,7 @@ def test_numbers_of_launchers_and_peers(digits: str) -> None:
     assert _positive({"WORLD_SIZE": digits}, "WORLD_SIZE") is None
     assert not messages.is_note(f"worker/{digits}", 8)
     assert node_set([f"n{digits}"]) == f"n{digits}"
-    with pytest.raises(UserError, match="its port"):
+    with pytest.raises(UserError, match="the port"):
         place_of(f"n1:{digits}")
 
 

@@ -44,7 +44,7 @@ def test_of_many_texts_each_is_read_in_part_and_it_is_told(tmp_path: Path) -> No
         assert {1, 1001, 2000} <= kept.keys() and text.excerpt.total == 2000
         assert kept[1001].endswith(f" number {number}") and kept[2000].endswith("loss 3.1")
     cut = [text for text in texts if text.excerpt.cut]
-    assert isinstance(last, UnreadSource) and last.source == cut[0].name and f"of {len(cut) - 1} after it" in last.why
+    assert isinstance(last, UnreadSource) and last.source == cut[0].name and f"of {len(cut) - 1} files after it" in last.why
 
 
 def test_few_texts_are_read_whole(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_few_texts_are_read_whole(tmp_path: Path) -> None:
 def test_half_a_document_is_not_taken_for_a_text(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"schema": "torchtune-sys/report/1", "results": [' + "1," * 20_000 + "1]}")
     (found,) = collected([str(tmp_path)], budget=MemoryBudget(0))
-    assert isinstance(found, UnreadSource) and "no memory" in found.why
+    assert isinstance(found, UnreadSource) and "not enough memory" in found.why
 
 
 def test_dumps_share_the_room_with_texts(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_dumps_share_the_room_with_texts(tmp_path: Path) -> None:
         (tmp_path / f"dump{rank}.json").write_text(json.dumps({"version": "2.9", "rank": rank, "entries": [{}] * 1000}))
     room = MemoryBudget(150_000)
     found = diagnose(collected([str(tmp_path)], budget=room), room)
-    assert found.sources == 1 and len(found.unread) == 2 and all("no memory" in each.why for each in found.unread)
+    assert found.sources == 1 and len(found.unread) == 2 and all("not enough memory" in each.why for each in found.unread)
 
 
 LOADS = {

@@ -52,4 +52,4 @@ def test_a_state_that_cannot_be_kept_calls_nobody_bad(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     cause = limit(tmp_path / "file").hold("n1")
     assert cause is not None
-    assert "could not be asked" in cause.seen
+    assert "could not be read" in cause.seen

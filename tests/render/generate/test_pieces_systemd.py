@@ -148,7 +148,7 @@ def shown(properties: dict[str, str], name: str, wanted: str) -> str:
 def test_open_files_keep_the_hard_limit_of_systemd() -> None:
     found = {limit.name: limit for limit in limits(Seen(recording("nofile-limit-too-low.fail"), LIMITS).results)}
     assert found["LimitNOFILE"].value == "65536:524288"
-    assert found["LimitMEMLOCK"].value == "infinity" and found["LimitMEMLOCK"].why.startswith("a login has it")
+    assert found["LimitMEMLOCK"].value == "infinity" and found["LimitMEMLOCK"].why.startswith("logins have it")
 
 
 @pytest.mark.parametrize("unit", ["", "a b", "../x", "x/y", "$(x)", "a\nb", ".service", "@.service", "x" * 300])
