@@ -67,7 +67,10 @@ def test_who_holds_the_port_of_the_rendezvous_is_told_by_all(tmp_path: Path) -> 
     found, _ = met(tmp_path, "endpoint", 1)
     assert [agent.status for agent in found.values()] == [1, 1], found
     for agent in found.values():
-        assert "n1 [user] master-port-in-use: a program of uid 0 that is not torchrun's rendezvous is listening on port 29400" in " ".join(agent.out.split()), found
+        assert (
+            "n1 [user] master-port-in-use: a program of uid 0 that is not torchrun's rendezvous is listening on port 29400"
+            in " ".join(agent.out.split())
+        ), found
 
 
 def test_noise_costs_no_healthy_node_its_job(tmp_path: Path) -> None:
