@@ -393,15 +393,16 @@ def main(steps: Sequence[Step] = STEPS) -> int:
     if strange:
         parser.error(f"no step is called {', '.join(sorted(strange))}; --list names them")
     PLACE.mkdir(exist_ok=True)
-    hindrance = missing(asked.python, tool_of(asked.python))
+    tool = tool_of(asked.python)
+    hindrance = missing(asked.python, tool)
     if hindrance:
         print(f"./run gpu: nothing was run: {hindrance}", file=sys.stderr)
         return 3
     chosen = [step for step in steps if step.name in asked.only] if asked.only else steps
-    return run_all(chosen, asked.python, set(asked.again), asked.output)
+    return run_all(chosen, asked.python, tool, set(asked.again), asked.output)
 
 
-def run_all(steps: Sequence[Step], python: str, again: set[str], output: Path) -> int:
+def run_all(steps: Sequence[Step], python: str, tool: str, again: set[str], output: Path) -> int:
     about = machine(python)
     key = hashlib.sha256(json.dumps([about, _sources()]).encode()).hexdigest()[:16]
     folder = PLACE / "results"
@@ -409,10 +410,8 @@ def run_all(steps: Sequence[Step], python: str, again: set[str], output: Path) -
     results = []
     with tempfile.TemporaryDirectory() as scratch:
         script = Path(scratch) / "smoke.py"
-        names = {"python": python, "tool": tool_of(python), "script": str(script), "self": __file__}
-        subprocess.run(
-            [names["tool"], "-m", "torchtune_sys", "generate", "smoke", "-o", str(script)], cwd=ROOT, check=True, timeout=120
-        )
+        names = {"python": python, "tool": tool, "script": str(script), "self": __file__}
+        subprocess.run([tool, "-m", "torchtune_sys", "generate", "smoke", "-o", str(script)], cwd=ROOT, check=True, timeout=120)
         for number, step in enumerate(steps, 1):
             path = folder / f"{step.name}.json"
             if step.name in again or not done_already(path, key):

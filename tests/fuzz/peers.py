@@ -7,7 +7,7 @@ import contextlib
 import json
 from typing import Any
 
-from fuzz.target import Target, of_text
+from fuzz.target import Target, object_of, of_text
 from torchtune_sys.cli.node_patch import applied
 from torchtune_sys.errors import UserError
 from torchtune_sys.fleet import collecting, over_ansible
@@ -56,11 +56,8 @@ def _told() -> list[bytes]:
 
 def _noted(data: bytes) -> None:
     """What two nodes tell of themselves, their links and ranks, judged beside two that are well."""
-    try:
-        told = json.loads(data)
-    except (ValueError, RecursionError):
-        return
-    if not isinstance(told, dict):
+    told = object_of(data)
+    if told is None:
         return
     notes: list[dict[str, Any]] = [note if isinstance(note := told.get(name), dict) else {} for name in ("one", "other")]
     well = json.loads(_notes()[0])["one"]

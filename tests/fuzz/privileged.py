@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from fuzz.hosts import judged_as_changed
-from fuzz.target import TESTS, Target, in_a_file, recording
+from fuzz.target import TESTS, Target, in_a_file, object_of, recording
 from torchtune_sys import engine
 from torchtune_sys.cli.workload import _positive
 from torchtune_sys.errors import BadConfig, UnreadableInput, UserError
@@ -204,11 +204,8 @@ def _interpreter(data: bytes) -> None:
 
 def _in_group(data: bytes) -> None:
     """What the ranks of a group tell the first, and what that tells them."""
-    try:
-        told = json.loads(data)
-    except (ValueError, RecursionError):
-        return
-    if not isinstance(told, dict):
+    told = object_of(data)
+    if told is None:
         return
     here = {rank: note for rank, note in enumerate(_list(told, "here")[:8]) if isinstance(note, dict)}
     gathered, ranks = checking._of_hosts(here, 8, {f"{rank}/here": 1.0 for rank in range(8)})
@@ -268,11 +265,8 @@ def _notes_kept() -> list[bytes]:
 
 def _surrounded(data: bytes) -> None:
     """A job's environment, its hostfile and its topology."""
-    try:
-        told = json.loads(data)
-    except (ValueError, RecursionError):
-        return
-    if not isinstance(told, dict):
+    told = object_of(data)
+    if told is None:
         return
     variables = told.get("env")
     env = {_of_bytes(key): _of_bytes(value) for key, value in variables.items()} if isinstance(variables, dict) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import pickle
 import re
@@ -26,6 +27,15 @@ TESTS = Path(__file__).parent.parent
 class Target(NamedTuple):
     seeds: Callable[[], list[bytes]]
     read: Callable[[bytes], object]
+
+
+def object_of(data: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that the bytes are; None where they are none."""
+    try:
+        told = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return told if isinstance(told, dict) else None
 
 
 class Crash(AssertionError):

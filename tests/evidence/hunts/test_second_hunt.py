@@ -6,24 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from evidence.hunts.judging import judged, seen
 from torchtune_sys import engine
 from torchtune_sys.cli.look import look
 from torchtune_sys.cli.options import NO_INTENT
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.model.rule import Result, Verdict
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing
-from torchtune_sys.rules import CATALOGUE
-
-
-def seen(text: str) -> Snapshot:
-    found = engine.report(text, "report")
-    assert found is not None
-    return found
-
-
-def judged(text: str) -> dict[str, Result]:
-    return {result.rule.id: result for result in engine.judge(seen(text), CATALOGUE)}
 
 
 def lscpu(count: int, online: str, threads: int | str, cores: int, sockets: int, offline: str = "", more: str = "") -> str:

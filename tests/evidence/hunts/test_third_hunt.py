@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from evidence.hunts.judging import judged, seen
 from torchtune_sys import engine
 from torchtune_sys.cli.look import look
 from torchtune_sys.cli.options import NO_INTENT
@@ -14,21 +15,10 @@ from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.collection import InputText
 from torchtune_sys.host.input.excerpts import excerpt
-from torchtune_sys.model.rule import Result, Verdict
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing
 from torchtune_sys.rules import CATALOGUE
 from torchtune_sys.rules.can_train import ability
-
-
-def seen(text: str) -> Snapshot:
-    found = engine.report(text, "report")
-    assert found is not None
-    return found
-
-
-def judged(text: str) -> dict[str, Result]:
-    return {result.rule.id: result for result in engine.judge(seen(text), CATALOGUE)}
 
 
 def causes(text: str) -> list[tuple[str, str]]:

@@ -1,5 +1,5 @@
 """What torch is made of beside functions, with the options that it has: modules, optimizers, schedules, distributions, what handles parameters and data, but for what a stage of
-its own tries (clipping of norms, distributed samplers). Each recipe gives numbers, of which answers_of_recipes.py knows the sum."""
+its own tries (clipping of norms, distributed samplers). Each recipe gives numbers, of which answers_of_options.py knows the sum."""
 
 from __future__ import annotations
 

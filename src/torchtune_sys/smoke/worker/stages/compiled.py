@@ -334,8 +334,6 @@ def _fresh_folder(place: str) -> str:
 
 def _killed_ones_go(place: str) -> None:
     """Remove the folders of smoke tests that were killed while they compiled: nobody holds their lock."""
-    import shutil
-
     for name in os.listdir(place):
         lock = os.path.join(place, name, _IN_USE)
         with contextlib.suppress(OSError):
