@@ -12,18 +12,23 @@ from torchtune_sys.model.patterns import pattern
 
 _NAMED = rf"[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}"
 _SAME_COMMAND = r"[^\n|;&]{0,200}?[ \t]"
-_PROGRAMS = pattern(
+_OPTIONS = pattern(
     r"\b((?:"
     rf"login{_SAME_COMMAND}-p(?![ \t]{{1,4}}[0-9]{{1,5}}\b)|(?:cqlsh|twine){_SAME_COMMAND}-p|(?:(?:un)?zip|mosquitto_\w{{3}}){_SAME_COMMAND}-P|7z[ar]?{_SAME_COMMAND}-p(?=\S)"
-    rf"|(?:htpasswd[ \t]+-\w{{0,6}}b\w{{0,6}}[ \t]+\S{{1,200}}|add_user|change_password|http-basic\.\S{{1,64}})[ \t]+\S{{1,64}}"
-    rf"|lftp{_SAME_COMMAND}-u[ \t]{{0,4}}[^\s,]{{1,64}},|from-literal[ \t=\"']{{1,4}}[\w.-]{{1,64}}="
-    rf"|ipmi\w{{0,16}}{_SAME_COMMAND}-P|(?:racadm|redfish\w{{0,8}}|mongo\w{{0,8}}){_SAME_COMMAND}-p"
+    rf"|lftp{_SAME_COMMAND}-u[ \t]{{0,4}}[^\s,]{{1,64}},|ipmi\w{{0,16}}{_SAME_COMMAND}-P|(?:racadm|redfish\w{{0,8}}|mongo\w{{0,8}}){_SAME_COMMAND}-p"
     rf"|redis-cli{_SAME_COMMAND}-a|ldap\w{{0,16}}{_SAME_COMMAND}-w|(?:mysql|mariadb)[\w-]{{0,16}}{_SAME_COMMAND}-p(?=\S)|snmp\w{{0,16}}{_SAME_COMMAND}-c"
-    rf"|curl{_SAME_COMMAND}(?:-b|--cookie)|(?:smbclient|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:\S{{0,200}},)?(?:-U|--user|user(?:name)?)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
+    rf"|curl{_SAME_COMMAND}(?:-b|--cookie)"
+    rf")[ \t=]{{0,4}})({VALUE})"
+)
+"""Of programs whose options for a password have one letter: their manual pages."""
+_ARGUMENTS = pattern(
+    r"\b((?:(?:htpasswd[ \t]+-\w{0,6}b\w{0,6}[ \t]+\S{1,200}|add_user|change_password|http-basic\.\S{1,64})[ \t]+\S{1,64}"
+    r"|from-literal[ \t=\"']{1,4}[\w.-]{1,64}="
+    rf"|(?:smbclient|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:\S{{0,200}},)?(?:-U|--user|user(?:name)?)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
     rf"|(?:config|configure)[ \t]+(?:set|--global)[ \t]+{_NAMED}"
     rf")[ \t=]{{0,4}})({VALUE})"
 )
-"""Programs whose options for a password have one letter: their manual pages."""
+"""Of programs that take a password as it stands."""
 _PIPED = pattern(
     rf"\b((?:echo|printf)[ \t]+(?:-\w+[ \t]+|['\"]?%s(?:\\n)?['\"]?[ \t]+){{0,2}})({VALUE})"
     r"(?=[ \t]{0,8}\|[ \t]{0,8}(?:sudo[ \t]+-S|chpasswd|kinit|passwd\b|[^\n|]{1,200}?-stdin\b|sudo[ \t]+chpasswd))"
@@ -67,6 +72,8 @@ _ENCODED = pattern(
 _NAME_AND_VALUE = pattern(
     rf"(?i)(\b(?:name|key)(?:{QUOTE})?[ \t]{{0,8}}[:=][ \t]{{0,8}}(?:{QUOTE})?{_NAMED}(?:{QUOTE})?,?(?:\\n|\s){{0,80}}(?:{QUOTE})?value(?:{QUOTE})?[ \t]{{0,8}}[:=][ \t]{{0,8}})({VALUE})"
 )
+_VALUE_GIVEN = pattern(r"value\S{0,4}[ \t]{0,8}[:=]")
+"""What must be there for that, and costs a tenth of it to compile."""
 _BLOCK = pattern(
     rf"(?im)^([ \t]{{0,64}})((?:-[ \t])?[\"']?{_NAMED}[\"']?[ \t]{{0,8}}:[ \t]{{1,8}}[|>][0-9+-]{{0,2}}[ \t]{{0,8}}\n)((?:\1[ \t]+[^\n]*(?:\n|\Z)){{1,200}})"
 )
@@ -107,19 +114,20 @@ def _plain(found: re.Match[str]) -> str:
 
 
 _IN_A_LINE = (
-    (_PROGRAMS, ("",)),
+    (_OPTIONS, (" -", "\t-")),
+    (_ARGUMENTS, ("htpasswd", "add_user", "change_password", "http-basic", "from-literal", "smbclient", "cifs", "config")),
     (_PIPED, ("|",)),
-    (_LOGGED_IN, ("login",)),
+    (_LOGGED_IN, ("login ", "login\t", "login(")),
     (_HERE_STRING, ("<<<",)),
     (_ACCOUNT, ("account",)),
     (_SET, ("env ", "arg ", "set")),
-    (_ASKED_FOR, (" for ",)),
+    (_ASKED_FOR, ("password for ", "passphrase for ", "passcode for ")),
     (_TIGHT, (":", "pw=")),
     (_PARAMETERS, ("?", "&")),
     (_HEADER_WITH_PARAMETERS, ("digest ", "aws4-")),
     (_COOKIES, ("cookie:",)),
     (_NAME_AND_VALUE, ("value",)),
-    (_TUPLE, ("(",)),
+    (_TUPLE, ("('", '("', "(b", "(\\")),
     (_ELEMENT, ("</",)),
     (_ENCODED, ("%", "&")),
 )
@@ -145,7 +153,7 @@ def over_lines(text: str, low: str) -> str:
     >>> over_lines("- name: DB_PASSWORD\\n  value: abc\\n", "- name: db_password\\n  value: abc\\n")
     '- name: DB_PASSWORD\\n  value: hidden-by-torchtune-sys\\n'
     """
-    if "value" in low:
+    if _VALUE_GIVEN.search(low):
         text = _NAME_AND_VALUE.sub(hide_value, text)
     if ": |" in text or ": >" in text:
         text = _BLOCK.sub(lambda found: f"{found[1]}{found[2]}{found[1]}  {HIDDEN}\n", text)
