@@ -41,6 +41,9 @@ KEYED = (
     "az login -u joe -p {0}", "kubectl create secret generic x --from-literal=a={0}", "zip -P {0} x.zip x", "login('{0}')", "htpasswd -b f joe {0}", "setenv HF_TOKEN {0}",
     "docker login -u joe --password-stdin <<< {0}", "machine h login joe account {0}", "https://{0}:@h.example/x", "Authorization: Api-Token {0}", "Password for joe: {0}",
     "password\uff1d{0}", "--password\u00a0{0}", "pass\u200bword={0}", "Ocp-Apim-Subscription-Key: {0}",
+    "['mysql', '--password', '{0}', 'db']", '"args": ["--api-key", "{0}"]', "jupyter lab --IdentityProvider.token {0}", "exporter --web.auth joe:{0}", "skopeo copy --src-creds=joe:{0} a b",
+    "plink -pw {0} joe@h", "ssh-keygen -t rsa -N {0} -f k", "curlftpfs h /f -o rw,user=joe:{0}", "connect -H joe:{0}@proxy:80 h", "x%3BPWD%3D{0}%3B", "to=https%3A%2F%2Fjoe%3A{0}%40h",
+    "spark-submit --conf spark.authenticate.secret {0}", "nmcli con add wifi-sec.psk {0}", "smbget -U joe%{0} smb://h/x", "Comment=pass {0}", "https://conda.example/t/a1{0}/main",
 )  # fmt: skip
 CMDLINE = (
     "iscsi_password={0}",

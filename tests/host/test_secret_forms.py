@@ -28,6 +28,10 @@ OVER_LINES = {
     "PuTTY's key": f"PuTTY-User-Key-File-3: ssh-rsa\nPrivate-Lines: 2\nAAAA{WORD}\n{WORD}=\nPrivate-MAC: kept",
     "a passphrase of words": f"user = kept\nwifi.passphrase = a {WORD} b\n",
     "a Dockerfile": f"FROM kept\nENV HF_TOKEN {WORD}\n",
+    "arguments of a container": f'"Cmd": [\n  "jupyter",\n  "--NotebookApp.token",\n  "{WORD}",\n  "kept"\n]',
+    "arguments of a pod": f"args:\n- --admin-password\n- {WORD}\n- --kept\n- --db-password\n- '{WORD}'\n",
+    "a file of properties": f"spark.x kept\nspark.authenticate.secret   {WORD}\n",
+    "a job's comment": f"   JobName=kept\n   Comment=wandb pass {WORD}\n   Comment=(null)\n",
     "a key without its head": "x\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7" + WORD + "\nkept",
 }
 
@@ -70,6 +74,12 @@ def test_a_secret_that_stands_on_another_line_than_its_name(form: str) -> None:
         "dm-name-mpatha 3600a098038314c4d2f244e4f78443342",
         "at::native::vectorized_elementwise_kernel4bf16bf16f32f32_tn",
         "sha512-abcdefghijklmnopqrstuvwxyzabcdefghijklmnop==",
+        "https://discuss.pytorch.org/t/cuda-12-error-on-rtx-4090/1234",
+        "/src/x/t/po_with_i_default/fr.po",
+        "Comment=broken fan, see ticket 7",
+        '"args": ["--token-limit", "--port", "8000"]',
+        "10.0.0.1@o2ib:10.0.0.2@o2ib",
+        "worker:0@node1 rank0:worker@10.0.0.1",
         "RuntimeError: CUDA error: an illegal memory access was encountered",
     ],
 )
@@ -78,7 +88,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 _PIECES = ("password", "name", "value", "token", ": ", ":", "=", "|", ">", "[", "]", '"', "'", "\\", "\n", " ", "  ", "- ", "(", "<", "</", ">", "%3D", "&quot;", "curl ",
-           "docker login ", "-p ", "echo ", "| sudo -S", "x1", "\u00a0", "\uff1d", "Cookie: ", "?key=", "->", "b'", "wandb ")  # fmt: skip
+           "docker login ", "-p ", "echo ", "| sudo -S", "x1", "\u00a0", "\uff1d", "Cookie: ", "?key=", "->", "b'", "wandb ", '"--', "%40", "%2F%2Fa%3A", "comment=", "x.token ", "nmcli ", "--conf ")  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None, database=None)
@@ -94,7 +104,7 @@ def test_what_a_look_before_the_forms_leaves_out_they_would_not_have_found(text:
     "piece",
     ["name: passwordvalue ", " password: |\n   x\n", 'token=["a",', "password = '''", "cookie: ", "docker login -p", "curl -b ", "echo '%s' a | x",
      "config set password", "?key=1&", "('password','a", "<password>a", "password&quot;%3A%22", "\u00a0password", 'password=\\"\\', "://a:b@", "ab~1Q~", "eyJabcdefgh.", "kind: Secret\ndata:\n a: b\n", '"kind":"Secret","data":{', '"data":{"a', "login -p", "token<<<",
-     "machine a login b account ", "passphrase = a b ", "password = " + "a " * 40 + "#\n", "token:", "Private-Lines: 1\nab\n", "password for ", "a1_", "QUJDREVGR0hJSktMTU5P="],
+     "machine a login b account ", "passphrase = a b ", "password = " + "a " * 40 + "#\n", "token:", "Private-Lines: 1\nab\n", "password for ", "a1_", "%2F%2Fa%3A", "'--token','", "- --token\n- ", "comment=", "a.token a\n", "curlftpfs user=", "a:b@c:", "/t/a1-", "QUJDREVGR0hJSktMTU5P="],
 )  # fmt: skip
 def test_each_form_takes_time_in_proportion(piece: str) -> None:
     def seconds(size: int) -> float:

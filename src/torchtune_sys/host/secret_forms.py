@@ -17,15 +17,16 @@ _OPTIONS = pattern(
     rf"login{_SAME_COMMAND}-p(?![ \t]{{1,4}}[0-9]{{1,5}}\b)|(?:cqlsh|twine){_SAME_COMMAND}-p|(?:(?:un)?zip|mosquitto_\w{{3}}){_SAME_COMMAND}-P|7z[ar]?{_SAME_COMMAND}-p(?=\S)"
     rf"|lftp{_SAME_COMMAND}-u[ \t]{{0,4}}[^\s,]{{1,64}},|ipmi\w{{0,16}}{_SAME_COMMAND}-P|(?:racadm|redfish\w{{0,8}}|mongo\w{{0,8}}){_SAME_COMMAND}-p"
     rf"|redis-cli{_SAME_COMMAND}-a|ldap\w{{0,16}}{_SAME_COMMAND}-w|(?:mysql|mariadb)[\w-]{{0,16}}{_SAME_COMMAND}-p(?=\S)|snmp\w{{0,16}}{_SAME_COMMAND}-c"
-    rf"|curl{_SAME_COMMAND}(?:-b|--cookie)"
+    rf"|curl{_SAME_COMMAND}(?:-b|--cookie)|ssh-keygen{_SAME_COMMAND}-[NP]"
     rf")[ \t=]{{0,4}})({VALUE})"
 )
 """Of programs whose options for a password have one letter: their manual pages."""
 _ARGUMENTS = pattern(
     r"\b((?:(?:htpasswd[ \t]+-\w{0,6}b\w{0,6}[ \t]+\S{1,200}|add_user|change_password|http-basic\.\S{1,64})[ \t]+\S{1,64}"
     r"|from-literal[ \t=\"']{1,4}[\w.-]{1,64}="
-    rf"|(?:smbclient|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:\S{{0,200}},)?(?:-U|--user|user(?:name)?)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
-    rf"|(?:config|configure)[ \t]+(?:set|--global)[ \t]+{_NAMED}"
+    rf"|(?:smbclient|smbget|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:\S{{0,200}},)?(?:-U|--user|user(?:name)?)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
+    rf"|curlftpfs{_SAME_COMMAND}(?:\S{{0,200}}[,(])?user=[^\s:,]{{1,64}}:"
+    rf"|(?:(?:config|configure)[ \t]+(?:set|--global)[ \t]+|conf[ \t]{{1,4}}|nmcli{_SAME_COMMAND}){_NAMED}"
     rf")[ \t=]{{0,4}})({VALUE})"
 )
 """Of programs that take a password as it stands."""
@@ -53,6 +54,15 @@ _TO_THE_END = pattern(
     r"(?i)^([ \t]*(?:[\w.-]{1,40}[_.-])?(?:password|passphrase)[ \t]{0,8}(?:=|:(?=[ \t]))[ \t]{0,8})((?![\"'|>{\[!&*$])[^\s#]{1,200}(?:[ \t]+(?!#)[^\s]{1,200}){1,20})[ \t]*$"
 )
 """A passphrase of several words, in a file of settings."""
+_COMMENT = pattern(
+    rf"(?i)((?<![a-z0-9])(?:admin|system)?comment=)(?=[^\n\"\\]{{0,400}}?(?:{NAMES}|\bkey\b|\bpw\b))([^\n\"\\]{{1,4096}}?)(?=[ \t]{{1,8}}[a-z][\w:/]{{1,40}}=|[\"\\]|$)"
+)
+"""Of a job, as ``scontrol`` shows it: what a person typed."""
+_PROPERTY = pattern(
+    rf"(?i)^([ \t]{{0,16}}(?:[\w-]{{1,40}}\.){{1,12}}(?:{NAMES})[\w-]{{0,20}}[ \t]{{1,40}})([^\s=:]\S{{3,4096}})(?=[ \t]{{0,8}}$)"
+)
+"""``spark.authenticate.secret x``: a name and a value in a file of properties."""
+_LOGIN_IN_CODE = pattern(r"(?i)(%2f%2f)([^\s%]{1,64}%3a[^\s\"'<>&]{1,400}?)(?=%40)")
 _ACCOUNT = pattern(r"(\bmachine\s+\S{1,200}\s+login\s+\S{1,200}\s+account\s+)(\S{1,400})")
 _PARAMETERS = pattern(r"(?i)([?&;](?:key|code|signature)=)(?![0-9]{1,5}\b)([^\s\"'&<>\\]{1,4096})")
 _HEADER_WITH_PARAMETERS = pattern(
@@ -67,13 +77,20 @@ _TUPLE = pattern(
 _ELEMENT = pattern(rf"(?i)(<(?:\w{{1,64}}:)?{_NAMED}(?:[ \t][^<>\n]{{0,200}})?>)([^<>\s][^<>\n]{{0,4096}})(?=</)")
 _ENCODED_QUOTE = r"(?:%22|%27|&quot;|&#0?3[49];)"
 _ENCODED = pattern(
-    rf"(?i)((?:{NAMES})[\w.-]{{0,64}}{_ENCODED_QUOTE}?(?:%3[ad]|[:=])(?:%20|\+|[ ])?{_ENCODED_QUOTE}?)([^\s\"'<>&%,;]{{1,4096}})"
+    rf"(?i)((?:{NAMES}|(?<=%[0-9a-f]{{2}})(?:pass|pwd|pw|sig|auth)(?![a-z]))[\w.-]{{0,64}}{_ENCODED_QUOTE}?(?:%3[ad]|[:=])(?:%20|\+|[ ])?{_ENCODED_QUOTE}?)([^\s\"'<>&%,;]{{1,4096}})"
 )
 _NAME_AND_VALUE = pattern(
     rf"(?i)(\b(?:name|key)(?:{QUOTE})?[ \t]{{0,8}}[:=][ \t]{{0,8}}(?:{QUOTE})?{_NAMED}(?:{QUOTE})?,?(?:\\n|\s){{0,80}}(?:{QUOTE})?value(?:{QUOTE})?[ \t]{{0,8}}[:=][ \t]{{0,8}})({VALUE})"
 )
 _VALUE_GIVEN = pattern(r"value\S{0,4}[ \t]{0,8}[:=]")
 """What must be there for that, and costs a tenth of it to compile."""
+_NAMED_OPTION = rf"(?=-)[\w.-]{{0,42}}(?:{NAMES})[\w.-]{{0,20}}"
+_ITEM_BEHIND = pattern(
+    rf"(?i)({QUOTE}{_NAMED_OPTION}{QUOTE},(?:\\n|\s){{0,80}})(?!{QUOTE}-)({IN_QUOTES}|{IN_ESCAPED_QUOTES}|\\{{1,3}}'[^'\n]{{1,4096}}(?:'|\Z))"
+    rf"|(-[ \t]{{1,8}}(?:{QUOTE})?{_NAMED_OPTION}(?:{QUOTE})?[ \t\r]{{0,8}}\n[ \t]{{0,64}}-[ \t]{{1,8}})(?!(?:{QUOTE})?-)({VALUE})"
+)
+"""An option and its value, each an item of a list: arguments of a container, and of a process as Python shows them."""
+_BEFORE_AN_ITEM = ('"-', "'-", "- -")
 _BLOCK = pattern(
     rf"(?im)^([ \t]{{0,64}})((?:-[ \t])?[\"']?{_NAMED}[\"']?[ \t]{{0,8}}:[ \t]{{1,8}}[|>][0-9+-]{{0,2}}[ \t]{{0,8}}\n)((?:\1[ \t]+[^\n]*(?:\n|\Z)){{1,200}})"
 )
@@ -115,19 +132,38 @@ def _plain(found: re.Match[str]) -> str:
 
 _IN_A_LINE = (
     (_OPTIONS, (" -", "\t-")),
-    (_ARGUMENTS, ("htpasswd", "add_user", "change_password", "http-basic", "from-literal", "smbclient", "cifs", "config")),
+    (
+        _ARGUMENTS,
+        (
+            "htpasswd",
+            "add_user",
+            "change_password",
+            "http-basic",
+            "from-literal",
+            "smbclient",
+            "smbget",
+            "cifs",
+            "curlftpfs",
+            "conf",
+            "nmcli",
+        ),
+    ),
     (_PIPED, ("|",)),
     (_LOGGED_IN, ("login ", "login\t", "login(")),
     (_HERE_STRING, ("<<<",)),
     (_ACCOUNT, ("account",)),
     (_SET, ("env ", "arg ", "set")),
     (_ASKED_FOR, ("password for ", "passphrase for ", "passcode for ")),
+    (_COMMENT, ("comment=",)),
+    (_PROPERTY, (".secret", ".token", ".pass")),
+    (_LOGIN_IN_CODE, ("%40",)),
     (_TIGHT, (":", "pw=")),
     (_PARAMETERS, ("?", "&")),
     (_HEADER_WITH_PARAMETERS, ("digest ", "aws4-")),
     (_COOKIES, ("cookie:",)),
     (_NAME_AND_VALUE, ("value",)),
     (_TUPLE, ("('", '("', "(b", "(\\")),
+    (_ITEM_BEHIND, ('"-', "'-")),
     (_ELEMENT, ("</",)),
     (_ENCODED, ("%", "&")),
 )
@@ -155,6 +191,8 @@ def over_lines(text: str, low: str) -> str:
     """
     if _VALUE_GIVEN.search(low):
         text = _NAME_AND_VALUE.sub(hide_value, text)
+    if any(word in text for word in _BEFORE_AN_ITEM):
+        text = _ITEM_BEHIND.sub(hide_value, text)
     if ": |" in text or ": >" in text:
         text = _BLOCK.sub(lambda found: f"{found[1]}{found[2]}{found[1]}  {HIDDEN}\n", text)
     text = _without_data(_without_lists(text, low) if "[\n" in text else text)

@@ -54,7 +54,10 @@ SHAPES = (
     (r"ops_eyJ[\w+/=-]{20,}", "1Password"),
     (r"MUNGE:[A-Za-z0-9+/=]{16,}:?", "a credential of MUNGE"),
     (r"[\w~.-]{3}[0-9]Q~[\w~.-]{24,}", "Microsoft Entra, client secret"),
-    (r"/t/[A-Za-z]{2}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "Anaconda, in the URL of a channel"),
+    (
+        r"/t/[A-Za-z-]{0,30}[0-9][A-Za-z0-9-]{7,}/[A-Za-z][\w.-]*",
+        "conda, in the URL of a channel; the topics of a forum end with a number",
+    ),
     (r"K10[0-9a-f]{64}::[\w-]+:[\w-]+", "a cluster of k3s"),
     (r"MII[A-Za-z0-9+/]{40,}={0,2}", "a key or a certificate without its head (DER in base 64)"),
     (r"webhook\.office\.com/webhookb2/[^\s\"'<>]+", "Microsoft Teams, web hook"),
@@ -81,7 +84,8 @@ _KEYS = (
 """Whose key is a secret; of the first five the words may stand apart."""
 _PASSES = "dbd|db|storage|store|key|user|admin|root|bind|login|smtp|ldap|become|ssh|ssl"
 NAMES = (
-    r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass(?:in|out)?|pwd|psk|jwt|sas|sig|auth)(?![a-z])|[_-]pw(?![a-z_])|secret|token|cryptkey|credential|authtok|authorization"
+    r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass(?:in|out)?|pwd|psk|jwt|sas|sig|auth|creds)(?![a-z])|[_-]pw(?![a-z_])|requirepass"
+    r"|secret|token|cryptkey|credential|authtok|authorization"
     rf"|(?:{_PASSES})pass(?![a-z])|(?:{'|'.join(_KEYS[:5])})[ _-]?key|(?:{'|'.join(_KEYS[5:])})[_-]?key"
     r"|x-amz-signature|x-goog-signature|cookie"
 )
@@ -98,7 +102,7 @@ VALUE = (
     r"|[^\s\"',;&]{1,4096})"
 )
 """A quote that is not closed: the text was cut, by whoever printed it."""
-IN_NAMES = ("pass", "pw", "psk", "jwt", "sas", "sig", "auth", "secret", "token", "credential", "cookie", "key")
+IN_NAMES = ("pass", "pw", "psk", "jwt", "sas", "sig", "auth", "secret", "token", "cred", "cookie", "key")
 """Each of ``NAMES`` holds one of these, each of ``SHAPES`` one of the next: to look for them first saves compiling and running patterns."""
 IN_TOKENS = (
     *("hf_", "api_org_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "akia", "asia", "abia", "acca", "aroa", "aida", "aiza", "ya29."),
@@ -110,14 +114,34 @@ IN_TOKENS = (
 )  # fmt: skip
 IN_VARIABLES = (*IN_NAMES, "private", "_pat", "proxy")
 IN_FORMS = (
-    *(" login", "login -", "ipmi", "racadm", "redfish", "redis-cli", "ldap", "mysql", "mariadb", "mongo", "smbclient", "cifs", "snmp", "curl", "-stdin"),
+    *(" login", "login -", "ipmi", "racadm", "redfish", "redis-cli", "ldap", "mysql", "mariadb", "mongo", "smbclient", "smbget", "cifs", "curlftpfs", "ssh-keygen", "snmp", "curl", "-stdin"),
     *("chpasswd", "sudo -s", "kinit", "<<<", "mosquitto", "cqlsh", "twine ", "zip -", "7z ", "htpasswd", "add_user", "lftp", "http-basic.", "-literal"),
     *("?key=", "&key=", "?code=", "&code=", "signature=", "digest ", "aws4-", "cookie:", "wandb", "config set", "configure set", "--global"),
+    *("nmcli", "--conf ", "comment=", "%40"),
     "login(",
 )  # fmt: skip
 """Each of the forms of ``secret_forms`` holds one of these, or the name of a secret and one of the next."""
 IN_NAMED_FORMS = (
-    *("value", ": [", ":[", "=[", "= [", "</", "%3d", "%3a", "&quot;", "&#3", "('", '("', "(b'", '(b"', "(\\", "(b\\"),
+    *(
+        "value",
+        ": [",
+        ":[",
+        "=[",
+        "= [",
+        "</",
+        "%3d",
+        "%3a",
+        "&quot;",
+        "&#3",
+        "('",
+        '("',
+        "(b'",
+        '(b"',
+        "(\\",
+        "(b\\",
+        '"-',
+        "'-",
+    ),
     *(
         "setenv ",
         "set -",
@@ -136,11 +160,14 @@ IN_NAMED_FORMS = (
         "word: ",
         "phrase",
         "change_pass",
+        ".secret",
+        ".token",
+        ".pass",
         "kind",
     ),
 )
 HINTS = (
-    *("pass", "pw", "sas=", "sas:", 'sas"', "sas'", "sig=", 'sig"', "sig'", "secret", "token", "key", "credential", "auth", "jwt", "psk", "private", "_pat=", "proxy"),
+    *("pass", "pw", "sas=", "sas:", 'sas"', "sas'", "sig=", 'sig"', "sig'", "secret", "token", "key", "cred", "auth", "jwt", "psk", "private", "_pat=", "proxy"),
     *("signature", "cookie", "bearer", "sshpass", "curl", "://", "@"),
     *IN_TOKENS,
     *IN_FORMS,

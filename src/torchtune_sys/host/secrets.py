@@ -78,7 +78,7 @@ _YAML = pattern(
     rf"(?im)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}(?:\[[^\]\n]{{0,40}}\])?:[ \t]{{1,8}}(?:![\w-]{{1,20}}[ \t])?)({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))"
 )
 _OPTION = pattern(
-    rf"(?i)(?<![\w-])(--?[\w-]{{0,40}}(?:{NAMES})[\w-]{{0,20}}[ \t]{{1,4}})(?!-)({VALUE})"
+    rf"(?i)(?<![\w-])((?=-)[\w.-]{{0,42}}(?:{NAMES})[\w.-]{{0,20}}[ \t]{{1,4}})(?!-)({VALUE})"
     r"|\b((?:sshpass[ \t]+-p|curl[ \t](?:[^\n|;&]{0,200}?[ \t])??(?:-u|--user))[ \t]{0,4})"
     rf"({VALUE})"
 )
@@ -90,7 +90,10 @@ _NETRC = pattern(
     r"(?:(?m:^)|(?<=\s))((?:[ \t]*|login[ \t]+\S{1,200}[ \t]+)password[ \t]+)(?![-=:]+>?[ \t]|(?:is|was|has|for|auth\w{0,20}|not|incorrect|expired|required|prompt|file)\b)(\S{1,400})"
 )
 _LOGIN = pattern(r"://([^\s/@:\"'<>]{0,256}:(?![0-9]{1,5}(?:/|\Z))[^\s\"'<>,]{1,1024}|[^\s/@\"'<>]{1,1024})@(?=[\w.\[-]|\Z)")
-_SOURCE_LOGIN = pattern(r"(?:(?<=//)|(?<![\w@.:/]))([\w.+%-]{1,64}:[^\s/@:,]{1,256})@(?=[\w-]+(?:\.[\w-]+)*:?/|(?:tcp|unix)\()")
+_SOURCE_LOGIN = pattern(
+    r"(?:(?<=//)|(?<![\w@.:/]))([\w.+%-]{1,64}:[^\s/@:,]{1,256})@(?=[\w-]+(?:\.[\w-]+)*(?::?/|:[0-9]{2,5}(?![\w.:@]))|(?:tcp|unix)\()"
+)
+_BEHIND_A_LOGIN = pattern(r"[/(]|:[0-9]")
 _ADDRESS = pattern(r"[0-9.]+|[0-9a-fA-F:]+")
 _PEM_BEGIN, _PEM_END = pattern(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"), "-----END "
 _PUTTY = pattern(r"(Private-Lines: [0-9]{1,4}\r?\n)(?:[A-Za-z0-9+/=]{1,128}\r?(?:\n|\Z)){1,1000}")
@@ -175,7 +178,7 @@ def _has(low: str, words: tuple[str, ...]) -> bool:
 def _by_shape(text: str, low: str) -> str:
     if "@" in text:
         text = _LOGIN.sub(_login, text) if "://" in text else text
-        if ":" in text[: text.rfind("@")] and "/" in text[text.find("@") :]:
+        if ":" in text[: text.rfind("@")] and _BEHIND_A_LOGIN.search(text, text.find("@")):
             text = _SOURCE_LOGIN.sub(_unless_address, text)
     return _TOKEN.sub(_whole_word, text) if _has(low, IN_TOKENS) else text
 
@@ -197,7 +200,7 @@ def _by_name(text: str, low: str) -> str:
     return _NETRC.sub(hide_value, text) if "password" in text else text
 
 
-_OVER_LINES = ("value", ": |", ": >", "[\n", '= """', "= '''", "kind")
+_OVER_LINES = ("value", ": |", ": >", "[\n", '= """', "= '''", "kind", '"-', "'-", "- -")
 """What stands in a text of which a secret and its name are on two lines."""
 
 
