@@ -11,7 +11,14 @@ from live_faults import fifth, fourth, opened, sealed, sixth, third
 from live_faults.lab import main
 
 main(
-    {"opened": opened.ROWS, "sealed": sealed.ROWS, "third": third.ROWS, "fourth": fourth.ROWS, "fifth": fifth.ROWS, "sixth": sixth.ROWS},
+    {
+        "opened": opened.ROWS,
+        "sealed": sealed.ROWS,
+        "third": third.ROWS,
+        "fourth": fourth.ROWS,
+        "fifth": fifth.ROWS,
+        "sixth": sixth.ROWS,
+    },
     sys.argv[1],
     sys.argv[2:],
 )

@@ -6,6 +6,9 @@ import msgspec
 
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+_NOT_READ = Missing(Why.NOT_RECORDED, "/proc/stat", "not read")
 
 
 class CpuPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,3 +51,11 @@ class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """CPUs that this session may use at once: min(len(affinity ∩ cpuset ∩ online), quota)."""
     boost: Fact[bool]
     """Whether frequency boost (turbo) is on."""
+    stolen_s: Fact[float] = _NOT_READ
+    """Processor time since boot, all CPUs together, in which the hypervisor ran something else although a task wanted to run here."""
+    busy_s: Fact[float] = _NOT_READ
+    """Processor time since boot in which tasks ran, in user and kernel mode, all CPUs together."""
+    quota_periods: Fact[int] = _NOT_READ
+    """Periods of the cgroup with the tightest quota in which it had something to run; ABSENT without a quota."""
+    quota_throttled: Fact[int] = _NOT_READ
+    """Those of them in which its quota was used up and all its tasks were stopped; ABSENT without a quota."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+
+_NOT_READ = Missing(Why.NOT_RECORDED, "cgroup", "not read")
 
 
 class SwapDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,3 +49,8 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this session may make files there."""
     oom_kills: Fact[int]
     """oom_kill of /proc/vmstat since boot."""
+    cgroup_used_bytes: Fact[int] = _NOT_READ
+    """What the cgroup with the tightest limit holds and cannot drop at once (its usage without inactive_file); ABSENT without a limit."""
+    cgroup_oom_kills: Fact[int] = _NOT_READ
+    """Processes of this session's cgroup, and of those below it, that the kernel killed for memory; ABSENT where no cgroup counts them."""
+    cgroup_oom_kills_source: str = ""

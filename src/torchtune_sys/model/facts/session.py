@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
 
 
 class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +22,9 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     cwd: Fact[str]
     preloads: dict[str, Fact[bool]] = {}
     """Libraries that LD_PRELOAD names by path (without the loader's ``$LIB`` …), and whether each is there."""
+    user_namespace: Fact[bool] = Missing(Why.NOT_RECORDED, "/proc/self/uid_map", "not read")
+    """Whether user ids are mapped (rootless and unprivileged containers): root and its capabilities are then those of an ordinary user
+    to the kernel's limits (user_namespaces(7))."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):

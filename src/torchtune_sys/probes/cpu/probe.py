@@ -10,6 +10,7 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import cgroup, topology
 from torchtune_sys.probes.cpu import cpuinfo, frequency
@@ -33,6 +34,8 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
     affinity = allowed(host)
     cpuset = _cpuset(host)
     quota, source = cgroup.tightest(host, "cpu", QUOTA_FILES, parse_quota)
+    stolen, busy = _times(host)
+    periods, throttled = _throttling(host, source)
     return CpuFacts(
         model=info if isinstance(info, Missing) else cpuinfo.parse_model(info),
         online=online,
@@ -49,6 +52,10 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
         quota_source=source,
         effective=effective(online, affinity, cpuset, quota),
         boost=frequency.boost(host),
+        stolen_s=stolen,
+        busy_s=busy,
+        quota_periods=periods,
+        quota_throttled=throttled,
     )
 
 
@@ -76,6 +83,58 @@ def status_field(text: str, name: str) -> Fact[str]:
         if line.startswith(f"{name}:"):
             return line[len(name) + 1 :].strip()
     return Missing(Why.ABSENT, STATUS, f"no line {name}")
+
+
+_STAT = "/proc/stat"
+_TICKS_PER_S = 100
+"""USER_HZ, which is 100 on every architecture that torch runs on (Documentation/filesystems/proc.rst, 1.7)."""
+
+
+def _times(host: Host) -> tuple[Fact[float], Fact[float]]:
+    text = host.text(_STAT)
+    if isinstance(text, Missing):
+        return text, text
+    try:
+        return parse_times(text)
+    except ValueError as error:
+        unparsed = Missing(Why.UNPARSED, _STAT, str(error))
+        return unparsed, unparsed
+
+
+def parse_times(text: str) -> tuple[float, float]:
+    """Return the stolen and the used processor time of all CPUs in seconds. Raises ValueError without a line that tells them.
+
+    Fields: user nice system idle iowait irq softirq steal guest guest_nice; the last two are part of the first two.
+
+    >>> parse_times("cpu  100 0 200 900 7 0 100 400 50 0\\ncpu0 1 2 3\\n")
+    (4.0, 4.0)
+    """
+    words = text.partition("\n")[0].split()
+    if (
+        len(words) < 9
+        or words[0] != "cpu"
+        or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words[1:9])
+    ):
+        raise ValueError(f"not the times of all processors: {text[:60]!r}")
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, words[1:9])
+    return steal / _TICKS_PER_S, (user + nice + system + irq + softirq) / _TICKS_PER_S
+
+
+def _throttling(host: Host, quota_source: str) -> tuple[Fact[int], Fact[int]]:
+    """Return nr_periods and nr_throttled of the group whose quota is the tightest; both versions of cgroups call them so."""
+    if not quota_source:
+        unlimited = Missing(Why.ABSENT, "cpu.stat", "no CPU quota")
+        return unlimited, unlimited
+    path = f"{quota_source.rpartition('/')[0]}/cpu.stat"
+    text = host.text(path)
+    if isinstance(text, Missing):
+        return text, text
+    found = dict(line.split()[:2] for line in text.splitlines() if len(line.split()) > 1)
+    periods, throttled = (natural(found[name]) if name in found else None for name in ("nr_periods", "nr_throttled"))
+    if periods is None or throttled is None:
+        untold = Missing(Why.UNPARSED, path, "no lines nr_periods and nr_throttled")
+        return untold, untold
+    return periods, throttled
 
 
 QUOTA_FILES = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}

@@ -23,6 +23,7 @@ _THP = "/sys/kernel/mm/transparent_hugepage"
 def probe(host: Host, intent: Workload) -> MemoryFacts:
     meminfo = _meminfo(host)
     limit, limit_source = _cgroup_limit(host)
+    kills, kills_source = _cgroup_oom_kills(host)
     filesystem, mounted_size, read_only = _shm_mount(host)
     space = host.space(_SHM) if not isinstance(filesystem, Missing) or filesystem.why is Why.NOT_RECORDED else filesystem
     return MemoryFacts(
@@ -46,6 +47,9 @@ def probe(host: Host, intent: Workload) -> MemoryFacts:
         shm_inodes_free=_inodes_free(space),
         shm_writable=_shm_writable(host, filesystem, read_only),
         oom_kills=_oom_kills(host),
+        cgroup_used_bytes=_cgroup_used(host, limit_source),
+        cgroup_oom_kills=kills,
+        cgroup_oom_kills_source=kills_source,
     )
 
 
@@ -214,8 +218,8 @@ def _oom_kills(host: Host) -> Fact[int]:
     text = host.text("/proc/vmstat")
     if isinstance(text, Missing):
         return text
-    found = re.search(r"^oom_kill (\d{1,18})$", text, re.MULTILINE)
-    return int(found[1]) if found else Missing(Why.NOT_SUPPORTED, "/proc/vmstat", "this kernel counts no OOM kills (before 4.13)")
+    found = _counter(text, "oom_kill")
+    return Missing(Why.NOT_SUPPORTED, "/proc/vmstat", "this kernel counts no OOM kills (before 4.13)") if found is None else found
 
 
 def parse_limit(texts: tuple[str, ...]) -> float:
@@ -230,3 +234,38 @@ def parse_limit(texts: tuple[str, ...]) -> float:
 
 def _cgroup_limit(host: Host) -> tuple[Fact[float], str]:
     return cgroup.tightest(host, "memory", {2: ("memory.max",), 1: ("memory.limit_in_bytes",)}, parse_limit)
+
+
+_USAGE = {
+    "memory.max": ("memory.current", "inactive_file"),
+    "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
+}
+"""By the file of the limit: that of the usage, and the field of memory.stat with the page cache that is dropped first (all of the branch)."""
+
+
+def _cgroup_used(host: Host, limit_source: str) -> Fact[int]:
+    """Return the usage without inactive page cache, as the kubelet and ``kubectl top`` count it (the working set)."""
+    if not limit_source:
+        return Missing(Why.ABSENT, "memory.max", "no cgroup limits the memory")
+    place, _, name = limit_source.rpartition("/")
+    usage, field = _USAGE[name]
+    used, text = host.number(f"{place}/{usage}"), host.text(f"{place}/memory.stat")
+    if isinstance(used, Missing):
+        return used
+    if isinstance(text, Missing):
+        return text
+    cached = _counter(text, field)
+    return Missing(Why.UNPARSED, f"{place}/memory.stat", f"no line {field}") if cached is None else max(used - cached, 0)
+
+
+def _cgroup_oom_kills(host: Host) -> tuple[Fact[int], str]:
+    text, path = cgroup.nearest(host, "memory", {2: ("memory.events",), 1: ("memory.oom_control",)})
+    if isinstance(text, Missing):
+        return text, ""
+    kills = _counter(text, "oom_kill")
+    return (Missing(Why.NOT_SUPPORTED, path, "this kernel does not count them (before 4.13)") if kills is None else kills), path
+
+
+def _counter(text: str, name: str) -> int | None:
+    found = re.search(rf"^{name} (\d{{1,18}})$", text, re.MULTILINE)
+    return int(found[1]) if found else None

@@ -28,7 +28,27 @@ def probe(host: Host, intent: Workload) -> SessionFacts:
         preloads={}
         if isinstance(env, Missing)
         else {path: host.exists(path) for path in preload_paths(env.get("LD_PRELOAD", ""))},
+        user_namespace=_user_namespace(host),
     )
+
+
+_UID_MAP = "/proc/self/uid_map"
+
+
+def _user_namespace(host: Host) -> Fact[bool]:
+    text = host.text(_UID_MAP)
+    if isinstance(text, Missing):
+        return False if text.why is Why.ABSENT else text  # a kernel without user namespaces
+    return maps_users(text)
+
+
+def maps_users(uid_map: str) -> bool:
+    """Return whether a namespace has other user ids than its host: all but the initial one, which maps every id to itself.
+
+    >>> maps_users("         0          0 4294967295\\n"), maps_users("0 1000 1\\n1 100000 65536\\n")
+    (False, True)
+    """
+    return uid_map.split() != ["0", "0", "4294967295"]
 
 
 def preload_paths(value: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.cpu import frequency
+from torchtune_sys.rules.cpu import frequency, taken
 from torchtune_sys.rules.cpu.available import (
     cpu_lacks_avx,
     cpu_oversubscribed,
@@ -23,4 +23,5 @@ RULES: tuple[Rule, ...] = (
     cpu_lacks_avx,
     cpus_offline,
     *frequency.RULES,
+    *taken.RULES,
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import gpu_count, nvidia_gpus, nvidia_hardware
 
@@ -154,6 +154,7 @@ def memory_debugging_on(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     https://docs.python.org/3/using/cmdline.html#envvar-PYTHONMALLOC
     mallopt(3), MALLOC_CHECK_ (since glibc 2.34 without effect unless libc_malloc_debug is preloaded) and MALLOC_PERTURB_
+    GNU C Library manual, "Memory Allocation Tunables": GLIBC_TUNABLES sets the same as glibc.malloc.check and glibc.malloc.perturb
     """
     env = environment(s)
     if env.get("PYTHONMALLOC", "") in ("debug", "malloc_debug", "pymalloc_debug", "mimalloc_debug"):
@@ -164,6 +165,10 @@ def memory_debugging_on(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield seen(name, value)
     if number(env.get("MALLOC_CHECK_", "")) and _malloc_check_works(s, env):
         yield seen("MALLOC_CHECK_", env["MALLOC_CHECK_"])
+    tunables = dict(pair.partition("=")[::2] for pair in env.get("GLIBC_TUNABLES", "").split(":"))
+    checks = number(tunables.get("glibc.malloc.check", "")) and _malloc_check_works(s, env)
+    if checks or number(tunables.get("glibc.malloc.perturb", "")):
+        yield seen("GLIBC_TUNABLES", env["GLIBC_TUNABLES"], "without glibc.malloc.check and glibc.malloc.perturb")
 
 
 def _malloc_check_works(s: Snapshot, env: dict[str, str]) -> bool:
@@ -313,12 +318,64 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield seen(name, environment(s)[name], "another name, or unset", why)
 
 
+_SLOW_ISA = ("SSE41", "SSE4_1", "AVX")
+_SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
+    (("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"), ("1",), "torch.compile leaves every model as it is"),
+    (("TORCH_COMPILE_DEBUG",), ("1",), "each compilation writes all its stages to files"),
+    (
+        ("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "TORCH_COMPILE_FORCE_DISABLE_CACHES"),
+        ("1",),
+        "torch.compile compiles everything again in each process",
+    ),
+    (("TRITON_INTERPRET",), ("1", "TRUE", "YES", "ON"), "Triton's kernels are interpreted in Python, on the CPU"),
+    (("TRITON_ALWAYS_COMPILE",), ("1", "TRUE", "YES", "ON"), "Triton compiles its kernels again in each process"),
+    (("PYTORCH_JIT",), ("0",), "TorchScript is switched off"),
+    (("ATEN_CPU_CAPABILITY",), ("DEFAULT",), "torch's own CPU kernels use no AVX2 or AVX-512"),
+    (("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"), _SLOW_ISA, "oneDNN uses no AVX2 or AVX-512"),
+    (("MKL_ENABLE_INSTRUCTIONS",), ("SSE4_2", "AVX"), "MKL uses no AVX2 or AVX-512"),
+    (("MKL_CBWR",), ("COMPATIBLE", "SSE2", "SSSE3", "SSE4_1", "SSE4_2", "AVX"), "MKL uses no AVX2 or AVX-512"),
+)
+"""Names of one switch, the values that switch the fast way off, and what that means."""
+_OF_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
+
+
+@rule(
+    id="fast-path-switched-off",
+    title="An environment variable switches off a fast path of PyTorch or its libraries",
+    severity=Severity.WARNING,
+    fix=(Advice(text="unset the variable in the job's environment"),),
+)
+def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A variable turns torch.compile, its caches, Triton's compiler or the processor's vector instructions off.
+
+    Why it matters
+    The job runs and its results are right, but it is slower, up to a hundred times with Triton's interpreter, and no message says why.
+
+    When to leave it
+    You are looking for a fault in compiled code, or results must not depend on the instruction set.
+
+    References
+    https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html; pytorch torch/_dynamo/config.py, torch/compiler/config.py, torch/jit/_state.py
+    https://triton-lang.org/main/programming-guide/chapter-3/debugging.html (TRITON_INTERPRET); README of Triton (TRITON_ALWAYS_COMPILE)
+    pytorch aten/src/ATen/native/DispatchStub.cpp; oneDNN, "CPU dispatcher control"; Intel oneMKL developer guide, "Instruction Set Specific Dispatching" and MKL_CBWR
+    """
+    env = environment(s)
+    x86 = isinstance(s.system, Missing) or known(s.system.machine, "x86_64") == "x86_64"
+    for names, values, effect in _SWITCHES:
+        for name in names:
+            value = env.get(name, "")
+            # MKL_CBWR=COMPATIBLE,STRICT has a second word; oneDNN and MKL read their words in any case.
+            if value.split(",")[0].strip().upper() in values and (x86 or name not in _OF_INSTRUCTIONS):
+                yield seen(name, value, "unset", effect)
+
+
 RULES: tuple[Rule, ...] = (
     cuda_launch_blocking,
     distributed_debug_detail,
     caching_allocator_disabled,
     cuda_module_loading_eager,
     memory_debugging_on,
+    fast_path_switched_off,
     tool_injection_left,
     tf32_override_off,
     variable_renamed,

@@ -31,8 +31,9 @@ def _rdma(s: Snapshot) -> None:
 
 
 def _pinning_is_limited(s: Snapshot) -> Seen:
-    """Return the memlock limit, where it binds: CAP_IPC_LOCK lifts it (ib_umem_get in the kernel)."""
-    if known(need(s.limits).ipc_lock, False):
+    """Return the memlock limit, where it binds: CAP_IPC_LOCK of the initial user namespace lifts it (capable() in ib_umem_get of the kernel)."""
+    mapped = not isinstance(s.session, Missing) and known(s.session.user_namespace, False)
+    if known(need(s.limits).ipc_lock, False) and not mapped:
         raise NotApplicable("this session holds CAP_IPC_LOCK, which lifts the limit (the job's user may not)")
     return limit_of(s, "memlock")
 

@@ -44,9 +44,10 @@ def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     setrlimit(2), RLIMIT_NPROC: not enforced for a process with CAP_SYS_RESOURCE or CAP_SYS_ADMIN. oci-hpc sets 40960 on GPU shapes.
+    Linux kernel/fork.c (copy_process): these capabilities, and root, count in the initial user namespace only
     """
     session = need(s.session)
-    if need(session.uid) == 0:
+    if need(session.uid) == 0 and not known(session.user_namespace, False):
         raise NotApplicable("the limit does not apply to root (it may apply to the job's user)")
     limit = limit_of(s, "nproc")
     wanted = max(int(p["min_soft"]), tasks_needed(s))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Safety, Sysctl, SysfsWrite
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules.amounts import size
-from torchtune_sys.rules.gates import gpu_host, no_gpu, not_in_container, ranks_here
+from torchtune_sys.rules.gates import gpu_host, no_gpu, ranks_here
 
 _GIB = 1 << 30
 
@@ -65,7 +66,7 @@ def swap_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """MemAvailable, which includes reclaimable page cache, is below a tenth of the memory and below 16 GiB.
+    """MemAvailable, which includes reclaimable page cache, is below a tenth of the memory and below 16 GiB; or so little is left of the cgroup's limit.
 
     Why it matters
     Ranks and workers are processes that grow; when memory runs out, the kernel kills the largest, usually a rank.
@@ -75,16 +76,28 @@ def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     Linux Documentation/filesystems/proc.rst, MemAvailable. AMD's Primus node check warns under 10 %.
+    Linux Documentation/admin-guide/cgroup-v2.rst, memory.current and memory.stat; of a cgroup, inactive page cache counts as available
     """
     memory = need(s.memory)
-    total, available = need(memory.total_bytes), need(memory.available_bytes)
+    yield _room("memory", need(memory.total_bytes), need(memory.available_bytes), p, "/proc/meminfo")
+    limit = known(memory.cgroup_limit_bytes, math.inf)  # cgroup-memory-tight says where it is not known
+    if math.isinf(limit) or limit >= need(memory.total_bytes):
+        return
+    if isinstance(memory.cgroup_used_bytes, Missing):
+        yield unsure("memory of the cgroup", memory.cgroup_used_bytes)
+        return
+    left = max(int(limit) - memory.cgroup_used_bytes, 0)
+    yield _room("memory of the cgroup", int(limit), left, p, memory.cgroup_limit_source)
+
+
+def _room(subject: str, total: int, available: int, p: Params, source: str) -> Evidence:
     low = available < total * float(p["min_share"]) and available < int(p["enough_gib"]) * _GIB
-    yield Evidence(
-        subject="memory",
+    return Evidence(
+        subject=subject,
         seen=f"{size(available)} available of {size(total)}",
         wanted=f"{float(p['min_share']):.0%} available, or {p['enough_gib']} GiB",
         verdict=Verdict.FAIL if low else Verdict.PASS,
-        source="/proc/meminfo",
+        source=source,
     )
 
 
@@ -297,10 +310,9 @@ def hugepages_hoard_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="host-memory-oom",
     superseded_by=("oom-kill-logged",),
     fix=(Advice(text="find out what was killed: journalctl -k -g 'Out of memory|oom-kill' (dmesg -T | grep -i oom)"),),
-    applies=not_in_container,
 )
 def oom_kills_since_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The counter of OOM kills is not zero; it counts kills at cgroup limits too.
+    """The counter of OOM kills is not zero; it counts kills at cgroup limits too. In a container that of its own cgroup is judged.
 
     Why it matters
     A job that "just stopped", a worker "killed by signal: Killed", or a rank that disappeared may have been one of them.
@@ -311,13 +323,17 @@ def oom_kills_since_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/admin-guide/cgroup-v2.rst, oom_kill; the counter is in /proc/vmstat since 4.13.
     """
-    kills = need(need(s.memory).oom_kills)
+    memory = need(s.memory)
+    container = "" if isinstance(s.system, Missing) else known(s.system.container, "")
+    if container and absent(memory.cgroup_oom_kills):
+        raise NotApplicable(f"inside a container ({container}) whose own kills no cgroup counts")
+    kills = need(memory.cgroup_oom_kills if container else memory.oom_kills)
     yield Evidence(
         subject="oom_kill",
         seen=str(kills),
         wanted="0",
         verdict=Verdict.FAIL if kills else Verdict.PASS,
-        source="/proc/vmstat",
+        source=memory.cgroup_oom_kills_source if container else "/proc/vmstat",
         about=("kills in the log",) if _kills_logged(s) >= kills else (),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchtune_sys.formats.mounts import carrier
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
@@ -81,11 +82,12 @@ def dev_shm_too_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=_shared_memory_is_used,
 )
 def dev_shm_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/dev/shm is larger than a container's default, but a few workers with large batches would fill it; or it does not exist.
+    """/dev/shm is larger than a container's default, but a few workers with large batches would fill it; or it does not exist, or is on a disk.
 
     Why it matters
     Each worker keeps prefetch_factor (2) batches in shared memory; NCCL adds a few MiB per pair of ranks. When it is full, a
-    worker dies of SIGBUS, at a moment that depends on the data. Without a tmpfs there, shared memory is on the container's disk.
+    worker dies of SIGBUS, at a moment that depends on the data. Without a tmpfs there, shared memory is on a disk: each
+    batch that a worker passes on is written out in the background, and its pages are found again only through the page cache.
 
     When to leave it
     Samples are small (text), or the space was measured to suffice under the real load (df /dev/shm while training).
@@ -99,6 +101,10 @@ def dev_shm_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if gpu_count(s) == 0 and not s.intent.workers:
             raise NotApplicable("nothing is mounted on /dev/shm, and no workers were specified")
         yield Evidence(subject="/dev/shm", seen="nothing is mounted there", wanted="a tmpfs", source="/proc/self/mountinfo")
+        return
+    kind = need(memory.shm_filesystem)
+    if known(carrier(kind, ""), "memory") != "memory":
+        yield Evidence(subject="/dev/shm", seen=f"{kind}, not in memory", wanted="a tmpfs", source="/proc/self/mountinfo")
         return
     total = need(memory.shm_size_bytes)
     wanted = int(p["min_mib"]) * _MIB

@@ -1,0 +1,103 @@
+"""Processor time that this session is kept from: by the hypervisor, by the quota of its control group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import NotApplicable, absent, need
+from torchtune_sys.rules.cpu.common import some
+
+
+@rule(
+    id="cpu-time-stolen",
+    title="The hypervisor takes processor time away from this virtual machine",
+    severity=Severity.WARNING,
+    params=(
+        Param("percent", 10, "share of the processor time asked for since boot that is stolen, from which on it is reported"),
+        Param("least_minutes", 10, "processor time asked for since boot below which the share says nothing, minutes"),
+    ),
+    fix=(
+        Advice(
+            text="move the machine to another host, or to an instance type with CPUs of its own (dedicated, not burstable or shared)"
+        ),
+        Advice(text="your own hypervisor: give its machines fewer virtual CPUs than it has threads, or pin them"),
+    ),
+)
+def cpu_time_stolen(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A good part of the time that this machine's processors wanted to work since boot, the hypervisor ran other machines on them.
+
+    What is judged is steal / (steal + user + nice + system + irq + softirq): of an idle machine nothing is stolen.
+
+    Why it matters
+    A virtual CPU that is not running cannot launch kernels, feed the GPU or answer a collective; and with a lock held, the other CPUs
+    wait as well. All ranks wait for the slowest one. Nothing inside the machine shows it but this counter.
+
+    When to leave it
+    The machine shared its host at another time, and does so no longer (top, field "st"). VMware and Hyper-V mostly report no stolen time at all.
+
+    References
+    proc_stat(5), steal; Linux Documentation/virt/kvm/x86/msr.rst (MSR_KVM_STEAL_TIME)
+    https://samber.github.io/awesome-prometheus-alerts/rules (HostCpuStealNoisyNeighbor: a warning above 10 %)
+    """
+    cpu = need(s.cpu)
+    stolen, busy = need(cpu.stolen_s), need(cpu.busy_s)
+    asked = stolen + busy
+    share = 100 * stolen / asked if asked else 0.0
+    enough = asked >= 60 * float(p["least_minutes"])
+    yield Evidence(
+        subject="processor time",
+        seen=f"{share:.1f} % of {asked / 3600:.1f} hours stolen since boot",
+        wanted=f"less than {p['percent']} %",
+        verdict=Verdict.FAIL if enough and share >= float(p["percent"]) else Verdict.PASS,
+        source="/proc/stat",
+    )
+
+
+@rule(
+    id="cpu-quota-throttles",
+    title="The CPU quota has often stopped this session's processes",
+    severity=Severity.WARNING,
+    params=(
+        Param("percent", 25, "share of the periods in which the quota was used up, from which on it is reported"),
+        Param("least_periods", 600, "periods below which the share says nothing (a period is 100 ms mostly)"),
+    ),
+    fix=(
+        Advice(
+            text="raise the quota: docker run --cpus, resources.limits.cpu (Kubernetes; or leave it out), CPUQuota= (systemd)"
+        ),
+        Advice(text="or run fewer threads and workers: OMP_NUM_THREADS x ranks + workers within the quota"),
+    ),
+)
+def cpu_quota_throttles(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """In many periods of the control group's lifetime the kernel stopped all its tasks, since they had used up the quota.
+
+    Why it matters
+    A rank that is stopped for the rest of a period of 100 ms launches no kernels and answers no collective, and all other ranks wait for
+    it. Usage in top or in a dashboard looks harmless, as it is averaged over many periods.
+
+    When to leave it
+    It was an installation or a compilation that used up the quota, not the training.
+
+    References
+    Linux Documentation/scheduler/sched-bwc.rst (nr_periods, nr_throttled)
+    https://github.com/kubernetes-monitoring/kubernetes-mixin (CPUThrottlingHigh: more than 25 % of the periods)
+    """
+    cpu = need(s.cpu)
+    need(cpu.quota)
+    if absent(cpu.quota_periods):
+        raise NotApplicable("no CPU quota")
+    periods, throttled = need(cpu.quota_periods), need(cpu.quota_throttled)
+    share = 100 * throttled / periods if periods else 0.0
+    yield Evidence(
+        subject="CPU quota",
+        seen=f"{some(need(cpu.quota), 'CPU')}; throttled in {share:.0f} % of {periods} periods",
+        wanted=f"in less than {p['percent']} %",
+        verdict=Verdict.FAIL if periods >= int(p["least_periods"]) and share >= float(p["percent"]) else Verdict.PASS,
+        source=f"{cpu.quota_source.rpartition('/')[0]}/cpu.stat",
+    )
+
+
+RULES: tuple[Rule, ...] = (cpu_time_stolen, cpu_quota_throttles)
