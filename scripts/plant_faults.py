@@ -2,13 +2,16 @@
 
 Makes one ``FOLDER/NAME`` for each fault below, as ``judge_diagnoses.py`` reads them: ``input.txt`` has everything that the broken program printed,
 ``case.json`` the cause, what cannot be told from it, and the rank. Needs root, gcc, nft and, in ``TORCHTUNE_SYS_TEST_TORCH``, a Python with torch for
-CPUs. Mounts and networks are made in namespaces of their own, limits for the one process: nothing of the host is changed.
+CPUs; some need one for CUDA on a host without a GPU (``TORCHTUNE_SYS_TEST_TORCH_CUDA``), or torch 2.0 (``TORCHTUNE_SYS_TEST_TORCH_OLD``), and a package index.
+Mounts and networks are made in namespaces of their own, limits and control groups for the one process: nothing of the host is changed.
+``--sealed`` takes those of ``planted/faults.txt`` that were not run while messages were added: a third, by the hash of the name.
 
 The causes were written down before the first run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -166,6 +169,36 @@ LATER = (
 """Written down after those above were mended."""
 
 
+_PLACE = Path(__file__).parent / "planted"
+_SHELL = f"""
+JOB={_PLACE}/job.py ME=planted-$$ ULIMITS="--ulimit nofile=1000:1000 --ulimit nproc=1000:1000"
+PYCUDA=$TORCHTUNE_SYS_TEST_TORCH_CUDA PYOLD=$TORCHTUNE_SYS_TEST_TORCH_OLD
+RUN="$PY -m torch.distributed.run --standalone --nproc-per-node" RUNCUDA="$PYCUDA -m torch.distributed.run --standalone --nproc-per-node"
+export PATH=$PATH:/usr/sbin:/sbin PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+wheel() {{ d=$1-$2.dist-info; rm -rf w; mkdir -p w/$d
+printf "Metadata-Version: 2.1\nName: $1\nVersion: $2\n$3\n" > w/$d/METADATA; printf 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n' > w/$d/WHEEL; touch w/$d/RECORD
+(cd w; $PY -m zipfile -c ../$1-$2-py3-none-any.whl *); }}
+dkms_nvidia() {{ mkdir -p t s/nvidia-595.1; touch s/nvidia-595.1/Makefile
+printf 'PACKAGE_NAME="nvidia"\nPACKAGE_VERSION="595.1"\nBUILT_MODULE_NAME[0]="nvidia"\nDEST_MODULE_LOCATION[0]="/kernel/drivers/video"\nMAKE[0]="make -C $kernel_source_dir modules"\nAUTOINSTALL=yes\n' > s/nvidia-595.1/dkms.conf; }}
+"""
+
+
+def _of_scripts() -> list[Fault]:
+    """Read ``planted/faults.txt``."""
+    found = []
+    for each in (_PLACE / "faults.txt").read_text().split("\n@@@ ")[1:]:
+        head, script = each.split("\n", 1)
+        name, rank, *causes = head.split()
+        found.append(
+            Fault(name, " ".join(causes), _SHELL + script, None if rank == "-" else int(rank), name.startswith("slurm-"))
+        )
+    return found
+
+
+def is_sealed(name: str) -> bool:
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % 3 == 0
+
+
 def planted(fault: Fault, folder: Path, more: Mapping[str, str]) -> None:
     place = folder / fault.name
     place.mkdir(parents=True, exist_ok=True)
@@ -191,11 +224,13 @@ def planted(fault: Fault, folder: Path, more: Mapping[str, str]) -> None:
 
 
 def main() -> int:
-    folder, names = Path(sys.argv[1]), sys.argv[2:]
-    wanted = [fault for fault in (*FAULTS, *LATER) if not names or fault.name in names]
+    sealed = "--sealed" in sys.argv
+    folder, *names = (word for word in sys.argv[1:] if word != "--sealed")
+    scripts = [fault for fault in _of_scripts() if is_sealed(fault.name) == sealed]
+    wanted = [fault for fault in (*(() if sealed else (*FAULTS, *LATER)), *scripts) if not names or fault.name in names]
     for fault in wanted:
         if not fault.slurm:
-            planted(fault, folder, {})
+            planted(fault, Path(folder), {})
     under_slurm = [fault for fault in wanted if fault.slurm]
     if under_slurm:
         sys.path.insert(0, str(Path(__file__).parents[1] / "tests/cli"))
@@ -203,7 +238,7 @@ def main() -> int:
 
         with tempfile.TemporaryDirectory() as root, slurm_here.cluster(Path(root), "task/none", 64) as env:
             for fault in under_slurm:
-                planted(fault, folder, env)
+                planted(fault, Path(folder), env)
     return 0
 
 
