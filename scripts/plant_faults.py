@@ -173,8 +173,9 @@ _PLACE = Path(__file__).parent / "planted"
 _SHELL = f"""
 JOB={_PLACE}/job.py ME=planted-$$ ULIMITS="--ulimit nofile=1000:1000 --ulimit nproc=1000:1000"
 PYCUDA=$TORCHTUNE_SYS_TEST_TORCH_CUDA PYOLD=$TORCHTUNE_SYS_TEST_TORCH_OLD
+PY38=$(ls ~/.pyenv/versions/3.8*/bin/python /usr/bin/python3.8 2> /dev/null | head -1) PY313=$(ls ~/.pyenv/versions/3.13*/bin/python /usr/bin/python3.13 2> /dev/null | head -1)
 RUN="$PY -m torch.distributed.run --standalone --nproc-per-node" RUNCUDA="$PYCUDA -m torch.distributed.run --standalone --nproc-per-node"
-export PATH=$PATH:/usr/sbin:/sbin PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+export JOB PYCUDA PYOLD PATH=$PATH:/usr/sbin:/sbin PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 wheel() {{ d=$1-$2.dist-info; rm -rf w; mkdir -p w/$d
 printf "Metadata-Version: 2.1\nName: $1\nVersion: $2\n$3\n" > w/$d/METADATA; printf 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n' > w/$d/WHEEL; touch w/$d/RECORD
 (cd w; $PY -m zipfile -c ../$1-$2-py3-none-any.whl *); }}

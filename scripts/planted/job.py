@@ -53,7 +53,9 @@ def saves_shards():
 
 def points():
     with open("pointer.pt", "w") as file:
-        file.write("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 438\n")
+        file.write(
+            "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 438\n"
+        )
     torch.load("pointer.pt")
 
 

@@ -42,6 +42,9 @@ FORMS: dict[str, Callable[[str], bytes]] = {
     "wrapped": _wrapped,
     "crlf": lambda text: text.replace("\n", "\r\n").encode(),
     "utf-16": lambda text: text.encode("utf-16"),
+    "zeros of a log that was truncated, and of a signal handler": lambda text: (
+        bytes(70_000) + text.replace("\n", "\n\0").encode()
+    ),
     "one line of JSON": lambda text: json.dumps({"level": "error", "message": text}).encode(),
     "a JSON document a line": _each(lambda line: json.dumps({"log": line + "\n", "stream": "stderr"})),
     "escaped": lambda text: json.dumps(text)[1:-1].encode(),

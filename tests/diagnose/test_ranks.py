@@ -136,6 +136,33 @@ def test_slurm_names_the_task_that_ended(tmp_path: Path) -> None:
     assert (full.cause, full.ranks) == ("disk-full-or-quota", (3,))
 
 
+def test_a_forwarded_traceback_is_of_the_rank_that_it_names(tmp_path: Path) -> None:
+    sharded = (
+        "[rank0]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([3])\n"
+        "[rank0]: Traceback (most recent call last): (RANK 3)\n"
+        '[rank0]:   File "x.py", line 1, in write_data\n'
+        "[rank0]: OSError: [Errno 28] No space left on device\n"
+        "[rank0]: done\n"
+    )
+    spawned = '-- Process 5 terminated with the following error:\nTraceback (most recent call last):\n  File "x.py"\nOSError: [Errno 28] No space left on device\n'
+    for text, rank in ((sharded, 3), (spawned, 5)):
+        assert [(each.cause, each.ranks) for each in of(tmp_path, job=text).causes] == [("disk-full-or-quota", (rank,))]
+    ended = "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL\nstep 9 of rank 0\n"
+    assert {each.ranks for each in of(tmp_path, job=ended).causes} == {(2,)}
+
+
+def test_peers_that_are_gone_are_a_cause_only_where_nothing_else_is_told(tmp_path: Path) -> None:
+    gone = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:42164\n"
+    assert [(each.cause, each.ranks) for each in of(tmp_path, job=gone).causes] == [("rank-killed", ())]
+    assert of(tmp_path, job=gone + "[rank1]: ValueError: loss is nan\n").causes == ()
+
+
+def test_the_rank_whose_key_is_not_in_the_store_is_named(tmp_path: Path) -> None:
+    text = "[rank0]: torch.distributed.DistStoreError: wait timeout after 20000ms, keys: /default_pg/0//cpu//0/2\n"
+    first = of(tmp_path, job=text).causes[0]
+    assert (first.cause, first.ranks) == ("ranks-missing", (2,))
+
+
 def test_a_copy_that_lost_letters_at_its_ends_is_read_as_the_message_that_it_was(tmp_path: Path) -> None:
     assert [each.cause for each in of(tmp_path, job="nable to open /dev/kfd read-write: Permission den").causes] == [
         "rocm-device-permission"

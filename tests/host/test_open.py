@@ -194,6 +194,13 @@ def test_a_log_may_begin_with_a_bracket(tmp_path: Path, line: str) -> None:
     assert isinstance(open_input(str(put(tmp_path / "x.txt", line.encode()))), PastedText)
 
 
+def test_a_log_may_hold_zeros(tmp_path: Path) -> None:
+    found = open_input(
+        str(put(tmp_path / "x.txt", bytes(70_000) + b"ERROR: Unexpected bus error encountered in worker.\n\0step 5\n"))
+    )
+    assert isinstance(found, PastedText) and found.text == "ERROR: Unexpected bus error encountered in worker.\nstep 5\n"
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [

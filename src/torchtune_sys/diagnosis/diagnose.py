@@ -135,6 +135,7 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
     yield from ranks.of_dumps(dumps)
     for symptoms_in in (
         ranks.of_time_outs,
+        ranks.of_closed_connections,
         ranks.of_stacks,
         ranks.of_processes,
         barriers.symptoms_of,

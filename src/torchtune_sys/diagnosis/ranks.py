@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.lines import LogLine
-from torchtune_sys.diagnosis.symptoms import LIKELY, Candidate, Symptom
+from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.formats.flight_recorder import RankDump, absences
 
 _IN_NAME = re.compile(
@@ -20,10 +20,16 @@ _BLOCK = re.compile(r"^\s*rank {1,12}: (\d{1,6}) \(local_rank: \d{1,4}\)")
 _BLOCK_LINES = 5
 _TASK = re.compile(r"^srun: error: (?P<host>[\w.-]{1,64}): task (?P<rank>\d{1,6}): ")
 """Slurm src/srun: what it says of one task that ended; of several it names all."""
+_FORWARDED = re.compile(
+    r"^(?:Traceback \(most recent call last\): \(RANK (?P<sharded>\d{1,6})\)|-- Process (?P<spawned>\d{1,6}) terminated with the following error:"
+    r"|torch\.multiprocessing\.spawn\.ProcessExitedException: process (?P<ended>\d{1,6}) terminated with )"
+)
+"""torch/distributed/checkpoint/api.py, torch/multiprocessing/spawn.py: another process says what happened in this one."""
+_TRACE = re.compile(r"^(?:\s|Traceback |During handling of the above|The above exception was)")
 
 
 def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
-    """Return the lines with the rank that the name of their file, or torchrun's block of one failure, gives to them.
+    """Return the lines with the rank that the name of their file, torchrun's block of one failure, or a forwarded traceback gives to them.
 
     >>> [line.rank for line in attributed([LogLine(number=1, text="  rank      : 3 (local_rank: 3)", printed=""),
     ...                                    LogLine(number=2, text="  exitcode  : -9 (pid: 7)", printed="")], "x")]
@@ -33,7 +39,16 @@ def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
     rank = int(next(filter(None, named.groups()))) if named is not None else None
     found = []
     block, left = rank, 0
+    teller: int | None = None
     for line in lines:
+        forwarded = _FORWARDED.match(line.text)
+        if forwarded is not None:
+            teller = int(next(filter(None, forwarded.groups())))
+        if teller is not None:
+            found.append(replace(line, rank=teller))
+            goes_on = forwarded["ended"] is None if forwarded is not None else _TRACE.match(line.text)
+            teller = teller if goes_on else None
+            continue
         task = _TASK.match(line.text)
         if task is not None:
             found.append(replace(line, host=line.host or task["host"], rank=int(task["rank"])))
@@ -72,6 +87,19 @@ def _hung(source: str, line: LogLine, ranks: Sequence[int], words: str, *, gone:
     )
 
 
+def _absent(source: str, line: LogLine, rank: int) -> Symptom:
+    return Symptom(
+        source=source,
+        line=replace(line, rank=None),
+        candidates=tuple(
+            Candidate(cause=cause, weight=POSSIBLE) for cause in ("ranks-missing", "job-launch-nested-wrongly", "node-never-came")
+        ),
+        program="torch",
+        ranks=(rank,),
+        words="torch/csrc/distributed/c10d/ProcessGroupGloo.cpp",
+    )
+
+
 _TIMED_OUT = re.compile(
     r"[Rr]ank (\d{1,6})\].{0,80}Watchdog caught collective operation timeout: Work\w+\(SeqNum=(\d{1,12}), OpType=(\w{1,40})"
 )
@@ -80,6 +108,10 @@ _ENQUEUED = re.compile(
 )
 _WORLD = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE|number of ranks)[\"']?[ :=]{1,4}(\d{1,6})\b")
 _BARRIER = re.compile(r"Ranks? (\d{1,6}(?:, ?\d{1,6}){0,400}) failed to pass monitoredBarrier")
+_UNWRITTEN = re.compile(
+    r"wait timeout after \d{1,9}ms, keys: /default_pg/0/{1,2}(?:cpu|cuda)\S{0,8}//\d{1,4}/(?P<rank>\d{1,6})(?=$|\s)"
+)
+"""gloo's context writes one key for each rank, of which others wait for the lowest that is not there (torch ProcessGroupGloo.cpp)."""
 
 
 def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
@@ -92,6 +124,8 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
             seen |= {line.rank} if line.rank is not None else set()
             if "failed to pass monitoredBarrier" in line.text and (barrier := _BARRIER.search(line.text)):
                 yield _hung(source, line, [int(rank) for rank in barrier[1].split(",")], "torch ProcessGroupGloo.cpp")
+            if "keys: /default_pg" in line.text and (key := _UNWRITTEN.search(line.text)):
+                yield _absent(source, line, int(key["rank"]))
             if "orld" in line.text or "nranks" in line.text or "WORLD_SIZE" in line.text:
                 world = max([world, *(int(size) for size in _WORLD.findall(line.text[:4000]))])
             if found := _ENQUEUED.search(line.text[:4000]):
@@ -102,6 +136,28 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
 
 
 _MOST = 1 << 17
+
+
+_PEER_GONE = re.compile(
+    r"gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] .{0,80}(?:Connection closed by peer|Connection reset by peer|Broken pipe)"
+)
+_TOLD = re.compile(
+    r"^[\w.]{0,80}(?<!ChildFailed)(?:Error|Exception)\b(?!.{0,200}gloo)|exitcode {0,8}: -(?!15\b)|\bKilled\b|terminate called|Fatal|Watchdog|death signal"
+)
+
+
+def of_closed_connections(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Yield what gloo says of a peer that is gone, where no rank says anything else: the one that ended said nothing."""
+    for source, part in lines.items():
+        gone = next((line for line in part if "gloo/transport" in line.text and _PEER_GONE.search(line.text[:4000])), None)
+        if gone is not None and not any(_TOLD.search(line.text[:4000]) for each in lines.values() for line in each):
+            yield Symptom(
+                source=source,
+                line=replace(gone, rank=None),
+                candidates=(Candidate(cause="rank-killed", weight=POSSIBLE),),
+                program="gloo",
+                words="gloo/transport/tcp/pair.cc",
+            )
 
 
 _HEAD = re.compile(r"^\s*(?:USER|UID|F|PID|PPID)\b.{0,200}\b(?P<state>STAT|S)\b.{0,200}\b(?:COMMAND|CMD|ARGS)\s*$")

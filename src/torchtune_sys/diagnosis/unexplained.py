@@ -30,6 +30,10 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"|Cannot connect to the Docker daemon|\bexec(?: user process caused| /\S{1,200})?: exec format error",
         ),
         ("Slurm", r"^(?:srun|sbatch|slurmstepd): error: "),
+        (
+            "MPI",
+            r"^(?:mpirun|mpiexec|prterun|prun) (?:was unable|noticed|detected|has exited)|^Primary job  ?terminated normally, but|^MPI_ABORT was invoked",
+        ),
         ("nvidia-container-cli", r"nvidia-container-cli(?:\.real)?: "),
         ("pip", r"^ERROR: |^error: (?:subprocess-exited|externally-managed|metadata-generation)"),
         ("apt", r"^E: [A-Z][\w ']|^ ?\S{2,60} : (?:Pre)?Depends: |^dpkg: error |^Errors were encountered while processing"),

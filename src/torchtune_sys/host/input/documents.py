@@ -10,7 +10,7 @@ import msgspec
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.limits import FILE_LIMIT, TIMEOUT_S
 from torchtune_sys.host.input.reading import PIECE, Source, opened_input
-from torchtune_sys.host.input.utf16 import as_utf8, is_utf16
+from torchtune_sys.host.input.text_bytes import as_utf8, is_utf16
 
 
 def read_documents(path: str, timeout_s: float = TIMEOUT_S) -> Iterator[bytes]:

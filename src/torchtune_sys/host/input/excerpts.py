@@ -19,6 +19,7 @@ from torchtune_sys.host.input.limits import (
     TEXT_BUDGET,
 )
 from torchtune_sys.host.input.reading import PIECE
+from torchtune_sys.host.input.text_bytes import is_binary
 
 _END = 512 << 10
 """Bytes of the head and of the tail of a long text."""
@@ -73,7 +74,7 @@ def excerpt(source: Reader, budget: int = TEXT_BUDGET) -> Excerpt:
     pieces = _pieces(source)
     held = bytearray()
     for piece in pieces:
-        held += piece
+        held += piece if held else piece.lstrip(b"\0")
         if len(held) > EXCERPT_WHOLE:
             break
     else:
@@ -81,7 +82,7 @@ def excerpt(source: Reader, budget: int = TEXT_BUDGET) -> Excerpt:
             return _whole(bytes(held))
         if _is_document(bytes(held)):  # half of it says something else
             return Excerpt(lines=(), total=0, whole=False, cut=True)
-    if _binary(bytes(held[:4096])):
+    if is_binary(bytes(held)):
         return Excerpt(lines=(), total=0, whole=False, binary=True)
     keeper = _Keeper(budget, cut=len(held) <= EXCERPT_WHOLE)
     keeper.take(bytes(held))
@@ -136,16 +137,10 @@ def _utf16(head: bytes) -> str:
     return "utf-16-be" if even > 0.8 * half and odd == 0 else ""
 
 
-def _binary(head: bytes) -> bool:
-    sample = head.decode("utf-8", "replace")
-    strange = sum(sign == "\ufffd" or (sign < " " and sign not in "\t\n\r\f\v\b\x1b\a") for sign in sample)
-    return "\0" in sample or strange > max(len(sample) // 20, 3)
-
-
 def _whole(data: bytes) -> Excerpt:
-    if _binary(data[:65536]):
+    if is_binary(data):
         return Excerpt(lines=(), total=0, whole=True, binary=True)
-    text = _decoded(data)
+    text = _decoded(data.replace(b"\0", b""))
     lines = text.split("\n")
     if lines and not lines[-1]:
         lines.pop()
@@ -198,7 +193,7 @@ class _Keeper:
         self._shapes: dict[bytes, int] = {}
 
     def take(self, piece: bytes) -> None:
-        data = self._open + piece
+        data = self._open + piece.replace(b"\0", b"")
         cut = data.rfind(b"\n") + 1
         if not cut and len(data) > LINE_LENGTH:
             # One endless line: its start is kept, the rest passed over until it ends.

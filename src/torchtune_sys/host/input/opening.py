@@ -10,8 +10,7 @@ from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.input import limits
 from torchtune_sys.host.input.limits import TIMEOUT_S
-from torchtune_sys.host.input.utf16 import as_utf8, is_utf16
-from torchtune_sys.model.patterns import pattern
+from torchtune_sys.host.input.text_bytes import as_utf8, is_binary, is_utf16
 
 
 class PastedText(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,20 +151,14 @@ def _limit_text(data: bytes, name: str) -> None:
         )
 
 
-_STRANGE = pattern("[\ufffd\x00-\x06\x0e-\x1a\x1c-\x1f]")
-"""What no program prints: not blanks, line breaks, the bell, a step back, nor the escapes of a terminal."""
-
-
 def _text(data: bytes, name: str) -> str:
     from torchtune_sys.formats import nvidia_bug_report
 
     data = nvidia_bug_report.reduced(data) if nvidia_bug_report.is_one(data) else data
     _limit_text(data, name)
-    text = data.decode("utf-8-sig", "replace")
-    sample = text[: 1 << 16]
-    strange = len(_STRANGE.findall(sample))
-    if strange > len(sample) // 20 or "\0" in sample:
+    if is_binary(data):
         raise UnreadableInput(f"{name}: is neither text nor a known archive", _WANTED)
+    text = data.replace(b"\0", b"").decode("utf-8-sig", "replace")
     if len(max(text.split("\n"), key=len)) > limits.LINE_LENGTH:
         text = "\n".join(line[: limits.LINE_LENGTH] for line in text.split("\n"))
     return text
