@@ -107,6 +107,9 @@ def _no_localhost() -> Optional[Obstacle]:
         except OSError:
             continue
     addresses = ", ".join(sorted({str(row[4][0]) for row in found}))
+    if "127.0.0.1" in addresses:  # the name is right: its address was taken away
+        seen = "the loopback has no IPv4 address: localhost is %s, which this host does not have" % addresses
+        return Obstacle("rendezvous", "loopback-down", seen, "ip addr add 127.0.0.1/8 dev lo")
     return Obstacle(
         "rendezvous", "localhost-unresolvable", "the name localhost resolves to %s, not to this host" % addresses, remedy
     )

@@ -1,7 +1,7 @@
 """Tries the lists that were written down beforehand and writes a line for each fault:
 ``PYTHONPATH=tests python -m smoke.faults.second LIST [NAME …]``, the lists being reported, opened, sealed, third-opened, third-sealed,
 fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened,
-seventh-sealed and eighth-opened.
+seventh-sealed, eighth-opened and ninth-alike.
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -20,6 +20,7 @@ from smoke.faults.fifth import opened as fifth_opened
 from smoke.faults.fifth import sealed as fifth_sealed
 from smoke.faults.fourth import opened as fourth_opened
 from smoke.faults.fourth import sealed as fourth_sealed
+from smoke.faults.ninth import alike as ninth_alike
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
 from smoke.faults.seventh import opened as seventh_opened
@@ -36,6 +37,7 @@ LISTS |= {"fourth-opened": fourth_opened.ROWS, "fourth-sealed": fourth_sealed.RO
 LISTS |= {"fifth-opened": fifth_opened.ROWS, "fifth-sealed": fifth_sealed.ROWS}
 LISTS |= {"sixth-opened": sixth_opened.ROWS, "sixth-sealed": sixth_sealed.ROWS}
 LISTS |= {"eighth-opened": eighth_opened.ROWS}
+LISTS |= {"ninth-alike": ninth_alike.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 

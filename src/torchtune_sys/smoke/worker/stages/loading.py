@@ -7,6 +7,7 @@ import errno
 import functools
 import gc
 import multiprocessing
+import multiprocessing.queues
 import os
 import random
 import resource
@@ -14,6 +15,7 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from typing import Any, Dict, Iterator, List
 
 import torch
@@ -40,6 +42,8 @@ _PATIENCE_S = 40.0
 
 _initialised: Dict[str, int] = {}
 """In a worker: its number, once it has run what it was given to begin with."""
+_reasons: Dict[str, int] = {}
+"""The descriptor of a file in memory, which workers that are forked share: why one of them could not hand over its samples."""
 
 
 class NumberedSamples(Dataset):
@@ -87,12 +91,50 @@ def worker_starts(rank_process: int, worker: int) -> None:
     ever to hand over its samples."""
     end_with_parent(rank_process if multiprocessing.get_start_method() == "fork" else 0)
     _initialised["as"] = worker
+    queues: Any = multiprocessing.queues.Queue
+    queues._on_queue_feeder_error = staticmethod(_samples_stay)
+
+
+def _samples_stay(error: BaseException, sample: object) -> None:
+    """End a worker whose samples cannot leave it: multiprocessing prints why, drops them and goes on, and the rank waits until its time is up."""
+    traceback.print_exception(type(error), error, error.__traceback__)
+    if "file" in _reasons:
+        with contextlib.suppress(OSError):
+            os.write(_reasons["file"], ("%s: %s\n" % (type(error).__name__, error)).encode())
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _reasons_are_kept() -> Iterator[None]:
+    """Raise in place of a loader's word for a worker that ended (or said nothing) what the worker itself said."""
+    if multiprocessing.get_start_method() != "fork" or not hasattr(os, "memfd_create"):
+        yield
+        return
+    with contextlib.suppress(OSError):  # a sandbox without
+        _reasons["file"] = os.memfd_create("reasons")
+    try:
+        yield
+    except RuntimeError as error:
+        said = _first_reason()
+        if not said:
+            raise
+        raise RuntimeError("a worker could not hand over its samples: %s" % said) from error
+    finally:
+        if "file" in _reasons:
+            os.close(_reasons.pop("file"))
+
+
+def _first_reason() -> str:
+    with contextlib.suppress(OSError, KeyError):
+        return os.pread(_reasons["file"], 1000, 0).decode(errors="replace").partition("\n")[0]
+    return ""
 
 
 def loader_delivers(here: RankContext) -> None:
     """Check that workers deliver every sample once, in order and intact, with the documented seeds, and then exit."""
     try:
-        _deliver(here)
+        with _reasons_are_kept():
+            _deliver(here)
     except EOFError as error:
         _too_few_files(error)
         raise

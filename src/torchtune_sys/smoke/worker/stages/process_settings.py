@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import List, Tuple
 
 import torch
@@ -12,6 +13,8 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 from torchtune_sys.smoke.worker.functions.randomness import draws_are_random
 
 _DRAWS = 1 << 14
+_SHARED_OUT = 1 << 18
+"""More than torch leaves to one thread (at::internal::GRAIN_SIZE, 32768)."""
 _SPREAD_OFF, _MEAN_OFF = 0.08, 0.06
 """Standard errors of 2**14 normal draws are 0.011 (of the variance) and 0.008 (of the mean): seven of them. Twice the spread is a
 variance of 4."""
@@ -75,17 +78,51 @@ def _newer_name_that_lowers() -> str:
 
 
 def _floating_point_is_ieee(here: RankContext) -> None:
-    """Check that floating point is as in IEEE 754: a library built with -ffast-math sets the processor's registers for the whole process as it is loaded (GCC's crtfastmath.o)."""
+    """Check that floating point is as in IEEE 754: a library built with -ffast-math sets the processor's registers for the whole process as it is loaded (GCC's crtfastmath.o).
+    A thread has registers of its own: those that Python starts, and those among which torch shares out what is large, are asked too."""
+    found = _what_is_not_ieee()
+    where = "before torch does anything"
+    if not found:
+        told: List[List[str]] = []
+        thread = threading.Thread(target=lambda: told.append(_what_is_not_ieee()))
+        thread.start()
+        thread.join()
+        found, where = told[0] if told else [], "in threads that Python starts"
+    if not found:
+        found, where = _what_is_not_ieee_shared_out(), "in the threads among which torch shares out its work"
+    if found:
+        remedy = "look for a library built with -ffast-math that each Python loads (LD_PRELOAD, sitecustomize, .pth files)"
+        raise StageFailed("float-environment-changed", "%s, %s" % ("; ".join(found), where), remedy)
+
+
+_FLUSHED, _NOT_NEAREST = "denormal numbers are taken for zero", "results are not rounded to the nearest number"
+
+
+def _what_is_not_ieee() -> List[str]:
     found = []
     tiny, one = float("1e-310"), float("1")
     if tiny * one == 0.0 or float(torch.full((8,), 1e-40).mul(1.0).sum()) == 0.0:
-        found.append("denormal numbers are taken for zero")
+        found.append(_FLUSHED)
     half, more = float(2.0**-53), float(3 * 2.0**-54)  # of the last place of 1: a half goes to even, three quarters up
     if one + half != one or -one - half != -one or one + more == one:
-        found.append("results are not rounded to the nearest number")
-    if found:
-        remedy = "look for a library built with -ffast-math that each Python loads (LD_PRELOAD, sitecustomize, .pth files)"
-        raise StageFailed("float-environment-changed", "%s, before torch does anything" % "; ".join(found), remedy)
+        found.append(_NOT_NEAREST)
+    return found
+
+
+def _what_is_not_ieee_shared_out() -> List[str]:
+    """Return it of what several threads compute, each a part; of one that has always been there it is known."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(2, threads))
+    try:
+        tiny = torch.full((_SHARED_OUT,), 1e-40).mul(1.0)
+        ones, half = torch.ones(_SHARED_OUT, dtype=torch.float64), 2.0**-53
+        off = (
+            [_FLUSHED] * bool((tiny == 0).any()),
+            [_NOT_NEAREST] * bool((ones.add(half) != 1).any() or (ones.neg().sub(half) != -1).any()),
+        )
+    finally:
+        torch.set_num_threads(threads)
+    return [*off[0], *off[1]]
 
 
 def _seeds_are_kept(here: RankContext) -> None:

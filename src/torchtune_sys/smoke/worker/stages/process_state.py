@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import socket
 import stat
@@ -22,6 +23,8 @@ _CLOCK_S = 0.02
 _CLOCK_LOOKS = 400
 _CLOCK_OFF = 0.02
 _CLOCK_WRONG_S = 5.0
+_FEW_NUMBERS, _TENSORS = 25000, 30
+"""100 kB, below what the C library maps by itself (128 KiB); on pages of 64 KiB still one of them."""
 _WHO_STARTED = "look who starts the ranks: a service manager, nohup, a wrapper, sitecustomize"
 _CHILDREN_AT_START = signal.getsignal(signal.SIGCHLD)
 _BLOCKED_AT_START = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -29,7 +32,7 @@ _BLOCKED_AT_START = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 def process_is_as_started(here: RankContext) -> None:
     """Check that the process has its descriptors, its signals, its clocks, and the settings that Python and torch begin with."""
-    for check in (_streams_are_open, _signals_arrive, _nobody_stays, _clocks_go_on, _nothing_was_switched):
+    for check in (_streams_are_open, _signals_arrive, _nobody_stays, _clocks_go_on, _freed_memory_stays, _nothing_was_switched):
         check()
 
 
@@ -107,6 +110,24 @@ def _apart() -> float:
         return min(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic() for _ in range(9))
     except OSError:  # a sandbox that has no such clock
         return 0.0
+
+
+def _freed_memory_stays() -> None:
+    """Check that what is freed is kept for the next tensor: a page that was given back to the kernel is asked for again, and zeroed, at its next use. So small a tensor
+    has no mapping of its own unless somebody wants that (mallopt(3))."""
+    torch.ones(_FEW_NUMBERS)
+    faults = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(_TENSORS):
+            torch.ones(_FEW_NUMBERS)
+        faults.append((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / _TENSORS)
+    if min(faults) >= _FEW_NUMBERS * 4 // resource.getpagesize() // 2:
+        seen = (
+            "what is freed goes back to the kernel at once: each new tensor of %d kB costs %.0f page faults, where none are due"
+        )
+        remedy = "unset MALLOC_MMAP_THRESHOLD_ and its like (mallopt(3)); look for what is preloaded (LD_PRELOAD)"
+        raise StageFailed("memory-returned-at-once", seen % (_FEW_NUMBERS * 4 // 1000, min(faults)), remedy)
 
 
 _Setting = Tuple[str, Callable[[], Any], Any]

@@ -27,12 +27,25 @@ def samples_are_shared_out(here: RankContext) -> None:
             sampler.set_epoch(epoch)
             own[name].append([int(sample) for batch in loader for sample in batch])
     everyone = [json.loads(said) for said in tell_all(here, json.dumps(own))]
+    _each_reshuffles([each["padded"] for each in everyone])
     for turn in range(len(_EPOCHS)):
         _complete(count, [each["padded"][turn] for each in everyone])
         _disjoint(count, [each["dropped"][turn] for each in everyone])
     for name in own:
-        first, second, again = ([each[name][turn] for each in everyone] for turn in range(len(_EPOCHS)))
-        _shuffled(first, second, again)
+        first, _, again = ([each[name][turn] for each in everyone] for turn in range(len(_EPOCHS)))
+        _shuffled(first, again)
+
+
+def _each_reshuffles(orders: List[Shares]) -> None:
+    """Check each rank's own order before all shares together: of ranks in different epochs some samples go to none, and some to two, whoever stayed behind."""
+    staying = [rank for rank, (first, second, _) in enumerate(orders) if first == second]
+    if staying:
+        who = "rank %s" % ", ".join(map(str, staying)) if len(staying) < len(orders) else "all ranks"
+        raise StageFailed("sampler-not-reshuffled", "set_epoch(1) gives the order of epoch 0 (%s)" % who)
+    forgetful = [rank for rank, (first, _, again) in enumerate(orders) if first != again]
+    if forgetful and len(forgetful) < len(orders):
+        seen = "the same epoch, set again, gives another order (rank %s)" % ", ".join(map(str, forgetful))
+        raise StageFailed("sampler-not-repeatable", seen)
 
 
 def _complete(count: int, shares: Shares) -> None:
@@ -67,10 +80,8 @@ def _equal_shares(shares: Shares, each: int) -> None:
             raise StageFailed("sampler-misses-samples", seen)
 
 
-def _shuffled(first: Shares, second: Shares, again: Shares) -> None:
+def _shuffled(first: Shares, again: Shares) -> None:
     if first != again:
         raise StageFailed("sampler-not-repeatable", "the same epoch, set again, gives another order")
-    if first == second:
-        raise StageFailed("sampler-not-reshuffled", "set_epoch(1) gives the order of epoch 0")
     if [sample for turn in zip(*first) for sample in turn] == sorted(sample for share in first for sample in share):
         raise StageFailed("sampler-not-reshuffled", "shuffle=True gives the samples in their own order")

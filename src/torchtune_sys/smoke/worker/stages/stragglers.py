@@ -23,6 +23,9 @@ from torchtune_sys.smoke.worker.starting import loopback_address
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 12
 """Whoever looks slow is measured again, all ranks at once: what others on the host take from a rank passes, what is wrong with it stays."""
+_PATIENCE_WITH_ONE_S, _PATIENCE_WITH_ALL_S = 0.5, 20.0
+"""After so long a gauge takes no more samples, and there are no more rounds: what is ten or a hundred times slower is told, not waited for."""
+_FEWEST_SAMPLES = 3
 _EFFECT, _EFFECT_SHARED = 1.2, 1.3
 """Times as long as the others: less is nobody's loss. The second for what all processes of a host share (memory, caches, the
 interpreter's allocator): two equal ranks were seen to differ by 1.15 there beside ten busy processes, and by 1.02 in products."""
@@ -62,6 +65,7 @@ def ranks_keep_pace(here: RankContext) -> None:
         waited: List[float] = []
         step = _small_step(here)
         faults: List[Fault] = []
+        began = time.monotonic()
         for turn in range(_MOST_ROUNDS):
             for gauge in gauges:
                 best[gauge.name] = min(best[gauge.name], _quickest(here, gauge))
@@ -74,10 +78,12 @@ def ranks_keep_pace(here: RankContext) -> None:
                 "best": best,
                 "held back": max(idle),
                 "in steps": idle[1] - idle[0],
+                "spent": time.monotonic() - began,
             }
             told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
             faults = _slow_ones(told, {gauge.name: gauge for gauge in gauges}) or _all_wait(told)
-            if turn + 1 >= _LEAST_ROUNDS and not faults:
+            spent = max(each["spent"] for each in told)  # the same for all, as is what follows from it
+            if (turn + 1 >= _LEAST_ROUNDS and not faults) or (faults and turn and spent > _PATIENCE_WITH_ALL_S):
                 break
     for name, seconds in best.items():
         here.measure(name, seconds * 1e3, "ms")
@@ -163,7 +169,9 @@ def _share_waited(step: Callable[[], None]) -> float:
     try:
         step()
         waited, ran, began = run_delay(), time.thread_time(), time.monotonic()
-        for _ in range(_STEP_SAMPLES):
+        for number in range(_STEP_SAMPLES):
+            if number >= _FEWEST_SAMPLES and time.monotonic() - began > _PATIENCE_WITH_ONE_S:
+                break
             step()
         wall, ran, now = time.monotonic() - began, time.thread_time() - ran, run_delay()
     finally:
@@ -221,8 +229,10 @@ def _quickest(here: RankContext, gauge: Gauge) -> float:
     """Seconds of the quickest of many: short enough that some are not interrupted, also where several processes share a core."""
     gauge.work()
     here.synchronize()
-    best = float("inf")
-    for _ in range(gauge.samples):
+    best, began = float("inf"), time.perf_counter()
+    for number in range(gauge.samples):
+        if number >= _FEWEST_SAMPLES and time.perf_counter() - began > _PATIENCE_WITH_ONE_S:
+            break
         started = time.perf_counter()
         gauge.work()
         here.synchronize()

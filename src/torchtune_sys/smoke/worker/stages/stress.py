@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
+from torch import nn
 
 from torchtune_sys.smoke.worker.context import (
     DEFAULT,
@@ -14,12 +15,14 @@ from torchtune_sys.smoke.worker.context import (
     THOROUGH,
     RankContext,
     StageFailed,
+    deterministic,
     repeatable,
     same_bits,
     small_integers,
 )
 from torchtune_sys.smoke.worker.gpu_health import GpuHealth
 from torchtune_sys.smoke.worker.measures import exact_step, float_step
+from torchtune_sys.smoke.worker.models import SmallConvNet, SmallTransformer, bars, loss_of, seeded, sentences
 
 _SIDES = {"cpu": (127, 129), "cuda": (511, 513, 2047)}
 """No multiples of 32: the last tiles of a product take other code than the rest."""
@@ -29,6 +32,8 @@ _PRODUCTS = {QUICK: 300, DEFAULT: 1500, THOROUGH: 6000}
 _HEAVY_SIDES, _HEAVY_A_ROUND, _HEAVY_S = (2048, 4096, 8192), 6, 0.01
 """Products that fill a GPU, the largest that takes no longer: 8192 takes an H100 1.6 ms and 700 W, where the smaller ones left it at 308 W and its full clock."""
 _ROOM_FOR_HEAVY = 4 << 30
+_STEPS_REPEATED = {QUICK: 40, DEFAULT: 100, THOROUGH: 400}
+"""Of training, each with several layers of a kind: a fault of one in thirty calls of a function is met by any of these."""
 _AT_LEAST_S = {QUICK: 1.0, DEFAULT: 5.0, THOROUGH: 60.0}
 """Of load on a GPU, whose faults come with heat; a CPU does its number of products."""
 Work = Callable[[], torch.Tensor]
@@ -43,7 +48,7 @@ def repeated_work_repeats_its_bits(here: RankContext) -> None:
     health = GpuHealth(_uuid(here))
     try:
         with repeatable(here):
-            off = _repeat(here, list(_pieces_of_work(here)), health)
+            off = _repeat(here, list(_pieces_of_work(here)), health) or _steps_repeat(here)
         told = health.judge()
     except RuntimeError as error:
         xids = [text for _, text in health.xids()]  # why CUDA gave up
@@ -180,6 +185,69 @@ def _repeat(here: RankContext, pieces: List[Tuple[str, Work]], health: GpuHealth
         off[what],
         what,
     )
+
+
+class _RepeatedStep:
+    """A step of training from the same weights each time, and all that it gives by name: outputs of layers, gradients from the loss backwards, weights."""
+
+    def __init__(self, here: RankContext, model: nn.Module, batch: Tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.here, self.model, self.batch = here, model.to(here.device), batch
+        self.weights = [value.detach().clone() for value in self.model.parameters()]
+        self.found: List[Tuple[str, torch.Tensor]] = []
+        for name, part in self.model.named_modules():
+            if not [*part.children()]:
+                part.register_forward_hook(functools.partial(self._keep, "the output of %s (%s)" % (name, type(part).__name__)))
+
+    def _keep(self, name: str, part: nn.Module, given: Any, output: torch.Tensor) -> None:
+        self.found.append((name, output.detach()))
+
+    def again(self) -> List[Tuple[str, torch.Tensor]]:
+        with torch.no_grad():
+            for value, first in zip(self.model.parameters(), self.weights):
+                value.copy_(first)
+        self.found = []
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        optimizer.zero_grad()
+        loss = loss_of(self.model, self.batch, self.here.device)
+        loss.backward()
+        kinds = {
+            "%s.%s" % (name, one): type(part).__name__
+            for name, part in self.model.named_modules()
+            for one, _ in part.named_parameters(recurse=False)
+        }
+        named = [(key, value) for key, value in self.model.named_parameters() if value.grad is not None]
+        slopes = [
+            ("the gradient of %s (%s)" % (key, kinds.get(key, "the model")), value.grad.clone()) for key, value in reversed(named)
+        ]
+        optimizer.step()
+        return [
+            *self.found,
+            ("the loss", loss.detach()),
+            *slopes,
+            *(("%s after the step of AdamW" % key, value.detach().clone()) for key, value in named),
+        ]
+
+
+def _steps_repeat(here: RankContext) -> str:
+    """Return what a step of training gives otherwise than at first; "" if nothing. What is not the same each time is told before a training goes astray by it."""
+    off: Dict[str, int] = {}
+    for make, batches in ((SmallTransformer, sentences), (SmallConvNet, bars)):
+        seeded(6)
+        step = _RepeatedStep(here, make(), batches(8, 6))
+        with deterministic(here):
+            wanted = step.again()
+            for _ in range(_STEPS_REPEATED[here.level]):
+                first = _first_that_differs(step.again(), wanted)
+                if first:
+                    off[first] = off.get(first, 0) + 1
+    if not off:
+        return ""
+    words = (sum(off.values()), 2 * _STEPS_REPEATED[here.level], ", ".join(sorted(off, key=lambda name: -off[name])[:3]))
+    return "%d of %d repetitions of a step of training gave other bits than the first; what differed first: %s" % words
+
+
+def _first_that_differs(found: List[Tuple[str, torch.Tensor]], wanted: List[Tuple[str, torch.Tensor]]) -> str:
+    return next((name for (name, one), (_, other) in zip(found, wanted) if not torch.equal(one, other)), "")
 
 
 def _agreements(here: RankContext, pieces: List[Tuple[str, Work]], wanted: List[torch.Tensor]) -> List[bool]:
