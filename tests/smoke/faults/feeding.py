@@ -196,6 +196,6 @@ ROWS = (
         """),
         stages="checkpoint",
         stage="checkpoint",
-        cause="resume-differs",
+        cause="checkpoint-damaged",
     ),
 )

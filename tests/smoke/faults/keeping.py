@@ -158,7 +158,7 @@ ROWS = (
         what="The compiler's cache is on a file system that is read only",
         means="namespace",
         inject=all_of(
-            unshared(_PRIVATE, "mkdir -p {folder}/cache; mount -t tmpfs -o ro tmpfs {folder}/cache"),
+            unshared(_PRIVATE, "mkdir -p {folder}/cache; mount -t tmpfs -o ro,mode=755 tmpfs {folder}/cache"),
             variables(TORCHINDUCTOR_CACHE_DIR="{folder}/cache"),
         ),
         stages="compile",

@@ -31,8 +31,9 @@ ROWS = (
             import torch
             real = torch.bmm
             def bmm(one, other):
-                low = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
-                with torch.autocast("cpu", enabled=not low, dtype=torch.get_autocast_dtype("cpu")):
+                lowered = torch.is_autocast_enabled("cpu")
+                kept = lowered and torch.get_autocast_dtype("cpu") != torch.bfloat16
+                with torch.autocast("cpu", enabled=kept, dtype=torch.get_autocast_dtype("cpu")):
                     return real(one, other)
             torch.bmm = bmm
         """),

@@ -71,6 +71,8 @@ def large_packets_arrive(here: RankContext) -> None:
     """Check that large packets arrive: a network may take small packets and lose large ones (an MTU that is too large on the way): then nothing is said, and all wait."""
     held = torch.full((_LARGE_COUNT,), float(here.rank), device=here.device)
     work = dist.all_reduce(held, async_op=True)
+    if work is None:
+        raise StageFailed("collective-wrong", "all_reduce with async_op=True returns no work to wait for: it was not begun")
     until = time.monotonic() + _LARGE_S
     while not work.is_completed() and time.monotonic() < until:
         time.sleep(0.002)
