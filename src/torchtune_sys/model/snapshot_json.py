@@ -96,11 +96,18 @@ def _unknown(kind: Any, path: str) -> Any:
     raise ValueError(f"lacks {path}")
 
 
+def _float(value: Any, path: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{path} is no number that can be counted with") from None
+
+
 def _scalar(kind: Any, value: Any, path: str) -> Any:
     if kind is CpuSet:
         return CpuSet.parse(_checked(value, str, path))
     if kind is float:
-        return float("inf") if value is None else float(_checked(value, (int, float, str), path))
+        return float("inf") if value is None else _float(_checked(value, (int, float, str), path), path)
     if kind is int:  # those above 2**53 are written as text
         return int(_checked(value, (int, str), path))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.host.account import Account, without_our_keys
 from torchtune_sys.host.base import Output
+from torchtune_sys.host.children import orphans
 from torchtune_sys.host.children.child_environment import for_tools
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
@@ -34,6 +35,8 @@ _POLL_S = 0.05
 
 _running: set[subprocess.Popen[bytes]] = set()
 """Children that a thread waits for; a set, since its add and discard are atomic."""
+_of_others: dict[subprocess.Popen[bytes], int] = {}
+"""Those that run as another user, and as whom."""
 _starting = threading.Lock()
 """Held from before a child is started until it is in the set: else one that starts just as we end would be forgotten."""
 
@@ -86,9 +89,13 @@ def start(
     """
     env = for_tools() if env is None else env
     with _input(data) as into, _starting:
+        if user is not None and not _of_others:
+            orphans.adopt(True)
         child = _start(argv, " ".join(argv[:3]), into, env, cwd, user, keep)
         if not isinstance(child, Missing):
             _running.add(child)
+            if user is not None:
+                _of_others[child] = user.uid
         return child
 
 
@@ -102,8 +109,16 @@ def signal_of(child: subprocess.Popen[bytes]) -> str:
 
 
 def forget(child: subprocess.Popen[bytes]) -> None:
-    """Forget a child that has ended, or was abandoned."""
+    """Forget a child that has ended, or was abandoned, and end what one of another user's left behind."""
     _running.discard(child)
+    uid = _of_others.pop(child, None)
+    if uid is not None and _starting.acquire(timeout=_ABANDON_S):
+        try:
+            orphans.end(uid, {other.pid for other in _running})
+            if not _of_others:
+                orphans.adopt(False)
+        finally:
+            _starting.release()
     for stream in (child.stdout, child.stderr):
         if stream is not None:
             stream.close()
@@ -256,6 +271,8 @@ def end_all(*, for_good: bool = False) -> None:
         for child in children:
             _kill_group(child)
         _reaped(children, _ABANDON_S)
+    for uid in set(_of_others.values()):
+        orphans.end(uid, ())
 
 
 def _reaped(children: list[subprocess.Popen[bytes]], patience_s: float) -> bool:

@@ -23,6 +23,7 @@ import msgspec
 
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
+from torchtune_sys.host.children.orphans import real_user
 from torchtune_sys.model import codec
 from torchtune_sys.model.values import Missing
 
@@ -264,7 +265,7 @@ class RankProcesses:
         """Of the ranks' user only: who speaks on the socket may have ended, and its number be another process's by now."""
         handle = _handle(pid)
         with contextlib.suppress(OSError):
-            if self._user is None or _real_user(pid) == self._user.uid:
+            if self._user is None or real_user(pid) == self._user.uid:
                 if handle is None:
                     os.kill(pid, number)
                 else:
@@ -324,10 +325,3 @@ def _state_and_parent(pid: int) -> tuple[str, int]:
         state, parent = file.read().rpartition(b")")[2].split()[:2]
         return state.decode(), int(parent)
     return "", 0
-
-
-def _real_user(pid: int) -> int:
-    """-1 for a process that is gone. Not the effective one: a program with the set-user-ID bit is its starter's."""
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
-        return next((int(line.split()[1]) for line in file if line.startswith(b"Uid:")), -1)
-    return -1

@@ -1,0 +1,51 @@
+"""What a child that runs as another user leaves behind outside its group: without this it would outlive a Prolog, where no job's limits hold for it.
+
+A process whose parent ends becomes ours, as long as such a child runs (prctl(2), PR_SET_CHILD_SUBREAPER), however often it starts a session of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PATIENCE_S = 0.5
+"""One that starts others as fast as they are killed is left."""
+
+
+def adopt(wanted: bool) -> None:
+    """Have orphans of our children become ours, or not any more. Does nothing where Python lacks ctypes."""
+    with contextlib.suppress(ImportError, OSError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+
+
+def end(uid: int, others: Collection[int]) -> None:
+    """Kill our children that run as this user, but for ``others``, and what becomes ours by that."""
+    limit = time.monotonic() + _PATIENCE_S
+    while (left := [pid for pid in _children() if pid not in others and real_user(pid) == uid]) and time.monotonic() < limit:
+        for pid in left:
+            with contextlib.suppress(OSError):  # it stays our child, and its number its own, until it is waited for
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.002)
+
+
+def _children() -> set[int]:
+    """Return them by all our threads (proc_pid_task(5)); none on a kernel without CONFIG_PROC_CHILDREN."""
+    found: set[int] = set()
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
+            found.update(map(int, file.read().split()))
+    return found
+
+
+def real_user(pid: int) -> int:
+    """Return -1 for a process that is gone. Not the effective one: a program with the set-user-ID bit is its starter's."""
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith(b"Uid:")), -1)
+    return -1
