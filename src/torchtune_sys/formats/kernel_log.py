@@ -14,6 +14,7 @@ WORDS = (
     "health compromised", "Fatal error ", ": synd 0x", "Cable error", "High temperature on", ": Link down", "Link is Down", "NETDEV WATCHDOG: ", "TX timeout detected", " Unit Hang", "has been shut down due to", ": Disk failure on ",
     "controller is down", "reset controller", "reset failure", "probe failure",
     "I/O error", "I/O Error", "critical medium error", "EXT4-fs error", "Remounting filesystem read-only", "Internal error", "hutting down filesystem", "orruption", "BTRFS error", "BTRFS critical",
+    "BTRFS: error", "BTRFS: critical", "JBD2: Error -", "Aborting journal on device", "Delayed block allocation failed", "Metadata CRC error", "emergency read only", "and has been suspended", ": switching pool to ",
     "forced readonly", "nfs: server ", "Lustre: ", "Machine Check", "EDAC MC", "Memory failure: 0x", "soft lockup", "hard LOCKUP",
     "blocked for more than", "detected stall", "detected expedited stall", "[nvidia", "[mlx5", "[nfs", "[lustre", "above threshold, cpu clock",
     "available PCIe bandwidth, limited", "no error_detected callback", "device recovery failed", "event severity: ", "Error]:  Error ", "section_type: ", "Error]:   device_id: ", "aer_uncor_status: ",

@@ -141,7 +141,16 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("hutting down filesystem", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): .*[Ss]hutting down filesystem"),
     ("log I/O error", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): log I/O error"),
     ("forced readonly", "fs-read-only", r"BTRFS \w+ \(device (?P<subject>[\w-]{1,60})[^)]*\): .*forced readonly"),
-    ("BTRFS ", "fs-error", r"BTRFS (?:critical|error) \(device (?P<subject>[\w-]{1,60})[^)]*\): .*(?:corrupt|parent transid verify failed|csum failed|IO failure)"),
+    ("BTRFS", "fs-error", r"BTRFS:? (?:critical|error) \(device (?P<subject>[\w-]{1,60})[^)]*\)(?::| in) .*(?:corrupt|parent transid verify failed|csum failed|IO failure|errno=-(?:5|30|117) )"),
+    # fs/jbd2/journal.c and fs/ext4/inode.c; fs/xfs/xfs_error.c and xfs_buf.c; fs/bcachefs/error.c; openzfs/zfs: module/zfs/spa_misc.c; drivers/md/dm-thin.c
+    ("JBD2: Error -", "fs-error", r"JBD2: Error -\d{1,3} detected when updating journal superblock for (?P<subject>[\w!-]{1,60}?)(?:-8)?\.?$"),
+    ("Aborting journal on device", "fs-error", r"Aborting journal on device (?P<subject>[\w!-]{1,60}?)(?:-8)?\.?$"),
+    ("Delayed block allocation failed", "fs-error", r"EXT4-fs \((?P<subject>[^)]{1,60})\): Delayed block allocation failed .* with error (?:5|30|117)\b"),
+    ("Metadata CRC error", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): Metadata CRC error detected"),
+    ("metadata I/O error", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): metadata I/O error"),
+    ("emergency read only", "fs-read-only", r"bcachefs \((?P<subject>[^) ]{1,60})[^)]*\): .*emergency read only"),
+    ("has been suspended", "fs-error", r"WARNING: Pool '(?P<subject>[^']{1,60})' has encountered an uncorrectable I/O failure and has been suspended"),
+    ("switching pool to", "disk-io", r"device-mapper: thin: (?P<subject>\d{1,4}:\d{1,7}): switching pool to (?:out-of-data-space|read-only|fail)"),
     # Linux: net/sunrpc (clnt.c), Lustre: ptlrpc/import.c (ptlrpc_set_import_discon: LCONSOLE_ERROR_MSG(0x166, …) is printed as 166-1)
     ("nfs: server ", "server-lost", r"nfs: server (?P<subject>\S{1,200}) not responding"),
     ("nfs: server ", "server-back", r"nfs: server (?P<subject>\S{1,200}) OK"),

@@ -88,6 +88,8 @@ OF_A_JOB: dict[str, str] = {
     "mixed-nvidia-cuda-wheels": "one Python environment",
     "wheel-libs-not-found": "one Python environment",
     "numpy2-with-old-torch": "one Python environment",
+    "torch-for-another-python": "one Python environment",
+    "temporary-path-too-long": "a variable of the job",
     "extension-torch-abi-mismatch": "one Python environment",
     "extension-cuda-mismatch": "one Python environment",
     "extension-made-for-cuda": "one Python environment",

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from conftest import judge_one, load
+from conftest import HOSTS, judge_one, load
+from torchtune_sys.host.recorded import load_recording
 from torchtune_sys.model.actions import text
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.rules import storage
@@ -158,6 +159,14 @@ def test_tmpfs_is_no_spinning_disk() -> None:
 def test_read_ahead_of_nfs(kib: str, verdict: Verdict) -> None:
     files = mounted("51 30 0:55 / /data rw,relatime - nfs4 f:/x rw,vers=4.2", **{"/sys/class/bdi/0:55/read_ahead_kb": kib})
     assert result("read-ahead-small", files=files).verdict is verdict
+
+
+def test_read_ahead_of_a_partition_is_set_at_its_disk() -> None:
+    """A partition has no bdi of its own: /sys/class/bdi/8:1 does not exist."""
+    spinning = load_recording(str(HOSTS / "data-on-spinning-disk.fail.json"))["files"]
+    kib = next(name for name in spinning if name.endswith("sda/queue/read_ahead_kb"))
+    (found,) = result("read-ahead-small", "data-on-spinning-disk.fail", files={kib: "128"}).evidence
+    assert [text(action) for action in found.fix] == ["echo 4096 | sudo tee /sys/block/sda/queue/read_ahead_kb (or more)"]
 
 
 def test_read_ahead_of_nvme_is_not_judged() -> None:

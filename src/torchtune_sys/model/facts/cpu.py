@@ -59,3 +59,9 @@ class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Periods of the cgroup with the tightest quota in which it had something to run; ABSENT without a quota."""
     quota_throttled: Fact[int] = _NOT_READ
     """Those of them in which its quota was used up and all its tasks were stopped; ABSENT without a quota."""
+    nice: Fact[int] = Missing(Why.NOT_RECORDED, "/proc/self/stat", "not read")
+    """Nice value of this session, which what it starts inherits: -20 to 19."""
+    scheduling: Fact[str] = Missing(Why.NOT_RECORDED, "/proc/self/stat", "not read")
+    """Scheduling policy of this session: ``other``, ``fifo``, ``rr``, ``batch``, ``idle``, ``deadline`` or ``ext``."""
+    idle_group: Fact[str] = Missing(Why.NOT_RECORDED, "cpu.idle", "not read")
+    """The file cpu.idle that puts the cgroup, or one above it, behind all others; ``""`` if none does."""

@@ -36,6 +36,7 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
     quota, source = cgroup.tightest(host, "cpu", QUOTA_FILES, parse_quota)
     stolen, busy = _times(host)
     periods, throttled = _throttling(host, source)
+    nice, scheduling = _priority(host)
     return CpuFacts(
         model=info if isinstance(info, Missing) else cpuinfo.parse_model(info),
         online=online,
@@ -56,6 +57,9 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
         busy_s=busy,
         quota_periods=periods,
         quota_throttled=throttled,
+        nice=nice,
+        scheduling=scheduling,
+        idle_group=_idle_group(host),
     )
 
 
@@ -135,6 +139,44 @@ def _throttling(host: Host, quota_source: str) -> tuple[Fact[int], Fact[int]]:
         untold = Missing(Why.UNPARSED, path, "no lines nr_periods and nr_throttled")
         return untold, untold
     return periods, throttled
+
+
+_OWN_STAT = "/proc/self/stat"
+_POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline", 7: "ext"}
+"""include/uapi/linux/sched.h"""
+
+
+def _priority(host: Host) -> tuple[Fact[int], Fact[str]]:
+    text = host.text(_OWN_STAT)
+    if isinstance(text, Missing):
+        return text, text
+    try:
+        return parse_priority(text)
+    except ValueError as error:
+        unparsed = Missing(Why.UNPARSED, _OWN_STAT, str(error)[:80])
+        return unparsed, unparsed
+
+
+def parse_priority(stat: str) -> tuple[int, str]:
+    """Return the nice value and the policy, fields 19 and 41 of proc_pid_stat(5). Raises ValueError where there are not so many.
+
+    >>> parse_priority("7 (a) b) S " + " ".join(["0"] * 15) + " 19 " + " ".join(["0"] * 21) + " 5 0 0")
+    (19, 'idle')
+    """
+    words = stat.rpartition(")")[2].split()
+    if len(words) < 39:
+        raise ValueError(f"not a process: {stat!r:.60}")
+    number = int(words[38])
+    return int(words[16]), _POLICIES.get(number, f"policy {number}")
+
+
+def _idle_group(host: Host) -> Fact[str]:
+    """cpu.idle is 0 or 1, in both versions of cgroups since Linux 5.15 (Documentation/admin-guide/cgroup-v2.rst)."""
+    files = ("cpu.idle",)
+    least, source = cgroup.tightest(host, "cpu", {1: files, 2: files}, lambda texts: -float(int(texts[0])))
+    if isinstance(least, Missing):
+        return least
+    return source if least < 0 else ""
 
 
 QUOTA_FILES = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}

@@ -19,9 +19,9 @@ _CPUS = "/sys/devices/system/cpu"
 _UNITS = "/sys/fs/cgroup/system.slice"
 _DAEMONS = (
     ("timesyncd", ("systemd-timesyncd",)),
-    ("chronyd", ("chrony", "chronyd")),
-    ("ntpd", ("ntp", "ntpd", "ntpsec", "openntpd")),
-    ("ptp4l", ("ptp4l", "phc2sys")),
+    ("chronyd", ("chrony", "chronyd", "chronyd-restricted")),
+    ("ntpd", ("ntp", "ntpd", "ntpsec", "openntpd", "ntpd-rs", "xntpd")),
+    ("ptp4l", ("ptp4l", "phc2sys", "timemaster", "sfptpd")),
 )
 _THROTTLE = "thermal_throttle/package_throttle_count"
 _MOST = 64

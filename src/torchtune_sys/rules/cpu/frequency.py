@@ -47,7 +47,7 @@ def _cpus(numbers: list[int]) -> str:
     fix=(_FASTEST, Advice(text="tuned-adm profile throughput-performance")),
 )
 def governor_powersave(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The governor is powersave (or userspace) under a driver where that means a fixed low frequency.
+    """The governor is powersave under a driver where that means a fixed low frequency.
 
     Why it matters
     Under acpi-cpufreq, cppc_cpufreq, amd-pstate and intel_cpufreq, powersave asks for the lowest frequency at all times: kernel launches,

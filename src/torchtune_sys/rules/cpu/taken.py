@@ -1,4 +1,4 @@
-"""Processor time that this session is kept from: by the hypervisor, by the quota of its control group."""
+"""Processor time that this session is kept from: by the hypervisor, by the quota of its control group, by its priority."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ def cpu_time_stolen(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://samber.github.io/awesome-prometheus-alerts/rules (HostCpuStealNoisyNeighbor: a warning above 10 %)
     """
     cpu = need(s.cpu)
+    if absent(cpu.stolen_s):
+        raise NotApplicable("this system keeps no processor times")
     stolen, busy = need(cpu.stolen_s), need(cpu.busy_s)
     asked = stolen + busy
     share = 100 * stolen / asked if asked else 0.0
@@ -100,4 +102,49 @@ def cpu_quota_throttles(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
-RULES: tuple[Rule, ...] = (cpu_time_stolen, cpu_quota_throttles)
+@rule(
+    id="session-scheduled-last",
+    title="The session has the lowest scheduling priority",
+    severity=Severity.ADVICE,
+    params=(Param("nice", 15, "nice value from which on it is reported: a twentieth of an ordinary task's share, or less"),),
+    fix=(
+        Advice(
+            text="start the job from a session without nice or chrt; to raise it again: sudo renice -n 0 -p PID, sudo chrt -o -p 0 PID"
+        ),
+        Advice(
+            text="a service or a container: remove Nice=, CPUSchedulingPolicy= or CPUWeight=idle (systemd), cpu.idle of the cgroup"
+        ),
+    ),
+)
+def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The session, and so each rank and worker that it starts, runs with a high nice value, under SCHED_IDLE, or in an idle control group.
+
+    Why it matters
+    Any other process that wants a CPU goes first: a rank then launches kernels late, and all others wait for it. On an idle host it
+    makes no difference, so the cause is hard to find.
+
+    When to leave it
+    Training is to give way to everything else on this host.
+
+    References
+    sched(7), SCHED_IDLE and the nice value; kernel/sched/core.c, sched_prio_to_weight (36 for nice 15, 1024 for 0)
+    Linux Documentation/admin-guide/cgroup-v2.rst, cpu.idle
+    """
+    cpu = need(s.cpu)
+    if absent(cpu.nice):
+        raise NotApplicable("this system does not tell the priority of a process")
+    nice, policy = need(cpu.nice), need(cpu.scheduling)
+    low = policy == "idle" or (policy in ("other", "batch") and nice >= int(p["nice"]))
+    yield Evidence(
+        subject="priority",
+        seen=f"nice {nice}, SCHED_{policy.upper()}",
+        wanted=f"nice below {p['nice']}, SCHED_OTHER",
+        verdict=Verdict.FAIL if low else Verdict.PASS,
+        source="/proc/self/stat",
+    )
+    group = need(cpu.idle_group)
+    if group:
+        yield Evidence(subject="control group", seen="cpu.idle is 1", wanted="0", source=group)
+
+
+RULES: tuple[Rule, ...] = (cpu_time_stolen, cpu_quota_throttles, session_scheduled_last)

@@ -349,7 +349,7 @@ def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     that no longer exist do not count.
 
     References
-    Linux block/blk-core.c, fs/buffer.c, fs/ext4/super.c, fs/xfs, fs/btrfs
+    Linux block/blk-core.c, fs/buffer.c, fs/ext4/super.c, fs/jbd2, fs/xfs, fs/btrfs, fs/bcachefs, drivers/md; OpenZFS module/zfs/spa_misc.c
     """
     kinds = ("disk-io", "disk-medium", "fs-error", "fs-read-only")
     log = need(s.kernel)

@@ -81,7 +81,7 @@ def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     memory = need(s.memory)
     yield _room("memory", need(memory.total_bytes), need(memory.available_bytes), p, "/proc/meminfo")
     limit = known(memory.cgroup_limit_bytes, math.inf)  # cgroup-memory-tight says where it is not known
-    if math.isinf(limit) or limit >= need(memory.total_bytes):
+    if math.isinf(limit) or limit >= need(memory.total_bytes) or absent(memory.cgroup_used_bytes):
         return
     if isinstance(memory.cgroup_used_bytes, Missing):
         yield unsure("memory of the cgroup", memory.cgroup_used_bytes)

@@ -14,6 +14,7 @@ from torchtune_sys.rules.storage.devices import (
     md_array_degraded,
 )
 from torchtune_sys.rules.storage.space import RULES as SPACE_RULES
+from torchtune_sys.rules.storage.temporary import RULES as TEMPORARY_RULES
 from torchtune_sys.rules.storage.tuning import RULES as TUNING_RULES
 
 RULES: tuple[Rule, ...] = (
@@ -26,5 +27,6 @@ RULES: tuple[Rule, ...] = (
     checkpoints_on_volatile_storage,
     md_array_degraded,
     *SPACE_RULES,
+    *TEMPORARY_RULES,
     *TUNING_RULES,
 )

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.storage import MOUNTED, StoragePath
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
@@ -144,7 +144,7 @@ def checkpoints_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         access(2)
         mount(8), "ro" (ext4 also turns read-only by itself after an I/O error: errors=remount-ro)
     """
-    yield from _writable(s, "checkpoints")
+    yield from writable(s, "checkpoints")
 
 
 def _in_a_circle(place: StoragePath) -> bool:
@@ -152,7 +152,8 @@ def _in_a_circle(place: StoragePath) -> bool:
     return isinstance(place.exists, Missing) and place.exists.detail == os.strerror(errno.ELOOP)
 
 
-def _writable(s: Snapshot, role: str) -> Iterator[Evidence]:
+def writable(s: Snapshot, role: str) -> Iterator[Evidence]:
+    """Yield whether this user may write to the places of a role."""
     for place in places(s, (role,)):
         if _in_a_circle(place):
             yield Evidence(subject=subject(place), seen=_CIRCLE, wanted="writable", source=place.path)
@@ -165,32 +166,6 @@ def _writable(s: Snapshot, role: str) -> Iterator[Evidence]:
             where = f"{place.filesystem} on {place.mount_point}"
             seen = f"{where} is mounted read-only" if read_only else f"this user may not write to {place.real_path}"
             yield Evidence(subject=subject(place), seen=seen, wanted="writable", source="access(2)")
-
-
-@rule(
-    id="temporary-directory-not-writable",
-    title="No temporary files can be written",
-    severity=Severity.ERROR,
-    cause="no-temporary-directory",
-    fix=(
-        EnvironmentVariable(name="TMPDIR", value="/path/that/is/writable"),
-        Advice(text="mount it read-write, or give this user write permission (chmod 1777 /tmp)"),
-    ),
-)
-def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """$TMPDIR (or /tmp if it is not set) is read-only, or this user may not write there.
-
-    Why it matters
-        DataLoader workers, torch.compile, Triton and torchrun's logs need temporary files or sockets and fail with "No usable
-        temporary directory found".
-
-    When to leave it
-        Never: at best, programs fall back to the working directory.
-
-    References
-        https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir
-    """
-    yield from _writable(s, "temporary files")
 
 
 @rule(
@@ -363,51 +338,12 @@ def _inodes(s: Snapshot, minimum: int, percent: float) -> Iterator[Evidence]:
             )
 
 
-@rule(
-    id="temporary-space-low",
-    title="The temporary directory has too little space for installing torch",
-    severity=Severity.ADVICE,
-    cause="disk-full-or-quota",
-    superseded_by=("disk-full",),
-    fix=(EnvironmentVariable(name="TMPDIR", value="/path/with/room"),),
-    params=(Param("minimum_gib", 4, "free GiB: a CUDA torch with its libraries unpacks to about this much"),),
-)
-def temporary_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """pip unpacks and builds in $TMPDIR; compilers and torch.compile also write there.
-
-    Why it matters
-        The installation fails with "No space left on device" although the environment's own disk has space. If /tmp is a tmpfs,
-        its contents also take main memory.
-
-    When to leave it
-        Everything is already installed, and caches are elsewhere.
-
-    References
-        https://pip.pypa.io/en/stable/cli/pip/ (TMPDIR)
-        https://github.com/pypa/pip/issues/7745 (torch does not fit into a small /tmp)
-    """
-    for place in places(s, ("temporary files",)):
-        if isinstance(place.free_bytes, Missing):
-            yield unsure(subject(place), place.free_bytes)
-            continue
-        yield Evidence(
-            subject=subject(place),
-            seen=f"{place.free_bytes / GIB:.1f} GiB free ({place.filesystem} on {place.mount_point})",
-            wanted=f">= {p['minimum_gib']} GiB",
-            verdict=Verdict.FAIL if place.free_bytes < float(p["minimum_gib"]) * GIB else Verdict.PASS,
-            source=f"statvfs {place.real_path}",
-            about=(f"file system {place.mount_point}",),
-        )
-
-
 RULES: tuple[Rule, ...] = (
     filesystem_not_answering,
     data_path_unreadable,
     checkpoints_not_writable,
-    temporary_directory_not_writable,
     disk_full,
     disk_space_low,
     inodes_exhausted,
     inodes_low,
-    temporary_space_low,
 )

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 from torchtune_sys.formats.requirements import parse, satisfies
 from torchtune_sys.knowledge import torch as known
-from torchtune_sys.model.actions import Install
+from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import Distribution, Torch
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import torch_build
-from torchtune_sys.rules.torch.common import cuda_build, cuda_of, installed
+from torchtune_sys.rules.torch.common import cuda_build, cuda_of, installed, live
 from torchtune_sys.rules.torch.packages import as_specifier
 
 
@@ -194,6 +196,60 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
                 )
 
 
+@rule(
+    id="torch-for-another-python",
+    title="The installed torch was compiled for another Python, or another machine",
+    severity=Severity.ERROR,
+    fix=(
+        Install(text="install torch with the interpreter that trains: PYTHON -m pip install torch, in an environment of its own"),
+        Advice(text="remove another version's site-packages from PYTHONPATH"),
+    ),
+)
+def torch_for_another_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The tags of torch's wheel name another version, ABI (free-threaded or not) or machine than the interpreter's.
+
+    Why it matters
+        import torch fails with "No module named 'torch._C'", or "cannot open shared object file". It comes about where PYTHONPATH names the
+        packages of another Python, an environment's Python was exchanged, or hosts with x86 and Arm processors share a home directory.
+
+    When to leave it
+        Never: extension modules of one Python are not found by another one.
+
+    References
+        PEP 425 (tags), PEP 3149 (names of extension modules), PEP 703 (abi "t")
+    """
+    build = torch_build(s)
+    item = installed(s).get("torch")
+    compiled = [
+        parts for tag in (item.tags if item else ()) if len(parts := tag.split("-", 2)) == 3 and parts[0].startswith("cp")
+    ]
+    if item is None or not compiled or not build.location.startswith(item.location):
+        raise NotApplicable("the imported torch does not say which Python it was compiled for")
+    if live(s) is not None:
+        raise NotApplicable("torch was imported")
+    python = need(s.python)
+    numbers = version(need(python.version))
+    fits = any(_runs(abi, numbers, python.free_threaded is True, tag) for tag, abi, _ in compiled)
+    mine = known_value(python.machine, "").partition(" ")[0]
+    made = {name for name in ("x86_64", "aarch64") for *_, platform in compiled if platform.endswith(name)}
+    strange = bool(made) and mine in ("x86_64", "aarch64") and mine not in made
+    yield Evidence(
+        subject=f"torch {build.version}",
+        seen=", ".join("-".join(parts) for parts in compiled[:3]),
+        wanted=f"cp{numbers[0]}{numbers[1]}{'t' if python.free_threaded is True else ''} on {mine or 'this machine'}",
+        verdict=Verdict.PASS if fits and not strange else Verdict.FAIL,
+        source=f"{item.location}, WHEEL of torch",
+    )
+
+
+def _runs(abi: str, numbers: tuple[int, ...], free_threaded: bool, tag: str) -> bool:
+    """Return whether an interpreter loads what was compiled for this ABI; up to 3.7 its name ended in "m"."""
+    if abi == "abi3":
+        return not free_threaded and numbers >= (3, natural(tag[3:]) or 0)
+    mine = f"cp{numbers[0]}{numbers[1]}"
+    return abi == f"{mine}t" if free_threaded else abi in (mine, f"{mine}m")
+
+
 _COMPILED = ("vllm", "xformers", "flash-attn", "torchtext", "torchao", "sgl-kernel")
 
 
@@ -273,4 +329,5 @@ RULES = (
     extension_torch_abi_mismatch,
     extension_cuda_mismatch,
     extension_made_for_cuda,
+    torch_for_another_python,
 )

@@ -1,0 +1,127 @@
+"""The directory for temporary files: whether it may be used, its room, and the length of its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.model.version import version
+from torchtune_sys.rules.storage.common import GIB, places, subject
+from torchtune_sys.rules.storage.space import writable
+
+
+@rule(
+    id="temporary-directory-not-writable",
+    title="No temporary files can be written",
+    severity=Severity.ERROR,
+    cause="no-temporary-directory",
+    fix=(
+        EnvironmentVariable(name="TMPDIR", value="/path/that/is/writable"),
+        Advice(text="mount it read-write, or give this user write permission (chmod 1777 /tmp)"),
+    ),
+)
+def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """$TMPDIR (or /tmp if it is not set) is read-only, or this user may not write there.
+
+    Why it matters
+        DataLoader workers, torch.compile, Triton and torchrun's logs need temporary files or sockets and fail with "No usable
+        temporary directory found".
+
+    When to leave it
+        Never: at best, programs fall back to the working directory.
+
+    References
+        https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir
+    """
+    yield from writable(s, "temporary files")
+
+
+@rule(
+    id="temporary-space-low",
+    title="The temporary directory has too little space for installing torch",
+    severity=Severity.ADVICE,
+    cause="disk-full-or-quota",
+    superseded_by=("disk-full",),
+    fix=(EnvironmentVariable(name="TMPDIR", value="/path/with/room"),),
+    params=(Param("minimum_gib", 4, "free GiB: a CUDA torch with its libraries unpacks to about this much"),),
+)
+def temporary_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """pip unpacks and builds in $TMPDIR; compilers and torch.compile also write there.
+
+    Why it matters
+        The installation fails with "No space left on device" although the environment's own disk has space. If /tmp is a tmpfs,
+        its contents also take main memory.
+
+    When to leave it
+        Everything is already installed, and caches are elsewhere.
+
+    References
+        https://pip.pypa.io/en/stable/cli/pip/ (TMPDIR)
+        https://github.com/pypa/pip/issues/7745 (torch does not fit into a small /tmp)
+    """
+    for place in places(s, ("temporary files",)):
+        if isinstance(place.free_bytes, Missing):
+            yield unsure(subject(place), place.free_bytes)
+            continue
+        yield Evidence(
+            subject=subject(place),
+            seen=f"{place.free_bytes / GIB:.1f} GiB free ({place.filesystem} on {place.mount_point})",
+            wanted=f">= {p['minimum_gib']} GiB",
+            verdict=Verdict.FAIL if place.free_bytes < float(p["minimum_gib"]) * GIB else Verdict.PASS,
+            source=f"statvfs {place.real_path}",
+            about=(f"file system {place.mount_point}",),
+        )
+
+
+_ROOM = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
+"""Bytes that sun_path leaves to the directory (unix(7): 108 with the final NUL), below which multiprocessing makes its sockets."""
+
+
+@rule(
+    id="temporary-path-too-long",
+    title="The name of the temporary directory is too long for DataLoader workers",
+    severity=Severity.ERROR,
+    fix=(
+        EnvironmentVariable(name="TMPDIR", value="/tmp"),
+        Advice(text="or a short symbolic link to the directory: ln -s LONG /tmp/t-$USER, TMPDIR=/tmp/t-$USER"),
+    ),
+)
+def temporary_path_too_long(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Python's multiprocessing makes Unix sockets below $TMPDIR, and the name of a Unix socket has 107 bytes at most.
+
+    Why it matters
+        The first tensor that a DataLoader worker passes on fails with "OSError: AF_UNIX path too long", and the training process waits
+        for it. Schedulers and workflow systems often set long directories for each job.
+
+    When to leave it
+        Nothing uses workers or multiprocessing. Python 3.13.4 and 3.14 take /tmp in that case, and are not reported.
+
+    References
+        unix(7), sun_path; https://github.com/python/cpython/issues/132124
+        https://github.com/riga/law/issues/184 (torch.multiprocessing in a Slurm job)
+    """
+    if s.intent.workers == 0:
+        raise NotApplicable("no DataLoader workers (--workers 0)")
+    for place in places(s, ("temporary files",)):
+        length = len(os.fsencode(place.path))
+        if length > _ROOM and not known(place.exists, True):
+            continue  # tempfile takes another one
+        falls_back = length > _ROOM and _falls_back(version(need(need(s.python).version)))
+        yield Evidence(
+            subject=subject(place),
+            seen=f"{length} bytes" + (", for which this Python takes /tmp" if falls_back else ""),
+            wanted=f"at most {_ROOM} bytes",
+            verdict=Verdict.FAIL if length > _ROOM and not falls_back else Verdict.PASS,
+            source="TMPDIR",
+        )
+
+
+def _falls_back(python: tuple[int, ...]) -> bool:
+    return python >= (3, 14) or (python[:2] == (3, 13) and python >= (3, 13, 4))
+
+
+RULES: tuple[Rule, ...] = (temporary_directory_not_writable, temporary_space_low, temporary_path_too_long)
