@@ -21,7 +21,7 @@ from torchtune_sys.diagnosis import (
     stated_causes,
     unexplained,
 )
-from torchtune_sys.diagnosis.lines import LogLine, lines_of
+from torchtune_sys.diagnosis.lines import LogLine, lines_of, seldom
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
 from torchtune_sys.formats.pickles import plain_data
@@ -145,9 +145,9 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
         slowness.symptoms_of,
         node_values.symptoms_of,
         shadowing.symptoms_of,
-        stated_causes.symptoms_of,
     ):
         yield from symptoms_in(lines)
+    yield from stated_causes.symptoms_of({source: tuple(seldom(part)) for source, part in lines.items()})
 
 
 def _left_out(source: str, lines: Sequence[LogLine]) -> Iterator[UnreadSource]:

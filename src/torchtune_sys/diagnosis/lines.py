@@ -232,6 +232,26 @@ def _prefix(text: str, heads: frozenset[str]) -> re.Match[str] | None:
     return None
 
 
+_ALIKE, _SHAPE = 8, 300
+
+
+def seldom(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """Yield the lines, of those of one shape (digits aside) the first ones: a long log says the same again and again.
+
+    >>> len(list(seldom(LogLine(number=at, text=f"step {at}", printed="") for at in range(99))))
+    8
+    """
+    seen: Counter[str] = Counter()
+    for line in lines:
+        shape = _DIGITS.sub("0", line.text[:_SHAPE])
+        seen[shape] += 1
+        if seen[shape] <= _ALIKE:
+            yield line
+
+
+_DIGITS = re.compile(r"\d+")
+
+
 def joined(lines: Sequence[LogLine]) -> Iterator[tuple[Sequence[LogLine], str]]:
     """Yield lines that somebody broke at a width, and the same whole again; both ways where it is not known whether a
     blank was lost at the break."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from torchtune_sys.diagnosis import gpu_memory, wheel_index
 from torchtune_sys.diagnosis.cut_ends import completed
-from torchtune_sys.diagnosis.lines import LogLine, joined
+from torchtune_sys.diagnosis.lines import LogLine, joined, seldom
 from torchtune_sys.knowledge import libc_words, messages
 from torchtune_sys.knowledge.sentences import Sentence, SentenceSearch, is_about_code
 
@@ -42,8 +41,6 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
 
 CERTAIN, LIKELY, POSSIBLE = 3, 2, 1
 _WEIGHTS = {"certain": CERTAIN, "likely": LIKELY, "possible": POSSIBLE}
-_ALIKE = 8
-"""Lines of one shape that are looked at."""
 _LONGEST = 4000
 _MOST = 4000
 
@@ -51,12 +48,9 @@ _MOST = 4000
 def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     """Return what the lines stand for, in the order of the text."""
     reader = _Reader(source, "\n".join(line.text for line in lines))
-    seen: Counter[str] = Counter()
     found: list[Symptom] = []
-    for line in lines:
-        shape = re.sub(r"\d+", "0", line.text[:300])
-        seen[shape] += 1
-        if seen[shape] > _ALIKE or len(found) > _MOST or _is_no_output(line.text[:_LONGEST]):
+    for line in seldom(lines):
+        if len(found) > _MOST or _is_no_output(line.text[:_LONGEST]):
             continue
         symptom = reader.read(line)
         if symptom is not None:
