@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from machines import Recording, over, torch
-from platforms import fedora_two_4090, intel_snc4, old_lab_box
+from machines import Recording, cut, function, ordinary, over, rdma, text, torch
+from platforms import fedora_two_4090, intel_snc4, mi300x_container, old_lab_box
 from platforms_arm import dgx_spark, gb200_tray, jetson_orin
 from platforms_contained import colab
 from platforms_more import aws_p5_efa, oci_h100, vast_pod
+from platforms_owners import rail_pod
 
 
 def mixed_generations() -> Recording:
@@ -149,6 +150,50 @@ def gb200_without_imex() -> Recording:
     return over(host, answers={"nvml": {**nvml, "devices": devices}}, intent={**host.get("intent", {}), "nodes": 2})
 
 
+def pod_without_rails() -> Recording:
+    """A pod of a job over two hosts that forgot to ask for the adapters."""
+    return over(rail_pod(), intent={"nodes": 2})
+
+
+def pod_without_verbs() -> Recording:
+    """The same where /sys shows the node's adapters: there is no device node to open them by."""
+    host = rail_pod()
+    for number in range(8):
+        place = f"pci0000:a{number}/0000:a{number}:00.0"
+        host = rdma(host, f"mlx5_{number}", place, layer="InfiniBand", rate="400 Gb/sec (4X NDR)", kind="MT4129")
+    dirs = {path: names for path, names in host["dirs"].items() if "infiniband" not in path}
+    return over({**host, "dirs": dirs}, intent={"nodes": 2})
+
+
+def mi300x_without_driver() -> Recording:
+    """A kernel update left no amdgpu for it: eight accelerators that nobody drives."""
+    host = ordinary("mi300x")
+    files = {
+        path: [line for line in text(host, path) if not line.startswith("DRIVER=amdgpu")]
+        for path in host["files"]
+        if path.endswith("/uevent")
+    }
+    links = {path: target for path, target in host["links"].items() if not target.endswith("/amdgpu")}
+    modules = [line for line in text(host, "/proc/modules") if not line.startswith("amdgpu")]
+    host = cut({**host, "links": links}, "/dev/kfd", "/sys/module/amdgpu")
+    return over(host, files={**files, "/proc/modules": modules})
+
+
+def mi300x_without_node() -> Recording:
+    """docker run without --device /dev/kfd."""
+    return cut(mi300x_container(), "/dev/kfd")
+
+
+def narrow_max_q() -> Recording:
+    """A workstation's card with Max-Q in its name holds 8 of its 16 lanes: it has a slot, and a bad contact."""
+    host = fedora_two_4090()
+    name = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
+    host = of_gpu(of_gpu(host, 0, name=name, display=False), 1, name=name, display=False)
+    port, place = "pci0000:00/0000:00:01.1", "pci0000:00/0000:00:01.1/0000:02:00.0"
+    host = function(host, port, "8086:a70d", "60400", "pcieport", -1)
+    return over(host, files={f"/sys/devices/{place}/current_link_width": "8"})
+
+
 TROUBLED: dict[str, Callable[[], Recording]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -167,6 +212,11 @@ TROUBLED: dict[str, Callable[[], Recording]] = {
         oci_link_failed_unlogged,
         oci_memory_failed,
         oci_module_corrects,
+        pod_without_rails,
+        pod_without_verbs,
+        mi300x_without_driver,
+        mi300x_without_node,
+        narrow_max_q,
     )
 }
 
@@ -189,5 +239,10 @@ FAULTS: dict[str, tuple[str, set[str]]] = {
     "oci-link-failed-unlogged": ("oci-h100", {"nvlink-inactive"}),
     "oci-memory-failed": ("oci-h100", {"xid-memory-error"}),
     "oci-module-corrects": ("oci-h100", {"memory-corrected-errors"}),
+    "pod-without-rails": ("rail-pod", {"rdma-driver-not-loaded"}),
+    "pod-without-verbs": ("rail-pod", {"rdma-driver-not-loaded"}),
+    "mi300x-without-driver": ("mi300x-container", {"amdgpu-not-loaded"}),
+    "mi300x-without-node": ("mi300x-container", {"rocm-device-permission"}),
+    "narrow-max-q": ("fedora-two-4090", {"gpu-pcie-link-degraded"}),
 }
 """Troubled host → the same in health, and the errors and warnings that come with the trouble."""

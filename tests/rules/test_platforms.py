@@ -6,6 +6,7 @@ import pytest
 
 import platforms
 import platforms_more
+import platforms_owners
 from machines import Recording, cut, ordinary, over
 from machines_libraries import with_libraries
 from platforms_troubled import FAULTS, TROUBLED
@@ -18,9 +19,9 @@ from torchtune_sys.model.values import need
 from torchtune_sys.render.head import gpu_parts, host_parts
 from torchtune_sys.rules import CATALOGUE
 
-PLATFORMS = {**platforms.PLATFORMS, **platforms_more.MORE}
-SAID = {**platforms.SAID, **platforms_more.SAID}
-HEADS = {**platforms.HEADS, **platforms_more.HEADS}
+PLATFORMS = {**platforms.PLATFORMS, **platforms_more.MORE, **platforms_owners.OWNERS}
+SAID = {**platforms.SAID, **platforms_more.SAID, **platforms_owners.SAID}
+HEADS = {**platforms.HEADS, **platforms_more.HEADS, **platforms_owners.HEADS}
 
 
 def look(host: Recording, name: str = "platform") -> Snapshot:

@@ -107,6 +107,11 @@ PAIRS: tuple[tuple[str, str, Callable[[], Snapshot]], ...] = (
     ),
     ("module-signature-refused", "nvidia-driver-not-loaded", lambda: load("module-signature-refused.fail")),
     (
+        "amdgpu-initialisation-failed",
+        "amdgpu-not-loaded",
+        lambda: with_the_log_of("amdgpu-not-loaded.fail", "amdgpu-initialisation-failed.fail"),
+    ),
+    (
         "gpu-bar-not-assigned",
         "gpu-initialisation-failed",
         lambda: with_the_log_of("gpu-bar-not-assigned.fail", "gpu-bar-not-assigned.fail"),

@@ -33,6 +33,17 @@ def perhaps_gpu(class_: Fact[str], vendor: Fact[str]) -> Missing | None:
     return unread if isinstance(unread, Missing) and unread.why is not Why.ABSENT else None
 
 
+def for_guests(driver: Fact[str]) -> bool:
+    """Return whether a driver only keeps a function for virtual machines: VFIO's, the variants of it that vendors make, and Xen's.
+
+    Source: Linux drivers/vfio/pci, drivers/xen/xen-pciback (pciback), drivers/pci/pci-stub.c.
+
+    >>> [for_guests(name) for name in ("vfio-pci", "nvgrace_gpu_vfio_pci", "pciback", "nvidia")]
+    [True, True, True, False]
+    """
+    return not isinstance(driver, Missing) and ("vfio" in driver or driver in ("pciback", "xen-pciback", "pci-stub"))
+
+
 def is_network(device: PciDevice) -> bool:
     """Return whether a class is Ethernet (0200) or InfiniBand (0207)."""
     return not isinstance(device.class_, Missing) and device.class_[2:6] in ("0200", "0207")

@@ -48,6 +48,19 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     """What the board may draw."""
 
 
+def is_mobile(name: str) -> bool:
+    """Return whether a GPU is soldered to a laptop's board, which wires as many lanes to it and gives it as much power as fits; it sleeps when idle.
+
+    "Max-Q" named laptops' GPUs up to Turing, and names cards of 300 W for workstations since Blackwell.
+
+    >>> [is_mobile(name) for name in ("NVIDIA GeForce RTX 4060 Laptop GPU", "Quadro RTX 5000 with Max-Q Design")]
+    [True, True]
+    >>> is_mobile("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition")
+    False
+    """
+    return any(word in name for word in ("Laptop", "Mobile", "with Max-Q"))
+
+
 def _number(text: str) -> float | None:
     """
     >>> _number("4000/4900"), _number("")

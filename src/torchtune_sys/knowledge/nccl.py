@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from torchtune_sys.model.facts.network import Address, Interface, RdmaDevice, RdmaPort
-from torchtune_sys.model.values import need
+from torchtune_sys.model.values import known, need
 from torchtune_sys.model.version import Version
 
 NEWEST: Version = (2, 30, 7)
@@ -333,6 +333,14 @@ def usable_ports(devices: tuple[RdmaDevice, ...], hca: str = "") -> tuple[tuple[
         and need(port.link_layer) in ("InfiniBand", "Ethernet")
     ]
     return tuple(found[:MAX_HCAS])
+
+
+def is_made_for_training(port: RdmaPort) -> bool:
+    """Return whether a port is of a network that people train over: InfiniBand, EFA, or Ethernet of 100 Gb/s or more.
+
+    The ports on a server's board (Intel's E810 and X722, Broadcom's) are RDMA devices, too, and carry logins and files.
+    """
+    return need(port.link_layer) != "Ethernet" or known(port.rate_gbps, 0.0) >= 100
 
 
 def plugin_ports(devices: tuple[RdmaDevice, ...]) -> tuple[RdmaPort, ...]:

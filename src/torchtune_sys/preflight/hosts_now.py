@@ -23,6 +23,7 @@ HOSTS_NOW = frozenset(
         "open-module-on-pre-turing-gpu",
         "proprietary-module-on-blackwell-gpu",
         "driver-tools-fail",
+        "amdgpu-not-loaded",
         "fabric-manager-not-running",
         "container-lost-gpu-cgroup",  # of slurmd's own container, in which its jobs run
         # counters and states that the GPUs tell; a reset clears what it mends

@@ -7,7 +7,7 @@ from collections import Counter
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, known
+from torchtune_sys.model.values import Missing, absent, known
 
 _NAMES = {
     ("0x1002", "0x740c"): "AMD Instinct MI250X",
@@ -33,14 +33,16 @@ def accelerators(seen: Snapshot) -> list[str]:
     if isinstance(seen.pci, Missing):
         return []
     found = [device for device in known(seen.pci.devices, ()) if _is_one(device)]
-    names = Counter(_NAMES.get(_ids(device), _DRIVERS[known(device.driver, "")]) for device in found)
+    names = Counter(_NAMES.get(_ids(device)) or _DRIVERS[known(device.driver, "")] for device in found)
     drivers = dict.fromkeys(known(device.driver, "") for device in found)
-    return [*(f"{count} x {name}" for name, count in names.items()), *(f"kernel driver {name}" for name in drivers)]
+    served = (f"kernel driver {name}" if name else "no kernel driver" for name in drivers)
+    return [*(f"{count} x {name}" for name, count in names.items()), *served]
 
 
 def _is_one(device: PciDevice) -> bool:
     class_ = known(device.class_, "")
-    wanted = class_[2:4] in ("03", "12") and known(device.driver, "") in _DRIVERS
+    unserved = absent(device.driver) and _ids(device) in _NAMES
+    wanted = class_[2:4] in ("03", "12") and (unserved or known(device.driver, "") in _DRIVERS)
     return wanted and not is_integrated(*_ids(device), device.address)
 
 

@@ -133,6 +133,8 @@ def _nvidia(s: Snapshot) -> int:
 def _visible(s: Snapshot, devices: tuple[Gpu, ...]) -> int:
     """Return how many of the GPUs the session leaves to CUDA. Raises Unknown."""
     count = sum(not gpu.lost for gpu in devices)
+    if any(gpu.mig is True for gpu in devices):  # of all instances a process sees the first, and no whole GPU beside it
+        count = min(count, 1)
     listed = known(s.session.env, {}).get("CUDA_VISIBLE_DEVICES") if not isinstance(s.session, Missing) else None
     if listed is None or not count:
         return count

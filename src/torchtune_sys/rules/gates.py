@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from torchtune_sys.formats.pci_paths import for_guests
+from torchtune_sys.knowledge.nccl import is_made_for_training
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.facts.python import LiveTorch, Torch
@@ -29,14 +31,14 @@ def nvidia_hardware(s: Snapshot) -> None:
             raise Unknown(looked)  # a driver is here, and does not answer: who knows what it would show
         raise NotApplicable("no NVIDIA GPU on this host")
     if handed_over(s, need(found)):
-        raise NotApplicable("every NVIDIA GPU is passed to a virtual machine (vfio-pci)")
+        raise NotApplicable("every NVIDIA GPU is passed to a virtual machine")
 
 
 def handed_over(s: Snapshot, addresses: tuple[str, ...]) -> bool:
     """Return whether this host keeps none of these PCI functions for itself."""
     devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
-    bound = {device.address: known(device.driver, "") for device in devices}
-    return all(bound.get(address) == "vfio-pci" for address in addresses)
+    kept = {device.address for device in devices if for_guests(device.driver)}
+    return kept.issuperset(addresses)
 
 
 def nvidia_gpus(s: Snapshot) -> tuple[Gpu, ...]:
@@ -131,6 +133,14 @@ def rdma_active(s: Snapshot) -> bool:
     return "ACTIVE" in [state for state in states if not isinstance(state, Missing)] or any(
         need(state) == "ACTIVE" for state in states
     )
+
+
+def training_network(s: Snapshot) -> bool:
+    """Return whether an RDMA network is up over which jobs of several hosts would train. Where the job is known to span hosts, any will do."""
+    if not rdma_active(s):
+        return False
+    active = [port for device in need(need(s.network).rdma) for port in device.ports if port.state == "ACTIVE"]
+    return (s.intent.nodes or 1) > 1 or any(map(is_made_for_training, active))
 
 
 def verbs_devices(s: Snapshot) -> bool:

@@ -115,6 +115,7 @@ def test_mig_matters_only_to_several_ranks() -> None:
     nobody_said = {"ranks": None, "nodes": None, "workers": None}
     assert verdict("mig-mode-limits", {"mig": True}, intent=nobody_said).verdict is Verdict.NA
     assert verdict("mig-mode-limits", {"mig": True}, {"mig": False}, intent=nobody_said).verdict is Verdict.FAIL
+    assert verdict("mig-mode-limits", {"mig": True}, {"mig": True}, intent=nobody_said).verdict is Verdict.NA
 
 
 def test_nvlinks_are_judged_on_nvswitch_boards_only() -> None:

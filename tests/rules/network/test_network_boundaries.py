@@ -145,5 +145,6 @@ def test_values_that_nccl_understands(name: str, value: str, verdict: Verdict) -
 def test_a_card_that_a_virtual_machine_took_has_no_device_here() -> None:
     rule = "rdma-driver-not-loaded"
     gone = {"dirs": {"/sys/class/infiniband": [], "/dev/infiniband": {"error": "absent"}}}
-    assert judge(load("healthy", **gone))[rule].verdict is Verdict.FAIL
+    assert judge(load("healthy", **gone, intent={"nodes": 2}))[rule].verdict is Verdict.FAIL
+    assert judge(load("healthy", **gone, intent={"nodes": 1}))[rule].verdict is Verdict.NA
     assert judge(load("healthy"))[rule].verdict in (Verdict.PASS, Verdict.NA)

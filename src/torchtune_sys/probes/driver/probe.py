@@ -38,7 +38,7 @@ def probe(host: Host, intent: Workload) -> DriverFacts:
         module_flavour=flavour,
         nouveau_loaded=_module(host, modules, ("nouveau", "nova_core")),
         uvm_loaded=_beside(host, loaded, modules, ("nvidia_uvm",)),
-        peermem_loaded=_beside(host, loaded, modules, ("nvidia_peermem", "nv_peer_mem")),
+        peermem_loaded=_beside(host, loaded, modules, ("nvidia_peermem", "nv_peer_mem", "efa_nv_peermem")),
         wsl=wsl,
         compute_node=driver_files.read_node(host, "/dev/kfd") if not isinstance(amd, Missing) and amd else _NO_AMD,
         amd_errors=_amd_errors(host, amd),
@@ -142,7 +142,8 @@ def _devices(host: Host) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]], 
             if isinstance(class_, Missing) and class_.why is Why.HIDDEN:
                 return class_, class_, class_
         elif vendor == "0x10de" and class_[2:4] == "03":
-            nvidia.append(name)
+            if isinstance(host.link(f"{pci.DEVICES}/{name}/physfn"), Missing):  # a slice of a vGPU host's GPU, made for a guest
+                nvidia.append(name)
         elif vendor == "0x10de" and class_[2:6] == "0680":
             switches += 1
         elif vendor == "0x1002" and class_[2:4] in ("03", "12") and _trains(host, name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from torchtune_sys.formats.pci_paths import for_guests
 from torchtune_sys.knowledge import gpus
 from torchtune_sys.knowledge import torch as torches
 from torchtune_sys.knowledge.cuda import Architecture, architecture_of, architectures
@@ -40,7 +41,7 @@ def cards(s: Snapshot) -> tuple[Card, ...]:
         return tuple(found)
     ids = {} if isinstance(s.pci, Missing) else {item.address: known(item.device, "") for item in known(s.pci.devices, ())}
     for address in listed:
-        if address not in seen and driver_state.bound_driver(s, address) != "vfio-pci":
+        if address not in seen and not for_guests(driver_state.bound_driver(s, address)):
             found.append(_of_pci(ids.get(address, "")))
     return tuple(found)
 

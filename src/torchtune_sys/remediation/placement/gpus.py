@@ -62,7 +62,7 @@ def _of_nvml(s: Snapshot) -> tuple[GpuDevice, ...]:
 
 
 def _of_bus(s: Snapshot, vendor: str, driver: str) -> tuple[GpuDevice, ...]:
-    """In the order of the bus. A driver that could not be seen is taken for the right one; vfio-pci, nouveau and none are not."""
+    """In the order of the bus. A driver that could not be seen is taken for the right one; one for virtual machines, nouveau and none are not."""
     found = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
     return tuple(
         GpuDevice(address=device.address)

@@ -1,13 +1,72 @@
-"""Access to AMD's compute device."""
+"""Whether AMD's driver serves the GPUs, and this user may use it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Action, Advice, Needs
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.knowledge.install_rocm import gpu as amd_gpu
+from torchtune_sys.model.actions import Action, Advice, Install, Needs, Safety
+from torchtune_sys.model.facts.pci import PciDevice
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.rules.driver.common import container
+
+
+@rule(
+    id="amdgpu-not-loaded",
+    title="There is an AMD GPU, but no kernel driver serves it",
+    severity=Severity.ERROR,
+    explained_by=("amdgpu-initialisation-failed", "module-signature-refused", "module-of-another-kernel-refused"),
+    fix=(
+        Advice(text="sudo modprobe amdgpu; if that fails, dmesg | grep -i amdgpu shows why", safety=Safety.DISPLAY_ONLY),
+        Install(
+            text="install the headers of the running kernel, then build AMD's module for it: dkms autoinstall (the package is amdgpu-dkms)"
+        ),
+    ),
+)
+def amdgpu_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A GPU or accelerator that ROCm supports is on the PCI bus, and no driver is bound to it.
+
+    Why it matters
+        torch.cuda.is_available() is False and training runs on the CPU. After a kernel update AMD's module must be built again, and
+        the amdgpu of an older kernel does not know the newest accelerators.
+
+    When to leave it
+        The GPU is kept for virtual machines, or training runs elsewhere.
+
+    References
+        https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/detailed-install/prerequisites.html
+        Linux drivers/gpu/drm/amd/amdgpu/amdgpu_drv.c (pciidlist)
+    """
+    devices = need(s.pci).devices
+    found = [] if absent(devices) else [device for device in need(devices) if _trains(device)]
+    served = [device for device in found if device.driver == "amdgpu" or isinstance(device.driver, Missing)]
+    if not served:
+        raise NotApplicable("every AMD GPU is kept for virtual machines" if found else "no AMD GPU on this host")
+    for device in served:
+        if isinstance(device.driver, Missing) and not absent(device.driver):
+            yield unsure(_name(device), device.driver, "amdgpu")
+            continue
+        yield Evidence(
+            subject=_name(device),
+            seen="bound to amdgpu" if device.driver == "amdgpu" else "no driver is bound to it",
+            wanted="bound to amdgpu",
+            verdict=Verdict.PASS if device.driver == "amdgpu" else Verdict.FAIL,
+            source=f"/sys/bus/pci/devices/{device.address}/driver",
+        )
+
+
+def _trains(device: PciDevice) -> bool:
+    """Whether it is a GPU that people train on: one of the table, or a processing accelerator (an Instinct newer than the table)."""
+    if device.vendor != "0x1002":
+        return False
+    return bool(amd_gpu(known(device.device, ""))[1]) or known(device.class_, "")[2:6] == "1200"
+
+
+def _name(device: PciDevice) -> str:
+    name = amd_gpu(known(device.device, ""))[0] or "AMD GPU"
+    return f"{name} at {device.address}"
 
 
 @rule(
@@ -26,7 +85,7 @@ from torchtune_sys.model.values import NotApplicable, absent, need
     ),
 )
 def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/dev/kfd exists, but its permissions do not let this user read and write it.
+    """/dev/kfd exists, but its permissions do not let this user read and write it; or it is missing, and torch is a ROCm build.
 
     Why it matters
         ROCm opens it first; without it, torch.cuda.is_available() is False and rocminfo says "Unable to open /dev/kfd
@@ -44,7 +103,8 @@ def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no AMD GPU on this host")
     found = need(s.driver).compute_node
     if absent(found):
-        raise NotApplicable("no /dev/kfd here: amdgpu is not loaded, or the container was given none")
+        yield _none_here(s)
+        return
     node = need(found)
     yield Evidence(
         subject=node.path,
@@ -54,6 +114,30 @@ def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
         source=node.path,
         fix=_of_root() if node.gid == 0 else (),
     )
+
+
+def _none_here(s: Snapshot) -> Evidence:
+    """Return what is said where the GPUs have their driver and there is no node: torch's ROCm build needs it, another one does not."""
+    torch = need(s.python).torch
+    if absent(torch) or absent(need(torch).hip):
+        raise NotApplicable("no /dev/kfd here, and no ROCm build of torch that would open it")
+    need(need(torch).hip)
+    return Evidence(
+        subject="/dev/kfd",
+        seen="is missing: the container was given none" if container(s) else "is missing, although amdgpu is loaded",
+        wanted="readable and writable for this user",
+        source="/dev",
+        fix=(_HANDED_OVER if container(s) else _KERNEL_WITHOUT,),
+    )
+
+
+_HANDED_OVER = Advice(
+    text="start the container with --device /dev/kfd --device /dev/dri (Kubernetes: the resource amd.com/gpu of AMD's device plug-in)",
+    needs=Needs.NEW_PROCESS,
+)
+_KERNEL_WITHOUT = Advice(
+    text="install amdgpu-dkms: this kernel's own amdgpu has no compute driver (CONFIG_HSA_AMD), or it failed (dmesg | grep kfd)"
+)
 
 
 def _of_root() -> tuple[Action, ...]:
@@ -67,4 +151,4 @@ def _of_root() -> tuple[Action, ...]:
     )
 
 
-RULES: tuple[Rule, ...] = (rocm_device_permission,)
+RULES: tuple[Rule, ...] = (amdgpu_not_loaded, rocm_device_permission)

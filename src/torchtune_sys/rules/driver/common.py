@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.formats.pci_paths import for_guests
 from torchtune_sys.knowledge.cuda import Architecture
 from torchtune_sys.knowledge.gpus import architecture_by_device
 from torchtune_sys.model.facts import Fact
@@ -21,9 +22,9 @@ def gpu_addresses(s: Snapshot) -> tuple[str, ...]:
     found = need(s.driver).nvidia_devices
     if absent(found) or not need(found):
         raise NotApplicable("no NVIDIA GPU on this host")
-    own = tuple(address for address in need(found) if bound_driver(s, address) != "vfio-pci")
+    own = tuple(address for address in need(found) if not for_guests(bound_driver(s, address)))
     if not own:
-        raise NotApplicable("every NVIDIA GPU is passed to a virtual machine (vfio-pci)")
+        raise NotApplicable("every NVIDIA GPU is passed to a virtual machine")
     return own
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.knowledge.gpus import by_name
+from torchtune_sys.knowledge.gpus import by_name, is_mobile
+from torchtune_sys.knowledge.nccl import usable_ports
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
@@ -185,7 +186,8 @@ def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
         counters are reset.
 
     When to leave it
-        The GPU drives a display, which keeps it initialised (such GPUs are not reported).
+        The GPU drives a display, which keeps it initialised, or is a laptop's, whose battery would not last (such GPUs are not
+        reported).
 
     References
         https://docs.nvidia.com/deploy/driver-persistence/
@@ -193,6 +195,8 @@ def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     gpus = gates.nvidia_gpus(s)
     if known_or_unknown(need(s.driver).wsl, False):
         raise NotApplicable("WSL: Windows manages the GPU")
+    if gpus and all(is_mobile(known(gpu.name, "")) for gpu in gpus):
+        raise NotApplicable("a laptop's GPU, which sleeps between programs to spare the battery")
     for gpu in gpus:
         if isinstance(gpu.persistence, Missing):
             if gpu.persistence.why is not Why.NOT_SUPPORTED and not gpu.lost:
@@ -223,31 +227,38 @@ def _inside(s: Snapshot) -> bool:
     ),
 )
 def gpudirect_rdma_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An RDMA network is up, but nvidia-peermem is not loaded and DMA-BUF is not available.
+    """An RDMA network for training is up (InfiniBand, or Ethernet of 100 Gb/s), but nvidia-peermem is not loaded and DMA-BUF is not available.
 
     Why it matters
         NCCL then copies all traffic between hosts through host memory, and multi-host training uses a fraction of the network's
         speed. One such host slows down the whole ring.
 
     When to leave it
-        Training runs on this host only, or the cards share no PCIe path with the GPUs anyway.
+        Training runs on this host only, or the cards share no PCIe path with the GPUs anyway. GeForce cards, which cannot do it, and
+        EFA, whose driver does it in its own way, are not judged.
 
     References
-        https://docs.nvidia.com/cuda/gpudirect-rdma/
+        https://docs.nvidia.com/cuda/gpudirect-rdma/ (Tesla and Quadro class GPUs)
+        https://github.com/amzn/amzn-drivers, kernel/linux/efa (efa_nv_peermem)
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#gpu-direct
     """
     gpu_addresses(s)
     if s.intent.nodes == 1:
         raise NotApplicable("the job runs on this host only")
-    if not gates.rdma_active(s):
-        raise NotApplicable("no RDMA port is up")
+    if not gates.training_network(s):
+        raise NotApplicable("no RDMA network for training is up")
     if not need(need(s.driver).module_loaded):
         raise NotApplicable("the kernel module is not loaded")
+    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    if shown and all("GeForce" in known(gpu.name, "") for gpu in shown):
+        raise NotApplicable("the driver offers GPUDirect RDMA on no GeForce")
     peermem = need(need(s.driver).peermem_loaded)
     flavour = need(need(s.driver).module_flavour)
     kernel = need(need(s.system).kernel)
     dma_buf = flavour == "open" and version(kernel) >= (5, 12)
     ways = [name for name, there in (("nvidia-peermem", peermem), ("DMA-BUF", dma_buf)) if there]
+    if not ways and not usable_ports(need(need(s.network).rdma)):
+        raise NotApplicable("EFA: its driver reaches the GPUs itself, or by efa_nv_peermem, which Amazon's installer loads")
     refused = _refused(s)
     yield Evidence(
         subject="GPUDirect RDMA",

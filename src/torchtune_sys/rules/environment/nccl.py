@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchtune_sys.knowledge.nccl import is_made_for_training
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
@@ -149,8 +150,7 @@ def nccl_ib_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
         f"{device.name}/{port.port}"
         for device in need(devices)
         for port in device.ports
-        if port.state == "ACTIVE"
-        and (port.link_layer == "InfiniBand" or (port.link_layer == "Ethernet" and _fast(port.rate_gbps)))
+        if port.state == "ACTIVE" and port.link_layer in ("InfiniBand", "Ethernet") and is_made_for_training(port)
     ]
     if active:
         yield seen(
@@ -159,10 +159,6 @@ def nccl_ib_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
             "unset or 0",
             f"{len(active)} active ports ({', '.join(active[:3])}{' …' * (len(active) > 3)})",
         )
-
-
-def _fast(rate: float | Missing) -> bool:
-    return not isinstance(rate, Missing) and rate >= 100
 
 
 @rule(

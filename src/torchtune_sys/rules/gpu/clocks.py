@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchtune_sys.knowledge.gpus import is_mobile
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.actions import Advice, NvmlSetting
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, need
+from torchtune_sys.model.values import Missing, Why, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import each
 
@@ -178,7 +179,8 @@ def gpu_power_limit_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
         A GPU at its power limit lowers its clocks; with a tenth less power, training loses a few percent.
 
     When to leave it
-        The limit is intentional: for cooling, a shared circuit, or energy per step.
+        The limit is intentional: for cooling, a shared circuit, or energy per step. A laptop changes its GPU's limit by itself
+        (battery, Dynamic Boost), and is not judged.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (EnforcedPowerLimit, PowerManagementDefaultLimit)
@@ -187,12 +189,18 @@ def gpu_power_limit_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
     defaults = {gpu.index: gpu.power_default_mw for gpu in gates.nvidia_gpus(s)}
     yield from each(
         s,
-        lambda gpu: gpu.power_default_mw if isinstance(gpu.power_default_mw, Missing) else gpu.power_limit_mw,
+        _limit,
         lambda gpu, limit: limit < share * need(defaults[gpu.index]),
         lambda limit: f"{limit / 1000:g} W",
         "the card's default",
         "nvmlDeviceGetEnforcedPowerLimit",
     )
+
+
+def _limit(gpu: Gpu) -> Fact[int]:
+    if is_mobile(known(gpu.name, "")):
+        return Missing(Why.NOT_SUPPORTED, "NVML", "a laptop sets the limit of its GPU itself")
+    return gpu.power_default_mw if isinstance(gpu.power_default_mw, Missing) else gpu.power_limit_mw
 
 
 RULES: tuple[Rule, ...] = (

@@ -126,13 +126,16 @@ def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
         GPU.
 
     When to leave it
-        Each job is one process on one instance.
+        Each job is one process on one instance. Without a number of ranks (--nproc-per-node) a host all of whose GPUs are
+        partitioned is not judged: it is shared on purpose.
 
     References
         https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (CUDA device enumeration)
     """
     gpus = gates.nvidia_gpus(s)
     ranks = s.intent.ranks if s.intent.ranks is not None else len(gpus)
+    if s.intent.ranks is None and all(gpu.mig is True for gpu in gpus) and not s.origin.startswith("report"):
+        raise NotApplicable("every GPU is partitioned, and how many ranks run here is not known (--nproc-per-node)")
     if ranks < 2:
         raise NotApplicable("the job is one process")
     yield from each(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.formats.pci_paths import is_gpu, perhaps_gpu
+from torchtune_sys.formats.pci_paths import for_guests, is_gpu, perhaps_gpu
 from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.snapshot import Snapshot
@@ -58,7 +58,7 @@ def peers(s: Snapshot) -> list[PciDevice]:
     both = [*found, *cards(s)]
     if len(both) < 2:
         raise NotApplicable("one GPU and no RDMA card: no direct transfers between devices")
-    if any(device.driver == "vfio-pci" for device in found):
+    if any(for_guests(device.driver) for device in found):
         raise NotApplicable("the GPUs are passed to virtual machines, which must stay isolated")
     return both
 

@@ -23,8 +23,8 @@ _RATES = Missing(Why.NOT_RECORDED, "network cards", "their rates, which distingu
 def _several_hosts(s: Snapshot) -> None:
     if s.intent.nodes == 1:
         raise NotApplicable("the job runs on this host only: nothing goes over the network")
-    if s.intent.nodes is None and not gates.rdma_active(s):
-        raise NotApplicable("no RDMA port is up, and nothing is known of other hosts")
+    if s.intent.nodes is None and not gates.training_network(s):
+        raise NotApplicable("no RDMA network for training is up, and nothing is known of other hosts")
 
 
 def _nearest(s: Snapshot) -> dict[str, PciDistance]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.formats.pci_paths import is_gpu
+from torchtune_sys.knowledge.gpus import is_mobile
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
@@ -20,8 +21,6 @@ from torchtune_sys.rules.pci.common import bare_metal, functions
 from torchtune_sys.rules.pci.siblings import narrower
 
 _GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-_SOLDERED = ("Laptop", "Max-Q", "Mobile")
-"""In the names of GPUs that no slot holds."""
 _RESEAT = Advice(
     text="reseat the card, its riser and cables; check the slot's lanes and speed in the firmware setup; update the card's "
     "firmware"
@@ -98,7 +97,7 @@ def _gpu_link(
     reachable = None if above is None else _reachable_width(device, above)
     if above is None or reachable is None:
         return None
-    if gpu is not None and not isinstance(gpu.name, Missing) and any(word in gpu.name for word in _SOLDERED):
+    if gpu is not None and is_mobile(known(gpu.name, "")):
         return None  # the board wires 8 or fewer lanes to it, whatever the processor's port says it could have
     best = _reachable_gts(device, above)
     slow = None if best is None else _slow_while_copying(best, link) or _slow_while_busy(best, gpu, busy_pct)
@@ -201,7 +200,7 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
         this.
 
     When to leave it
-        The board has no wider slot, or the job rarely copies.
+        The board has no wider slot, or the job rarely copies. GPUs of laptops, which no slot holds, are not judged.
 
     References
         Linux Documentation/ABI/testing/sysfs-bus-pci (max_link_width)
@@ -210,10 +209,12 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
         need(need(s.system).hypervisor)
         raise NotApplicable("a virtual machine: its slots are made up")
     found = functions(s)
+    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    soldered = {gpu.pci_address for gpu in shown if is_mobile(known(gpu.name, ""))}
     judged = False
     for device in found.values():
         above = found.get(device.parent)
-        if not is_gpu(device) or above is None or isinstance(above.link.max_width, Missing):
+        if not is_gpu(device) or above is None or isinstance(above.link.max_width, Missing) or device.address in soldered:
             continue
         own = device.link.max_width
         if isinstance(own, Missing):

@@ -36,20 +36,21 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     When to leave it
         The GPUs are GeForce cards before the 50 series, whose driver offers no peer-to-peer access at all; or there is only one
-        GPU.
+        GPU. T4 and P4 are made with 256 MiB, and not judged.
 
     References
         https://docs.nvidia.com/cuda/gpudirect-rdma/ (BAR sizes)
+        https://github.com/NVIDIA/nvidia-docker/issues/1628 (nvidia-smi -q of a T4)
         Linux Documentation/ABI/testing/sysfs-bus-pci (resource, resourceN_resize)
     """
     gpus = pci_seen.gpus(s)
     if len(gpus) < 2 and not pci_seen.cards(s):
         raise NotApplicable("one GPU and no RDMA card: nothing else reaches its memory")
     shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
-    geforce = {gpu.pci_address for gpu in shown if "GeForce" in known(gpu.name, "")}
+    small = {gpu.pci_address for gpu in shown if any(word in known(gpu.name, "") for word in _SMALL_BY_DESIGN)}
     judged = False
     for gpu in gpus:
-        if gpu.address in geforce:
+        if gpu.address in small:
             continue
         sizes = gpu.bars
         if isinstance(sizes, Missing) or not sizes:
@@ -67,6 +68,9 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
     if not judged:
         raise NotApplicable("no GPU here has known regions that matter")
+
+
+_SMALL_BY_DESIGN = ("GeForce", "Tesla T4", "Tesla P4")
 
 
 def _fast_cards(s: Snapshot, least_gbps: float) -> list[tuple[PciDevice, Missing | None]]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.rdma import congestion, health
+from torchtune_sys.rules.rdma import access, congestion, health
 from torchtune_sys.rules.rdma.adapters import (
-    efa_not_in_container,
     ib_port_down,
     ib_subnet_manager_missing,
     rail_mtu_mismatch,
-    rdma_driver_not_loaded,
     rdma_rate_degraded,
     roce_gid_index,
 )
 
 RULES: tuple[Rule, ...] = (
-    rdma_driver_not_loaded,
-    efa_not_in_container,
+    *access.RULES,
     rail_mtu_mismatch,
     ib_port_down,
     ib_subnet_manager_missing,

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import RdmaDevice
-from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, known_or_unknown, need
@@ -294,99 +293,3 @@ def roce_gid_index(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 wanted=why[1],
                 source=f"/sys/class/infiniband/{device.name}/ports/{port.port}/gids/{index}",
             )
-
-
-_INFINIBAND_CLASS = "0207"
-_AMAZON, _EFA = "1d0f", ("efa0", "efa1", "efa2", "efa3")
-
-
-def _hex(fact: object) -> str:
-    return fact.removeprefix("0x").lower() if isinstance(fact, str) else ""
-
-
-def _is_efa(device: PciDevice) -> bool:
-    return _hex(device.vendor) == _AMAZON and _hex(device.device) in _EFA
-
-
-def _pci_devices(s: Snapshot) -> tuple[PciDevice, ...]:
-    devices = need(s.pci).devices
-    if absent(devices):
-        raise NotApplicable("there is no PCI bus")
-    return need(devices)
-
-
-@rule(
-    id="rdma-driver-not-loaded",
-    title="There is an RDMA adapter, but the kernel has no RDMA device",
-    severity=Severity.WARNING,
-    cause="ib-driver-not-loaded",
-    fix=(
-        Advice(text="load the driver (sudo modprobe mlx5_ib, mlx4_ib or efa); if that fails, the kernel log says why"),
-        Advice(
-            text="if there is no such module: install the kernel's extra modules, DOCA-OFED, or Amazon's EFA installer; rdma-core loads it at boot"
-        ),
-    ),
-)
-def rdma_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An InfiniBand or EFA device is on the PCI bus, but /sys/class/infiniband is empty or missing.
-
-    Why it matters
-    NCCL finds no RDMA device, logs that only at level INFO, and sends everything over TCP.
-
-    When to leave it
-    The adapter is meant for a virtual machine, or only storage uses the network.
-
-    References
-    https://docs.kernel.org/infiniband/index.html
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html
-    """
-    found = [device for device in _pci_devices(s) if _hex(device.class_).startswith(_INFINIBAND_CLASS) or _is_efa(device)]
-    found = [device for device in found if device.driver != "vfio-pci"]
-    if not found:
-        raise NotApplicable("there is no InfiniBand or EFA adapter")
-    devices = need(s.network).rdma
-    names = () if absent(devices) else need(devices)
-    for device in found if not names else ():
-        driver = known(device.driver, "none")
-        yield Evidence(
-            subject=device.address,
-            seen=f"driver {driver}, no RDMA device",
-            wanted="a device in /sys/class/infiniband",
-            source="/sys/class/infiniband",
-        )
-
-
-@rule(
-    id="efa-not-in-container",
-    title="The container cannot open the machine's EFA devices",
-    severity=Severity.WARNING,
-    cause="efa-not-in-container",
-    fix=(
-        Advice(
-            text="pass /dev/infiniband/uverbs* into the container (--device, or the vpc.amazonaws.com/efa resource in Kubernetes)"
-        ),
-    ),
-)
-def efa_not_in_container(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Elastic Fabric Adapters are on the PCI bus, but the container has no /dev/infiniband/uverbs* devices.
-
-    Why it matters
-    The libfabric plug-in of NCCL finds no EFA, and the job's traffic between hosts falls back to TCP.
-
-    When to leave it
-    The job runs on this host only.
-
-    References
-    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/efa.html
-    https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html
-    """
-    if not need(need(s.system).container):
-        raise NotApplicable("not in a container")
-    found = [device for device in _pci_devices(s) if _is_efa(device)]
-    if not found:
-        raise NotApplicable("there is no EFA")
-    nodes = need(s.network).verbs_nodes
-    names = () if absent(nodes) else need(nodes)
-    if not any(name.startswith("uverbs") for name in names):
-        seen = f"{len(found)} EFA on the PCI bus, no device node"
-        yield Evidence(subject="/dev/infiniband", seen=seen, wanted="uverbs0 and so on", source="/dev/infiniband")
