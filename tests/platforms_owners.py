@@ -154,6 +154,23 @@ def l40s_server() -> Recording:
     return rdma(host, "irdma0", port, layer="Ethernet", rate="25 Gb/sec (1X EDR)", kind="irdma", gid=gid, interface="ens1f0")
 
 
+def one_l40s_and_lom() -> Recording:
+    """One GPU and the port on the board, both behind an IOMMU that translates: they exchange nothing."""
+    host = l40s_server()
+    gone = tuple(f"0000:{bus}:00.0" for bus in _SLOTS[1:])
+    links = {path: target for path, target in host["links"].items() if not any(address in path for address in gone)}
+    host = cut({**host, "links": links}, *(f"/sys/devices/pci{address[:7]}/" for address in gone))
+    for bus in (_SLOTS[0], "20"):
+        group = f"/sys/devices/pci0000:{bus}/0000:{bus}:00.0/iommu_group"
+        host = over(
+            host,
+            links={group: f"../../../kernel/iommu_groups/{bus}"},
+            files={f"/sys/kernel/iommu_groups/{bus}/type": "DMA-FQ\n"},
+        )
+    nvml = host["answers"]["nvml"]
+    return over(host, answers={"nvml": {**nvml, "devices": nvml["devices"][:1], "p2p": []}})
+
+
 def p4d_efa_peermem() -> Recording:
     """The proprietary module on EFA: Amazon's own module lets the cards reach the GPUs."""
     host = without_modules(proprietary(ordinary("aws-p4d")), "nvidia_peermem")
@@ -217,6 +234,7 @@ OWNERS: dict[str, Callable[[], Recording]] = {
         gaming_laptop,
         four_t4,
         l40s_server,
+        one_l40s_and_lom,
         p4d_efa_peermem,
         rail_pod,
         mig_server,
@@ -235,6 +253,7 @@ SAID: dict[str, dict[str, set[str]]] = {
     "gaming-laptop": {"advice": _SWAP | _HEADERS},
     "four-t4": {"advice": {"bf16-emulated"}},
     "l40s-server": {"advice": _NUMA | _BIG},
+    "one-l40s-and-lom": {"advice": _NUMA | _BIG},
     "p4d-efa-peermem": {"advice": _NUMA | _BIG},
     "rail-pod": {
         "error": {"container-uid-without-passwd"},
@@ -251,6 +270,7 @@ HEADS = {
     "gaming-laptop": ("1 x NVIDIA GeForce RTX 4060 Laptop GPU", "bare metal"),
     "four-t4": ("4 x Tesla T4", "virtual machine (google)"),
     "l40s-server": ("8 x NVIDIA L40S", "bare metal"),
+    "one-l40s-and-lom": ("1 x NVIDIA L40S", "bare metal"),
     "p4d-efa-peermem": ("8 x NVIDIA A100", "virtual machine (amazon)"),
     "rail-pod": ("1 x NVIDIA H100", "in a container"),
     "mig-server": ("8 x NVIDIA H100", "bare metal"),

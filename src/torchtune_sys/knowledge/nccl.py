@@ -335,12 +335,16 @@ def usable_ports(devices: tuple[RdmaDevice, ...], hca: str = "") -> tuple[tuple[
     return tuple(found[:MAX_HCAS])
 
 
+FAST_GBPS = 100.0
+"""From which rate on an Ethernet port is taken for one of a network for training."""
+
+
 def is_made_for_training(port: RdmaPort) -> bool:
     """Return whether a port is of a network that people train over: InfiniBand, EFA, or Ethernet of 100 Gb/s or more.
 
     The ports on a server's board (Intel's E810 and X722, Broadcom's) are RDMA devices, too, and carry logins and files.
     """
-    return need(port.link_layer) != "Ethernet" or known(port.rate_gbps, 0.0) >= 100
+    return need(port.link_layer) != "Ethernet" or known(port.rate_gbps, 0.0) >= FAST_GBPS
 
 
 def plugin_ports(devices: tuple[RdmaDevice, ...]) -> tuple[RdmaPort, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torchtune_sys.formats.pci_paths import for_guests, is_gpu, perhaps_gpu
-from torchtune_sys.model.facts.network import RdmaDevice
+from torchtune_sys.knowledge.nccl import FAST_GBPS
+from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, known_or_unknown, need
@@ -50,12 +51,29 @@ def cards(s: Snapshot) -> list[PciDevice]:
     return [device for device in functions(s).values() if device.rdma]
 
 
+def rails(s: Snapshot) -> list[PciDevice]:
+    """Return the cards that GPUs exchange data with. A slow Ethernet port on the board counts where the job is known to span hosts."""
+    devices = rdma_devices(s)
+    if (s.intent.nodes or 1) > 1:
+        return cards(s)
+    return [card for card in cards(s) if card.rdma not in devices or not _of_logins(devices[card.rdma])]
+
+
+def _of_logins(device: RdmaDevice) -> bool:
+    """Whether all its ports are up, and none is made for training: a port that is down does not tell its rate."""
+    return bool(device.ports) and all(port.state == "ACTIVE" and _is_slow(port) for port in device.ports)
+
+
+def _is_slow(port: RdmaPort) -> bool:
+    return port.link_layer == "Ethernet" and known(port.rate_gbps, FAST_GBPS) < FAST_GBPS
+
+
 def peers(s: Snapshot) -> list[PciDevice]:
     """Return the GPUs and RDMA cards that read and write each other's memory; NotApplicable where no two of them do."""
     found = [gpu for gpu in gpus(s) if gpu.address not in _geforce(s)]
     if not found:
         raise NotApplicable("the driver offers neither peer-to-peer over PCIe nor GPUDirect RDMA on GeForce")
-    both = [*found, *cards(s)]
+    both = [*found, *rails(s)]
     if len(both) < 2:
         raise NotApplicable("one GPU and no RDMA card: no direct transfers between devices")
     if any(for_guests(device.driver) for device in found):

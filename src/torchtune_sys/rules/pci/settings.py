@@ -44,7 +44,7 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Linux Documentation/ABI/testing/sysfs-bus-pci (resource, resourceN_resize)
     """
     gpus = pci_seen.gpus(s)
-    if len(gpus) < 2 and not pci_seen.cards(s):
+    if len(gpus) < 2 and not pci_seen.rails(s):
         raise NotApplicable("one GPU and no RDMA card: nothing else reaches its memory")
     shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
     small = {gpu.pci_address for gpu in shown if any(word in known(gpu.name, "") for word in _SMALL_BY_DESIGN)}
