@@ -104,8 +104,15 @@ def _probed(family: str, probe: Callable[[Host, Workload], Any], host: Host, int
         return probe(host, intent)
     except MemoryError:  # ulimit -v, of which each thread's heap takes 64 MiB (glibc): no room to tell where either
         return Missing(Why.FAILED, f"probe {family}", "no memory may be had", "a higher limit on address space (ulimit -v)")
+    except OverflowError:
+        return _too_large(f"probe {family}")
     except Exception:
         return Missing(Why.CRASHED, f"probe {family}", _where())
+
+
+def _too_large(source: str) -> Missing:
+    """No host has such a number: hundreds of digits in a recording, or in a text, which a whole number holds and a float does not."""
+    return Missing(Why.UNPARSED, source, "a number is too large to count with")
 
 
 _STALL_S = 0.02
@@ -273,6 +280,8 @@ def _judge_one(rule: Rule, seen: Snapshot, params: Params) -> Result:
         return Result(rule=rule, verdict=Verdict.NA, evidence=tuple(evidence), note=str(reason))
     except Unknown as unknown:
         return _with_unknown(rule, evidence, unknown.missing)
+    except OverflowError:
+        return _with_unknown(rule, evidence, _too_large(f"rule {rule.id}"))
     except Exception:
         error = sys.exc_info()[1]
         return Result(

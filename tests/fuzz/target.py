@@ -117,8 +117,8 @@ def odd_forms(data: bytes) -> Iterator[bytes]:
             yield (b": " + deep).join(re.split(rb": *[0-9]+", data, maxsplit=3))
 
 
-ODD_NUMBERS = (b"9" * 5000, "\u00b2".encode(), b"-1", b"0", b"1e999", b"9" * 20)
-"""In the place of a number. int() refuses more than 4,300 digits, and what isdigit() takes for one."""
+ODD_NUMBERS = (b"9" * 5000, b"9" * 400, "\u00b2".encode(), b"-1", b"0", b"1e999", b"9" * 20)
+"""In the place of a number. int() refuses more than 4,300 digits, no float holds 400, and what isdigit() takes for one."""
 ODD_SIGNS = (b"\0", b"\xef\xbb\xbf", b"\xed\xa0\x80", "\u2028".encode(), "e\u0301".encode() * 30, b"\x1c", b"\x1b[31m")
 """NUL, byte order mark, a surrogate, other ends of lines, combining characters, escapes."""
 

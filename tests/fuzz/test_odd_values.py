@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import tarfile
 import time
 from collections.abc import Callable
@@ -225,7 +226,18 @@ def test_no_number_is_made_of_what_isdigit_takes_for_one() -> None:
     assert [place for place in told if not place.startswith(of_our_own)] == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["/sys/devices/system/cpu/cpufreq/policy0/cpuinfo_max_freq", "/sys/fs/cgroup/user.slice/cpu.idle", "/proc/meminfo"],
+)
+def test_a_number_of_four_hundred_digits_crashes_no_probe_and_no_rule(name: str) -> None:
+    host = recording("healthy")
+    found = host["files"][name]
+    text = re.sub("[0-9]+", "9" * 400, found if isinstance(found, str) else "\n".join(found))
+    _changed("healthy", {**host, "files": {**host["files"], name: text}}, {("files", name)})
+
+
 def test_a_whole_number_that_no_float_holds_makes_no_snapshot() -> None:
     """Four hundred digits where seconds stand ended ``compare`` and ``diagnose`` with an internal error."""
-    with pytest.raises(ValueError, match="first_s"):
+    with pytest.raises(ValueError, match="first_s is too large"):
         from_json({"facts": {"kernel": {"events": [{"kind": "boot", "text": "x", "first_s": 10**400, "last_s": 0.0}]}}})

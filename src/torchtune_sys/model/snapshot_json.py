@@ -96,20 +96,24 @@ def _unknown(kind: Any, path: str) -> Any:
     raise ValueError(f"lacks {path}")
 
 
-def _float(value: Any, path: str) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{path} is no number that can be counted with") from None
+_BITS = 128
+"""Of a whole number, at most: what is counted with, and told, in floats ends beyond 1,024."""
+
+
+def _number(kind: type[int] | type[float], value: Any, path: str) -> int | float:
+    found = int(value) if kind is int or isinstance(value, int) else value
+    if isinstance(found, int) and found.bit_length() > _BITS:
+        raise ValueError(f"{path} is too large a number")
+    return kind(found)
 
 
 def _scalar(kind: Any, value: Any, path: str) -> Any:
     if kind is CpuSet:
         return CpuSet.parse(_checked(value, str, path))
     if kind is float:
-        return float("inf") if value is None else _float(_checked(value, (int, float, str), path), path)
+        return float("inf") if value is None else _number(float, _checked(value, (int, float, str), path), path)
     if kind is int:  # those above 2**53 are written as text
-        return int(_checked(value, (int, str), path))
+        return _number(int, _checked(value, (int, str), path), path)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(value)
     return _checked(value, kind, path)
