@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 
 import click
 
+from torchtune_sys.cli.terminal import can_ask, is_terminal, status
 from torchtune_sys.errors import UserError
+from torchtune_sys.render.layout import clean
 
 TIMEOUT_S = 2.0
 
@@ -27,8 +29,6 @@ class Declined(UserError):
 
 def ask(question: str, *, yes: bool) -> None:
     """Ask for a yes. Raises NotAsked where nobody is at a terminal, Declined for anything but yes."""
-    from torchtune_sys.cli.terminal import can_ask
-
     if yes:
         return
     if not can_ask():
@@ -40,8 +40,6 @@ def ask(question: str, *, yes: bool) -> None:
 @contextlib.contextmanager
 def progress_lines() -> Iterator[Callable[[str], None]]:
     """Provide what hears what is being done: once one thing takes more than two seconds, a terminal shows it with its time."""
-    from torchtune_sys.cli.terminal import is_terminal
-
     if not is_terminal(sys.stderr):
         yield lambda _what: None
         return
@@ -98,7 +96,4 @@ class _Shown:
 
 
 def _status(text: str) -> None:
-    from torchtune_sys.cli.terminal import status
-    from torchtune_sys.render.layout import clean
-
     status(clean(text)[:100])

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import tell
+from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
     from torchtune_sys.model.install import InstallOptions, InstallRefused
@@ -75,7 +77,6 @@ def install_options_of(options: Mapping[str, Any]) -> tuple[InstallOptions, str 
 
 def must_start(seen: Snapshot, python: str | None) -> None:
     """Raise UserError where the interpreter that was named does not start: no other one takes its place in silence."""
-    from torchtune_sys.errors import UserError
     from torchtune_sys.model.values import Missing
 
     version = seen.python if isinstance(seen.python, Missing) else seen.python.version
@@ -87,7 +88,6 @@ def must_start(seen: Snapshot, python: str | None) -> None:
 
 def tell_refused(refused: Iterable[InstallRefused]) -> int:
     """Say on standard error what cannot be had; the exit status."""
-    from torchtune_sys.cli.terminal import tell
     from torchtune_sys.render.generate.install import refusal
 
     lines = [line for item in refused for line in refusal(item)]

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from torchtune_sys.cli.privilege import node_name
+from torchtune_sys.cli.terminal import environment, is_terminal, status, tell
 from torchtune_sys.errors import UnreadableInput, UserError
+from torchtune_sys.host.children.apart import text_of
+from torchtune_sys.host.children.child_environment import for_training
+from torchtune_sys.host.children.examined import runner
+from torchtune_sys.host.files import READABLE, write_atomically
+from torchtune_sys.host.peers.wire import Gone
+from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
+from torchtune_sys.model.values import Missing, known
+from torchtune_sys.preflight import verdict
+from torchtune_sys.preflight.context import node_name as known_name
+from torchtune_sys.preflight.joint.agents import job_of as job_of_agents
+from torchtune_sys.preflight.joint.facts import facts_of
+from torchtune_sys.preflight.joint.job import SECRET_VARIABLE, Job, Leaf, as_bytes, job_of, listed_as
+from torchtune_sys.preflight.joint.judge.finding import JointFinding
+from torchtune_sys.preflight.joint.judge.whole import Whole, cause_of
+from torchtune_sys.preflight.joint.names import hosts_of, switches_of
+from torchtune_sys.preflight.joint.rank import Joint
+from torchtune_sys.render.layout import clean
+from torchtune_sys.render.node_set import is_host_name
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.preflight import Cause, Go, NodeVerdict, Preflight, Weight
     from torchtune_sys.model.snapshot import Snapshot
-    from torchtune_sys.preflight.joint.job import Job
-    from torchtune_sys.preflight.joint.judge.whole import Whole
-    from torchtune_sys.preflight.joint.rank import Joint
     from torchtune_sys.preflight.policy import Policy
 
 _MEETING_S = 600.0
@@ -29,15 +48,6 @@ def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -
     if meets and (options["level"] != "fast" or options["from_"] or options["alone"] or not options["nnodes"]):
         todo = "give --nnodes, too; --level standard, --from and --alone do not go with it"
         raise UserError("--rdzv-endpoint: torchrun's agents meet at level fast, and need to know their number", todo)
-    if not meets and (options["level"] != "standard" or options["from_"] or options["alone"]):
-        return None
-    import msgspec
-
-    from torchtune_sys.cli.terminal import tell
-    from torchtune_sys.host.peers.wire import Gone
-    from torchtune_sys.preflight.joint.job import Leaf, job_of
-    from torchtune_sys.preflight.joint.names import hosts_of, switches_of
-    from torchtune_sys.preflight.joint.rank import Joint
 
     hosts = hosts_of(_text(options["hostfile"], "--hostfile")) if options["hostfile"] else ()
     secret = _secret(options["secret_file"])
@@ -64,14 +74,9 @@ def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -
 
 def _agents_job(options: Mapping[str, Any], env: Mapping[str, str], hosts: tuple[str, ...], secret: bytes) -> Job | None:
     """None where there is one agent only: it meets nobody. Raises UserError."""
-    from torchtune_sys.cli.privilege import node_name
-    from torchtune_sys.preflight.context import node_name as known_name
-    from torchtune_sys.preflight.joint import agents
-    from torchtune_sys.preflight.joint.job import SECRET_VARIABLE, as_bytes, listed_as
-
     least, most = options["nnodes"]
     label, labels = listed_as(env, hosts, known_name(env, node_name()), most)
-    job = agents.job_of(
+    job = job_of_agents(
         options["rdzv_endpoint"],
         options["rdzv_id"],
         least,
@@ -87,8 +92,6 @@ def _agents_job(options: Mapping[str, Any], env: Mapping[str, str], hosts: tuple
 
 
 def _text(path: str, option: str) -> str:
-    from torchtune_sys.host.children.apart import text_of
-
     return text_of(path, f"{option} names a file that can be read")
 
 
@@ -96,7 +99,6 @@ def _secret(path: str | None) -> bytes:
     """Return the job's secret. A file that others can read holds none."""
     if not path:
         return b""
-    from torchtune_sys.preflight.joint.job import as_bytes
 
     text = _text(path, "--secret-file").strip()
     try:
@@ -115,15 +117,6 @@ def families(joint: Joint) -> tuple[str, ...] | None:
 
 def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, policy: Policy, started_s: float) -> Preflight:
     """Tell the others of this node, take part, and give the verdict of all. Raises UserError."""
-    import msgspec
-
-    from torchtune_sys.cli.terminal import environment, is_terminal, status, tell
-    from torchtune_sys.host.children.child_environment import for_training
-    from torchtune_sys.host.children.examined import runner
-    from torchtune_sys.model.values import Missing
-    from torchtune_sys.preflight.joint.facts import facts_of
-    from torchtune_sys.render.layout import clean
-
     if joint.speaks:
         if joint.job.agents is not None:
             joint.note("worker/0", _torch_of(seen))
@@ -133,7 +126,6 @@ def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, po
     user = runner(python) if python else None
     if isinstance(user, Missing):
         raise UserError(f"{python}: {user.detail}", user.remedy)
-    import sys
 
     def show(text: str) -> None:
         if is_terminal(sys.stderr):
@@ -151,10 +143,6 @@ def _verdict_of_all(
     joint: Joint, answer: Mapping[str, Any] | None, node: NodeVerdict, found: Preflight, policy: Policy
 ) -> Preflight:
     """Return the verdict from what the coordinator told this node; None where it told nothing."""
-    import msgspec
-
-    from torchtune_sys.preflight.joint.judge.whole import Whole
-
     if answer is None:
         return _partial(found, node, "no verdict of all nodes came")
     if "alone" in answer:
@@ -175,8 +163,6 @@ def _verdict_of_all(
 
 def _torch_of(seen: Snapshot) -> dict[str, str]:
     """Return what ranks will say of their torch, as the files of the interpreter have it."""
-    from torchtune_sys.model.values import Missing, known
-
     if isinstance(seen.python, Missing) or isinstance(seen.python.torch, Missing):
         return {}
     torch = seen.python.torch
@@ -191,12 +177,6 @@ def _alone(joint: Joint, seen: str) -> str:
 
 def _never(found: Preflight, joint: Joint, seen: str) -> Preflight:
     """Return no-go for the node at the endpoint. No agent can start without it, because the rendezvous is there."""
-    import msgspec
-
-    from torchtune_sys.model.preflight import Go, NodeVerdict, Scale
-    from torchtune_sys.preflight.joint.judge.finding import JointFinding
-    from torchtune_sys.preflight.joint.judge.whole import cause_of
-
     name = joint.job.master
     seen = f"no agent joined at the endpoint {name} port {joint.job.ports[0]}: {seen}"
     cause = cause_of(JointFinding(part="meeting", cause="node-never-came", seen=seen))
@@ -212,13 +192,6 @@ def _never(found: Preflight, joint: Joint, seen: str) -> Preflight:
 
 def _unfit(found: Preflight, node: NodeVerdict, cause: str, seen: str) -> Preflight:
     """Return no-go for this agent's host, where all would meet, and nobody can."""
-    import msgspec
-
-    from torchtune_sys.model.preflight import Go
-    from torchtune_sys.preflight import verdict
-    from torchtune_sys.preflight.joint.judge.finding import JointFinding
-    from torchtune_sys.preflight.joint.judge.whole import cause_of
-
     causes = verdict.ordered([*node.causes, cause_of(JointFinding(part="meeting", cause=cause, seen=seen))])
     both = msgspec.structs.replace(node, causes=causes, verdict=verdict.verdict(causes))
     return msgspec.structs.replace(found, nodes=(both,), verdict=Go.NO_GO)
@@ -230,11 +203,6 @@ def _of_agent(found: Preflight, whole: Whole, own: set[str], job: Job) -> Prefli
     Who speaks at the endpoint as clients of torch's store do may be an agent that went on without a pre-flight, or anybody: where all agents came it is
     nobody's, and where the job has a secret it makes up no number.
     """
-    import msgspec
-
-    from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Scale, Weight
-    from torchtune_sys.preflight import verdict
-
     bad = {node.node for node in found.nodes if node.verdict is Go.NO_GO}
     is_stranger = sum(whole.agents.values()) >= job.world
     counted = 0 if is_stranger or job.has_secret else len(whole.passed)
@@ -264,19 +232,12 @@ def _of_agent(found: Preflight, whole: Whole, own: set[str], job: Job) -> Prefli
 
 def _stranger(address: str) -> Cause:
     """Return what is said of somebody who is not of the job."""
-    from torchtune_sys.model.preflight import Blame, Cause, Weight
-
     seen = f"{address} is connected to torchrun's endpoint and is not one of the agents, which have all joined: torch's store has no password, so let only the job's nodes reach it"
     return Cause(cause="checker-fault", rule="joint:meeting", blame=Blame.NETWORK, weight=Weight.WARNING, seen=seen)
 
 
 def _partial(found: Preflight, node: NodeVerdict, seen: str) -> Preflight:
     """Return the verdict of this node alone, where none of all nodes came."""
-    import msgspec
-
-    from torchtune_sys.model.preflight import Go
-    from torchtune_sys.preflight import verdict
-
     causes = verdict.ordered([*node.causes, verdict.fault(seen)])
     both = msgspec.structs.replace(node, causes=causes, verdict=verdict.verdict(causes))
     whole = Go.NO_GO if both.verdict is Go.NO_GO else Go.UNKNOWN
@@ -285,10 +246,6 @@ def _partial(found: Preflight, node: NodeVerdict, seen: str) -> Preflight:
 
 def _weighed(found: Preflight, whole: Whole, policy: Policy, nodes: int) -> Preflight:
     """Return the verdict of all, as the site's policy weighs what was found between nodes."""
-    import msgspec
-
-    from torchtune_sys.model.preflight import Scale, Weight
-    from torchtune_sys.preflight import verdict
 
     def weighed(cause: Cause) -> Cause | None:
         if not cause.rule.startswith("joint:") or cause.weight is Weight.UNKNOWN:
@@ -318,23 +275,17 @@ def _weighed(found: Preflight, whole: Whole, policy: Policy, nodes: int) -> Pref
     )
 
 
-def _reweighed(verdict: Go, of_nodes: set[Go], weights: set[Weight]) -> Go:
+def _reweighed(of_all: Go, of_nodes: set[Go], weights: set[Weight]) -> Go:
     """Return the verdict of all after the policy changed weights. ``weights`` are those of causes and links that are no node's."""
-    from torchtune_sys.model.preflight import Go, Weight
-
-    if verdict is Go.GO and Go.NO_GO in of_nodes:
+    if of_all is Go.GO and Go.NO_GO in of_nodes:
         return Go.NO_GO
-    if verdict is Go.NO_GO and Go.NO_GO not in of_nodes and Weight.FATAL not in weights:
+    if of_all is Go.NO_GO and Go.NO_GO not in of_nodes and Weight.FATAL not in weights:
         return Go.UNKNOWN if Weight.UNKNOWN in weights or Go.UNKNOWN in of_nodes else Go.GO
-    return verdict
+    return of_all
 
 
 def write_lists(folder: str, found: Preflight) -> None:
     """Write the nodes to go on with, and those to leave out, as launchers take them. Raises CannotWrite."""
-    from torchtune_sys.host.files import READABLE, write_atomically
-    from torchtune_sys.model.preflight import Go
-    from torchtune_sys.render.node_set import is_host_name
-
     refused = {*(node.node for node in found.nodes if node.verdict is Go.NO_GO), *found.absent}
     bad = sorted(filter(is_host_name, refused))  # the others have no name that a launcher knows
     good = [node.node for node in found.nodes if node.node not in refused and is_host_name(node.node)]

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from torchtune_sys import engine
 from torchtune_sys.cli.options import DESCRIPTION, INTENT
 from torchtune_sys.cli.terminal import clear_progress, progress
@@ -108,8 +110,6 @@ def ended(under_way: engine.ProbeRun, timeout_s: float) -> Snapshot:
 
 
 def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
-    import msgspec
-
     from torchtune_sys import evidence
 
     seen = engine.report(pasted.text, pasted.name, intent)

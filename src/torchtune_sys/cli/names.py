@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from torchtune_sys.errors import UnknownName, nearest
+
 
 def rule_names(given: Iterable[str]) -> frozenset[str]:
     """Return the ids of the rules that were given. Raises UnknownName, with the nearest rule."""
-    from torchtune_sys.errors import UnknownName, nearest
     from torchtune_sys.rules import by_id
 
     known = by_id()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+from torchtune_sys.cli.terminal import environment
 from torchtune_sys.errors import UserError
+from torchtune_sys.host.cluster import Cluster
+from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.preflight.drain_limit import TaintLimit, parse_taint_limit
+from torchtune_sys.render import node_patch
 
 if TYPE_CHECKING:
-    from torchtune_sys.host.cluster import Cluster
     from torchtune_sys.model.preflight import Preflight
-    from torchtune_sys.preflight.drain_limit import TaintLimit
 
 _TRIES = 4
 """To take a taint back: the node may change between the look and the patch (kubelet writes there, too)."""
@@ -17,16 +21,8 @@ _TRIES = 4
 
 def patched(found: Preflight, *, act: bool, at_most: str) -> str:
     """Condition and taint as one line of JSON, with the commands that a person would type; applied first with ``act``. Raises UserError."""
-    import json
-
-    from torchtune_sys.cli.terminal import environment
-    from torchtune_sys.render import node_patch
-
     withheld = ""
     if act:
-        from torchtune_sys.host.cluster import Cluster
-        from torchtune_sys.preflight.drain_limit import parse_taint_limit
-
         withheld = applied(found, Cluster(environment()), parse_taint_limit(at_most))
     document: dict[str, Any] = {"node": found.nodes[0].node, "condition": node_patch.condition(found, withheld)}
     document |= {"taint": node_patch.taint(found), "commands": node_patch.commands(found), "applied": act, "withheld": withheld}
@@ -39,8 +35,6 @@ def applied(found: Preflight, cluster: Cluster, limit: TaintLimit) -> str:
     All nodes may be judged in the same second: so each that tainted itself counts once more, and takes that back where there are too many. Of those that
     stay, the last to come has counted all.
     """
-    from torchtune_sys.render import node_patch
-
     name = found.nodes[0].node
     node = cluster.node(name)
     patch = node_patch.taints(found, node)
@@ -57,9 +51,6 @@ def applied(found: Preflight, cluster: Cluster, limit: TaintLimit) -> str:
 
 def _beyond(cluster: Cluster, limit: TaintLimit, more: int) -> str:
     """Return what speaks against ``more`` nodes with the taint beside those that have it; "" where nothing does. Where nobody can tell, that does."""
-    from torchtune_sys.host.secrets import scrubbed
-    from torchtune_sys.render import node_patch
-
     try:
         tainted, of_all = cluster.count(node_patch.LABEL), cluster.count()
     except UserError as error:
@@ -71,8 +62,6 @@ def _beyond(cluster: Cluster, limit: TaintLimit, more: int) -> str:
 
 def _take_back(cluster: Cluster, name: str) -> None:
     """Take our taint back. Raises UserError where the cluster refuses it again and again."""
-    from torchtune_sys.render import node_patch
-
     for left in reversed(range(_TRIES)):
         try:
             patch = node_patch.untainted(cluster.node(name))

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from torchtune_sys.cli.look import begin
 from torchtune_sys.cli.terminal import environment
+from torchtune_sys.model.rule import Result, Verdict
 
 if TYPE_CHECKING:
     from torchtune_sys.host.base import Host
     from torchtune_sys.host.input.opening import PastedText
-    from torchtune_sys.model.rule import Result
     from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.rules.profiles import Config, RuleSelection
 
@@ -28,7 +28,6 @@ def judged(
     """
     finish = begin(options, timings, found=found)
     from torchtune_sys import engine
-    from torchtune_sys.model.rule import Verdict
 
     choice, config = selected_rules(options)
     meanwhile()

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from torchtune_sys.cli.look import host_of, look
+from torchtune_sys.cli.options import NO_INTENT
 from torchtune_sys.errors import UserError
+from torchtune_sys.model.placement import Placement, PlacementFacts, RankPlacement
+from torchtune_sys.model.values import Missing, Unknown, Why
+from torchtune_sys.remediation.placement.assign import place_bound_rank, place_rank, place_ranks
+from torchtune_sys.remediation.placement.notes import memory_refused
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.placement import Placement, PlacementFacts, RankPlacement
     from torchtune_sys.model.snapshot import Snapshot
 
 FAMILIES = ("session", "cpu", "numa", "pci")
@@ -19,10 +24,6 @@ def placement_of_host(
     options: Mapping[str, Any], *, one_thread_per_core: bool = False
 ) -> tuple[Snapshot, PlacementFacts, Placement]:
     """Read the whole host and place its ranks. Raises UnreadableInput, UserError where what must be known could not be read."""
-    from torchtune_sys.cli.look import look
-    from torchtune_sys.model.values import Unknown
-    from torchtune_sys.remediation.placement.assign import place_ranks
-
     seen, facts = look(options), _placement_facts(options)
     try:
         return seen, facts, place_ranks(seen, facts, seen.intent.ranks, one_thread_per_core=one_thread_per_core)
@@ -34,12 +35,6 @@ def placement_of_this_rank(rank: int, ranks: int | None, *, bound: bool, one_thr
     """Place this very process, from as little as it needs, and what keeps its memory from being bound (``""`` if nothing).
 
     ``bound``: whether the CPUs that it has are its own already. Raises UserError."""
-    from torchtune_sys.cli.look import look
-    from torchtune_sys.cli.options import NO_INTENT
-    from torchtune_sys.model.values import Unknown
-    from torchtune_sys.remediation.placement.assign import place_bound_rank, place_rank
-    from torchtune_sys.remediation.placement.notes import memory_refused
-
     options = {**NO_INTENT, "ranks": ranks, "from_": None, "root": None, "timeout": None}
     seen, facts = look(options, only=FAMILIES), _placement_facts(options)
     ranks = ranks or seen.intent.ranks
@@ -58,9 +53,6 @@ def placement_of_this_rank(rank: int, ranks: int | None, *, bound: bool, one_thr
 
 
 def _placement_facts(options: Mapping[str, Any]) -> PlacementFacts:
-    from torchtune_sys.cli.look import host_of
-    from torchtune_sys.model.placement import PlacementFacts
-    from torchtune_sys.model.values import Missing, Why
     from torchtune_sys.probes.plan_context import placement as facts
 
     host = host_of(options)

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from torchtune_sys.cli.look import host_of
+from torchtune_sys.cli.pipeline import judged
+from torchtune_sys.model.plan_context import PlanContext
+from torchtune_sys.remediation import plan as planner
+
 if TYPE_CHECKING:
     from torchtune_sys.model.plan import Plan
-    from torchtune_sys.model.plan_context import PlanContext
     from torchtune_sys.model.rule import Result
     from torchtune_sys.model.snapshot import Snapshot
 
@@ -23,11 +27,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 def planned(options: Mapping[str, Any], made_already: frozenset[str] = frozenset()) -> Planned:
     """Return the plan that the options ask for. Raises UnreadableInput, BadConfig, UnknownName."""
-    from torchtune_sys.cli.look import host_of
-    from torchtune_sys.cli.pipeline import judged
-    from torchtune_sys.model.plan_context import PlanContext
     from torchtune_sys.probes.plan_context import probe as context
-    from torchtune_sys.remediation import plan as planner
 
     seen, results, _ = judged(options)
     host = host_of(options)

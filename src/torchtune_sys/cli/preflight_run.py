@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from torchtune_sys import __version__
+import msgspec
+
+from torchtune_sys import __version__, engine
 from torchtune_sys.cli import options as shared
-from torchtune_sys.errors import UserError
+from torchtune_sys.cli.look import look, now
+from torchtune_sys.cli.privilege import node_name
+from torchtune_sys.cli.terminal import environment, give, tell
+from torchtune_sys.cli.watch import ISOLATE_BUDGET_S, PREFLIGHT_BUDGETS_S
+from torchtune_sys.errors import CannotWrite, UserError
+from torchtune_sys.host.children.apart import text_of
+from torchtune_sys.host.children.left_processes import at_work, left_processes
+from torchtune_sys.host.live import LiveHost
+from torchtune_sys.model.preflight import Cause, Go, NodeVerdict, Preflight, Scale
+from torchtune_sys.model.values import Missing
+from torchtune_sys.preflight import context, host_only, own_checks, site_checks, verdict
 from torchtune_sys.preflight.hooks import HOOKS
+from torchtune_sys.preflight.policy import Policy, parse_policy
+from torchtune_sys.rules import CATALOGUE
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.preflight import Cause, NodeVerdict, Preflight
     from torchtune_sys.model.rule import Result
     from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.preflight.joint.rank import Joint
-    from torchtune_sys.preflight.policy import Policy
-
-BUDGETS_S = {"fast": 15.0, "standard": 60.0}
-
-
-ISOLATE_S = 360.0
-"""The budget with --isolate: a group that hangs takes 10 s, and of up to 16 nodes a bad one hangs in every round."""
-
 
 _SEVERAL = 2
 """Nodes that a hook judges for where no job says how many: a health check that looked for one alone would miss what several need."""
@@ -38,26 +44,20 @@ _MARGIN_S = 2.0
 
 def judged(options: Mapping[str, Any], place: str) -> Preflight:
     """Look, judge, run the site's checks and, at level standard, train. Raises UserError."""
-    import time
-
-    from torchtune_sys.cli import joint_run, standard
-    from torchtune_sys.cli.look import now
-    from torchtune_sys.cli.terminal import environment
-    from torchtune_sys.model.preflight import NodeVerdict, Preflight, Scale
-    from torchtune_sys.preflight import context, site_checks, verdict
-
     started = time.monotonic()
-    budget_s = options["budget"] or (ISOLATE_S if options["isolate"] else BUDGETS_S[options["level"]])
+    budget_s = options["budget"] or (ISOLATE_BUDGET_S if options["isolate"] else PREFLIGHT_BUDGETS_S[options["level"]])
     until_s = started + budget_s
     env = environment()
     policy = _policy(options["policy"], context.partition(env))
-    joint = joint_run.begin(options, env, budget_s) if place not in HOOKS else None
+    joint = _joint(options, env, budget_s) if place not in HOOKS else None
     seen, causes = _of_rules(options, policy, place, until_s, joint)
     if options["site_checks"] and (joint is None or joint.speaks):
         causes += site_checks.run(options["site_checks"], policy, _plain(env), until_s)
     if options["level"] == "standard" and joint is None:
         causes += _of_training(options, policy, until_s)
     elif options["level"] == "fast" and not options["from_"]:
+        from torchtune_sys.cli import standard
+
         causes += standard.causes_that_count(seen, policy, hook=place in HOOKS)
     name = context.node_name(env, _host_name(seen)) if not options["from_"] else _host_name(seen)
     node = NodeVerdict(node=name, verdict=verdict.verdict(causes), causes=verdict.ordered(causes))
@@ -75,17 +75,26 @@ def judged(options: Mapping[str, Any], place: str) -> Preflight:
         scale=Scale(nodes=1, ranks=seen.intent.ranks or 1),
         proof=_proof(options, place, seen, epoch_s),
     )
-    return found if joint is None else joint_run.finish(joint, seen, node, found, policy, started)
+    if joint is None:
+        return found
+    from torchtune_sys.cli import joint_run
+
+    return joint_run.finish(joint, seen, node, found, policy, started)
+
+
+def _joint(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -> Joint | None:
+    """Return this rank's part in the pre-flight of all nodes; None where there is none. Raises UserError."""
+    if options["rdzv_endpoint"] is None and (options["level"] != "standard" or options["from_"] or options["alone"]):
+        return None
+    from torchtune_sys.cli import joint_run  # 190 ms
+
+    return joint_run.begin(options, env, budget_s)
 
 
 def _of_rules(
     options: Mapping[str, Any], policy: Policy, place: str, until_s: float, joint: Joint | None
 ) -> tuple[Snapshot, list[Cause]]:
     """Return the facts and what the rules find. In a hook, neither holds anything of the process that asks."""
-    from torchtune_sys import engine
-    from torchtune_sys.preflight import host_only, own_checks, verdict
-    from torchtune_sys.rules import CATALOGUE
-
     in_hook = place in HOOKS
     seen, causes = _seen(options, policy, place, until_s, joint)
     if joint is not None and not joint.speaks:
@@ -111,13 +120,6 @@ def _seen(
     options: Mapping[str, Any], policy: Policy, place: str, until_s: float, joint: Joint | None
 ) -> tuple[Snapshot, list[Cause]]:
     """Return the facts of this node, and in a hook what earlier jobs left behind."""
-    import time
-
-    from torchtune_sys.cli import joint_run
-    from torchtune_sys.cli.look import look
-    from torchtune_sys.host.children.left_processes import at_work, left_processes
-    from torchtune_sys.preflight import host_only, own_checks
-
     looked = {**shared.NO_INTENT, "root": None, "from_": options["from_"], "python": options["python"]}
     looked["python_is_judged"] = True  # that it is gone on this node is a reason against the node
     looked["nodes"] = options["nnodes"][1] if options["nnodes"] else (_SEVERAL if place == "health-check" else None)
@@ -131,6 +133,8 @@ def _seen(
         return seen, list(own_checks.of_leftovers(left_processes(), policy))
     if joint is None:
         return look(looked), []
+    from torchtune_sys.cli import joint_run
+
     looked["nodes"] = joint.job.nodes
     looked["data"] = host_only.places(_mountinfo()) if joint.speaks else ()
     return look(looked, only=joint_run.families(joint)), []
@@ -138,13 +142,6 @@ def _seen(
 
 def _patiently(looked: Mapping[str, Any], until_s: float) -> Snapshot:
     """Return the look of a hook. Where a file system did not answer it is asked once more: a server that is busy for some seconds drains nobody."""
-    import time
-
-    import msgspec
-
-    from torchtune_sys.cli.look import look
-    from torchtune_sys.preflight import host_only
-
     seen = look(looked, only=host_only.FAMILIES)
     left_s = until_s - time.monotonic()
     if left_s < _SECOND_LOOK_S or looked["from_"] or not host_only.hangs(seen.storage):
@@ -156,7 +153,6 @@ def _patiently(looked: Mapping[str, Any], until_s: float) -> Snapshot:
 def _write_facts(options: Mapping[str, Any], seen: Snapshot, results: tuple[Result, ...], place: str) -> None:
     """In a hook, a file that cannot be written is told, and changes no verdict."""
     from torchtune_sys.cli.facts import facts_line
-    from torchtune_sys.cli.terminal import give, tell
 
     try:
         give(facts_line(seen, results), options["facts"], machine=True)
@@ -167,18 +163,12 @@ def _write_facts(options: Mapping[str, Any], seen: Snapshot, results: tuple[Resu
 
 
 def _mountinfo() -> str:
-    from torchtune_sys.host.live import LiveHost
-
     text = LiveHost().text("/proc/self/mountinfo")
     return text if isinstance(text, str) else ""
 
 
 def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> list[Cause]:
-    import time
-
     from torchtune_sys.cli import standard
-    from torchtune_sys.errors import CannotWrite
-    from torchtune_sys.preflight import verdict
 
     left = until_s - _MARGIN_S - time.monotonic()
     if left < 1:
@@ -191,9 +181,6 @@ def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> 
 
 def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str) -> NodeVerdict:
     """Return the verdict, unless too many other nodes were called bad just now."""
-    import msgspec
-
-    from torchtune_sys.model.preflight import Go
     from torchtune_sys.preflight.drain_limit import DrainLimit
 
     if node.verdict is not Go.NO_GO or not options["drain_state"]:
@@ -211,12 +198,8 @@ def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str)
 
 
 def _policy(path: str | None, partition: str) -> Policy:
-    from torchtune_sys.preflight.policy import Policy, parse_policy
-
     if not path:
         return Policy()
-    from torchtune_sys.host.children.apart import text_of
-    from torchtune_sys.rules import CATALOGUE
 
     return parse_policy(text_of(path, "--policy names a TOML file that can be read"), path, CATALOGUE, partition)
 
@@ -227,9 +210,6 @@ def _plain(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _host_name(seen: Snapshot) -> str:
-    from torchtune_sys.cli.privilege import node_name
-    from torchtune_sys.model.values import Missing
-
     known = None if isinstance(seen.system, Missing) else seen.system.hostname
     return known if isinstance(known, str) and known else node_name()
 
@@ -239,6 +219,5 @@ def _proof(options: Mapping[str, Any], place: str, seen: Snapshot, epoch_s: floa
     if place in (*HOOKS, "torchrun") or options["from_"]:
         return ""
     from torchtune_sys.cli.proofs import last_pass
-    from torchtune_sys.host.live import LiveHost
 
     return last_pass(LiveHost(), seen, epoch_s)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchtune_sys.cli.privilege import effective_user, node_name
+from torchtune_sys.cli.terminal import environment
+from torchtune_sys.errors import CannotWrite
+from torchtune_sys.host.base import Host
+from torchtune_sys.host.live import LiveHost
+from torchtune_sys.probes.proof import probe, proof_path
+
 if TYPE_CHECKING:
-    from torchtune_sys.host.base import Host
     from torchtune_sys.model.smoke import SmokeReport
     from torchtune_sys.model.snapshot import Snapshot
     from torchtune_sys.smoke.proof import Proof
@@ -13,17 +19,11 @@ if TYPE_CHECKING:
 
 def own_path() -> str:
     """Return where this user's runs are remembered; "" where there is no place."""
-    from torchtune_sys.cli.privilege import effective_user, node_name
-    from torchtune_sys.cli.terminal import environment
-    from torchtune_sys.probes import proof
-
-    return proof.proof_path(environment(), effective_user(), node_name())
+    return proof_path(environment(), effective_user(), node_name())
 
 
 def last_pass(host: Host, seen: Snapshot, epoch_s: float) -> str:
     """Return when the smoke test last passed, or what changed since then; "" where it never did."""
-    from torchtune_sys.probes.proof import probe
-
     texts = [text for text in probe(host, own_path()) if isinstance(text, str)]
     if not texts:
         return ""
@@ -37,7 +37,6 @@ def last_pass(host: Host, seen: Snapshot, epoch_s: float) -> str:
 
 def earlier_runs() -> Proof | None:
     """Return this user's own earlier runs."""
-    from torchtune_sys.host.live import LiveHost
     from torchtune_sys.host.state_folder import doubt_of
     from torchtune_sys.smoke import proof
 
@@ -48,7 +47,6 @@ def earlier_runs() -> Proof | None:
 
 def keep_run(before: Proof | None, report: SmokeReport, seen: Snapshot, epoch_s: float) -> str:
     """Write a pass down. Returns what hindered, "" if nothing did: the run is as good without."""
-    from torchtune_sys.errors import CannotWrite
     from torchtune_sys.host.files import write_in_new_folder
     from torchtune_sys.host.state_folder import doubt_of
     from torchtune_sys.smoke import proof

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from torchtune_sys.cli.names import rule_names
+from torchtune_sys.cli.terminal import tell
+from torchtune_sys.model.actions import Safety
+from torchtune_sys.model.rule import Result, Verdict
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.remediation import plan as planner
+
 if TYPE_CHECKING:
     from torchtune_sys.cli.planning import Planned
     from torchtune_sys.model.plan import Change, Plan
-    from torchtune_sys.model.rule import Result
 
 
 def selected_changes(found: Planned, options: Mapping[str, Any]) -> tuple[Plan, dict[str, str]]:
     """Return the changes that are asked for, and what was left out of the plan (key → why). Raises UnknownName."""
-    from torchtune_sys.cli.names import rule_names
-    from torchtune_sys.model.actions import Safety
-    from torchtune_sys.remediation import plan as planner
-
     only = rule_names(options["only"])
     busy = gpus_in_use(found) and not options["force"]
     left_out: dict[str, str] = {}
@@ -39,10 +41,6 @@ def not_made(found: Planned, plan: Plan, options: Mapping[str, Any]) -> bool:
 
     Asked for is what the rules that were named want; else all that could be made, but not what needs a decision that nobody took.
     """
-    from torchtune_sys.cli.names import rule_names
-    from torchtune_sys.cli.terminal import tell
-    from torchtune_sys.model.actions import Safety
-
     named = rule_names(options["only"])
     words = list(_why_not(found, named)) if named else ["what is refused above"] if found.plan.refused else []
     for line in words:
@@ -54,8 +52,6 @@ def not_made(found: Planned, plan: Plan, options: Mapping[str, Any]) -> bool:
 
 
 def _why_not(found: Planned, named: frozenset[str]) -> Iterator[str]:
-    from torchtune_sys.model.rule import Verdict
-
     plan = found.plan
     for refusal in plan.refused:
         if set(refusal.rules) & named:
@@ -72,8 +68,6 @@ def _why_not(found: Planned, named: frozenset[str]) -> Iterator[str]:
 
 def unjudged(result: Result) -> str:
     """Return why a rule could not be checked, or crashed."""
-    from torchtune_sys.model.rule import Verdict
-
     if result.why_unknown is not None:
         return str(result.why_unknown)
     return next((item.seen for item in result.evidence if item.verdict is Verdict.UNKNOWN), result.note)
@@ -81,8 +75,6 @@ def unjudged(result: Result) -> str:
 
 def gpus_in_use(found: Planned) -> bool:
     """Return whether processes run on the GPUs, or it could not be seen whether they do."""
-    from torchtune_sys.model.values import Missing, Why
-
     gpu = found.seen.gpu
     if isinstance(gpu, Missing) or isinstance(gpu.devices, Missing):
         return False

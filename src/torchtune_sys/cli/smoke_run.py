@@ -7,14 +7,29 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.look import now
+from torchtune_sys.cli.pipeline import judged
+from torchtune_sys.cli.terminal import stage_progress
+from torchtune_sys.cli.watch import SMOKE_TIMEOUT_S
+from torchtune_sys.errors import UserError
+from torchtune_sys.host.children.child_environment import for_training
+from torchtune_sys.host.children.examined import runner
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.smoke import SmokeReport, StageResult, Team
+from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.remediation.placement.gpus import visible
+from torchtune_sys.render.report import host_name
+from torchtune_sys.rules.gates import torch_build
+from torchtune_sys.smoke.driver import ProgressListener, SmokeOptions, smoke, team_of
+from torchtune_sys.smoke.expected import expected, no_gpu_build
+from torchtune_sys.smoke.merge import worst
+from torchtune_sys.smoke.names import named
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.smoke import SmokeReport, StageResult, Team
     from torchtune_sys.model.snapshot import Snapshot
-    from torchtune_sys.smoke.driver import SmokeOptions
 
-TIMEOUT_S = 600.0
 DEFAULTS: Mapping[str, Any] = {
     "python": None,
     "ranks": None,
@@ -24,7 +39,7 @@ DEFAULTS: Mapping[str, Any] = {
     "backend": None,
     "scratch": None,
     "master_port": None,
-    "timeout": TIMEOUT_S,
+    "timeout": SMOKE_TIMEOUT_S,
 }
 
 
@@ -38,14 +53,6 @@ def run_smoke(
     ``ended`` is told each stage that all ranks have left behind, beside a report that has none yet; ``cut_off`` the report so far, where
     a signal ends the test. Raises UserError.
     """
-    from torchtune_sys import __version__
-    from torchtune_sys.cli.look import now
-    from torchtune_sys.cli.pipeline import judged
-    from torchtune_sys.model.rule import Verdict
-    from torchtune_sys.model.smoke import SmokeReport
-    from torchtune_sys.render.report import host_name
-    from torchtune_sys.smoke.merge import worst
-
     started = time.monotonic()
     options = {**DEFAULTS, **options}
     looked = {**shared.NO_INTENT, **dict.fromkeys(("from_", "root", "profile", "config", "timeout")), "select": (), "ignore": ()}
@@ -80,12 +87,6 @@ def _run(
     ended: Callable[[SmokeReport, StageResult], None] | None,
     cut_off: Callable[[SmokeReport], None],
 ) -> tuple[Team, tuple[StageResult, ...], str]:
-    from torchtune_sys.cli.terminal import stage_progress
-    from torchtune_sys.host.children.child_environment import for_training
-    from torchtune_sys.rules.gates import torch_build
-    from torchtune_sys.smoke.driver import ProgressListener, smoke, team_of
-    from torchtune_sys.smoke.expected import no_gpu_build
-
     without = no_gpu_build(seen) if asked.device == "cuda" else None
     if without is not None:
         return team_of(asked, [{"torch": torch_build(seen).version}]), (without,), ""
@@ -110,13 +111,6 @@ def _run(
 
 
 def _asked(options: Mapping[str, Any], seen: Snapshot) -> SmokeOptions:
-    from torchtune_sys.errors import UserError
-    from torchtune_sys.host.children.examined import runner
-    from torchtune_sys.model.values import Missing, known
-    from torchtune_sys.smoke.driver import SmokeOptions
-    from torchtune_sys.smoke.expected import expected
-    from torchtune_sys.smoke.names import named
-
     if isinstance(seen.python, Missing) or isinstance(seen.python.executable, Missing):
         missing = seen.python if isinstance(seen.python, Missing) else seen.python.executable
         raise UserError(f"no Python to train with: {missing}", "use --python to name the interpreter you train with")
@@ -143,16 +137,11 @@ def _asked(options: Mapping[str, Any], seen: Snapshot) -> SmokeOptions:
 
 
 def _gpus(seen: Snapshot) -> int:
-    from torchtune_sys.model.values import Missing, known
-
     return 0 if isinstance(seen.gpu, Missing) else len(known(seen.gpu.devices, ()))
 
 
 def _visible(seen: Snapshot) -> int:
     """As many GPUs as torch must count; 0 where that is not known for sure. By NVML alone: on the bus a container sees those of others, too."""
-    from torchtune_sys.model.values import Missing, Why, known
-    from torchtune_sys.remediation.placement.gpus import visible
-
     devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
     addresses = visible(seen, Missing(Why.ABSENT, "boards")).addresses
     sure = "" not in addresses and not any(known(device.mig, False) for device in devices)
@@ -164,9 +153,6 @@ def _ranks(seen: Snapshot) -> int:
 
     A process sees one MIG instance, and no other GPU beside it (MIG User Guide, CUDA device enumeration).
     """
-    from torchtune_sys.model.values import Missing, Why, known
-    from torchtune_sys.remediation.placement.gpus import visible
-
     shown = visible(seen, Missing(Why.ABSENT, "boards"))
     devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
     addresses = {*shown.addresses, *(shown.candidates if "" in shown.addresses else ())}

@@ -5,6 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from torchtune_sys.cli.privilege import boot_id
+from torchtune_sys.cli.proofs import earlier_runs, keep_run, own_path
+from torchtune_sys.cli.terminal import tell
+from torchtune_sys.errors import CannotWrite
+from torchtune_sys.host import kernel_speed
+from torchtune_sys.host.files import write_in_new_folder
+from torchtune_sys.host.live import LiveHost
+from torchtune_sys.host.state_folder import doubt_of
+from torchtune_sys.preflight.hosts_now import PROVEN
+from torchtune_sys.probes.proof import SYSTEM, path_beside
+
 if TYPE_CHECKING:
     from torchtune_sys.model.preflight import Cause
     from torchtune_sys.model.snapshot import Snapshot
@@ -18,7 +29,6 @@ _AGAIN_S = 10.0
 
 def train_and_keep(python: str | None, policy: Policy, until_s: float) -> list[Cause]:
     """Train a little until ``until_s`` (time.monotonic), and keep what was found. Raises UserError."""
-    from torchtune_sys.cli.proofs import earlier_runs, keep_run
     from torchtune_sys.cli.smoke_run import run_smoke
     from torchtune_sys.preflight import last_standard, verdict
     from torchtune_sys.smoke.proof import fingerprint, slower
@@ -43,9 +53,6 @@ def train_and_keep(python: str | None, policy: Policy, until_s: float) -> list[C
 def causes_that_count(seen: Snapshot, policy: Policy, *, hook: bool) -> list[Cause]:
     """Return what the last run at level standard found, where it still counts, and a core that is slower than it was then: by this user's
     runs, and by the system's. In a hook, what speaks against the hardware alone: who ran it may have had the wrong Python."""
-    from torchtune_sys.preflight.hosts_now import PROVEN
-    from torchtune_sys.probes.proof import SYSTEM, path_beside
-
     found: list[Cause] = []
     for place in dict.fromkeys((_own(), path_beside(SYSTEM, "standard"))):
         last = _last(place)
@@ -56,7 +63,6 @@ def causes_that_count(seen: Snapshot, policy: Policy, *, hook: bool) -> list[Cau
 
 def _of_last(last: LastStandard, seen: Snapshot) -> tuple[Cause, ...]:
     from torchtune_sys.cli.look import now
-    from torchtune_sys.cli.privilege import boot_id
     from torchtune_sys.preflight import last_standard
     from torchtune_sys.smoke.proof import fingerprint
 
@@ -64,16 +70,10 @@ def _of_last(last: LastStandard, seen: Snapshot) -> tuple[Cause, ...]:
 
 
 def _own() -> str:
-    from torchtune_sys.cli.proofs import own_path
-    from torchtune_sys.probes.proof import path_beside
-
     return path_beside(own_path(), "standard")
 
 
 def _last(place: str) -> LastStandard | None:
-    from torchtune_sys.host.live import LiveHost
-    from torchtune_sys.host.state_folder import doubt_of
-
     text = LiveHost().text(place) if place and not doubt_of(place) else ""
     if not isinstance(text, str) or not text:
         return None
@@ -83,7 +83,6 @@ def _last(place: str) -> LastStandard | None:
 
 
 def _of_core(last: LastStandard | None, policy: Policy) -> list[Cause]:
-    from torchtune_sys.host import kernel_speed
     from torchtune_sys.preflight import last_standard
 
     if last is None or kernel_speed.made_by() not in last.core_ms:
@@ -99,11 +98,6 @@ def _of_core(last: LastStandard | None, policy: Policy) -> list[Cause]:
 
 
 def _keep(causes: list[Cause], now: dict[str, str], epoch_s: float) -> None:
-    from torchtune_sys.cli.privilege import boot_id
-    from torchtune_sys.errors import CannotWrite
-    from torchtune_sys.host import kernel_speed
-    from torchtune_sys.host.files import write_in_new_folder
-    from torchtune_sys.host.state_folder import doubt_of
     from torchtune_sys.preflight import last_standard
 
     place = _own()
@@ -119,7 +113,5 @@ def _keep(causes: list[Cause], now: dict[str, str], epoch_s: float) -> None:
 
 
 def _warn_not_kept(hindered: str) -> None:
-    from torchtune_sys.cli.terminal import tell
-
     if hindered:
         tell(f"torchtune-sys: this run could not be recorded: {hindered}")

@@ -14,6 +14,10 @@ from collections.abc import Callable, Sequence
 
 TIMEOUT_S, LIVE_TIMEOUT_S, LOGS_TIMEOUT_S = 30.0, 90.0, 600.0
 """Seconds, where no --timeout says otherwise: for a look, for one with --live, for logs and for facts of many hosts."""
+SMOKE_TIMEOUT_S = 600.0
+PREFLIGHT_BUDGETS_S = {"fast": 15.0, "standard": 60.0}
+ISOLATE_BUDGET_S = 360.0
+"""For ``preflight --isolate``: a group that hangs takes 10 s, and of up to 16 nodes a bad one hangs in every round."""
 GRACE_S = 0.8
 """After the time is up: what was read until then is judged and printed."""
 MOST_DATA = 1 << 30

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import say, style
 from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
@@ -131,7 +134,6 @@ def _give(
     run: int | None, outcomes: tuple[SettingOutcome, ...], options: dict[str, Any], diff: tuple[FileDiff, ...] = ()
 ) -> None:
     if _as_json(options):
-        from torchtune_sys.cli.terminal import say
         from torchtune_sys.model.run import RunReport
         from torchtune_sys.render import as_json
 
@@ -174,7 +176,6 @@ def _proven(run: ApplyRun, before: list[SmokeReport], options: dict[str, Any]) -
 
 
 def _show(plan: Plan, left_out: dict[str, str], options: dict[str, Any]) -> None:
-    from torchtune_sys.cli.terminal import say, style
     from torchtune_sys.render import plan as shown
     from torchtune_sys.render.layout import row
 
@@ -185,14 +186,12 @@ def _show(plan: Plan, left_out: dict[str, str], options: dict[str, Any]) -> None
 
 
 def _show_diff(plan: Plan) -> None:
-    from torchtune_sys.cli.terminal import say
     from torchtune_sys.render import plan as shown
 
     say("\n" + shown.diff(plan) + "Nothing was changed (--dry-run).\n")
 
 
 def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]) -> ApplyRun:
-    from torchtune_sys import __version__
     from torchtune_sys.cli import confirm as changing
     from torchtune_sys.cli.look import now
     from torchtune_sys.cli.privilege import boot_id
@@ -226,8 +225,6 @@ def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]
 @contextlib.contextmanager
 def _stopping() -> Iterator[Any]:
     """Ctrl-C and SIGTERM end the run between two steps, not in one."""
-    import signal
-
     asked: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     usual = {number: signal.signal(number, lambda got, _frame: asked.append(got)) for number in numbers}
@@ -241,7 +238,6 @@ def _stopping() -> Iterator[Any]:
 def _tell(run: ApplyRun, found: Planned, plan: Plan, left_out: dict[str, str], options: dict[str, Any]) -> int:
     """Judge again, and say what became of each change."""
     from torchtune_sys.cli.pipeline import judged
-    from torchtune_sys.cli.terminal import say, style
     from torchtune_sys.model.run import State
     from torchtune_sys.remediation import plan as planner
     from torchtune_sys.remediation.plan.precedence import lost_at_boot

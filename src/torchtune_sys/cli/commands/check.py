@@ -8,6 +8,7 @@ import click
 
 from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import give, style, tell
 
 if TYPE_CHECKING:
     from torchtune_sys.host.base import Host
@@ -83,7 +84,6 @@ def command(**options: Any) -> int:
     """Find what is wrong with this host for PyTorch training, why, and how to fix it."""
     from torchtune_sys.cli.look import now, opened
     from torchtune_sys.cli.pipeline import judged
-    from torchtune_sys.cli.terminal import give
 
     if options["brief"] and options["format_"] != "json":
         raise click.UsageError("--brief goes with --format json; for text there is --quiet.")
@@ -110,7 +110,6 @@ def command(**options: Any) -> int:
     collected = options["format_"] == "prometheus"
     give(_rendered(report, options), options["output"], machine=options["format_"] != "text", readable=collected)
     if timings is not None:
-        from torchtune_sys.cli.terminal import tell
         from torchtune_sys.render.tree import timings_text
 
         tell(*timings_text(timings).splitlines())
@@ -119,11 +118,11 @@ def command(**options: Any) -> int:
 
 def _proof(host: Host | PastedText, format_: str, seen: Snapshot, epoch_s: float) -> str:
     """Of this host only, and for the text and the JSON, which show it."""
-    from torchtune_sys.cli.proofs import last_pass
     from torchtune_sys.host.base import Host
 
     if not isinstance(host, Host) or not host.live or format_ not in ("text", "json"):
         return ""
+    from torchtune_sys.cli.proofs import last_pass
 
     return last_pass(host, seen, epoch_s)
 
@@ -131,7 +130,6 @@ def _proof(host: Host | PastedText, format_: str, seen: Snapshot, epoch_s: float
 def _unjudged_families(seen: Snapshot, results: tuple[Result, ...], options: dict[str, Any], config: Config) -> tuple[str, ...]:
     if not options["strict"]:
         return ()
-    from torchtune_sys.cli.terminal import tell
     from torchtune_sys.rules import CATALOGUE
     from torchtune_sys.rules.can_train import not_judged
     from torchtune_sys.rules.profiles import families_asked
@@ -153,7 +151,6 @@ def _load_text() -> None:
 def _rendered(report: Report, options: dict[str, Any]) -> str:
     name: str = options["format_"]
     if name == "text":
-        from torchtune_sys.cli.terminal import style
         from torchtune_sys.render import text
 
         return text.render(report, style(options["color"], options["output"]), verbose=options["verbose"], quiet=options["quiet"])

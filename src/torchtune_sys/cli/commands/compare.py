@@ -10,6 +10,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
+from torchtune_sys.cli.terminal import give, growing_number, style
 from torchtune_sys.cli.watch import LOGS_TIMEOUT_S
 from torchtune_sys.errors import UnreadableInput
 
@@ -76,7 +77,6 @@ def command(**options: Any) -> int:
 
 def compared(options: dict[str, Any]) -> Comparison:
     """Read and compare; what is lighter than --weight is left out. Raises UnreadableInput where --golden or --before gives nothing."""
-    from torchtune_sys.cli.terminal import growing_number
     from torchtune_sys.fleet.comparing import Comparing, heavy, without_secrets
     from torchtune_sys.fleet.reading import read
     from torchtune_sys.fleet.store import Store
@@ -138,8 +138,6 @@ def status(found: Comparison) -> int:
 
 
 def give_comparison(found: Comparison, options: dict[str, Any]) -> None:
-    from torchtune_sys.cli.terminal import give
-
     give(_rendered(found, options), options["output"], machine=options["format_"] != "text")
 
 
@@ -154,6 +152,5 @@ def _rendered(found: Comparison, options: dict[str, Any]) -> str:
         return comparison.markdown(found)
     if options["format_"] == "csv":
         return comparison.as_csv(found)
-    from torchtune_sys.cli.terminal import style
 
     return comparison.text(found, style(options["color"], options["output"]), whole=options["whole"])

@@ -6,6 +6,8 @@ import click
 
 from torchtune_sys import PROGRAM
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.main import COMPLETE, cli
+from torchtune_sys.cli.terminal import say
 
 
 @shared.command(
@@ -21,9 +23,6 @@ Examples:
 def command(shell: str) -> None:
     """Print the completion script for SHELL."""
     from click.shell_completion import get_completion_class
-
-    from torchtune_sys.cli.main import COMPLETE, cli
-    from torchtune_sys.cli.terminal import say
 
     made = get_completion_class(shell)
     assert made is not None

@@ -10,6 +10,7 @@ import msgspec
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
+from torchtune_sys.cli.terminal import give, growing_number, style
 from torchtune_sys.cli.watch import LOGS_TIMEOUT_S
 from torchtune_sys.errors import UnreadableInput
 
@@ -66,8 +67,6 @@ error, or nothing could be read; 4 internal error.
 @shared.color_option
 def command(**options: Any) -> int:
     """Find the cause of a failed or slow training run in its logs and reports."""
-    from torchtune_sys.cli.terminal import give
-
     if options["symptoms"] and options["merge"]:
         raise UnreadableInput("--symptoms and --merge exclude each other", "give one of them")
     paths = options["paths"] or ("-",)
@@ -86,7 +85,6 @@ def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:
     given = _counted(collected(paths, budget=budget))
     if share is None:
         return diagnose(given, budget, compared)
-    from torchtune_sys.cli.terminal import give
     from torchtune_sys.diagnosis.sharing import shared as bundle
     from torchtune_sys.render import as_json
     from torchtune_sys.render.layout import row
@@ -153,8 +151,6 @@ def _merged(paths: Sequence[str]) -> Diagnosis:
 
 def _counted(found: Iterable[Found]) -> Iterator[Found]:
     """With the number of texts shown, where that takes long and somebody looks."""
-    from torchtune_sys.cli.terminal import growing_number
-
     show, clear = growing_number("texts read")
     try:
         for number, item in enumerate(found, 1):
@@ -180,7 +176,6 @@ def _rendered(found: Diagnosis, options: dict[str, Any]) -> str:
         from torchtune_sys.render import as_json
 
         return as_json.diagnosis(found)
-    from torchtune_sys.cli.terminal import style
     from torchtune_sys.render import diagnosis
 
     return diagnosis.text(found, style(options["color"], options["output"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import give, style
 
 
 @shared.command("explain", epilog="\b\nExample:\n  torchtune-sys explain dev-shm-too-small")
@@ -14,7 +15,6 @@ from torchtune_sys.cli import options as shared
 @shared.color_option
 def command(rule: str, format_: str, output: str | None, color: str) -> None:
     """Explain RULE: why it matters, when to ignore it, its sources, parameters and fixes."""
-    from torchtune_sys.cli.terminal import give, style
     from torchtune_sys.rules import CATALOGUE
     from torchtune_sys.rules.profiles import rule_named
 

@@ -11,7 +11,10 @@ import click
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.compare import FORMATS, WEIGHTS
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
+from torchtune_sys.cli.terminal import growing_number, tell
+from torchtune_sys.cli.watch import LOGS_TIMEOUT_S, run_limited
 from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.host.isolation import session
 
 if TYPE_CHECKING:
     from torchtune_sys.fleet.collecting import Transport
@@ -84,8 +87,6 @@ def command(**options: Any) -> int:
         if options["words"] or options["slurm"] or options["nodes"] or options["inventory"] or options["save"]:
             raise UnreadableInput("--dir collects nothing", "leave out --slurm, --nodes, --inventory, --save and the command")
         return _judged(options, options["folder"])
-    from torchtune_sys.cli.terminal import tell
-    from torchtune_sys.cli.watch import LOGS_TIMEOUT_S, run_limited
 
     def late() -> int:
         tell(
@@ -109,7 +110,6 @@ def _judged(options: dict[str, Any], path: str) -> int:
 @contextmanager
 def _collected(options: dict[str, Any]) -> Iterator[str]:
     """Provide the file with all answers; it stays only where --save names it. Raises UnreadableInput."""
-    from torchtune_sys.cli.terminal import growing_number
     from torchtune_sys.fleet.collecting import collect
     from torchtune_sys.host.files import growing_file
 
@@ -124,8 +124,6 @@ def _collected(options: dict[str, Any]) -> Iterator[str]:
 
 
 def _transport(options: dict[str, Any]) -> Transport:
-    from torchtune_sys.host.isolation import session
-
     environment = session()
     if options["inventory"]:
         if options["slurm"]:

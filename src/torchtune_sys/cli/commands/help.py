@@ -6,6 +6,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.help import Command
+from torchtune_sys.cli.terminal import give
 
 
 @shared.command(
@@ -20,8 +21,6 @@ Examples:
 @click.pass_context
 def command(ctx: click.Context, names: tuple[str, ...]) -> int:
     """Show all of a command's help, which "COMMAND --help" shows in short."""
-    from torchtune_sys.cli.terminal import give
-
     assert ctx.parent is not None
     found = ctx.parent
     for name in names:

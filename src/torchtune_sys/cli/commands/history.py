@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import give, style, tell
 from torchtune_sys.errors import UserError
 
 
@@ -14,7 +15,6 @@ from torchtune_sys.errors import UserError
 @shared.color_option
 def command(**options: Any) -> int:
     """List the runs of apply on this host, and which of them were undone."""
-    from torchtune_sys.cli.terminal import give, style, tell
     from torchtune_sys.remediation.apply import journal
     from torchtune_sys.render import run as run_text
 

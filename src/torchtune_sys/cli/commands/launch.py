@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import tell
 from torchtune_sys.errors import UserError
+from torchtune_sys.host.isolation import session
 
 if TYPE_CHECKING:
     from torchtune_sys.model.launchers import LocalRank
@@ -64,8 +66,6 @@ error or no local rank.
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(**options: Any) -> int:
     """Bind one rank to the CPUs and memory near its GPU, then exec PROGRAM."""
-    from torchtune_sys.host.isolation import session
-
     env, program = session(), options["program"]
     _refuse_starters(program)
     who = _rank(options, env)
@@ -110,7 +110,6 @@ def _rank(options: Mapping[str, Any], env: Mapping[str, str]) -> LocalRank:
 def _bind_or_say(options: Mapping[str, Any], who: LocalRank, env: dict[str, str]) -> None:
     """Whatever goes wrong here, also by our own fault, costs speed; not to start would cost the job."""
     from torchtune_sys.cli.placing import placement_of_this_rank
-    from torchtune_sys.cli.terminal import tell
 
     try:
         bound = _bound_already(who, env)

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
 from torchtune_sys.errors import UserError
 
@@ -29,7 +30,6 @@ restarts, a reboot. history lists the note; undo reports it as not undone.
 @shared.wait_option
 def command(**options: Any) -> int:
     """Record in a run's journal a change that was made outside this tool."""
-    from torchtune_sys import __version__
     from torchtune_sys.cli import confirm as changing
     from torchtune_sys.cli.look import now
     from torchtune_sys.cli.privilege import boot_id, is_root

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import give, style, tell
 
 if TYPE_CHECKING:
     from torchtune_sys.model.rule import Result
@@ -44,7 +45,6 @@ that decide the changes could not be read; 4 internal error.
 def command(**options: Any) -> int:
     """Show the changes that would fix what check finds, and why; change nothing."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.terminal import give, tell
 
     found = planned(options)
     made = found.plan
@@ -94,8 +94,6 @@ def _rendered(made: Any, options: dict[str, Any]) -> str:
     from torchtune_sys.render import plan as shown
 
     if options["format_"] == "text":
-        from torchtune_sys.cli.terminal import style
-
         return shown.text(made, style(options["color"], options["output"]), verbose=options["verbose"])
     if options["format_"] == "json":
         from torchtune_sys.render import as_json

@@ -9,7 +9,8 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import UNJUDGED
-from torchtune_sys.cli.preflight_run import BUDGETS_S, judged
+from torchtune_sys.cli.terminal import environment, give, style, tell
+from torchtune_sys.cli.watch import PREFLIGHT_BUDGETS_S
 from torchtune_sys.errors import UserError
 from torchtune_sys.preflight.hooks import HOOKS
 
@@ -52,7 +53,7 @@ with a message on stderr, so that a failing checker does not drain a cluster
 )
 @click.option(
     "--level",
-    type=click.Choice(tuple(BUDGETS_S)),
+    type=click.Choice(tuple(PREFLIGHT_BUDGETS_S)),
     default="fast",
     help="fast: judge the host's facts; standard: also train. [fast]",
 )
@@ -136,7 +137,7 @@ with a message on stderr, so that a failing checker does not drain a cluster
 @shared.color_option
 def command(**options: Any) -> int:
     """Decide go or no-go for a job on this node, with causes and who must act."""
-    from torchtune_sys.cli.terminal import environment, give, tell
+    from torchtune_sys.cli.preflight_run import judged
     from torchtune_sys.preflight.context import where
     from torchtune_sys.preflight.verdict import without_secrets
 
@@ -174,7 +175,6 @@ def _refuse_contradictions(options: Mapping[str, Any], place: str) -> None:
 
 def _tell_unknown(found: Preflight) -> None:
     """For the log: why a node was not judged."""
-    from torchtune_sys.cli.terminal import tell
     from torchtune_sys.model.preflight import Go, Weight
 
     node = found.nodes[0]
@@ -187,7 +187,6 @@ def _tell_unknown(found: Preflight) -> None:
 
 def _tell_leftovers(found: Preflight) -> None:
     """For the log: what a job left behind, which is no reason to drain the node unless the policy says so."""
-    from torchtune_sys.cli.terminal import environment, tell
     from torchtune_sys.model.preflight import Weight
     from torchtune_sys.preflight.policy import LEFT_BEHIND
 
@@ -213,7 +212,6 @@ def _rendered(found: Preflight, options: Mapping[str, Any]) -> str:
     if options["format_"] == "reason":
         said = render.reason_of_all(found)
         return f"{said}\n" if said else ""
-    from torchtune_sys.cli.terminal import style
 
     return render.text(found, style(options["color"], options["output"]), quiet=options["quiet"])
 

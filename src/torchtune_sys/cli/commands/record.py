@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import give, tell
 
 NOT_ALL_DONE = 1
 
@@ -33,7 +34,6 @@ def command(**options: Any) -> int:
     from torchtune_sys import engine
     from torchtune_sys.cli.look import ended, seconds_to_look
     from torchtune_sys.cli.status import missed, status_of_look
-    from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.cli.workload import intent_of
     from torchtune_sys.host.input.opening import open_host
     from torchtune_sys.host.recording.pseudonym import pseudonymise

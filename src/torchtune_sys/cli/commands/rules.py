@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import give, style
 
 
 @shared.command(
@@ -14,7 +15,6 @@ from torchtune_sys.cli import options as shared
 @shared.color_option
 def command(select: tuple[str, ...], ignore: tuple[str, ...], format_: str, output: str | None, color: str) -> None:
     """List the rules by family, with severity and title."""
-    from torchtune_sys.cli.terminal import give, style
     from torchtune_sys.rules import CATALOGUE
     from torchtune_sys.rules.profiles import Config, choose
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.smoke_run import TIMEOUT_S
+from torchtune_sys.cli.terminal import give, say, style, tell
+from torchtune_sys.cli.watch import SMOKE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from torchtune_sys.model.smoke import SmokeReport, StageResult
@@ -79,7 +80,7 @@ Exit status: 0 all stages that apply passed; 1 a stage failed; 2 usage error;
     type=float,
     callback=shared.seconds(1.0),
     metavar="S",
-    default=TIMEOUT_S,
+    default=SMOKE_TIMEOUT_S,
     help="Stop the whole test after S seconds. [600]",
 )
 @click.option("--list", "list_", is_flag=True, help="List the stages and what each proves; run nothing.")
@@ -91,8 +92,6 @@ Exit status: 0 all stages that apply passed; 1 a stage failed; 2 usage error;
 @shared.color_option
 def command(**options: Any) -> int:
     """Run a short training to prove that this host can train, or to name what is broken."""
-    from torchtune_sys.cli.terminal import give
-
     if options["list_"]:
         from torchtune_sys.smoke.names import stages
 
@@ -115,7 +114,6 @@ class _Shown:
         self._stages: dict[str, StageResult] = {}
 
     def ended(self, report: SmokeReport, stage: StageResult) -> None:
-        from torchtune_sys.cli.terminal import say, style
         from torchtune_sys.render import smoke as render
 
         laid_out = style(self._options["color"], self._options["output"])
@@ -126,7 +124,6 @@ class _Shown:
 
     def rest(self, report: SmokeReport) -> None:
         """Show the whole report, or what of it was not shown yet."""
-        from torchtune_sys.cli.terminal import give, say, style
         from torchtune_sys.render import smoke as render
 
         if not self._stages:
@@ -141,7 +138,6 @@ def _beside_earlier(report: SmokeReport, seen: Snapshot, epoch_s: float, options
     import msgspec
 
     from torchtune_sys.cli.proofs import earlier_runs, keep_run
-    from torchtune_sys.cli.terminal import tell
     from torchtune_sys.smoke.proof import fingerprint, slower
 
     before = earlier_runs()
@@ -154,7 +150,6 @@ def _beside_earlier(report: SmokeReport, seen: Snapshot, epoch_s: float, options
 
 
 def _rendered(report: SmokeReport, options: Mapping[str, Any]) -> str:
-    from torchtune_sys.cli.terminal import style
     from torchtune_sys.render import smoke as render
 
     if options["format_"] == "json":

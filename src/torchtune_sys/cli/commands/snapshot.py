@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
-from torchtune_sys import __version__
+from torchtune_sys import __version__, engine
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.main import UNJUDGED
+from torchtune_sys.cli.terminal import give, style, tell
 
 
 @shared.command(
@@ -26,14 +28,11 @@ from torchtune_sys.cli import options as shared
 def command(**options: Any) -> int:
     """Print the facts that the rules judge. A fact that could not be read has the reason."""
     from torchtune_sys.cli.look import look, now
-    from torchtune_sys.cli.main import UNJUDGED
     from torchtune_sys.cli.status import status_of_look
-    from torchtune_sys.cli.terminal import give, style, tell
 
     timings: dict[str, float] | None = {} if options["timings"] else None
     seen = look(options, timings)
     if options["compact"]:
-        from torchtune_sys import engine
         from torchtune_sys.cli.facts import facts_line
         from torchtune_sys.rules import CATALOGUE
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import say, style
 from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
     from torchtune_sys.cli import confirm as changing
     from torchtune_sys.cli.look import now
     from torchtune_sys.cli.privilege import boot_id
-    from torchtune_sys.cli.terminal import say, style
     from torchtune_sys.remediation.apply import undo
     from torchtune_sys.render import run as run_text
 
@@ -106,7 +106,6 @@ def _nothing(words: str, options: dict[str, Any]) -> None:
 
 def _give(run: int | None, changes: list[SettingOutcome], options: dict[str, Any]) -> None:
     if options["format_"] == "json":
-        from torchtune_sys.cli.terminal import say
         from torchtune_sys.model.run import RunReport
         from torchtune_sys.render import as_json
 

@@ -12,6 +12,7 @@ from torchtune_sys.cli.commands.generate.files import plan_options
 from torchtune_sys.cli.commands.generate.script import STAGES, VENV, provisioned
 from torchtune_sys.cli.described import description_options
 from torchtune_sys.cli.install_options import install_options, tell_refused
+from torchtune_sys.cli.terminal import give, tell
 
 _URL = r"https?://[A-Za-z0-9._~:/?#@!&()*+,;=%-]+"
 
@@ -46,7 +47,6 @@ docs/cloud-init.md.
 @click.option("--script", metavar="FILE", help="Write the script that URL must serve to FILE.")
 def command(**options: Any) -> int:
     """Print cloud-init user data that installs, tunes and tests a new machine, through its reboots."""
-    from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.render.generate.cloud_init import fits, user_data
 
     url = options["url"] or ""

@@ -10,6 +10,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.described import description_options
+from torchtune_sys.cli.terminal import give, tell
 
 if TYPE_CHECKING:
     from torchtune_sys.model.image import Image, ImageOptions
@@ -62,7 +63,6 @@ def command(**options: Any) -> int:
     """Print a Dockerfile for training on this host, with the flags to start its containers with."""
     from torchtune_sys.cli.install_options import tell_refused
     from torchtune_sys.cli.look import look
-    from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.remediation.image.plan import plan
     from torchtune_sys.render import as_json
     from torchtune_sys.render.generate import dockerfile
@@ -86,7 +86,6 @@ def command(**options: Any) -> int:
 
 def _write(image: Image, folder: str) -> None:
     """Dockerfile and smoke.py, unless somebody else's are there. Raises CannotWrite."""
-    from torchtune_sys.cli.terminal import tell
     from torchtune_sys.host.files import write_below_in_child
     from torchtune_sys.render.generate import dockerfile
     from torchtune_sys.smoke import script

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import give, tell
 
 FORMATS = ("shell", "systemd", "slurm", "docker", "kubernetes", "json")
 
@@ -33,7 +34,6 @@ def command(**options: Any) -> int:
     """Print the environment variables that a job should have on this host, each with its reason."""
     from torchtune_sys.cli.look import host_of
     from torchtune_sys.cli.pipeline import judged
-    from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.probes.plan_context import allocators
     from torchtune_sys.remediation.plan.job import variables
     from torchtune_sys.render import as_json

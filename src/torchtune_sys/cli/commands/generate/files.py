@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import give, tell
 from torchtune_sys.model import plan_context
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ def part_of_plan(options: dict[str, Any], found: Planned | None = None) -> Plan:
 
 def tell_left_out(keys: Iterable[str]) -> bool:
     """Tell what would be printed with --unsafe, and is not; return whether anything would."""
-    from torchtune_sys.cli.terminal import tell
-
     named = ", ".join(keys)
     if named:
         tell(f"left out, since it needs a decision (--unsafe includes it): {named}")
@@ -87,7 +86,6 @@ def undecided(found: Planned, options: dict[str, Any], concerns: Callable[[str],
 def _print(path: str, options: dict[str, Any]) -> int:
     """Say on stderr where the file belongs, or that there is nothing to write."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.terminal import give, tell
 
     found = planned(options)
     plan = part_of_plan(options, found)

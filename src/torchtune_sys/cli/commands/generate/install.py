@@ -9,6 +9,7 @@ import click
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.described import description_options
 from torchtune_sys.cli.install_options import install_options, install_options_of, must_start, tell_refused
+from torchtune_sys.cli.terminal import give
 
 FORMATS = ("shell", "json")
 TOOLS = ("pip", "uv", "conda", "pixi")
@@ -43,7 +44,6 @@ host, it gives the reason and the newest version that is, and exits with 1.
 def command(**options: Any) -> int:
     """Print the commands that install the driver, torch and what they need, in order, with the reboot."""
     from torchtune_sys.cli.look import look
-    from torchtune_sys.cli.terminal import give
     from torchtune_sys.remediation.install.plan import plan
     from torchtune_sys.render import as_json
     from torchtune_sys.render.generate.install import shell

@@ -6,6 +6,7 @@ from typing import Any
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.generate.files import plan_options, tell_left_out
+from torchtune_sys.cli.terminal import give, tell
 
 FORMATS = ("line", "grub", "grubby", "rpm-ostree", "kernelstub", "systemd-boot")
 
@@ -31,7 +32,6 @@ undo. To undo the file for grub.d, remove it and run update-grub.
 def command(**options: Any) -> int:
     """Print the kernel arguments that the plan needs: as a line, a file for grub.d, or commands."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.remediation.plan.kernel_arguments import arguments
     from torchtune_sys.render.generate.kernel_args import FORMS
 

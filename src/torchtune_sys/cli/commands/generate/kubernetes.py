@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.preflight_run import BUDGETS_S
+from torchtune_sys.cli.terminal import give
+from torchtune_sys.cli.watch import PREFLIGHT_BUDGETS_S
 from torchtune_sys.errors import UserError
 
 PIECES = ("job", "jobset", "daemonset")
@@ -54,7 +55,7 @@ cluster; docs/kubernetes.md says what was tested.
 @click.option("--gpus", type=click.IntRange(min=0), default=0, metavar="N", help="NVIDIA GPUs per pod. [0]")
 @click.option("--shm", default="8Gi", metavar="SIZE", help="Size limit of /dev/shm in a pod. [8Gi]")
 @click.option(
-    "--level", type=click.Choice(tuple(BUDGETS_S)), default="standard", help="Level of the job's pre-flight. [standard]"
+    "--level", type=click.Choice(tuple(PREFLIGHT_BUDGETS_S)), default="standard", help="Level of the job's pre-flight. [standard]"
 )
 @click.option("--policy", metavar="FILE", help="Path of the policy file in the image.")
 @click.option(
@@ -80,7 +81,6 @@ def command(piece: str, output: str | None, **asked: Any) -> int:
 
     PIECE: job, jobset or daemonset.
     """
-    from torchtune_sys.cli.terminal import give
     from torchtune_sys.render.generate import kubernetes
 
     shared.refuse_without_effect(piece, _USED_BY if asked["act"] else {**_USED_BY, **_WITH_ACT}, harmless=("nodes", "shm"))

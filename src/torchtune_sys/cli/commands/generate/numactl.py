@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import give, style, tell
 
 if TYPE_CHECKING:
     from torchtune_sys.model.snapshot import Snapshot
@@ -38,7 +39,6 @@ launch does the same without numactl.
 def command(**options: Any) -> int:
     """Print the CPUs, memory node, GPU and network card of each local rank."""
     from torchtune_sys.cli.placing import placement_of_host
-    from torchtune_sys.cli.terminal import give, style, tell
     from torchtune_sys.model.values import Missing, known
     from torchtune_sys.render import as_json
     from torchtune_sys.render.generate import placement

@@ -11,6 +11,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options, tell_left_out, undecided
 from torchtune_sys.cli.described import description_options
 from torchtune_sys.cli.install_options import install_options, install_options_of, must_start, tell_refused
+from torchtune_sys.cli.terminal import give, tell
 
 if TYPE_CHECKING:
     from torchtune_sys.model.provision import Provision
@@ -51,7 +52,6 @@ It also stops on a host that differs from the plan's. See docs/provision.md.
 def command(**options: Any) -> int:
     """Print a bash script that makes, checks and undoes the plan's changes; with --stages it also installs and tests."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.terminal import give, tell
     from torchtune_sys.render.generate.script import made_for, script
 
     if options["stages"] is not None:
@@ -76,8 +76,6 @@ _OF_STAGES = {
 
 
 def _provisioning(options: Mapping[str, Any]) -> int:
-    from torchtune_sys.cli.terminal import give
-
     made, text = provisioned(options)
     give(text, options["output"], machine=True)
     return tell_refused(made.refused if "install" in made.stages else ())

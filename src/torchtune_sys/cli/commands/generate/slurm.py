@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +11,10 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.preflight import DRAIN_LIMIT, DRAIN_WINDOW_S
-from torchtune_sys.cli.preflight_run import BUDGETS_S, ISOLATE_S
+from torchtune_sys.cli.terminal import environment, give
+from torchtune_sys.cli.watch import ISOLATE_BUDGET_S, PREFLIGHT_BUDGETS_S
 from torchtune_sys.errors import UserError
+from torchtune_sys.host.trust import distrust
 
 PIECES = ("prolog", "epilog", "task-prolog", "health-check", "batch", "conf")
 _DRAINING = ("prolog", "epilog", "health-check")
@@ -48,7 +52,7 @@ job, leaves out bad ones within the spare count, and starts the program.
 @click.option("--tool", metavar="PATH", help="Path of torchtune-sys on the nodes. [this one]")
 @click.option("--policy", metavar="FILE", help="Path of the policy file on the nodes.")
 @click.option("--site-checks", metavar="DIR", help="Directory of site checks on the nodes.")
-@click.option("--level", type=click.Choice(tuple(BUDGETS_S)), help="Level of preflight. [fast]")
+@click.option("--level", type=click.Choice(tuple(PREFLIGHT_BUDGETS_S)), help="Level of preflight. [fast]")
 @click.option("--python", metavar="PATH", help="With --level standard: interpreter on the nodes that you train with.")
 @click.option(
     "--budget",
@@ -69,7 +73,6 @@ def command(piece: str, output: str | None, **options: Any) -> int:
 
     PIECE: prolog, epilog, task-prolog, health-check, batch, or conf.
     """
-    from torchtune_sys.cli.terminal import give
     from torchtune_sys.render.generate import slurm
 
     shared.refuse_without_effect(piece, _USED_BY, harmless=[name for name in _USED_BY if name != "isolate"])
@@ -86,8 +89,8 @@ def command(piece: str, output: str | None, **options: Any) -> int:
         for word in (_flag(name), options[name] if isinstance(options[name], str) else f"{options[name]:g}")
     ]
     drain = None if shared_ else (options["drain_limit"] or DRAIN_LIMIT, int(options["drain_window"] or DRAIN_WINDOW_S))
-    budget_s = options["budget"] or BUDGETS_S[options["level"] or "fast"]
-    isolate_s = ISOLATE_S if options["isolate"] else 0.0
+    budget_s = options["budget"] or PREFLIGHT_BUDGETS_S[options["level"] or "fast"]
+    isolate_s = ISOLATE_BUDGET_S if options["isolate"] else 0.0
     tool = options["tool"] or _this_tool()
     give(slurm.script(piece, tool, budget_s, words, drain, _slurm_folder(), isolate_s), output)
     return 0
@@ -108,9 +111,6 @@ def _flag(name: str) -> str:
 
 def _this_tool() -> str:
     """Return the absolute path by which this process was started."""
-    import os
-    import sys
-
     found = os.path.abspath(sys.argv[0])
     if not os.access(found, os.X_OK) or os.path.basename(found) == "__main__.py":
         raise UserError("a hook needs the tool's path on every node", "--tool /usr/local/bin/torchtune-sys")
@@ -119,11 +119,6 @@ def _this_tool() -> str:
 
 def _slurm_folder() -> str:
     """Where Slurm's commands lie, if that is a place of its own (/opt/slurm/bin) in which nobody but root writes; else ``""``."""
-    import os
-
-    from torchtune_sys.cli.terminal import environment
-    from torchtune_sys.host.trust import distrust
-
     for folder in environment().get("PATH", "").split(":"):
         program = os.path.join(folder, "scontrol")
         if folder.startswith("/") and os.access(program, os.X_OK):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import give
 
 
 @shared.command(
@@ -24,7 +25,6 @@ timeouts, and a pass is not recorded.
 @shared.output_option
 def command(**options: Any) -> int:
     """Print the training smoke test as one script that needs only torch."""
-    from torchtune_sys.cli.terminal import give
     from torchtune_sys.smoke.script import source
 
     give(source(), options["output"], machine=True)

@@ -8,6 +8,8 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options, tell_left_out, undecided
+from torchtune_sys.cli.terminal import give, tell
+from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
     from torchtune_sys.cli.planning import Planned
@@ -34,8 +36,6 @@ only, never to a service, so --unit puts the limits into the unit.
 def command(**options: Any) -> int:
     """Print the plan's systemd drop-ins, and one for your own service."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.terminal import give, tell
-    from torchtune_sys.errors import UserError
     from torchtune_sys.render.generate import units
 
     if options["output"] and options["output_dir"]:

@@ -8,6 +8,8 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.generate.files import plan_options
+from torchtune_sys.cli.terminal import give, tell
+from torchtune_sys.errors import UserError
 
 
 @shared.command(
@@ -31,8 +33,6 @@ def command(**options: Any) -> int:
     """Print a tuned profile that adds the plan's settings to the active profile."""
     from torchtune_sys.cli.look import host_of
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.terminal import give, tell
-    from torchtune_sys.errors import UserError
     from torchtune_sys.model.plan_context import TunedProfile
     from torchtune_sys.model.values import Why
     from torchtune_sys.probes.plan_context import tuned as probe
