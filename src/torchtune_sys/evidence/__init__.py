@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+import msgspec
+
+from torchtune_sys.evidence import (
+    collect_env,
+    cuts,
+    docker,
+    driver,
+    free_memory,
+    ibstat,
+    kernel_log,
+    limits,
+    lscpu,
+    lspci,
+    nccl_topology,
+    numactl,
+    pasted,
+    pasted_files,
+    proc_files,
+    report_lines,
+    shared_memory,
+    storage,
+    sysctl,
+)
+from torchtune_sys.evidence.nvidia import bug_report, smi, topology
+from torchtune_sys.evidence.partial import as_report, partly
+from torchtune_sys.formats.failure_lines import failures
+from torchtune_sys.knowledge import sentences
+from torchtune_sys.model.facts.gpu import GpuFacts
+from torchtune_sys.model.facts.session import SessionFacts, Workload
+from torchtune_sys.model.facts.system import SystemFacts
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing, Why
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from torchtune_sys.model.facts.gpu import GpuFacts
-    from torchtune_sys.model.facts.session import SessionFacts, Workload
-    from torchtune_sys.model.facts.system import SystemFacts
-    from torchtune_sys.model.snapshot import Snapshot
-
-    OfFiles = Callable[[Mapping[str, Any]], dict[str, Any]]
-    """From what a paste holds of a recording to facts by family."""
+OfFiles = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""From what a paste holds of a recording to facts by family."""
 
 
 def read(text: str, name: str, intent: Workload | None = None, of_files: OfFiles | None = None) -> Snapshot | None:
@@ -25,12 +48,6 @@ def read(text: str, name: str, intent: Workload | None = None, of_files: OfFiles
     ``name`` says where the text comes from; ``intent`` names the paths that are looked for in it; ``of_files`` returns facts of the host's files
     that the text shows, by family. Never raises for what the text is.
     """
-    from torchtune_sys.evidence import cuts, driver, pasted, pasted_files
-    from torchtune_sys.evidence.nvidia import bug_report
-    from torchtune_sys.evidence.partial import as_report
-    from torchtune_sys.model.facts.session import Workload
-    from torchtune_sys.model.snapshot import FAMILIES, Snapshot
-
     intent = intent or Workload()
     paste = _Paste(pasted.unescaped(text), pasted.plain(text), intent)
     parts = {reader.kind: facts for reader in _READERS if (facts := reader.read(paste))}
@@ -60,10 +77,6 @@ class _Paste:
     """The text as it came (a log may be long), the same as it was printed, and the single lines in it that say something."""
 
     def __init__(self, raw: str, text: str, intent: Workload) -> None:
-        from torchtune_sys.evidence import driver, report_lines
-        from torchtune_sys.formats.failure_lines import failures
-        from torchtune_sys.knowledge import sentences
-
         self.raw, self.text, self.intent = raw, text, intent
         self.lines = report_lines.parse_lines(text)
         self.module = driver.module_version(text)
@@ -79,8 +92,6 @@ class _Paste:
 
 def _lines(paste: _Paste) -> dict[str, Any]:
     """Return what single lines tell, wherever they stand."""
-    from torchtune_sys.evidence import collect_env, lscpu
-
     lines = paste.lines
     found: dict[str, Any] = {"gpu": collect_env.gpu_facts(lines), "system": collect_env.system_facts(lines, paste.text)}
     if lines.env:
@@ -92,44 +103,19 @@ def _lines(paste: _Paste) -> dict[str, Any]:
     return found
 
 
-def _bug_report(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence.nvidia import bug_report
-
-    return bug_report.facts(paste.text)
-
-
-def _proc_files(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence import proc_files
-
-    return proc_files.facts(paste.text)
-
-
 def _lscpu(paste: _Paste) -> dict[str, Any]:
     """Alone, or at the end of another report, which then gives the paste its name."""
-    from torchtune_sys.evidence import lscpu
-
     cpu, nodes = lscpu.cpu_facts(paste.lines), lscpu.numa_facts(paste.text)
     found = {} if isinstance(cpu, Missing) else {"cpu": cpu, "system": _with_machine(paste)}
     return found if nodes is None else {**found, "numa": nodes}
 
 
-def _nvidia_smi(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi
-
-    found = parse_nvidia_smi(paste.text)
-    return {} if found is None else {"gpu": found}
-
-
 def _kernel_log(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence.kernel_log import kernel_facts
-
-    found = kernel_facts(paste.raw)
+    found = kernel_log.kernel_facts(paste.raw)
     return {} if found is None else {"kernel": found}
 
 
 def _lspci(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence import collect_env, lspci
-
     found = lspci.pci_facts(paste.text)
     if found is None:
         return {}
@@ -138,84 +124,27 @@ def _lspci(paste: _Paste) -> dict[str, Any]:
 
 def _nccl_topology(paste: _Paste) -> dict[str, Any]:
     """lspci, where it is there too, tells more."""
-    from torchtune_sys.evidence import lspci, nccl_topology
-
     found = nccl_topology.pci_facts(paste.text)
     return {} if found is None or lspci.pci_facts(paste.text) is not None else {"pci": found}
 
 
 def _topology(paste: _Paste) -> dict[str, Any]:
     """nvidia-smi's matrix of distances; lspci and NCCL's own description tell more."""
-    from torchtune_sys.evidence import lspci, nccl_topology
-    from torchtune_sys.evidence.nvidia import topology
-
     if lspci.pci_facts(paste.text) is not None or nccl_topology.pci_facts(paste.text) is not None:
         return {}
     found = topology.pci_facts(paste.text)
     return {} if found is None else {"pci": found}
 
 
-def _rdma_devices(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence.ibstat import network_facts
-
-    found = network_facts(paste.text)
-    return {} if found is None else {"network": found}
-
-
 def _storage(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence.storage import storage_facts
-
-    found = storage_facts(paste.text, paste.intent)
+    found = storage.storage_facts(paste.text, paste.intent)
     return {} if found is None else {"storage": found}
-
-
-def _limits(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence.limits import limits_facts
-
-    found = limits_facts(paste.text)
-    return {} if found is None else {"limits": found}
-
-
-def _shared_memory(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence.shared_memory import memory_facts
-
-    found = memory_facts(paste.text)
-    return {} if found is None else {"memory": found}
-
-
-def _numactl(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence.numactl import numa_facts
-
-    found = numa_facts(paste.text)
-    return {} if found is None else {"numa": found}
-
-
-def _sysctl(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence.sysctl import sysctl_facts
-
-    found = sysctl_facts(paste.text)
-    return {} if found is None else {"sysctl": found}
-
-
-def _free(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence.free_memory import memory_facts
-
-    found = memory_facts(paste.text)
-    return {} if found is None else {"memory": found}
-
-
-def _docker_info(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence import docker
-
-    return docker.facts_of_host(paste.text)
 
 
 _INSPECTED = "docker inspect"
 
 
 def _docker_inspect(paste: _Paste) -> dict[str, Any]:
-    from torchtune_sys.evidence import docker
-
     return docker.facts_of_container(paste.text) if '"HostConfig"' in paste.text else {}
 
 
@@ -235,24 +164,33 @@ class _Reader(NamedTuple):
     """What a person runs, or pastes."""
 
 
+def _family(family: str, read: Callable[[str], object]) -> Callable[[_Paste], dict[str, Any]]:
+    """Return a reader of one family from a function of the text, which returns None where the text has none of it."""
+
+    def read_family(paste: _Paste) -> dict[str, Any]:
+        return {} if (found := read(paste.text)) is None else {family: found}
+
+    return read_family
+
+
 _READERS = (
-    _Reader("free", _free, "free -h"),
-    _Reader("files of /proc", _proc_files, "/proc/cpuinfo, /proc/meminfo"),
-    _Reader("nvidia-bug-report", _bug_report, "nvidia-bug-report.sh"),
+    _Reader("free", _family("memory", free_memory.memory_facts), "free -h"),
+    _Reader("files of /proc", lambda paste: proc_files.facts(paste.text), "/proc/cpuinfo, /proc/meminfo"),
+    _Reader("nvidia-bug-report", lambda paste: bug_report.facts(paste.text), "nvidia-bug-report.sh"),
     _Reader("lscpu", _lscpu, "lscpu"),
-    _Reader("numactl", _numactl, "numactl -H"),
-    _Reader("sysctl", _sysctl, "sysctl -a"),
-    _Reader("nvidia-smi", _nvidia_smi, "nvidia-smi"),
+    _Reader("numactl", _family("numa", numactl.numa_facts), "numactl -H"),
+    _Reader("sysctl", _family("sysctl", sysctl.sysctl_facts), "sysctl -a"),
+    _Reader("nvidia-smi", _family("gpu", smi.parse_nvidia_smi), "nvidia-smi"),
     _Reader("kernel log", _kernel_log, "dmesg"),
     _Reader("lspci", _lspci, "lspci"),
     _Reader("NCCL topology", _nccl_topology, "NCCL_TOPO_DUMP_FILE"),
     _Reader("nvidia-smi topo", _topology, "nvidia-smi topo -m"),
-    _Reader("RDMA devices", _rdma_devices, "ibstat, ibstatus, ibv_devinfo, rdma link"),
-    _Reader("docker info", _docker_info, "docker info"),
+    _Reader("RDMA devices", _family("network", ibstat.network_facts), "ibstat, ibstatus, ibv_devinfo, rdma link"),
+    _Reader("docker info", lambda paste: docker.facts_of_host(paste.text), "docker info"),
     _Reader(_INSPECTED, _docker_inspect, "docker inspect"),
     _Reader("block devices and mounts", _storage, "lsblk, findmnt, mount"),
-    _Reader("shared memory", _shared_memory, "df"),
-    _Reader("limits", _limits, "ulimit -a"),
+    _Reader("shared memory", _family("memory", shared_memory.memory_facts), "df"),
+    _Reader("limits", _family("limits", limits.limits_facts), "ulimit -a"),
 )
 READ = ", ".join(
     (
@@ -267,10 +205,6 @@ READ = ", ".join(
 
 def _with_machine(paste: _Paste) -> SystemFacts:
     """Return what the first lines tell, and lscpu's architecture."""
-    import msgspec
-
-    from torchtune_sys.evidence import collect_env, report_lines
-
     system = collect_env.system_facts(paste.lines, paste.text)
     architecture = report_lines.value_of(paste.lines, "Architecture")
     return msgspec.structs.replace(system, machine=architecture) if isinstance(system.machine, Missing) else system
@@ -278,10 +212,6 @@ def _with_machine(paste: _Paste) -> SystemFacts:
 
 def _with_kind_of_machine(system: SystemFacts, text: str) -> SystemFacts:
     """Whether it is a virtual machine, by its devices, where nothing else told."""
-    import msgspec
-
-    from torchtune_sys.evidence import lspci
-
     return (
         msgspec.structs.replace(system, hypervisor=lspci.hypervisor(text)) if isinstance(system.hypervisor, Missing) else system
     )
@@ -325,8 +255,6 @@ def _filled(facts: Any, other: Any) -> Any:
     >>> both.total_bytes, both.shm_size_bytes, both.oom_kills
     (4, 2, 1)
     """
-    import msgspec
-
     if facts is None or other is None or isinstance(other, Missing):
         return facts
     if isinstance(facts, Missing):  # its probe failed
@@ -348,8 +276,6 @@ def _has_value(mine: dict[str, Any], its: dict[str, Any], key: str) -> Any:
 
 def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
     """nvidia-smi tells more of the GPUs; what it lacks is filled out of the list, GPU by GPU."""
-    import msgspec
-
     if smi is None or listed is None:
         return smi if listed is None else listed
     if smi.error:
@@ -367,7 +293,4 @@ def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
 
 
 def _session(env: dict[str, str]) -> SessionFacts:
-    from torchtune_sys.evidence.partial import partly
-    from torchtune_sys.model.facts.session import SessionFacts
-
     return partly(SessionFacts, env=env)
