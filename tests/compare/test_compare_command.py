@@ -31,7 +31,7 @@ def run(*words: str | Path, data: bytes = b"") -> subprocess.CompletedProcess[st
 
 def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(done.stdout)
-    jsonschema.validate(value, json.loads(schemas.compare_schema()))
+    jsonschema.validate(value, json.loads(schemas.schemas()["compare"]))
     return value
 
 

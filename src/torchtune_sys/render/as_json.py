@@ -47,37 +47,27 @@ DIAGNOSIS = "torchtune-sys/diagnosis/1"
 
 def smoke(value: SmokeReport) -> str:
     """Return the report as it is."""
-    import msgspec
-
     return codec.dumps({"schema": SMOKE, **msgspec.to_builtins(value)})
 
 
 def preflight(value: Preflight) -> str:
     """Return the verdict as it is, for one node or for several."""
-    import msgspec
-
     return codec.dumps({"schema": PREFLIGHT, **msgspec.to_builtins(value)})
 
 
 def diagnosis(value: Diagnosis) -> str:
     """Return the causes as they are."""
-    import msgspec
-
     return codec.dumps({"schema": DIAGNOSIS, "tool": {"version": __version__}, **msgspec.to_builtins(value)})
 
 
 def diagnosis_line(value: Diagnosis, node: str = "", *, facts: bool = True) -> str:
     """Return the same in one line, for bundles and for ``--merge``; ``node``: whose it is."""
-    import msgspec
-
     document = msgspec.to_builtins(value if facts else msgspec.structs.replace(value, facts={}))
     return codec.line({"schema": DIAGNOSIS, "tool": {"version": __version__}, "node": node, **document})
 
 
 def comparison(value: Comparison) -> str:
     """Return the differences as they are."""
-    import msgspec
-
     return codec.dumps({"schema": COMPARE, "tool": {"version": __version__}, **msgspec.to_builtins(value)})
 
 

@@ -30,7 +30,25 @@ DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 _TOOL = {"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}}
 
 
-def snapshot_schema() -> str:
+def schemas() -> dict[str, str]:
+    """Return the text of each schema that is made from types, by the file's name: ``NAME.schema.json``."""
+    return {
+        "snapshot": _snapshot(),
+        "plan": _of_one(PLAN, "plan", "What would be changed on one host, and what not.", "plan", Plan),
+        "run": _whole(RUN, "apply --format json, torchtune-sys undo", "What became of each setting.", RunReport),
+        "install": _of_one(
+            INSTALL, "generate install", "What to install on one host, and what cannot be had there.", "install", Installation
+        ),
+        "image": _of_one(IMAGE, "generate dockerfile", "A container image, and what it must be started with.", "image", Image),
+        "smoke": _whole(SMOKE, "smoke", "One run of the training smoke test.", SmokeReport),
+        "preflight": _whole(PREFLIGHT, "preflight", "Whether a job may start on one node, or on several.", Preflight),
+        "compare": _whole(COMPARE, "compare", "What differs between hosts, the heaviest first.", Comparison),
+        "diagnosis": _whole(DIAGNOSIS, "diagnose", "What is wrong with training, the likeliest cause first.", Diagnosis),
+        "facts": _facts(),
+    }
+
+
+def _snapshot() -> str:
     """Return the text of ``snapshot.schema.json``: every fact is its value or an object that says why there is none."""
     parts: dict[str, Any] = {}
     facts = {field.encode_name: _of(field.type, parts) for field in msgspec.structs.fields(Snapshot) if field.name in FAMILIES}
@@ -55,28 +73,6 @@ def snapshot_schema() -> str:
     )
 
 
-def plan_schema() -> str:
-    """Return the text of ``plan.schema.json``: each kind of action, target and step by its ``type``."""
-    return _of_one(PLAN, "plan", "What would be changed on one host, and what not.", "plan", Plan)
-
-
-def run_schema() -> str:
-    """Return the text of ``run.schema.json``."""
-    return _whole(RUN, "apply --format json, torchtune-sys undo", "What became of each setting.", RunReport)
-
-
-def install_schema() -> str:
-    """Return the text of ``install.schema.json``: each kind of action by its ``type``."""
-    return _of_one(
-        INSTALL, "generate install", "What to install on one host, and what cannot be had there.", "install", Installation
-    )
-
-
-def image_schema() -> str:
-    """Return the text of ``image.schema.json``."""
-    return _of_one(IMAGE, "generate dockerfile", "A container image, and what it must be started with.", "image", Image)
-
-
 def _of_one(schema: str, command: str, says: str, key: str, kind: type[msgspec.Struct]) -> str:
     """Return a document that holds one value below ``key``."""
     parts: dict[str, Any] = {}
@@ -94,27 +90,7 @@ def _of_one(schema: str, command: str, says: str, key: str, kind: type[msgspec.S
     )
 
 
-def smoke_schema() -> str:
-    """Return the text of ``smoke.schema.json``."""
-    return _whole(SMOKE, "smoke", "One run of the training smoke test.", SmokeReport)
-
-
-def preflight_schema() -> str:
-    """Return the text of ``preflight.schema.json``."""
-    return _whole(PREFLIGHT, "preflight", "Whether a job may start on one node, or on several.", Preflight)
-
-
-def compare_schema() -> str:
-    """Return the text of ``compare.schema.json``."""
-    return _whole(COMPARE, "compare", "What differs between hosts, the heaviest first.", Comparison)
-
-
-def diagnosis_schema() -> str:
-    """Return the text of ``diagnosis.schema.json``."""
-    return _whole(DIAGNOSIS, "diagnose", "What is wrong with training, the likeliest cause first.", Diagnosis)
-
-
-def facts_schema() -> str:
+def _facts() -> str:
     """Return the text of ``facts.schema.json``: how lists are written, not each fact; ``snapshot.schema.json`` has those."""
     return codec.dumps(
         {
