@@ -12,8 +12,8 @@ from torchtune_sys import __version__
 ORDER = (
     "trust",
     "channel",
-    "killed",
     "cgroups",
+    "killed",
     "starting",
     "launching",
     "stages.import_torch",

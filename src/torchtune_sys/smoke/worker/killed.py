@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import Any, Iterator, List, Optional
 
+from torchtune_sys.smoke.worker.cgroups import cgroup_folders
 from torchtune_sys.smoke.worker.channel import channel
 
 OUT_OF_MEMORY = "the kernel killed a process for lack of memory"
@@ -16,7 +17,7 @@ _TELLING_FILES = ("memory.events", "memory.oom_control")
 
 
 def memory_kills() -> int:
-    """How often it did so far: in this cgroup (v2, v1), else on this machine."""
+    """How often it did so far: in this cgroup or one that holds it (v2, v1), else on this machine."""
     for path in (*_cgroup_files(), "/proc/vmstat"):
         found = kills_told_by(path)
         if found is not None:
@@ -49,13 +50,10 @@ def kills_told_by(path: str) -> Optional[int]:
 
 
 def _cgroup_files() -> Iterator[str]:
-    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:
-        for line in file.read().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                yield "/sys/fs/cgroup%s/memory.events" % path
-            elif "memory" in controllers.split(","):
-                yield "/sys/fs/cgroup/memory%s/memory.oom_control" % path
+    """Yield where the count may stand: of this process's own cgroup first, then of those that hold it."""
+    for folder in reversed(cgroup_folders("memory")):
+        for name in _TELLING_FILES:
+            yield "%s/%s" % (folder, name)
 
 
 def say_if_memory_ran_out(kills: int) -> None:
