@@ -142,6 +142,23 @@ def test_isolation_is_for_nodes_together(words: tuple[str, ...], says: str) -> N
     assert says in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--rdzv-id", "7"), "--rdzv-id has no effect without --rdzv-endpoint"),
+        (("--last-call", "3"), "--last-call has no effect without --rdzv-endpoint"),
+        (("--drain-limit", "4"), "--drain-limit has no effect without --drain-state"),
+        (("--domain", "rack1"), "--domain has no effect without --drain-state"),
+        (("--log-after", "60"), "--log-after has no effect without --hook"),
+    ],
+)
+def test_an_option_that_says_how_another_works_is_refused_alone(words: tuple[str, ...], says: str) -> None:
+    done = preflight("--from", HEALTHY, *words)
+    assert done.returncode == 2 and says in done.stderr
+    if words[0] == "--log-after":  # the context names the hook
+        assert preflight("--from", HEALTHY, *words, env={"SLURM_SCRIPT_CONTEXT": "prolog_slurmd"}).returncode == 0
+
+
 def test_what_could_not_be_judged_drains_nobody(tmp_path: Path) -> None:
     (tmp_path / "late").write_text("#!/bin/sh\nsleep 600\n")
     (tmp_path / "late").chmod(0o755)

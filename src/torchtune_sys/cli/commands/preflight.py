@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import UNJUDGED
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "prometheus", "reason", "node-patch")
 DRAIN_LIMIT, DRAIN_WINDOW_S = 4, 3600.0
 _TOLD_AT_MOST = 5
+_PARTNERS = {
+    **dict.fromkeys(("drain_limit", "drain_window", "domain"), "drain_state"),
+    **dict.fromkeys(("rdzv_id", "rdzv_is_host", "last_call"), "rdzv_endpoint"),
+    "log_after": "hook",
+}
+"""Options that say how another one works; a hook is also known by SLURM_SCRIPT_CONTEXT."""
 
 
 @shared.command(
@@ -169,8 +176,17 @@ def _refuse_contradictions(options: Mapping[str, Any], place: str) -> None:
         raise UserError(f"--isolate tests nodes together, and {other} looks at one", "leave out one of them")
     if options["topology"] and not options["isolate"]:
         raise UserError("--topology tells --isolate which nodes are behind which switch", "give --isolate, too")
+    for name, partner in _PARTNERS.items():
+        if _was_given(name) and not (place in HOOKS if partner == "hook" else options[partner]):
+            raise UserError(
+                f"--{name.replace('_', '-')} has no effect without --{partner.replace('_', '-')}", "give both, or neither"
+            )
     if options["act"] and options["format_"] != "node-patch":
         raise UserError("--act applies the patches that --format node-patch prints", "--format node-patch --act")
+
+
+def _was_given(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _tell_unknown(found: Preflight) -> None:
