@@ -155,10 +155,8 @@ def _text(action: Action) -> str:
             return words
         case NvmlSetting(setting=setting, value=value):
             return f"set the GPU's {setting} to {value}"
-        case EnvironmentVariable(name=name, value=None):
-            return f"unset {name}"
-        case EnvironmentVariable(name=name, value=value):
-            return f"export {name}={value}"
+        case EnvironmentVariable(name=name, value=to):
+            return f"unset {name}" if to is None else f"export {name}={to}"
 
 
 _VERBS = {"enabled": "enable --now", "disabled": "disable --now", "restarted": "restart"}

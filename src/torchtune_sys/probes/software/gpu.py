@@ -54,7 +54,7 @@ def _with_upgrades(host: Host, found: SoftwareFacts) -> SoftwareFacts:
     from torchtune_sys.probes.software import rpm as software_rpm
 
     upgrader = (
-        software_rpm.upgrader(host) if found.manager == "rpm" else Missing(Why.ABSENT, "pacman", "upgrades nothing by itself")
+        software_rpm.upgrader(host) if found.manager == "rpm" else Missing(Why.ABSENT, found.manager, "upgrades nothing by itself")
     )
     if isinstance(upgrader, Missing):
         return msgspec.structs.replace(found, automatic_upgrades=upgrader, upgrader="automatic upgrades")
@@ -79,7 +79,7 @@ def _locks(host: Host, manager: Fact[str]) -> tuple[str, ...]:
         return software_apt.pins(host)
     from torchtune_sys.probes.software import rpm as software_rpm
 
-    return software_rpm.locks(host) if manager == "rpm" else software_rpm.ignored(host)
+    return {"rpm": software_rpm.locks, "pacman": software_rpm.ignored}[manager](host)
 
 
 def _held(packages: Fact[tuple[Package, ...]], locks: tuple[str, ...]) -> Fact[tuple[Package, ...]]:
