@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gpu_faults
+
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".gpu"
 SCHEMA = "torchtune-sys/gpu-run/1"
@@ -55,52 +57,6 @@ def smoke(*words: str) -> tuple[str, ...]:
     return ("{tool}", "-m", "torchtune_sys", "smoke", "--python", "{python}", "--no-proof", "--format", "json", *words)
 
 
-# One element of each large product is wrong by one.
-_FLIP = """
-import os
-if os.environ.get("RANK"):
-    import torch
-    right = torch.Tensor.__matmul__
-    def wrong(a, b):
-        made = right(a, b)
-        if made.is_cuda and made.numel() > 1_000_000:
-            made.view(-1)[12345] += 1
-        return made
-    torch.Tensor.__matmul__ = wrong
-"""
-# An index beyond the table: an assertion on the device, which ends the process's CUDA context.
-_ASSERT = """
-import os
-if os.environ.get("RANK"):
-    import torch
-    right = torch.nn.functional.embedding
-    torch.nn.functional.embedding = lambda i, w, *a, **k: right(i + 9999 if i.is_cuda else i, w, *a, **k)
-"""
-# Rank 1 ends, or stands still, with work queued on the GPU, when DDP begins.
-_SIGNAL = """
-import os
-if os.environ.get("RANK") == "1":
-    import torch
-    right = torch.nn.parallel.DistributedDataParallel.__init__
-    def signalled(*a, **k):
-        torch.cuda._sleep(2_000_000_000)
-        os.kill(os.getpid(), {signal})
-        return right(*a, **k)
-    torch.nn.parallel.DistributedDataParallel.__init__ = signalled
-"""
-# Triton passes over one that does not tell its version, and takes its own (triton/knobs.py).
-_PTXAS = """#!/bin/sh
-case "$*" in *--version*) echo "Cuda compilation tools, release 12.8, V12.8.61"; exit 0 ;; esac
-echo "ptxas fatal   : Memory allocation failure" >&2
-exit 1
-"""
-_HOLD = """
-import time, torch
-free = torch.cuda.mem_get_info()[0]
-held = torch.empty(free - (900 << 20), dtype=torch.uint8, device="cuda")
-print("held", flush=True)
-time.sleep(500)
-"""
 _DDP = ("--stages", "device,ddp", "--nproc-per-node", "2")
 
 
@@ -150,7 +106,7 @@ STEPS = (
         500.0,
         {"TRITON_PTXAS_PATH": "{folder}/ptxas", "TRITON_PTXAS_BLACKWELL_PATH": "{folder}/ptxas"},
         healthy=False,
-        files={"ptxas": _PTXAS},
+        files={"ptxas": gpu_faults.PTXAS},
     ),
     Step(
         "fault-libraries",
@@ -159,11 +115,37 @@ STEPS = (
         300.0,
         {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"},
     ),
-    Step("fault-memory", "another process holds all but 900 MiB", smoke("--quick", *_ONE), 300.0, healthy=False, beside=_HOLD),
-    Step("fault-product", "one element of each large product is wrong", smoke(*_FAST), 300.0, healthy=False, **hooked(_FLIP)),
-    Step("fault-assertion", "an assertion on the device", smoke("--quick", *_ONE), 300.0, healthy=False, **hooked(_ASSERT)),
     Step(
-        "fault-killed", "SIGKILL of rank 1 in ddp", smoke(*_DDP), 300.0, healthy=False, **hooked(_SIGNAL.replace("{signal}", "9"))
+        "fault-memory",
+        "another process holds all but 900 MiB",
+        smoke("--quick", *_ONE),
+        300.0,
+        healthy=False,
+        beside=gpu_faults.HOLD,
+    ),
+    Step(
+        "fault-product",
+        "one element of each large product is wrong",
+        smoke(*_FAST),
+        300.0,
+        healthy=False,
+        **hooked(gpu_faults.FLIP),
+    ),
+    Step(
+        "fault-assertion",
+        "an assertion on the device",
+        smoke("--quick", *_ONE),
+        300.0,
+        healthy=False,
+        **hooked(gpu_faults.ASSERT),
+    ),
+    Step(
+        "fault-killed",
+        "SIGKILL of rank 1 in ddp",
+        smoke(*_DDP),
+        300.0,
+        healthy=False,
+        **hooked(gpu_faults.SIGNAL.replace("{signal}", "9")),
     ),
     Step(
         "fault-stopped",
@@ -171,7 +153,7 @@ STEPS = (
         smoke(*_DDP),
         300.0,
         healthy=False,
-        **hooked(_SIGNAL.replace("{signal}", "19")),
+        **hooked(gpu_faults.SIGNAL.replace("{signal}", "19")),
     ),
     Step("script", "the script by itself", ("{python}", "{script}", "--level", "quick")),
     Step("interrupted", "after SIGINT no process of ours holds GPU memory", ("{python}", "{self}", "--interrupt")),

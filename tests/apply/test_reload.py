@@ -95,7 +95,7 @@ def test_ctrl_c_while_it_is_told(number: signal.Signals, tmp_path: Path) -> None
 
 
 if __name__ == "__main__":
-    from torchtune_sys.cli.commands.apply import _stopping
+    from torchtune_sys.cli.apply_run import _stopping
 
     with _stopping() as asked:
         ended = run(Path(sys.argv[1]), sys.argv[2], asked)

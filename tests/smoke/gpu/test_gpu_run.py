@@ -20,6 +20,7 @@ def gpu_run() -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["gpu_run"] = module
+    sys.path.insert(0, str(ROOT / "scripts"))
     spec.loader.exec_module(module)
     return module
 
