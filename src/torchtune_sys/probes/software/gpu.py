@@ -54,7 +54,9 @@ def _with_upgrades(host: Host, found: SoftwareFacts) -> SoftwareFacts:
     from torchtune_sys.probes.software import rpm as software_rpm
 
     upgrader = (
-        software_rpm.upgrader(host) if found.manager == "rpm" else Missing(Why.ABSENT, found.manager, "upgrades nothing by itself")
+        software_rpm.upgrader(host)
+        if found.manager == "rpm"
+        else Missing(Why.ABSENT, found.manager, "upgrades nothing by itself")
     )
     if isinstance(upgrader, Missing):
         return msgspec.structs.replace(found, automatic_upgrades=upgrader, upgrader="automatic upgrades")
