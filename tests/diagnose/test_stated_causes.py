@@ -57,6 +57,43 @@ def test_what_nobody_found_is_not_taken(text: str) -> None:
     assert _named(text) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            "All ranks on my second box crash with a bus error. Shared memory in the container is too small.",
+            "dev-shm-too-small",
+        ),
+        ("We see hangs at the first allreduce. The subnet manager was down, so the IB ports stayed in Init.", "ib-port-down"),
+        ("I can't start the job, the scratch disk is full.", "disk-full-or-quota"),
+        ("Our training fails: NFS on the login node does not respond.", "hung-mount"),
+        ("My second training fails at once, the master port is already taken.", "master-port-in-use"),
+        ("NVLink 4 between GPU 2 and 3 is down, and our job hangs.", "nvlink-inactive"),
+    ],
+)
+def test_a_fault_that_is_merely_told_is_possible(text: str, cause: str) -> None:
+    (first, *_) = stated_causes.symptoms_of({"x": lines_of([(1, text)])})
+    assert (first.candidates[0].cause, first.candidates[0].weight) == (cause, POSSIBLE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My model fails to converge. The disks are not full.",
+        "My job fails. I would like to be told when a node is down.",
+        "We get an error. Check that the firewall is open and no port is blocked.",
+        "My training fails. When a disk is full, the trainer should stop.",
+        "I get errors. [rank0]: ERROR: /data/disk.cc:12 disk is full",
+    ],
+)
+def test_a_fault_that_is_asked_for_advised_or_printed_is_not_told(text: str) -> None:
+    assert _named(text) == []
+
+
+def test_what_is_told_gives_way_to_what_somebody_blames() -> None:
+    assert _named("My node n7 is unresponsive and the job hangs.\nIt turned out to be the firewall.") == ["firewall-blocks-nccl"]
+
+
 def test_several_causes_are_possible_and_one_is_likely() -> None:
     weights = {
         text: {

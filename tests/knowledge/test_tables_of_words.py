@@ -9,6 +9,7 @@ import pytest
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.knowledge.messages.causes import families
+from torchtune_sys.knowledge.stated_words import filled
 
 ROLES = ("cause", "hint", "consequence", "inventory", "noise", "fact")
 
@@ -35,9 +36,26 @@ def test_every_family_of_messages_has_its_causes() -> None:
     assert not [row for row in tables.rows("family_causes") if row["cause"] and row["cause"] not in cause_rows()]
 
 
-@pytest.mark.parametrize("row", tables.rows("stated_causes"), ids=lambda row: row["pattern"][:40])
+CLASSES = {row["name"]: row["words"] for row in tables.rows("stated_words")}
+
+
+@pytest.mark.parametrize(
+    "row", tables.rows("stated_causes"), ids=lambda row: f"{row['cause']}-{row['subject'] or row['setting'] or row['claim']}"[:60]
+)
 def test_what_people_say_is_whole(row: dict[str, str]) -> None:
-    assert set(row) == {"form", "pattern", "cause", "also", "unless", "fix", "source"} and row["source"]
-    assert row["form"] in ("remedy", "state", "claim")
-    assert all(re.compile(row[part]) for part in ("pattern", "also", "unless"))
+    said = ("subject", "fault", "help", "setting", "claim")
+    assert set(row) == {"cause", *said, "alone", "also", "unless", "fix", "source"} and row["source"]
+    assert (
+        any(row[part] for part in said)
+        and row["alone"] in ("", "y")
+        and (row["subject"] or not (row["fault"] or row["help"] or row["alone"]))
+    )
+    assert not any(re.compile(filled(row[part], CLASSES)).groups for part in (*said, "also", "unless")), (
+        "groups take the place of the gap"
+    )
     assert not [cause for cause in row["cause"].split("|") if cause not in cause_rows()]
+
+
+def test_each_class_of_words_is_used() -> None:
+    text = "".join("".join(row.values()) for row in tables.rows("stated_causes"))
+    assert not [name for name in CLASSES if f"{{{name}}}" not in text]

@@ -192,9 +192,10 @@ def _of_symptom(
     for each in symptom.candidates:
         if each is not chosen and (backed or weight == CERTAIN or each not in open_):
             continue
+        last = _LAST if symptom.merely_told and each.cause not in book else 0
         finding = book.setdefault(each.cause, GatheredCause(cause=each.cause))
         finding.weight = max(finding.weight, weight if each is chosen else POSSIBLE)
-        finding.order = max(finding.order, names.index(each.cause) if each is not chosen else 0)
+        finding.order = max(finding.order, last + (names.index(each.cause) if each is not chosen else 0))
         finding.first = min(finding.first, start + symptom.line.number)
         finding.by_text = True
         _add(finding, symptom, each.fix, each.confirm)
@@ -219,6 +220,8 @@ def _alike(quote: Quote, other: Quote) -> bool:
 
 
 _NUMBERS = re.compile(r"\d+")
+_LAST = 100
+"""The place of a cause that is merely told, among equally likely ones."""
 
 
 def _ranked(found: Iterable[GatheredCause]) -> list[GatheredCause]:

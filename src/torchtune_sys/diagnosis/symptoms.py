@@ -37,6 +37,8 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     """Those that it is about, where the line names others than who printed it."""
     words: str = ""
     """Who prints the words."""
+    merely_told: bool = False
+    """Somebody tells it, and neither blames it nor found that something helps: any other cause that is as likely comes first."""
 
 
 CERTAIN, LIKELY, POSSIBLE = 3, 2, 1

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from torchtune_sys.gen.readable import alternatives
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.messages import MessageCause, causes_of
+from torchtune_sys.knowledge.stated_words import filled
 from torchtune_sys.render.doc_pages import CAUSES, cause_page
 from torchtune_sys.rules import CATALOGUE
 
@@ -23,8 +24,8 @@ _LEGEND = (
     "if it only describes the host.\n\n"
 )
 _SAID = (
-    "A *remedy* counts where somebody says that it worked, a *state* where somebody puts the blame on it, a *claim* by itself. What is asked, denied, "
-    "guessed or advised does not count.\n\n"
+    "A thing counts with a *fault* that is said of it where somebody puts the blame on it or, as possible, reports it; what is *done* with it, and a *setting*, where somebody says that it "
+    "helped; a *claim* by itself. What is asked, denied, guessed or advised does not count.\n\n"
 )
 _FORMS = 12
 """Forms of a pattern that a page shows."""
@@ -108,7 +109,16 @@ def _sentence(row: dict[str, str]) -> str:
 
 
 def _stated(row: dict[str, str]) -> str:
-    return f"- {_forms(row['pattern'])} ({row['form']}; {row['source']})\n"
+    classes = {each["name"]: each["words"] for each in tables.rows("stated_words")}
+    shown = {
+        "": row["subject"],
+        "fault": row["fault"],
+        "done": row["help"],
+        "setting": row["setting"],
+        "claim": row["claim"],
+    }
+    parts = (f"{name} {_forms(filled(words, classes))}".strip() for name, words in shown.items() if words)
+    return f"- {'; '.join(parts)} ({row['source']})\n"
 
 
 def _forms(pattern: str) -> str:
