@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from machines import Recording, cut, function, ordinary, over, rdma, text, torch
+from machines import Recording, cut, environment, function, ordinary, over, rdma, text, torch
 from platforms import fedora_two_4090, intel_snc4, mi300x_container, old_lab_box
 from platforms_arm import dgx_spark, gb200_tray, jetson_orin
 from platforms_contained import colab
@@ -184,6 +184,11 @@ def mi300x_without_node() -> Recording:
     return cut(mi300x_container(), "/dev/kfd")
 
 
+def mi300x_hidden() -> Recording:
+    """A variable of a script for the CPU is left: HIP sees no GPU."""
+    return environment(mi300x_container(), HIP_VISIBLE_DEVICES="-1")
+
+
 def narrow_max_q() -> Recording:
     """A workstation's card with Max-Q in its name holds 8 of its 16 lanes: it has a slot, and a bad contact."""
     host = fedora_two_4090()
@@ -216,6 +221,7 @@ TROUBLED: dict[str, Callable[[], Recording]] = {
         pod_without_verbs,
         mi300x_without_driver,
         mi300x_without_node,
+        mi300x_hidden,
         narrow_max_q,
     )
 }
@@ -243,6 +249,7 @@ FAULTS: dict[str, tuple[str, set[str]]] = {
     "pod-without-verbs": ("rail-pod", {"rdma-driver-not-loaded"}),
     "mi300x-without-driver": ("mi300x-container", {"amdgpu-not-loaded"}),
     "mi300x-without-node": ("mi300x-container", {"rocm-device-permission"}),
+    "mi300x-hidden": ("mi300x-container", {"cuda-visible-devices-wrong"}),
     "narrow-max-q": ("fedora-two-4090", {"gpu-pcie-link-degraded"}),
 }
 """Troubled host → the same in health, and the errors and warnings that come with the trouble."""

@@ -15,7 +15,7 @@ from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Unknown, Why, absent, known, need
 from torchtune_sys.rules import gates
-from torchtune_sys.rules.environment.values import visible_devices_fault
+from torchtune_sys.rules.environment.values import amd_fault, visible_devices_fault
 from torchtune_sys.rules.torch import build_kind
 from torchtune_sys.rules.torch import common as torch_build
 
@@ -148,7 +148,9 @@ def _amd(s: Snapshot) -> int:
     devices: Fact[tuple[str, ...]] = need(s.driver).amd_devices
     if not isinstance(s.gpu, Missing) and s.gpu.vendor == "amd" and not isinstance(s.gpu.devices, Missing):
         return len(gates.all_devices(s.gpu))
-    return 0 if absent(devices) else len(need(devices))
+    count = 0 if absent(devices) else len(need(devices))
+    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    return 0 if "every GPU" in amd_fault(env, count)[1] else count
 
 
 def _plugin(s: Snapshot) -> str:

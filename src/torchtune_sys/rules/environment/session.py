@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment import values
 from torchtune_sys.rules.environment.debug import environment
@@ -127,19 +127,33 @@ def ld_preload_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield Evidence(subject=path, seen="no such file", wanted="a library", source="LD_PRELOAD")
 
 
+def _amd_alone(s: Snapshot) -> int:
+    """Return how many AMD GPUs there are, where there is none of NVIDIA's."""
+    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    if isinstance(s.driver, Missing) or shown or known(s.driver.nvidia_devices, ()):
+        return 0
+    return len(known(s.driver.amd_devices, ()))
+
+
+def _gpus_here(s: Snapshot) -> None:
+    if not _amd_alone(s):
+        nvidia_hardware(s)
+
+
 @rule(
     id="cuda-visible-devices-wrong",
     title="CUDA_VISIBLE_DEVICES hides GPUs that it appears to list, or all of them",
     severity=Severity.ERROR,
     cause="cuda-visible-devices-wrong",
-    applies=nvidia_hardware,
+    applies=_gpus_here,
     fix=(
         EnvironmentVariable(name="CUDA_VISIBLE_DEVICES", value=None),
         Advice(text="or name existing GPUs only, each once: indices from 0, or the UUIDs that nvidia-smi -L prints"),
     ),
 )
 def cuda_visible_devices_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A nonexistent index ends the list at that point; an empty value, or a device listed twice, hides every GPU.
+    """A nonexistent index ends the list at that point; an empty value, or a device listed twice, hides every GPU. On a host with AMD GPUs
+    ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are judged, too.
 
     Why it matters
     torch.cuda.is_available() is False, or fewer devices are visible than ranks are started ("invalid device ordinal"). No message
@@ -151,7 +165,15 @@ def cuda_visible_devices_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     CUDA C++ Programming Guide, "CUDA Environment Variables", CUDA_VISIBLE_DEVICES
     pytorch torch/cuda/__init__.py (_parse_visible_devices)
+    https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html
     """
+    if amd := _amd_alone(s):
+        name, fault = values.amd_fault(environment(s), amd)
+        if fault:
+            seen_as = f"{environment(s)[name]!r}: {fault}"
+            unset = EnvironmentVariable(name=name, value=None)
+            yield Evidence(subject=name, seen=seen_as, wanted=f"some of 0-{amd - 1}", source="environment", fix=(unset,))
+        return
     value = environment(s).get("CUDA_VISIBLE_DEVICES")
     if value is None:
         raise NotApplicable("CUDA_VISIBLE_DEVICES is not set")

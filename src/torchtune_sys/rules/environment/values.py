@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.version import version
 
@@ -67,6 +69,28 @@ def visible_devices(value: str, count: int) -> int:
         number for number in range(len(entries), 0, -1) if not visible_devices_fault(",".join(entries[:number]), count, None)
     )
     return next(fitting, 0)
+
+
+AMD_LISTS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+"""Variables that hide AMD's GPUs: the runtime reads the first, HIP the second, and the last where the second is not set."""
+
+
+def amd_fault(env: Mapping[str, str], count: int) -> tuple[str, str]:
+    """Return the variable that hides AMD GPUs by an entry that is none of them, and its fault; empty strings if none does.
+
+    HIP takes an empty value for none (ROCm/clr rocclr/device/rocm/rocdevice.cpp).
+
+    >>> amd_fault({"HIP_VISIBLE_DEVICES": "-1"}, 8), amd_fault({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "0,1"}, 8)
+    (('HIP_VISIBLE_DEVICES', '-1 is no device, which hides every GPU'), ('', ''))
+    """
+    for name in AMD_LISTS:
+        value = env.get(name, "")
+        if not value or (name == "CUDA_VISIBLE_DEVICES" and env.get("HIP_VISIBLE_DEVICES")):
+            continue
+        fault = visible_devices_fault(value, count, None)
+        if fault and "twice" not in fault:
+            return name, fault
+    return "", ""
 
 
 def _index_fault(entries: list[str], count: int, sliced: bool) -> str:
