@@ -136,6 +136,7 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
     for symptoms_in in (
         ranks.of_time_outs,
         ranks.of_closed_connections,
+        ranks.of_unwritten_keys,
         ranks.of_stacks,
         ranks.of_processes,
         barriers.symptoms_of,

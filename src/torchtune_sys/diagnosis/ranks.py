@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.formats.flight_recorder import RankDump, absences
 
@@ -87,19 +87,6 @@ def _hung(source: str, line: LogLine, ranks: Sequence[int], words: str, *, gone:
     )
 
 
-def _absent(source: str, line: LogLine, rank: int) -> Symptom:
-    return Symptom(
-        source=source,
-        line=replace(line, rank=None),
-        candidates=tuple(
-            Candidate(cause=cause, weight=POSSIBLE) for cause in ("ranks-missing", "job-launch-nested-wrongly", "node-never-came")
-        ),
-        program="torch",
-        ranks=(rank,),
-        words="torch/csrc/distributed/c10d/ProcessGroupGloo.cpp",
-    )
-
-
 _TIMED_OUT = re.compile(
     r"[Rr]ank (\d{1,6})\].{0,80}Watchdog caught collective operation timeout: Work\w+\(SeqNum=(\d{1,12}), OpType=(\w{1,40})"
 )
@@ -124,8 +111,6 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
             seen |= {line.rank} if line.rank is not None else set()
             if "failed to pass monitoredBarrier" in line.text and (barrier := _BARRIER.search(line.text)):
                 yield _hung(source, line, [int(rank) for rank in barrier[1].split(",")], "torch ProcessGroupGloo.cpp")
-            if "keys: /default_pg" in line.text and (key := _UNWRITTEN.search(line.text)):
-                yield _absent(source, line, int(key["rank"]))
             if "orld" in line.text or "nranks" in line.text or "WORLD_SIZE" in line.text:
                 world = max([world, *(int(size) for size in _WORLD.findall(line.text[:4000]))])
             if found := _ENQUEUED.search(line.text[:4000]):
@@ -136,6 +121,28 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
 
 
 _MOST = 1 << 17
+
+
+def of_unwritten_keys(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Yield the ranks that others wait for in torch's store as gloo connects them."""
+    for source, part in lines.items():
+        if not any("/default_pg" in line.text for line in part):
+            continue
+        whole = [replace(pieces[0], text=words) for pieces, words in joined(part)]
+        for line in (*part, *whole):
+            key = _UNWRITTEN.search(line.text[:4000])
+            if key is not None:
+                yield Symptom(
+                    source=source,
+                    line=replace(line, rank=None),
+                    candidates=tuple(
+                        Candidate(cause=cause, weight=POSSIBLE)
+                        for cause in ("ranks-missing", "job-launch-nested-wrongly", "node-never-came")
+                    ),
+                    program="torch",
+                    ranks=(int(key["rank"]),),
+                    words="torch/csrc/distributed/c10d/ProcessGroupGloo.cpp",
+                )
 
 
 _PEER_GONE = re.compile(

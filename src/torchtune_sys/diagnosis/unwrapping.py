@@ -188,10 +188,11 @@ _WORD, _BROKEN = 16, 1
 def goes_on(line: str, after: str, width: int) -> bool:
     """Return whether the next word would not have fitted: then somebody broke the line there.
 
-    >>> goes_on("a" * 76, "bbbbbb", 80), goes_on("a" * 60, "bb cc", 80), goes_on("a" * 80, "b", 80)
-    (True, False, True)
+    >>> goes_on("a" * 76, "bbbbbb", 80), goes_on("a" * 60, "bb cc", 80), goes_on("a" * 80, "b", 80), goes_on("a", "b" * 90, 80)
+    (True, False, True, True)
     """
     if _BEGINS.match(after):
         return False
     word = after.lstrip().partition(" ")[0]
-    return len(line) >= width or (len(line) > width // 2 and len(line) + 1 + len(word) > width)
+    fills = len(line) > width // 2 or len(word) >= width  # which fits nowhere
+    return len(line) >= width or (fills and len(line) + 1 + len(word) > width)
