@@ -7,7 +7,7 @@ from live_faults.row import Fault
 ROWS = (
     Fault("one-of-two-cpus-offline", "echo 0 | over /sys/devices/system/cpu/online; echo 1 | over /sys/devices/system/cpu/offline", "cpus-offline", may="cpu-oversubscribed"),
     Fault("healthy-isolated-cpu", "edit /proc/cmdline 's/$/ isolcpus=1 nohz_full=1 rcu_nocbs=1/'; echo 1 | over /sys/devices/system/cpu/isolated"),
-    Fault("steal-of-four-fifths", "edit /proc/stat -E 's/^(cpu[0-9]* +)([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) [0-9]+/\\190000 \\3 10000 20000 \\6 \\7 \\8 480000/'", "says:steal|says:stolen", left="no rule judges the share of time that a hypervisor takes"),
+    Fault("steal-of-four-fifths", "edit /proc/stat -E 's/^(cpu[0-9]* +)([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) [0-9]+/\\190000 \\3 10000 20000 \\6 \\7 \\8 480000/'", "says:steal|says:stolen"),
     Fault("packets-of-576", "ip link set eth0 mtu 576", "ethernet-mtu-small", args="--nnodes 2", mistaken="the rule is on jumbo frames of links of 25 Gb/s and more; a veth tells no speed"),
     Fault("healthy-ipv6-only", "ip addr flush dev eth0; ip -6 addr add 2001:db8::5/64 dev eth0 nodad; printf '127.0.0.1 localhost\\n::1 localhost\\n2001:db8::5 node5\\n' | over /etc/hosts", args="--nnodes 2"),
     Fault("names-hang", "printf '127.0.0.1 localhost\\n' | over /etc/hosts; printf 'nameserver 10.9.0.200\\noptions timeout:30 attempts:5\\n' | over /etc/resolv.conf", "hostname-unresolvable|says:resolve", args="--nnodes 2"),
@@ -29,7 +29,7 @@ ROWS = (
     Fault("pids-of-the-group-above", "for g in /sys/fs/cgroup/pids; do mkdir -p $g/tt-lab-$$/inner; echo 60 > $g/tt-lab-$$/pids.max; echo $$ > $g/tt-lab-$$/inner/cgroup.procs; done", "cgroup-pids-limit|says:pids.max", args="--nproc-per-node 2 --workers 8"),
     Fault("memory-of-the-group-above", "for g in /sys/fs/cgroup/memory; do mkdir -p $g/tt-lab-$$/inner; echo 629145600 > $g/tt-lab-$$/memory.limit_in_bytes; echo $$ > $g/tt-lab-$$/inner/cgroup.procs; done", "says:600.MiB", args="--nproc-per-node 2", may="cpu-oversubscribed memory-available-low cgroup-memory-tight"),
     Fault("quota-of-the-group-above", "for g in /sys/fs/cgroup/cpu; do mkdir -p $g/tt-lab-$$/inner; echo 20000 > $g/tt-lab-$$/cpu.cfs_quota_us; echo $$ > $g/tt-lab-$$/inner/cgroup.procs; done", "cpu-quota-ignored-by-torch|says:quota", args="--nproc-per-node 2", may="cpu-oversubscribed"),
-    Fault("shm-on-a-disk", "disk ext4 8G; mount --bind $W/m /dev/shm", "says:/dev/shm", args="--workers 4 --nproc-per-node 2", may="dataloader-workers-exceed-cpus", left="no rule judges what /dev/shm lies on, if it is large and writable"),
+    Fault("shm-on-a-disk", "disk ext4 8G; mount --bind $W/m /dev/shm", "says:/dev/shm", args="--workers 4 --nproc-per-node 2", may="dataloader-workers-exceed-cpus"),
     Fault("data-links-in-a-circle", "ln -s b $W/a; ln -s a $W/b", "data-path-unreadable|refused:data", args="--data $W/a"),
     Fault("checkpoints-immutable", "disk ext4 20G; mkdir $W/m/ck; chattr +i $W/m/ck", "checkpoints-not-writable", args="--checkpoints $W/m/ck"),
     Fault("healthy-proc-of-processes-alone", "mount -t proc -o subset=pid proc /proc"),

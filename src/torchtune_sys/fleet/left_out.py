@@ -42,6 +42,7 @@ LEFT_OUT: dict[str, str] = {
     "limits.services.pid": "a process number",
     "storage.places.free_bytes": _FREE,
     "storage.places.inodes_free": _FREE,
+    "storage.places.errors_recorded": _COUNTER,
     "storage.places.device": _NUMBERED,
     **{
         f"storage.places.disks.{name}": _DERIVED

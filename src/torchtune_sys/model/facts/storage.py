@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, Why
 
 MOUNTED = "mounted"
 """The role of a mount that is only asked whether it answers."""
@@ -75,6 +75,8 @@ class StoragePath(msgspec.Struct, frozen=True, kw_only=True):
     inodes_free: Fact[int]
     readable: Fact[bool]
     writable: Fact[bool]
+    errors_recorded: Fact[int] = Missing(Why.NOT_RECORDED, "/sys/fs/ext4", "not read")
+    """Errors that ext4 keeps in its superblock until it is checked; ABSENT for other file systems."""
 
 
 class StorageFacts(msgspec.Struct, frozen=True, kw_only=True):

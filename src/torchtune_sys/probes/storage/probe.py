@@ -121,7 +121,16 @@ class _Look:
             inodes_free=space if isinstance(space, Missing) else space.inodes_free,
             readable=access[0],
             writable=access[1],
+            errors_recorded=self._errors(mount, stack),
         )
+
+    def _errors(self, mount: Mount, stack: Stack) -> Fact[int]:
+        """Read errors_count of ext4 (Documentation/ABI/testing/sysfs-fs-ext4), which has a directory for each device that it is mounted from."""
+        if mount.filesystem not in ("ext2", "ext3", "ext4"):
+            return Missing(Why.ABSENT, mount.filesystem, "no counter of errors")
+        if isinstance(stack.device, Missing):
+            return stack.device
+        return self._host.number(f"/sys/fs/ext4/{posixpath.basename(stack.device)}/errors_count")
 
     def _stack(self, mount: Mount) -> Stack:
         if mount.id not in self._stacks:

@@ -301,7 +301,7 @@ def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="correct the name, or unset the variable"),),
 )
 def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The name is misspelt, or is only read when PyTorch is built.
+    """The name is misspelt, or is only read when PyTorch is built; or OpenMP and MKL cannot read the number of threads.
 
     Why it matters
     The intended setting is not in effect.
@@ -316,6 +316,11 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for name, why in _WITHOUT_EFFECT.items():
         if name in environment(s):
             yield seen(name, environment(s)[name], "another name, or unset", why)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        value = environment(s).get(name, "").strip()
+        counts = [part.strip() for part in value.split(",")]
+        if value and not all(part.isdecimal() and int(part[:9]) > 0 for part in counts):
+            yield seen(name, value, "a number from 1 on", "it is ignored, so each rank starts a thread for every core")
 
 
 _SLOW_ISA = ("SSE41", "SSE4_1", "AVX")

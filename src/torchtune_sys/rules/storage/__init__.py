@@ -11,6 +11,7 @@ from torchtune_sys.rules.storage.devices import (
     data_on_spinning_disk,
     data_on_usb_disk,
     data_on_windows_drive,
+    filesystem_errors_recorded,
     md_array_degraded,
 )
 from torchtune_sys.rules.storage.space import RULES as SPACE_RULES
@@ -26,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     data_on_container_layer,
     checkpoints_on_volatile_storage,
     md_array_degraded,
+    filesystem_errors_recorded,
     *SPACE_RULES,
     *TEMPORARY_RULES,
     *TUNING_RULES,

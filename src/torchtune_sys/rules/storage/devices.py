@@ -300,3 +300,46 @@ def md_array_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield Evidence(subject=array.name, seen="complete", verdict=Verdict.PASS, source=source)
     if not arrays:
         raise NotApplicable("no md array below the judged places")
+
+
+@rule(
+    id="filesystem-errors-recorded",
+    title="The file system of the data or the checkpoints has recorded errors",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="back up the data, unmount it and check it: e2fsck -f DEVICE, which also resets the count; check the disk (smartctl -a)"
+        ),
+    ),
+)
+def filesystem_errors_recorded(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """ext4 has found errors in itself, and keeps their number in its superblock until it is checked.
+
+    Why it matters
+        Files may be damaged, and the next error may make the file system read-only in the middle of a run. The message in the kernel's log is
+        gone after a reboot; the count is not.
+
+    When to leave it
+        The file system was repaired without e2fsck (which alone resets the count).
+
+    References
+        Linux Documentation/ABI/testing/sysfs-fs-ext4, errors_count; e2fsck(8)
+    """
+    judged = False
+    for place in places(s, USED):
+        count = place.errors_recorded
+        if isinstance(count, Missing):
+            if count.why not in (Why.ABSENT, Why.NOT_RECORDED, Why.NOT_SUPPORTED):
+                judged = True
+                yield unsure(subject(place), count)
+            continue
+        judged = True
+        yield Evidence(
+            subject=subject(place),
+            seen=f"{count} errors of {place.filesystem} on {place.mount_point}",
+            wanted="0",
+            verdict=Verdict.FAIL if count > 0 else Verdict.PASS,
+            source="/sys/fs/ext4/DEVICE/errors_count",
+        )
+    if not judged:
+        raise NotApplicable("no ext4 below the judged places, or one that does not show its errors")

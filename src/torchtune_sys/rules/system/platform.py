@@ -226,3 +226,44 @@ def clock_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if today < eol.AS_OF else Verdict.PASS,
         source="clock_gettime",
     )
+
+
+_WITHHELD = (
+    ("mem", "memory above this"),
+    ("maxcpus", "processors above this number"),
+    ("nr_cpus", "processors above this number"),
+    ("nosmp", "all processors but one"),
+)
+
+
+@rule(
+    id="boot-argument-withholds-hardware",
+    title="A boot argument keeps Linux from using some of the memory or processors",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="remove the argument from the boot loader's configuration (GRUB_CMDLINE_LINUX, then update-grub or grub2-mkconfig), and reboot"
+        ),
+    ),
+)
+def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The kernel was started with mem=, maxcpus=, nr_cpus= or nosmp, which limit what it uses of the machine.
+
+    Why it matters
+    The memory that free(1) shows, and the processors in /proc/cpuinfo, look like those of a smaller machine: nothing else says that there
+    are more. Such arguments are left over from tests, from a crash kernel, or from a time with other modules.
+
+    When to leave it
+    The rest is kept for something else on purpose (DPDK, a persistent memory region, a partitioning hypervisor).
+
+    References
+    Linux Documentation/admin-guide/kernel-parameters.txt (mem, maxcpus, nr_cpus, nosmp)
+    """
+    if known(need(s.system).container, ""):
+        raise NotApplicable("inside a container: whoever boots the host decides")
+    words = need(need(s.system).cmdline)
+    found = [(word, what) for name, what in _WITHHELD for word in words if word == name or word.startswith(f"{name}=")]
+    for word, what in found:
+        yield Evidence(subject=word, seen=f"Linux does not use {what}", wanted="not set", source="/proc/cmdline")
+    if not found:
+        yield Evidence(subject="boot arguments", seen="none of these", verdict=Verdict.PASS, source="/proc/cmdline")
