@@ -97,7 +97,7 @@ _CODE = re.compile(
 _PROSE = re.compile(
     r"^[#>*\-\s\d.)(\[]*[A-Za-z`'\"\u4e00-\u9fff].*(?:[a-z]{2,}\W+(?:\S+ )?[a-z]{2,}|[\u4e00-\u9fff]{4})|'s password: ?\S+@"
 )
-_LONGEST, _GAP, _NEAR, _AFTER, _BEFORE, _SHORT, _CELLS = 1500, 90, 34, 80, 50, 400, 3
+_LONGEST, _GAP, _NEAR, _AFTER, _BEFORE, _SHORT, _CELLS, _MOST = 1500, 90, 34, 80, 50, 400, 3, 200
 _BETWEEN = r"(?:\W{1,3}[\w/%.'-]+)"
 
 
@@ -221,7 +221,8 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         failing = _FAILING.search(words) is not None
         personal = failing and (len(words) < _SHORT or _FIRST_PERSON.search(words) is not None)
         text = _Text(words=words, failing=failing, personal=personal, fits={})
-        found = [(line, *each) for line, told in spoken if (each := _stated(told, text)) is not None]
+        looked_at = spoken if len(spoken) <= 2 * _MOST else [*spoken[:_MOST], *spoken[-_MOST:]]
+        found = [(line, *each) for line, told in looked_at if (each := _stated(told, text)) is not None]
         sure = any(is_sure for _, _, is_sure in found)
         for line, row, is_sure in found:
             if is_sure or not sure:
