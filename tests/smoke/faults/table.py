@@ -8,6 +8,7 @@ from smoke.faults.fifth import opened as fifth_opened
 from smoke.faults.fifth import sealed as fifth_sealed
 from smoke.faults.fourth import opened as fourth_opened
 from smoke.faults.fourth import sealed as fourth_sealed
+from smoke.faults.ninth import alike as ninth_alike
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
 from smoke.faults.seventh import opened as seventh_opened
@@ -40,4 +41,5 @@ FAULTS: tuple[Fault, ...] = (
     *seventh_opened.ROWS,
     *seventh_sealed.ROWS,
     *eighth_opened.ROWS,
+    *ninth_alike.ROWS,
 )

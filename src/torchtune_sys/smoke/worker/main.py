@@ -36,6 +36,7 @@ from torchtune_sys.smoke.worker.measures import patience
 from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S
 from torchtune_sys.smoke.worker.stages.container import container_is_as_promised, promises_in
 from torchtune_sys.smoke.worker.stages.import_torch import IMPORT_S
+from torchtune_sys.smoke.worker.stages.process_state import threads_that_stay
 from torchtune_sys.smoke.worker.stages.rendezvous import check_in, part
 from torchtune_sys.smoke.worker.summary import gather, summarize
 from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
@@ -44,6 +45,7 @@ _BESIDE = "compile"
 _LEAST_STAGES = 8
 _TIMED = ("container", "device", "gemm", "memory", "copy", "conv", "stress")
 """What is timed, and compared with earlier runs, has the CPUs to itself."""
+_LAST_THREADS_S = 3.0
 _ASKING_S = 0.5
 """For the driver to ask the others where they are, before they notice that this rank leaves."""
 
@@ -228,6 +230,19 @@ def _temporary() -> str:
     sys.exit("the smoke test has no directory for temporary files where nobody else can replace them: --scratch names one")
 
 
+def _tell_who_stays(here: RankContext, plan: Sequence[str]) -> None:
+    """Tell the threads that Python would await now: a rank that has them does not end, and holds its host."""
+    until = time.monotonic() + _LAST_THREADS_S
+    while threads_that_stay() and time.monotonic() < until:
+        time.sleep(0.05)
+    staying = threads_that_stay()
+    if staying:
+        stage = "rendezvous" if "rendezvous" in plan else "device"
+        seen = "rank %d has %d thread(s) left that Python awaits before it ends, though all stages are through: %s"
+        words = seen % (here.rank, len(staying), ", ".join(staying[:3]))
+        channel.tell("end", stage=stage, verdict="fail", cause="rank-does-not-end", seen=words, seconds=0.0)
+
+
 def _here(asked: argparse.Namespace) -> RankContext:
     """Return this rank's context, or end the rank where its GPU cannot be had (lost, exclusively another's, hidden): the stage "device" says so."""
     try:
@@ -264,6 +279,8 @@ def main() -> None:
     if any(stage.together for stage in stages):
         check_in(here)
     go_through(here, stages)
+    if channel.driven:
+        _tell_who_stays(here, plan)
     channel.tell("bye")  # whatever comes now proves nothing any more
     everyone = [] if channel.driven else gather(here, channel.kept)
     part(here)

@@ -38,6 +38,29 @@ _SELDOM = """
 """
 
 
+_CLOCK = """
+    import time
+    import torch.distributed as dist
+    real, meet = time.time, dist.init_process_group
+    def met(*args, **more):
+        found = meet(*args, **more)
+        time.time = lambda: real() %s
+        return found
+    dist.init_process_group = met
+"""
+_LEFT_OUT = """
+    import torch.nn.parallel.distributed as parallel
+    real = parallel.DistributedDataParallel.__init__
+    def init(self, module, *args, **more):
+        names = [name for name, _ in module.named_parameters()]
+        left = {name for name in %s}
+        if len(names) > len(left):
+            module._ddp_params_and_buffers_to_ignore = left
+        real(self, module, *args, **more)
+    parallel.DistributedDataParallel.__init__ = init
+"""
+
+
 def _seldom(function: str, often: int, spoil: str) -> str:
     return _SELDOM % (function, often, spoil, function)
 
@@ -96,4 +119,59 @@ ROWS = (
     row("tmpdir-few-inodes", "The directory for temporary files takes no more files once workers run", "dataloader", "disk-full-or-quota", inject=all_of(
         unshared("--mount", "mkdir {folder}/disk\nmount -t tmpfs -o nr_inodes=8,mode=1777 tmpfs {folder}/disk"), variables(TMPDIR="{folder}/disk")),
         means="namespace", seen="No space left"),
+    row("ddp-leaves-the-first-out", "DDP leaves a model's first parameter out: it is neither sent at first nor averaged", "ddp", "ddp-gradients-not-synchronised",
+        _LEFT_OUT % "names[:1]", when="torch.nn.parallel.distributed", seen="leaves out"),
+    row("ddp-leaves-biases-out", "DDP leaves all biases out", "ddp", "ddp-gradients-not-synchronised",
+        _LEFT_OUT % 'names if "bias" in name', when="torch.nn.parallel.distributed", seen="leaves out.*bias"),
+    row("epoch-ignored-by-one", "DistributedSampler.set_epoch does nothing on rank 0", "sampler", "sampler-not-reshuffled", """
+        import torch.utils.data.distributed as sampling
+        sampling.DistributedSampler.set_epoch = lambda self, epoch: None
+    """, rank=0, when="torch.utils.data.distributed", seen="rank 0"),
+    row("epoch-forgotten-by-one", "Each set_epoch gives rank 1 an epoch of its own", "sampler", "sampler-not-repeatable", """
+        import itertools
+        import torch.utils.data.distributed as sampling
+        calls = itertools.count()
+        sampling.DistributedSampler.set_epoch = lambda self, epoch: setattr(self, "epoch", next(calls))
+    """, rank=1, when="torch.utils.data.distributed", seen="rank 1"),
+    row("steps-wait-long", "One rank waits 80 ms in each step of its optimizer", "stragglers", "straggler-held-back", """
+        import time
+        import torch.optim.optimizer as base
+        base.register_optimizer_step_post_hook(lambda *given: time.sleep(0.08))
+    """, rank=0, when="torch.optim.optimizer", seen="rank 0"),
+    row("products-two-hundred-times", "Products take one rank 20 ms more", "stragglers", "straggler-compute", """
+        import time
+        import torch
+        real = torch.mm
+        def slow(*args, **more):
+            until = time.perf_counter() + 0.02
+            while time.perf_counter() < until:
+                pass
+            return real(*args, **more)
+        torch.mm = slow
+    """, rank=1, seen="rank 1"),
+    row("batches-wait-long", "Putting a batch together takes one rank 0.2 s", "stragglers", "straggler-loading", """
+        import time
+        from torch.utils.data import _utils
+        real = _utils.fetch._MapDatasetFetcher.fetch
+        def fetch(self, places):
+            time.sleep(0.2)
+            return real(self, places)
+        _utils.fetch._MapDatasetFetcher.fetch = fetch
+    """, rank=1, seen="rank 1"),
+    row("no-ipv4-loopback", "The loopback has no IPv4 address, IPv6 works", "rendezvous", "loopback-down",
+        inject=unshared("--net", "ip link set lo up\nip addr del 127.0.0.1/8 dev lo"), means="namespace", seen="no IPv4 address"),
+    row("clock-set-back", "The clock of one rank is set back by an hour after the ranks have met", "stragglers", "clock-jumps",
+        _CLOCK % "- 3600", rank=1, when="torch.distributed", seen="rank 1:.*-3600 s"),
+    row("clock-set-ahead", "The clock of one rank is set 100 s ahead after the ranks have met", "stragglers", "clock-jumps",
+        _CLOCK % "+ 100", rank=0, when="torch.distributed", seen="rank 0:.*100 s"),
+    row("thread-left-by-training", "The first step of an optimizer leaves a thread that never ends on one rank", "rendezvous", "rank-does-not-end", """
+        import threading
+        import torch.optim.optimizer as base
+        started = []
+        def then(*given):
+            if not started:
+                started.append(threading.Thread(target=threading.Event().wait, name="leftover"))
+                started[0].start()
+        base.register_optimizer_step_post_hook(then)
+    """, rank=1, when="torch.optim.optimizer", stages="optimizer,rendezvous", seen="rank 1.*leftover"),
 )  # fmt: skip

@@ -128,7 +128,8 @@ def _steps_of(kind: str, options: Dict[str, Any]) -> Callable[[], Any]:
         for step in range(_STEPS_OF_RECIPE):
 
             def closure(step: int = step) -> torch.Tensor:
-                optimizer.zero_grad()
+                for one in held:
+                    one.grad = None  # zero_grad is the stage optimizer's
                 loss = sum((one * one * distinct(4, 5, seed=43 + 2 * step).abs()).sum() for one in held)
                 loss.backward()
                 return loss

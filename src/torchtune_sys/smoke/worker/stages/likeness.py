@@ -17,6 +17,7 @@ from torchtune_sys.smoke.worker.cgroups import cpus_of_quota
 from torchtune_sys.smoke.worker.context import RankContext
 from torchtune_sys.smoke.worker.interfaces import host_identity
 from torchtune_sys.smoke.worker.stages.import_torch import CPUS_BEFORE_TORCH
+from torchtune_sys.smoke.worker.stages.process_state import clock_has_jumped, told_beyond_the_kernel
 from torchtune_sys.smoke.worker.stages.stress import step_fingerprint
 
 _THREADS_APART = 2
@@ -41,7 +42,7 @@ def differences(here: RankContext) -> List[Fault]:
         "quota": cpus_of_quota() or _NO_QUOTA,
     }
     tell_all(here, "")  # from here on all ranks look at their clocks at once, but for what the store takes
-    own["clock"] = time.time()
+    own.update(clock=time.time(), jumped=clock_has_jumped(), beyond=told_beyond_the_kernel())
     told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
     return [
         *_unlike_clocks(told),
@@ -130,11 +131,21 @@ def _unlike_quotas(told: List[Dict[str, Any]]) -> Iterable[Fault]:
 
 
 def _unlike_clocks(told: List[Dict[str, Any]]) -> Iterable[Fault]:
-    """Certificates and tickets end by the clock, and logs of several hosts are ordered by it."""
+    """Certificates and tickets end by the clock, and logs of several hosts are ordered by it. Whose clock was moved knows it by its own others."""
+    for rank, one in enumerate(told):
+        if abs(one["jumped"]) > _CLOCKS_APART_S:
+            yield "clock-jumps", "%s: its clock was set by %+.0f s while it ran" % (_who(rank, told), one["jumped"])
+        elif abs(one["beyond"]) > _CLOCKS_APART_S:
+            yield "clock-skew", "%s: the time that it is told is %+.0f s from its kernel's" % (_who(rank, told), one["beyond"])
     middle = sorted(one["clock"] for one in told)[(len(told) - 1) // 2]
     for rank, one in enumerate(told):
         if abs(one["clock"] - middle) > _CLOCKS_APART_S:
-            yield "clock-skew", "the clock of %s is %+.0f s off the others'" % (_who(rank, told), one["clock"] - middle)
+            off = one["clock"] - middle
+            if len(told) == 2:
+                words = (_who(0, told), _who(1, told), abs(off))
+                yield "clock-skew", "the clocks of %s and %s are %.0f s apart: one of them is wrong" % words
+            else:
+                yield "clock-skew", "%s: its clock is %+.0f s off the others'" % (_who(rank, told), off)
 
 
 def _unlike_bits(told: List[Dict[str, Any]]) -> Iterable[Fault]:

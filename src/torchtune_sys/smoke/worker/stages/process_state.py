@@ -11,7 +11,7 @@ import stat
 import sys
 import threading
 import time
-from typing import Any, Callable, Iterator, Tuple
+from typing import Any, Callable, Iterator, List, Tuple
 
 import torch
 
@@ -27,6 +27,7 @@ _FEW_NUMBERS, _TENSORS = 25000, 30
 """100 kB, below what the C library maps by itself (128 KiB); on pages of 64 KiB still one of them."""
 _WHO_STARTED = "look who starts the ranks: a service manager, nohup, a wrapper, sitecustomize"
 _CHILDREN_AT_START = signal.getsignal(signal.SIGCHLD)
+_CLOCKS_AT_START = time.time() - time.monotonic()
 _BLOCKED_AT_START = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
@@ -63,12 +64,17 @@ def _signals_arrive() -> None:
 
 def _nobody_stays() -> None:
     """Check that nobody keeps the process from ending: Python awaits every thread that is not a daemon, and a job that does not end holds its hosts."""
-    pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())  # these are ended first
-    others = [one for one in threading.enumerate() if one is not threading.main_thread() and one not in pools]
-    staying = [one.name for one in others if not one.daemon]
+    staying = threads_that_stay()
     if staying:
         seen = "before training does anything %d thread(s) run that Python awaits before it ends: %s"
         raise StageFailed("rank-does-not-end", seen % (len(staying), ", ".join(staying[:3])), _WHO_STARTED)
+
+
+def threads_that_stay() -> List[str]:
+    """Return the names of those that Python awaits before it ends."""
+    pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())  # these are ended first
+    others = [one for one in threading.enumerate() if one is not threading.main_thread() and one not in pools]
+    return [one.name for one in others if not one.daemon]
 
 
 def _clocks_go_on() -> None:
@@ -82,14 +88,24 @@ def _clocks_go_on() -> None:
         if back > 0:
             raise StageFailed("clock-jumps", "a clock that never goes back (CLOCK_MONOTONIC) went back by %.3g s" % back)
         last = now
-    told = _kernel_says() - time.time()
+    told = told_beyond_the_kernel()
     if abs(told) > _CLOCK_WRONG_S:
         seen = "the time that programs are told is %.0f s from the kernel's (something preloaded, such as libfaketime, gives another)"
-        raise StageFailed("clock-skew", seen % -told, _WHO_STARTED)
+        raise StageFailed("clock-skew", seen % told, _WHO_STARTED)
     off = _apart() - began
     if abs(off) > _CLOCK_OFF:
         seen = "while one clock goes on by %.2f s another goes on by %.2f s more (CLOCK_MONOTONIC, CLOCK_BOOTTIME)"
         raise StageFailed("clock-jumps", seen % (_CLOCK_LOOKS // 100 * _CLOCK_S, off))
+
+
+def told_beyond_the_kernel() -> float:
+    """Return by how much the time that this process is told is ahead of the kernel's."""
+    return time.time() - _kernel_says()
+
+
+def clock_has_jumped() -> float:
+    """Return by how much this process's clock went on beside the one that nobody sets, since torch was imported."""
+    return time.time() - time.monotonic() - _CLOCKS_AT_START
 
 
 def _kernel_says() -> float:
