@@ -11,6 +11,7 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_i
 from torchtune_sys.smoke.worker.functions.seldom_optimizers import SELDOM_OPTIMIZERS, averages_follow
 
 _OPTIMIZER_STEPS = 6
+_CLEARINGS = 40
 _OPTIMIZER_OFF = 2.0**-14
 """Rounding of float32 over six steps is below 2**-19. What is to be caught (momentum, decay or a correction that is left out) moves a
 weight of size one by 1e-3 or more."""
@@ -128,12 +129,19 @@ def _groups_have_their_own(here: RankContext) -> None:
 
 
 def _clears(here: RankContext) -> None:
+    """Check every optimizer that is tried often enough to meet what happens at some calls alone."""
     weights = torch.nn.Parameter(torch.ones(3, device=here.device))
-    optimizer = torch.optim.SGD([weights], lr=0.1)
-    (weights * 2).sum().backward()
-    optimizer.zero_grad()
-    if weights.grad is not None and bool(weights.grad.any()):
-        raise StageFailed("gradients-not-cleared", "zero_grad() leaves gradients: each step takes those of the steps before, too")
+    for kind in (torch.optim.SGD, torch.optim.AdamW):
+        optimizer: torch.optim.Optimizer = kind([weights], lr=0.1)
+        left = 0
+        for turn in range(_CLEARINGS):
+            (weights * 2).sum().backward()
+            optimizer.zero_grad(set_to_none=turn % 2 == 0)
+            left += weights.grad is not None and bool(weights.grad.any())
+            weights.grad = None
+        if left:
+            seen = "zero_grad() leaves gradients at %d of %d calls: each step takes those of the steps before, too"
+            raise StageFailed("gradients-not-cleared", seen % (left, _CLEARINGS))
 
 
 def _schedules() -> Iterator[Tuple[str, Callable[[torch.optim.Optimizer], Any], Callable[[int], float]]]:
