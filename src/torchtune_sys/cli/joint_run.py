@@ -18,6 +18,7 @@ from torchtune_sys.host.children.child_environment import for_training
 from torchtune_sys.host.children.examined import runner
 from torchtune_sys.host.files import READABLE, write_atomically
 from torchtune_sys.host.peers.wire import Gone
+from torchtune_sys.model import codec
 from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.preflight import verdict
@@ -154,7 +155,7 @@ def _verdict_of_all(
     if "cut-off" in answer:
         return _partial(found, node, answer["cut-off"])
     try:
-        whole = msgspec.convert(answer, Whole)
+        whole = codec.convert(answer, Whole)
     except (msgspec.ValidationError, RecursionError):
         return _partial(found, node, "the coordinator sent an invalid verdict")
     judged = _weighed(found, whole, policy, joint.job.nodes)

@@ -152,7 +152,7 @@ def _as(kind: type[_T], found: Any, source: str) -> Fact[_T]:
     if isinstance(found, Missing):
         return found
     try:
-        return msgspec.convert(found, kind)
+        return codec.convert(found, kind)
     except msgspec.ValidationError as error:
         return Missing(Why.UNPARSED, source, f"the recording is wrong here: {error}")
 
@@ -260,7 +260,7 @@ def _check(found: Mapping[str, Any], name: str) -> None:
         raise UnreadableInput(f"{name}: has the schema {schema}; this version reads {SCHEMA}", "upgrade torchtune-sys")
     for section, shape in _SHAPES.items():
         try:
-            msgspec.convert(found.get(section) or {}, shape)
+            codec.convert(found.get(section) or {}, shape)
         except msgspec.ValidationError as error:
             raise UnreadableInput(f"{name}: {section}: {error}", "mend it, or record the host again") from None
 

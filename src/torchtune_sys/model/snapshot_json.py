@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from torchtune_sys.model import codec
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
@@ -68,7 +69,7 @@ def _as(kind: Any, value: Any, path: str) -> Any:
 
 def _one_of(kinds: tuple[Any, ...], value: Any, path: str) -> Any:
     if Missing in kinds and isinstance(value, dict) and "$missing" in value:
-        return msgspec.convert(value, Missing)
+        return codec.convert(value, Missing)
     if value is None and type(None) in kinds:
         return None
     rest = [kind for kind in kinds if kind not in (Missing, type(None))]

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.host.children.rank_processes import Disconnected, Exited, RankMessage, RankProcesses
+from torchtune_sys.model import codec
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd
 from torchtune_sys.smoke.stack_traces import place, waits_for_others
@@ -157,7 +158,7 @@ class Watch:
             rank.deadline_s = float(fields.get("deadline_s", 60.0))
             self._on_stage(rank.stage, rank.rank, len(self.ranks))
         elif kind == "measure":
-            figure = msgspec.convert({name: value for name, value in fields.items() if name not in ("event", "stage")}, Figure)
+            figure = codec.convert({name: value for name, value in fields.items() if name not in ("event", "stage")}, Figure)
             self.figures.setdefault(str(fields.get("stage")), {}).setdefault(rank.rank, []).append(figure)
         elif kind == "end":
             self._end_of(fields, rank.rank)

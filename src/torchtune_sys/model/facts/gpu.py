@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -181,7 +182,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 def from_json(found: Any, source: str) -> Fact[GpuFacts]:
     """Return the facts in plain JSON data, as the NVML child prints them."""
     try:
-        return msgspec.convert(found, GpuFacts)
+        return codec.convert(found, GpuFacts)
     except (msgspec.ValidationError, RecursionError) as error:
         return Missing(Why.UNPARSED, source, str(error))
 

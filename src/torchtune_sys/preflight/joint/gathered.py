@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from torchtune_sys.model import codec
 from torchtune_sys.model.comparison import DifferenceWeight
 from torchtune_sys.preflight.isolation.values import IsolationVerdict
 from torchtune_sys.preflight.joint.names import as_listed, numbered
@@ -177,7 +178,7 @@ _T = TypeVar("_T")
 def taken(value: Any, form: type[_T]) -> _T | None:
     """Return what another process said, where it has the right form."""
     try:
-        return msgspec.convert(value, form)
+        return codec.convert(value, form)
     except (msgspec.ValidationError, ValueError, TypeError, OverflowError):
         return None
 

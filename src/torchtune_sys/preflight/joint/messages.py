@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from torchtune_sys.host.peers.wire import Fields, Gone
+from torchtune_sys.model import codec
 from torchtune_sys.model.numbers import natural
 
 NOTES_AT_MOST = 1 << 20
@@ -222,7 +223,7 @@ def me(fields: Mapping[str, Any]) -> Me:
 
 def _heard(fields: Mapping[str, Any], forms: Any) -> Any:
     try:
-        return msgspec.convert(fields, forms, str_keys=True)
+        return codec.convert(fields, forms, str_keys=True)
     except (msgspec.ValidationError, RecursionError, OverflowError, ValueError):
         raise Gone("it sent an invalid message") from None
 

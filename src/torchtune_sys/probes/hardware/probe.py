@@ -6,6 +6,7 @@ import msgspec
 
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
+from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.hardware import HardwareFacts, MemoryController, MemoryDevice, ServiceLoad, Zone
 from torchtune_sys.model.facts.session import Workload
@@ -95,7 +96,7 @@ def _memory(host: Host) -> Fact[tuple[MemoryDevice, ...]]:
     if isinstance(found, Missing):
         return found
     try:
-        return msgspec.convert(found["memory_devices"], tuple[MemoryDevice, ...])
+        return codec.convert(found["memory_devices"], tuple[MemoryDevice, ...])
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         return Missing(Why.UNPARSED, queries.SMBIOS, str(error)[:100])
 
@@ -105,7 +106,7 @@ def _services(host: Host) -> Fact[tuple[ServiceLoad, ...]]:
     if isinstance(found, Missing):
         return found
     try:
-        return msgspec.convert(found["units"], tuple[ServiceLoad, ...])
+        return codec.convert(found["units"], tuple[ServiceLoad, ...])
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         return Missing(Why.UNPARSED, queries.SERVICES, str(error)[:100])
 

@@ -6,6 +6,7 @@ import msgspec
 
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
+from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciConfig, PciErrorGrowth, PciErrors, TopologyFile
 from torchtune_sys.model.values import Missing, Why
@@ -59,7 +60,7 @@ def config(host: Host, address: str) -> Fact[PciConfig]:
     if isinstance(found, Missing):
         return found
     try:
-        return msgspec.convert(found, PciConfig)
+        return codec.convert(found, PciConfig)
     except (msgspec.ValidationError, RecursionError) as error:
         return Missing(Why.UNPARSED, question, str(error))
 
@@ -70,7 +71,7 @@ def growth(host: Host) -> Fact[PciErrorGrowth]:
     if isinstance(found, Missing):
         return found
     try:
-        return msgspec.convert(found, PciErrorGrowth)
+        return codec.convert(found, PciErrorGrowth)
     except (msgspec.ValidationError, RecursionError) as error:
         return Missing(Why.UNPARSED, queries.PCI_ERRORS, str(error))
 

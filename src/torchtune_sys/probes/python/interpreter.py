@@ -9,6 +9,7 @@ import msgspec
 
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
+from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.numbers import natural
@@ -148,7 +149,7 @@ def ask(host: Host, executable: str) -> Fact[InterpreterAnswer]:
 
 def parse_answer(found: Any, source: str) -> Fact[InterpreterAnswer]:
     try:
-        return msgspec.convert(found, InterpreterAnswer)
+        return codec.convert(found, InterpreterAnswer)
     except (msgspec.ValidationError, RecursionError) as error:
         return Missing(Why.UNPARSED, source, str(error))
 

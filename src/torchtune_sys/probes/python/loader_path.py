@@ -14,6 +14,7 @@ import msgspec
 from torchtune_sys.formats.elf import Cached, Elf
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
+from torchtune_sys.model import codec
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.driver.files import DEFAULT_DIRECTORIES
 
@@ -150,7 +151,7 @@ class LoadingProcess:
             answer = self._host.ask(queries.LOADER_CACHE)
             self._doubt(answer)
             try:
-                self._cache = [] if isinstance(answer, Missing) else msgspec.convert(answer, list[Cached])
+                self._cache = [] if isinstance(answer, Missing) else codec.convert(answer, list[Cached])
             except (msgspec.ValidationError, RecursionError):
                 self._cache = []
         flags = _CACHE_FLAGS.get(self._main.elf.kind, 0)
@@ -163,7 +164,7 @@ class LoadingProcess:
         if isinstance(answer, Missing):
             return Elf(kind="") if answer.why is Why.UNPARSED else None
         try:
-            return msgspec.convert(answer, Elf)
+            return codec.convert(answer, Elf)
         except (msgspec.ValidationError, RecursionError):
             return Elf(kind="")
 

@@ -9,6 +9,7 @@ import msgspec
 from torchtune_sys.formats.mounts import carrier, carrying
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
+from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import NOT_LIVE, Carrier, Distribution, LiveTorch, LoaderChoice, PythonFacts, Torch
 from torchtune_sys.model.facts.session import Workload
@@ -218,7 +219,7 @@ def parse_live(found: Any) -> Fact[LiveTorch]:
     if isinstance(found, dict) and isinstance(found.get("import_error"), str):
         return Missing(Why.FAILED, "import torch", found["import_error"])
     try:
-        return msgspec.convert(found, LiveTorch)
+        return codec.convert(found, LiveTorch)
     except (msgspec.ValidationError, RecursionError) as error:
         return Missing(Why.UNPARSED, "live-torch", str(error))
 

@@ -8,6 +8,7 @@ import msgspec
 
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
+from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import MANAGERS, Package, SoftwareFacts
 from torchtune_sys.model.values import Missing, Why
@@ -109,7 +110,7 @@ def _packages(host: Host) -> Fact[tuple[Package, ...]]:
     if isinstance(found, Missing):
         return found
     try:
-        return msgspec.convert(found, tuple[Package, ...])
+        return codec.convert(found, tuple[Package, ...])
     except msgspec.ValidationError as error:
         return Missing(Why.UNPARSED, queries.PACKAGES, str(error))
 

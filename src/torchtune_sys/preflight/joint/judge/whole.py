@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from torchtune_sys.model import codec
 from torchtune_sys.model.preflight import Blame, Cause, Go, IsolationReport, Link, NodeVerdict, Weight
 from torchtune_sys.preflight.joint.gathered import Gathered, host_says, own_names, taken
 from torchtune_sys.preflight.joint.judge import collectives, compute, connections, facts, isolated
@@ -60,7 +61,7 @@ def judged(gathered: Gathered) -> Any:
 
 def brief(judged: Any) -> Any:
     """Return the same verdict without what is said of nodes that are go: what a thousand nodes are told must not grow with their number."""
-    found = msgspec.convert(judged, Whole)
+    found = codec.convert(judged, Whole)
     well = [node for node in found.nodes if node.verdict is Go.GO]
     rest = tuple(node for node in found.nodes if node.verdict is not Go.GO)
     listed = node_set(node.node for node in well if is_host_name(node.node))
