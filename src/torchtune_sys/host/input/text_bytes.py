@@ -28,7 +28,7 @@ def as_utf8(data: bytes) -> bytes:
 
 
 def is_binary(data: bytes) -> bool:
-    """Return whether it is something else than text, by its beginning.
+    r"""Return whether it is something else than text, by its beginning.
 
     >>> is_binary(b"ERROR: Unexpected bus error\n\0"), is_binary(b"\0" * 9000 + b"step 5"), is_binary(b"\x7fELF\2\1\1\0\0\3\0>\0\1"), is_binary(b"\0" * 9)
     (False, False, True, True)
