@@ -71,14 +71,14 @@ def reasons(mask: int) -> list[str]:
     fix=(Advice(text="check fans, filters, air flow and inlet temperature"),),
 )
 def gpu_above_operating_temperature(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The GPU's temperature has reached the maximum operating temperature that the card itself reports.
+    """The GPU's temperature is above the maximum operating temperature that the card itself reports.
 
     Why it matters
-        Above it the driver lowers the clocks, and a few degrees higher the hardware halves them: in synchronous training all GPUs
+        There the driver lowers the clocks, and a few degrees higher the hardware halves them: in synchronous training all GPUs
         wait.
 
     When to leave it
-        Some consumer cards are built to run at their limit; compare the clocks under load.
+        The clocks under load are those of the other GPUs: a sensor may be off by a degree or two.
 
     References
         nvml.h: NVML_TEMPERATURE_THRESHOLD_GPU_MAX, nvmlDeviceGetMarginTemperature; nvidia-smi(1): GPU Max Operating Temp, GPU T.Limit Temp
@@ -94,9 +94,9 @@ def gpu_above_operating_temperature(s: Snapshot, p: Params) -> Iterator[Evidence
     yield from each(
         s,
         left,
-        lambda _, degrees: degrees <= 0,
-        lambda degrees: f"{degrees} °C left" if degrees > 0 else f"{-degrees} °C above it" if degrees else "at it",
-        "below the maximum operating temperature",
+        lambda _, degrees: degrees < 0,  # GeForce cards are kept at it, by design
+        lambda degrees: f"{-degrees} °C above it" if degrees < 0 else f"{degrees} °C left",
+        "at most the maximum operating temperature",
         "nvmlDeviceGetMarginTemperature, nvmlDeviceGetTemperatureThreshold",
     )
 
