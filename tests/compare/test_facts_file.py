@@ -45,8 +45,8 @@ def test_it_is_small(name: str) -> None:
 
 
 def test_it_follows_its_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(json.loads(schemas.facts_schema()))
-    jsonschema.validate(json.loads(written(load("healthy"))), json.loads(schemas.facts_schema()))
+    jsonschema.Draft202012Validator.check_schema(json.loads(schemas.schemas()["facts"]))
+    jsonschema.validate(json.loads(written(load("healthy"))), json.loads(schemas.schemas()["facts"]))
 
 
 @pytest.mark.parametrize("name", FEW)

@@ -27,7 +27,7 @@ def run(*args: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[by
 def found(*args: str | Path, stdin: bytes = b"") -> dict[str, object]:
     done = run(*args, "--format", "json", stdin=stdin)
     value: dict[str, object] = json.loads(done.stdout)
-    jsonschema.validate(value, json.loads(schemas.diagnosis_schema()))
+    jsonschema.validate(value, json.loads(schemas.schemas()["diagnosis"]))
     return value
 
 

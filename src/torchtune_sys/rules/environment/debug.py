@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
@@ -319,7 +320,7 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         value = environment(s).get(name, "").strip()
         counts = [part.strip() for part in value.split(",")]
-        if value and not all(part.isdecimal() and int(part[:9]) > 0 for part in counts):
+        if value and not all(natural(part) for part in counts):
             yield seen(name, value, "a number from 1 on", "it is ignored, so each rank starts a thread for every core")
 
 

@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, no_gpu, ranks_here
 
@@ -80,7 +80,11 @@ def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     memory = need(s.memory)
     yield _room("memory", need(memory.total_bytes), need(memory.available_bytes), p, "/proc/meminfo")
-    limit = known(memory.cgroup_limit_bytes, math.inf)  # cgroup-memory-tight says where it is not known
+    limit = memory.cgroup_limit_bytes
+    if isinstance(limit, Missing):
+        if limit.why not in (Why.ABSENT, Why.NOT_RECORDED):
+            yield unsure("memory of the cgroup", limit)
+        return
     if math.isinf(limit) or limit >= need(memory.total_bytes) or absent(memory.cgroup_used_bytes):
         return
     if isinstance(memory.cgroup_used_bytes, Missing):
@@ -324,7 +328,7 @@ def oom_kills_since_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/cgroup-v2.rst, oom_kill; the counter is in /proc/vmstat since 4.13.
     """
     memory = need(s.memory)
-    container = "" if isinstance(s.system, Missing) else known(s.system.container, "")
+    container = need(need(s.system).container)
     if container and absent(memory.cgroup_oom_kills):
         raise NotApplicable(f"inside a container ({container}) whose own kills no cgroup counts")
     kills = need(memory.cgroup_oom_kills if container else memory.oom_kills)

@@ -64,7 +64,7 @@ def read_ahead_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         off = by_kernel and not isinstance(place.read_ahead_kib, Missing) and place.read_ahead_kib < minimum
         if isinstance(slow, Missing) and not off:
             yield unsure(subject(place), slow)
-        elif not slow and not off:
+        elif not off and not slow:
             yield not_applicable(place, f"{place.filesystem}: neither NFS nor a spinning disk")
         elif isinstance(place.read_ahead_kib, Missing):
             yield unsure(subject(place), place.read_ahead_kib, f">= {minimum} KiB")

@@ -261,6 +261,8 @@ def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     if known(need(s.system).container, ""):
         raise NotApplicable("inside a container: whoever boots the host decides")
+    if known(need(s.system).hypervisor, "") == "wsl2":
+        raise NotApplicable("WSL 2: Windows starts Linux with the processors and the memory that .wslconfig names")
     words = need(need(s.system).cmdline)
     found = [(word, what) for name, what in _WITHHELD for word in words if word == name or word.startswith(f"{name}=")]
     for word, what in found:

@@ -230,8 +230,8 @@ def torch_for_another_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     python = need(s.python)
     numbers = version(need(python.version))
     fits = any(_runs(abi, numbers, python.free_threaded is True, tag) for tag, abi, _ in compiled)
-    mine = known_value(python.machine, "").partition(" ")[0]
     made = {name for name in ("x86_64", "aarch64") for *_, platform in compiled if platform.endswith(name)}
+    mine = (need(python.machine) if fits and made else known_value(python.machine, "")).partition(" ")[0]
     strange = bool(made) and mine in ("x86_64", "aarch64") and mine not in made
     yield Evidence(
         subject=f"torch {build.version}",
