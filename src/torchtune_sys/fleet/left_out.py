@@ -21,6 +21,7 @@ LEFT_OUT: dict[str, str] = {
     "system.uptime_s": "time since the host started",
     "system.today": "the time of the look",
     "session.sudo_user": "who looks, not how the host is set up",
+    "session.cwd": "where one looks from, not how the host is set up",
     "numa.nodes.free_bytes": _FREE,
     "memory.available_bytes": _FREE,
     "memory.swap_free_bytes": _FREE,
