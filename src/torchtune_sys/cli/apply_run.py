@@ -94,7 +94,6 @@ def _give_dry(found: Planned, plan: Plan, left_out: dict[str, str], options: dic
     if not _as_json(options):
         _show_diff(plan)
         return
-
     would = tuple(run_text.outcome(change, State.LEFT, "would be changed (--dry-run)") for change in plan.changes)
     _give(None, (*would, *_others(found, left_out, options)), options, shown.differences(plan))
 
@@ -123,7 +122,6 @@ def _proven(run: ApplyRun, before: list[SmokeReport], options: dict[str, Any]) -
 
 
 def _show(plan: Plan, left_out: dict[str, str], options: dict[str, Any]) -> None:
-
     say(
         shown.text(plan, style(options["color"]), closing=False)
         + "".join(row(f"left out: {key} ({why})") for key, why in left_out.items())
@@ -131,12 +129,10 @@ def _show(plan: Plan, left_out: dict[str, str], options: dict[str, Any]) -> None
 
 
 def _show_diff(plan: Plan) -> None:
-
     say("\n" + shown.diff(plan) + "Nothing was changed (--dry-run).\n")
 
 
 def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]) -> ApplyRun:
-
     try:
         with confirm.progress_lines() as tell, confirm.alone(options["wait"], tell), _stopping() as stop:
             tell("reading the current state")

@@ -14,6 +14,7 @@ import msgspec
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 OWN = "/proc/self/cgroup"
@@ -99,6 +100,15 @@ def nearest(host: Host, controller: str, names: FileNames) -> tuple[Fact[str], s
             if content.why is not Why.ABSENT:
                 missing = content
     return missing, ""
+
+
+def counter(text: str, name: str) -> int | None:
+    """Return the number on the line of this name, as memory.stat, memory.events, cpu.stat and /proc/vmstat have them; None without one.
+
+    >>> counter("low 0\\noom_kill 3\\n", "oom_kill"), counter("oom_kill 3\\n", "oom")
+    (3, None)
+    """
+    return next((natural(value) for line in text.splitlines() for key, _, value in [line.partition(" ")] if key == name), None)
 
 
 def parse_max(text: str) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
@@ -16,6 +18,9 @@ from torchtune_sys.probes import cgroup, topology
 from torchtune_sys.probes.cpu import cpuinfo, frequency
 
 STATUS = "/proc/self/status"
+
+_One = TypeVar("_One")
+_Other = TypeVar("_Other")
 
 
 def probe(host: Host, intent: Workload) -> CpuFacts:
@@ -34,9 +39,9 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
     affinity = allowed(host)
     cpuset = _cpuset(host)
     quota, source = cgroup.tightest(host, "cpu", QUOTA_FILES, parse_quota)
-    stolen, busy = _times(host)
+    stolen, busy = _pair(host, _STAT, parse_times)
     periods, throttled = _throttling(host, source)
-    nice, scheduling = _priority(host)
+    nice, scheduling = _pair(host, _OWN_STAT, parse_priority)
     return CpuFacts(
         model=info if isinstance(info, Missing) else cpuinfo.parse_model(info),
         online=online,
@@ -94,14 +99,15 @@ _TICKS_PER_S = 100
 """USER_HZ, which is 100 on every architecture that torch runs on (Documentation/filesystems/proc.rst, 1.7)."""
 
 
-def _times(host: Host) -> tuple[Fact[float], Fact[float]]:
-    text = host.text(_STAT)
+def _pair(host: Host, path: str, parse: Callable[[str], tuple[_One, _Other]]) -> tuple[Fact[_One], Fact[_Other]]:
+    """Return the two facts that a file tells; ``parse`` may raise ValueError."""
+    text = host.text(path)
     if isinstance(text, Missing):
         return text, text
     try:
-        return parse_times(text)
+        return parse(text)
     except ValueError as error:
-        unparsed = Missing(Why.UNPARSED, _STAT, str(error))
+        unparsed = Missing(Why.UNPARSED, path, str(error)[:80])
         return unparsed, unparsed
 
 
@@ -114,13 +120,10 @@ def parse_times(text: str) -> tuple[float, float]:
     (4.0, 4.0)
     """
     words = text.partition("\n")[0].split()
-    if (
-        len(words) < 9
-        or words[0] != "cpu"
-        or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words[1:9])
-    ):
+    times = [each for word in words[1:9] if (each := natural(word)) is not None]
+    if words[:1] != ["cpu"] or len(times) < 8:
         raise ValueError(f"not the times of all processors: {text[:60]!r}")
-    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, words[1:9])
+    user, nice, system, _idle, _iowait, irq, softirq, steal = times
     return steal / _TICKS_PER_S, (user + nice + system + irq + softirq) / _TICKS_PER_S
 
 
@@ -130,31 +133,24 @@ def _throttling(host: Host, quota_source: str) -> tuple[Fact[int], Fact[int]]:
         unlimited = Missing(Why.ABSENT, "cpu.stat", "no CPU quota")
         return unlimited, unlimited
     path = f"{quota_source.rpartition('/')[0]}/cpu.stat"
-    text = host.text(path)
-    if isinstance(text, Missing):
-        return text, text
-    found = dict(line.split()[:2] for line in text.splitlines() if len(line.split()) > 1)
-    periods, throttled = (natural(found[name]) if name in found else None for name in ("nr_periods", "nr_throttled"))
+    return _pair(host, path, parse_throttling)
+
+
+def parse_throttling(stat: str) -> tuple[int, int]:
+    """Return nr_periods and nr_throttled of cpu.stat. Raises ValueError where they are not there.
+
+    >>> parse_throttling("usage_usec 5\\nnr_periods 40\\nnr_throttled 3\\n")
+    (40, 3)
+    """
+    periods, throttled = cgroup.counter(stat, "nr_periods"), cgroup.counter(stat, "nr_throttled")
     if periods is None or throttled is None:
-        untold = Missing(Why.UNPARSED, path, "no lines nr_periods and nr_throttled")
-        return untold, untold
+        raise ValueError("no lines nr_periods and nr_throttled")
     return periods, throttled
 
 
 _OWN_STAT = "/proc/self/stat"
 _POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline", 7: "ext"}
 """include/uapi/linux/sched.h"""
-
-
-def _priority(host: Host) -> tuple[Fact[int], Fact[str]]:
-    text = host.text(_OWN_STAT)
-    if isinstance(text, Missing):
-        return text, text
-    try:
-        return parse_priority(text)
-    except ValueError as error:
-        unparsed = Missing(Why.UNPARSED, _OWN_STAT, str(error)[:80])
-        return unparsed, unparsed
 
 
 def parse_priority(stat: str) -> tuple[int, str]:

@@ -218,7 +218,7 @@ def _oom_kills(host: Host) -> Fact[int]:
     text = host.text("/proc/vmstat")
     if isinstance(text, Missing):
         return text
-    found = _counter(text, "oom_kill")
+    found = cgroup.counter(text, "oom_kill")
     return Missing(Why.NOT_SUPPORTED, "/proc/vmstat", "this kernel counts no OOM kills (before 4.13)") if found is None else found
 
 
@@ -254,7 +254,7 @@ def _cgroup_used(host: Host, limit_source: str) -> Fact[int]:
         return used
     if isinstance(text, Missing):
         return text
-    cached = _counter(text, field)
+    cached = cgroup.counter(text, field)
     return Missing(Why.UNPARSED, f"{place}/memory.stat", f"no line {field}") if cached is None else max(used - cached, 0)
 
 
@@ -263,10 +263,5 @@ def _cgroup_oom_kills(host: Host) -> tuple[Fact[int], str]:
     if isinstance(text, Missing):
         hidden = text.why is Why.ABSENT and text.source != cgroup.OWN and host.exists(text.source) is not True
         return (Missing(Why.NOT_SUPPORTED, text.source, "the session's cgroup is not visible here") if hidden else text), ""
-    kills = _counter(text, "oom_kill")
+    kills = cgroup.counter(text, "oom_kill")
     return (Missing(Why.NOT_SUPPORTED, path, "this kernel does not count them (before 4.13)") if kills is None else kills), path
-
-
-def _counter(text: str, name: str) -> int | None:
-    found = re.search(rf"^{name} (\d{{1,18}})$", text, re.MULTILINE)
-    return int(found[1]) if found else None

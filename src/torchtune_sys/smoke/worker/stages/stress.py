@@ -193,6 +193,11 @@ class _RepeatedStep:
     def __init__(self, here: RankContext, model: nn.Module, batch: Tuple[torch.Tensor, torch.Tensor]) -> None:
         self.here, self.model, self.batch = here, model.to(here.device), batch
         self.weights = [value.detach().clone() for value in self.model.parameters()]
+        self.kinds = {
+            "%s.%s" % (name, one): type(part).__name__
+            for name, part in self.model.named_modules()
+            for one, _ in part.named_parameters(recurse=False)
+        }
         self.found: List[Tuple[str, torch.Tensor]] = []
         for name, part in self.model.named_modules():
             if not [*part.children()]:
@@ -211,14 +216,10 @@ class _RepeatedStep:
             value.grad = None  # zero_grad is the stage optimizer's
         loss = loss_of(self.model, self.batch, self.here.device)
         loss.backward()
-        kinds = {
-            "%s.%s" % (name, one): type(part).__name__
-            for name, part in self.model.named_modules()
-            for one, _ in part.named_parameters(recurse=False)
-        }
         named = [(key, value) for key, value in self.model.named_parameters() if value.grad is not None]
         slopes = [
-            ("the gradient of %s (%s)" % (key, kinds.get(key, "the model")), value.grad.clone()) for key, value in reversed(named)
+            ("the gradient of %s (%s)" % (key, self.kinds.get(key, "the model")), value.grad.clone())
+            for key, value in reversed(named)
         ]
         optimizer.step()
         return [
