@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 WAY, MARKS = sys.argv_of_attack  # type: ignore[attr-defined]
 above = os.getppid()
+OUTSIDE = 0
+"""A group or session that began outside this PID namespace, as in a container; to each call that takes a process it means the caller."""
 
 
 def mark(what: object) -> None:
@@ -45,7 +47,7 @@ def is_mine(pid: int) -> bool:
 
 
 def reach() -> None:
-    parents = set() if is_mine(above) else {above, os.getpgid(above), os.getsid(above)}
+    parents = set() if is_mine(above) else {above, os.getpgid(above), os.getsid(above)} - {OUTSIDE}
     for pid in parents:
         got("signal", lambda pid=pid: os.kill(pid, 0))
         got("limits", lambda pid=pid: resource.prlimit(pid, resource.RLIMIT_NOFILE, (9, 9)))
@@ -55,8 +57,9 @@ def reach() -> None:
             place = f"/proc/{pid}/{name}"
             got(name, lambda place=place: os.listdir(place) if place.endswith("fd") else os.open(place, os.O_RDONLY))
     if parents:
-        got("group", lambda: os.killpg(os.getpgid(above), 0))
         got("ptrace", traced)
+        if (group := os.getpgid(above)) != OUTSIDE:
+            got("group", lambda: os.killpg(group, 0))
     for handle in (0, 1, 2):
         got("TIOCSTI", lambda handle=handle: typed(handle))
     got("terminal", lambda: os.open("/dev/tty", os.O_RDWR))
