@@ -132,3 +132,24 @@ def test_help_begins_its_commands_as_the_person_did(called: str, shown: str) -> 
     ended = run("check", "--help", env={"TORCHTUNE_SYS_CALLED_AS": called})
     assert f"Usage: {shown} check" in ended.stdout and f"\n    {shown} check --live" in ended.stdout, ended.stdout
     assert f"\n{shown} check --help-all explains them." in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "todo"),
+    [
+        (("check", "--select", "no-such-rule", "--from", RECORDED), "./run rules lists them"),
+        (("check", "--from", "/nowhere/at/all.json"), ""),
+        (("diagnose", "-"), "(./run generate install prints"),
+    ],
+)
+def test_commands_that_errors_and_brackets_name_begin_as_the_person_did(arguments: tuple[str, ...], todo: str) -> None:
+    ended = run(*arguments, env={"TORCHTUNE_SYS_CALLED_AS": "./run"}, data="ModuleNotFoundError: No module named 'torch'\n")
+    said = " ".join((ended.stdout + ended.stderr).split())
+    assert todo in said and not re.search(r"torchtune-sys [a-z]", said), said
+
+
+def test_a_group_without_a_command_names_what_it_has() -> None:
+    ended = run("generate")
+    assert ended.returncode == 2 and ended.stdout == ""
+    first, second = ended.stderr.splitlines()
+    assert first == "torchtune-sys: missing command" and second.startswith("  choose from: script, install, "), ended.stderr

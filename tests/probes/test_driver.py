@@ -53,6 +53,17 @@ def test_a_machine_without_gpu_looks_no_further() -> None:
     assert isinstance(sign, Missing) and sign.why is Why.ABSENT
 
 
+@pytest.mark.parametrize("name", ["PATH", "LD_LIBRARY_PATH"])
+def test_a_search_path_that_this_session_may_not_read_hides_no_driver_from_it(name: str) -> None:
+    denied = {f"/root/bin/{file}": {"error": "denied"} for file in ("nvidia-smi", "libnvidia-ml.so.1")}
+    data = {"env": {name: "/root/bin:/usr/bin"}, "files": {"/proc/modules": ""}, "stats": denied}
+    sign = gpu.find_sign(RecordedHost(data, "test"))
+    assert isinstance(sign, Missing) and sign.why is Why.ABSENT
+    hidden = {"files": {"/proc/modules": ""}, "stats": {"/dev/nvidiactl": {"error": "denied"}}}
+    sign = gpu.find_sign(RecordedHost(hidden, "test"))
+    assert isinstance(sign, Missing) and sign.why is Why.DENIED
+
+
 def test_absence_in_a_partial_recording_is_not_absence() -> None:
     found = driver.probe(RecordedHost({"complete": False}, "test"), Workload())
     for fact in (found.nvidia_devices, found.module_loaded, found.nouveau_loaded):

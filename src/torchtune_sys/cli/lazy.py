@@ -13,6 +13,7 @@ class LazyGroup(click.Group):
 
     def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.no_args_is_help = False
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -133,12 +133,13 @@ def encoded(text: str, encoding: str) -> bytes:
 def tell(*rows: str) -> None:
     """Say something beside the result, on standard error. A row may hold words of the host that is judged."""
     from torchtune_sys.host.secrets import scrubbed
-    from torchtune_sys.render.layout import row
+    from torchtune_sys.render.layout import row, startable
 
     stream = sys.stderr
     if stream is None or stream.closed:
         return
-    text = "".join(row(scrubbed(words)) for words in rows)
+    started_as = program(environment())
+    text = "".join(startable(row(scrubbed(words)), started_as) for words in rows)
     with contextlib.suppress(OSError):
         stream.write(encoded(text, stream.encoding or "utf-8").decode(stream.encoding or "utf-8"))
         stream.flush()

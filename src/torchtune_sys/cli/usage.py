@@ -42,6 +42,8 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     if "extra argument" in seen and context is not None and any("--from" in param.opts for param in context.command.params):
         return seen, f"one host at a time, named by --from: {path} --from FILE (several: torchtune-sys compare FILE …)"
     group = context is not None and isinstance(context.command, click.Group)
+    if seen == "missing command" and context is not None and isinstance(context.command, click.Group):
+        return seen, f"choose from: {', '.join(context.command.list_commands(context))}; what each prints: {path} --help"
     if hint:
         return seen, f"did you mean {hint} All {'commands' if group and 'command' in seen else 'options'}: {path} --help"
     return seen, f"how it is used: {path} --help"

@@ -6,6 +6,7 @@ are shown as escapes, so that a file name or a GPU's answer cannot steer the ter
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -38,6 +39,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the words are for a shell: a row that goes on in the next one says so, by a backslash."""
 
 
+_COMMAND = re.compile(rf"(?<![^\s(\"'`]){re.escape(PROGRAM)}(?= (?:--)?[a-z]+(?:[\s,;:.)\"'`-]|$))")
 _CODES = {"bold": "1", "dim": "2", "error": "1;31", "warning": "33", "advice": "36", "good": "32", "heading": "1"}
 
 
@@ -66,6 +68,15 @@ def clean(text: str) -> str:
     for blank in ("\r\n", "\n", "\r", "\t", "\u00a0"):
         text = text.replace(blank, " ")
     return "".join(sign if sign.isprintable() else escaped(sign) for sign in text)
+
+
+def startable(text: str, program: str) -> str:
+    """Return ``text`` with ``program`` where this tool's name begins a command, also one in brackets or quotes.
+
+    >>> startable("see torchtune-sys's page (torchtune-sys generate install, torchtune-sys --debug …)", "./run")
+    "see torchtune-sys's page (./run generate install, ./run --debug …)"
+    """
+    return text if program == PROGRAM or PROGRAM not in text else _COMMAND.sub(lambda _: program, text)
 
 
 def row(text: str) -> str:
@@ -105,14 +116,11 @@ def _words(spans: Iterable[Span], program: str) -> list[list[Span]]:
     words: list[list[Span]] = []
     glue = False
     for text, name in spans:
-        pieces = clean(text).split(" ")
-        for place, piece in enumerate(pieces):
+        for place, piece in enumerate(startable(clean(text), program).split(" ")):
             if place:
                 glue = False
             if not piece:
                 continue
-            if piece == PROGRAM and "".join(pieces[place + 1 : place + 2]).rstrip(",;:.)").isalpha():
-                piece = program
             if glue:
                 words[-1].append((piece, name))
             else:

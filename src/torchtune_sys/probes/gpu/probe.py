@@ -49,6 +49,8 @@ def find_sign(host: Host) -> str | Missing:
         there = host.exists(place)
         if there is True:
             return place
-        if isinstance(there, Missing) and unseen is None:
+        # What this session may not search it can neither start nor load: "su USER" keeps root's PATH.
+        barred = place not in _SIGNS and isinstance(there, Missing) and there.why is Why.DENIED
+        if isinstance(there, Missing) and unseen is None and not barred:
             unseen = there
     return Missing(Why.ABSENT, "NVIDIA driver", "no NVIDIA driver on this host") if unseen is None else unseen
