@@ -6,8 +6,6 @@ Nothing is imported at the top but what cannot be taken from the caller's PYTHON
 import os
 import sys
 
-from torchtune_sys.host.isolation import isolate, session
-
 
 def main() -> None:
     """Run the command line."""
@@ -23,6 +21,7 @@ def main() -> None:
 
 def _tell_incomplete(error: ImportError) -> None:
     """Say what cannot be loaded: a package is missing, or made for another Python, processor or C library."""
+    from torchtune_sys.host.isolation import session
     from torchtune_sys.preflight.hooks import keeps_in_service
 
     env = session()
@@ -34,18 +33,19 @@ def _tell_incomplete(error: ImportError) -> None:
 
 
 def _run() -> None:
+    # Built in. The module signal imports enum and collections first, and an interrupt during that would show a traceback.
+    import _signal  # type: ignore[import-not-found]
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # else it is ignored, as for a job in the background
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    from torchtune_sys.host.isolation import isolate
+
     isolate()
     import gc
 
     gc.disable()  # a run is over before a collection would pay for itself
-    import signal
-
-    kept = signal.getsignal(signal.SIGINT)
-    if kept is signal.default_int_handler:  # else it is ignored, as for a job in the background
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from torchtune_sys.cli.main import main as run
 
-    signal.signal(signal.SIGINT, kept)
     run()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 import time
@@ -106,7 +107,9 @@ def _probed(family: str, probe: Callable[[Host, Workload], Any], host: Host, int
         return Missing(Why.FAILED, f"probe {family}", "no memory may be had", "a higher limit on address space (ulimit -v)")
     except OverflowError:
         return _too_large(f"probe {family}")
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):  # its module could not even be opened
+            return Missing(Why.FAILED, f"probe {family}", "too many files are open", "a higher limit on open files (ulimit -n)")
         return Missing(Why.CRASHED, f"probe {family}", _where())
 
 

@@ -212,6 +212,15 @@ def test_a_signal_in_the_middle(number: signal.Signals, at: str, tmp_path: Path)
         assert "interrupted: 2 changes" in found and "everything is as it was" in found
 
 
+def test_a_hangup_that_the_caller_ignores_takes_nothing_back(tmp_path: Path) -> None:
+    """nohup(1): the terminal goes, and the run goes on."""
+    if subprocess.run(["which", "strace"], capture_output=True).returncode:
+        pytest.skip("needs strace")
+    trace = "strace -f -qq -o /dev/null -e trace=fsync -e inject=fsync:signal=SIGHUP:when=5"
+    found = staged(tmp_path, f"""trap '' HUP; {trace} "$PYTHON" -m torchtune_sys $APPLY; echo "status $?"; tt undo --yes""")
+    assert "status 0\n" in found and "Nothing was left changed" not in found
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("number", "at"),

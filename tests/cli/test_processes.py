@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from driven import HOSTS, PROGRAM, RULES, environment, run, shown
+
+from torchtune_sys.cli import watch
 
 SMALL = str(HOSTS / "base-system.json")
 
@@ -313,6 +316,66 @@ def test_debug_shows_the_traceback() -> None:
 def test_an_internal_error_is_unknown_for_nagios() -> None:
     found = crash("check", "--from", SMALL, "--format", "nagios")
     assert found.returncode == 3 and found.stdout.startswith("TORCHTUNE-SYS UNKNOWN - internal error")
+
+
+WITHOUT_CHILDREN = """ulimit -u 1; exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps +dac_read_search \\
+    --ambient-caps +dac_read_search --bounding-set -sys_admin,-sys_resource -- "$@\""""
+"""The kernel counts the processes of others than root, and of who may not change limits (fork(2), EAGAIN)."""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to act as a user with one process")
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (f"check --from {SMALL}", 3),
+        (f"check --from {SMALL} --format nagios", 3),
+        (f"diagnose {SMALL}", 3),
+        ("rules --output /dev/null", 3),
+        ("preflight --hook prolog --from x", 0),
+    ],
+)
+def test_where_no_process_can_be_started_nothing_is_said_of_the_host(words: str, status: int) -> None:
+    found = subprocess.run(
+        ["bash", "-c", WITHOUT_CHILDREN, "bash", *PROGRAM, *words.split()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+    )
+    assert found.returncode == status and "no process could be started" in found.stdout + found.stderr
+    assert "Traceback" not in found.stderr and "bug" not in found.stderr
+
+
+@pytest.mark.parametrize("while_", ["torchtune_sys.host.isolation", "gc", "signal", "click"])
+def test_an_interrupt_at_any_import_is_quiet(while_: str) -> None:
+    program = f"""
+import os, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {while_!r}:
+            os.kill(os.getpid(), 2)
+sys.modules.pop({while_!r}, None)
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["torchtune-sys", "--version"]
+from torchtune_sys.__main__ import main
+main()
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stderr) == (-signal.SIGINT, "")
+
+
+def test_a_signal_for_a_child_that_was_waited_for_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came after the child's end, and before ours."""
+    ended = os.waitpid
+
+    def waited(child: int, flags: int) -> tuple[int, int]:
+        found = ended(child, flags)
+        if found[0]:
+            os.kill(os.getpid(), signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(os, "waitpid", waited)
+    assert watch.run_limited(lambda: os._exit(7), 5, lambda: 99) == 7
 
 
 @pytest.mark.parametrize(("ignored", "status"), [(False, -signal.SIGINT), (True, 0)])

@@ -67,6 +67,29 @@ def test_closed_streams() -> None:
     assert found.returncode in (0, 1, 3)
 
 
+@pytest.mark.parametrize("output", ["/dev/full", "&-"])
+def test_an_error_that_cannot_be_told_to_monitoring_keeps_its_status(output: str) -> None:
+    """1 would be a warning there."""
+    for source in ("/no/such/file", SMALL):
+        found = shell(f"PROGRAM check --from {source} --format nagios >{output}")
+        assert found.returncode == 3 and "Traceback" not in found.stderr
+        assert source != SMALL or "standard output" in found.stderr
+
+
+def test_a_slow_reader_gets_everything_through_a_pipe_that_does_not_block() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    child = subprocess.Popen(
+        [*PROGRAM, "rules", "--format", "json"], stdout=writing, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    os.close(writing)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(timeout=3)  # the pipe is full, and nobody reads
+    with open(reading) as pipe:
+        assert json.load(pipe)["rules"]
+    assert child.communicate(timeout=60)[1] == ""
+
+
 def test_a_closed_standard_output_is_no_matter_where_the_result_is_a_file(tmp_path: Path) -> None:
     found = shell(f"PROGRAM check --from {SMALL} --output {tmp_path}/r >&-")
     assert found.returncode in (0, 1, 3) and (tmp_path / "r").stat().st_size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from typing import Any
 
@@ -44,6 +46,16 @@ def test_a_probe_without_memory_needs_none_to_say_so(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(engine, "_where", starved)
     seen = engine.snapshot(healthy(), Workload(), timeout_s=20)
     assert isinstance(seen.cpu, Missing) and seen.cpu.why is Why.FAILED and "ulimit -v" in seen.cpu.remedy
+
+
+def test_a_probe_that_may_open_no_file_needs_none_to_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starved(*_arguments: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setitem(probes.PROBES, "cpu", starved)
+    monkeypatch.setattr(engine, "_where", starved)
+    seen = engine.snapshot(healthy(), Workload(), timeout_s=20)
+    assert isinstance(seen.cpu, Missing) and seen.cpu.why is Why.FAILED and "ulimit -n" in seen.cpu.remedy
 
 
 def test_a_probe_that_hangs_costs_the_deadline_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from torchtune_sys.cli.pipeline import judged
 from torchtune_sys.cli.planning import Planned, planned
 from torchtune_sys.cli.privilege import boot_id, is_root
 from torchtune_sys.cli.terminal import say, style
+from torchtune_sys.cli.watch import heeded_signals
 from torchtune_sys.errors import UserError
 from torchtune_sys.model.plan import FileDiff, Plan
 from torchtune_sys.model.run import RunReport, SettingOutcome, State
@@ -161,8 +162,7 @@ def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]
 def _stopping() -> Iterator[Any]:
     """Ctrl-C and SIGTERM end the run between two steps, not in one."""
     asked: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    usual = {number: signal.signal(number, lambda got, _frame: asked.append(got)) for number in numbers}
+    usual = {number: signal.signal(number, lambda got, _frame: asked.append(got)) for number in heeded_signals()}
     try:
         yield lambda: bool(asked)
     finally:

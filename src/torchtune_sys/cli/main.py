@@ -5,6 +5,7 @@ Every command lives in its own module, imported only when it is called: ``--help
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import click
 
 from torchtune_sys import PROGRAM, __version__
 from torchtune_sys.cli.lazy import LazyGroup
-from torchtune_sys.errors import Terminated, UserError
+from torchtune_sys.errors import CannotWrite, Terminated, UserError
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -89,6 +90,8 @@ def main() -> NoReturn:
         code = run_within_timeout(args, run, lambda limit_s: _late(args, limit_s))
     except (KeyboardInterrupt, Terminated) as signal:
         code = _ended(args, signal)
+    except OSError as error:  # no child could be started to read what was named
+        code = _refused(args, error)
     _leave(code)
 
 
@@ -111,11 +114,7 @@ def run(args: Sequence[str]) -> int:
         return _misused(args, error)
     except (click.Abort, KeyboardInterrupt, Terminated) as signal:
         return _ended(args, signal)
-    except MemoryError:
-        return _failed(
-            args, UNJUDGED, "there is not enough memory for this", "raise the limit on memory (ulimit -v), or give less input"
-        )
-    except OSError as error:
+    except (MemoryError, OSError) as error:
         return _refused(args, error)
     except Exception as error:
         return _crashed(args, error)
@@ -126,6 +125,7 @@ def _heed_termination() -> None:
     import signal
 
     from torchtune_sys.cli.terminal import leave
+    from torchtune_sys.cli.watch import heeded_signals
 
     def stop(number: int, _frame: object) -> None:
         # Ctrl-C reaches each process of the terminal, and a parent passes it on: the second one must not cut the end short.
@@ -136,8 +136,7 @@ def _heed_termination() -> None:
         signal.alarm(_TIMEOUT_S)
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
-    usual = (signal.SIG_DFL, signal.default_int_handler)  # nohup, and a shell for its background jobs, have them ignored
-    heeded = [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) in usual]
+    heeded = heeded_signals()
     for number in heeded:
         signal.signal(number, stop)
 
@@ -176,8 +175,14 @@ def _misused(args: Sequence[str], error: click.ClickException) -> int:
     return _failed(args, USAGE, seen, todo)
 
 
-def _refused(args: Sequence[str], error: OSError) -> int:
-    """Tell what the host lacks, and no command foresaw: room for a help text, numbers for files."""
+def _refused(args: Sequence[str], error: MemoryError | OSError) -> int:
+    """Tell what the host lacks, and no command foresaw: memory, room for a help text, a process, numbers for files."""
+    if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+        return _failed(
+            args, UNJUDGED, "there is not enough memory for this", "raise the limit on memory (ulimit -v), or give less input"
+        )
+    if isinstance(error, BlockingIOError):  # fork(2)
+        return _failed(args, UNJUDGED, "no process could be started", "raise the limit on processes (ulimit -u, pids.max)")
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return _failed(args, UNJUDGED, "too many files are open", "raise the limit on open files (ulimit -n)")
     if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) and not error.filename:
@@ -203,7 +208,10 @@ def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
         from torchtune_sys.host.secrets import scrubbed
         from torchtune_sys.render.nagios import line
 
-        say(line(_NAGIOS_UNKNOWN, scrubbed(seen)) + "\n")
+        with contextlib.suppress(CannotWrite):
+            say(line(_NAGIOS_UNKNOWN, scrubbed(seen)) + "\n")
+        if code == INTERNAL:  # standard output may be what failed
+            _tell(f"{PROGRAM}: {seen}")
         return _NAGIOS_UNKNOWN
     from torchtune_sys.host.isolation import session
     from torchtune_sys.preflight.hooks import keeps_in_service

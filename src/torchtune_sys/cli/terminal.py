@@ -109,6 +109,8 @@ def say(text: str, *, machine: bool = False) -> None:
     if stream is None or stream.closed:
         raise CannotWrite("standard output is closed", "leave it open, or name a file with --output")
     encoding = "utf-8" if machine else (stream.encoding or "utf-8")
+    with contextlib.suppress(OSError):
+        os.set_blocking(stream.fileno(), True)  # Node.js and ssh leave pipes otherwise, and a slow reader would cost the rest
     try:
         stream.flush()
         stream.buffer.write(encoded(text, encoding))

@@ -60,7 +60,12 @@ def _limit(limit_s: float) -> None:
 
 def _wait(child: int, limit_s: float, late: Callable[[], int]) -> int:
     deadline = time.monotonic() + max(limit_s + GRACE_S, LEAST_S)
-    handlers = {number: signal.signal(number, lambda found, _frame: os.kill(child, found)) for number in _PASSED_ON}
+
+    def pass_on(number: int, _frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has been waited for
+            os.kill(child, number)
+
+    handlers = {number: signal.signal(number, pass_on) for number in heeded_signals()}
     handle = _handle_of(child)
     try:
         while time.monotonic() < deadline or _pasted_by_a_person():
@@ -103,7 +108,12 @@ def _await_end(handle: int, seconds: float) -> None:
 
 _GLANCE_S = 0.2
 """After which a person at a terminal may have begun or ended pasting."""
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def heeded_signals() -> list[int]:
+    """Return the signals that ask this process to end, but those that its caller has ignored: nohup, and a shell for its background jobs."""
+    asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in asking if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _pasted_by_a_person() -> bool:
