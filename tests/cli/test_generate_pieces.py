@@ -31,6 +31,23 @@ def test_drop_ins_are_written_below_a_folder_and_foreign_ones_left(tmp_path: Pat
     assert refused.returncode == 4 and "not made by torchtune-sys" in refused.stderr and unit.read_text() == "[Service]\n"
 
 
+STARTED = [("slurm", piece, "--tool", "/opt/tt") for piece in ("prolog", "epilog", "health-check", "task-prolog", "batch")]
+"""What Slurm or a person starts: a Prolog that is no program drains each node on which a job starts."""
+
+
+@pytest.mark.parametrize("words", [*STARTED, ("numactl", "--format", "wrapper", "--from", str(HOSTS / "healthy.json"))])
+def test_what_is_started_is_written_as_a_program_for_all(words: tuple[str, ...], tmp_path: Path) -> None:
+    place, umask = tmp_path / "it", os.umask(0o022)
+    try:
+        assert run("generate", *words, "-o", str(place)).returncode == 0
+        assert place.stat().st_mode & 0o777 == 0o755
+        place.chmod(0o640)  # as an earlier release or an administrator left it
+        assert run("generate", *words, "-o", str(place)).returncode == 0
+    finally:
+        os.umask(umask)
+    assert place.stat().st_mode & 0o777 == 0o750
+
+
 def test_several_drop_ins_are_printed_below_their_paths() -> None:
     done = run("generate", "systemd", "--from", str(HOSTS / "logind-removes-ipc.fail.json"), "--unit", "train@.service")
     heads = [row for row in done.stdout.splitlines() if row.startswith("# /etc/systemd") and row.endswith(".conf")]

@@ -90,17 +90,17 @@ def _width() -> int:
     return min(max(columns or USUAL, NARROW), WIDE)
 
 
-def give(text: str, output: str | None, *, machine: bool = False, readable: bool = False) -> None:
+def give(text: str, output: str | None, *, machine: bool = False, readable: bool = False, program: bool = False) -> None:
     """Hand the result over: to the file ``output``, or to standard output (``None`` or ``-``). Raises CannotWrite.
 
-    ``readable``: others may read a new file of root's, too.
+    ``readable``: others may read a new file of root's, too. ``program``: a new file can be started, by others as well.
     """
     if output is None or output == "-":
         say(text, machine=machine)
     else:
-        from torchtune_sys.host.files import PRIVATE, READABLE, write_in_child
+        from torchtune_sys.host.files import EXECUTABLE, PRIVATE, READABLE, write_in_child
 
-        write_in_child(output, text, by_root=READABLE if readable else PRIVATE)
+        write_in_child(output, text, by_root=EXECUTABLE if program else READABLE if readable else PRIVATE)
 
 
 def say(text: str, *, machine: bool = False) -> None:

@@ -14,7 +14,7 @@ from torchtune_sys.errors import CannotWrite
 from torchtune_sys.host.places import place as place_of
 from torchtune_sys.host.trust import system_users, user_name
 
-PRIVATE, READABLE = 0o600, 0o644
+PRIVATE, READABLE, EXECUTABLE = 0o600, 0o644, 0o755
 _STREAM = re.compile(r"/dev/std(?:out|err)|(?:/dev/fd|/proc/self/fd)/([0-9]{1,9})")
 _NO_MORE_FOR_OTHERS = 0o022
 _TIMEOUT_MS = 30_000
@@ -26,6 +26,7 @@ def write_atomically(path: str, text: str, *, by_root: int = READABLE) -> None:
 
     A device or FIFO (``/dev/stdout``) is written to as it is, since it cannot be renamed over; a FIFO must have a reader. A file of our own
     keeps its permission bits, but that others may not write; a new one gets 0644, of root's ``by_root``, as far as the umask allows.
+    EXECUTABLE holds for everybody, and whoever may read a file that is there may then run it.
     Raises CannotWrite; then nothing is left behind.
     """
     if not path:
@@ -36,7 +37,7 @@ def write_atomically(path: str, text: str, *, by_root: int = READABLE) -> None:
             _into_stream(path, int(stream[1] or ("stderr" in path) + 1), text)
             return
         with place_of(path) as (folder, name):
-            _write(folder, name, path, text, by_root if os.geteuid() == 0 else READABLE)
+            _write(folder, name, path, text, by_root if os.geteuid() == 0 or by_root == EXECUTABLE else READABLE)
     except OSError as error:
         raise CannotWrite.because(error, path, "write somewhere else or make room") from None
 
@@ -75,8 +76,9 @@ def _write(folder: int, name: str, path: str, text: str, mode: int) -> None:
         _replace(folder, name, text, _new(mode))
         return
     if stat.S_ISREG(there.st_mode):
-        ours = there.st_uid == os.geteuid()
-        _replace(folder, name, text, there.st_mode & 0o777 & ~_NO_MORE_FOR_OTHERS if ours else _new(mode))
+        kept = there.st_mode & 0o777 & ~_NO_MORE_FOR_OTHERS
+        kept |= (kept & 0o444) >> 2 if mode == EXECUTABLE else 0
+        _replace(folder, name, text, kept if there.st_uid == os.geteuid() else _new(mode))
     elif stat.S_ISDIR(there.st_mode):
         raise CannotWrite(f"{path}: is a directory", "name a file in it")
     else:

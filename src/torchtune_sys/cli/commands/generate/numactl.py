@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Examples:
   torchtune-sys generate numactl --nproc-per-node 8
   torchtune-sys generate numactl --format commands -- python train.py --lr 3e-4
-  torchtune-sys generate numactl --format wrapper -o bind.sh && chmod +x bind.sh
+  torchtune-sys generate numactl --format wrapper -o bind.sh
   torchrun --no-python --nproc-per-node 8 ./bind.sh python train.py
 
 \b
@@ -50,7 +50,7 @@ def command(**options: Any) -> int:
         give(placement.commands(seating, options["program"]), options["output"])
     elif options["format_"] == "wrapper":
         host = "" if isinstance(seen.system, Missing) else known(seen.system.hostname, "")
-        give(placement.wrapper(seating, host), options["output"])
+        give(placement.wrapper(seating, host), options["output"], program=True)
     else:
         give(placement.table(seating, style(options["color"], options["output"]), _beside(seen)), options["output"])
     if room.numactl is False and not options["from_"] and options["format_"] in ("commands", "wrapper"):

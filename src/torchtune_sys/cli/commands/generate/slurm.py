@@ -92,7 +92,7 @@ def command(piece: str, output: str | None, **options: Any) -> int:
     budget_s = options["budget"] or PREFLIGHT_BUDGETS_S[options["level"] or "fast"]
     isolate_s = ISOLATE_BUDGET_S if options["isolate"] else 0.0
     tool = options["tool"] or _this_tool()
-    give(slurm.script(piece, tool, budget_s, words, drain, _slurm_folder(), isolate_s), output)
+    give(slurm.script(piece, tool, budget_s, words, drain, _slurm_folder(), isolate_s), output, program=True)
     return 0
 
 
