@@ -25,8 +25,8 @@ def test_a_busy_process_of_another_session_is_counted_and_this_session_is_not(tm
         finally:
             busy.kill()
             ours.kill()
-    assert seen[str(busy.pid)][0] == f"busy{os.getpid()}"
-    assert str(ours.pid) not in seen
+    assert seen[busy.pid][0] == f"busy{os.getpid()}"
+    assert ours.pid not in seen
     assert isinstance(found, dict), found
     cores = {entry["name"]: entry["cores"] for entry in found["units"]}
     if unit:  # else this runs as a job, which is no service

@@ -10,7 +10,8 @@ import pytest
 from library import COMPILER, build
 
 from torchtune_sys.host.live_queries import nvml
-from torchtune_sys.model.facts.gpu import Gpu, GpuFacts, from_json
+from torchtune_sys.model import codec
+from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.values import Missing, Why, need
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build the NVML stub")
@@ -43,7 +44,7 @@ def ask(libraries: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: P
         scenario.write_text("".join(f"{line}\n" for line in plan.split(", ")))
         monkeypatch.setenv("NVIDIA_STUB_FILE", str(scenario))
         answer = nvml.nvml("", timeout_s)
-        return answer if isinstance(answer, Missing) else from_json(answer, "NVML")
+        return codec.as_fact(answer, GpuFacts, "NVML")
 
     return look
 
@@ -200,7 +201,7 @@ SMI_XML = """<?xml version="1.0" ?>
 
 def test_without_the_library_nvidia_smi_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path, f"#!/bin/sh\ncat <<'END'\n{SMI_XML}\nEND\n", monkeypatch)
-    found = facts(from_json(nvml.nvml("", 20.0), "x"))
+    found = facts(codec.as_fact(nvml.nvml("", 20.0), GpuFacts, "x"))
     assert (found.source, found.driver_version) == ("nvidia-smi", "580.95.05")
     assert [gpu.name for gpu in gpus(found)] == ["NVIDIA L4"]
 
@@ -223,14 +224,14 @@ def test_nvidia_smi_that_prints_no_sense(tmp_path: Path, monkeypatch: pytest.Mon
 def test_nvidia_smi_that_cannot_reach_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     script(tmp_path, f'#!/bin/sh\necho "{line}"\nexit 9\n', monkeypatch)
-    found = facts(from_json(nvml.nvml("", 20.0), "x"))
+    found = facts(codec.as_fact(nvml.nvml("", 20.0), GpuFacts, "x"))
     assert found.error == "DRIVER_NOT_LOADED" and why(found.devices) is Why.ABSENT
 
 
 def test_neither_library_nor_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    found = from_json(nvml.nvml("", 20.0), "x")
+    found = codec.as_fact(nvml.nvml("", 20.0), GpuFacts, "x")
     if isinstance(found, Missing) or not found.error:
         pytest.skip("this machine has an NVIDIA driver")
     assert found.error == "LIBRARY_NOT_FOUND" and why(found.devices) is Why.NO_TOOL

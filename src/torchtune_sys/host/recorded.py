@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -76,7 +76,7 @@ class RecordedHost(Host):
         place = self._resolve(path)
         if place in self._sections["stats"]:
             found = self._get("stats", place, path)
-            return _as(Stat, found, path)
+            return codec.as_fact(found, Stat, path, _WRONG)
         listing = self._get("dirs", place, path) if place in self._sections["dirs"] else None
         if isinstance(listing, Missing) and listing.why in (Why.ABSENT, Why.NOT_RECORDED):
             return listing
@@ -90,11 +90,11 @@ class RecordedHost(Host):
         return self._nothing(path, place=place)
 
     def space(self, path: str) -> Fact[Space]:
-        return _as(Space, self._get("spaces", path, path), path)
+        return codec.as_fact(self._get("spaces", path, path), Space, path, _WRONG)
 
     def run(self, argv: tuple[str, ...], timeout_s: float = 10.0) -> Fact[Output]:
         found = self._get("commands", " ".join(argv), argv[0], Why.NO_TOOL)
-        return _as(Output, found, argv[0])
+        return codec.as_fact(found, Output, argv[0], _WRONG)
 
     def env(self) -> Fact[dict[str, str]]:
         refusal = self._get("answers", "environment", "environment") if "environment" in self._sections["answers"] else None
@@ -140,21 +140,12 @@ class RecordedHost(Host):
 
 _WHYS = frozenset(why.value for why in Why)
 _ERROR_KEYS = frozenset(("error", "source", "detail", "remedy"))
-_T = TypeVar("_T")
+_WRONG = "the recording is wrong here: "
 
 
 def _tells_why(value: Mapping[str, Any]) -> bool:
     """Whether a value is the reason why there is none; its words are texts, whatever a recording holds elsewhere."""
     return value.keys() <= _ERROR_KEYS and all(isinstance(word, str) for word in value.values()) and value.get("error") in _WHYS
-
-
-def _as(kind: type[_T], found: Any, source: str) -> Fact[_T]:
-    if isinstance(found, Missing):
-        return found
-    try:
-        return codec.convert(found, kind)
-    except msgspec.ValidationError as error:
-        return Missing(Why.UNPARSED, source, f"the recording is wrong here: {error}")
 
 
 def load_recording(path: str) -> dict[str, Any]:

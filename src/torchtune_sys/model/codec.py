@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.values import Missing, Why
 
 _T = TypeVar("_T")
 _EXACT = 1 << 53
@@ -73,6 +74,20 @@ def convert(value: object, form: type[_T], *, str_keys: bool = False) -> _T:
     """Return plain data as a value of ``form``, from any thread. Raises msgspec.ValidationError, and RecursionError for what is nested too deeply."""
     with _DESCRIBING:
         return msgspec.convert(value, form, str_keys=str_keys)  # noqa: TID251
+
+
+def as_fact(answer: object, form: type[_T], source: str, complaint: str = "") -> _T | Missing:
+    """Return a host's answer as a fact: why there is none, the value, or *unparsed* with ``complaint`` and the reason if it does not have this form.
+
+    >>> as_fact(["0", "1"], list[int], "cpus").detail
+    'Expected `int`, got `str` - at `$[0]`'
+    """
+    if isinstance(answer, Missing):
+        return answer
+    try:
+        return convert(answer, form)
+    except (msgspec.ValidationError, RecursionError) as error:
+        return Missing(Why.UNPARSED, source, f"{complaint}{error}")
 
 
 def loads(text: str | bytes, form: Any = Any) -> Any:

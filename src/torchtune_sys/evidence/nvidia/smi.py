@@ -9,7 +9,8 @@ from torchtune_sys.evidence.nvidia import smi_csv, smi_links, topology
 from torchtune_sys.formats.nvidia_smi import values as smi
 from torchtune_sys.formats.nvidia_smi.complaints import failures, parse_failure
 from torchtune_sys.formats.nvidia_smi.logs import parse_query, parse_xml
-from torchtune_sys.model.facts.gpu import GpuFacts, from_json
+from torchtune_sys.model import codec
+from torchtune_sys.model.facts.gpu import GpuFacts
 from torchtune_sys.model.values import Missing
 
 _SOURCE = "nvidia-smi"
@@ -34,7 +35,7 @@ def parse_nvidia_smi(text: str) -> GpuFacts | None:
     if not found:
         return None
     before = found.get("error") == "UNKNOWN" and worked_before(text)
-    facts = from_json({**found, "source": "report", "worked_before": before}, _SOURCE)
+    facts = codec.as_fact({**found, "source": "report", "worked_before": before}, GpuFacts, _SOURCE)
     return None if isinstance(facts, Missing) else facts
 
 

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from torchtune_sys.host import processes
+
 FIRST_USER = 1000
 """Below it are the system's own accounts (UID_MIN, login.defs(5))."""
 _NOBODY = 65534
-_MOST = 20_000
 
 
 class LeftProcess(NamedTuple):
@@ -65,13 +66,13 @@ def at_work(pids: Iterable[int]) -> frozenset[int]:
 
 def _processes() -> dict[int, LeftProcess]:
     page, found = os.sysconf("SC_PAGE_SIZE"), {}
-    for pid in [name for name in os.listdir("/proc") if name.isdigit()][:_MOST]:
-        name, closed, rest = _read(f"/proc/{pid}/stat").partition("(")[2].rpartition(")")
-        words, pages = rest.split(), _read(f"/proc/{pid}/statm").split()
+    for pid in processes.pids():
+        name, closed, rest = processes.text(pid, "stat").partition("(")[2].rpartition(")")
+        words, pages = rest.split(), processes.text(pid, "statm").split()
         try:
             uid = os.stat(f"/proc/{pid}").st_uid
             if closed:
-                found[int(pid)] = LeftProcess(int(words[1]), uid, name, (int(pages[1]) - int(pages[2])) * page)
+                found[pid] = LeftProcess(int(words[1]), uid, name, (int(pages[1]) - int(pages[2])) * page)
         except (OSError, ValueError, IndexError):
             continue  # it ended
     return found
@@ -79,16 +80,16 @@ def _processes() -> dict[int, LeftProcess]:
 
 def _running_jobs(found: dict[int, LeftProcess]) -> set[str]:
     """Return the jobs that have a step here: Slurm's step daemon names its own in its title, ``slurmstepd: [123.batch]``."""
-    titles = [_read(f"/proc/{pid}/cmdline") for pid, process in found.items() if process.name.startswith("slurmstepd")]
+    titles = [processes.text(pid, "cmdline") for pid, process in found.items() if process.name.startswith("slurmstepd")]
     return {title.partition("[")[2].partition(".")[0] for title in titles if "[" in title}
 
 
 def _job_of(pid: int) -> str:
     """Return the job that Slurm keeps it for, else the one that started it: who came by ssh (pam_slurm_adopt) has the job's control group alone."""
-    job = job_in(_read(f"/proc/{pid}/cgroup"))
+    job = job_in(processes.text(pid, "cgroup"))
     if job:
         return job
-    for entry in _read(f"/proc/{pid}/environ").split("\0"):
+    for entry in processes.text(pid, "environ").split("\0"):
         name, _, value = entry.partition("=")
         if name == "SLURM_JOB_ID":
             return value
@@ -109,7 +110,7 @@ def job_in(cgroup: str) -> str:
 
 def _is_service(pid: int) -> bool:
     """Whether systemd keeps it as a service of its own; what slurmd, sshd and cron start, and left behind, is in theirs."""
-    text = _read(f"/proc/{pid}/cgroup")
+    text = processes.text(pid, "cgroup")
     units = {part for line in text.splitlines() for part in line.split("/") if part.endswith(".service")}
     return bool(units - {"slurmd.service", "ssh.service", "sshd.service", "cron.service", "crond.service", "atd.service"})
 
@@ -126,12 +127,3 @@ def _user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _read(path: str) -> str:
-    """``""`` for a process that ended."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 18)
-    except OSError:
-        return ""

@@ -11,6 +11,8 @@ import signal
 import time
 from collections.abc import Collection
 
+from torchtune_sys.host import processes
+
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE_S = 0.5
 """One that starts others as fast as they are killed is left."""
@@ -27,25 +29,12 @@ def adopt(wanted: bool) -> None:
 def end(uid: int, others: Collection[int]) -> None:
     """Kill our children that run as this user, but for ``others``, and what becomes ours by that."""
     limit = time.monotonic() + _PATIENCE_S
-    while (left := [pid for pid in _children() if pid not in others and real_user(pid) == uid]) and time.monotonic() < limit:
+    while time.monotonic() < limit:
+        left = [pid for pid in processes.children(os.getpid()) if pid not in others and processes.real_user(pid) == uid]
+        if not left:
+            return
         for pid in left:
             with contextlib.suppress(OSError):  # it stays our child, and its number its own, until it is waited for
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.002)
-
-
-def _children() -> set[int]:
-    """Return them by all our threads (proc_pid_task(5)); none on a kernel without CONFIG_PROC_CHILDREN."""
-    found: set[int] = set()
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
-            found.update(map(int, file.read().split()))
-    return found
-
-
-def real_user(pid: int) -> int:
-    """Return -1 for a process that is gone. Not the effective one: a program with the set-user-ID bit is its starter's."""
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
-        return next((int(line.split()[1]) for line in file if line.startswith(b"Uid:")), -1)
-    return -1

@@ -21,9 +21,9 @@ from typing import Any
 
 import msgspec
 
+from torchtune_sys.host import processes
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
-from torchtune_sys.host.children.orphans import real_user
 from torchtune_sys.model import codec
 from torchtune_sys.model.values import Missing
 
@@ -151,7 +151,7 @@ class RankProcesses:
         while self._child is not None and pid > 1:
             if pid == self._child.pid:
                 return True
-            pid = _parent(pid)
+            pid = processes.parent(pid)
         return False
 
     def _read(self, connection: socket.socket) -> list[Event]:
@@ -232,12 +232,12 @@ class RankProcesses:
 
     def state(self, pid: int) -> str:
         """Return the letter of proc(5): R, S, D, T (stopped), t, Z; "" for a process that is gone."""
-        return _state_and_parent(pid)[0]
+        return processes.state(pid)
 
     def end(self) -> None:
         """End the child and all its descendants."""
         if self._child is not None:
-            family = descendants(self._child.pid) | {pid for where, pid in self._pids.items() if where.fileno() >= 0}
+            family = {*processes.descendants(self._child.pid), *(pid for where, pid in self._pids.items() if where.fileno() >= 0)}
             process.end(self._child)
             process.forget(self._child)
             for pid in family:
@@ -253,7 +253,7 @@ class RankProcesses:
     def _kill_heirs(self) -> int:
         """How many were left of those whose parent has ended (what a compiler of a compiler started): they carry the socket's name."""
         mark = self._name.encode()
-        left = [int(name) for name in os.listdir("/proc") if name.isdigit() and mark in _environment(int(name))]
+        left = [pid for pid in processes.pids() if mark in processes.read(pid, "environ")]
         for pid in left:
             self._kill(pid)
         return len(left)
@@ -265,7 +265,7 @@ class RankProcesses:
         """Of the ranks' user only: who speaks on the socket may have ended, and its number be another process's by now."""
         handle = _handle(pid)
         with contextlib.suppress(OSError):
-            if self._user is None or real_user(pid) == self._user.uid:
+            if self._user is None or processes.real_user(pid) == self._user.uid:
                 if handle is None:
                     os.kill(pid, number)
                 else:
@@ -282,27 +282,6 @@ def _handle(pid: int) -> int | None:
         return None
 
 
-def _environment(pid: int) -> bytes:
-    """Nothing for another user's, and for one that has ended."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        return file.read()
-    return b""
-
-
-def descendants(root: int) -> set[int]:
-    """Return the processes below ``root``, as far as /proc shows; a rank's own children (DataLoader workers, compilers) included."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            parents[int(name)] = _parent(int(name))
-    found: set[int] = set()
-    grown = {root}
-    while grown:
-        grown = {pid for pid, parent in parents.items() if parent in grown} - found
-        found |= grown
-    return found
-
-
 def _is_whole(dump: bytes | bytearray) -> bool:
     """faulthandler writes thread by thread in small pieces, the main thread last; its outermost frame is the script, unless there are
     more than 100 (Python/traceback.c).
@@ -313,15 +292,3 @@ def _is_whole(dump: bytes | bytearray) -> bool:
     True
     """
     return dump.endswith((b" in <module>\n", b"  ...\n"))
-
-
-def _parent(pid: int) -> int:
-    return _state_and_parent(pid)[1]
-
-
-def _state_and_parent(pid: int) -> tuple[str, int]:
-    """Return the third and fourth field of proc(5)'s stat, after a name that may hold blanks and brackets; ("", 0) for one that is gone."""
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
-        state, parent = file.read().rpartition(b")")[2].split()[:2]
-        return state.decode(), int(parent)
-    return "", 0

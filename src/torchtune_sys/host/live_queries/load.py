@@ -6,12 +6,12 @@ import os
 import time
 from typing import Any
 
+from torchtune_sys.host import processes
 from torchtune_sys.host.base import missing_from
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 WINDOW_S = 1.0
-_MOST = 20_000
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD (include/linux/sched.h)."""
 _TRAINING = ("python", "torchrun", "pt_", "accelerate", "deepspeed", "mpirun", "ray::")
@@ -82,33 +82,24 @@ def unit_of(text: str) -> str:
     return parts[-1][:100] if parts else path[:100]
 
 
-def sample() -> dict[str, tuple[str, int, int, int, int]]:
+def sample() -> dict[int, tuple[str, int, int, int, int]]:
     """Name, start, processor ticks, resident pages and wake-ups of each process that may belong to a service, by its id."""
     own, found = os.getsid(0), {}
-    for pid in [name for name in os.listdir("/proc") if name.isdigit()][:_MOST]:
-        stat = parse_stat(_read(f"/proc/{pid}/stat"))
+    for pid in processes.pids():
+        stat = parse_stat(processes.text(pid, "stat"))
         if stat is None or stat[2] & _KERNEL_THREAD or stat[1] == own or stat[0].startswith(_TRAINING):
             continue
         found[pid] = (stat[0], stat[3], stat[4], stat[5], _switches(pid))
     return found
 
 
-def _switches(pid: str) -> int:
+def _switches(pid: int) -> int:
     """Count the times that the main thread went to sleep of its own: each ends in a wake-up."""
-    value = _read(f"/proc/{pid}/status").partition("\nvoluntary_ctxt_switches:")[2].partition("\n")[0].strip()
+    value = processes.text(pid, "status").partition("\nvoluntary_ctxt_switches:")[2].partition("\n")[0].strip()
     return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else 0
 
 
-def _unit(pid: str, name: str) -> str:
-    text = _read(f"/proc/{pid}/cgroup")
+def _unit(pid: int, name: str) -> str:
+    text = processes.text(pid, "cgroup")
     unit = unit_of(text) if text else ""
     return f"{name} (no unit)" if unit == "/" else unit
-
-
-def _read(path: str) -> str:
-    """``""`` for a process that ended."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65536)
-    except OSError:
-        return ""

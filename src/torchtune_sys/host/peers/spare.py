@@ -48,32 +48,3 @@ def allow_connections() -> int:
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped by a signal or by a tracer (proc(5), stat)."""
-    return state(pid) in ("T", "t")
-
-
-def state(pid: int) -> str:
-    """Return a process's letter in proc(5)'s stat; "" for one that is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode()
-    except (OSError, IndexError):
-        return ""
-
-
-def descendants(pid: int) -> tuple[int, ...]:
-    """Return a process's children, theirs, and so on (proc(5), task/TID/children)."""
-    found: list[int] = []
-    todo = [pid]
-    while todo:
-        parent = todo.pop()
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{parent}/task"):
-                with open(f"/proc/{parent}/task/{task}/children") as file:
-                    children = [int(word) for word in file.read().split()]
-                found += children
-                todo += children
-    return tuple(found)

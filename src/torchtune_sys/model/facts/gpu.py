@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 if TYPE_CHECKING:
-    from typing import Any
+    pass
 
 NOT_READ = Missing(Why.NOT_RECORDED, "NVML", "not read")
 """What a field holds that the recording or report at hand does not have."""
@@ -177,14 +176,6 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A report shows that the same session had reached the GPUs before ``error``."""
     source: str = "NVML"
     """``NVML``, ``nvidia-smi`` or ``report``."""
-
-
-def from_json(found: Any, source: str) -> Fact[GpuFacts]:
-    """Return the facts in plain JSON data, as the NVML child prints them."""
-    try:
-        return codec.convert(found, GpuFacts)
-    except (msgspec.ValidationError, RecursionError) as error:
-        return Missing(Why.UNPARSED, source, str(error))
 
 
 def without(missing: Missing, error: str = "") -> GpuFacts:

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchtune_sys.host.peers import local, spare
+from torchtune_sys.host import processes
+from torchtune_sys.host.peers import local
 from torchtune_sys.host.peers.wire import Gone
 from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.job import Job
@@ -110,8 +111,8 @@ class OwnRanks:
         while True:
             await asyncio.sleep(_LOOK_S)
             for rank in list(self.here.values()):
-                pids = (rank.wire.pid, *spare.descendants(rank.wire.pid))
-                stopped = [pid for pid in pids if spare.is_stopped(pid)]
+                pids = (rank.wire.pid, *processes.descendants(rank.wire.pid))
+                stopped = [pid for pid in pids if processes.state(pid) in ("T", "t")]
                 rank.stopped = rank.stopped + 1 if stopped else 0
                 if rank.stopped >= _AGREED_LOOKS and not rank.told_stopped:
                     rank.told_stopped = True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
-from torchtune_sys.model.facts.gpu import GpuFacts, from_json, without
+from torchtune_sys.model import codec
+from torchtune_sys.model.facts.gpu import GpuFacts, without
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.pci.details import sleeps
@@ -20,10 +21,7 @@ def probe(host: Host, intent: Workload) -> GpuFacts:
     if not intent.live and (sleeper := find_sleeper(host)):
         detail = f"{sleeper} is suspended, and asking the driver would wake it"
         return without(Missing(Why.NOT_SUPPORTED, "NVML", detail, "check --live, or while a program uses the GPU"))
-    answer = host.ask(queries.NVML, queries.NVML_TIMEOUT_S)
-    if isinstance(answer, Missing):
-        return without(answer)
-    found = from_json(answer, "NVML")
+    found = codec.as_fact(host.ask(queries.NVML, queries.NVML_TIMEOUT_S), GpuFacts, "NVML")
     return without(found) if isinstance(found, Missing) else found
 
 

@@ -91,24 +91,22 @@ def parse_tracking(text: str) -> bool | None:
     return fields[13] in ("Normal", "Insert second", "Delete second")
 
 
+class _Smbios(msgspec.Struct, frozen=True):
+    memory_devices: tuple[MemoryDevice, ...]
+
+
+class _Services(msgspec.Struct, frozen=True):
+    units: tuple[ServiceLoad, ...]
+
+
 def _memory(host: Host) -> Fact[tuple[MemoryDevice, ...]]:
-    found = host.ask(queries.SMBIOS)
-    if isinstance(found, Missing):
-        return found
-    try:
-        return codec.convert(found["memory_devices"], tuple[MemoryDevice, ...])
-    except (msgspec.ValidationError, KeyError, TypeError) as error:
-        return Missing(Why.UNPARSED, queries.SMBIOS, str(error)[:100])
+    found = codec.as_fact(host.ask(queries.SMBIOS), _Smbios, queries.SMBIOS)
+    return found if isinstance(found, Missing) else found.memory_devices
 
 
 def _services(host: Host) -> Fact[tuple[ServiceLoad, ...]]:
-    found = host.ask(queries.SERVICES)
-    if isinstance(found, Missing):
-        return found
-    try:
-        return codec.convert(found["units"], tuple[ServiceLoad, ...])
-    except (msgspec.ValidationError, KeyError, TypeError) as error:
-        return Missing(Why.UNPARSED, queries.SERVICES, str(error)[:100])
+    found = codec.as_fact(host.ask(queries.SERVICES), _Services, queries.SERVICES)
+    return found if isinstance(found, Missing) else found.units
 
 
 def _controllers(host: Host) -> Fact[tuple[MemoryController, ...]]:

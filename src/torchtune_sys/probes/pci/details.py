@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model import codec
@@ -56,24 +54,12 @@ def parse_errors(text: str) -> dict[str, int]:
 
 def config(host: Host, address: str) -> Fact[PciConfig]:
     question = f"{queries.PCI_CONFIG}:{address}"
-    found = host.ask(question)
-    if isinstance(found, Missing):
-        return found
-    try:
-        return codec.convert(found, PciConfig)
-    except (msgspec.ValidationError, RecursionError) as error:
-        return Missing(Why.UNPARSED, question, str(error))
+    return codec.as_fact(host.ask(question), PciConfig, question)
 
 
 def growth(host: Host) -> Fact[PciErrorGrowth]:
     """Return what the counters of all functions gained within a second."""
-    found = host.ask(queries.PCI_ERRORS)
-    if isinstance(found, Missing):
-        return found
-    try:
-        return codec.convert(found, PciErrorGrowth)
-    except (msgspec.ValidationError, RecursionError) as error:
-        return Missing(Why.UNPARSED, queries.PCI_ERRORS, str(error))
+    return codec.as_fact(host.ask(queries.PCI_ERRORS), PciErrorGrowth, queries.PCI_ERRORS)
 
 
 def bars(host: Host, place: str) -> Fact[tuple[int, ...]]:

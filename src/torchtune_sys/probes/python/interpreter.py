@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 
@@ -144,14 +143,7 @@ def ask(host: Host, executable: str) -> Fact[InterpreterAnswer]:
     if isinstance(found, Missing):
         unasked = not host.live and found.why in (Why.NOT_RECORDED, Why.ABSENT)
         return derived(host, executable, found) if unasked else found
-    return parse_answer(found, executable)
-
-
-def parse_answer(found: Any, source: str) -> Fact[InterpreterAnswer]:
-    try:
-        return codec.convert(found, InterpreterAnswer)
-    except (msgspec.ValidationError, RecursionError) as error:
-        return Missing(Why.UNPARSED, source, str(error))
+    return codec.as_fact(found, InterpreterAnswer, executable)
 
 
 def derived(host: Host, executable: str, why: Missing) -> Fact[InterpreterAnswer]:

@@ -15,7 +15,7 @@ from torchtune_sys.formats.elf import Cached, Elf
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model import codec
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.driver.files import DEFAULT_DIRECTORIES
 
 CUDA = (
@@ -150,10 +150,7 @@ class LoadingProcess:
         if self._cache is None:
             answer = self._host.ask(queries.LOADER_CACHE)
             self._doubt(answer)
-            try:
-                self._cache = [] if isinstance(answer, Missing) else codec.convert(answer, list[Cached])
-            except (msgspec.ValidationError, RecursionError):
-                self._cache = []
+            self._cache = known(codec.as_fact(answer, list[Cached], queries.LOADER_CACHE), [])
         flags = _CACHE_FLAGS.get(self._main.elf.kind, 0)
         fitting = [entry for entry in self._cache if entry.name == name and flags in (0, entry.flags)]
         return [entry.path for entry in sorted(fitting, key=lambda entry: bool(entry.level))]
@@ -161,12 +158,10 @@ class LoadingProcess:
     def _dynamic(self, path: str) -> Elf | None:
         answer = self._host.ask(f"{queries.DYNAMIC}:{path}")
         self._doubt(answer)
-        if isinstance(answer, Missing):
-            return Elf(kind="") if answer.why is Why.UNPARSED else None
-        try:
-            return codec.convert(answer, Elf)
-        except (msgspec.ValidationError, RecursionError):
-            return Elf(kind="")
+        elf = codec.as_fact(answer, Elf, path)
+        if isinstance(elf, Missing):
+            return Elf(kind="") if elf.why is Why.UNPARSED else None
+        return elf
 
 
 def search_list(text: str, here: str, origin: str) -> list[str]:

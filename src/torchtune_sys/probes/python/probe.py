@@ -211,17 +211,11 @@ def _library(distributions: tuple[Distribution, ...], wheel: str, cuda: str | No
 
 
 def live(host: Host, executable: str) -> Fact[LiveTorch]:
+    """Return what torch said of itself when it was imported, or why it could not be."""
     found = host.ask(f"{queries.LIVE_TORCH}:{executable}")
-    return found if isinstance(found, Missing) else parse_live(found)
-
-
-def parse_live(found: Any) -> Fact[LiveTorch]:
     if isinstance(found, dict) and isinstance(found.get("import_error"), str):
         return Missing(Why.FAILED, "import torch", found["import_error"])
-    try:
-        return codec.convert(found, LiveTorch)
-    except (msgspec.ValidationError, RecursionError) as error:
-        return Missing(Why.UNPARSED, "live-torch", str(error))
+    return codec.as_fact(found, LiveTorch, queries.LIVE_TORCH)
 
 
 def with_live(facts: PythonFacts, seen: Fact[LiveTorch]) -> PythonFacts:

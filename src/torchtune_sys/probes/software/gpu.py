@@ -25,7 +25,7 @@ def read(host: Host, port: Fact[tuple[int, ...]]) -> SoftwareFacts:
     manager = _manager(host)
     found = SoftwareFacts(
         manager=manager,
-        packages=_held(_packages(host), _locks(host, manager)),
+        packages=_held(codec.as_fact(host.ask(queries.PACKAGES), tuple[Package, ...], queries.PACKAGES), _locks(host, manager)),
         runfile_installed=host.exists("/usr/bin/nvidia-uninstall"),
         reboot_required=_reboot(host),
         next_kernel=next_boot.next_kernel(host),
@@ -103,16 +103,6 @@ def _held(packages: Fact[tuple[Package, ...]], locks: tuple[str, ...]) -> Fact[t
 
 _LOCKS = 256
 """Patterns that are tried with each package; /etc has a few."""
-
-
-def _packages(host: Host) -> Fact[tuple[Package, ...]]:
-    found = host.ask(queries.PACKAGES)
-    if isinstance(found, Missing):
-        return found
-    try:
-        return codec.convert(found, tuple[Package, ...])
-    except msgspec.ValidationError as error:
-        return Missing(Why.UNPARSED, queries.PACKAGES, str(error))
 
 
 def _reboot(host: Host) -> Fact[tuple[str, ...]]:
