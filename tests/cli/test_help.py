@@ -30,6 +30,16 @@ def _commands(group: click.Group = cli, before: tuple[str, ...] = ()) -> Iterato
 ALL = [*_commands()]
 
 
+def _all() -> Iterator[tuple[tuple[str, ...], Command]]:
+    for words in ALL:
+        context, found = click.Context(cli), cli
+        for name in words:
+            assert isinstance(found, click.Group)
+            found = found.get_command(context, name)
+        assert isinstance(found, Command), words
+        yield words, found
+
+
 def _said(*words: str) -> str:
     found = CliRunner().invoke(cli, words)
     assert found.exit_code == 0, found.output
@@ -49,14 +59,34 @@ def test_the_help_of_every_command_fits_on_a_screen_examples_first() -> None:
 def test_the_short_help_names_every_option_and_where_the_rest_is() -> None:
     for words in ALL:
         short, whole = _said(*words, "--help"), _said(*words, HELP_ALL)
-        names = set(re.findall(r"^ +(?:-\\w, )?(--[a-z][a-z-]+)", whole, re.MULTILINE)) - {"--help", HELP_ALL}
+        rows = re.findall(r"^ +(?:-\w, )?(--[a-z][a-z-]+)(?: / (--[a-z-]+))?", whole, re.MULTILINE)
+        names = {name for row in rows for name in row} - {"", "--help", HELP_ALL}
         assert names <= set(re.findall(r"--[a-z][a-z-]+", short)), (words, short)
         assert short == whole or f"torchtune-sys {' '.join(words)} {HELP_ALL}" in short
+
+
+def test_what_the_short_help_explains_first_is_an_option() -> None:
+    for words, found in _all():
+        names = {name for option in found.params for name in (*option.opts, *option.secondary_opts)}
+        assert set(found.common) <= names, words
+
+
+def test_the_short_help_keeps_what_a_condition_is_for() -> None:
+    text = _said("generate", "install", "--help")
+    assert "With --system: GPU model" in text and "With --gpu: number of GPUs" in text
+
+
+@pytest.mark.parametrize("group", [("generate",), ()])
+def test_a_group_has_its_examples_before_its_commands(group: tuple[str, ...]) -> None:
+    text = _said(*group, "--help")
+    assert text.index("  torchtune-sys ") < text.index("Commands:")
 
 
 def test_an_example_that_is_too_long_for_a_row_goes_on_as_a_shell_takes_it() -> None:
     text = _said("preflight", "--help")
     assert "policy.toml \\\n        --site-checks /etc" in text, text
+    text = _said("diagnose", "--help")
+    assert "srun torchtune-sys diagnose --symptoms /tmp/job/ \\\n        | torchtune-sys diagnose --merge" in text, text
 
 
 def test_help_shows_all_of_a_command() -> None:
@@ -83,6 +113,14 @@ def test_version_in_short() -> None:
         ("help check foo", "torchtune-sys check has no commands below it", "torchtune-sys check --help"),
         ("generate scrpt", "no such command 'scrpt'", "did you mean script?"),
         ("check --format x", "--format: 'x' is not one of 'text', ", "torchtune-sys check --help"),
+        ("check --format jsn", "--format: 'jsn' is not one of 'text', ", "did you mean json? How it is used: "),
+        ("completion bsh", "SHELL: 'bsh' is not one of ", "did you mean bash?"),
+        ("generate slurm prlog", "PIECE: 'prlog' is not one of ", "did you mean prolog?"),
+        ("generate script --stages instal", "--stages: instal is none of install, tune, smoke", "did you mean install?"),
+        ("diagnose --merge --share x", "--share writes what this node's files hold", "give --share on a node"),
+        ("undo 3 --all", "--all undoes every run, and RUN names one", "give one of them"),
+        ("generate numactl -- python train.py", "PROGRAM is for --format commands", "torchtune-sys generate numactl --help"),
+        ("preflight --max-tainted 3", "--max-tainted has no effect without --act", "give both, or neither"),
         ("check --nproc-per-node 0", "--nproc-per-node: 0 is not in the range", "torchtune-sys check --help"),
         ("check --nproc-per-node x", "--nproc-per-node: 'x' is not a whole number", "torchtune-sys check --help"),
         ("check --python", "option '--python' requires an argument", "--help"),
@@ -116,15 +154,6 @@ def test_columns_that_are_none_are_left_aside(columns: str) -> None:
     assert max(map(len, found.stdout.splitlines())) <= 80 and found.stderr == ""
 
 
-def test_every_command_has_this_help() -> None:
-    for words in ALL:
-        context, found = click.Context(cli), cli
-        for name in words:
-            assert isinstance(found, click.Group)
-            found = found.get_command(context, name)
-        assert isinstance(found, Command), words
-
-
 @pytest.mark.parametrize(
     ("called", "shown"), [("./run", "./run"), ("/opt/a b/run", "torchtune-sys"), ("evil\x1b[2J/run", "torchtune-sys")]
 )
@@ -153,3 +182,23 @@ def test_a_group_without_a_command_names_what_it_has() -> None:
     assert ended.returncode == 2 and ended.stdout == ""
     first, second = ended.stderr.splitlines()
     assert first == "torchtune-sys: missing command" and second.startswith("  choose from: script, install, "), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("diagnose tr", ["file,tr"]),
+        ("check --from tr", ["file,tr"]),
+        ("check --facts ", ["file,"]),
+        ("compare --before tr", ["dir,tr"]),
+        ("check --format j", ["plain,json", "plain,junit"]),
+        ("check --select sysctl,dev-shm-t", ["plain,sysctl,dev-shm-too-small"]),
+        ("generate ker", ["plain,kernel-args"]),
+        ("help che", ["plain,check"]),
+        ("help generate scr", ["plain,script"]),
+    ],
+)
+def test_a_shell_completes_names_and_files(line: str, offered: list[str]) -> None:
+    words = f"torchtune-sys {line}"
+    asked = {"_TORCHTUNE_SYS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    assert run(env=asked).stdout.splitlines() == offered

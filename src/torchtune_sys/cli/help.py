@@ -9,11 +9,14 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from torchtune_sys import PROGRAM
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 SCREEN = 24
 """Rows of the smallest terminal that people use."""
@@ -22,12 +25,34 @@ _NAMES = 34
 HELP_ALL = "--help-all"
 
 
+_PLACES = {"FILE": "file", "PATH": "file", "DIR": "dir"}
+"""Metavar → what a shell completes it with."""
+
+
+class _Place(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
+    """A name that the shell completes. click.Path does so too, and calls stat(2), which a dead file server keeps for ever."""
+
+    name = "path"
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type=self._kind)]
+
+
 class Command(click.Command):
     """``common``: the options that the short help explains, by their longest names; of the others it gives the names."""
 
     def __init__(self, *args: Any, common: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.common = tuple(common)
+        for param in self.params:
+            words = re.split(r"\W+", param.metavar or "") if param.type is click.STRING else ()
+            if kind := next((kind for word, kind in _PLACES.items() if word in words), ""):
+                param.type = _Place(kind)
         self.params.append(
             click.Option(
                 [HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show the full help."
@@ -42,29 +67,22 @@ class Command(click.Command):
         formatter = ctx.make_formatter()
         self._begin(ctx, formatter)
         self.format_options(ctx, formatter)
-        for block in self._blocks(ctx):
-            if not is_example(block):
-                _verbatim(formatter, block)
+        write_blocks(ctx, formatter, examples=False)
         return formatter.getvalue().rstrip("\n")
 
     def _begin(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
-        for block in self._blocks(ctx):
-            if is_example(block):
-                _verbatim(formatter, block)
-
-    def _blocks(self, ctx: click.Context) -> list[str]:
-        """Return the blocks of the epilog, whose commands begin as the person began this one."""
-        called = ctx.find_root().info_name or PROGRAM
-        return [block.replace(f"{PROGRAM} ", f"{called} ") for block in blocks(self.epilog)]
+        write_blocks(ctx, formatter, examples=True)
 
     def _short_help(self, ctx: click.Context) -> str:
         formatter = ctx.make_formatter()
         self._begin(ctx, formatter)
         options = [option for option in self.get_params(ctx) if isinstance(option, click.Option) and not option.hidden]
         left = SCREEN - len(formatter.getvalue().splitlines()) - _rows_of_more(options, formatter) - 4
-        shown = [option for name in self.common for option in options if option.opts[-1] == name] or options
+        shown = [
+            option for name in self.common for option in options if name in (*option.opts, *option.secondary_opts)
+        ] or options
         shown = shown[: max(left, 1)]
         with formatter.section("Options"):
             for option in shown:
@@ -100,6 +118,14 @@ def is_example(block: str) -> bool:
     return block.startswith("Example")
 
 
+def write_blocks(ctx: click.Context, formatter: click.HelpFormatter, *, examples: bool) -> None:
+    """Write the examples of the command's epilog, or its other blocks. Commands in them begin as the person began this one."""
+    called = ctx.find_root().info_name or PROGRAM
+    for block in blocks(ctx.command.epilog):
+        if is_example(block) is examples:
+            _verbatim(formatter, block.replace(f"{PROGRAM} ", f"{called} "))
+
+
 def _verbatim(formatter: click.HelpFormatter, block: str) -> None:
     """Rows that begin with blanks stay as they are, but commands that are too long; the others are text."""
     rows: list[str] = []
@@ -112,18 +138,22 @@ def _verbatim(formatter: click.HelpFormatter, block: str) -> None:
 
 
 def _continued(row: str, width: int) -> list[str]:
-    """Return a command that is too long for a row, in several, as a shell takes it: each begins with an option."""
+    """Return a command that is too long for a row, in several, as a shell takes it: each begins with an option, or with the next command of a pipe."""
+    if len(row) <= width:
+        return [row]
     rows = [""]
-    for part in re.split(" (?=[->] ?)", row) if len(row) > width else [row]:
-        if rows[-1] and len(rows[-1]) + len(part) + 3 > width:
-            rows[-1] += " \\"
-            rows.append("     ")
-        rows[-1] += f" {part}" if rows[-1] else part
+    for command in re.split(r" (?=(?:\||&&) )", row):
+        for part in re.split(" (?=[->] ?)", command) if len(command) + 7 > width else [command]:
+            if rows[-1] and len(rows[-1]) + len(part) + 3 > width:
+                rows[-1] += " \\"
+                rows.append("     ")
+            rows[-1] += f" {part}" if rows[-1] else part
     return rows
 
 
 def _more(options: Sequence[click.Option]) -> str:
-    return ", ".join(option.opts[-1] for option in options if option.opts[-1] not in ("--help", HELP_ALL))
+    names = ("/".join((option.opts[-1], *option.secondary_opts)) for option in options)
+    return ", ".join(name for name in names if name not in ("--help", HELP_ALL))
 
 
 def _rows_of_more(options: Sequence[click.Option], formatter: click.HelpFormatter) -> int:
@@ -144,6 +174,9 @@ def _row(option: click.Option, ctx: click.Context, width: int) -> str:
     row = f"  {names:<{_NAMES - 2}}" if len(names) < _NAMES - 2 else f"  {names}  "
     sentence = re.split(r"(?<=[^.])\. |; | \[", text)[0].strip(" [].")
     sentence = sentence if sentence.count("(") == sentence.count(")") else sentence.rpartition(" (")[0]
+    condition, colon, _ = sentence.partition(": ")
+    row += condition + colon if condition.startswith("With --") and colon else ""
+    sentence = sentence.removeprefix(condition + colon) if condition.startswith("With --") else sentence
     room = width - len(row)
     for end in (": ", ", "):
         sentence = sentence if len(sentence) <= room else sentence.partition(end)[0]

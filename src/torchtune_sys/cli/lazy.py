@@ -36,6 +36,24 @@ class LazyGroup(click.Group):
             close = options or get_close_matches(name, self.table, n=2, cutoff=0.8) or get_close_matches(name, self.table, n=2)
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {' or '.join(close)}?" if close else ""))
 
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        if self._has_examples():
+            from torchtune_sys.cli.help import write_blocks
+
+            write_blocks(ctx, formatter, examples=True)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if not self._has_examples():
+            super().format_epilog(ctx, formatter)
+            return
+        from torchtune_sys.cli.help import write_blocks
+
+        write_blocks(ctx, formatter, examples=False)
+
+    def _has_examples(self) -> bool:
+        return "Example" in (self.epilog or "")
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])

@@ -49,6 +49,11 @@ def seconds(least: float = 0.0) -> Callable[[click.Context, click.Parameter, flo
     return checked
 
 
+def was_given(name: str) -> bool:
+    """Return whether the person gave the option of this parameter."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
 def refuse_without_effect(piece: str, used_by: Mapping[str, Sequence[str]], harmless: Sequence[str] = ()) -> None:
     """Raise click.UsageError for an option that was given and has no effect on ``piece``; say so on stderr where that is ``harmless``.
 
@@ -59,7 +64,7 @@ def refuse_without_effect(piece: str, used_by: Mapping[str, Sequence[str]], harm
     for option in context.command.params:
         name = option.name or ""
         pieces = used_by.get(name, (piece,))
-        if piece in pieces or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        if piece in pieces or not was_given(name):
             continue
         words = f"{option.opts[-1]} has no effect on {piece}: it is for {', '.join(pieces)}"
         if name not in harmless:

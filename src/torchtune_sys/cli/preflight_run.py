@@ -85,6 +85,9 @@ def judged(options: Mapping[str, Any], place: str) -> Preflight:
 def _joint(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -> Joint | None:
     """Return this rank's part in the pre-flight of all nodes; None where there is none. Raises UserError."""
     if options["rdzv_endpoint"] is None and (options["level"] != "standard" or options["from_"] or options["alone"]):
+        for name in ("hostfile", "secret_file", "meet_within"):
+            if options[name]:
+                tell(f"--{name.replace('_', '-')} has no effect: this node is judged alone (level {options['level']})")
         return None
     from torchtune_sys.cli import joint_run  # 190 ms
 

@@ -41,6 +41,9 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     seen = _begun(seen.rstrip().removesuffix(".").removesuffix(";"))
     if "extra argument" in seen and context is not None and any("--from" in param.opts for param in context.command.params):
         return seen, f"one host at a time, named by --from: {path} --from FILE (several: torchtune-sys compare FILE …)"
+    wrong = re.search(r"'?([^' ]+)'? is (?:not one|none) of (.+)", seen)
+    if wrong and (close := nearest(wrong[1], re.findall(r"[^ ,;']+", wrong[2]), "")):
+        return seen, f"{close} How it is used: {path} --help"
     group = context is not None and isinstance(context.command, click.Group)
     if seen == "missing command" and context is not None and isinstance(context.command, click.Group):
         return seen, f"choose from: {', '.join(context.command.list_commands(context))}; what each prints: {path} --help"

@@ -69,6 +69,10 @@ def command(**options: Any) -> int:
     """Find the cause of a failed or slow training run in its logs and reports."""
     if options["symptoms"] and options["merge"]:
         raise UnreadableInput("--symptoms and --merge exclude each other", "give one of them")
+    if options["share"] and options["merge"]:
+        raise UnreadableInput(
+            "--share writes what this node's files hold, and --merge reads no such file", "give --share on a node"
+        )
     paths = options["paths"] or ("-",)
     found = _merged(paths) if options["merge"] else _diagnosed(paths, options["share"])
     give(_rendered(found, options), options["output"], machine=options["symptoms"] or options["format_"] != "text")

@@ -17,7 +17,7 @@ Examples:
   torchtune-sys help generate script
 """,
 )
-@click.argument("names", nargs=-1, metavar="[COMMAND]...")
+@click.argument("names", nargs=-1, metavar="[COMMAND]...", shell_complete=lambda *about: _complete(*about))
 @click.pass_context
 def command(ctx: click.Context, names: tuple[str, ...]) -> int:
     """Show all of a command's help, which "COMMAND --help" shows in short."""
@@ -33,3 +33,10 @@ def command(ctx: click.Context, names: tuple[str, ...]) -> int:
     text = found.command.whole_help(found) if isinstance(found.command, Command) else found.command.get_help(found)
     give(text + "\n", None)
     return 0
+
+
+def _complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    group: click.Command | None = ctx.find_root().command
+    for name in ctx.params.get("names") or ():
+        group = group.get_command(ctx, name) if isinstance(group, click.Group) else None
+    return [name for name in group.list_commands(ctx) if name.startswith(incomplete)] if isinstance(group, click.Group) else []

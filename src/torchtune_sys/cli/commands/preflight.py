@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import UNJUDGED
@@ -25,6 +24,7 @@ _PARTNERS = {
     **dict.fromkeys(("drain_limit", "drain_window", "domain"), "drain_state"),
     **dict.fromkeys(("rdzv_id", "rdzv_is_host", "last_call"), "rdzv_endpoint"),
     "log_after": "hook",
+    "max_tainted": "act",
 }
 """Options that say how another one works; a hook is also known by SLURM_SCRIPT_CONTEXT."""
 
@@ -177,16 +177,12 @@ def _refuse_contradictions(options: Mapping[str, Any], place: str) -> None:
     if options["topology"] and not options["isolate"]:
         raise UserError("--topology tells --isolate which nodes are behind which switch", "give --isolate, too")
     for name, partner in _PARTNERS.items():
-        if _was_given(name) and not (place in HOOKS if partner == "hook" else options[partner]):
+        if shared.was_given(name) and not (place in HOOKS if partner == "hook" else options[partner]):
             raise UserError(
                 f"--{name.replace('_', '-')} has no effect without --{partner.replace('_', '-')}", "give both, or neither"
             )
     if options["act"] and options["format_"] != "node-patch":
         raise UserError("--act applies the patches that --format node-patch prints", "--format node-patch --act")
-
-
-def _was_given(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _tell_unknown(found: Preflight) -> None:

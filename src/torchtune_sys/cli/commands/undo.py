@@ -52,6 +52,8 @@ def command(**options: Any) -> int:
     from torchtune_sys.cli.privilege import is_root
     from torchtune_sys.remediation.apply import journal
 
+    if options["run"] and options["all_"]:
+        raise UserError("--all undoes every run, and RUN names one", "give one of them")
     if not is_root():
         raise UserError("undoing needs root", "run it again with sudo")
     if not journal.numbers(journal.STATE) and not options["run"]:

@@ -37,7 +37,7 @@ docs/cloud-init.md.
 @plan_options
 @description_options
 @click.option(
-    "--stages", metavar="LIST", default=",".join(STAGES), help="Stages install, tune, smoke, separated by commas. [all]"
+    "--stages", metavar="LIST", default=",".join(STAGES), help="Stages, separated by commas: install, tune, smoke. [all]"
 )
 @install_options(VENV)
 @click.option("--offline", metavar="DIR", help="Install from this folder in the image (packages, wheels), without network.")

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from torchtune_sys.model.plan import Plan
 
 
+COMMON = ("--from", "--select", "--unsafe", "--output")
+"""Options of a command that prints a part of the plan, which its short help explains."""
+
+
 def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a command that plans and prints."""
     return shared.together(
@@ -46,7 +50,7 @@ Examples:
 Prints nothing if no change in the plan needs the file.
 """
 
-    @shared.command(name, help=f"Print {path}: {what}, byte for byte as apply writes it.", epilog=epilog)
+    @shared.command(name, common=COMMON, help=f"Print {path}: {what}, byte for byte as apply writes it.", epilog=epilog)
     @plan_options
     def command(**options: Any) -> int:
         return _print(path, options)

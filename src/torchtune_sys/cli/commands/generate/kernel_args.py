@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.commands.generate.files import plan_options, tell_left_out
+from torchtune_sys.cli.commands.generate.files import COMMON, plan_options, tell_left_out
 from torchtune_sys.cli.terminal import give, tell
 
 FORMATS = ("line", "grub", "grubby", "rpm-ostree", "kernelstub", "systemd-boot")
@@ -13,6 +13,7 @@ FORMATS = ("line", "grub", "grubby", "rpm-ostree", "kernelstub", "systemd-boot")
 
 @shared.command(
     "kernel-args",
+    common=("--format", *COMMON),
     epilog="""\b
 Examples:
   torchtune-sys generate kernel-args --unsafe

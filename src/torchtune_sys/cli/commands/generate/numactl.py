@@ -43,6 +43,8 @@ def command(**options: Any) -> int:
     from torchtune_sys.render import as_json
     from torchtune_sys.render.generate import placement
 
+    if options["program"] and options["format_"] != "commands":
+        raise click.UsageError("PROGRAM is for --format commands.")
     seen, room, seating = placement_of_host(options, one_thread_per_core=options["one_thread_per_core"])
     if options["format_"] == "json":
         give(as_json.placement(seating), options["output"], machine=True)

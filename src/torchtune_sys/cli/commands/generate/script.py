@@ -46,7 +46,7 @@ It also stops on a host that differs from the plan's. See docs/provision.md.
 )
 @plan_options
 @description_options
-@click.option("--stages", metavar="LIST", help="Stages install, tune, smoke, separated by commas. [only the plan's changes]")
+@click.option("--stages", metavar="LIST", help="Stages, separated by commas: install, tune, smoke. [only the plan's changes]")
 @install_options(VENV)
 @click.option("--offline", metavar="DIR", help="Install from this folder on the host (packages, wheels), without network.")
 def command(**options: Any) -> int:

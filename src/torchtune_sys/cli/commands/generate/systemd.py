@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options, tell_left_out, undecided
+from torchtune_sys.cli.commands.generate.files import COMMON, part_of_plan, plan_options, tell_left_out, undecided
 from torchtune_sys.cli.terminal import give, tell
 from torchtune_sys.errors import UserError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 @shared.command(
     "systemd",
+    common=("--unit", "--output-dir", *COMMON),
     epilog="""\b
 Examples:
   torchtune-sys generate systemd

@@ -7,13 +7,14 @@ from typing import Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.commands.generate.files import plan_options
+from torchtune_sys.cli.commands.generate.files import COMMON, plan_options
 from torchtune_sys.cli.terminal import give, tell
 from torchtune_sys.errors import UserError
 
 
 @shared.command(
     "tuned",
+    common=("--include", "--output-dir", *COMMON),
     epilog="""\b
 Examples:
   torchtune-sys generate tuned
