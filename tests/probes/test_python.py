@@ -18,7 +18,7 @@ from torchtune_sys.host.live_queries import python as answers
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.host.tree import below
 from torchtune_sys.model import codec
-from torchtune_sys.model.facts.python import PythonFacts
+from torchtune_sys.model.facts.python import LiveTorch, PythonFacts
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why, absent
 from torchtune_sys.probes.python import cuda_libraries, distributions, interpreter
@@ -66,7 +66,7 @@ def test_the_child_runs_in_every_interpreter_of_this_machine(path: str) -> None:
         pytest.skip(f"no {path}")
     output = subprocess.run([path, "-c", CHILD.read_text()], capture_output=True, text=True, cwd="/", timeout=60)
     assert output.returncode == 0, output.stderr
-    found = interpreter.parse_answer(codec.loads(output.stdout), path)
+    found = codec.as_fact(codec.loads(output.stdout), interpreter.InterpreterAnswer, path)
     assert not isinstance(found, Missing)
     told = subprocess.run([path, "-c", "import sys; print(sys.version.split()[0])"], capture_output=True, text=True, timeout=60)
     assert found.version == told.stdout.strip().rstrip("+")
@@ -197,13 +197,17 @@ def test_the_library_path_and_the_toolkits() -> None:
 
 @pytest.mark.parametrize("answer", [None, [], "x", {"version": 3}, {**ANSWER, "path": "x"}, {**ANSWER, "glibc": 2}])
 def test_an_answer_that_is_none_is_unparsed(answer: Any) -> None:
-    found = interpreter.parse_answer(answer, "python")
+    found = codec.as_fact(answer, interpreter.InterpreterAnswer, "python")
     assert isinstance(found, Missing) and found.why is Why.UNPARSED
+
+
+def live(answer: Any) -> LiveTorch | Missing:
+    return python.live(RecordedHost({"answers": {f"{queries.LIVE_TORCH}:python": answer}}, "made"), "python")
 
 
 @pytest.mark.parametrize("answer", [None, [], {"version": "2"}, {"version": "2.1", "cuda_available": "yes"}])
 def test_a_live_answer_that_is_none_is_unparsed(answer: Any) -> None:
-    assert isinstance(python.parse_live(answer), Missing)
+    assert isinstance(live(answer), Missing)
 
 
 def test_an_interpreter_that_hangs_ends_at_its_deadline(tmp_path: Path) -> None:
@@ -294,8 +298,8 @@ def test_parsers_survive_any_text(text: str) -> None:
     )
 )
 def test_answers_of_any_shape_are_survived(answer: Any) -> None:
-    interpreter.parse_answer(answer, "x")
-    python.parse_live(answer)
+    codec.as_fact(answer, interpreter.InterpreterAnswer, "x")
+    live(answer)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ Held for the trees of the table of witnesses and for every directory that a reco
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import pytest
@@ -29,6 +30,10 @@ SAMPLE = ("dgx-h100", "laptop-cpu")
 SECTIONS = ("files", "links", "dirs", "stats", "spaces")
 GIVEN = ("/dev/infiniband",)
 """No tree that is hidden: device nodes are what a container was given, and rules judge what it was not given."""
+ONE_PROCESS = re.compile(r"/proc/\d+")
+"""No tree that is hidden: a process that is not there, while others are, has ended."""
+PROCESSES = "/proc/[pid]"
+"""Every process but this one: /proc is mounted with hidepid=2."""
 EXCEPTIONS = {
     "arp-answers-on-any-interface": "a provider that answers ARP itself is known by SMBIOS alone: without /sys/class/dmi this is any virtual machine",
     "clock-not-synchronised": "whether this is a container, whose host keeps the clock, is told by process 1 and its control group",
@@ -51,11 +56,15 @@ def trees(host: Recording) -> list[str]:
     places = [path for section in SECTIONS for path in host.get(section, {}) if path.startswith(("/sys/", "/proc/", "/dev/"))]
     found = {"/".join(place.split("/")[:depth]) for place in places for depth in (2, 3, 4) if place.count("/") >= depth}
     found.update(tree.root for tree in TREES if any(place.startswith(tree.root + "/") for place in places))
-    return sorted(found.difference(GIVEN))
+    return [*sorted(tree for tree in found.difference(GIVEN) if not ONE_PROCESS.fullmatch(tree)), PROCESSES]
 
 
 def without(host: Recording, tree: str) -> Recording:
     """The recording as it would be if the directory were hidden: also from the listing of the one above."""
+    if tree == PROCESSES:
+        for hidden in {place[: place.find("/", len("/proc/"))] for place in host["files"] if re.match(r"/proc/\d+/", place)}:
+            host = without(host, hidden)
+        return host
     found = dict(host)
     for section in SECTIONS:
         held = host.get(section, {})

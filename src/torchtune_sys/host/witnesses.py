@@ -7,6 +7,7 @@ target is not there shows the same of the target: sysfs makes both at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -42,6 +43,14 @@ def _line(path: str, *words: str) -> Witness:
         text = host.text(path)
         rows = [row.strip() for row in text.splitlines()] if isinstance(text, str) else []
         return next((path for row in rows if row and (not words or row.startswith(words))), "")
+
+    return look
+
+
+def _mounted(point: str) -> Witness:
+    def look(host: Host) -> str:
+        text = host.text("/proc/self/mountinfo")
+        return f"{point} in /proc/self/mountinfo" if isinstance(text, str) and f" {point} " in text else ""
 
     return look
 
@@ -153,12 +162,15 @@ TREES = (
     Tree("/proc/net", "/proc/net", (_entry("/sys/class/net"), _addresses)),
     Tree("/proc", "/proc", (_path("/sys/devices/system/cpu", "/sys/kernel"),)),
     Tree("/dev", "/dev", (_RUNNING,)),
+    Tree("/dev/char", "/dev/char", (_RUNNING,)),  # udev's links, one for each device of the machine; a container has none
+    Tree("/sys/fs/cgroup", "/sys/fs/cgroup", (_mounted("/sys/fs/cgroup"),)),
 )
 """The one table of witnesses."""
 
 
 _BELOW = tuple((tree, (f"{tree.root}/", *tree.linked)) for tree in TREES)
 """Each with how the paths in it begin: asked of every file that is not there."""
+_PROCESS = re.compile(r"/proc/(?!1(?:/|$))[0-9]")
 LINKED = ("/sys/bus/pci/devices/", "/sys/class/block/", "/sys/block/", "/sys/dev/block/")
 """Directories of links into /sys/devices."""
 
@@ -171,6 +183,7 @@ class Witnessed(Host):
         self.origin, self.live = host.origin, host.live
         self._hidden: dict[str, str] = {}
         self._links: dict[str, bool] = {}
+        self._others_hidden: bool | None = None
 
     def _seen(self, found: Fact[_T], path: str) -> Fact[_T]:
         if not isinstance(found, Missing) or found.why is not Why.ABSENT:
@@ -180,6 +193,10 @@ class Witnessed(Host):
                 witness = self._witness(tree)
                 if witness:
                     return Missing(Why.HIDDEN, path, f"{tree.root} is hidden here: {witness} shows that there is something in it")
+        if _PROCESS.match(path) and self._hides_processes():
+            return Missing(
+                Why.HIDDEN, path, "/proc shows no other user's processes (hidepid): it has no process 1", "run as root"
+            )
         link = self._dangling(path)
         return Missing(Why.HIDDEN, path, f"{link} leads to what is hidden here") if link else found
 
@@ -190,6 +207,12 @@ class Witnessed(Host):
             looks = tree.witnesses + tree.made_by if gone else () if isinstance(names, Missing) or names else tree.witnesses
             self._hidden[tree.root] = next(filter(None, (look(self._host) for look in looks)), "")
         return self._hidden[tree.root]
+
+    def _hides_processes(self) -> bool:
+        """Every PID namespace has a process 1; a /proc mounted with hidepid=2 shows it to root and the group of gid= alone (proc(5))."""
+        if self._others_hidden is None:
+            self._others_hidden = self._host.exists("/proc/1") is False and bool(_RUNNING(self._host))
+        return self._others_hidden
 
     def _dangling(self, path: str) -> str:
         """Return the function's or disk's link on the way to ``path`` whose target is not there; ``""`` if it is."""

@@ -43,7 +43,13 @@ def look(host: Host) -> Fact[tuple[ServiceLimits, ...]]:
         return devices
     if not devices:
         return Missing(Why.ABSENT, "/sys/class/infiniband", "no RDMA device")
-    slices = [(place, names) for place in _SLICES if not isinstance(names := host.names(place), Missing)]
+    listed = {place: host.names(place) for place in _SLICES}
+    slices = [(place, names) for place, names in listed.items() if not isinstance(names, Missing)]
+    unseen = [
+        names for names in listed.values() if isinstance(names, Missing) and names.why not in (Why.ABSENT, Why.NOT_RECORDED)
+    ]
+    if unseen and not slices:
+        return unseen[0]
     found = []
     for unit, comms in UNITS.items():
         pid = _pid(host, unit, comms, slices)
@@ -106,9 +112,10 @@ def _pid(host: Host, unit: str, comms: tuple[str, ...], slices: list[tuple[str, 
 
 
 def _first_of(host: Host, procs: str, comms: tuple[str, ...]) -> int:
-    """Return the first process with one of these names; 0 if there is none (a left-over pid file, a unit of another's name)."""
+    """Return the first process with one of these names, or whose name is hidden; 0 if there is none (a left-over pid file, a unit of another's name)."""
     for pid in parse_pids(procs):
-        if host.word(f"/proc/{pid}/comm") in comms:
+        name = host.word(f"/proc/{pid}/comm")
+        if name.why is Why.HIDDEN if isinstance(name, Missing) else name in comms:
             return pid
     return 0
 

@@ -126,7 +126,7 @@ class Descent:
         """sysfs directories of the devices that a file system spans; never empty."""
         major = mount.device.partition(":")[0]
         if major not in ("", "0"):
-            found = self._resolved(f"/sys/dev/block/{mount.device}")
+            found = self.resolved(f"/sys/dev/block/{mount.device}")
             if not isinstance(found, Missing):
                 return (found,)
         named = [self._by_path(part) for part in mount.source.split(":") if part.startswith("/")]
@@ -150,10 +150,11 @@ class Descent:
         return found
 
     def _by_name(self, name: str) -> Fact[str]:
-        found = self._resolved(f"/sys/class/block/{name}")
-        return self._resolved(f"/sys/block/{name}") if isinstance(found, Missing) else found
+        found = self.resolved(f"/sys/class/block/{name}")
+        return self.resolved(f"/sys/block/{name}") if isinstance(found, Missing) else found
 
-    def _resolved(self, path: str) -> Fact[str]:
+    def resolved(self, path: str) -> Fact[str]:
+        """Return the directory that a link of sysfs leads to; HIDDEN where it is not to be seen."""
         target = self._host.link(path)
         if isinstance(target, Missing):
             return self._host.real(path) if target.why is Why.NOT_SUPPORTED else target  # old kernels: a directory
@@ -253,19 +254,17 @@ class Descent:
 
 def whole_disks(host: Host, descent: Descent) -> Fact[tuple[Disk, ...]]:
     """Return every whole disk with a size, by name; loop, RAM, compressed-RAM and stacked devices left out."""
-    found: dict[str, str] = {}
-    missing: Missing | None = None
-    for top in ("/sys/block", "/sys/class/block"):  # the second holds partitions too; a recording may hold either
+    top, names = "/sys/block", host.names("/sys/block")
+    if isinstance(names, Missing) or not names:  # a recording may hold the other alone, which lists partitions too
+        top, whole_only = "/sys/class/block", names
         names = host.names(top)
         if isinstance(names, Missing):
-            missing = names if missing is None else missing
-            continue
-        for name in names:
-            if name not in found and not name.startswith(_STACKED) and not _is_hidden_path(name):
-                target = host.link(f"{top}/{name}")
-                found[name] = f"{top}/{name}" if isinstance(target, Missing) else posixpath.normpath(f"{top}/{target}")
-    if missing is not None and not found:
-        return missing
+            return whole_only if isinstance(whole_only, Missing) else names
+    found: dict[str, str] = {}
+    for name in names:
+        if not name.startswith(_STACKED) and not _is_hidden_path(name):
+            directory = descent.resolved(f"{top}/{name}")
+            found[name] = f"{top}/{name}" if isinstance(directory, Missing) else directory
     whole = [path for name, path in sorted(found.items()) if not _is_partition(host, path, found)]
     return tuple(descent.disk(path) for path in whole if _has_size(host, path))
 
