@@ -6,6 +6,7 @@ Held for the trees of the table of witnesses and for every directory that a reco
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from typing import Any
@@ -25,7 +26,9 @@ from torchtune_sys.rules import CATALOGUE
 Recording = dict[str, Any]
 MORE = sorted(path.stem for path in (HOSTS / "typical").glob("*.json") if "." not in path.stem)
 OVERLAID = sorted(f"typical/{path.stem}" for path in (HOSTS / "typical").glob("*.*.json"))
-EVERY = sorted(path.stem for path in HOSTS.glob("*.json"))
+PARTS = frozenset(json.loads((HOSTS / "healthy.json").read_bytes())["extends"])
+"""Recordings of one family each, of which the healthy host is made: no hosts."""
+EVERY = sorted(path.stem for path in HOSTS.glob("*.json") if path.name not in PARTS)
 SAMPLE = ("dgx-h100", "laptop-cpu")
 SECTIONS = ("files", "links", "dirs", "stats", "spaces")
 GIVEN = ("/dev/infiniband",)
@@ -38,6 +41,7 @@ EXCEPTIONS = {
     "arp-answers-on-any-interface": "a provider that answers ARP itself is known by SMBIOS alone: without /sys/class/dmi this is any virtual machine",
     "clock-not-synchronised": "whether this is a container, whose host keeps the clock, is told by process 1 and its control group",
     "clock-of-node-not-synchronised": "the same",
+    "filesystem-errors-recorded": "does not apply without /sys/fs/ext4, which recordings of earlier releases lack",
     "other-driver-holds-gpu": "judges by the kernel's log where which driver is loaded cannot be seen, and leaves it to another rule where it can",
 }
 """Rules that may give another verdict than unknown, and why. Ten at most."""
@@ -47,7 +51,7 @@ WITNESS = "/proc/cpuinfo"
 
 def recorded(name: str) -> Recording:
     found = load_recording(str(HOSTS / f"{name}.json"))
-    trained = any(question.startswith("interpreter:") for question in found.get("answers", {}))
+    trained = any(name.startswith("interpreter:") and "executable" in answer for name, answer in found.get("answers", {}).items())
     return dict(with_libraries(found)) if trained else found
 
 
@@ -82,12 +86,13 @@ def verdicts(host: Recording) -> dict[str, Verdict]:
 
 
 def told_otherwise(name: str) -> dict[str, set[str]]:
-    """Tree → rules that say something else than before, and not that it is unknown."""
+    """Tree → rules that say something else than before, and not that it is unknown. What was unknown may not apply: what showed it is hidden, too."""
     host = recorded(name)
     before, found = verdicts(host), {}
     for tree in trees(host):
         after = verdicts(without(host, tree))
-        found[tree] = {rule for rule in before if after[rule] not in (before[rule], Verdict.UNKNOWN)} - EXCEPTIONS.keys()
+        moved = {rule for rule in before if after[rule] not in (before[rule], Verdict.UNKNOWN)} - EXCEPTIONS.keys()
+        found[tree] = {rule for rule in moved if (before[rule], after[rule]) != (Verdict.UNKNOWN, Verdict.NA)}
     return {tree: rules for tree, rules in found.items() if rules}
 
 

@@ -111,7 +111,7 @@ def _nvml(host: Host) -> str:
 
 
 _NVIDIA_NODES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm")
-_RUNNING = _line("/proc/cpuinfo", "processor")
+_RUNNING = _path("/proc/cpuinfo")
 """A kernel runs, which makes these wherever it runs."""
 
 

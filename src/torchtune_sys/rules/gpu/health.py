@@ -10,7 +10,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known_or_unknown, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import bound_driver, gpu_addresses, not_served, nvml_error
 from torchtune_sys.rules.gpu.common import each, subject
@@ -132,6 +132,8 @@ def gpu_missing_from_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
     served = {gpu.pci_address for gpu in devices}
     if gates.scheduled(s) and devices and not served.issuperset(addresses):
         raise NotApplicable("a batch system granted this session some of the GPUs, and hides the others")
+    if not served.issuperset(addresses):
+        known_or_unknown(need(s.driver).module_flavour, "")  # hidden: it may be of the kind that does not serve these GPUs
     for address in addresses:
         there = address in served
         yield Evidence(

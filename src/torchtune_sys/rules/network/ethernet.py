@@ -124,8 +124,7 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _foreign_matters(s: Snapshot) -> bool:
     """Tell whether an address that others cannot use matters: a container behind its host's name, or a cloud machine behind its public one, works alone; with a live RDMA port it is no loner."""
-    devices = need(s.network).rdma
-    return not isinstance(devices, Missing) and bool(nccl.usable_ports(devices))
+    return bool(nccl.usable_ports(known_or_unknown(need(s.network).rdma, ())))
 
 
 @rule(
