@@ -49,6 +49,26 @@ def test_a_place_that_cannot_be_written_is_told(place: str) -> None:
     assert place in found.stderr and "Traceback" not in found.stderr
 
 
+@pytest.mark.parametrize("output", ["/no/such/directory/x", "/proc/version/x"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "smoke --python /no/python --output",
+        "fleet --nodes '' --output",
+        "diagnose /no/log --output",
+        "diagnose /no/log --share",
+        "preflight --isolate --lists",
+    ],
+)
+def test_what_takes_long_is_not_begun_where_its_result_has_no_place(words: str, output: str) -> None:
+    found = run(*words.split(), output)
+    assert found.returncode == 4 and found.stderr.startswith(f"torchtune-sys: {output}"), found.stderr
+
+
+def test_a_place_for_a_result_may_be_a_device() -> None:
+    assert run("diagnose", "--output", "/dev/null", data="fine\n").returncode in (0, 3)
+
+
 def shell(line: str) -> subprocess.CompletedProcess[str]:
     program = " ".join(PROGRAM)
     return subprocess.run(

@@ -103,6 +103,15 @@ def give(text: str, output: str | None, *, machine: bool = False, readable: bool
         write_in_child(output, text, by_root=EXECUTABLE if program else READABLE if readable else PRIVATE)
 
 
+def require_output(*outputs: str | None) -> None:
+    """Raise CannotWrite where the result of long work could not be written in the end."""
+    for output in outputs:
+        if output is not None and output != "-":
+            from torchtune_sys.host.files import require_place
+
+            require_place(output)
+
+
 def say(text: str, *, machine: bool = False) -> None:
     """Write to standard output. A reader that went away is not an error; a full disk or a closed stream is CannotWrite."""
     stream = sys.stdout

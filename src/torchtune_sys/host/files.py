@@ -51,6 +51,23 @@ def write_in_child(path: str, text: str, *, by_root: int = READABLE) -> None:
     _in_child(path, lambda: write_atomically(path, text, by_root=by_root))
 
 
+def require_place(path: str) -> None:
+    """Raise CannotWrite where a file could not be made at ``path``: before work whose result it is to hold."""
+
+    def check() -> None:
+        try:
+            with place_of(path) as (folder, name):
+                if os.access(name, os.F_OK, dir_fd=folder) and not os.path.isfile(path):
+                    return  # a device or a FIFO: its directory need not be writable
+                if not os.access(f"/proc/self/fd/{folder}", os.W_OK, effective_ids=True):
+                    raise CannotWrite(f"{path}: its directory cannot be written to", "write somewhere else")
+        except OSError as error:
+            raise CannotWrite.because(error, path, "write somewhere else or make room") from None
+
+    if path and not _STREAM.fullmatch(path):
+        _in_child(path, check)
+
+
 def write_below_in_child(folder: str, files: Mapping[str, str], mark: str) -> None:
     """Write as :func:`write_below`, with a deadline. Raises CannotWrite."""
     _in_child(folder, lambda: write_below(folder, files, mark))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import UNJUDGED
-from torchtune_sys.cli.terminal import environment, give, style, tell
+from torchtune_sys.cli.terminal import environment, give, require_output, style, tell
 from torchtune_sys.cli.watch import PREFLIGHT_BUDGETS_S
 from torchtune_sys.errors import UserError
 from torchtune_sys.preflight.hooks import HOOKS
@@ -152,6 +153,7 @@ def command(**options: Any) -> int:
         options["level"] = "standard"
     place = options["hook"] or ("torchrun" if options["rdzv_endpoint"] is not None else where(environment()))
     _refuse_contradictions(options, place)
+    require_output(options["output"], options["lists"] and os.path.join(options["lists"], "good_nodes.txt"))
     found = without_secrets(judged(options, place))
     if options["lists"]:
         from torchtune_sys.cli.joint_run import write_lists

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.terminal import give, say, style, tell
+from torchtune_sys.cli.terminal import give, require_output, say, style, tell
 from torchtune_sys.cli.watch import SMOKE_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def command(**options: Any) -> int:
 
         give("".join(f"{name:<20}{proof}\n" for name, proof in stages().items()), options["output"])
         return 0
+    require_output(options["output"])
     from torchtune_sys.cli.smoke_run import run_smoke
 
     shown = _Shown(options)
