@@ -13,6 +13,7 @@ import pytest
 
 from torchtune_sys.fleet.collecting import Answer, collect, line
 from torchtune_sys.fleet.over_clustershell import ClusterShell, answers
+from torchtune_sys.fleet.over_slurm import Slurm
 from two_users import PROGRAM
 
 FACTS = '{"schema": "torchtune-sys/facts/1", "facts": {}, "volatile": {"epoch_s": 1000.5}}'
@@ -110,3 +111,25 @@ def test_a_host_that_prints_without_end_costs_no_other_its_answer(tmp_path: Path
     shell = ClusterShell("", {"PATH": f"{tmp_path}:/usr/bin:/bin"}, 64)
     found = {answer.host: answer for answer in shell.run([*names[:3], "evil", *names[3:]], ("x",), 30.0)}
     assert all(found[name].out.strip() == "{}" for name in names) and "printed more than" in found["evil"].why
+
+
+STATES = {"n1": "idle", "n2": "drained", "n3": "allocated", "n4": "mixed", "n5": "idle~", "n6": "draining", "n7": "down*", "n8": "maint"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "asked"),
+    [
+        ({}, ["n1", "n4"]),
+        ({"SLURM_JOB_ID": "7"}, ["n1", "n2", "n3", "n4", "n6", "n8"]),
+        ({"SLURM_RESERVATION": "mine"}, ["n1", "n2", "n3", "n4", "n6", "n8"]),
+    ],
+)
+def test_srun_waits_for_no_node_on_which_slurm_starts_no_job(tmp_path: Path, variables: dict[str, str], asked: list[str]) -> None:
+    rows = "".join(f"{name}|{state}|{'bad fan' if state == 'drained' else 'none'}\n" for name, state in STATES.items())
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\ncat <<'E'\n{rows}E\n")
+    (tmp_path / "sinfo").chmod(0o755)
+    hosts, told = Slurm("", {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}).hosts()
+    assert list(hosts) == asked
+    why = {one.host: one.why for one in told}
+    assert sorted([*why, *asked]) == sorted(STATES)
+    assert variables or (why["n2"].startswith("Slurm calls it drained: bad fan; no job can start there now") and "ssh" in why["n3"])

@@ -12,7 +12,11 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 _ASK_S = 30.0
+_FULL = ("alloc", "drain", "maint", "reserved")
+"""States (sinfo(1)) in which Slurm starts no new job on a node: srun would wait for it."""
 _DEAD = ("down", "fail", "power", "unknown", "no_respond", "not_responding", "invalid", "future", "reboot")
+_ASLEEP = ("*", "~", "!", "%", "@", "^")
+"""What sinfo writes behind the state of a node that does not respond, is switched off, or is about to start again."""
 
 
 class Slurm:
@@ -36,12 +40,17 @@ class Slurm:
             states[name.strip()] = (state.strip(), reason.strip())
         if not states:
             raise UnreadableInput(f"Slurm knows no node {self._nodes}", "give nodes of this cluster")
-        dead = {name: why for name, why in states.items() if why[0].endswith("*") or why[0].startswith(_DEAD)}
-        answers = [
-            Answer(host=name, why=f"Slurm calls it {state}" + (f": {reason}" if reason not in ("", "none") else ""))
-            for name, (state, reason) in dead.items()
-        ]
-        return [name for name in states if name not in dead], answers
+        refused = {name: self._why_not(*state) for name, state in states.items()}
+        return [name for name, why in refused.items() if not why], [Answer(host=name, why=why) for name, why in refused.items() if why]
+
+    def _why_not(self, state: str, reason: str) -> str:
+        """Return why no step is started on a node; "" where one is. Nodes of the own job take steps even while they drain."""
+        dead = state.endswith(_ASLEEP) or state.startswith(_DEAD)
+        full = state.startswith(_FULL) and not self._in_a_job and not self._environment.get("SLURM_RESERVATION")
+        if not dead and not full:
+            return ""
+        why = f"Slurm calls it {state}" + (f": {reason}" if reason not in ("", "none") else "")
+        return why if dead else f"{why}; no job can start there now (without --slurm, --nodes asks it by ssh)"
 
     def run(self, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float) -> Iterable[Answer]:
         host = hosts[0]
