@@ -21,6 +21,7 @@ pytestmark = NEEDS
 STATE = "/var/lib/torchtune-sys"
 NOTHING = f"{MAPS}: 3000|\n{PIDS}: 2000|\nls: cannot access '{FILE}'"
 LOOK = f"shows {MAPS} {PIDS}; ls {FILE}; ls -A /etc/sysctl.d | grep torchtune"
+FULL = "mount -t tmpfs -o size=64k,mode=0755 none /var/lib/torchtune-sys"
 BROKEN = {
     "the state is a file": "umount /var/lib/torchtune-sys; mount -t tmpfs -o mode=0755 none /var/lib; touch /var/lib/torchtune-sys",
     "the state is read-only": "mount -t tmpfs -o ro,mode=0755 none /var/lib/torchtune-sys",
@@ -43,13 +44,15 @@ def test_nothing_is_left_changed(what: str, tmp_path: Path) -> None:
     assert NOTHING in found and rest.count(NOTHING.partition(f"{MAPS}:")[2]) >= 1
 
 
+def test_a_read_only_state_is_the_host_s_fault_not_the_command_line_s(tmp_path: Path) -> None:
+    found = staged(tmp_path, f"{FULL}; tt $APPLY; mount -o remount,ro {STATE}; echo now; tt undo --yes; tt note x")
+    assert re.findall(r"rc (\d)", found.partition("now\n")[2]) == ["1", "1"], found
+
+
 def test_a_read_only_etc_is_refused_by_the_plan(tmp_path: Path) -> None:
     found = staged(tmp_path, f"mount -o remount,ro /etc; tt $APPLY; {LOOK}")
     assert "the image (/etc is read-only) owns this system's configuration" in " ".join(found.split())
     assert NOTHING in found
-
-
-FULL = "mount -t tmpfs -o size=64k,mode=0755 none /var/lib/torchtune-sys"
 
 
 def test_undo_needs_no_room(tmp_path: Path) -> None:

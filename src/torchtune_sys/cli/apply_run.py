@@ -9,6 +9,7 @@ from typing import Any
 
 from torchtune_sys import __version__
 from torchtune_sys.cli import confirm, selection
+from torchtune_sys.cli.confirm import NotMade
 from torchtune_sys.cli.look import now
 from torchtune_sys.cli.names import rule_names
 from torchtune_sys.cli.pipeline import judged
@@ -34,12 +35,6 @@ DONE, NOT_ALL, LOST_AT_BOOT = 0, 1, 5
 
 class NeedsRoot(UserError):
     """Changing a host is root's."""
-
-
-class NotMade(UserError):
-    """The host, not the command line, keeps the changes from being made; nothing was changed."""
-
-    exit_code = NOT_ALL
 
 
 def apply(options: dict[str, Any]) -> int:

@@ -27,6 +27,12 @@ class Declined(UserError):
     exit_code = 1
 
 
+class NotMade(UserError):
+    """The host, not the command line, keeps the changes from being made; nothing was changed."""
+
+    exit_code = 1
+
+
 def ask(question: str, *, yes: bool) -> None:
     """Ask for a yes. Raises NotAsked where nobody is at a terminal, Declined for anything but yes."""
     if yes:

@@ -44,6 +44,6 @@ def command(**options: Any) -> int:
             moment = session.Moment(version=__version__, time=now()[0], boot_id=boot_id())
             found = session.enter(options["texts"], options["run"], moment)
     except OSError as error:
-        raise UserError(f"{error.filename or journal.STATE}: {error.strerror}", "nothing was entered") from None
+        raise changing.NotMade(f"{error.filename or journal.STATE}: {error.strerror}", "nothing was entered") from None
     click.echo(f"Entered in run {found.number}.")
     return 0

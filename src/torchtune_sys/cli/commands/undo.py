@@ -63,7 +63,7 @@ def command(**options: Any) -> int:
         with changing.progress_lines() as tell, changing.alone(options["wait"], tell):
             return _undo(options, tell)
     except OSError as error:
-        raise UserError(f"{error.filename or journal.STATE}: {error.strerror}", "nothing was changed") from None
+        raise changing.NotMade(f"{error.filename or journal.STATE}: {error.strerror}", "nothing was changed") from None
 
 
 def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
