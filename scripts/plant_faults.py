@@ -1,7 +1,7 @@
 """Break things for real and keep what the programs print: ``python scripts/plant_faults.py FOLDER [NAME…]``.
 
 Makes one ``FOLDER/NAME`` for each fault below, as ``judge_diagnoses.py`` reads them: ``input.txt`` has everything that the broken program printed,
-``case.json`` the cause, what cannot be told from it, and the rank. Needs root, gcc, nft and, in ``TORCHTUNE_SYS_TEST_TORCH``, a Python with torch for
+``logs`` what it wrote into files of its ranks and hosts, ``case.json`` the cause, what cannot be told from it, and the rank or host. Needs root, gcc, nft and, in ``TORCHTUNE_SYS_TEST_TORCH``, a Python with torch for
 CPUs; some need one for CUDA on a host without a GPU (``TORCHTUNE_SYS_TEST_TORCH_CUDA``), or torch 2.0 (``TORCHTUNE_SYS_TEST_TORCH_OLD``), and a package index.
 Mounts and networks are made in namespaces of their own, limits and control groups for the one process: nothing of the host is changed.
 ``--sealed`` takes those of ``planted/faults.txt`` that were not run while messages were added: a third, by the hash of the name.
@@ -61,6 +61,8 @@ class Fault(NamedTuple):
     rank: int | None = None
     slurm: bool = False
     """Under a Slurm of this machine's own (tests/cli/slurm_here.py), of one node with 64 processors as Slurm believes."""
+    host: str = ""
+    """Of several, the one at fault."""
 
 
 _RUN = "$PY -m torch.distributed.run --standalone --nproc-per-node"
@@ -174,8 +176,17 @@ _SHELL = f"""
 JOB={_PLACE}/job.py ME=planted-$$ ULIMITS="--ulimit nofile=1000:1000 --ulimit nproc=1000:1000"
 PYCUDA=$TORCHTUNE_SYS_TEST_TORCH_CUDA PYOLD=$TORCHTUNE_SYS_TEST_TORCH_OLD
 PY38=$(ls ~/.pyenv/versions/3.8*/bin/python /usr/bin/python3.8 2> /dev/null | head -1) PY313=$(ls ~/.pyenv/versions/3.13*/bin/python /usr/bin/python3.13 2> /dev/null | head -1)
+MANY="timeout 100 $PY {_PLACE}/many.py" AGENT="timeout 100 $PY -m torch.distributed.run" PORT=$((20000 + RANDOM % 9000))
 RUN="$PY -m torch.distributed.run --standalone --nproc-per-node" RUNCUDA="$PYCUDA -m torch.distributed.run --standalone --nproc-per-node"
-export JOB PYCUDA PYOLD PATH=$PATH:/usr/sbin:/sbin PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+export PORT AGENT LC_ALL=C.UTF-8
+lan() {{ unshare -nmu bash -c '
+mount -t tmpfs x /run; ip link set lo up; ip link add b type bridge; ip link set b up; echo 127.0.0.1 localhost > hosts
+for i in $(seq $0); do echo 10.77.0.$i gpu-$i >> hosts; ip netns add gpu-$i; ip link add v$i type veth peer name eth0 netns gpu-$i; ip link set v$i master b up
+ip -n gpu-$i link set lo up; ip -n gpu-$i addr add 10.77.0.$i/24 dev eth0; ip -n gpu-$i link set eth0 up; done; mount --bind hosts /etc/hosts
+at() {{ i=$1; shift; ip netns exec gpu-$i unshare -u bash -c "hostname gpu-\\$0; exec \\"\\$@\\"" $i "$@"; }}
+on() {{ i=$1; at "$@" 2>&1 | sed -u "s/^/gpu-$i: /"; }}
+eval "$1"; wait' "$1" "$2"; }}
+export JOB PY PYCUDA PYOLD PATH=$PATH:/usr/sbin:/sbin PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 wheel() {{ d=$1-$2.dist-info; rm -rf w; mkdir -p w/$d
 printf "Metadata-Version: 2.1\nName: $1\nVersion: $2\n$3\n" > w/$d/METADATA; printf 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n' > w/$d/WHEEL; touch w/$d/RECORD
 (cd w; $PY -m zipfile -c ../$1-$2-py3-none-any.whl *); }}
@@ -190,9 +201,8 @@ def _of_scripts() -> list[Fault]:
     for each in (_PLACE / "faults.txt").read_text().split("\n@@@ ")[1:]:
         head, script = each.split("\n", 1)
         name, rank, *causes = head.split()
-        found.append(
-            Fault(name, " ".join(causes), _SHELL + script, None if rank == "-" else int(rank), name.startswith("slurm-"))
-        )
+        number, host = (int(rank), "") if rank.isdigit() else (None, rank.strip("-") and rank)
+        found.append(Fault(name, " ".join(causes), _SHELL + script, number, name.startswith("slurm-"), host))
     return found
 
 
@@ -205,7 +215,10 @@ def planted(fault: Fault, folder: Path, more: Mapping[str, str]) -> None:
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         Path(scratch, "worker.py").write_text(WORKER)
-        env = {**os.environ, "PY": os.environ["TORCHTUNE_SYS_TEST_TORCH"], "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8", **more}
+        logs = place.absolute() / "logs"
+        logs.mkdir(exist_ok=True)
+        more = {**more, "LOGS": str(logs), "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
+        env = {**os.environ, "PY": os.environ["TORCHTUNE_SYS_TEST_TORCH"], **more}
         try:
             done = subprocess.run(
                 ["bash", "-c", fault.command],
@@ -219,7 +232,15 @@ def planted(fault: Fault, folder: Path, more: Mapping[str, str]) -> None:
         except subprocess.TimeoutExpired as late:
             said = (late.stdout or b"").decode(errors="replace")
     (place / "input.txt").write_text(said)
-    case = {"id": fault.name, "cause": fault.causes.split()[0], "accept": fault.causes.split(), "rank": fault.rank}
+    if not any(logs.iterdir()):
+        logs.rmdir()
+    case = {
+        "id": fault.name,
+        "cause": fault.causes.split()[0],
+        "accept": fault.causes.split(),
+        "rank": fault.rank,
+        "host": fault.host,
+    }
     (place / "case.json").write_text(json.dumps(case) + "\n")
     print(fault.name, len(said), flush=True)
 

@@ -67,6 +67,62 @@ def shrinks():
     seen[1 << 19]
 
 
+def stale():
+    """Open by its handle what somebody removed: what NFS answers of a file that its server no longer has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("shard.bin", "wb"):
+        pass
+    handle, mount = ctypes.create_string_buffer(136), ctypes.c_int()
+    ctypes.memmove(handle, (128).to_bytes(4, "little"), 4)
+    libc.name_to_handle_at(-100, b"shard.bin", handle, ctypes.byref(mount), 0)
+    os.unlink("shard.bin")
+    folder = os.open(".", os.O_RDONLY)
+    if libc.open_by_handle_at(folder, handle, os.O_RDONLY) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "/mnt/nfs/data/shard.bin")
+
+
+def opens_files():
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+    list(torch.utils.data.DataLoader(Data(), num_workers=6, batch_size=1))
+
+
+def differs():
+    dist.all_reduce(torch.ones(3, 5) if RANK == WHO else torch.ones(40, 50))
+
+
+def another_collective():
+    dist.all_gather([torch.ones(4) for _ in range(dist.get_world_size())], torch.ones(4)) if RANK == WHO else dist.all_reduce(
+        torch.ones(4)
+    )
+
+
+def broadcasts():
+    dist.broadcast(torch.ones(4), 0) if RANK == WHO else dist.barrier()
+
+
+def falls():
+    import faulthandler
+
+    faulthandler.enable()
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def two_faults():
+    if RANK == WHO:
+        torch.save(torch.zeros(10_000_000), "f/step5.pt")
+    time.sleep(3)
+    if RANK == WHO + 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def loads_checkpoint():
+    """A checkpoint of another day: the model had another layer then."""
+    state = {"0.weight": torch.zeros(8, 8)} if RANK != WHO else {"0.weight": torch.zeros(8, 4), "1.bias": torch.zeros(4)}
+    torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False)).load_state_dict(state)
+
+
 def inodes():
     for number in range(9):
         with open(f"f/step{number}-rank{RANK}", "w") as file:
@@ -83,14 +139,21 @@ AT_STEP = {
     "pointer": points, "bus": shrinks, "inodes": inodes, "interface": interface,
     "raises": lambda: int("nan"), "shapes": lambda: torch.zeros(3, 4) @ torch.zeros(5, 6), "cuda": lambda: torch.zeros(1, device="cuda"),
     "smi": lambda: subprocess.run(["nvidia-smi", "-L"], check=True), "sleeps": lambda: time.sleep(60), "abort": os.abort,
-    "illegal": lambda: os.kill(os.getpid(), signal.SIGILL), "leaves": lambda: os._exit(0), "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "illegal": lambda: os.kill(os.getpid(), signal.SIGILL), "leaves": lambda: os._exit(0), "early": lambda: sys.exit(0), "late": lambda: time.sleep(30),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP), "stale": stale, "files": opens_files, "differs": differs, "another": another_collective,
+    "broadcasts": broadcasts, "falls": falls, "two": two_faults, "checkpoint": loads_checkpoint, "module": lambda: __import__("apex"),
+    "disk": lambda: torch.save(torch.zeros(10_000_000), f"f/rank{RANK}.pt"), "key": lambda: {"input_ids": 1}["loss_mask"],
+    "index": lambda: torch.nn.Embedding(10, 4)(torch.tensor([12])), "nan": lambda: (_ for _ in ()).throw(FloatingPointError("loss is nan at step 5")), "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
 }  # fmt: skip
-EACH = ("sharded", "smi", "interface", "sleeps")
+EACH = ("sharded", "smi", "interface", "sleeps", "differs", "another", "broadcasts", "two", "checkpoint")
 """What every rank does, not only the one that breaks."""
 
 
 def trains():
-    dist.init_process_group(os.environ.get("BACKEND", "gloo"), timeout=datetime.timedelta(seconds=20))
+    if HOW == "interface-first" and RANK == WHO:
+        os.environ["GLOO_SOCKET_IFNAME"] = "ib0"
+    seconds = float(os.environ.get("JOB_SECONDS", "20"))
+    dist.init_process_group(os.environ.get("BACKEND", "gloo"), timeout=datetime.timedelta(seconds=seconds))
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
     adam = torch.optim.AdamW(model.parameters())
     for step in range(12):
