@@ -180,8 +180,8 @@ MANY="timeout 100 $PY {_PLACE}/many.py" AGENT="timeout 100 $PY -m torch.distribu
 RUN="$PY -m torch.distributed.run --standalone --nproc-per-node" RUNCUDA="$PYCUDA -m torch.distributed.run --standalone --nproc-per-node"
 export PORT AGENT LC_ALL=C.UTF-8
 lan() {{ unshare -nmu bash -c '
-mount -t tmpfs x /run; ip link set lo up; ip link add b type bridge; ip link set b up; echo 127.0.0.1 localhost > hosts
-for i in $(seq $0); do echo 10.77.0.$i gpu-$i >> hosts; ip netns add gpu-$i; ip link add v$i type veth peer name eth0 netns gpu-$i; ip link set v$i master b up
+mount -t tmpfs x /run; ip link set lo up; ip link add br0 type bridge; ip link set br0 up; echo 127.0.0.1 localhost > hosts
+for i in $(seq $0); do echo 10.77.0.$i gpu-$i >> hosts; ip netns add gpu-$i; ip link add v$i type veth peer name eth0 netns gpu-$i; ip link set v$i master br0 up
 ip -n gpu-$i link set lo up; ip -n gpu-$i addr add 10.77.0.$i/24 dev eth0; ip -n gpu-$i link set eth0 up; done; mount --bind hosts /etc/hosts
 at() {{ i=$1; shift; ip netns exec gpu-$i unshare -u bash -c "hostname gpu-\\$0; exec \\"\\$@\\"" $i "$@"; }}
 on() {{ i=$1; at "$@" 2>&1 | sed -u "s/^/gpu-$i: /"; }}
