@@ -176,7 +176,7 @@ _SHELL = f"""
 JOB={_PLACE}/job.py ME=planted-$$ ULIMITS="--ulimit nofile=1000:1000 --ulimit nproc=1000:1000"
 PYCUDA=$TORCHTUNE_SYS_TEST_TORCH_CUDA PYOLD=$TORCHTUNE_SYS_TEST_TORCH_OLD
 PY38=$(ls ~/.pyenv/versions/3.8*/bin/python /usr/bin/python3.8 2> /dev/null | head -1) PY313=$(ls ~/.pyenv/versions/3.13*/bin/python /usr/bin/python3.13 2> /dev/null | head -1)
-MANY="timeout 100 $PY {_PLACE}/many.py" AGENT="timeout 100 $PY -m torch.distributed.run" PORT=$((20000 + RANDOM % 9000))
+MANY="timeout 145 $PY {_PLACE}/many.py" AGENT="timeout 100 $PY -m torch.distributed.run" PORT=$((20000 + RANDOM % 9000))
 RUN="$PY -m torch.distributed.run --standalone --nproc-per-node" RUNCUDA="$PYCUDA -m torch.distributed.run --standalone --nproc-per-node"
 export PORT AGENT LC_ALL=C.UTF-8
 lan() {{ unshare -nmu bash -c '

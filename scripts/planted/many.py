@@ -1,6 +1,6 @@
 """Many ranks of job.py from one Python, which imports torch once: ``many.py RANKS HOW RANK [HEAD]``.
 
-HEAD stands before each line of a rank, {} in it is the rank's number; with ``/`` in it, it is the rank's file. With HOW ``absent`` RANK is not started.
+HEAD stands before each line of a rank, {} in it is the rank's number; where it begins with ``/`` it is the rank's file. With HOW ``absent`` RANK is not started.
 """
 
 import os
@@ -24,7 +24,7 @@ def started(rank):
     if child:
         os.close(into)
         return child, out
-    if "/" in HEAD:
+    if HEAD.startswith("/"):
         into = os.open(HEAD.format(rank), os.O_WRONLY | os.O_CREAT, 0o644)
     if HEAD:
         os.dup2(into, 1)
