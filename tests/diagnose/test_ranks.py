@@ -168,3 +168,79 @@ def test_a_copy_that_lost_letters_at_its_ends_is_read_as_the_message_that_it_was
         "rocm-device-permission"
     ]
     assert of(tmp_path, job="able to open the file and read it, no permission den").causes == ()
+
+
+CLOSED = "[rank{rank}]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:{port}\n"
+LATE = "[rank{rank}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete\n"
+
+
+def test_of_ranks_that_only_tell_of_a_peer_the_one_that_tells_nothing_is_named(tmp_path: Path) -> None:
+    gone = "".join(CLOSED.format(rank=rank, port=40000 + rank) for rank in range(16) if rank != 11)
+    assert [(each.cause, each.ranks) for each in of(tmp_path, job=gone).causes] == [("rank-killed", (11,))]
+    late = gone.replace(CLOSED.format(rank=3, port=40003), LATE.format(rank=3))
+    assert [(each.cause, each.ranks) for each in of(tmp_path, job=late).causes] == [("rank-hung", (11,))]
+    ended = gone + "  rank      : 11 (local_rank: 11)\n  exitcode  : -15 (pid: 7)\n"
+    assert [each.ranks for each in of(tmp_path, job=ended).causes] == [()]  # torchrun ended it, so it was alive
+
+
+def test_the_file_of_a_rank_that_says_nothing_counts(tmp_path: Path) -> None:
+    names = {f"train{at}": "" if at == 2 else CLOSED.format(rank=at, port=1000 + at) for at in range(5)}
+    assert [(each.cause, each.ranks) for each in of(tmp_path, **names).causes] == [("rank-killed", (2,))]
+
+
+def test_how_a_rank_ends_that_lost_its_peer_explains_nothing(tmp_path: Path) -> None:
+    block = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : -{signal} (pid: {pid})\n"
+    text = CLOSED.format(rank=0, port=1) + block.format(rank=0, signal=6, pid=10) + block.format(rank=1, signal=11, pid=11)
+    assert [(each.cause, each.ranks) for each in of(tmp_path, job=text).causes] == [("rank-killed", (1,))]
+
+
+def test_a_process_that_torchrun_had_to_kill_stood_still(tmp_path: Path) -> None:
+    text = (
+        "W1 torch/distributed/elastic/multiprocessing/api.py:900] Unable to shutdown process 77 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL\n"
+        "  rank      : 2 (local_rank: 2)\n  exitcode  : -9 (pid: 77)\n"
+    )
+    first, *others = of(tmp_path, job=text).causes
+    assert (first.cause, first.ranks) == ("rank-hung", (2,))
+    assert "host-memory-oom" not in {each.cause for each in others}
+
+
+def test_who_did_not_come_is_named_and_not_who_says_so(tmp_path: Path) -> None:
+    text = "0: torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. 3/4 clients joined.\n"
+    text += "".join(
+        f"{rank}: torch.distributed.DistStoreError: wait timeout after 8000ms, keys: /default_pg/0//cpu//0/0\n" for rank in (1, 3)
+    )
+    first = of(tmp_path, job=text).causes[0]
+    assert (first.cause, first.ranks) == ("ranks-missing", (2,))
+
+
+def test_launchers_name_the_process_that_ended_first(tmp_path: Path) -> None:
+    for said, rank, host in (
+        ("mpirun noticed that process rank 6 with PID 5 on node n3 exited on signal 11 (Segmentation fault).", 6, "n3"),
+        ("=   RANK 3 PID 12345 RUNNING AT node7\n=   KILLED BY SIGNAL: 9 (Killed)", 3, "node7"),
+        ("[node3:mpi_rank_5][error_sighandler] Caught error: Segmentation fault (signal 11)", 5, "node3"),
+        ("[rank: 3] Child process with PID 4141 terminated with code -9. Forcefully terminating all other processes", 3, ""),
+        ("  host      : gpu-7\n  rank      : 9 (local_rank: 1)\n  exitcode  : -9 (pid: 7)", 9, "gpu-7"),
+    ):
+        first = of(tmp_path, job=said + "\n").causes[0]
+        assert (first.cause in ("rank-killed", "host-memory-oom"), first.ranks, first.hosts) == (
+            True,
+            (rank,),
+            (host,) if host else (),
+        )
+    unknown = of(tmp_path, job="ValueError: seven\n  Process name: [[25081,1],13]\n  Exit code:    1\n").unexplained
+    assert [each.ranks for each in unknown] == [(13,)]
+    assert of(tmp_path, job="[rank5]: Traceback (most recent call last):\n[rank5]: KeyError: 'x'\n").unexplained[0].ranks == (5,)
+
+
+def test_the_end_of_a_job_that_ended_well_is_no_fault(tmp_path: Path) -> None:
+    text = (
+        "done 2\nW1127 00:32:31.466000 17374 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1298] The node 'gpu-3_17374_0' has failed"
+        " to shutdown the rendezvous 'none' due to an error of type RendezvousConnectionError.\n"
+    )
+    assert of(tmp_path, job=text).causes == ()
+
+
+def test_files_that_are_called_like_nodes_are_of_these_hosts(tmp_path: Path) -> None:
+    error = "RuntimeError: [gloo/transport/tcp/device.cc:80] ifa != nullptr. Unable to find interface for: ib0\n"
+    found = of(tmp_path, **{"gpu-1": "step 1\n", "gpu-2": error, "gpu-3": "step 1\n"})
+    assert (found.causes[0].cause, found.causes[0].hosts) == ("gloo-wrong-interface", ("gpu-2",))

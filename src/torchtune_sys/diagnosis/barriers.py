@@ -16,6 +16,10 @@ _WAITING = re.compile(
     r"rank:? (?P<rank>\d{1,6}), (?:for )?key: (?P<key>[\w:./-]{1,80}) "
     r"\(world_size=(?P<world>\d{1,6}), (?:worker_count|num_workers_joined)=(?P<count>\d{1,6}),"
 )
+_CLIENTS = re.compile(
+    r"Timed out after \d{1,9} seconds waiting for clients\. (?P<count>\d{1,6})/(?P<world>\d{1,6}) clients joined"
+)
+"""torch/csrc/distributed/c10d/TCPStore.cpp: what rank 0 says; the others wait for it, and say so."""
 _CAME = re.compile(r"[Cc]ompleted store-based barrier for key:? ?(?P<key>[\w:./-]{1,80}) with \d{1,6} nodes")
 _LOOKS = 2
 """Times that one rank must have said it: once is what a slow start looks like."""
@@ -37,7 +41,13 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     left: set[str] = set()
     for source, part in lines.items():
         for line, words in _pieces(part):
-            if came := _CAME.search(words):
+            if clients := _CLIENTS.search(words):
+                here = {each.rank: _LOOKS for every in lines.values() for each in every if each.rank is not None}
+                if len(here) == int(clients["count"]):
+                    barriers["clients"] = _Barrier(
+                        source=source, line=line, world=int(clients["world"]), count=len(here), waited=here
+                    )
+            elif came := _CAME.search(words):
                 left.add(came["key"])
             elif found := _WAITING.search(words):
                 _take(barriers, source, line, found)
@@ -48,14 +58,18 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
 
 def _pieces(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, str]]:
     """Yield each line that speaks of the barrier, and those that were broken at a width, whole."""
-    if not any("barrier" in line.text for line in lines):
+    if not any(_speaks(line.text) for line in lines):
         return
     for line in lines:
-        if "barrier" in line.text:
+        if _speaks(line.text):
             yield line, line.text[:_LONGEST]
     for broken, words in joined(lines):
-        if "barrier" in words and not any(_WAITING.search(piece.text[:_LONGEST]) for piece in broken):
+        if _speaks(words) and not any(_WAITING.search(piece.text[:_LONGEST]) for piece in broken):
             yield broken[0], words[:_LONGEST]
+
+
+def _speaks(words: str) -> bool:
+    return "barrier" in words or "clients joined" in words
 
 
 def _take(barriers: dict[str, _Barrier], source: str, line: LogLine, found: re.Match[str]) -> None:

@@ -33,6 +33,8 @@ FOLLOWS = frozenset(
     ]
 )
 """What is seen of a rank that another cause ended, or of a node that failed before."""
+_OF_OTHERS = frozenset(("ranks-missing", "node-never-came"))
+"""What the ranks that are there say of those that are not."""
 _GENERAL = frozenset(
     [
         "nvidia-driver-not-loaded",
@@ -77,6 +79,9 @@ class GatheredCause(msgspec.Struct, kw_only=True):
     quotes: list[Quote] = []
     hosts: list[str] = []
     ranks: list[int] = []
+    """Of the lines that speak of it."""
+    absent: list[int] = []
+    """Those that it is said to be of, by others."""
     fix: list[str] = []
     confirm: str = ""
     rules: list[str] = []
@@ -207,7 +212,8 @@ def _add(finding: GatheredCause, symptom: Symptom, fix: str, confirm: str) -> No
     if not any(_alike(quote, other) for other in finding.quotes):
         finding.quotes.append(quote)
     finding.hosts += [line.host] if line.host else []
-    finding.ranks += symptom.ranks or ([line.rank] if line.rank is not None else [])
+    finding.absent += symptom.ranks
+    finding.ranks += [line.rank] if line.rank is not None and finding.cause not in _OF_OTHERS else []
     finding.fix += [fix] if fix else []
     finding.confirm = finding.confirm or confirm
     finding.sources += [symptom.words] if symptom.words else []
@@ -251,7 +257,7 @@ def _cause(finding: GatheredCause) -> NamedCause:
         confidence=_CONFIDENCE[finding.weight],
         title=row.title if row is not None else _title(finding),
         hosts=tuple(dict.fromkeys(finding.hosts)),
-        ranks=tuple(sorted(set(finding.ranks))),
+        ranks=tuple(sorted(set(finding.absent or finding.ranks))),
         evidence=tuple(dict.fromkeys(finding.quotes))[:_QUOTES],
         fix=tuple(dict.fromkeys(fix))[:4],
         confirm=finding.confirm or (row.confirm if row is not None else ""),

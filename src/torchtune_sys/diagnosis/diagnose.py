@@ -10,10 +10,14 @@ from torchtune_sys.diagnosis import (
     batch_scripts,
     causes,
     change_descriptions,
+    ended,
     facts,
+    file_names,
+    launchers,
     members,
     node_values,
     own_documents,
+    peers,
     ranks,
     ras,
     shadowing,
@@ -41,20 +45,22 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     given = _Input(budget or MemoryBudget())
     for item in found:
         given.take(item)
-    symptoms = [*given.symptoms, *_across_sources(given.lines, given.dumps)]
+    lines, own = file_names.attributed(given.lines, given.symptoms)
+    symptoms = [*ended.without_consequences(own, lines), *_across_sources(lines, given.dumps)]
     differences: Sequence[FactDifference] = ()
     if compare is not None and len(given.reported) > 1:
         differences, differing = compare(given.reported, not any(each.candidates for each in symptoms))
         symptoms += differing
-    named = causes.causes_of(symptoms, given.reported, given.lines)
+    named = causes.causes_of(symptoms, given.reported, lines)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
+    named, unknown = ended.of_process(named, () if sure else unexplained.unexplained_of(lines, symptoms), lines)
     return Diagnosis(
         causes=named,
-        unexplained=() if sure else unexplained.unexplained_of(given.lines, symptoms),
+        unexplained=unknown,
         facts={each.name: scrubbed_data(shown) for each in given.reported if (shown := facts.shown(each.snapshot))},
         differences=tuple(differences),
         unread=tuple(given.unread),
-        sources=len(given.lines) + len(given.dumps) + given.documents,
+        sources=len(lines) + len(given.dumps) + given.documents - given.empty,
         lines=given.total,
     )
 
@@ -69,7 +75,7 @@ class _Input:
         self.reported: list[facts.ReportedHost] = []
         self.unread: list[UnreadSource] = []
         self.dumps: list[RankDump] = []
-        self.total = self.documents = 0
+        self.total = self.documents = self.empty = 0
 
     def take(self, item: Found) -> None:
         """Add one source: a text, a dump of the flight recorder, or one that could not be read."""
@@ -99,12 +105,13 @@ class _Input:
             self._take_log(name, excerpt)
 
     def _take_log(self, name: str, excerpt: Excerpt) -> None:
-        part = ranks.attributed(lines_of(excerpt.lines), name)
+        part = launchers.attributed(lines_of(excerpt.lines), name)
         if change_descriptions.is_one(part):
             self.lines[name] = ()
             self.unread += _left_out(name, part)
             return
         self.lines[name] = part
+        self.empty += not excerpt.total
         self.budget.take(LINE_COST * max(len(part) - len(excerpt.lines), 0))
         symptoms = symptoms_of(name, part)
         raw = "\n".join(line for _, line in excerpt.lines)
@@ -135,7 +142,8 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
     yield from ranks.of_dumps(dumps)
     for symptoms_in in (
         ranks.of_time_outs,
-        ranks.of_closed_connections,
+        peers.symptoms_of,
+        ended.symptoms_of,
         ranks.of_unwritten_keys,
         ranks.of_stacks,
         ranks.of_processes,

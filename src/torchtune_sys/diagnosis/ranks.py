@@ -1,4 +1,4 @@
-"""Find the ranks that failed, that only waited, and that were absent: from blocks of lines, file names, timeouts, stacks and dumps."""
+"""Find the ranks that failed, that only waited, and that were absent: from timeouts, keys, stacks and dumps."""
 
 from __future__ import annotations
 
@@ -11,56 +11,6 @@ from msgspec.structs import replace
 from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.formats.flight_recorder import RankDump, absences
-
-_IN_NAME = re.compile(
-    r"rank[_-]?(\d{1,6})(?!\d)|[/:](\d{1,6})/(?:stdout|stderr|error)(?:\.\w{1,5})?$|slurm-\d+[_.](\d{1,6})\.(?:out|err)$"
-)
-_BLOCK = re.compile(r"^\s*rank {1,12}: (\d{1,6}) \(local_rank: \d{1,4}\)")
-"""torch/distributed/elastic/multiprocessing/errors/__init__.py: the lines of one failure follow each other."""
-_BLOCK_LINES = 5
-_TASK = re.compile(r"^srun: error: (?P<host>[\w.-]{1,64}): task (?P<rank>\d{1,6}): ")
-"""Slurm src/srun: what it says of one task that ended; of several it names all."""
-_FORWARDED = re.compile(
-    r"^(?:Traceback \(most recent call last\): \(RANK (?P<sharded>\d{1,6})\)|-- Process (?P<spawned>\d{1,6}) terminated with the following error:"
-    r"|torch\.multiprocessing\.spawn\.ProcessExitedException: process (?P<ended>\d{1,6}) terminated with )"
-)
-"""torch/distributed/checkpoint/api.py, torch/multiprocessing/spawn.py: another process says what happened in this one."""
-_TRACE = re.compile(r"^(?:\s|Traceback |During handling of the above|The above exception was)")
-
-
-def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
-    """Return the lines with the rank that the name of their file, torchrun's block of one failure, or a forwarded traceback gives to them.
-
-    >>> [line.rank for line in attributed([LogLine(number=1, text="  rank      : 3 (local_rank: 3)", printed=""),
-    ...                                    LogLine(number=2, text="  exitcode  : -9 (pid: 7)", printed="")], "x")]
-    [3, 3]
-    """
-    named = _IN_NAME.search(name)
-    rank = int(next(filter(None, named.groups()))) if named is not None else None
-    found = []
-    block, left = rank, 0
-    teller: int | None = None
-    for line in lines:
-        forwarded = _FORWARDED.match(line.text)
-        if forwarded is not None:
-            teller = int(next(filter(None, forwarded.groups())))
-        if teller is not None:
-            found.append(replace(line, rank=teller))
-            goes_on = forwarded["ended"] is None if forwarded is not None else _TRACE.match(line.text)
-            teller = teller if goes_on else None
-            continue
-        task = _TASK.match(line.text)
-        if task is not None:
-            found.append(replace(line, host=line.host or task["host"], rank=int(task["rank"])))
-            continue
-        begun = _BLOCK.match(line.text)
-        if begun is not None:
-            block, left = int(begun[1]), _BLOCK_LINES
-        elif left == 0:
-            block = rank
-        left = max(left - 1, 0)
-        found.append(line if line.rank is not None or block is None else replace(line, rank=block))
-    return tuple(found)
 
 
 def of_dumps(dumps: Sequence[RankDump]) -> Iterator[Symptom]:
@@ -124,14 +74,15 @@ _MOST = 1 << 17
 
 
 def of_unwritten_keys(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
-    """Yield the ranks that others wait for in torch's store as gloo connects them."""
+    """Yield the ranks that others wait for in torch's store as gloo connects them, and that say nothing themselves."""
     for source, part in lines.items():
         if not any("/default_pg" in line.text for line in part):
             continue
         whole = [replace(pieces[0], text=words) for pieces, words in joined(part)]
+        here = {line.rank for line in part}
         for line in (*part, *whole):
             key = _UNWRITTEN.search(line.text[:4000])
-            if key is not None:
+            if key is not None and int(key["rank"]) not in here:
                 yield Symptom(
                     source=source,
                     line=replace(line, rank=None),
@@ -143,28 +94,6 @@ def of_unwritten_keys(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Sympto
                     ranks=(int(key["rank"]),),
                     words="torch/csrc/distributed/c10d/ProcessGroupGloo.cpp",
                 )
-
-
-_PEER_GONE = re.compile(
-    r"gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] .{0,80}(?:Connection closed by peer|Connection reset by peer|Broken pipe)"
-)
-_TOLD = re.compile(
-    r"^[\w.]{0,80}(?<!ChildFailed)(?:Error|Exception)\b(?!.{0,200}gloo)|exitcode {0,8}: -(?!15\b)|\bKilled\b|terminate called|Fatal|Watchdog|death signal"
-)
-
-
-def of_closed_connections(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
-    """Yield what gloo says of a peer that is gone, where no rank says anything else: the one that ended said nothing."""
-    for source, part in lines.items():
-        gone = next((line for line in part if "gloo/transport" in line.text and _PEER_GONE.search(line.text[:4000])), None)
-        if gone is not None and not any(_TOLD.search(line.text[:4000]) for each in lines.values() for line in each):
-            yield Symptom(
-                source=source,
-                line=replace(gone, rank=None),
-                candidates=(Candidate(cause="rank-killed", weight=POSSIBLE),),
-                program="gloo",
-                words="gloo/transport/tcp/pair.cc",
-            )
 
 
 _HEAD = re.compile(r"^\s*(?:USER|UID|F|PID|PPID)\b.{0,200}\b(?P<state>STAT|S)\b.{0,200}\b(?:COMMAND|CMD|ARGS)\s*$")

@@ -60,7 +60,13 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
     for source, part in lines.items():
         for place, line, program in _errors(part, source, known):
             found = Unexplained(
-                source=source, line=line.number, text=scrubbed(line.text)[:_TEXT].strip(), program=program, place=place
+                source=source,
+                line=line.number,
+                text=scrubbed(line.text)[:_TEXT].strip(),
+                program=program,
+                place=place,
+                hosts=(line.host,) if line.host else (),
+                ranks=(line.rank,) if line.rank is not None else (),
             )
             if (source, line.number) in named:
                 continue

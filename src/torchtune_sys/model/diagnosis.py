@@ -58,6 +58,8 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
     program: str = ""
     place: str = ""
     """Where in the program it was raised, as far as the text tells: file, line and function."""
+    hosts: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
 
 
 class UnreadSource(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torchtune_sys.model.diagnosis import Confidence, Diagnosis, NamedCause, Quote
+from torchtune_sys.model.diagnosis import Confidence, Diagnosis, NamedCause, Quote, Unexplained
 from torchtune_sys.render import layout
 from torchtune_sys.render.layout import Line, Style, clean, cut, line
 from torchtune_sys.render.node_set import node_set
@@ -26,7 +26,8 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
         yield from _cause(cause, [quote for quote in cause.evidence if quote not in shown])
         shown.update(cause.evidence)
     for error in value.unexplained:
-        by = f" ({clean(error.program)})" if error.program else ""
+        whose = ", ".join(filter(None, (clean(error.program), *_where(error))))
+        by = f" ({whose})" if whose else ""
         yield line(
             f"{clean(error.source)}:{error.line}{by}: {cut(error.text, _QUOTE)}",
             label=("not known", "warning"),
@@ -73,7 +74,7 @@ def _first(causes: Sequence[NamedCause]) -> str:
     return f"possible, nothing decides: {words}, or {open_[0].title} ({open_[0].cause}){more}{where}"
 
 
-def _where(cause: NamedCause) -> list[str]:
+def _where(cause: NamedCause | Unexplained) -> list[str]:
     hosts = [f"on {node_set(cause.hosts)}"] if cause.hosts else []
     return hosts + ([f"rank{'s' if len(cause.ranks) > 1 else ''} {_some(cause.ranks)}"] if cause.ranks else [])
 

@@ -66,7 +66,7 @@ def _of_paths(paths: Iterable[str], timeout_s: float, budget: MemoryBudget) -> I
 
 
 def _files_of(path: str) -> Iterator[tuple[str, bool]]:
-    """Yield the files that are to be read; ``True``: of a directory, where an empty file is nothing to tell."""
+    """Yield the files that are to be read; ``True``: of a directory, where an empty file is that of a rank that says nothing."""
     if path != "-" and os.path.isdir(path):
         yield from ((file, True) for file in _files(path))
     else:
@@ -92,7 +92,9 @@ def _of_file(path: str, timeout_s: float, budget: MemoryBudget, *, quiet: bool) 
         with opened_input(path, timeout_s, strangers=False) as source:
             yield from _of_source(source, source.name, budget, _DEPTH)
     except UnreadableInput as error:
-        if not (quiet and error.seen.endswith("is empty")):
+        if quiet and error.seen.endswith("is empty"):
+            yield InputText(name=display_name(path), excerpt=Excerpt(lines=(), total=0, whole=True))
+        else:
             yield UnreadSource(source=display_name(path), why=_why(error, display_name(path)))
 
 

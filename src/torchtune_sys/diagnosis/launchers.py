@@ -1,0 +1,103 @@
+"""Give lines the rank and host that launchers name in what they say of one process, and that the name of a file tells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from torchtune_sys.diagnosis.lines import LogLine
+
+_IN_NAME = re.compile(
+    r"rank[_-]?(\d{1,6})(?!\d)|[/:](\d{1,6})/(?:stdout|stderr|error)(?:\.\w{1,5})?$|slurm-\d+[_.](\d{1,6})\.(?:out|err)$"
+)
+_BLOCK = re.compile(
+    r"^\s*rank {1,12}: (?P<rank>\d{1,6}) \(local_rank: \d{1,4}\)|^= {1,4}RANK (?P<process>\d{1,6}) PID \d{1,9} RUNNING AT (?P<host>[\w.-]{1,64})|^= {1,4}PID \d{1,9} RUNNING AT (?P<where>[\w.-]{1,64})"
+)
+"""torch/distributed/elastic/multiprocessing/errors/__init__.py; Hydra (MPICH, Intel MPI) tools/bootstrap: the lines of one failure follow each other."""
+_BLOCK_LINES = 5
+_BLOCK_HOST = re.compile(r"^\s*host {1,12}: (?P<host>[\w.-]{1,64})$")
+_OF_ONE = tuple(
+    (word, re.compile(pattern))
+    for word, pattern in (
+        ("srun: ", r"^srun: error: (?P<host>[\w.-]{1,64}): task (?P<rank>\d{1,6}): "),
+        ("srun: ", r"^srun: error: (?P<host>[\w.-]{1,64}): tasks \d"),
+        ("process rank", r"noticed that process rank (?P<rank>\d{1,6}) with PID \d{1,9} on node (?P<host>[\w.-]{1,64})"),
+        ("Process name", r"^\s*Process name: \[\[\d{1,9},\d{1,6}\],(?P<rank>\d{1,6})\]"),
+        ("Process name", r"^\s*Process name: \[[\w.@-]{1,80},(?P<rank>\d{1,6})\]"),
+        ("MPI_", r"MPI_ABORT was invoked on rank (?P<rank>\d{1,6}) "),
+        ("(rank ", r"\bAbort\(-?\d{1,12}\) (?:on node \d{1,6} )?\(rank (?P<rank>\d{1,6}) in comm "),
+        ("mpi_rank_", r"^\[(?P<host>[\w.-]{1,64}):mpi_rank_(?P<rank>\d{1,6})\]"),
+        ("(rank: ", r"MPI process \(rank: (?P<rank>\d{1,6}), pid: \d{1,9}\) (?:terminated|exited)"),
+        ("Process ", r"^Process (?P<rank>\d{1,6}) exit with status code \d"),
+    )
+)
+"""Slurm src/srun; Open MPI help-orte-odls-base.txt, PRRTE; MPICH; MVAPICH2; Horovod runner/gloo_run.py."""
+_FORWARDED = re.compile(
+    r"^(?:Traceback \(most recent call last\): \(RANK (?P<sharded>\d{1,6})\)|-- Process (?P<spawned>\d{1,6}) terminated with the following error:"
+    r"|torch\.multiprocessing\.spawn\.ProcessExitedException: process (?P<ended>\d{1,6}) terminated with )"
+)
+"""torch/distributed/checkpoint/api.py, torch/multiprocessing/spawn.py: another process says what happened in this one."""
+_TRACE = re.compile(r"^(?:\s|Traceback |During handling of the above|The above exception was)")
+_LONGEST = 400
+
+
+def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
+    """Return the lines with the rank that the name of their file, a launcher's words for one failure, or a forwarded traceback gives to them.
+
+    >>> [line.rank for line in attributed([LogLine(number=1, text="  rank      : 3 (local_rank: 3)", printed=""),
+    ...                                    LogLine(number=2, text="  exitcode  : -9 (pid: 7)", printed="")], "x")]
+    [3, 3]
+    """
+    named = _IN_NAME.search(name)
+    block = _Block(int(next(filter(None, named.groups()))) if named is not None else None)
+    found = []
+    teller: int | None = None
+    for line in lines:
+        forwarded = _FORWARDED.match(line.text)
+        if forwarded is not None:
+            teller = int(next(filter(None, forwarded.groups())))
+        if teller is not None:
+            found.append(replace(line, rank=teller))
+            goes_on = forwarded["ended"] is None if forwarded is not None else _TRACE.match(line.text)
+            teller = teller if goes_on else None
+        else:
+            found.append(_of_one(line) or block.of(line))
+    return tuple(found)
+
+
+def _of_one(line: LogLine) -> LogLine | None:
+    """Return the line with the process that it names."""
+    words = line.text[:_LONGEST]
+    for mark, pattern in _OF_ONE:
+        if mark in words and (found := pattern.search(words)) is not None:
+            told = found.groupdict()
+            rank = int(told["rank"]) if told.get("rank") else line.rank
+            return replace(line, host=line.host or told.get("host") or "", rank=rank)
+    return None
+
+
+class _Block:
+    """The lines of one failure, of which the first ones say whose it is."""
+
+    def __init__(self, of_file: int | None) -> None:
+        self._of_file = self._rank = of_file
+        self._host, self._left = "", 0
+
+    def of(self, line: LogLine) -> LogLine:
+        """Return the line with the rank and host of the block that it is in."""
+        told = _BLOCK_HOST.match(line.text)
+        begun = _BLOCK.match(line.text)
+        if told is not None:
+            self._host = "" if told["host"] == "localhost" else told["host"]
+        if begun is not None:
+            number = begun["rank"] or begun["process"]
+            self._rank, self._left = int(number) if number else self._of_file, _BLOCK_LINES
+            self._host = begun["host"] or begun["where"] or self._host
+        elif not self._left:
+            self._rank = self._of_file
+        host = self._host if self._left else ""
+        self._left = max(self._left - 1, 0)
+        rank = self._rank if line.rank is None else line.rank
+        return line if rank == line.rank and not host else replace(line, rank=rank, host=line.host or host)

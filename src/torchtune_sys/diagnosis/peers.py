@@ -1,0 +1,126 @@
+"""Find who is gone or late from what the others say: of ranks that only tell that a peer is, the one that tells nothing is it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from torchtune_sys.diagnosis.lines import LogLine, joined
+from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+
+_SAYS = re.compile(
+    r"(?P<gone>gloo/transport/\w{1,20}/\w{1,20}\.cc:\d{1,5}\] .{0,120}(?:Connection closed by peer|Connection reset by peer|Broken pipe)"
+    r"|NCCL WARN .{0,60}Connection closed by remote peer (?P<peer>[\w.:-]{1,100})<)"
+    r"|gloo/transport/\w{1,20}/\w{1,20}\.cc:\d{1,5}\] Timed out waiting \d{1,9}ms for"
+)
+_MARKS = ("gloo/transport", "closed by remote peer")
+_TOLD = re.compile(
+    r"^[\w.]{0,80}(?<!ChildFailed)(?:Error|Exception)\b(?!.{0,300}(?:gloo/|NCCL|[Cc]onnection (?:closed|reset)|Broken pipe|[Tt]imed out|monitoredBarrier))"
+    r"|exitcode {0,8}: -(?!(?:15|6)\b)|\bKilled\b|Fatal(?! Python error: Aborted)|Watchdog|death signal|failed to pass monitoredBarrier"
+)
+"""An error of another kind, or how a process ended: who has it failed first."""
+_ENDED = re.compile(r"exitcode {0,8}: -15\b")
+_WORLD = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE|number of ranks)[\"']?[ :=]{1,4}(\d{1,6})\b")
+_LONGEST, _MOST = 4000, 1 << 12
+
+
+class _Said(msgspec.Struct, kw_only=True):
+    """What is said of peers, and by whom."""
+
+    source: str
+    line: LogLine
+    is_late: bool = False
+    """Somebody waited until the time was over: who ends closes its connections at once."""
+    speakers: set[int] = set()
+    ended: set[int] = set()
+    """Those that torchrun ended: they were alive."""
+    last: dict[int, LogLine] = {}
+    """Of each rank."""
+    peers: set[str] = set()
+    hosts: set[str] = set()
+    """Who they say is gone, and where they are."""
+
+
+def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Yield that a rank is gone or does not come, where nobody says another thing; with its number where only one of those that are known says nothing."""
+    said = _said(lines)
+    if said is None or any(_tells(line, said.speakers) for part in lines.values() for line in part):
+        return
+    silent = _silent(said, max((_world(line.text) for part in lines.values() for line in part), default=0))
+    peers = said.peers - said.hosts
+    host = said.last[silent[0]].host if len(silent) == 1 and silent[0] in said.last else ""
+    yield Symptom(
+        source=said.source,
+        line=replace(said.line, rank=None, host=host or (next(iter(peers)) if len(peers) == 1 else "")),
+        candidates=_candidates(said, silent),
+        program="gloo" if "gloo" in said.line.text else "NCCL",
+        ranks=silent,
+        words="gloo/transport/tcp/pair.cc, unbound_buffer.cc; NCCL src/misc/socket.cc",
+    )
+
+
+def speakers(lines: Mapping[str, Sequence[LogLine]]) -> frozenset[int]:
+    """Return the ranks that say that a peer is gone or late: what ends them later follows from that."""
+    said = _said(lines)
+    return frozenset(said.speakers) if said is not None else frozenset()
+
+
+def _tells(line: LogLine, waited: set[int]) -> bool:
+    """Whether it says more than that a peer is gone; how a process ended that said so before does not."""
+    found = _TOLD.search(line.text[:_LONGEST])
+    return found is not None and not (found[0].startswith("exitcode") and line.rank in waited)
+
+
+def _candidates(said: _Said, silent: Sequence[int]) -> tuple[Candidate, ...]:
+    if not said.is_late:
+        return (Candidate(cause="rank-killed", weight=POSSIBLE),)
+    if silent or len(said.hosts) < 2:
+        return (Candidate(cause="rank-hung", weight=LIKELY if silent else POSSIBLE),)
+    return tuple(Candidate(cause=cause, weight=POSSIBLE) for cause in ("port-dropped", "link-down", "rank-hung"))
+
+
+def _said(lines: Mapping[str, Sequence[LogLine]]) -> _Said | None:
+    said: _Said | None = None
+    ranks: dict[int, LogLine] = {}
+    ended: set[int] = set()
+    for source, part in lines.items():
+        for line, words in _pieces(part):
+            if line.rank is not None:
+                ranks[line.rank] = line
+                ended |= {line.rank} if _ENDED.search(words) else set()
+            if not any(mark in words for mark in _MARKS) or (found := _SAYS.search(words)) is None:
+                continue
+            said = said or _Said(source=source, line=line)
+            said.is_late |= found["gone"] is None
+            said.peers |= {found["peer"].partition(".")[0]} if found["peer"] else set()
+            said.hosts |= {line.host.partition(".")[0]} if line.host else set()
+            said.speakers |= {line.rank} if line.rank is not None else set()
+    if said is not None:
+        said.last, said.ended = ranks, ended
+    return said
+
+
+def _pieces(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, str]]:
+    """Yield each line, and those that were broken at a width, whole."""
+    yield from ((line, line.text[:_LONGEST]) for line in lines)
+    if any("gloo/" in line.text for line in lines):
+        yield from ((pieces[0], words[:_LONGEST]) for pieces, words in joined(lines) if "gloo/transport" in words)
+
+
+def _world(text: str) -> int:
+    if "orld" not in text and "nranks" not in text and "WORLD_SIZE" not in text:
+        return 0
+    return max((int(size) for size in _WORLD.findall(text[:_LONGEST])), default=0)
+
+
+def _silent(said: _Said, world: int) -> tuple[int, ...]:
+    """Return the ranks that say nothing of others; none where so many do that it tells nothing."""
+    known = max(world, max(said.last, default=-1) + 1)
+    if not said.speakers or known > _MOST:
+        return ()
+    others = said.speakers if said.is_late else said.speakers | said.ended
+    silent = tuple(rank for rank in range(known) if rank not in others)
+    return silent if len(silent) * 2 <= len(said.speakers) else ()
