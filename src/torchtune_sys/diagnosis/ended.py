@@ -63,7 +63,8 @@ def of_process(
     named: Sequence[NamedCause], unknown: Sequence[Unexplained], lines: Mapping[str, Sequence[LogLine]]
 ) -> tuple[tuple[NamedCause, ...], tuple[Unexplained, ...]]:
     """Return both; where no line tells whose the first one is, a launcher does."""
-    line = first_failed(lines) if not any(each.ranks for each in (*named, *unknown)) else None
+    told: list[NamedCause | Unexplained] = [*named, *unknown]
+    line = first_failed(lines) if not any(each.ranks for each in told) else None
     if line is None or line.rank is None:
         return tuple(named), tuple(unknown)
     ranks, hosts = (line.rank,), (line.host,) if line.host else ()
