@@ -19,7 +19,7 @@ from torchtune_sys import engine
 from torchtune_sys.host.recorded import RecordedHost, load_recording
 from torchtune_sys.host.witnesses import TREES, Witnessed
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules import CATALOGUE
 
@@ -80,18 +80,27 @@ def without(host: Recording, tree: str) -> Recording:
     return found
 
 
-def verdicts(host: Recording) -> dict[str, Verdict]:
+def results(host: Recording) -> list[Result]:
     seen = engine.snapshot(RecordedHost(host, "made"), Workload(**host.get("intent", {})), timeout_s=60)
-    return {result.rule.id: result.verdict for result in engine.judge(seen, CATALOGUE)}
+    return engine.judge(seen, CATALOGUE)
+
+
+def verdicts(host: Recording) -> dict[str, Verdict]:
+    return {result.rule.id: result.verdict for result in results(host)}
 
 
 def told_otherwise(name: str) -> dict[str, set[str]]:
-    """Tree → rules that say something else than before, and not that it is unknown. What was unknown may not apply: what showed it is hidden, too."""
+    """Return, for each tree, the rules that say something else than before, and not that it is unknown.
+
+    A rule that was unknown may not apply any more, and one that knew of something hidden may say anything: what showed it is hidden, too.
+    """
     host = recorded(name)
-    before, found = verdicts(host), {}
+    known = results(host)
+    before, found = {result.rule.id: result.verdict for result in known}, {}
+    hidden = {result.rule.id for result in known if result.why_unknown is not None and result.why_unknown.why is Why.HIDDEN}
     for tree in trees(host):
         after = verdicts(without(host, tree))
-        moved = {rule for rule in before if after[rule] not in (before[rule], Verdict.UNKNOWN)} - EXCEPTIONS.keys()
+        moved = {rule for rule in before if after[rule] not in (before[rule], Verdict.UNKNOWN)} - EXCEPTIONS.keys() - hidden
         found[tree] = {rule for rule in moved if (before[rule], after[rule]) != (Verdict.UNKNOWN, Verdict.NA)}
     return {tree: rules for tree, rules in found.items() if rules}
 

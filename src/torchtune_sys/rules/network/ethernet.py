@@ -338,11 +338,14 @@ def ethernet_mtu_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     wanted = _jumbo(s)
     for item in prediction(s).choices:
         interface = interface_named(need(s.network), item.interface)
-        if interface is None or interface.kind not in ("ethernet", "bond"):
+        if interface is None:
             continue
         speed = interface.speed_mbps
-        if isinstance(speed, Missing) and speed.why is Why.NOT_SUPPORTED:
-            continue  # drivers of virtual machines mostly name none
+        if isinstance(speed, Missing) and speed.why is Why.HIDDEN:
+            yield unsure(item.interface, speed)  # of which kind the interface is, is hidden too
+            continue
+        if interface.kind not in ("ethernet", "bond") or (isinstance(speed, Missing) and speed.why is Why.NOT_SUPPORTED):
+            continue  # drivers of virtual machines mostly name no speed
         if not isinstance(speed, Missing) and speed < 25_000:
             continue
         mtu = need(interface.mtu)

@@ -141,9 +141,14 @@ def hdd_scheduler_none(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield from _scheduler(s, "hdd", ("mq-deadline", "bfq", "kyber", "deadline", "cfq"), OneOf(("mq-deadline", "bfq")))
 
 
+def _is_hidden(disk: Disk) -> bool:
+    """Whether sysfs lists a disk and hides of which kind it is."""
+    return disk.kind == "unknown" and isinstance(disk.rotational, Missing) and disk.rotational.why is Why.HIDDEN
+
+
 def _scheduler(s: Snapshot, kind: str, accepted: tuple[str, ...], target: OneOf) -> Iterator[Evidence]:
     disks: tuple[Disk, ...] = need(need(s.storage).disks)
-    judged = [disk for disk in disks if disk.kind == kind]
+    judged = [disk for disk in disks if disk.kind == kind or _is_hidden(disk)]
     if not judged:
         raise NotApplicable(f"no disk of kind {kind} on this host")
     for disk in judged:
