@@ -58,11 +58,13 @@ def test_slurm_lets_jobs_end_and_what_somebody_else_drained_stays_so(work: Path,
             back = role(plays, "apply", torchtune_sys_drain="slurm", **NOTHING_TO_DO)
             assert back.status == 0 and state().startswith("idle"), back.output
 
-            slurm("scontrol", "update", "nodename=here", "state=drain", "reason=fan is loud")
-            for tasks in ("drain", "give_back"):
-                played = role(plays, tasks, torchtune_sys_drain="slurm")
-                assert played.status == 0 and played.changed("here") == [], played.output
-            assert state() == "drained fan is loud"
+            for reason in ("fan is loud", "torchtune-sys: [hardware] gpu-ecc-uncorrectable"):  # that of our own pre-flight, too
+                slurm("scontrol", "update", "nodename=here", "state=drain", f"reason={reason}")
+                for tasks in ("drain", "give_back"):
+                    played = role(plays, tasks, torchtune_sys_drain="slurm")
+                    assert played.status == 0 and played.changed("here") == [], played.output
+                assert state() == f"drained {reason}"
+                slurm("scontrol", "update", "nodename=here", "state=resume")
     except slurm_here.Unavailable as why:
         pytest.skip(str(why))
 

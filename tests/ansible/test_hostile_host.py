@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,15 @@ def test_no_answer_of_a_host_is_a_template(work: Path, tmp_path: Path, tasks: st
     )
     assert "lookup(" in found.output, "the host was asked, and what it said is told"
     assert not (tmp_path / "PWNED").exists()
+
+
+def test_a_tool_that_is_older_than_the_collection_is_called_so(work: Path, tmp_path: Path) -> None:
+    """It refuses what only a newer one knows, in its own words."""
+    tool = tmp_path / "torchtune-sys"
+    tool.write_text(f'#!/bin/sh\nexec {Path(sys.executable).with_name("torchtune-sys")} "$@" --new-in-the-next-release\n')
+    tool.chmod(0o755)
+    here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    check = {"torchtune.sys.torchtune_check": {"path": str(tool)}}
+    found = Plays(work, {"here": here}).play([{"hosts": "here", "gather_facts": False, "tasks": [check]}])
+    failure, *_ = found.failed("here")
+    assert failure.result["why"] == "refused" and "older than the collection" in failure.result["msg"], failure.result

@@ -102,7 +102,7 @@ class Tool(object):
     def _silent(self, status, err):
         """The failure of a command that wrote no document."""
         if status == 2:
-            old = "No such option" in err or "No such command" in err
+            old = "no such option" in err.lower() or "no such command" in err.lower()
             hint = " (the tool on this host is older than the collection: tasks_from tool renews it)" if old else ""
             return Unanswered("refused", last_words(err) + hint, status)
         if status < 0 or status > 128:
