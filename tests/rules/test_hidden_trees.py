@@ -42,6 +42,7 @@ EXCEPTIONS = {
     "clock-not-synchronised": "whether this is a container, whose host keeps the clock, is told by process 1 and its control group",
     "clock-of-node-not-synchronised": "the same",
     "filesystem-errors-recorded": "does not apply without /sys/fs/ext4, which recordings of earlier releases lack",
+    "ib-port-down": "recordings hold an adapter's ports as files of /sys/class/infiniband, and no link into the tree that is hidden",
     "other-driver-holds-gpu": "judges by the kernel's log where which driver is loaded cannot be seen, and leaves it to another rule where it can",
 }
 """Rules that may give another verdict than unknown, and why. Ten at most."""

@@ -41,7 +41,9 @@ class Slurm:
         if not states:
             raise UnreadableInput(f"Slurm knows no node {self._nodes}", "give nodes of this cluster")
         refused = {name: self._why_not(*state) for name, state in states.items()}
-        return [name for name, why in refused.items() if not why], [Answer(host=name, why=why) for name, why in refused.items() if why]
+        return [name for name, why in refused.items() if not why], [
+            Answer(host=name, why=why) for name, why in refused.items() if why
+        ]
 
     def _why_not(self, state: str, reason: str) -> str:
         """Return why no step is started on a node; "" where one is. Nodes of the own job take steps even while they drain."""

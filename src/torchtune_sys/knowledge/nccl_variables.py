@@ -1,4 +1,4 @@
-"""The variables that NCCL reads, by release, and what is near to a name that it does not read."""
+"""The variables that NCCL reads, by release, the words that it accepts as their values, and what is near to a name that it does not read."""
 
 from __future__ import annotations
 
@@ -28,6 +28,49 @@ def variables() -> dict[str, NcclVariable]:
         name: NcclVariable(name=name, number=kind == "int", first=version(first), last=version(last))
         for name, kind, first, last in rows
     }
+
+
+LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+"""Words of NCCL_P2P_LEVEL and NCCL_NET_GDR_LEVEL (topoPathTypeStr), nearest first; compared with their case."""
+DEBUG_LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
+FAMILIES = ("AF_INET", "AF_INET6")
+_ELEMENTS = {
+    "NCCL_ALGO": ("tree", "ring", "collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"),
+    "NCCL_PROTO": ("ll", "ll128", "simple"),
+}
+"""Of any release, without underscores (ncclAlgoStr, ncclProtoStr)."""
+
+
+def unknown_elements(name: str, value: str) -> tuple[str, ...]:
+    """Return the words of NCCL_ALGO or NCCL_PROTO that name none of NCCL's algorithms or protocols; the case does not count.
+
+    >>> unknown_elements("NCCL_ALGO", "Trees,ring"), unknown_elements("NCCL_ALGO", "allreduce:tree,collnetdirect;broadcast:ring")
+    (('Trees',), ())
+    >>> unknown_elements("NCCL_PROTO", "^LL128"), unknown_elements("NCCL_PROTO", "LL64")
+    ((), ('LL64',))
+    """
+    lists = [part.rpartition(":")[2].removeprefix("^") for part in value.split(";")]
+    words = [word for part in lists for word in part.split(",") if word]
+    return tuple(word for word in words if word.lower().replace("_", "") not in _ELEMENTS[name])
+
+
+def accepts(name: str, value: str) -> bool | None:
+    """Return whether NCCL understands ``value``; None where this table does not know. An empty value counts as unset.
+
+    >>> accepts("NCCL_P2P_LEVEL", "NVL"), accepts("NCCL_P2P_LEVEL", "nvl"), accepts("NCCL_P2P_LEVEL", "5")
+    (True, False, True)
+    """
+    if not value:
+        return True
+    if name in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
+        return value in LEVELS or value[0] in "0123456789"
+    if name == "NCCL_SOCKET_FAMILY":
+        return value in FAMILIES
+    if name == "NCCL_DEBUG":
+        return value.upper() in DEBUG_LEVELS
+    if name in ("NCCL_ALGO", "NCCL_PROTO"):
+        return not unknown_elements(name, value)
+    return None
 
 
 FOREIGN = (

@@ -23,6 +23,8 @@ DEFAULT_DIRECTORIES = (
 )
 """Those of Debian's and of Red Hat's glibc; a directory of the other kind is not there, or holds files of another machine."""
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
+MODULE_ENDS = ("", ".zst", ".xz", ".gz")
+"""Behind a module's name, by the compression that the kernel was built with."""
 
 
 class Libraries(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,3 +187,11 @@ def allowed(node: Stat, user: dict[str, object]) -> bool:
         return True
     shift = 6 if node.uid == user.get("uid") else (3 if member else 0)
     return (node.mode >> shift) & 0o6 == 0o6
+
+
+def has_module(host: Host, release: str) -> Fact[bool]:
+    """Return whether depmod(8) has found the driver's module among those of a kernel."""
+    modules = host.text(f"/lib/modules/{release}/modules.dep")
+    if isinstance(modules, Missing):
+        return modules
+    return any(f"/nvidia.ko{end}:" in modules for end in MODULE_ENDS)

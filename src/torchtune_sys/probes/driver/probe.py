@@ -299,13 +299,7 @@ def _fabric_manager_version(host: Host, switches: Fact[int]) -> Fact[str]:
 
 def _modules_for_kernel(host: Host) -> Fact[bool]:
     release = host.word("/proc/sys/kernel/osrelease")
-    if isinstance(release, Missing):
-        return release
-    path = f"/lib/modules/{release}/modules.dep"
-    text = host.text(path)
-    if isinstance(text, Missing):
-        return text
-    return any(f"/nvidia.ko{suffix}:" in text for suffix in ("", ".xz", ".zst", ".gz"))
+    return release if isinstance(release, Missing) else driver_files.has_module(host, release)
 
 
 def _secure_boot(host: Host) -> Fact[bool]:

@@ -9,10 +9,10 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import NextKernel
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.driver.files import MODULE_ENDS, has_module
 
 _DKMS = "/var/lib/dkms"
 _MODPROBE = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
-_ENDS = ("", ".zst", ".xz", ".gz")
 _MOST_FILES = 100
 
 
@@ -57,8 +57,8 @@ def next_kernel(host: Host) -> Fact[NextKernel]:
     if running not in kernels:
         return Missing(Why.ABSENT, "/boot", "the running kernel is not there, so that which one boots next is not seen")
     newest = max(kernels, key=release_key)
-    built = True if newest == running else _has_driver(host, newest)
-    if built is False and _has_driver(host, running) is False:
+    built = True if newest == running else has_module(host, newest)
+    if built is False and has_module(host, running) is False:
         return Missing(Why.ABSENT, "modules.dep", "the driver comes from elsewhere (a container builds and loads it)")
     return NextKernel(
         release=newest,
@@ -72,18 +72,11 @@ def next_kernel(host: Host) -> Fact[NextKernel]:
     )
 
 
-def _has_driver(host: Host, release: str) -> Fact[bool]:
-    modules = host.text(f"/lib/modules/{release}/modules.dep")
-    if isinstance(modules, Missing):
-        return modules
-    return any(f"/nvidia.ko{end}:" in modules for end in _ENDS)
-
-
 def _has_nouveau(host: Host, release: str) -> Fact[bool]:
     names = host.names(f"/lib/modules/{release}/kernel/drivers/gpu/drm/nouveau")
     if isinstance(names, Missing):
         return False if names.why is Why.ABSENT else names
-    return any(f"nouveau.ko{end}" in names for end in _ENDS)
+    return any(f"nouveau.ko{end}" in names for end in MODULE_ENDS)
 
 
 def _dkms(host: Host, release: str) -> Fact[str]:

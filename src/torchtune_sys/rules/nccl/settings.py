@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.knowledge import nccl
+from torchtune_sys.knowledge import nccl, nccl_variables
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.network import NcclSetting
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
@@ -40,7 +40,7 @@ def value_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not given:
         raise NotApplicable("no NCCL variable is set")
     for setting in given.values():
-        if nccl.accepts(setting.name, setting.value) is False:
+        if nccl_variables.accepts(setting.name, setting.value) is False:
             said = "contains a word that NCCL does not know: collectives fail" if setting.name in _LISTS else "is ignored"
             yield Evidence(
                 subject=setting.name, seen=f"{setting.value!r} {said}", wanted=_words(setting.name), source=setting.source
@@ -54,18 +54,16 @@ _LISTS = {"NCCL_ALGO": "Tree, Ring, CollNetDirect, CollNetChain, NVLS, NVLSTree,
 
 def _words(name: str) -> str:
     if name == "NCCL_SOCKET_FAMILY":
-        return " or ".join(nccl.FAMILIES)
+        return " or ".join(nccl_variables.FAMILIES)
     if name in _LISTS:
         return _LISTS[name]
-    return ", ".join(nccl.DEBUG_LEVELS if name == "NCCL_DEBUG" else nccl.LEVELS)
+    return ", ".join(nccl_variables.DEBUG_LEVELS if name == "NCCL_DEBUG" else nccl_variables.LEVELS)
 
 
 def _word_for_number(setting: NcclSetting) -> bool:
     if not setting.value.strip() or setting.value.strip().lstrip("+-")[:1].isdigit():
         return False
-    from torchtune_sys.knowledge.nccl_variables import variables
-
-    row = variables().get(setting.name)
+    row = nccl_variables.variables().get(setting.name)
     return row is not None and row.number and not row.last
 
 
@@ -91,12 +89,10 @@ def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
     given = settings(s)
     if not given:
         raise NotApplicable("no NCCL variable is set")
-    from torchtune_sys.knowledge.nccl_variables import suggestion, variables
-
     installed, name = nccl_version(s)
     compared = 0
     for setting in given.values():
-        row = variables().get(setting.name)
+        row = nccl_variables.variables().get(setting.name)
         compared += row is None
         if row is not None and row.last and row.last < installed:
             yield Evidence(
@@ -105,7 +101,7 @@ def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 wanted="unset",
                 source=setting.source,
             )
-        elif row is None and compared <= _COMPARED and (meant := suggestion(setting.name)):
+        elif row is None and compared <= _COMPARED and (meant := nccl_variables.suggestion(setting.name)):
             yield Evidence(
                 subject=setting.name, seen="no release of NCCL reads it", wanted=f"{meant}={setting.value}", source=setting.source
             )

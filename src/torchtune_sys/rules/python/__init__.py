@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.rules.python import python_byte_code_missing
+from torchtune_sys.rules.python import byte_code
 from torchtune_sys.rules.python.interpreter import (
     environment_on_network_filesystem,
     glibc_too_old,
@@ -17,5 +17,5 @@ RULES = (
     glibc_too_old,
     pip_leftovers,
     environment_on_network_filesystem,
-    *python_byte_code_missing.RULES,
+    *byte_code.RULES,
 )
