@@ -52,8 +52,25 @@ def distrust(place):
         if info.st_mode & 0o022 and not info.st_mode & sticky and not private:
             return "others may write to %s" % path
         if path == "/":
-            return None
+            break
         path, owners, sticky = os.path.dirname(path), trusted, 0o1000
+    return None if uid else mounted(place)
+
+
+def mounted(place):
+    """Why files there may say of their owner what a user wants, who mounted the file system (FUSE, a disk by udisks2), or None."""
+    try:
+        with open("/proc/self/mountinfo", "rb") as file:
+            lines = [line.decode("latin-1").split(" ") for line in file]
+    except (IOError, OSError):
+        return None
+    for fields in lines:
+        point, options = fields[4].replace("\\040", " ").replace("\\134", "\\"), fields[-1].strip().split(",")
+        by_user = [word for word in options if word.startswith("user_id=") and word != "user_id=0"]
+        plugged = point.startswith(("/media/", "/run/media/")) and "nosuid" in fields[5]
+        if (by_user or plugged) and (place + "/").startswith(point + "/"):
+            return "%s was mounted by a user" % point
+    return None
 
 
 def boot():

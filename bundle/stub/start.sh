@@ -10,15 +10,24 @@ user=0
 { while read -r word _real user _others && [ "$word" != Uid: ]; do :; done </proc/self/status; } 2>/dev/null
 
 # Whether nobody but root decides what lies at an absolute path: each folder, link and file on the way to it is root's and for no other to write,
-# save folders such as /tmp, in which nobody replaces another's file. In a user namespace root's number may be another one: the owner of /.
+# save folders such as /tmp, in which nobody replaces another's file. In a user namespace root's number may be another one: the owner of /. A file
+# system that a user mounted (FUSE, a disk by udisks2) says of its owners what that user wants.
 only_roots() {
     set -f
+    mounted='|'
+    while read -r _ _ _ _ place entry; do
+        case $place:$entry in
+            *' - fuse'*user_id=0 | *' - fuse'*user_id=0,*) ;;
+            *' - fuse'*user_id=* | /media/*nosuid* | /run/media/*nosuid*) mounted=$mounted$(printf %b "$place")'|' ;;
+        esac
+    done </proc/self/mountinfo
     todo=$1 place='' left=200
     set -- $(command -p ls -ldn /)
     top=${3:-0}
     while left=$((left - 1)) && [ "$left" -gt 0 ]; do
         entry=$(command -p ls -ldn "${place:-/}") || return 1
         set -- $entry
+        case $mounted in *"|${place:-/}|"*) return 1 ;; esac
         [ "${3:-none}" = 0 ] || [ "${3:-none}" = "$top" ] || return 1
         case $1 in
             l*)

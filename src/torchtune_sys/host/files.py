@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torchtune_sys.errors import CannotWrite
 from torchtune_sys.host.places import place as place_of
-from torchtune_sys.host.trust import system_users, user_name
+from torchtune_sys.host.trust import owner, system_users, user_name
 
 PRIVATE, READABLE, EXECUTABLE = 0o600, 0o644, 0o755
 _STREAM = re.compile(r"/dev/std(?:out|err)|(?:/dev/fd|/proc/self/fd)/([0-9]{1,9})")
@@ -95,7 +95,7 @@ def _write(folder: int, name: str, path: str, text: str, mode: int) -> None:
     if stat.S_ISREG(there.st_mode):
         kept = there.st_mode & 0o777 & ~_NO_MORE_FOR_OTHERS
         kept |= (kept & 0o444) >> 2 if mode == EXECUTABLE else 0
-        _replace(folder, name, text, kept if there.st_uid == os.geteuid() else _new(mode))
+        _replace(folder, name, text, kept if _is_ours_alone(there) else _new(mode))
     elif stat.S_ISDIR(there.st_mode):
         raise CannotWrite(f"{path}: is a directory", "name a file in it")
     else:
@@ -134,6 +134,11 @@ def write_in_new_folder(path: str, text: str) -> None:
     except OSError as error:
         raise CannotWrite.because(error, path, "make room, or a folder that can be written") from None
     write_atomically(path, text)
+
+
+def _is_ours_alone(info: os.stat_result) -> bool:
+    """Tell whether it is our file, and no second name that another user gave to one (link(2); fs.protected_hardlinks hinders that, where it is on)."""
+    return info.st_uid == os.geteuid() and info.st_nlink == 1
 
 
 def _is_ours(place: str, mark: str) -> bool:
@@ -179,8 +184,9 @@ def _into(folder: int, name: str, path: str, text: str) -> None:
         info = os.fstat(handle)
         if not (stat.S_ISFIFO(info.st_mode) or stat.S_ISCHR(info.st_mode)):
             raise CannotWrite(f"{path}: is neither a file nor a FIFO", "name a file")
-        if info.st_uid not in system_users() | {os.geteuid()} and os.fstat(folder).st_mode & _NO_MORE_FOR_OTHERS:
-            seen = f"{path}: belongs to user {user_name(info.st_uid)}, in a directory that others may write to"
+        owned_by = owner(handle, os.path.abspath(path))
+        if owned_by not in system_users() | {os.geteuid()} and os.fstat(folder).st_mode & _NO_MORE_FOR_OTHERS:
+            seen = f"{path}: belongs to user {user_name(owned_by)}, in a directory that others may write to"
             raise CannotWrite(seen, "name a file that is not there yet")
         _pour(handle, path, text)
     finally:
@@ -226,17 +232,21 @@ def sync_folder(folder: str) -> None:
 
 
 def _emptied(path: str) -> int:
-    """Open a file of our own to write to, empty; one of another user's makes way for it, since its owner may have it open."""
+    """Open a file of our own to write to, empty; one of another user's, or with a second name, makes way for it: its owner may have it open, or the name
+    be laid there by somebody else."""
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with place_of(path) as (folder, name):
         with contextlib.suppress(FileNotFoundError):
             there = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if not stat.S_ISREG(there.st_mode):
                 raise CannotWrite(f"{path}: is not a regular file", "name another file with --save")
-            if there.st_uid == os.geteuid():
-                handle = os.open(name, flags | os.O_TRUNC, dir_fd=folder)
-                os.fchmod(handle, there.st_mode & 0o777 & ~_NO_MORE_FOR_OTHERS)
-                return handle
+            if _is_ours_alone(there):
+                handle = os.open(name, flags, dir_fd=folder)
+                if _is_ours_alone(os.fstat(handle)):
+                    os.ftruncate(handle, 0)
+                    os.fchmod(handle, there.st_mode & 0o777 & ~_NO_MORE_FOR_OTHERS)
+                    return handle
+                os.close(handle)
             os.unlink(name, dir_fd=folder)
         return os.open(name, flags | os.O_CREAT | os.O_EXCL, PRIVATE if os.geteuid() == 0 else READABLE, dir_fd=folder)
 

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 
 from torchtune_sys.errors import CannotWrite
-from torchtune_sys.host.trust import system_users, user_name
+from torchtune_sys.host.trust import owner, system_users, user_name
 
 _PATH_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
@@ -70,9 +70,10 @@ class _Walk:
             info = os.fstat(found)
             if not stat.S_ISLNK(info.st_mode):
                 return None
-            if info.st_uid not in system_users() | {os.geteuid()}:
+            owned_by = owner(found, here)
+            if owned_by not in system_users() | {os.geteuid()}:
                 raise CannotWrite(
-                    f"{here} is a symbolic link of user {user_name(info.st_uid)}, and not followed",
+                    f"{here} is a symbolic link of user {user_name(owned_by)}, and not followed",
                     "name the place that is meant",
                 )
             self.links += 1

@@ -29,13 +29,78 @@ class Decision:
         self.infos: dict[str, os.stat_result] = {}
         self.passed: set[tuple[str, bool, frozenset[int]]] = set()
         """Steps that nobody but the users named here decides, by whether the sticky bit counts."""
+        self.mounted: dict[int, tuple[int, int] | None] = {}
 
     def lstat(self, place: str) -> os.stat_result:
-        """Return what lstat(2) says. Raises OSError."""
+        """Return what lstat(2) says, the owner being who mounted the file system, where a user did. Raises OSError."""
         info = self.infos.get(place)
         if info is None:
-            info = self.infos[place] = os.lstat(place)
+            info = os.lstat(place)
+            if may_be_mounted_by_a_user(place, info):
+                if info.st_dev not in self.mounted:
+                    self.mounted[info.st_dev] = _mounted_by(place)
+                info = _owned_by(info, self.mounted[info.st_dev])
+            self.infos[place] = info
         return info
+
+
+_REMOVABLE = ("/media/", "/run/media/")
+"""Where udisks2 mounts what a user plugged in, or made of a file of theirs, in a folder of the user's name. Source: udisks(8)."""
+
+
+def may_be_mounted_by_a_user(place: str, info: os.stat_result) -> bool:
+    """Tell whether it is worth a look: FUSE has no disk's number, and disks that a user may mount have their places."""
+    return not os.major(info.st_dev) or place.startswith(_REMOVABLE)
+
+
+def owner(handle: int, place: str) -> int:
+    """Return the owner of what is open here: who mounted its file system, where a user did. Raises OSError."""
+    info = os.fstat(handle)
+    found = _mount_s_user(handle) if may_be_mounted_by_a_user(place, info) else None
+    return info.st_uid if found is None else found[0]
+
+
+def _mounted_by(place: str) -> "tuple[int, int] | None":
+    handle = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return _mount_s_user(handle)
+    finally:
+        os.close(handle)
+
+
+def _mount_s_user(handle: int) -> "tuple[int, int] | None":
+    """Return the user and group who mounted the file system of an open file; None where root did. What its files say of their owner is up to that user:
+    a server of FUSE's, an image that udisks2 mounts. Source: fuse (kernel, filesystems/fuse.rst: user_id), proc(5): fdinfo, mountinfo.
+    """
+    try:
+        with open(f"/proc/self/fdinfo/{handle}", encoding="ascii") as file:
+            number = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            fields = next((line.split() for line in file if line.startswith(f"{number} ")), [])
+        kind, _, options = fields[fields.index("-") + 1 :][:3]
+    except (OSError, StopIteration, ValueError):
+        return None  # the root of a chroot is in no list, and neither is anything without /proc
+    told = dict(option.partition("=")[::2] for option in options.split(","))
+    if kind.startswith("fuse") and told.get("user_id", "0") != "0":
+        return int(told["user_id"]), int(told.get("group_id", told["user_id"]))
+    point, how = fields[4:6]
+    if point.startswith(_REMOVABLE) and "nosuid" in how.split(","):
+        return _user_of_folder(point.partition("media/")[2].partition("/")[0])
+    return None
+
+
+def _user_of_folder(name: str) -> "tuple[int, int] | None":
+    import pwd
+
+    try:
+        entry = pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return None
+    return (entry.pw_uid, entry.pw_gid) if entry.pw_uid else None
+
+
+def _owned_by(info: os.stat_result, user: "tuple[int, int] | None") -> os.stat_result:
+    return info if user is None or info.st_uid == user[0] else os.stat_result((*info[:4], *user, *info[6:10]))
 
 
 def steps(path: str, seen: "Decision | None" = None) -> "list[tuple[str, os.stat_result]]":
@@ -43,7 +108,7 @@ def steps(path: str, seen: "Decision | None" = None) -> "list[tuple[str, os.stat
 
     Raises OSError, of which ``filename`` is the step that is not there or cannot be seen.
     """
-    lstat = os.lstat if seen is None else seen.lstat
+    lstat = (seen or Decision()).lstat
     found = [("/", lstat("/"))]
     place, todo, links = "/", path.split("/")[::-1], 0
     while todo:

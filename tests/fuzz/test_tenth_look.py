@@ -1,0 +1,125 @@
+"""File systems that say of a file what their owner wants, and what else the tenth look tried."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fuzz.target import TESTS
+from torchtune_sys.host.files import PRIVATE, growing_file, write_atomically
+from two_users import SYSTEM_PYTHON, Scene, User, as_root, needs_root
+
+LYING = Path(__file__).with_name("lying_fuse.py")
+
+
+@contextlib.contextmanager
+def shown_as_root_s(user: User, folder: Path) -> Iterator[None]:
+    """Mount a file system of the user's over their home, in which all that lies in the folder belongs to root."""
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("no /dev/fuse")
+    argv = [sys.executable, str(LYING), str(user.home), str(folder), str(user.uid), str(user.gid)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None and serving.stderr is not None
+        if serving.stdout.readline() != "mounted\n":
+            pytest.skip(serving.stderr.read())
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "--lazy", str(user.home)], check=True)
+            serving.kill()
+
+
+@contextlib.contextmanager
+def home_that_lies(scene: Scene) -> Iterator[Path]:
+    """What alice laid out in her home so far, shown as root's own at its place."""
+    behind = scene.folder / f"behind-{scene.alice.name}"
+    shutil.copytree(scene.alice.home, behind, symlinks=True)
+    with shown_as_root_s(scene.alice, behind):
+        assert all(place.lstat().st_uid == 0 for place in scene.alice.home.iterdir())
+        yield scene.alice.home
+
+
+@needs_root
+@pytest.mark.parametrize("command", ["check -q", "check -q --live"])
+def test_a_file_system_of_a_user_s_says_that_all_is_root_s(scene: Scene, command: str) -> None:
+    """fusermount3(1) mounts it for anybody over a folder of theirs, and shows it to root where /etc/fuse.conf has user_allow_other."""
+    venv = scene.alice.venv()
+    scene.alice.write(scene.alice.packages(venv) / "attack.pth", scene.payload() + "\n")
+    with home_that_lies(scene):
+        subprocess.run([str(venv / "bin" / "python3"), "-c", ""], check=True)
+        assert scene.who_ran() == {0}, "it is no way in"
+        as_root(*command.split(), "--python", str(venv))
+        assert scene.who_ran() == {scene.alice.uid}
+
+
+@needs_root
+def test_a_link_on_a_user_s_file_system_is_not_followed(scene: Scene) -> None:
+    kept = scene.folder / "root-s"
+    kept.write_text("kept")
+    scene.alice.link(scene.alice.home / "report.json", kept)
+    with home_that_lies(scene) as home:
+        done = as_root("check", "-q", "-o", str(home / "report.json"))
+        assert done.returncode == 4 and f"symbolic link of user {scene.alice.name}" in done.stderr
+        assert kept.read_text() == "kept"
+
+
+@needs_root
+def test_programs_and_libraries_on_a_user_s_file_system_are_left_out(scene: Scene) -> None:
+    for name in ("nvidia-smi", "systemctl", "bin/uname", "bin/stat", "bin/python3"):
+        scene.alice.write(scene.alice.home / name, scene.shell_payload(), 0o755)
+    script = as_root("generate", "script", "--from", str(TESTS / "hosts" / "untuned.json")).stdout
+    with home_that_lies(scene) as home:
+        place = str(home)
+        as_root("check", "-q", "--live", "--python", SYSTEM_PYTHON, PATH=f"{place}:{os.environ['PATH']}", LD_LIBRARY_PATH=place)
+        assert scene.who_ran() == set()
+        environment = {"PATH": f"{place}/bin:/usr/bin:/bin"}
+        subprocess.run(["/bin/bash", "-c", "uname"], env=environment, capture_output=True)
+        assert scene.who_ran() == {0}, "it is no way in"
+        subprocess.run(
+            ["/bin/bash", "-s", "--", "--dry-run"], input=script, text=True, env=environment, capture_output=True, timeout=60
+        )
+        assert scene.who_ran() == set()
+
+
+@needs_root
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_bundle_takes_nothing_from_a_user_s_file_system(scene: Scene, shell: str) -> None:
+    stub = Path(__file__).parents[2] / "bundle" / "stub"
+    text = (stub / "start.sh").read_text()
+    function = text[text.index("only_roots() {") : text.index("refused=\n")]
+    scene.alice.write(scene.alice.home / "a b" / "python3", scene.shell_payload(), 0o755)
+    main = runpy.run_path(str(stub / "__main__.py"), run_name="x")
+
+    def judged(place: Path) -> tuple[bool, bool]:
+        done = subprocess.run([shell, "-c", f'{function}only_roots "$1"', "x", str(place / "python3")])
+        return done.returncode == 0, main["distrust"](str(place)) is None
+
+    own = scene.folder / "own"
+    shutil.copytree(scene.alice.home / "a b", own)
+    own.chmod(0o755)
+    assert judged(own) == (True, True)
+    with home_that_lies(scene) as home:
+        assert judged(home / "a b") == (False, False)
+
+
+@needs_root
+def test_a_second_name_of_a_file_of_root_s_is_not_written_to(scene: Scene) -> None:
+    """Anybody may give it one in a folder of theirs where fs.protected_hardlinks is off."""
+    kept = scene.folder / "root-s"
+    kept.write_text("kept")
+    kept.chmod(0o644)
+    for name in ("answers", "report"):
+        os.link(kept, scene.folder / name)
+    with growing_file(str(scene.folder / "answers")) as (_, put):
+        put("x")
+    write_atomically(str(scene.folder / "report"), "x", by_root=PRIVATE)
+    assert kept.read_text() == "kept" and (scene.folder / "answers").read_text() == "x"
+    assert (scene.folder / "report").stat().st_mode & 0o777 == PRIVATE
