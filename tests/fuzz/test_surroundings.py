@@ -180,5 +180,27 @@ def test_who_called_is_told_by_doas_and_pkexec_too(scene: Scene) -> None:
     assert caller({"DOAS_USER": scene.alice.name}) == caller({"PKEXEC_UID": str(scene.alice.uid)}) == alice
     for env in ({}, {"DOAS_USER": "root"}, {"DOAS_USER": "no\x00ne"}, {"PKEXEC_UID": "0"}, {"PKEXEC_UID": "9" * 4000}):
         assert caller(env) is None
-    disagreeing = {"SUDO_USER": scene.alice.name, "PKEXEC_UID": str(scene.alice.uid), "DOAS_USER": scene.alice.name}
-    assert caller(disagreeing) is None, "sudo says more, and half of it is missing"
+    assert caller({"SUDO_USER": scene.bob.name, "DOAS_USER": scene.alice.name}) == alice, "sudo says more than half"
+    assert caller({"PKEXEC_UID": str(scene.bob.uid), "DOAS_USER": scene.alice.name}) is None, "one of them is made up"
+
+
+@needs_root
+@pytest.mark.parametrize("before", ["", "TORCHTUNE_SYS_SESSION_"])
+@pytest.mark.parametrize("forged", ["nobody at all", "root", "bob"])
+def test_who_called_cannot_be_made_up(scene: Scene, forged: str, before: str) -> None:
+    """doas with keepenv hands on what sudo would have set, ``sudo -E`` what doas would; the program's own new start hands on what it set aside."""
+    safe = scene.folder / "nccl.conf"
+    safe.write_text("NCCL_DEBUG=only-root-may-read-this\n")
+    safe.chmod(0o600)
+    os.chown(safe, scene.bob.uid if forged == "bob" else 0, 0)
+    name, uid = (scene.bob.name, scene.bob.uid) if forged == "bob" else (forged, 0)
+    for own in ({"DOAS_USER": scene.alice.name}, {"SUDO_USER": scene.alice.name, "SUDO_UID": str(scene.alice.uid)}):
+        made_up = (
+            {"SUDO_USER": name, "SUDO_UID": str(uid)}
+            if "DOAS_USER" in own or before
+            else {"DOAS_USER": name, "PKEXEC_UID": str(uid)}
+        )
+        found = as_root(
+            "record", NCCL_CONF_FILE=str(safe), **{before + key: value for key, value in made_up.items()}, **own
+        ).stdout
+        assert str(safe) in found and "only-root" not in found

@@ -76,15 +76,27 @@ def account(uid: int, gid: int) -> Account:
     )
 
 
-def caller(env: Mapping[str, str]) -> Account | None:
-    """Return who called sudo, doas or pkexec, where the variables agree with each other and with the user database; None for root, and for nobody.
+def callers(env: Mapping[str, str]) -> tuple[Account, ...]:
+    """Return the users whom the variables of sudo, doas and pkexec name, where they agree with the user database; root is none of them.
 
-    Source: sudo(8), ENVIRONMENT (SUDO_UID, SUDO_USER); doas(1), ENVIRONMENT (DOAS_USER); pkexec(1), ENVIRONMENT (PKEXEC_UID).
+    One of them called: each program sets its own variables, and lets pass the others', which whoever called may have made up (doas with keepenv,
+    ``sudo -E``). Source: sudo(8), ENVIRONMENT (SUDO_UID, SUDO_USER); doas(1), ENVIRONMENT (DOAS_USER); pkexec(1), ENVIRONMENT (PKEXEC_UID).
     """
-    by_sudo = "SUDO_UID" in env or "SUDO_USER" in env
-    uid = env.get("SUDO_UID" if by_sudo else "PKEXEC_UID", "")
-    name = env.get("SUDO_USER" if by_sudo else "DOAS_USER", "")
-    if (by_sudo and not (uid and name)) or (uid and not _is_number(uid)):
+    told = [("", env["DOAS_USER"])] if "DOAS_USER" in env else []
+    told += [(env["PKEXEC_UID"], "")] if "PKEXEC_UID" in env else []
+    told += [(env["SUDO_UID"], env["SUDO_USER"])] if "SUDO_UID" in env and "SUDO_USER" in env else []
+    found = [_named(uid, name) for uid, name in told]
+    return tuple({each.uid: each for each in found if each is not None}.values())
+
+
+def caller(env: Mapping[str, str]) -> Account | None:
+    """Return who called sudo, doas or pkexec; None for root, for nobody, and where their variables name several."""
+    found = callers(env)
+    return found[0] if len(found) == 1 else None
+
+
+def _named(uid: str, name: str) -> Account | None:
+    if uid and not _is_number(uid):
         return None
     try:
         entry = pwd.getpwnam(name) if name else pwd.getpwuid(int(uid or 0))

@@ -44,10 +44,12 @@ session_path: "list[str]" = []
 
 
 def session() -> "dict[str, str]":
-    """Return the environment as the caller gave it."""
+    """Return the environment as the caller gave it. Others than what is set aside keep their values: nobody makes up who called sudo."""
     env = dict(os.environ)
     for name in [name for name in env if name.startswith(SET_ASIDE)]:
-        env[name[len(SET_ASIDE) :]] = env.pop(name)
+        value, own = env.pop(name), name[len(SET_ASIDE) :]
+        if own.startswith(_STEERING):
+            env[own] = value
     return env
 
 

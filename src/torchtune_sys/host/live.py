@@ -52,22 +52,21 @@ class LiveHost(Host):
         user = self._decided_by(path)
         if user is None:
             return read_text(path, path, lent=self._named_by(path))
-        found = read_text(path, path, lent=user)
+        found = read_text(path, path, lent=(user, *self._named_by(path)))
         if not isinstance(found, Missing):
             self._from_others().append((user, found))
         return found
 
-    def _named_by(self, path: str) -> int | None:
-        """Return the other user by whose word a file of the system's is read: its path stands in a file of theirs, or in a variable of who called sudo."""
-        return next((uid for uid, text in self._from_others() if path in text), None)
+    def _named_by(self, path: str) -> tuple[int, ...]:
+        """Return the other users by whose word a file of the system's is read: its path stands in a file of theirs, or in a variable of who called sudo."""
+        return tuple(uid for uid, text in self._from_others() if path in text)
 
     def _from_others(self) -> list[tuple[int, str]]:
         if self._told is None:
-            from torchtune_sys.host.account import caller
+            from torchtune_sys.host.account import callers
 
             env = session()
-            user = caller(env)
-            self._told = [] if user is None else [(user.uid, "\n".join(env.values()))]
+            self._told = [(user.uid, "\n".join(env.values())) for user in callers(env)]
         return self._told
 
     def names(self, path: str) -> Fact[tuple[str, ...]]:
@@ -161,9 +160,9 @@ def _cut_short(found: Fact[_T]) -> Fact[_T]:
     return found
 
 
-def read_text(real_path: str, name: str, flags: int = 0, *, lent: int | None = None) -> Fact[str]:
-    """Read a regular file of at most TEXT_LIMIT bytes; never blocks on a FIFO or a device. ``lent``: only what this user may read, too, who
-    decides what lies there: a link of theirs to a file of root's would put that into a recording."""
+def read_text(real_path: str, name: str, flags: int = 0, *, lent: tuple[int, ...] = ()) -> Fact[str]:
+    """Read a regular file of at most TEXT_LIMIT bytes; never blocks on a FIFO or a device. ``lent``: only what these users may read, too, who
+    decide what lies there: a link of theirs to a file of root's would put that into a recording."""
     try:
         handle = os.open(real_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
     except OSError as error:
@@ -173,8 +172,10 @@ def read_text(real_path: str, name: str, flags: int = 0, *, lent: int | None = N
     try:
         if not modes.S_ISREG(os.fstat(handle).st_mode):
             return Missing(Why.FAILED, name, "not a regular file")
-        if lent is not None and not may_read(lent, handle):
-            return Missing(Why.DENIED, name, f"user {trust.user_name(lent)}, who owns this place, may not read what is there")
+        for uid in lent:
+            if not may_read(uid, handle):
+                seen = f"user {trust.user_name(uid)}, who owns this place, may not read what is there"
+                return Missing(Why.DENIED, name, seen)
         content = _read_all(handle)
     except OSError as error:
         return missing_from(error, name)
