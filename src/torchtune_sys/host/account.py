@@ -84,7 +84,7 @@ def callers(env: Mapping[str, str]) -> tuple[Account, ...]:
     """
     told = [("", env["DOAS_USER"])] if "DOAS_USER" in env else []
     told += [(env["PKEXEC_UID"], "")] if "PKEXEC_UID" in env else []
-    told += [(env["SUDO_UID"], env["SUDO_USER"])] if "SUDO_UID" in env and "SUDO_USER" in env else []
+    told += [(env["SUDO_UID"], env["SUDO_USER"])] if env.get("SUDO_UID") and env.get("SUDO_USER") else []
     found = [_named(uid, name) for uid, name in told]
     return tuple({each.uid: each for each in found if each is not None}.values())
 
