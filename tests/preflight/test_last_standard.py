@@ -86,6 +86,8 @@ def test_in_a_hook_a_training_speaks_against_the_hardware_alone(monkeypatch: pyt
     seen = load("healthy")
     assert [cause.cause for cause in standard.causes_that_count(seen, Policy(), hook=True)] == ["gemm-wrong"]
     assert len(standard.causes_that_count(seen, Policy(), hook=False)) == 3
+    ignoring = Policy(tables=(PolicyTable(ignore=("gemm-wrong",)),))
+    assert standard.causes_that_count(seen, ignoring, hook=True) == [], "what the policy ignores since"
 
 
 def test_the_kernel_is_short_and_says_the_same_twice() -> None:

@@ -6,7 +6,10 @@ import pytest
 
 from torchtune_sys.errors import UserError
 from torchtune_sys.model.preflight import Weight
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.smoke import SmokeReport, StageResult, Team
 from torchtune_sys.preflight.policy import Policy, parse_policy
+from torchtune_sys.preflight.verdict import of_smoke
 from torchtune_sys.rules import CATALOGUE, by_id
 
 ECC, KERNEL, DISK = "gpu-ecc-uncorrectable", "kernel-old", "disk-full"
@@ -39,6 +42,28 @@ def test_the_partition_of_the_job_goes_first() -> None:
     text = f'fatal = ["{ECC}"]\n[partition.debug]\nwarning = ["{ECC}"]\n'
     assert weight(text, ECC, "debug") is Weight.WARNING
     assert weight(text, ECC, "train") is Weight.FATAL
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", Weight.FATAL),
+        ('warning = ["host-memory-oom"]', Weight.WARNING),
+        ('ignore = ["host-memory-oom"]', None),
+        ('ignore = ["host-memory-oom"]\n[partition.debug]\nfatal = ["host-memory-oom"]', Weight.FATAL),
+        ('ignore = ["host-memory-oom"]\n[partition.debug]\nwarning = ["host-memory-oom"]', Weight.WARNING),
+    ],
+)
+def test_what_training_finds_is_what_the_policy_says(text: str, wanted: Weight | None) -> None:
+    """A policy's warning was a no-go where the smoke test named the cause, and its ignore went before the partition's."""
+    stages = [
+        StageResult(stage="train", verdict=verdict, seconds=1.0, cause="host-memory-oom")
+        for verdict in (Verdict.FAIL, Verdict.PASS)
+    ]
+    team = Team(python="p", torch="t", ranks=2, backend="gloo", device="cpu", gpus=(), level="quick")
+    report = SmokeReport(version="1", time="", host="h", team=team, verdict=Verdict.FAIL, seconds=1.0, stages=tuple(stages))
+    found = of_smoke(report, parse_policy(text, "policy.toml", CATALOGUE, "debug"))
+    assert [cause.weight for cause in found] == ([] if wanted is None else [wanted])
 
 
 @pytest.mark.parametrize(

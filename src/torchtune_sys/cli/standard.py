@@ -57,16 +57,19 @@ def causes_that_count(seen: Snapshot, policy: Policy, *, hook: bool) -> list[Cau
     for place in dict.fromkeys((_own(), path_beside(SYSTEM, "standard"))):
         last = _last(place)
         if last is not None:
-            found += [*_of_last(last, seen), *_of_core(last, policy)]
+            found += [*_of_last(last, seen, policy), *_of_core(last, policy)]
     return [cause for cause in found if not hook or cause.cause in PROVEN]
 
 
-def _of_last(last: LastStandard, seen: Snapshot) -> tuple[Cause, ...]:
+def _of_last(last: LastStandard, seen: Snapshot, policy: Policy) -> list[Cause]:
+    """Return its causes as the policy of today weighs them."""
     from torchtune_sys.cli.look import now
     from torchtune_sys.preflight import last_standard
+    from torchtune_sys.preflight.verdict import own
     from torchtune_sys.smoke.proof import fingerprint
 
-    return last_standard.causes_that_count(last, fingerprint(seen), boot_id(), now()[1])
+    found = last_standard.causes_that_count(last, fingerprint(seen), boot_id(), now()[1])
+    return [cause for one in found for cause in own(policy, one.cause, one.rule, one.blame, one.weight, one.seen)]
 
 
 def _own() -> str:

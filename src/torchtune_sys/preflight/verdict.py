@@ -114,15 +114,15 @@ def of_known(results: Iterable[Result], fresh: Iterable[Result], policy: Policy)
 
 
 def of_smoke(report: SmokeReport, policy: Policy) -> list[Cause]:
-    """Return the stages of the smoke test that failed, or that could not be tried."""
+    """Return the stages of the smoke test that failed, as the policy weighs their causes, or that could not be tried."""
     found = []
     for stage in report.stages:
-        if stage.verdict in (Verdict.PASS, Verdict.NA):
+        weight = policy.weight_of(stage.cause, Weight.FATAL)
+        if stage.verdict in (Verdict.PASS, Verdict.NA) or weight is None:
             continue
-        weight = Weight.FATAL if stage.verdict is Verdict.FAIL else Weight.UNKNOWN
-        if any(stage.cause and stage.cause in table.ignore for table in policy.tables):
-            continue
-        blame = Blame.NODE if weight is Weight.FATAL else Blame.CHECKER
+        blame = Blame.NODE
+        if stage.verdict is not Verdict.FAIL:
+            weight, blame = Weight.UNKNOWN, Blame.CHECKER
         found.append(
             Cause(
                 cause=stage.cause or f"smoke-{stage.stage}",
