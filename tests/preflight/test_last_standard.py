@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
 
 from conftest import load
 from torchtune_sys.cli import standard
+from torchtune_sys.cli.privilege import boot_id
 from torchtune_sys.host import kernel_speed
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.smoke import FigureComparison
 from torchtune_sys.preflight import last_standard
 from torchtune_sys.preflight.last_standard import LastStandard
-from torchtune_sys.preflight.policy import Policy, parse_policy
+from torchtune_sys.preflight.policy import Policy, PolicyTable, parse_policy
 from torchtune_sys.rules import CATALOGUE
 
 BAD = Cause(cause="gemm-wrong", rule="smoke:gemm", blame=Blame.NODE, weight=Weight.FATAL, seen="3 elements are wrong")
@@ -80,8 +83,9 @@ def test_in_a_hook_a_training_speaks_against_the_hardware_alone(monkeypatch: pyt
     """Root tried a Python without torch on this node: no reason to refuse every job for a day."""
     no_torch = msgspec.structs.replace(BAD, cause="torch-not-installed", rule="smoke:import")
     no_gpu = msgspec.structs.replace(BAD, cause="no-gpu", rule="smoke:device")
-    monkeypatch.setattr(standard, "_last", lambda place: RUN if place == standard._own() else None)
-    monkeypatch.setattr(standard, "_of_last", lambda last, seen: (BAD, no_torch, no_gpu))
+    causes = (BAD, no_torch, no_gpu)
+    last = msgspec.structs.replace(RUN, causes=causes, boot=boot_id(), epoch_s=time.time() - 60, fingerprint={})
+    monkeypatch.setattr(standard, "_last", lambda place: last if place == standard._own() else None)
     monkeypatch.setattr(standard, "_of_core", lambda last, policy: [])
     seen = load("healthy")
     assert [cause.cause for cause in standard.causes_that_count(seen, Policy(), hook=True)] == ["gemm-wrong"]
