@@ -113,7 +113,16 @@ def test_a_host_that_prints_without_end_costs_no_other_its_answer(tmp_path: Path
     assert all(found[name].out.strip() == "{}" for name in names) and "printed more than" in found["evil"].why
 
 
-STATES = {"n1": "idle", "n2": "drained", "n3": "allocated", "n4": "mixed", "n5": "idle~", "n6": "draining", "n7": "down*", "n8": "maint"}
+STATES = {
+    "n1": "idle",
+    "n2": "drained",
+    "n3": "allocated",
+    "n4": "mixed",
+    "n5": "idle~",
+    "n6": "draining",
+    "n7": "down*",
+    "n8": "maint",
+}
 
 
 @pytest.mark.parametrize(
@@ -132,4 +141,6 @@ def test_srun_waits_for_no_node_on_which_slurm_starts_no_job(tmp_path: Path, var
     assert list(hosts) == asked
     why = {one.host: one.why for one in told}
     assert sorted([*why, *asked]) == sorted(STATES)
-    assert variables or (why["n2"].startswith("Slurm calls it drained: bad fan; no job can start there now") and "ssh" in why["n3"])
+    assert variables or (
+        why["n2"].startswith("Slurm calls it drained: bad fan; no job can start there now") and "ssh" in why["n3"]
+    )
