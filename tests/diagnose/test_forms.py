@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import quopri
 import textwrap
 import time
 import zipfile
@@ -18,12 +19,13 @@ from torchtune_sys.host.input.collection import InputText, collected
 from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.model.diagnosis import Diagnosis
 
-# Look-alikes of https://github.com/pytorch/pytorch/issues/157709, /issues/103417, NVIDIA/nccl#426 and NVIDIA/nvidia-docker#1699.
+# Look-alikes of https://github.com/pytorch/pytorch/issues/157709, /issues/103417, NVIDIA/nccl#426, NVIDIA/nvidia-docker#1699 and numba/numba#9732.
 FAILURES = {
     "libstdcxx-too-old": "import torch\nImportError: /lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /opt/env/lib/x.so)\n",
     "libcuda-not-linkable": "/usr/bin/ld: cannot find -lcuda\ncollect2: error: ld returned 1 exit status\n",
     "roce-gid-index": "w-1:9:98 [0] transport/net_ib.cc:839 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129\n",
     "dev-shm-too-small": "step 3\nRuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\nstep 4\n",
+    "cuda-stub-library-loaded": "Using loader <class 'ctypes.CDLL'>\n\tLoaded from libcuda.so\n\tMapped libcuda.so paths:\n\t\t/opt/cuda/lib64/stubs/libcuda.so\n",
     "master-port-in-use": "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n",
     "image-contains-driver-libraries": "nvidia-container-cli: mount error: file creation failed: /var/lib/docker/overlay2/x/merged/usr/lib/libcuda.so.1: file exists: unknown\n",
 }
@@ -59,6 +61,17 @@ FORMS: dict[str, Callable[[str], bytes]] = {
     "pdsh": _each(lambda line: f"node-12: {line}"),
     "compose": _each(lambda line: f"worker-1  | {line}"),
     "Ray": _each(lambda line: f"(RayTrainWorker pid=77, ip=10.0.0.3) {line}"),
+    "a container's log (CRI)": _each(lambda line: f"2025-03-04T05:06:07.123456789Z stderr F {line}"),
+    "gh run view": _each(lambda line: f"train (3.11)\tRun training\t2025-03-04T05:06:07.1234567Z {line}"),
+    "Airflow": _each(lambda line: f"[2025-03-04, 05:06:07 UTC] {{subprocess.py:93}} INFO - {line}"),
+    "SageMaker": _each(lambda line: f"[1,mpirank:3,algo-2]<stderr>:{line}"),
+    "TorchX": _each(lambda line: f"trainer/3 {line}"),
+    "grep -n of a file": _each(lambda line: f"logs/rank0.log:12:{line}"),
+    "cat -n": _each(lambda line: f"    12\t{line}"),
+    "mail": lambda text: quopri.encodestring(text.encode()),
+    "a panel": lambda text: "".join(
+        f"│ {row:<76} │\n" for line in text.split("\n") for row in textwrap.wrap(line, 76) or [""]
+    ).encode(),
     "levels": _each(lambda line: f"ERROR:trainer.main:{line}"),
     "interleaved": lambda text: "\n".join(f"[rank{rank}]: {line}" for line in text.split("\n") for rank in range(3)).encode(),
 }

@@ -36,7 +36,7 @@ def lines_of(numbered: Iterable[tuple[int, str]]) -> tuple[LogLine, ...]:
     node-3 5 way
     node-4 9 x
     """
-    plain = [(number, unwrapping.plain(line)) for number, line in unwrapping.unpacked(numbered)]
+    plain = [(number, unwrapping.plain(line)) for number, line in unwrapping.unpacked(unwrapping.mailed([*numbered]))]
     plain = unwrapping.unquoted([(number, line) for number, line in plain if line.strip()])
     heads = _repeated_heads([line for _, line in plain])
     return _headed([_read(number, line, heads) for number, line in plain])
@@ -86,21 +86,26 @@ def _heading(lines: Sequence[LogLine], at: int, text: str) -> str:
 _HEADING_LENGTH = 240
 
 
-_TIME = r"\d{4}[-/]\d\d[-/]\d\d[T _]{1,2}\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d| UTC)?"
+_TIME = r"\d{4}[-/]\d\d[-/]\d\d(?:[T _]{1,2}|, )\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d| UTC)?"
 _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
     (re.compile(pattern), repeated)
     for pattern, repeated in (
-        (rf"\[?(?P<time>{_TIME})[\]|,:]{{0,2}}[ \t]{{0,4}}(?:[-|] )?", False),
+        (rf"\[?(?P<time>{_TIME})[\]|,:]{{0,2}}[ \t]{{0,4}}(?:[-|] |std(?:out|err) [FP] )?", False),
         (
             r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]{1,64}) (?!kernel:)[\w./-]{1,40}(?:\[\d{1,8}\])?: ",
             False,
         ),
         (r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)\] ?", False),
         (r"[EWIF]\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?) {1,4}(?P<pid>\d{1,9}) (?=\S{1,80}:\d{1,6}\] )", False),
-        (r"\[(?:\d{1,9},)?(?P<rank>\d{1,7})\]<std(?:err|out|diag)>: ?", False),
+        (r"[^\t]{1,80}\t[^\t]{1,80}\t(?=\d{4}-\d\d-\d\dT)", False),
+        (r"\{[\w.]{1,60}:\d{1,6}\} [A-Z]{4,8} - ", False),
+        (r"\[(?:\d{1,9},)?(?:mpirank:)?(?P<rank>\d{1,7})(?:,(?P<host>[\w.-]{1,64}))?\]<std(?:err|out|diag)>: ?", False),
         (r"\[(?:default|rank|trainer|worker|Rank |RANK |rank=|rank: ?|Rank: |GPU )(?P<rank>\d{1,7})(?:\|\d{1,4})?\]:? ?", False),
         (r"(?:rank|Rank|RANK)[ =]?(?P<rank>\d{1,7})(?::| \|| -) ", False),
         (r"(?P<rank>\d{1,5}):(?: |$)", True),
+        (r"[\w./-]{0,200}\.(?:log|out|err|txt):(?:\d{1,9}:)?", True),
+        (r" {0,6}\d{1,6}\t", True),
+        (r"[A-Za-z]\w{1,30}/(?P<rank>\d{1,5}) ", True),
         (r"\((?:[\w.:]{1,60} )?(?:pid|PID)=(?P<pid>\d{1,9})(?:, ip=(?P<host>[\w.:]{2,45}))?\) ?", False),
         (r"\((?:\w{1,40} )?rank=(?P<rank>\d{1,7})(?: pid=(?P<pid>\d{1,9}))?\) ?", False),
         (r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,63}\] ?", False),

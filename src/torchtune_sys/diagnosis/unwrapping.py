@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import html
 import re
 import urllib.parse
@@ -22,6 +23,8 @@ _ENTITY = re.compile(r"&(?:[a-z]{2,6}|#\d{1,5}|#x[0-9a-fA-F]{1,4});")
 _LINK = re.compile(r"\[([^\[\]\n]{1,400})\]\(https?://[^()\s]{1,1000}\)")
 _FENCE = re.compile(r"^ {0,3}(?:`{3,}|~{3,})[\w+.-]{0,20} *$")
 _QUOTE = re.compile(r"^[ \t]{0,3}(?:> ?){1,8}")
+_FRAME = re.compile(r"[ \t]{0,8}[│┃║] ?([^│┃║]*?)\s*[│┃║]")
+"""A row of a panel (rich, click, boxes); a row of a table has more than two such signs."""
 _LIMIT = 16 << 20
 _MESSAGE_KEYS = (
     "message",
@@ -66,6 +69,33 @@ _PLAIN = {
     0x00A0: " ", 0xFEFF: "", 0x200B: "", 0xFF1A: ": ", 0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x2013: "-", 0x2026: "...",
 }  # fmt: skip
 """What editors and web pages put in the place of characters."""
+
+
+def mailed(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return the lines as they were before mail's *quoted-printable* (RFC 2045) broke them and wrote signs as ``=3D``; others as they are.
+
+    >>> mailed([(1, "x" * 69 + " y=3D="), (2, "=E2=80=98w"), (3, "z")])[0][1].lstrip("x"), mailed([(1, "x=3D1")])
+    (' y=‘w', [(1, 'x=3D1')])
+    """
+    broken = any(
+        line.endswith("=") and _SOFT[0] <= len(line) <= _SOFT[1] and line[-2] != "=" and " " in line for _, line in numbered
+    )
+    if not broken or not (all(len(line) <= _SOFT[1] for _, line in numbered) or any(_QP.search(line) for _, line in numbered)):
+        return numbered
+    found: list[tuple[int, str]] = []
+    begun, parts = 0, ""
+    for number, line in numbered:
+        begun, goes_on = begun if parts else number, line.endswith("=")
+        parts += line.removesuffix("=")
+        if not goes_on or len(parts) > _LIMIT:
+            found.append((begun, binascii.a2b_qp(parts.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")))
+            parts = ""
+    return [*found, (begun, parts)] if parts else found
+
+
+_SOFT = (70, 76)
+"""Columns of a line that goes on: mailers fill them, but break no sign that is written as several."""
+_QP = re.compile(r"=(?:3D|20|09|C[23]=|E2=)")
 
 
 def unpacked(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
@@ -135,6 +165,9 @@ def unquoted(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
     quoted = sum(bool(_QUOTE.match(line)) for _, line in numbered)
     if quoted >= min(3, len(numbered)):
         numbered = [(number, _QUOTE.sub("", line)) for number, line in numbered]
+    framed = [_FRAME.fullmatch(line) for _, line in numbered]
+    if sum(map(bool, framed)) >= max(3, len(numbered) // 3):
+        numbered = [(number, frame[1] if frame else line) for (number, line), frame in zip(numbered, framed, strict=True)]
     found = [(number, unmarked(line)) for number, line in numbered if line.strip("` \t") and not _FENCE.match(line)]
     common = min((len(line) - len(line.lstrip(" \t")) for _, line in found), default=0)
     return [(number, line[common:]) for number, line in found] if common else found
