@@ -23,6 +23,10 @@ _OF_ONE = tuple(
     for word, pattern in (
         ("srun: ", r"^srun: error: (?P<host>[\w.-]{1,64}): task (?P<rank>\d{1,6}): "),
         ("srun: ", r"^srun: error: (?P<host>[\w.-]{1,64}): tasks \d"),
+        ("on node ", r"^srun: error: (?:Task launch for \S{1,40} failed|Prolog failure) on node (?P<host>[\w.-]{1,64})"),
+        ("ON ", r"\*\*\* (?:JOB|STEP) \S{1,40} (?:STEPD TERMINATED )?ON (?P<host>[\w.-]{1,64}) "),
+        ("Node failure", r"^srun: error: Node failure on (?P<host>[\w.-]{1,64})"),
+        ("emote daemon", r"Remote daemon: {1,8}\S{1,40} on node (?P<host>[\w.-]{1,64})"),
         ("process rank", r"noticed that process rank (?P<rank>\d{1,6}) with PID \d{1,9} on node (?P<host>[\w.-]{1,64})"),
         ("Process name", r"^\s*Process name: \[\[\d{1,9},\d{1,6}\],(?P<rank>\d{1,6})\]"),
         ("Process name", r"^\s*Process name: \[[\w.@-]{1,80},(?P<rank>\d{1,6})\]"),

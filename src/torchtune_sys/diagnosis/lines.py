@@ -119,7 +119,7 @@ _PREFIXES_AT_MOST = 6
 _NCCL = re.compile(r"^(?P<host>[\w.-]{1,64}):(?P<pid>\d{1,9}):\d{1,9} \[(?P<rank>\d{1,4})\] ")
 _INNER_RANK = re.compile(r"\[(?:[Rr]ank |rank)(?P<rank>\d{1,7})\]")
 _FEW, _SHARE = 3, 0.3
-_SRUN = "0: "
+_NUMBER = "0: "
 _NO_HOSTS = frozenset(
     [
         "error",
@@ -166,25 +166,40 @@ _NO_HOSTS = frozenset(
 
 
 def _repeated_heads(lines: Sequence[str]) -> frozenset[str]:
-    """Shapes of first words that so many lines share that they are somebody's prefix.
+    """Shapes of first words that so many lines share that they are somebody's prefix, also behind a time or a process.
 
-    >>> sorted(_repeated_heads(["n1: a", "n1: b", "n2: c", "x y"]))
-    ['n0: ']
+    >>> sorted(_repeated_heads(["n1: a", "n1: b", "n2: c", "x y"])), sorted(_repeated_heads([f"2026-01-01 00:00:00 n{at} | x" for at in range(4)]))
+    (['n0: '], ['n0 | '])
     """
+    some = lines[:: len(lines) // _SAMPLE + 1]
+    behind = [rest for line in some if (rest := _without_prefixes(line)) != line]
+    kept = _heads_of(some, len(some)) | (_heads_of(behind, len(some)) - {_NUMBER})
+    if any(line.startswith("srun: ") for line in lines):
+        kept |= {_NUMBER}  # srun --label
+    return frozenset(kept)
+
+
+def _heads_of(lines: Sequence[str], of: int) -> set[str]:
     shapes: Counter[str] = Counter()
-    hosts: dict[str, set[str]] = {}
     for line in lines:
         for pattern, repeated in _PREFIXES:
             found = pattern.match(line) if repeated else None
             if found is not None:
-                shape = _shape(found[0])
-                shapes[shape] += 1
-                hosts.setdefault(shape, set()).add(found[0])
-    enough = max(_FEW, _SHARE * len(lines))
-    kept = {shape for shape, count in shapes.items() if count >= enough and not _names_program(shape.strip(" :|[]"))}
-    if any(line.startswith("srun: ") for line in lines):
-        kept |= shapes.keys() & {_SRUN}  # srun --label
-    return frozenset(kept)
+                shapes[_shape(found[0])] += 1
+    enough = max(_FEW, _SHARE * of)
+    return {shape for shape, count in shapes.items() if count >= enough and not _names_program(shape.strip(" :|[]"))}
+
+
+def _without_prefixes(line: str) -> str:
+    for _ in range(_PREFIXES_AT_MOST):
+        found = _prefix(line, frozenset())
+        if found is None:
+            break
+        line = line[found.end() :]
+    return line
+
+
+_SAMPLE = 4096
 
 
 def _names_program(word: str) -> bool:

@@ -59,6 +59,7 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         program="gloo" if "gloo" in said.line.text else "NCCL",
         ranks=silent,
         words="gloo/transport/tcp/pair.cc, unbound_buffer.cc; NCCL src/misc/socket.cc",
+        merely_told=not silent,
     )
 
 
