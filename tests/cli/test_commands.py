@@ -97,6 +97,22 @@ def test_explain_every_rule() -> None:
             assert f"{param.name} = " in shown
 
 
+def test_explain_every_cause_that_another_command_names() -> None:
+    from click.testing import CliRunner
+
+    from torchtune_sys.knowledge.causes import cause_rows
+
+    rules = {rule.id for rule in CATALOGUE}
+    for row in cause_rows().values():
+        found = CliRunner().invoke(cli, ["explain", row.cause])
+        assert found.exit_code == 0, found.output
+        shown = " ".join(found.output.split())
+        parts = (f"docs/rules/{row.cause}.md",) if row.cause in rules else (f"docs/causes/{row.cause}.md", row.title, row.fix)
+        assert all(" ".join(part.split()) in shown for part in parts), row.cause
+    told = json.loads(run("explain", "host-memory-oom", "--format", "json").stdout)
+    assert told["cause"]["fix"] and "oom-kill-logged" in [rule["rule"] for rule in told["rules"]]
+
+
 def test_rules_lists_each_once_as_text_and_as_json() -> None:
     text = run("rules").stdout
     found = json.loads(run("rules", "--format", "json").stdout)

@@ -106,7 +106,11 @@ def test_version_in_short() -> None:
         ("check --json", "no such option --json", "did you mean --format json?"),
         ("check --fix", "no such option --fix", "torchtune-sys check --help-all"),
         ("version", "no such command 'version'", "did you mean --version?"),
-        ("explain oom", "no rule is called 'oom'", "did you mean oom-kill-logged or oom-kills-since-boot?"),
+        (
+            "explain oom",
+            "no rule or cause is called 'oom'",
+            "did you mean oom-kill-logged or oom-kills-since-boot or host-memory-oom?",
+        ),
         ("generate slurm prolog --tool bin/x", "--tool bin/x: Slurm starts the script", "give an absolute path"),
         ("chekc", "no such command 'chekc'", "did you mean check?"),
         ("help chekc", "no such command 'chekc'", "did you mean check?"),

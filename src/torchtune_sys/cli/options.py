@@ -236,3 +236,10 @@ def complete_rules(_ctx: click.Context, _param: click.Parameter, incomplete: str
     from torchtune_sys.rules import CATALOGUE
 
     return [rule.id for rule in CATALOGUE if rule.id.startswith(incomplete)]
+
+
+def complete_rules_and_causes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from torchtune_sys.knowledge.causes import cause_rows
+
+    names = (*complete_rules(ctx, param, incomplete), *(name for name in cause_rows() if name.startswith(incomplete)))
+    return list(dict.fromkeys(names))

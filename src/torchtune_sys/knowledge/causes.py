@@ -24,3 +24,13 @@ def cause_rows() -> dict[str, CauseRow]:
         row["cause"]: CauseRow(cause=row["cause"], title=row["title"], fix=row["fix"], confirm=row["confirm"])
         for row in tables.rows("causes")
     }
+
+
+def messages_of(cause: str) -> tuple[str, ...]:
+    """Return the messages that stand for a cause, as the programs print them, each after its program.
+
+    >>> messages_of("host-memory-oom")[0]
+    'linux: Out of memory: Killed process {pid} ({name})'
+    """
+    families = {row["family"] for row in tables.rows("family_causes") if row["cause"] == cause}
+    return tuple(f"{row['program']}: {row['pattern']}" for row in tables.rows("message_families") if row["family"] in families)

@@ -16,10 +16,11 @@ from torchtune_sys.model.rule import Evidence, Result, Rule, Verdict
 from torchtune_sys.model.run import RunReport
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing
-from torchtune_sys.render.doc_pages import rule_page
+from torchtune_sys.render.doc_pages import cause_page, rule_page
 from torchtune_sys.render.report import Report, can_train, summary, unexplained
 
 if TYPE_CHECKING:
+    from torchtune_sys.knowledge.causes import CauseRow
     from torchtune_sys.model.comparison import Comparison
     from torchtune_sys.model.diagnosis import Diagnosis
     from torchtune_sys.model.image import Image
@@ -199,6 +200,11 @@ def environment(variables: tuple[JobVariable, ...]) -> str:
 
 def rules(chosen: tuple[Rule, ...]) -> str:
     return codec.dumps({"schema": RULES, "rules": [rule(item) for item in chosen]})
+
+
+def cause(row: CauseRow, finders: tuple[Rule, ...]) -> str:
+    found = {"cause": row.cause, "title": row.title, "fix": row.fix, "confirm": row.confirm, "page": cause_page(row.cause)}
+    return codec.dumps({"schema": RULES, "rules": [rule(item) for item in finders], "cause": found})
 
 
 def rule(item: Rule) -> dict[str, Any]:

@@ -25,6 +25,8 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
     for cause in value.causes:
         yield from _cause(cause, [quote for quote in cause.evidence if quote not in shown])
         shown.update(cause.evidence)
+    if value.causes:
+        yield line((f"more about a cause: torchtune-sys explain {value.causes[0].cause}", "dim"))
     for error in value.unexplained:
         whose = ", ".join(filter(None, (clean(error.program), *_where(error))))
         by = f" ({whose})" if whose else ""

@@ -1,10 +1,11 @@
-"""One rule in full, and the table of all rules."""
+"""One rule or one cause in full, and the table of all rules."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
 
+from torchtune_sys.knowledge.causes import CauseRow
 from torchtune_sys.model import actions
 from torchtune_sys.model.rule import Rule
 from torchtune_sys.render import layout
@@ -48,6 +49,25 @@ def _lines(rule: Rule) -> Iterator[Line]:
         yield line(f"{actions.text(action)} ", (f"[{actions.kind(action)}, {actions.trust(action)}{after}]", "dim"), indent=2)
     yield line()
     yield line("Page: ", rule_page(rule.id), f"; of its cause: {cause_page(rule.cause)}" if rule.cause else "")
+
+
+def cause(row: CauseRow, finders: tuple[Rule, ...], messages: tuple[str, ...], style: Style) -> str:
+    """Return what a cause is, what helps, what proves it, the rules that find it, and messages that point to it."""
+    parts = [
+        ("Fix", [row.fix]),
+        ("To confirm", [row.confirm]),
+        ("Rules that find it on a host", [f"{rule.id}: {rule.title}" for rule in finders]),
+        ("Messages that point to it", [*messages[:_MESSAGES], *([_MORE] if len(messages) > _MESSAGES else [])]),
+    ]
+    lines = [line((row.title, "bold")), line(f"{row.cause}: a cause that diagnose, check, smoke and preflight name")]
+    for heading, texts in parts:
+        if any(texts):
+            lines += [line(), line((heading, "heading")), *(line(text, indent=2, hang=4) for text in texts)]
+    return layout.render([*lines, line(), line("Page: ", cause_page(row.cause))], style)
+
+
+_MESSAGES = 12
+_MORE = "… and more, on its page"
 
 
 def shown(value: object) -> str:
