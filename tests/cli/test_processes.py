@@ -332,11 +332,13 @@ WITHOUT_CHILDREN = """ulimit -u 1; exec setpriv --reuid 65534 --regid 65534 --cl
         (f"diagnose {SMALL}", 3),
         ("rules --output /dev/null", 3),
         ("preflight --hook prolog --from x", 0),
+        ("preflight --budget 5 --site-checks SITE", 3),
     ],
 )
-def test_where_no_process_can_be_started_nothing_is_said_of_the_host(words: str, status: int) -> None:
+def test_where_no_process_can_be_started_nothing_is_said_of_the_host(words: str, status: int, tmp_path: Path) -> None:
+    (tmp_path / "check").symlink_to("/bin/true")
     found = subprocess.run(
-        ["bash", "-c", WITHOUT_CHILDREN, "bash", *PROGRAM, *words.split()],
+        ["bash", "-c", WITHOUT_CHILDREN, "bash", *PROGRAM, *words.replace("SITE", str(tmp_path)).split()],
         capture_output=True,
         text=True,
         timeout=60,

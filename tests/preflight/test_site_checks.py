@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -24,6 +27,17 @@ def program(folder: Path, name: str, text: str, mode: int = 0o755) -> None:
 def found(folder: Path, policy: Policy | None = None, seconds: float = 30) -> dict[str, Cause]:
     causes = site_checks.run(str(folder), policy or Policy(), PLAIN, time.monotonic() + seconds)
     return {cause.rule: cause for cause in causes}
+
+
+def test_interrupted_nobody_waits_for_a_program_that_hangs(tmp_path: Path) -> None:
+    program(tmp_path, "hangs", f"touch {tmp_path}/begun; sleep 60")
+    argv = [sys.executable, "-m", "torchtune_sys", "preflight", "--site-checks", str(tmp_path)]
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until_s = time.monotonic() + 30
+    while not (tmp_path / "begun").exists() and time.monotonic() < until_s:
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=30)[1].strip() == "torchtune-sys: interrupted" and child.returncode == 130
 
 
 @pytest.mark.parametrize(

@@ -114,10 +114,8 @@ def run(args: Sequence[str]) -> int:
         return _misused(args, error)
     except (click.Abort, KeyboardInterrupt, Terminated) as signal:
         return _ended(args, signal)
-    except (MemoryError, OSError) as error:
-        return _refused(args, error)
     except Exception as error:
-        return _crashed(args, error)
+        return _refused(args, error)
     return found if isinstance(found, int) else 0
 
 
@@ -175,17 +173,18 @@ def _misused(args: Sequence[str], error: click.ClickException) -> int:
     return _failed(args, USAGE, seen, todo)
 
 
-def _refused(args: Sequence[str], error: MemoryError | OSError) -> int:
-    """Tell what the host lacks, and no command foresaw: memory, room for a help text, a process, numbers for files."""
-    if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+def _refused(args: Sequence[str], error: Exception) -> int:
+    """Tell what the host lacks, and no command foresaw: memory, room for a help text, a process or thread, numbers for files. All else is a bug."""
+    number = error.errno if isinstance(error, OSError) else 0
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return _failed(
             args, UNJUDGED, "there is not enough memory for this", "raise the limit on memory (ulimit -v), or give less input"
         )
-    if isinstance(error, BlockingIOError):  # fork(2)
+    if isinstance(error, BlockingIOError) or str(error) == "can't start new thread":  # fork(2), pthread_create(3)
         return _failed(args, UNJUDGED, "no process could be started", "raise the limit on processes (ulimit -u, pids.max)")
-    if error.errno in (errno.EMFILE, errno.ENFILE):
+    if number in (errno.EMFILE, errno.ENFILE):
         return _failed(args, UNJUDGED, "too many files are open", "raise the limit on open files (ulimit -n)")
-    if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) and not error.filename:
+    if number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) and isinstance(error, OSError) and not error.filename:
         return _failed(args, INTERNAL, f"standard output: {error.strerror}", "make room, or write somewhere else")
     return _crashed(args, error)
 

@@ -44,8 +44,11 @@ def run(folder: str, policy: Policy, env: dict[str, str], until_s: float) -> tup
         left = min(policy.of_site(name.partition(".")[0]).timeout_s, max(until_s - time.monotonic(), 0.0))
         return _judged(name, process.run((os.path.join(folder, name),), timeout_s=left, env=env, cwd="/"), policy)
 
-    with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(names))) as pool:
+    pool = ThreadPoolExecutor(max_workers=min(AT_ONCE, len(names)))
+    try:
         causes += [found for found in pool.map(one, names) if found is not None]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # interrupted, nobody waits for a program that hangs
     return tuple(causes)
 
 
