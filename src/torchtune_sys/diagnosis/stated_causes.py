@@ -21,11 +21,11 @@ from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.stated_words import filled
 
 _SOLVED = re.compile(
-    r"(?i)\b(?:solve[sd]|fixe[sd]|helps|helped|resolve[sd]|cured|(?:did|does) the trick|made? (?:it|everything|all|training) (?:work|run|go)\w*|got (?:it|everything) (?:working|to work|running)"
+    r"(?i)\b(?:solve[sd]|fixe[sd]|helps|helped|resolve[sd]|cured|(?:did|does) the trick|made? (?:it|everything|all|(?:the )?(?:training|script|code|model)|torch\.compile) (?:work|run|go)\w*|got (?:it|everything) (?:working|to work|running)"
     r"|(?:now|again) (?:it |everything |training |all |that |this )?(?:works?|runs?|passes|starts)|(?:it|that|this|everything|training|all|both|they|jobs?|scripts?|code|tests?|model) (?:all )?(?:now works?|now runs?|now passes|worked|finally \w+)"
     r"|works? (?:now|again)|worked(?: for me| fine| well)?|runs? (?:now|again)"
     r"|(?:problem|issue|error|hang|freeze|crash|timeout)s? (?:disappear\w*|(?:is|was|were|are) gone|goes away|went away|vanishe[sd]|stopped|no longer)|no longer (?:hangs?|fails?|crash\w*|occurs?|happens?|freezes?)"
-    r"|back to normal|(?:works?|fix(?:es|ed)|solves?) (?:for me|(?:the|this|my) (?:problem|issue|error|hang))|seem(?:s|ed)? to (?:fix|solve|help|work|do)\b|(?:get|got|gives?|see) the expected (?:results?|output|behaviou?r|bandwidth|speed))\b"
+    r"|back to normal|(?:does|did|do)(?:n't| not) (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again)|(?:was|is) (?:the|my) (?:solution|fix|answer)|(?:works?|fix(?:es|ed)|solves?) (?:for me|(?:the|this|my) (?:problem|issue|error|hang))|seem(?:s|ed)? to (?:fix|solve|help|work|do)\b|(?:get|got|gives?|see) the expected (?:results?|output|behaviou?r|bandwidth|speed))\b"
 )
 _ANSWER = re.compile(
     r"(?i)\b(?:solution|fix|remedy|answer|workaround) (?:for (?:me|us|this) |in my case |here )?was(?:(?: to)? (?:\w+ ){0,2})?\W{0,4}$"
@@ -37,7 +37,7 @@ _WORKS = re.compile(
 )
 _BY = re.compile(r"(?i)\b(?:with|after|when|once|by|using|setting|via|as soon as|if i|if we|i ran|export)\b.{0,30}$")
 _FAILING = re.compile(
-    r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|killed|refused|problem|\bissue|broken?\b|\blost\b|missing|(?:not|n't) (?:work|start|come up|run\b|usable|respond|connect|see\b|find|detect|boot)|unusable|unable to|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong|confus|reject|denied|unavailable|unknown error|\bdown\b|offline|disappear|vanish|\bloses?\b|mismatch|cancell?ed|interrupt|stopped|stops\b|refus|evict|preempt|exceed|stall|\bidle\b|\bbad\b|ENOMEM|ENOSPC|can(?:['’]t|not)\b|out of memory|crawl|\bfull\b|quota|strange|short (?:of )?an?\b|pending|rebooted"
+    r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|killed|refused|problem|\bissue|broken?\b|\blost\b|missing|(?:not|n't) (?:work|start|come up|run\b|usable|respond|connect|see\b|find|detect|boot|load|build|compile|install|import|recogni|visible|available|support)|unusable|unable to|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong|confus|reject|denied|unavailable|unknown error|\bdown\b|offline|disappear|vanish|\bloses?\b|mismatch|cancell?ed|interrupt|stopped|stops\b|refus|evict|preempt|exceed|stall|\bidle\b|\bbad\b|ENOMEM|ENOSPC|can(?:['’]t|not)\b|out of memory|crawl|\bfull\b|quota|strange|short (?:of )?an?\b|pending|rebooted|returns? false|too (?:old|new|small|low)\b|\bno (?:gpu|device|driver)s? (?:was|were|is|are|found|detected|visible|available)\b"
 )
 """A remedy with which something works says little where nothing failed."""
 _BLAMED = re.compile(
@@ -49,10 +49,10 @@ _IS_THE_CAUSE = re.compile(
     r"(?i)\b(?:(?:was|were|is|are|being) the (?:\w+ )?(?:problem|cause|culprit|issue|reason)|caus(?:ed|es|ing) (?:this|it|the|all|my|our|these)|led to (?:this|it|the))\b"
 )
 _NEGATED = re.compile(
-    r"(?i)n't\b|\b(?:not|never|neither|nor|cannot|without|nothing)\b|\bno (?!longer|more\b|further|problem|issue|error)"
+    r"(?i)n't(?! (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again))\b|\b(?:not(?! (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again))|never|neither|nor|cannot|nothing|without(?! (?:the |any |an? )?(?:crash|error|problem|issue|hang)\w*))\b|\bno (?!longer|more\b|further|problem|issue|error|space left)"
 )
 _HEDGED = re.compile(
-    r"(?i)\b(?:can(?![\'’]t)|already|if|whether|should|would|may|might|could|does|unless|only hides|usually|typically|often|probably|perhaps|maybe"
+    r"(?i)\b(?:can(?![\'’]t| (?:now|again|finally)\b)|already|if|whether|should|would|may|might|could|does(?! not)|unless|only hides|usually|typically|often|probably|perhaps|maybe"
     r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports|support (?:for|is|was)|users? (?:can|may|should|who|often|report)|previously|(?:the|this|user|our) manual|mock\w*|we show|guides?|docs?|documentation|tutorial|read ?me|FAQ|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed)\b|(?<!seems )(?<!seem )(?<!seemed )\bto (?:fix|solve|resolve|avoid|prevent)\b|\?\s*$"
 )
 _OWN_TRIAL = re.compile(r"(?i)\b(?:if|when|once) (?:i|we)\b(?! (?:am|are|want|need|should|could|would|can|may|might))")
