@@ -126,6 +126,17 @@ def test_a_mistake_in_the_command_of_a_hook_drains_nobody(words: tuple[str, ...]
     assert preflight(*words, "--fail-closed", "--hook=prolog").returncode not in (0, 1)
 
 
+def test_the_folder_of_the_lists_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "lists.7"
+    assert preflight("--alone", "--lists", str(folder)).returncode in (0, 1)
+    assert {"good_nodes.txt", "bad_nodes.txt", "exclude.txt", "hostfile"} == {path.name for path in folder.iterdir()}
+    (tmp_path / "link").symlink_to(folder)
+    assert preflight("--alone", "--lists", f"{tmp_path}/link/.").returncode in (0, 1)
+    (tmp_path / "file").write_text("")
+    refused = preflight("--alone", "--lists", str(tmp_path / "file"))
+    assert refused.returncode == 4 and "Not a directory" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

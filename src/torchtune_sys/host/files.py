@@ -68,6 +68,21 @@ def require_place(path: str) -> None:
         _in_child(path, check)
 
 
+def require_folder(path: str) -> None:
+    """Make the folder that results of long work are to be written in, unless it is there; the one above it must be. Raises CannotWrite."""
+
+    def check() -> None:
+        if os.path.isdir(path):
+            return
+        try:
+            with place_of(path.rstrip("/")) as (folder, name), contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=folder)
+        except OSError as error:
+            raise CannotWrite.because(error, path, "name a folder, or one that can be made") from None
+
+    _in_child(path, check)
+
+
 def write_below_in_child(folder: str, files: Mapping[str, str], mark: str) -> None:
     """Write as :func:`write_below`, with a deadline. Raises CannotWrite."""
     _in_child(folder, lambda: write_below(folder, files, mark))

@@ -134,7 +134,7 @@ with a message on stderr, so that a failing checker does not drain a cluster
     "--isolate", is_flag=True, help="Test groups of nodes until the bad node or link is found. Implies --level standard."
 )
 @click.option("--topology", metavar="FILE", help="With --isolate: leaf switches, in the format of Slurm's topology.conf.")
-@click.option("--lists", metavar="DIR", help="Write good_nodes.txt, bad_nodes.txt, exclude.txt and more to DIR.")
+@click.option("--lists", metavar="DIR", help="Write good_nodes.txt, bad_nodes.txt, exclude.txt and more to DIR, which is made.")
 @click.option("--act", is_flag=True, help="With --format node-patch, in a pod: also apply the patches to this node.")
 @shared.max_tainted_option
 @click.option("--facts", metavar="FILE", help="Also write the facts to FILE, in compact form for torchtune-sys compare.")
@@ -153,6 +153,10 @@ def command(**options: Any) -> int:
         options["level"] = "standard"
     place = options["hook"] or ("torchrun" if options["rdzv_endpoint"] is not None else where(environment()))
     _refuse_contradictions(options, place)
+    if options["lists"]:
+        from torchtune_sys.host.files import require_folder
+
+        require_folder(options["lists"])
     require_output(options["output"], options["lists"] and os.path.join(options["lists"], "good_nodes.txt"))
     found = without_secrets(judged(options, place))
     if options["lists"]:
