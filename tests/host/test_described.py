@@ -8,6 +8,7 @@ import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from install_hosts import NEWEST
 
 from torchtune_sys import engine
 from torchtune_sys.cli.described import described_host
@@ -88,7 +89,7 @@ def test_the_kernels_headers_are_asked_for_where_the_step_is_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "wanted"), [("centos-7", "2.6.0"), ("amzn-2", "2.6.0"), ("ubuntu-18.04", "2.6.0"), ("ubuntu-20.04", "2.15.0")]
+    ("system", "wanted"), [("centos-7", "2.6.0"), ("amzn-2", "2.6.0"), ("ubuntu-18.04", "2.6.0"), ("ubuntu-20.04", NEWEST)]
 )
 def test_the_wheel_for_an_ended_release_runs_on_its_c_library(system: str, wanted: str) -> None:
     """torch 2.6 is the last that is made for a glibc before 2.28."""

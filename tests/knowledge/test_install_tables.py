@@ -6,9 +6,11 @@ import re
 import string
 
 import pytest
+from install_hosts import NEWEST
 
 from torchtune_sys.knowledge import cuda, eol, install, install_python
 from torchtune_sys.knowledge.install_torch import MACHINES, builds
+from torchtune_sys.knowledge.nccl import NEWEST as NEWEST_NCCL
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.install import Driver
 from torchtune_sys.model.version import version
@@ -17,6 +19,7 @@ from torchtune_sys.remediation.install.site import Site
 from torchtune_sys.render.generate import commands
 
 FAMILIES = {row["family"] for row in rows("install_systems")}
+MANAGERS = {install.System(family=family, repository="", source="", confidence="").manager for family in FAMILIES}
 VALUES = {"branch": "580", "version": "580.95.05", "kernel": "6.8.0", "flavour": "amd64", "python": "3.12", "toolkit": "13-0"}
 
 
@@ -62,7 +65,9 @@ def test_only_known_values_stand_in_names() -> None:
     for row in rows("install_packages"):
         told = {name for _, name, _, _ in string.Formatter().parse(row["packages"]) if name}
         assert told <= set(VALUES)
-        assert row["family"] in FAMILIES | {"apt", "dnf"}
+        assert row["family"] in FAMILIES | MANAGERS, (
+            f"install_packages.csv: {row['family']} is neither a family of install_systems.csv nor a manager"
+        )
         assert all(word.isascii() and not word.startswith("-") for word in row["packages"].split())
 
 
@@ -76,8 +81,9 @@ def test_systems_that_are_offered_get_updates() -> None:
         end = eol.end_of_life(row["id"], row["version"])
         assert end is None or end.date > eol.AS_OF, row
         number = row["version"].replace(".", "")
-        assert row["repository"].endswith(number) or row["id"] == "arch", (
-            f"{row['repository']} is not of release {row['version']}"
+        named = row["repository"].endswith(number) or not row["repository"]  # none: the distribution packages the driver itself
+        assert named, (
+            f"install_systems.csv: the repository {row['repository']} of {row['id']} is not that of release {row['version']}"
         )
 
 
@@ -129,6 +135,18 @@ def test_each_cuda_build_of_a_release_has_its_row_of_architectures() -> None:
         for variant in (".".join(parts) for parts in named):
             known = (release, variant) in listed or version(release) < (2, 0)
             assert known, f"torch {row['torch']} for CUDA {variant}: write ({release}, {variant}) into torch_arch_list.csv"
+
+
+def test_the_sources_of_the_nccl_of_each_release_were_read() -> None:
+    for row in rows("torch_releases"):
+        read = version(row["nccl"]) <= NEWEST_NCCL
+        assert read, (
+            f"torch {row['torch']} has NCCL {row['nccl']}: read its sources for knowledge/nccl.py (NEWEST) and nccl_variables.csv"
+        )
+
+
+def test_the_newest_torch_of_the_tests_is_that_of_the_table() -> None:
+    assert rows("torch_releases")[-1]["torch"] == NEWEST, "write the new release into tests/planner/install_hosts.py"
 
 
 def test_pypi_has_one_build_of_a_release() -> None:

@@ -22,6 +22,9 @@ from torchtune_sys.model.version import show
 from torchtune_sys.remediation.install.builds import BuildTarget
 from torchtune_sys.rules import CATALOGUE
 
+NEWEST = "2.15.0"
+"""The newest release of torch on record, which is the one that gets installed."""
+
 NO = Missing(Why.ABSENT, "test", "none")
 SITE = "/data/train/.venv/lib/python3/site-packages"
 ERRORS = tuple(rule for rule in CATALOGUE if rule.family in ("torch", "driver", "python") and rule.severity is Severity.ERROR)

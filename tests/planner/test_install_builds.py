@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from install_hosts import NEWEST
 
 from torchtune_sys.knowledge.install_torch import TorchBuild, builds
 from torchtune_sys.knowledge.tables import rows
@@ -180,7 +181,7 @@ def test_no_newer_release_would_have_done(case: Case) -> None:
 @pytest.mark.parametrize(
     ("fields", "wish", "wanted"),
     [
-        ({}, "", "2.15.0+cu132"),
+        ({}, "", f"{NEWEST}+cu132"),
         ({}, "2.14", "2.14.1+cu130"),
         ({}, "2.14.0", "2.14.0+cu130"),
         ({}, "2.14+cu126", "2.14.1+cu126"),
@@ -191,12 +192,12 @@ def test_no_newer_release_would_have_done(case: Case) -> None:
         ({"capabilities": ((12, 0),), "driver": (570, 26)}, "", "2.11.0+cu128"),
         ({"capabilities": ((7, 0), (9, 0))}, "", "2.14.1+cu126"),
         ({"capabilities": ((7, 0), (12, 0))}, "", "2.10.0+cu128"),
-        ({"capabilities": ((10, 3), (8, 9))}, "", "2.15.0+cu132"),
+        ({"capabilities": ((10, 3), (8, 9))}, "", f"{NEWEST}+cu132"),
         ({"glibc": (2, 17)}, "", "2.6.0+cu124"),
         ({"abi": "cp38"}, "", "2.4.1+cu121"),
         ({"abi": "cp39", "driver": (470, 256, 2), "capabilities": ((3, 7),)}, "", "2.7.1+cu118"),
         ({"abi": "cp313t"}, "", "2.12.0+cu130"),
-        ({"machine": "aarch64"}, "", "2.15.0+cu132"),
+        ({"machine": "aarch64"}, "", f"{NEWEST}+cu132"),
         ({"machine": "aarch64", "driver": (550, 54, 14)}, "", "2.14.1+cu126"),
     ],
 )
@@ -219,9 +220,9 @@ def test_known_hosts(fields: dict[str, object], wish: str, wanted: str) -> None:
         ({"capabilities": ((6, 1), (12, 0))}, "", ("gpu",), ""),
         ({"capabilities": ((10, 7),)}, "", (), ""),
         ({"machine": "ppc64le"}, "", ("machine",), ""),
-        ({}, "2.16", ("release",), "2.15.0+cu132"),
-        ({}, "2.15+cu126", ("build",), "2.15.0+cu132"),
-        ({"machine": "aarch64"}, "2.10", ("build",), "2.15.0+cu132"),
+        ({}, "99.0", ("release",), f"{NEWEST}+cu132"),
+        ({}, "2.15+cu126", ("build",), f"{NEWEST}+cu132"),
+        ({"machine": "aarch64"}, "2.10", ("build",), f"{NEWEST}+cu132"),
     ],
 )
 def test_known_refusals(fields: dict[str, object], wish: str, blocked: tuple[str, ...], newest: str) -> None:
@@ -241,7 +242,7 @@ def test_for_the_cpu() -> None:
         choose(msgspec.structs.replace(place, machine="aarch64"), "2.10", cpu=True),
         choose(msgspec.structs.replace(place, glibc=(2, 17)), cpu=True),
     )
-    assert isinstance(here, Wheel) and (here.local, here.index) == ("2.15.0+cpu", "https://download.pytorch.org/whl/cpu")
+    assert isinstance(here, Wheel) and (here.local, here.index) == (f"{NEWEST}+cpu", "https://download.pytorch.org/whl/cpu")
     assert isinstance(arm, Wheel) and (arm.local, arm.index) == ("2.10.0+cpu", "")  # PyPI's own, before CUDA came to it
     assert isinstance(old, Wheel) and old.torch == "2.6.0"
 

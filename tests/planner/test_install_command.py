@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from install_hosts import NEWEST
 from install_plans import H100, RTX4090, bare
 
 import warm
@@ -95,7 +96,7 @@ def test_the_script_stops_for_the_reboot_and_goes_on_after_it(tmp_path: Path) ->
     assert second.returncode == 0, second.stderr
     after = log.read_text()
     assert "pinning" not in after and after.rstrip().endswith(
-        "uv pip install --python .venv/bin/python torch==2.15.0 torchvision>=0.29.1"
+        f"uv pip install --python .venv/bin/python torch=={NEWEST} torchvision>=0.29.1"
     )
 
 

@@ -7,6 +7,7 @@ from itertools import product
 import install_hosts as hosts
 import msgspec
 import pytest
+from install_hosts import NEWEST
 from install_plans import B200, H100, K80, RTX4090, RUBIN, V100, bare, check_script, keys, step, words
 
 from torchtune_sys.knowledge.cuda import architecture_of
@@ -94,7 +95,7 @@ def test_a_driver_that_is_new_enough_stays() -> None:
 def test_the_newer_driver_is_told_where_nothing_is_asked_for() -> None:
     found = upgraded("470.256.02", "", ("NVIDIA GeForce RTX 3090", "2204", (8, 6)))
     assert found.wheel is not None and found.wheel.local == "2.7.1+cu118"
-    assert any("driver branch 580" in note and "2.15.0" in note for note in found.notes)
+    assert any("driver branch 580" in note and NEWEST in note for note in found.notes)
 
 
 def test_pascal_on_driver_470_with_python_314() -> None:

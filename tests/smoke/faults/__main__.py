@@ -14,14 +14,17 @@ from smoke.faults.trial import expected, tried
 
 
 def main(names: list[str]) -> None:
+    torch = os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "")
     if not names:
         sys.stdout.write(page())
         return
+    if not torch:
+        sys.exit("set TORCHTUNE_SYS_TEST_TORCH to the Python that has torch, e.g. .venv-torch/bin/python")
     for fault in FAULTS:
         if fault.name in names or "all" in names or ("sole" if fault.sole else "some") in names:
             with tempfile.TemporaryDirectory(prefix="tt-") as folder:
                 try:
-                    outcome = tried([fault], Path(folder), os.environ["TORCHTUNE_SYS_TEST_TORCH"])
+                    outcome = tried([fault], Path(folder), torch)
                 except NotHere as why:
                     print(f"skipped {fault.name}: {why}", flush=True)
                     continue
