@@ -27,13 +27,13 @@ _LEFT_OUT = Missing(Why.NOT_RECORDED, "the whole look", "not asked for")
 
 
 class ProbeRun:
-    """The probes of one host under way, a few at a time.
+    """Run the probes of one host, a few at a time.
 
-    From the moment of construction those that wait for a child are, each in a thread; what only reads begins with :meth:`end`, since two threads
-    that read or import take the interpreter's lock from each other at every system call. A thread takes family after family; where none ended
-    for a moment (a child or a disk is waited for, the kernel hangs), one more begins. A family whose probe did not end in time is
-    Missing(TIMEOUT), one whose probe raised Missing(CRASHED). A thread that hangs in the kernel is left behind as a daemon; the process can
-    still exit.
+    Probes that wait for a child process start at construction, each in its own thread. Probes that only read start in :meth:`end`, because two
+    threads that read or import contend for the interpreter lock at every system call. Each thread takes one family after the other; if none
+    finishes for a moment (waiting for a child or a disk, or a hang in the kernel), another thread starts. A family whose probe does not finish
+    in time is Missing(TIMEOUT); one whose probe raises is Missing(CRASHED). A thread that hangs in the kernel is abandoned as a daemon, so the
+    process can still exit.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ProbeRun:
             self._work()
 
     def _work(self) -> None:
-        """Take what is left, family by family, until nothing is."""
+        """Probe the remaining families, one after the other."""
         from torchtune_sys.probes import PROBES
 
         while True:
@@ -80,8 +80,8 @@ class ProbeRun:
         self._found[family] = facts
 
     def end(self, timeout_s: float, progress: Progress | None = None) -> Snapshot:
-        """Wait until every probe ended, at most until ``timeout_s`` after the start. ``progress`` is called about ten times
-        a second with the families still under way."""
+        """Wait for all probes, but no longer than ``timeout_s`` after the start. ``progress`` is called about ten times
+        a second with the families that are still running."""
         deadline = self._started + timeout_s
         told_s = time.monotonic()
         self._todo.extend(self._reading)
@@ -100,7 +100,7 @@ class ProbeRun:
 
 
 def _probed(family: str, probe: Callable[[Host, Workload], Any], host: Host, intent: Workload) -> Any:
-    """Return a family's facts; an exception costs these alone."""
+    """Return a family's facts. An exception affects only this family."""
     try:
         return probe(host, intent)
     except MemoryError:  # ulimit -v, of which each thread's heap takes 64 MiB (glibc): no room to tell where either
@@ -114,7 +114,7 @@ def _probed(family: str, probe: Callable[[Host, Workload], Any], host: Host, int
 
 
 def _too_large(source: str) -> Missing:
-    """No host has such a number: hundreds of digits in a recording, or in a text, which a whole number holds and a float does not."""
+    """Return the Missing for a number that no host has: hundreds of digits in a recording or text, which fit an int but not a float."""
     return Missing(Why.UNPARSED, source, "a number is too large to count with")
 
 
@@ -123,7 +123,7 @@ _TELL_S = 0.1
 
 
 def snapshot(host: Host, intent: Workload, *, timeout_s: float, progress: Progress | None = None) -> Snapshot:
-    """Look at ``host`` and wait for the end of it."""
+    """Probe ``host`` and wait for the result."""
     return ProbeRun(host, intent).end(timeout_s, progress)
 
 
@@ -135,11 +135,11 @@ def report(text: str, name: str, intent: Workload | None = None) -> Snapshot | N
 
 
 _OF_FILES = ("system", "cpu", "memory", "sysctl", "limits")
-"""Families that take their facts from single files."""
+"""Families whose facts come from individual files."""
 
 
 def _of_files(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that a part of a recording tells, by family."""
+    """Return the facts, by family, that can be read from part of a recording."""
     from torchtune_sys.host.recorded import RecordedHost
     from torchtune_sys.host.scrubbed import ScrubbedHost
     from torchtune_sys.probes import PROBES
@@ -150,7 +150,7 @@ def _of_files(shown: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tells(facts: Any) -> bool:
-    """Whether any fact is known, also among those that have names of their own."""
+    """Return whether any fact is known, including those in dictionaries with names of their own."""
     if isinstance(facts, dict):
         return any(map(_tells, facts.values()))
     if isinstance(facts, Missing) or facts in ("", ()):
@@ -171,7 +171,7 @@ _OF_WHO_STARTS = ("in a container:", "docker", "podman", "Kubernetes:")
 
 
 def _flag_first(result: Result) -> Result:
-    """In a container what who starts it can do stands first: the host's files are out of reach."""
+    """Put first what the person who starts the container can do; the host's files are out of reach from inside."""
     from msgspec.structs import replace
 
     def rank(action: Action) -> bool:
@@ -182,7 +182,7 @@ def _flag_first(result: Result) -> Result:
 
 
 _PLACES = ("/", "nvml", "NVML", "uname", "confstr(", "statvfs ", "getrlimit", "sysconf", "version.json", "loader", "ulimit")
-"""How the sources of what was seen on a host itself begin: its files, its system calls, its libraries."""
+"""Prefixes of evidence sources that mean "seen on the host itself": its files, system calls and libraries."""
 
 
 def _of_report(result: Result) -> Result:

@@ -34,7 +34,7 @@ DONE, NOT_ALL, LOST_AT_BOOT = 0, 1, 5
 
 
 class NeedsRoot(UserError):
-    """Changing a host is root's."""
+    """Only root may change a host."""
 
 
 def apply(options: dict[str, Any]) -> int:
@@ -95,14 +95,14 @@ def _give_dry(found: Planned, plan: Plan, left_out: dict[str, str], options: dic
 
 
 def _proofs(options: dict[str, Any]) -> list[SmokeReport]:
-    """Two runs, since one does not tell how much its figures vary."""
+    """Run the smoke test twice; a single run does not show how much its figures vary."""
     from torchtune_sys.cli.prove import smoke_report
 
     return [smoke_report(options, "before the changes"), smoke_report(options, "and again")]
 
 
 def _proven(run: ApplyRun, before: list[SmokeReport], options: dict[str, Any]) -> int:
-    """Whether training is at least as good as it was; else the way back is offered."""
+    """Return the status: whether training is at least as good as before. If not, offer undo."""
     from torchtune_sys.cli.prove import offer_undo, regressions
 
     if not before or run.rolled_back:
@@ -155,7 +155,7 @@ def _run(found: Planned, plan: Plan, earlier: list[int], options: dict[str, Any]
 
 @contextlib.contextmanager
 def _stopping() -> Iterator[Any]:
-    """Ctrl-C and SIGTERM end the run between two steps, not in one."""
+    """Let Ctrl-C, SIGTERM and SIGHUP end the run between two steps, never within one."""
     asked: list[int] = []
     usual = {number: signal.signal(number, lambda got, _frame: asked.append(got)) for number in heeded_signals()}
     try:
@@ -166,7 +166,7 @@ def _stopping() -> Iterator[Any]:
 
 
 def _tell(run: ApplyRun, found: Planned, plan: Plan, left_out: dict[str, str], options: dict[str, Any]) -> int:
-    """Judge again, and say what became of each change."""
+    """Judge the host again, and report the outcome of each change."""
     if run.rolled_back:
         if not _as_json(options):
             say(run_text.rolled_back(run.rolled_back, run.kept, style(options["color"])))

@@ -45,7 +45,7 @@ def ask(question: str, *, yes: bool) -> None:
 
 @contextlib.contextmanager
 def progress_lines() -> Iterator[Callable[[str], None]]:
-    """Provide what hears what is being done: once one thing takes more than two seconds, a terminal shows it with its time."""
+    """Provide a callback for the current step; a step that takes more than two seconds is shown on the terminal with its time."""
     if not is_terminal(sys.stderr):
         yield lambda _what: None
         return
@@ -68,7 +68,7 @@ def alone(wait_s: float, tell: Callable[[str], None]) -> Iterator[None]:
 
 
 class _Shown:
-    """A status line with a thread of its own: a step that waits for a child cannot show itself."""
+    """A status line with its own thread, because a step that waits for a child cannot update it."""
 
     def __init__(self) -> None:
         self._now = ("", time.monotonic())
@@ -79,7 +79,7 @@ class _Shown:
         self._thread.start()
 
     def begin(self, what: str) -> None:
-        """From now on it is this; what was shown is gone when this returns, since others write to the same line."""
+        """Set the current step. The old status line is cleared before this returns, since others write to the same line."""
         with self._writing:
             self._now = (what, time.monotonic())
             if self._is_there:

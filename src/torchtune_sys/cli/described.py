@@ -83,7 +83,7 @@ def _numbers(value: str, pattern: str, option: str, example: str) -> str:
 
 
 def _system(value: str) -> tuple[str, str]:
-    """``ID`` and ``VERSION_ID``. Raises click.BadParameter with what is near."""
+    """Return ``ID`` and ``VERSION_ID``. Raises click.BadParameter with near matches."""
     from torchtune_sys.knowledge.install import system_ids
     from torchtune_sys.knowledge.tables import rows
 
@@ -97,7 +97,7 @@ def _system(value: str) -> tuple[str, str]:
 
 
 def _gpu(value: str, number: int) -> tuple[str, str]:
-    """PCI vendor and device id of one of ``number``, and the name. Raises click.BadParameter with what is near."""
+    """Return the PCI vendor and device id of one of ``number`` GPUs, and its name. Raises click.BadParameter with near matches."""
     from torchtune_sys.knowledge.gpus import device_ids
     from torchtune_sys.knowledge.install_rocm import gpus
 
@@ -131,7 +131,7 @@ def _unknown(value: str, known: Iterable[str]) -> NoReturn:
 
 
 def _named(value: str, known: Mapping[str, str]) -> dict[str, str]:
-    """Device → first name, of the card that is called so, else of those that have all words, one of them a number, in their name.
+    """Return device → first name: of the card with exactly this name, else of those whose name contains all words, if one is a number.
 
     >>> cards = {"NVIDIA H100 PCIe": "10de:2331", "H100 PCIe": "10de:2331", "NVIDIA H100 NVL": "10de:2321"}
     >>> _named("h100", cards), _named("NVIDIA H100-NVL", cards), _named("nvl", {**cards, "H200 NVL": "10de:233b"})

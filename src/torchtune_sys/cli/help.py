@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 SCREEN = 24
-"""Rows of the smallest terminal that people use."""
+"""Rows of the smallest terminal in use."""
 _NAMES = 34
-"""Columns for an option's names, where it is shown in one row."""
+"""Columns for an option's names when it is shown in one row."""
 HELP_ALL = "--help-all"
 
 
@@ -127,7 +127,7 @@ def write_blocks(ctx: click.Context, formatter: click.HelpFormatter, *, examples
 
 
 def _verbatim(formatter: click.HelpFormatter, block: str) -> None:
-    """Rows that begin with blanks stay as they are, but commands that are too long; the others are text."""
+    """Write a block: indented rows as they are, with long commands continued; all other rows as wrapped text."""
     rows: list[str] = []
     for kept, group in groupby(block.splitlines(), key=lambda row: not row or row.startswith(" ")):
         if kept:

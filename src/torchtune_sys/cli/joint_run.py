@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from torchtune_sys.preflight.policy import Policy
 
 _MEETING_S = 600.0
-"""As long as c10d waits for agents (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, RendezvousTimeout)."""
+"""c10d waits as long for agents (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, RendezvousTimeout)."""
 _AFTER_MEETING_S = 30.0
-"""For the facts of all, once all agents came."""
+"""Time for exchanging all facts after all agents have arrived."""
 
 
 def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -> Joint | None:
@@ -74,7 +74,7 @@ def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -
 
 
 def _agents_job(options: Mapping[str, Any], env: Mapping[str, str], hosts: tuple[str, ...], secret: bytes) -> Job | None:
-    """None where there is one agent only: it meets nobody. Raises UserError."""
+    """Return the agents' job; None if there is only one agent, which meets nobody. Raises UserError."""
     least, most = options["nnodes"]
     label, labels = listed_as(env, hosts, known_name(env, node_name()), most)
     job = job_of_agents(
@@ -112,12 +112,12 @@ def _secret(path: str | None) -> bytes:
 
 
 def families(joint: Joint) -> tuple[str, ...] | None:
-    """Return what is looked at on this rank: one rank of a node judges the node."""
+    """Return the families that this rank reads; None for all. One rank per node judges the node."""
     return None if joint.speaks else ("python", "session", "system")
 
 
 def finish(joint: Joint, seen: Snapshot, node: NodeVerdict, found: Preflight, policy: Policy, started_s: float) -> Preflight:
-    """Tell the others of this node, take part, and give the verdict of all. Raises UserError."""
+    """Send this node's facts, take part, and return the verdict of all nodes. Raises UserError."""
     if joint.speaks:
         if joint.job.agents is not None:
             joint.note("worker/0", _torch_of(seen))
@@ -163,7 +163,7 @@ def _verdict_of_all(
 
 
 def _torch_of(seen: Snapshot) -> dict[str, str]:
-    """Return what ranks will say of their torch, as the files of the interpreter have it."""
+    """Return what the ranks will report about torch, as read from the interpreter's files."""
     if isinstance(seen.python, Missing) or isinstance(seen.python.torch, Missing):
         return {}
     torch = seen.python.torch
@@ -199,10 +199,10 @@ def _unfit(found: Preflight, node: NodeVerdict, cause: str, seen: str) -> Prefli
 
 
 def _of_agent(found: Preflight, whole: Whole, own: set[str], job: Job) -> Preflight:
-    """Whether this agent goes on: its node is well, and so many others are as suffice, with the one where the rendezvous will be.
+    """Return the verdict for this agent. It goes on if its own node is fit, enough others are, and so is the one that hosts the rendezvous.
 
-    Who speaks at the endpoint as clients of torch's store do may be an agent that went on without a pre-flight, or anybody: where all agents came it is
-    nobody's, and where the job has a secret it makes up no number.
+    A client of torch's store at the endpoint may be an agent that skipped the pre-flight, or anybody. If all agents have arrived it belongs to none of
+    them, and if the job has a secret it is not counted.
     """
     bad = {node.node for node in found.nodes if node.verdict is Go.NO_GO}
     is_stranger = sum(whole.agents.values()) >= job.world
@@ -232,13 +232,13 @@ def _of_agent(found: Preflight, whole: Whole, own: set[str], job: Job) -> Prefli
 
 
 def _stranger(address: str) -> Cause:
-    """Return what is said of somebody who is not of the job."""
+    """Return the warning about a connection that does not belong to the job."""
     seen = f"{address} is connected to torchrun's endpoint and is not one of the agents, which have all joined: torch's store has no password, so let only the job's nodes reach it"
     return Cause(cause="checker-fault", rule="joint:meeting", blame=Blame.NETWORK, weight=Weight.WARNING, seen=seen)
 
 
 def _partial(found: Preflight, node: NodeVerdict, seen: str) -> Preflight:
-    """Return the verdict of this node alone, where none of all nodes came."""
+    """Return the verdict of this node alone, because there is none for all nodes."""
     causes = verdict.ordered([*node.causes, verdict.fault(seen)])
     both = msgspec.structs.replace(node, causes=causes, verdict=verdict.verdict(causes))
     whole = Go.NO_GO if both.verdict is Go.NO_GO else Go.UNKNOWN

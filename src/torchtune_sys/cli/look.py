@@ -22,7 +22,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 
 _MARGIN_S = 1.5
-"""What a tool that hangs is ended before the look itself, so that it is named: the time that ending it may take."""
+"""How much earlier than the whole look a hanging tool is ended, so that it can be named: the time that ending it may take."""
 
 
 def look(options: Mapping[str, Any], timings: dict[str, float] | None = None, only: Iterable[str] | None = None) -> Snapshot:
@@ -36,7 +36,7 @@ def begin(
     only: Iterable[str] | None = None,
     found: Host | PastedText | None = None,
 ) -> Callable[[], Snapshot]:
-    """Start the look, at what was ``opened`` where it was; the result waits for its end. Raises UnreadableInput."""
+    """Start reading the host (``found``, if it is open already), and return a function that waits for the facts. Raises UnreadableInput."""
     timeout_s = seconds_to_look(options)
     found = found or opened(options)
     workload = {name: options[name] for name in INTENT}
@@ -48,7 +48,7 @@ def begin(
 
 
 def host_of(options: Mapping[str, Any]) -> Host | None:
-    """Return the host once more, for what a look at it asks; None for pasted text. Standard input, read already, is none either."""
+    """Return the host again, for further reading; None for pasted text and for standard input, which has been read already."""
     if options["from_"] == "-":
         return None
     found = opened(options)
@@ -56,7 +56,7 @@ def host_of(options: Mapping[str, Any]) -> Host | None:
 
 
 def opened(options: Mapping[str, Any]) -> Host | PastedText:
-    """Return what the options name: one host remembers what it read, and who did not answer. Raises UnreadableInput."""
+    """Return the host or text that the options name. A host remembers what it read and what did not answer. Raises UnreadableInput."""
     if any(options.get(name) is not None for name in DESCRIPTION):
         from torchtune_sys.cli.described import described_host
 
@@ -101,7 +101,7 @@ def seconds_to_look(options: Mapping[str, Any]) -> float:
 
 
 def ended(under_way: engine.ProbeRun, timeout_s: float) -> Snapshot:
-    """Return the facts, with the families that take long shown on a terminal."""
+    """Return the facts; on a terminal, show the families that take long."""
     show = progress()
     try:
         return under_way.end(timeout_s, show)

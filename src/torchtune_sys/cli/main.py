@@ -45,13 +45,13 @@ COMMANDS = {
     "help": ("torchtune_sys.cli.commands.help", "Show the full help of a command."),
 }
 COMPLETE = f"_{PROGRAM.replace('-', '_').upper()}_COMPLETE"
-"""The variable by which a shell's completion script asks for words."""
+"""The environment variable through which a shell's completion script asks for candidates."""
 FINDINGS, USAGE, UNJUDGED, INTERNAL = 1, 2, 3, 4
 _NAGIOS_UNKNOWN = 3
 _SIGNALLED = 128
 _INTERRUPTED = 130
 _TIMEOUT_S = 3
-"""How long the end may take after a signal that asks for it."""
+"""How long shutting down may take after a signal."""
 
 
 @click.group(
@@ -156,7 +156,7 @@ def _called_as() -> str:
 
 
 def _columns() -> int | None:
-    """For help that fills the width that COLUMNS asks for: click takes 80 at most."""
+    """Return the width that COLUMNS asks for; by default click limits help to 80."""
     from torchtune_sys.host.isolation import session
 
     if "COLUMNS" not in session():

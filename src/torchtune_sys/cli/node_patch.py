@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from torchtune_sys.model.preflight import Preflight
 
 _TRIES = 4
-"""To take a taint back: the node may change between the look and the patch (kubelet writes there, too)."""
+"""Attempts to remove a taint: the node may change between reading and patching (kubelet writes there, too)."""
 
 
 def patched(found: Preflight, *, act: bool, at_most: str) -> str:
-    """Condition and taint as one line of JSON, with the commands that a person would type; applied first with ``act``. Raises UserError."""
+    """Return condition and taint as one line of JSON, with the commands that a person would type; with ``act``, apply them first. Raises UserError."""
     withheld = ""
     if act:
         withheld = applied(found, Cluster(environment()), parse_taint_limit(at_most))
@@ -30,10 +30,10 @@ def patched(found: Preflight, *, act: bool, at_most: str) -> str:
 
 
 def applied(found: Preflight, cluster: Cluster, limit: TaintLimit) -> str:
-    """Change the node; why it is not tainted although it is unfit, else "". Raises UserError.
+    """Patch the node. Return why it is not tainted although it is unfit, else "". Raises UserError.
 
-    All nodes may be judged in the same second: so each that tainted itself counts once more, and takes that back where there are too many. Of those that
-    stay, the last to come has counted all.
+    All nodes may be judged in the same second. So each node counts again after it tainted itself, and removes its taint if there are too many. Of the
+    taints that remain, the last one was set by a node that had counted all of them.
     """
     name = found.nodes[0].node
     node = cluster.node(name)
@@ -61,7 +61,7 @@ def _beyond(cluster: Cluster, limit: TaintLimit, more: int) -> str:
 
 
 def _take_back(cluster: Cluster, name: str) -> None:
-    """Take our taint back. Raises UserError where the cluster refuses it again and again."""
+    """Remove our taint. Raises UserError if the cluster keeps refusing."""
     for left in reversed(range(_TRIES)):
         try:
             patch = node_patch.untainted(cluster.node(name))

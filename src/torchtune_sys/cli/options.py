@@ -14,9 +14,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 INTENT = ("ranks", "nodes", "threads", "workers", "data", "checkpoints", "python", "live")
 NO_INTENT: Mapping[str, Any] = {**dict.fromkeys(INTENT), "data": (), "checkpoints": (), "live": False}
-"""What the options of intent are where nobody gave any."""
+"""The intent options when none is given."""
 DESCRIPTION = ("system", "machine", "gpu", "gpus", "driver", "kernel")
-"""What describes a host that is not there yet (``cli/described.py``)."""
+"""Options that describe a host which does not exist yet (``cli/described.py``)."""
 PROFILES = ("workstation", "single-node", "cluster", "container", "ci")
 COUNT = click.IntRange(min=1)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchtune_sys.model.snapshot import Snapshot
 
 FAMILIES = ("session", "cpu", "numa", "pci")
-"""What placing asks: no child process among it."""
+"""The families that placement needs; none of them starts a child process."""
 
 
 def placement_of_host(
@@ -32,9 +32,9 @@ def placement_of_host(
 
 
 def placement_of_this_rank(rank: int, ranks: int | None, *, bound: bool, one_thread_per_core: bool) -> tuple[RankPlacement, str]:
-    """Place this very process, from as little as it needs, and what keeps its memory from being bound (``""`` if nothing).
+    """Place this process, reading as little as needed. Also return what prevents binding its memory (``""`` if nothing).
 
-    ``bound``: whether the CPUs that it has are its own already. Raises UserError."""
+    ``bound``: whether it is bound to CPUs of its own already. Raises UserError."""
     options = {**NO_INTENT, "ranks": ranks, "from_": None, "root": None, "timeout": None}
     seen, facts = look(options, only=FAMILIES), _placement_facts(options)
     ranks = ranks or seen.intent.ranks

@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from torchtune_sys.preflight.joint.rank import Joint
 
 _SEVERAL = 2
-"""Nodes that a hook judges for where no job says how many: a health check that looked for one alone would miss what several need."""
+"""Number of nodes that the health check assumes without a job; judging for one node would miss what several need."""
 
 
 _SECOND_LOOK_S = 5.0
-"""The least that is left of the budget for a second look at a file system that did not answer."""
+"""Time that must be left in the budget to ask a file system again that did not answer."""
 
 
 _MARGIN_S = 2.0
-"""What the smoke test leaves of the budget, for its end and for ours."""
+"""Part of the budget that the smoke test leaves for shutting down."""
 
 
 def judged(options: Mapping[str, Any], place: str) -> Preflight:
-    """Look, judge, run the site's checks and, at level standard, train. Raises UserError."""
+    """Read the node, judge it, run the site's checks and, at level standard, train. Raises UserError."""
     started = time.monotonic()
     budget_s = options["budget"] or (ISOLATE_BUDGET_S if options["isolate"] else PREFLIGHT_BUDGETS_S[options["level"]])
     until_s = started + budget_s
@@ -144,7 +144,7 @@ def _seen(
 
 
 def _patiently(looked: Mapping[str, Any], until_s: float) -> Snapshot:
-    """Return the look of a hook. Where a file system did not answer it is asked once more: a server that is busy for some seconds drains nobody."""
+    """Return the facts for a hook. A file system that did not answer is asked again, so that a server that is busy for seconds drains no node."""
     seen = look(looked, only=host_only.FAMILIES)
     left_s = until_s - time.monotonic()
     if left_s < _SECOND_LOOK_S or looked["from_"] or not host_only.hangs(seen.storage):
@@ -154,7 +154,7 @@ def _patiently(looked: Mapping[str, Any], until_s: float) -> Snapshot:
 
 
 def _write_facts(options: Mapping[str, Any], seen: Snapshot, results: tuple[Result, ...], place: str) -> None:
-    """In a hook, a file that cannot be written is told, and changes no verdict."""
+    """Write the facts file. In a hook, a failure is reported and does not change the verdict."""
     from torchtune_sys.cli.facts import facts_line
 
     try:
@@ -208,7 +208,7 @@ def _policy(path: str | None, partition: str) -> Policy:
 
 
 def _plain(env: Mapping[str, str]) -> dict[str, str]:
-    """For programs of the site: a Prolog has neither PATH nor HOME."""
+    """Return the environment for the site's programs; a Prolog has neither PATH nor HOME."""
     return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", **{n: v for n, v in env.items() if n.startswith("SLURM")}}
 
 

@@ -141,7 +141,7 @@ def _gpus(seen: Snapshot) -> int:
 
 
 def _visible(seen: Snapshot) -> int:
-    """As many GPUs as torch must count; 0 where that is not known for sure. By NVML alone: on the bus a container sees those of others, too."""
+    """Return how many GPUs torch must find; 0 if that is uncertain. Only NVML counts: on the PCI bus a container also sees other containers' GPUs."""
     devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
     addresses = visible(seen, Missing(Why.ABSENT, "boards")).addresses
     sure = "" not in addresses and not any(known(device.mig, False) for device in devices)
@@ -149,7 +149,7 @@ def _visible(seen: Snapshot) -> int:
 
 
 def _ranks(seen: Snapshot) -> int:
-    """As many as GPUs that CUDA counts; two on one GPU or none, but one where the GPU takes a single process.
+    """Return one rank per GPU that CUDA sees; two ranks with one GPU or none, but one if the GPU accepts only a single process.
 
     A process sees one MIG instance, and no other GPU beside it (MIG User Guide, CUDA device enumeration).
     """

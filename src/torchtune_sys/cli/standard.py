@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _LOOKS = 5
 _AGAIN_S = 10.0
-"""The least that is left of the budget for a second run of what was slow."""
+"""Time that must be left in the budget for running slow stages a second time."""
 
 
 def train_and_keep(python: str | None, policy: Policy, until_s: float) -> list[Cause]:
-    """Train a little until ``until_s`` (time.monotonic), and keep what was found. Raises UserError."""
+    """Run a short training, until ``until_s`` (time.monotonic) at most, and store the result. Raises UserError."""
     from torchtune_sys.cli.smoke_run import run_smoke
     from torchtune_sys.preflight import last_standard, verdict
     from torchtune_sys.smoke.proof import fingerprint, slower

@@ -76,7 +76,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def asked_columns() -> int:
-    """Return what COLUMNS asks for, which wins over the terminal's own answer (environ(7)); 0 where it asks for nothing."""
+    """Return the width that COLUMNS asks for, which overrides the terminal's own (environ(7)); 0 if it asks for none."""
     text = environment().get("COLUMNS", "")
     number = natural(text) or 0
     return number if number <= _MOST_COLUMNS else 0
@@ -91,9 +91,9 @@ def _width() -> int:
 
 
 def give(text: str, output: str | None, *, machine: bool = False, readable: bool = False, program: bool = False) -> None:
-    """Hand the result over: to the file ``output``, or to standard output (``None`` or ``-``). Raises CannotWrite.
+    """Write the result to the file ``output``, or to standard output (``None`` or ``-``). Raises CannotWrite.
 
-    ``readable``: others may read a new file of root's, too. ``program``: a new file can be started, by others as well.
+    ``readable``: a new file that root creates may be read by others. ``program``: a new file can be started, by others as well.
     """
     if output is None or output == "-":
         say(text, machine=machine)
@@ -157,7 +157,7 @@ def tell(*rows: str) -> None:
 
 
 def progress(timeout_s: float = 2.0) -> Callable[[set[str]], None] | None:
-    """Return what shows the families that are still being read, once that takes long; None where nobody looks."""
+    """Return a callback that shows which families are still being read once that takes long; None if stderr is no terminal."""
     if not is_terminal(sys.stderr):
         return None
     import time
@@ -172,7 +172,7 @@ def progress(timeout_s: float = 2.0) -> Callable[[set[str]], None] | None:
 
 
 def stage_progress() -> tuple[Callable[[str, int, int], None], Callable[[], None]]:
-    """Return what shows the stage that runs, and what takes that away; neither does anything where nobody looks."""
+    """Return a callback that shows the running stage and one that clears it; both do nothing if stderr is no terminal."""
     if not is_terminal(sys.stderr):
         return (lambda _stage, _rank, _ranks: None), (lambda: None)
     import time
@@ -186,7 +186,7 @@ def stage_progress() -> tuple[Callable[[str, int, int], None], Callable[[], None
 
 
 def growing_number(what: str) -> tuple[Callable[[int], None], Callable[[], None]]:
-    """Return what shows a growing number, once that takes over two seconds, and what takes it away; neither does anything where nobody looks."""
+    """Return a callback that shows a growing count after two seconds and one that clears it; both do nothing if stderr is no terminal."""
     if not is_terminal(sys.stderr):
         return (lambda _count: None), (lambda: None)
     import time
@@ -204,20 +204,20 @@ def growing_number(what: str) -> tuple[Callable[[int], None], Callable[[], None]
 
 
 def status(text: str) -> None:
-    """Put a line on the terminal in place of the last one; "" takes it away."""
+    """Replace the terminal's status line; "" clears it."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"\r\x1b[K{text}" if text else "\r\x1b[K")
         sys.stderr.flush()
 
 
 def clear_progress(show: Callable[[set[str]], None] | None) -> None:
-    """Take the status line away, if there was one."""
+    """Clear the status line, if there is one."""
     if show is not None:
         status("")
 
 
 def _discard(stream: TextIO) -> None:
-    """Nothing more can be written: what is still buffered must not be tried again at exit."""
+    """Redirect the stream to /dev/null, so that what is still buffered is not written again at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

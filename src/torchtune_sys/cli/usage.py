@@ -1,4 +1,4 @@
-"""Mistakes in a command line, in the words of all other errors: what was seen, and what to do."""
+"""Word click's usage errors like all other errors: what was seen, and what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAINER = (
     ("not a valid float range", "not a number"),
     ("not a valid float", "not a number"),
 )
-"""What click says of types that it knows by names of its own."""
+"""click's own names for types, and plainer words for them."""
 
 
 def worded(error: click.ClickException) -> tuple[str, str]:
@@ -69,5 +69,5 @@ def _parameter(found: re.Match[str]) -> str:
 
 
 def _begun(text: str) -> str:
-    """Without the capital of a sentence; names keep theirs."""
+    """Return the text without its sentence capital; names keep theirs."""
     return text[0].lower() + text[1:] if re.match("[A-Z][a-z]+ ", text) else text

@@ -13,20 +13,20 @@ import time
 from collections.abc import Callable, Sequence
 
 TIMEOUT_S, LIVE_TIMEOUT_S, LOGS_TIMEOUT_S = 30.0, 90.0, 600.0
-"""Seconds, where no --timeout says otherwise: for a look, for one with --live, for logs and for facts of many hosts."""
+"""Default of --timeout in seconds: for reading a host, with --live, and for logs or the facts of many hosts."""
 SMOKE_TIMEOUT_S = 600.0
 PREFLIGHT_BUDGETS_S = {"fast": 15.0, "standard": 60.0}
 ISOLATE_BUDGET_S = 360.0
 """For ``preflight --isolate``: a group that hangs takes 10 s, and of up to 16 nodes a bad one hangs in every round."""
 GRACE_S = 0.8
-"""After the time is up: what was read until then is judged and printed."""
+"""Extra time after the timeout, in which what was read so far is judged and printed."""
 MOST_DATA = 1 << 30
-"""Bytes for who reads a file of somebody else's; twice of what the limits let it use."""
+"""RLIMIT_DATA in bytes for the process that reads a foreign file; twice what the readers' own limits allow."""
 _SPARE_CPU_S = 30
-"""Threads use more than one second of processor time in one."""
+"""Several threads use more than one second of CPU time per second."""
 _REAPING_S = 1.0
 LEAST_S = 3.0
-"""What starting, judging and printing may take on a slow machine, whatever the option says."""
+"""Minimum time limit: what starting, judging and printing may take on a slow machine."""
 
 
 def run_within_timeout(args: Sequence[str], run: Callable[[Sequence[str]], int], late: Callable[[float], int]) -> int:
@@ -38,7 +38,7 @@ def run_within_timeout(args: Sequence[str], run: Callable[[Sequence[str]], int],
 
 
 def run_limited(work: Callable[[], int], limit_s: float, late: Callable[[], int]) -> int:
-    """Return the exit status of ``work`` in a child with limits; that child goes on where this returns, too, and so do we."""
+    """Return the exit status of ``work``, run in a child with limits. Like fork, this returns in the child as well."""
     child = os.fork()
     if child == 0:
         _limit(limit_s)
@@ -47,8 +47,8 @@ def run_limited(work: Callable[[], int], limit_s: float, late: Callable[[], int]
 
 
 def _limit(limit_s: float) -> None:
-    """Set a net below the readers' own limits (docs/input-limits.md), which hold less; of processor time, too, where we are killed and the child
-    is not. RLIMIT_DATA, since threads reserve addresses that they never use (RLIMIT_AS): getrlimit(2), since Linux 4.7."""
+    """Set limits as a safety net behind the readers' own, stricter ones (docs/input-limits.md). CPU time is limited in case we are killed and the
+    child is not. RLIMIT_DATA rather than RLIMIT_AS, because threads reserve address space that they never use (getrlimit(2), since Linux 4.7)."""
     import resource
 
     seconds = int(max(limit_s + GRACE_S, LEAST_S)) + _SPARE_CPU_S
@@ -87,7 +87,7 @@ def _wait(child: int, limit_s: float, late: Callable[[], int]) -> int:
 
 
 def _handle_of(child: int) -> int:
-    """Return a descriptor that can be read once the child ended; -1 before Linux 5.3, and in a sandbox that does not know the call."""
+    """Return a descriptor that becomes readable when the child ends; -1 before Linux 5.3 and in sandboxes that lack the call."""
     try:
         return os.pidfd_open(child)
     except (AttributeError, OSError):
@@ -95,7 +95,7 @@ def _handle_of(child: int) -> int:
 
 
 def _await_end(handle: int, seconds: float) -> None:
-    """Wait for the child's end, at most so long: to look every few milliseconds costs processor time for as long as it works."""
+    """Wait for the child to end, at most so many seconds; polling every few milliseconds would cost CPU time all along."""
     if handle < 0:
         time.sleep(0.005)
         return
@@ -107,7 +107,7 @@ def _await_end(handle: int, seconds: float) -> None:
 
 
 _GLANCE_S = 0.2
-"""After which a person at a terminal may have begun or ended pasting."""
+"""How often to check whether a person at a terminal started or finished pasting."""
 
 
 def heeded_signals() -> list[int]:
@@ -121,7 +121,7 @@ def _pasted_by_a_person() -> bool:
 
 
 def _reads_a_file(args: Sequence[str]) -> bool:
-    """Whether it is told to by our own options: those of a program that we become (launch), or start elsewhere (fleet), are its own.
+    """Return whether our own options name a file. Options of a program that we exec (launch) or run elsewhere (fleet) are not ours.
 
     >>> _reads_a_file(["check", "--from", "x"]), _reads_a_file(["fleet", "--", "cmd", "--from=x"]), _reads_a_file(["launch", "cmd", "--from", "x"])
     (True, False, False)
@@ -136,7 +136,7 @@ def _reads_a_file(args: Sequence[str]) -> bool:
 
 
 _NAMES_FILES = ("diagnose", "compare")
-"""Commands whose words are files. fleet, whose limits srun would hand on to the hosts, confines itself once all have answered."""
+"""Commands whose arguments are files. fleet limits itself only after all hosts answered, because srun would pass its limits on to them."""
 
 
 def _command(args: Sequence[str]) -> str:
@@ -144,7 +144,7 @@ def _command(args: Sequence[str]) -> str:
 
 
 def _first_word(args: Sequence[str]) -> int:
-    """Of the command, behind the options that stand before it."""
+    """Return the index of the command, after any options that precede it."""
     return next((number for number, word in enumerate(args) if not word.startswith("-")), 0)
 
 

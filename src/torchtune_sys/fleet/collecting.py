@@ -20,7 +20,7 @@ from torchtune_sys.model import codec
 from torchtune_sys.render.layout import clean
 
 _CLOCK_S = 2.0
-"""A host's time may be so far outside of the time in which it was asked."""
+"""How far a host's clock may lie outside the interval in which it was asked."""
 _SAID, _SAID_AT_MOST = 100, 300
 _NAME = re.compile(r"(?:\w[\w.+-]{0,63}@)?(?:\w|::)[\w.:%-]{0,252}")
 _LOOKED_AT = 1 << 16
@@ -28,15 +28,15 @@ _OURS = "torchtune-sys/"
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one host gave."""
+    """The answer of one host."""
 
     host: str
     out: str = ""
     error: str = ""
     status: int | None = None
-    """None where the command did not end there."""
+    """None if the command did not end there."""
     why: str = ""
-    """Why there is no answer, as the transport says it, whole: it is cut once its secrets are gone."""
+    """Why there is no answer, in the transport's full words; shortened only after secrets are removed."""
     begun_s: float = 0.0
     ended_s: float = 0.0
 
@@ -45,13 +45,13 @@ class Transport(Protocol):
     """Slurm, ClusterShell …"""
 
     width: int
-    """How many hosts one call takes."""
+    """Number of hosts per call."""
 
     def hosts(self) -> tuple[Sequence[str], Sequence[Answer]]:
-        """Return the hosts to ask, and those that need not be asked, since they are known to be dead. Raises UnreadableInput."""
+        """Return the hosts to ask, and answers for those known to be down. Raises UnreadableInput."""
 
     def run(self, hosts: Sequence[str], command: tuple[str, ...], timeout_s: float) -> Iterable[Answer]:
-        """Run the command on some hosts, and answer for each of them within ``timeout_s`` and a little."""
+        """Run the command on some hosts, and return an answer for each within little more than ``timeout_s``."""
 
 
 def collect(
@@ -62,7 +62,7 @@ def collect(
     put: Callable[[str], None],
     show: Callable[[int], None],
 ) -> None:
-    """Give ``put`` a line of JSON for each host, as they answer. Raises UnreadableInput where there is no host to ask."""
+    """Pass a line of JSON to ``put`` for each host as it answers. Raises UnreadableInput if there is no host to ask."""
     listed, dead = transport.hosts()
     hosts = [name for name in listed if may_be_asked(name)]
     dead = [*dead, *(Answer(host=name, why="not asked: this is no name of a host") for name in listed if not may_be_asked(name))]
@@ -167,13 +167,13 @@ def _why(answer: Answer) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Words of programs that filter nothing."""
+    """Return shortened output of foreign programs, without secrets."""
     found = clean(brief(text[:_LOOKED_AT], most))
     return found if len(found) < most else found[: most - 1] + "…"
 
 
 def _clock_offset(answer: Answer, document: dict[str, Any]) -> int | None:
-    """Seconds by which the host's clock is outside of the time in which it was asked; 0 within; None where it does not tell."""
+    """Return by how many seconds the host's clock lies outside the interval in which it was asked; 0 if inside; None if unknown."""
     volatile = document.get("volatile")
     moment = volatile.get("epoch_s") if isinstance(volatile, dict) else document.get("epoch_s")
     if not isinstance(moment, (int, float)) or not answer.begun_s:

@@ -20,13 +20,13 @@ from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.rules.profiles import Overrides
 
 FAMILIES = tuple(family for family in snapshot.FAMILIES if family not in ("session", "python"))
-"""What is looked at in a hook: neither the session nor the Python one trains with."""
+"""Families that are read in a hook: all but the session and the training Python."""
 JOB_PLACES = ("/tmp",)
 """Where jobs write although nobody names it; the hook's own working directory is slurmd's."""
 FULL: Overrides = {"disk-full": {"minimum_gib": 0.25, "percent": 0}}
-"""When such a place is full: nobody saves checkpoints there, and a small /tmp in memory is as it should be."""
+"""Thresholds for such places: nobody saves checkpoints there, and a small /tmp in memory is normal."""
 MOST_MOUNTS = 16
-"""Mounts that are asked whether they answer."""
+"""Number of mounts that are tested for an answer."""
 _HIDDEN = Missing(Why.NOT_RECORDED, "pre-flight", "in a hook the host is judged, not the process that asks")
 _NOBODY = SessionFacts(
     user="", uid=_HIDDEN, sudo_user="", passwd_entry=True, env={}, virtual_env="", cwd=_HIDDEN
@@ -41,7 +41,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 _MOUNTED = {
     "memory": (*_FIELDS["memory"], "shm_size_bytes", "shm_free_bytes", "shm_filesystem", "shm_inodes_free", "shm_writable")
 }
-"""Those of what a container mounts for itself."""
+"""Facts about what a container mounts for itself, by family."""
 
 
 def places(mountinfo: str) -> tuple[str, ...]:

@@ -19,16 +19,16 @@ from torchtune_sys.smoke.proof import ago, loss
 
 SCHEMA = "torchtune-sys/standard/1"
 FRESH_S = 86400.0
-"""For so long the last run counts."""
+"""How long the last run counts."""
 MUCH_SLOWER = 0.15
-"""The part by which a kernel is slower that is no go; less is a warning. A slowdown of 20 % is beyond it with room for the measurement."""
+"""Slowdown of a kernel from which on it is no-go; less is a warning. A real slowdown of 20 % exceeds it despite measurement noise."""
 _KEPT = 20
 _KERNELS = ("gemm", "conv", "memory", "copy", "train")
-"""Stages that time the hardware alone."""
+"""Stages that measure only the hardware."""
 
 
 class LastStandard(msgspec.Struct, frozen=True, kw_only=True):
-    """The file. No causes: the node was well."""
+    """The stored file. Without causes, the node was fit."""
 
     schema: str = SCHEMA
     epoch_s: float
@@ -36,7 +36,7 @@ class LastStandard(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: dict[str, str]
     causes: tuple[Cause, ...] = ()
     core_ms: dict[str, tuple[float, ...]] = {}
-    """What a kernel took on one core, by the build of it, in the last runs in which it was not slow."""
+    """Time of a kernel on one core, by kernel build, in the last runs in which it was not slow."""
 
 
 def parse(text: str) -> LastStandard | None:

@@ -14,9 +14,9 @@ from torchtune_sys.preflight.verdict import own
 from torchtune_sys.rules.can_train import Device, ability
 
 LOW_QUOTA = 0.5
-"""A job that waits for its slowest rank takes at least twice as long from here on."""
+"""From this share on, a job that waits for its slowest rank takes at least twice as long."""
 LEFTOVER_BYTES = 1 << 30
-"""Memory that what one user left behind may hold without a word."""
+"""Memory that one user's leftover processes may hold without a warning."""
 
 
 def of_quota(seen: Snapshot, policy: Policy) -> list[Cause]:
@@ -32,7 +32,7 @@ def of_quota(seen: Snapshot, policy: Policy) -> list[Cause]:
 
 
 def of_torch(seen: Snapshot, policy: Policy) -> list[Cause]:
-    """Return that nothing trains in the judged interpreter, since it has no torch. What hinders one that is there is for the rules."""
+    """Return a finding if the judged interpreter has no torch. What keeps an installed torch from working is for the rules."""
     found = ability(seen)
     if found.device is not Device.NONE:
         return []

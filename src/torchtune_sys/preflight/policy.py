@@ -38,7 +38,7 @@ CPU_QUOTA = "cpu-quota-on-one-node"
 NO_TORCH = "torch-not-installed"
 """No rule's: an interpreter without torch is well, and need not be the one that a job starts."""
 OWN_CAUSES = (NO_GPU, NO_TORCH, LEFTOVERS, CPU_QUOTA, STRAGGLER)
-"""Causes that pre-flight finds itself; no rule has them."""
+"""Causes that pre-flight itself finds; they belong to no rule."""
 LEFT_BEHIND = frozenset((LEFTOVERS, "gpu-memory-in-use", "memory-available-low", "dev-shm-full", "oom-kill-logged"))
 """Rules and causes that may tell what the last job left behind."""
 BETWEEN_HOSTS = frozenset(
@@ -54,7 +54,7 @@ BETWEEN_HOSTS = frozenset(
 
 
 class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one site check."""
+    """Settings of one site check."""
 
     timeout_s: float = SITE_TIMEOUT_S
     severity: Weight = Weight.FATAL
@@ -70,7 +70,7 @@ class PolicyTable(msgspec.Struct, frozen=True, kw_only=True):
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[PolicyTable, ...] = ()
-    """The one that goes first, first."""
+    """In order of precedence."""
     site: SitePolicy = SitePolicy()
     sites: Mapping[str, SitePolicy] = {}
     params: Overrides = {}
@@ -85,7 +85,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return self._decided(names, lambda selector: _selects(selector, rule), Weight.FATAL if fatal else Weight.WARNING)
 
     def weight_of(self, cause: str, default: Weight) -> Weight | None:
-        """Return the same for a cause that is no rule's."""
+        """Return the weight of a cause that belongs to no rule."""
         return self._decided((cause,), lambda _: False, default)
 
     def _decided(self, names: tuple[str, ...], selects: Callable[[str], bool], default: Weight) -> Weight | None:

@@ -21,7 +21,7 @@ from torchtune_sys.model.values import Missing
 from torchtune_sys.preflight.policy import Policy
 
 AT_ONCE = 8
-"""Programs that run beside each other."""
+"""Number of programs that run at the same time."""
 _SEEN_AT_MOST = 300
 _STATUSES: dict[int, Weight | None] = {0: None, 1: Weight.WARNING, 2: Weight.FATAL, 3: Weight.UNKNOWN}
 _VERDICTS: dict[object, Weight | None] = {

@@ -27,7 +27,7 @@ BLAMES: dict[str, Blame] = {
     "python": Blame.USER,
     "dataloader": Blame.USER,
 }
-"""Who can mend what a family of rules finds; the node's administrator where it is not here."""
+"""Who can fix what a family of rules finds; for other families, the node's administrator."""
 _BLAMES_OF_RULES: dict[str, Blame] = {
     "hostname-resolves-to-loopback": Blame.NODE,
     "hostname-unresolvable": Blame.NODE,
@@ -65,14 +65,14 @@ _BLAMES_OF_RULES: dict[str, Blame] = {
     "cgroup-memory-tight": Blame.USER,  # what the job asked for (--mem)
     "cgroup-memory-far-below-host": Blame.USER,
 }
-"""The same for rules that differ from their family."""
+"""The same for single rules that differ from their family."""
 _NAMED_BY_ENVIRONMENT = ("gloo-interface-doubtful", "nccl-wrong-interface", "nccl-interface-doubtful")
-"""Rules that are the user's to mend where a variable chose the interface."""
+"""Rules that the user must fix if an environment variable chose the interface."""
 _MOUNTED_BY_CONTAINER = ("temporary-directory-not-writable", "dev-shm-too-small", "dev-shm-not-writable")
-"""Rules about what whoever starts a container gives it: a volume, --shm-size."""
+"""Rules about what the person who starts a container provides: a volume, --shm-size."""
 _ORDER = tuple(Weight)
 _SUBJECTS = 3
-"""How many subjects of one finding are told."""
+"""Number of subjects that are named per finding."""
 
 
 def of_results(

@@ -27,7 +27,7 @@ from torchtune_sys.smoke.worker.channel import SOCKET_VARIABLE
 from torchtune_sys.smoke.worker.killed import killed_since, memory_kills
 
 _STARTS_AT_MOST = 6
-"""After so many that ended early the rest is left unknown."""
+"""After this many early ends the remaining stages are left unknown."""
 _JOB_VARIABLES = (VARIABLES - {*JOB_VARIABLES}) | {"ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 """What an outer job set for its own ranks; ours get their own. What begins with PET_ are options of torch's launcher
 (torch/distributed/argparse_util.py), which Kubeflow sets for its nodes."""
@@ -39,11 +39,11 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     ranks: int
     gpus: int = 0
-    """That this host has: what is said where the ranks do not come to say what they run on."""
+    """GPUs of this host; reported if the ranks cannot say what they run on."""
     visible: int = 0
-    """GPUs that the ranks must find; 0 where nobody can say (MIG, none, a device that is not known)."""
+    """GPUs that the ranks must find; 0 if that is uncertain (MIG, no GPU, an unknown device)."""
     cpus: int
-    """That this process may use: shared among the ranks as threads, where nobody set OMP_NUM_THREADS."""
+    """CPUs that this process may use; divided among the ranks as threads unless OMP_NUM_THREADS is set."""
     level: str = "default"
     stages: tuple[str, ...] = ()
     device: str = "auto"
@@ -59,18 +59,18 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgressListener(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is told while the ranks run."""
+    """Callbacks while the ranks run."""
 
     begun: Callable[[str, int, int], None] = lambda _stage, _rank, _ranks: None
-    """A stage, the rank that began it, how many ranks there are."""
+    """Called with a stage, the rank that began it, and the number of ranks."""
     ended: Callable[[Team, StageResult], None] = lambda _team, _stage: None
-    """A stage that all ranks have left behind."""
+    """Called with a stage that all ranks have finished."""
     cut_off: Callable[[Team, tuple[StageResult, ...]], None] = lambda _team, _stages: None
-    """The stages so far, where a signal ends the test: called before the ranks are ended."""
+    """Called with the stages so far if a signal ends the test, before the ranks are ended."""
 
 
 class SmokeRun(msgspec.Struct, kw_only=True):
-    """What all runs of ranks share, and what they found together."""
+    """State shared by all starts of the ranks, and their combined results."""
 
     asked: SmokeOptions
     env: dict[str, str]
@@ -89,7 +89,7 @@ class SmokeRun(msgspec.Struct, kw_only=True):
     about: dict[str, dict[str, object]] = {}
     output: str = ""
     shown: set[str] = set()
-    """The stages that ``progress`` was told the end of."""
+    """Stages whose end was passed to ``progress``."""
     is_cut_off: bool = False
 
     def run_ranks(self, stages: list[str]) -> RunFailure | None:
@@ -135,7 +135,7 @@ class SmokeRun(msgspec.Struct, kw_only=True):
         return self.asked.device == "cuda" and any(end.verdict is Verdict.FAIL for end in ends)
 
     def cut_off(self) -> None:
-        """Write what there is where a signal ended the test, once."""
+        """Report the results so far when a signal ends the test, once."""
         if self.is_cut_off:
             return
         self.is_cut_off = True
@@ -206,14 +206,14 @@ def not_reached(why: str = "not reached") -> RankEnd:
 
 
 def _complete(ends: Mapping[int, RankEnd], watch: Watch, failure: RunFailure | None) -> bool:
-    """Whether all ranks that take part are through a stage: else the next ranks do it again."""
+    """Return whether all participating ranks finished a stage; otherwise the next ranks repeat it."""
     if failure is None or -1 in ends or any(end.verdict is Verdict.FAIL for end in ends.values()):
         return True
     return len(ends) >= len(watch.ranks)
 
 
 def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, oom: bool) -> None:
-    """Fail the stage that ended the ranks, with the cause; what single ranks said of it by themselves goes first."""
+    """Fail the stage that ended the ranks, with the cause. What a rank itself reported takes precedence."""
     ends = run.ends.setdefault(failure.stage, {})
     run.places[failure.stage] = failure.places or run.places.get(failure.stage, ())
     if failure.kind == "died":

@@ -18,26 +18,26 @@ from torchtune_sys.smoke.worker.measures import patience
 
 TICK_S = 0.25
 _MEETING_DEADLINE_S = 180.0
-"""From the start of the launcher to the last rank's first word: two imports of torch, cold."""
+"""Time from the launcher's start to the last rank's first message: two cold imports of torch."""
 NO_ANSWER = "did not answer within"
-"""How a rank tells that it waited for another (agreement.word_of)."""
+"""How a rank reports that it waited for another one (agreement.word_of)."""
 _STOPPED_S = 3.0
-"""How long a rank may be stopped (SIGSTOP, a debugger) before that is a finding: the time of a person's Ctrl-Z and fg."""
+"""How long a rank may be stopped (SIGSTOP, a debugger) before it is a finding; long enough for Ctrl-Z and fg."""
 _PARTING_S = 60.0
-"""What the ranks may take to leave each other once all stages are through."""
+"""Time for the ranks to shut down after all stages."""
 _LAST_WORDS_S = 3.0
-"""What the launcher may take to say how a rank ended."""
+"""Time for the launcher to report how a rank ended."""
 
 
 class WatchedRank:
-    """What one rank told so far."""
+    """What one rank has reported so far."""
 
     def __init__(self, pid: int, fields: dict[str, Any]) -> None:
         self.pid = pid
         self.rank = int(fields.get("rank", -1))
         self.host = str(fields.get("host", ""))
         self.kills: object = None
-        """The file of its cgroup that counts kills for lack of memory, and the count when it began."""
+        """Its cgroup's file that counts OOM kills, and the count at the start."""
         self.device = ""
         self.stage = ""
         self.begun_s = time.monotonic()
@@ -58,11 +58,11 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     """How long the ranks had been running, where one died."""
     status: int | None = None
-    """The exit status of the rank that died, as subprocess gives it; None if its launcher did not say. Of a launcher that was killed, its own."""
+    """Exit status of the rank that died, as in subprocess; None if its launcher did not report it. If the launcher was killed, its own."""
 
 
 class Watch:
-    """Collects what ranks report, and notices when one does not go on."""
+    """Collects what ranks report, and notices when one makes no progress."""
 
     def __init__(self, processes: RankProcesses, wanted: int, until_s: float, on_stage: Callable[[str, int, int], None]) -> None:
         """``until_s``: time.monotonic() at which there is no time left; ``on_stage(stage, rank, ranks)`` shows progress."""
@@ -73,7 +73,7 @@ class Watch:
         self.plan: tuple[str, ...] = ()
         self.about: dict[str, Any] = {}
         self.places: dict[str, tuple[str, ...]] = {}
-        """Where the others were when a rank gave up waiting for one of them, by stage."""
+        """By stage: where the other ranks were when one gave up waiting."""
         self._wanted = wanted
         self._until_s = until_s
         self._on_stage = on_stage
@@ -83,7 +83,7 @@ class Watch:
         self._first_gone: WatchedRank | None = None
         self._launcher_stopped_since_s: float | None = None
         self._statuses: dict[int, int] = {}
-        """Exit statuses of ranks, by process, as their launcher told them."""
+        """Exit statuses of ranks by process id, as the launcher reported them."""
 
     def run(self) -> RunFailure | None:
         """Watch until the ranks are through, or one is in trouble."""
@@ -115,14 +115,14 @@ class Watch:
         return self.plan[: max(min(alive, default=len(self.plan)), 0)]
 
     def _parted(self, now_s: float) -> bool:
-        """Whether nothing is left to wait for but an end that does not come."""
+        """Return whether all ranks finished their stages, but do not exit in time."""
         if len(self.ranks) < self._wanted or not all(rank.through for rank in self.ranks.values()):
             return False
         self._all_through_since_s = self._all_through_since_s or now_s
         return now_s - self._all_through_since_s > _PARTING_S * patience()
 
     def _left_over(self) -> RunFailure | None:
-        """Return the ranks that do not end though they are through: a job of theirs would hold its hosts until its time is up."""
+        """Return the ranks that finished but do not exit; a job with such ranks would hold its hosts until its time limit."""
         states = {rank.pid: self.processes.state(rank.pid) for rank in self.ranks.values()}
         staying = [rank for rank in self.ranks.values() if states[rank.pid] not in ("", "Z", "X")]
         if not staying:
@@ -173,7 +173,7 @@ class Watch:
                 self._first_gone = None
 
     def _ask_whom_it_waited_for(self, fields: dict[str, Any]) -> None:
-        """Soon the others notice that this rank is gone, and leave where they are too."""
+        """Ask the other ranks where they are when one gave up waiting; soon they notice that it is gone, and leave that place."""
         stage = str(fields.get("stage"))
         if fields.get("event") == "end" and NO_ANSWER in str(fields.get("seen")) and stage not in self.places:
             alive = [rank for rank in self.ranks.values() if rank.stage == stage and rank.rank not in self.ends.get(stage, {})]
@@ -193,7 +193,7 @@ class Watch:
         self.ends.setdefault(str(fields.get("stage")), {})[rank] = end
 
     def _lost(self, pid: int) -> None:
-        """Only the first is remembered: the others miss it."""
+        """Remember the first rank that is gone; the others end because of it."""
         rank = self.ranks.get(pid)
         if rank is not None and not rank.through and self._first_gone is None:
             self._gone_since_s = time.monotonic()
@@ -242,7 +242,7 @@ class Watch:
         return self.plan.index(stage) if stage in self.plan else -1
 
     def _judge(self, now_s: float) -> RunFailure | None:
-        """Whether somebody does not go on."""
+        """Return the failure of ranks that died, are stopped or hang; None while all make progress."""
         if self._first_gone is not None and self._gone_since_s is not None:
             patience_s = TICK_S if self._first_gone.pid in self._statuses else _LAST_WORDS_S
             return self._died(self._first_gone) if now_s - self._gone_since_s > patience_s else None

@@ -117,7 +117,7 @@ def command(**options: Any) -> int:
 
 
 def _proof(host: Host | PastedText, format_: str, seen: Snapshot, epoch_s: float) -> str:
-    """Of this host only, and for the text and the JSON, which show it."""
+    """Return when the smoke test last passed; only for this host, and only for text and JSON, which show it."""
     from torchtune_sys.host.base import Host
 
     if not isinstance(host, Host) or not host.live or format_ not in ("text", "json"):

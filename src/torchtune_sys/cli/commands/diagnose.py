@@ -155,7 +155,7 @@ def _merged(paths: Sequence[str]) -> Diagnosis:
 
 
 def _counted(found: Iterable[Found]) -> Iterator[Found]:
-    """With the number of texts shown, where that takes long and somebody looks."""
+    """Yield the texts, and show their number on a terminal if that takes long."""
     show, clear = growing_number("texts read")
     try:
         for number, item in enumerate(found, 1):

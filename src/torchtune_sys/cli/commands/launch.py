@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchtune_sys.model.placement import RankPlacement
 
 UNBOUND, NOT_STARTED, NOT_FOUND = 125, 126, 127
-"""As of env(1) and nohup(1): below them lie the program's own."""
+"""As in env(1) and nohup(1); lower values are the program's own."""
 STARTERS = frozenset(("torchrun", "srun", "mpirun", "mpiexec", "prterun", "deepspeed", "accelerate", "horovodrun", "flux"))
 STARTER_MODULES = frozenset(("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"))
 
@@ -74,7 +74,7 @@ def command(**options: Any) -> int:
 
 
 def _refuse_starters(program: tuple[str, ...]) -> None:
-    """Bound, they would hand the CPUs of one rank to all that they start."""
+    """Refuse launchers: once bound, they would give the CPUs of one rank to all ranks that they start."""
     name = program[0].rpartition("/")[2]
     rest = program[1:]
     while rest and rest[0].startswith("-") and rest[0] != "-m":
@@ -108,7 +108,7 @@ def _rank(options: Mapping[str, Any], env: Mapping[str, str]) -> LocalRank:
 
 
 def _bind_or_say(options: Mapping[str, Any], who: LocalRank, env: dict[str, str]) -> None:
-    """Whatever goes wrong here, also by our own fault, costs speed; not to start would cost the job."""
+    """Bind the process, or report why not. A failure here, even our own bug, costs only speed; not starting would cost the job."""
     from torchtune_sys.cli.placing import placement_of_this_rank
 
     try:
@@ -133,7 +133,7 @@ def _bind_or_say(options: Mapping[str, Any], who: LocalRank, env: dict[str, str]
 
 
 def _bound_already(who: LocalRank, env: Mapping[str, str]) -> bool:
-    """Whether the CPUs of this process are its own, and not those of all ranks: its starter may use more than it, or Slurm says so."""
+    """Return whether this process is already bound to CPUs of its own: its parent may use more of them, or Slurm says so."""
     from torchtune_sys.host.bind import affinity, starter_affinity
     from torchtune_sys.model.launchers import slurm_binds_each
 

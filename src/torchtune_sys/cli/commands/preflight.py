@@ -192,7 +192,7 @@ def _refuse_contradictions(options: Mapping[str, Any], place: str) -> None:
 
 
 def _tell_unknown(found: Preflight) -> None:
-    """For the log: why a node was not judged."""
+    """Log why a node was not judged."""
     from torchtune_sys.model.preflight import Go, Weight
 
     node = found.nodes[0]
@@ -204,7 +204,7 @@ def _tell_unknown(found: Preflight) -> None:
 
 
 def _tell_leftovers(found: Preflight) -> None:
-    """For the log: what a job left behind, which is no reason to drain the node unless the policy says so."""
+    """Log what a job left behind; that drains the node only if the policy says so."""
     from torchtune_sys.model.preflight import Weight
     from torchtune_sys.preflight.policy import LEFT_BEHIND
 

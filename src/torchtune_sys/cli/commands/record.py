@@ -63,7 +63,7 @@ def summary(recording: dict[str, Any], replaced: int) -> str:
 
 
 def _replaced(plain: object, changed: object) -> int:
-    """How many texts differ between a recording and its pseudonymised form."""
+    """Return how many texts differ between a recording and its pseudonymised form."""
     if isinstance(plain, dict) and isinstance(changed, dict):
         gone = sum(key not in changed for key in plain)
         return gone + sum(_replaced(value, changed[key]) for key, value in plain.items() if key in changed)

@@ -108,7 +108,7 @@ def command(**options: Any) -> int:
 
 
 class _Shown:
-    """What went to standard output while the test ran: text for people, a stage at a time."""
+    """Print the text report stage by stage while the test runs, and remember what was printed."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options

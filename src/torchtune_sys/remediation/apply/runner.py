@@ -17,7 +17,7 @@ Stop = Callable[[], bool]
 Tell = Callable[[str], None]
 """Hears what is being done."""
 Files = Callable[[frozenset[str]], tuple[PlannedFile, ...]]
-"""The files as they are to be without the changes (by key) that failed."""
+"""Return the planned files without the changes (by key) that failed."""
 
 
 class Interrupted(Exception):
@@ -34,7 +34,7 @@ class StepOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Left(msgspec.Struct):
-    """What was as good already as what would have been written."""
+    """Values that were already as good as those to be written."""
 
     better: dict[str, list[str]] = {}
     """Change → in words. A file must not hold less than that."""
@@ -45,7 +45,7 @@ class _Left(msgspec.Struct):
         found.setdefault(entry.change, []).append(f"{entry.path} held {present} already")
 
     def reasons(self, entries: Iterable[Entry], failed: Iterable[str]) -> dict[str, str]:
-        """Of what was the same only changes that found all so."""
+        """Return why each change was left; a change whose values were equal counts only if all of them were."""
         found = {change: f"{_few(words)}: left, and not kept in a file" for change, words in self.better.items()}
         for change, words in self.same.items():
             if len(words) == sum(isinstance(entry, ValueEntry) and entry.change == change for entry in entries):
@@ -128,7 +128,7 @@ def _do(journal: Journal, number: int, entry: Entry, left: _Left) -> None:
 
 
 def _value(journal: Journal, number: int, entry: ValueEntry, left: _Left) -> None:
-    """Set a value. The host may have changed since the plan was made and agreed to: what is as good by now stays."""
+    """Set a value. The host may have changed since the plan was confirmed; a value that is as good by now is left."""
     present = values.read(entry.path)
     if values.as_good(entry.target, present, entry.value):
         left.add(entry, present)

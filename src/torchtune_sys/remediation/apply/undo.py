@@ -60,7 +60,7 @@ def undo(
 
 
 def _note(journal: Journal, what: str, entry: int = -1, *, why: str = "", time: str = "") -> None:
-    """Write a note that a full disk may swallow: restoring goes on, and whoever undoes again finds everything as it was before."""
+    """Write a note if the disk has room. Restoring goes on without it, and a second undo finds everything restored."""
     with contextlib.suppress(OSError):
         journal.note(what, entry, why=why, time=time)
 
@@ -98,7 +98,7 @@ def undo_entry(journal: Journal, number: int, *, same_boot: bool = True, dry: bo
 
 
 def _untold(entry: Entry) -> None:
-    """Look for a step that a run did not come to, by its journal: were the journal's end lost, this would show. Raises Kept, OSError."""
+    """Check a step that the journal does not mention: if the journal's end was lost, its change would show here. Raises Kept, OSError."""
     match entry:
         case ValueEntry(path=path, before=before):
             with contextlib.suppress(FileNotFoundError):
@@ -197,7 +197,7 @@ def _without_ours(entry: FileEntry, note: JournalNote, present: FileState) -> Fi
 
 
 def _refresh(entry: FileEntry) -> None:
-    """Have the file read again: a daemon that does not answer must not keep the run open for ever: the file is back. Raises Kept."""
+    """Have the file read again. The file itself is restored, so a daemon that does not answer must not keep the run open. Raises Kept."""
     for argv in entry.refresh:
         try:
             units.command(argv)

@@ -9,7 +9,7 @@ from torchtune_sys.model.values import Missing
 
 TIMEOUT_S = 120.0
 BOOT_TIMEOUT_S = 900.0
-"""For what makes the boot loader's entries again: update-grub may ask every disk for other systems, rpm-ostree deploys a whole tree."""
+"""Timeout for rebuilding boot loader entries: update-grub may search every disk for other systems, rpm-ostree deploys a whole tree."""
 _OF_BOOT = ("update-grub", "grub-mkconfig", "grubby", "rpm-ostree")
 
 

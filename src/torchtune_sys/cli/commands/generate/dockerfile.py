@@ -85,7 +85,7 @@ def command(**options: Any) -> int:
 
 
 def _write(image: Image, folder: str) -> None:
-    """Dockerfile and smoke.py, unless somebody else's are there. Raises CannotWrite."""
+    """Write Dockerfile and smoke.py, unless files of others are in their place. Raises CannotWrite."""
     from torchtune_sys.host.files import write_below_in_child
     from torchtune_sys.render.generate import dockerfile
     from torchtune_sys.smoke import script

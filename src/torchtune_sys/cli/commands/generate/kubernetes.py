@@ -18,7 +18,7 @@ _USED_BY = {
     **dict.fromkeys(("nodes", "shm", "level", "secret", "fail_closed"), _JOBS),
     **dict.fromkeys(("every", "runtime_class", "act", "max_tainted"), ("daemonset",)),
 }
-"""What an option is for, where that is not every piece."""
+"""Option → the pieces that use it, if not all do."""
 _WITH_ACT = {"max_tainted": ("daemonset --act",)}
 
 
@@ -99,7 +99,7 @@ def command(piece: str, output: str | None, **asked: Any) -> int:
 
 
 def _must_be_named(name: str, namespace: str, nodes: int) -> None:
-    """Names of pods are made of it, with the number; a host name has 63 signs. Raises UserError."""
+    """Check the names from which pod names are built; a host name has at most 63 characters. Raises UserError."""
     room = 63 - len(f"-nodes-0-{nodes}")
     for word, option, most in ((name, "--name", room), (namespace, "--namespace", 63)):
         if word and (not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", word) or len(word) > most):

@@ -25,7 +25,7 @@ _USED_BY = {
     **dict.fromkeys(("drain_state", "drain_limit", "drain_window"), _DRAINING),
     "isolate": ("batch",),
 }
-"""What an option is for, where that is not every piece."""
+"""Option → the pieces that use it, if not all do."""
 
 
 @shared.command(
