@@ -71,6 +71,13 @@ def test_what_the_short_help_explains_first_is_an_option() -> None:
         assert set(found.common) <= names, words
 
 
+def test_every_default_is_shown() -> None:
+    for words, found in _all():
+        for option in found.params:
+            if isinstance(option, click.Option) and option.to_info_dict()["default"] not in (None, False, (), ""):
+                assert re.search(r"\[.+\]|\(default\)", option.help or ""), (words, option.opts)
+
+
 def test_the_short_help_keeps_what_a_condition_is_for() -> None:
     text = _said("generate", "install", "--help")
     assert "With --system: GPU model" in text and "With --gpu: number of GPUs" in text

@@ -208,7 +208,7 @@ def color_option(function: _F) -> _F:
         type=click.Choice(("auto", "always", "never")),
         default="auto",
         metavar="WHEN",
-        help="auto, always or never; auto depends on the terminal, NO_COLOR and FORCE_COLOR.",
+        help="auto, always or never; auto depends on the terminal, NO_COLOR and FORCE_COLOR. [auto]",
     )(function)
 
 

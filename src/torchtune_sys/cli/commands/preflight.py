@@ -86,7 +86,7 @@ with a message on stderr, so that a failing checker does not drain a cluster
     type=click.IntRange(min=0),
     default=0,
     metavar="S",
-    help="In a hook, kernel log messages up to S seconds after boot are only warnings.",
+    help="In a hook, kernel log messages up to S seconds after boot are only warnings. [0]",
 )
 @click.option("--drain-state", metavar="DIR", help="Directory shared by all nodes, where the number of nodes judged bad is kept.")
 @click.option(
