@@ -57,6 +57,22 @@ def test_the_condition_says_why() -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "changes"),
+    [
+        ({}, True),
+        ({"conditions": [{"type": "Ready", "status": "False"}]}, True),
+        ({"conditions": [{"type": "TorchtuneSysFit", "status": "True"}]}, True),
+        ({"conditions": [{"type": "Ready", "status": "True"}, {"type": "TorchtuneSysFit", "status": "False"}]}, False),
+        ({"conditions": "nonsense"}, True),
+    ],
+)
+def test_the_condition_says_since_when(status: dict[str, Any], changes: bool) -> None:
+    """A merge keeps the old time where the patch has none."""
+    (told,) = node_patch.condition(verdict(Go.NO_GO, "gpu-lost"), "", {"status": status})["status"]["conditions"]
+    assert told.get("lastTransitionTime") == ("2026-11-23T05:00:00Z" if changes else None)
+
+
+@pytest.mark.parametrize(
     ("go", "before", "after"),
     [
         (Go.NO_GO, [OTHER], [OTHER, OURS]),

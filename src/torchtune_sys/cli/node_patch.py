@@ -45,7 +45,7 @@ def applied(found: Preflight, cluster: Cluster, limit: TaintLimit) -> str:
         withheld = _beyond(cluster, limit, 0) if is_new else ""
         if withheld:
             _take_back(cluster, name)
-    cluster.patch_status(name, node_patch.condition(found, withheld))
+    cluster.patch_status(name, node_patch.condition(found, withheld, node))
     return withheld
 
 

@@ -27,8 +27,10 @@ _VALUE_AT_MOST = 63
 """Of a taint: letters, digits, ``-``, ``_`` and ``.``, as of a label."""
 
 
-def condition(found: Preflight, withheld: str = "") -> dict[str, Any]:
-    """Return the node's condition; ``withheld``: why an unfit node is not tainted. For ``/api/v1/nodes/NODE/status``, as application/strategic-merge-patch+json."""
+def condition(found: Preflight, withheld: str = "", node: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the node's condition; ``withheld``: why an unfit node is not tainted. For ``/api/v1/nodes/NODE/status``, as application/strategic-merge-patch+json.
+
+    ``node``: the node as the cluster has it, which tells whether the status is another one now (lastTransitionTime)."""
     causes = [cause for cause in found.nodes[0].causes if cause.weight is not Weight.WARNING]
     message = "; ".join(f"[{cause.blame.value}] {cause.cause}: {clean(cause.seen)}" for cause in causes) or "a job may start here"
     message = f"not tainted: {withheld}; {message}" if withheld else message
@@ -39,6 +41,10 @@ def condition(found: Preflight, withheld: str = "") -> dict[str, Any]:
         "message": message[:_MESSAGE_AT_MOST],
         "lastHeartbeatTime": found.time,
     }
+    before = _part(node, "status").get("conditions") if node is not None else None
+    known = [each for each in before if isinstance(each, dict)] if isinstance(before, list) else []
+    if node is not None and not any((each.get("type"), each.get("status")) == (CONDITION, entry["status"]) for each in known):
+        entry["lastTransitionTime"] = found.time
     return {"status": {"conditions": [entry]}}
 
 
@@ -62,7 +68,7 @@ def untainted(node: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def is_tainted(node: Mapping[str, Any]) -> bool:
-    """Return whether the node have our taint."""
+    """Return whether the node has our taint."""
     return any(each.get("key") == TAINT for each in _taints(node))
 
 

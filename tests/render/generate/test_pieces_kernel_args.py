@@ -98,6 +98,8 @@ def test_systemd_boot_there_and_back(tmp_path: Path) -> None:
     made = [f"add 6.1 {root}/lib/modules/6.1/vmlinuz", f"add 6.2-amd64 {root}/boot/vmlinuz-6.2-amd64"]
     assert calls.read_text().splitlines() == made * 3
     cmdline.unlink()
+    subprocess.run(["sh", str(script), "undo"], env=env, check=True, timeout=20)
+    assert not cmdline.exists(), "what adds nothing makes no file"
     subprocess.run(["sh", str(script)], env=env, check=True, timeout=20)
     assert cmdline.read_text().endswith(" iommu=pt modprobe.blacklist=nouveau\n") and "BOOT_IMAGE" not in cmdline.read_text()
     (tmp_path / "kernel-install").write_text("#!/bin/sh\nexit 1\n")
