@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from torchtune_sys.diagnosis import stated_causes
@@ -120,6 +122,12 @@ def test_a_fault_that_is_merely_told_is_possible(text: str, cause: str) -> None:
 )
 def test_a_fault_that_is_asked_for_advised_or_printed_is_not_told(text: str) -> None:
     assert _named(text) == []
+
+
+def test_sentences_that_were_broken_at_a_width_are_whole() -> None:
+    text = "docker could not see the GPU. Installing nvidia-container-toolkit and restarting docker fixed it."
+    (first, second) = textwrap.wrap(text, 80)
+    assert _named(f"{first}\n{second}")[:1] == ["container-toolkit-missing"]
 
 
 def test_what_is_told_gives_way_to_what_somebody_blames() -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.stated_words import filled
@@ -212,12 +212,9 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     ['nccl-wrong-interface']
     """
     for source, part in lines.items():
-        spoken = [
-            (line, words)
-            for at, line in enumerate(part)
-            if line.text.count("|") < _CELLS and _PROSE.search(line.text[:_LONGEST]) and _any().search(words := _words(part, at))
-        ]
-        words = "\n".join(line.text[:_LONGEST] for line in part) if spoken else ""
+        whole = [msgspec.structs.replace(pieces[0], text=words) for pieces, words in joined(part)]
+        spoken = list(_spoken(part, whole))
+        words = "\n".join(line.text[:_LONGEST] for line in (*part, *whole)) if spoken else ""
         failing = _FAILING.search(words) is not None
         personal = failing and (len(words) < _SHORT or _FIRST_PERSON.search(words) is not None)
         text = _Text(words=words, failing=failing, personal=personal, fits={})
@@ -227,6 +224,20 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         for line, row, is_sure in found:
             if is_sure or not sure:
                 yield _symptom(source, line, row, is_sure)
+
+
+def _spoken(part: Sequence[LogLine], whole: Iterable[LogLine]) -> Iterator[tuple[LogLine, str]]:
+    """Yield the lines of prose that name a thing, also as they were before somebody broke them at a width, each with its words."""
+    for at, line in enumerate(part):
+        if _is_prose(line) and _any().search(words := _words(part, at)):
+            yield line, words
+    for line in whole:
+        if _is_prose(line) and _any().search(words := line.text[:_LONGEST]):
+            yield line, words
+
+
+def _is_prose(line: LogLine) -> bool:
+    return line.text.count("|") < _CELLS and _PROSE.search(line.text[:_LONGEST]) is not None
 
 
 def _symptom(source: str, line: LogLine, row: _Stated, is_sure: bool) -> Symptom:
