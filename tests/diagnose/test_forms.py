@@ -262,3 +262,17 @@ def test_a_jetson_is_not_told_to_take_wheels_that_it_does_not_have() -> None:
     )
     assert on_jetson.cause == elsewhere.cause == "wheel-libs-not-found"
     assert "JetPack" in on_jetson.fix[0] and "JetPack" not in " ".join(elsewhere.fix)
+
+
+SRUN_ENDS = (
+    "srun: error: n2: task 1: Exited with exit code 1\nsrun: launch/slurm: _step_signal: Terminating StepId=43.0\n"
+    "0: slurmstepd-n1: error: *** STEP 43.0 ON n1 CANCELLED AT 2026-11-27T01:19:00 ***\nsrun: error: n3: tasks 2-7: Terminated\n"
+)
+
+
+def test_what_srun_does_to_the_other_tasks_is_no_error_of_its_own() -> None:
+    """As Slurm 22.05 printed it with --kill-on-bad-exit=1 below a torchrun on each node."""
+    found = judged(f"1:  exitcode  : -9 (pid: 5568)\n1:  traceback : Signal 9 (SIGKILL) received by PID 5568\n{SRUN_ENDS}".encode())
+    assert {each.cause for each in found.causes} == {"host-memory-oom", "rank-killed"} and found.unexplained == ()
+    alone = judged(SRUN_ENDS.encode())
+    assert [(each.text, each.hosts) for each in alone.unexplained] == [(SRUN_ENDS.splitlines()[0], ("n2",))] and not alone.causes
