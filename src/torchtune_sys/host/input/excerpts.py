@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -156,24 +156,38 @@ def _decoded(data: bytes) -> str:
     return data.decode("utf-8-sig", "replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _complaining(data: bytes) -> set[tuple[int, int]]:
-    """Where the lines with a complaint begin and end; of words that nearly every line has, the first lines."""
+def _complaining(data: bytes, is_known: Callable[[bytes], bool]) -> set[tuple[int, int]]:
+    """Where the lines with a complaint begin and end; of words that nearly every line has, the first lines. ``is_known``: of a shape, whether
+    enough lines of it are kept."""
     lower = data.lower()
-    # A long log says the same again and again: looking for all words in its lines without numbers, each once, takes a third of the time.
-    alike = b"\n".join(set(lower.translate(None, b"0123456789.").split(b"\n")))
+    # A long log says the same again and again: what its lines say without numbers is looked at once.
+    alike = b"\n".join(set(lower.translate(None, _NUMBERS).split(b"\n")))
     found: set[tuple[int, int]] = set()
-    for word in [word for word in _COMPLAINTS if word in alike]:
-        at = lower.find(word)
-        count = 0
-        while at >= 0 and count < _PIECE_LINES:
-            start, end = lower.rfind(b"\n", 0, at) + 1, lower.find(b"\n", at)
-            end = len(lower) if end < 0 else end
+    for word in _COMPLAINTS:
+        if all(is_known(_shape(alike[start:end])) for start, end in _lines_with(word, alike)):
+            continue
+        for count, (start, end) in enumerate(_lines_with(word, lower)):
+            if count >= _PIECE_LINES:
+                break
             found.add((start, end))
-            count += 1
-            at = lower.find(word, end)
     return found
 
 
+def _lines_with(word: bytes, lower: bytes) -> Iterator[tuple[int, int]]:
+    at = lower.find(word)
+    while at >= 0:
+        end = lower.find(b"\n", at)
+        end = len(lower) if end < 0 else end
+        yield lower.rfind(b"\n", 0, at) + 1, end
+        at = lower.find(word, end)
+
+
+def _shape(lower: bytes) -> bytes:
+    """Return what a line says, its numbers aside."""
+    return lower.translate(None, _NUMBERS + b"abcdef")[:200]
+
+
+_NUMBERS = b"0123456789."
 _PIECE_LINES = 2000
 
 
@@ -222,20 +236,23 @@ class _Keeper:
 
     def _complaints(self, data: bytes) -> None:
         at, number = 0, self._number
-        for start, end in sorted(_complaining(data)):
+        for start, end in sorted(_complaining(data, self._is_known)):
             number += data.count(b"\n", at, start)
             self._keep(number + 1, data[start : min(end, start + LINE_LENGTH)])
             at = start
 
-    def _keep(self, number: int, line: bytes) -> None:
-        shape = line.translate(None, b"0123456789abcdef")[:200]
+    def _is_known(self, shape: bytes) -> bool:
         count = self._shapes.get(shape, 0)
-        if len(self._kept) >= EXCERPT_LINES or count >= _ALIKE or (not count and len(self._shapes) >= _SHAPES):
+        return count >= _ALIKE or (not count and len(self._shapes) >= _SHAPES)
+
+    def _keep(self, number: int, line: bytes) -> None:
+        shape = _shape(line.lower())
+        if len(self._kept) >= EXCERPT_LINES or self._is_known(shape):
             return
         if self._room <= 0:
             self._cut = True
             return
-        self._shapes[shape] = count + 1
+        self._shapes[shape] = self._shapes.get(shape, 0) + 1
         self._kept.append((number, _decoded(line[: self._room])))
         self._room -= LINE_COST + len(line)
 
