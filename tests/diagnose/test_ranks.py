@@ -244,3 +244,14 @@ def test_files_that_are_called_like_nodes_are_of_these_hosts(tmp_path: Path) -> 
     error = "RuntimeError: [gloo/transport/tcp/device.cc:80] ifa != nullptr. Unable to find interface for: ib0\n"
     found = of(tmp_path, **{"gpu-1": "step 1\n", "gpu-2": error, "gpu-3": "step 1\n"})
     assert (found.causes[0].cause, found.causes[0].hosts) == ("gloo-wrong-interface", ("gpu-2",))
+
+
+def test_the_rank_within_is_the_programs_own(tmp_path: Path) -> None:
+    errors = "".join(
+        f"{{head}}{rank}: [default{rank % 8}]:[rank{rank}]: OSError: [Errno 28] No space left on device\n" for rank in (8, 9, 10)
+    )
+    for head in ("", "node-7: ", "2026-11-27T00:00:00.1Z ", "ERROR:trainer: "):
+        first = of(tmp_path, job=errors.format(head=head)).causes[0]
+        assert (first.cause, first.ranks) == ("disk-full-or-quota", (8, 9, 10))
+    addresses = "".join(f"n{at}: 2: ens1: <UP> mtu 9000\n" for at in range(4))
+    assert of(tmp_path, job=addresses).causes == ()

@@ -17,6 +17,8 @@ _BLOCK = re.compile(
 )
 """torch/distributed/elastic/multiprocessing/errors/__init__.py; Hydra (MPICH, Intel MPI) tools/bootstrap: the lines of one failure follow each other."""
 _BLOCK_LINES = 5
+_BLOCK_LINE = re.compile(r"^\s*(?:rank|exitcode|error_file|traceback) {1,12}: |^= {1,4}(?:RANK|PID|KILLED|EXIT)\b")
+"""What is of the block's rank whoever printed it."""
 _BLOCK_HOST = re.compile(r"^\s*host {1,12}: (?P<host>[\w.-]{1,64})$")
 _OF_ONE = tuple(
     (word, re.compile(pattern))
@@ -102,6 +104,7 @@ class _Block:
         elif not self._left:
             self._rank = self._of_file
         host = self._host if self._left else ""
+        own = self._left > 0 and _BLOCK_LINE.match(line.text) is not None
         self._left = max(self._left - 1, 0)
-        rank = self._rank if line.rank is None else line.rank
+        rank = self._rank if line.rank is None or own else line.rank
         return line if rank == line.rank and not host else replace(line, rank=rank, host=line.host or host)

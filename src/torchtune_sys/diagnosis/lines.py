@@ -102,7 +102,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
         (r"\[(?:\d{1,9},)?(?:mpirank:)?(?P<rank>\d{1,7})(?:,(?P<host>[\w.-]{1,64}))?\]<std(?:err|out|diag)>: ?", False),
         (r"\[(?:default|rank|trainer|worker|Rank |RANK |rank=|rank: ?|Rank: |GPU )(?P<rank>\d{1,7})(?:\|\d{1,4})?\]:? ?", False),
         (r"(?:rank|Rank|RANK)[ =]?(?P<rank>\d{1,7})(?::| \|| -) ", False),
-        (r"(?P<rank>\d{1,5}):(?: |$)", True),
+        (r"(?P<rank>\d{1,5}):(?: (?![\w.@-]{1,32}(?:: <|\s{1,20}inet))|$)", True),
         (r"[\w./-]{0,200}\.(?:log|out|err|txt):(?:\d{1,9}:)?", True),
         (r" {0,6}\d{1,6}\t", True),
         (r"[A-Za-z]\w{1,30}/(?P<rank>\d{1,5}) ", True),
@@ -181,33 +181,41 @@ def _repeated_heads(lines: Sequence[str]) -> frozenset[str]:
     (['n0: '], ['n0 | '])
     """
     some = lines[:: len(lines) // _SAMPLE + 1]
-    behind = [rest for line in some if (rest := _without_prefixes(line)) != line]
-    kept = _heads_of(some, len(some)) | (_heads_of(behind, len(some)) - {_NUMBER})
+    kept = _heads_of(some, max(_FEW, _SHARE * len(some)))
     if any(line.startswith("srun: ") for line in lines):
         kept |= {_NUMBER}  # srun --label
+    for _ in range(_LEVELS):
+        behind = [_without_prefixes(line, frozenset(kept)) for line in some]
+        more = _heads_of(behind, max(_FEW, _MOST_LINES * len(some)))
+        if not kept:
+            more |= _heads_of(behind, max(_FEW, _SHARE * len(some))) - {_NUMBER}
+        if more <= kept:
+            break
+        kept |= more
     return frozenset(kept)
 
 
-def _heads_of(lines: Sequence[str], of: int) -> set[str]:
+def _heads_of(lines: Sequence[str], enough: float) -> set[str]:
     shapes: Counter[str] = Counter()
     for line in lines:
         for pattern, repeated in _PREFIXES:
             found = pattern.match(line) if repeated else None
             if found is not None:
                 shapes[_shape(found[0])] += 1
-    enough = max(_FEW, _SHARE * of)
     return {shape for shape, count in shapes.items() if count >= enough and not _names_program(shape.strip(" :|[]"))}
 
 
-def _without_prefixes(line: str) -> str:
+def _without_prefixes(line: str, heads: frozenset[str]) -> str:
     for _ in range(_PREFIXES_AT_MOST):
-        found = _prefix(line, frozenset())
+        found = _prefix(line, heads)
         if found is None:
             break
         line = line[found.end() :]
     return line
 
 
+_MOST_LINES, _LEVELS = 0.6, 2
+"""Of what stands behind another prefix: there some lines of any report begin alike (``2: eth0:``)."""
 _SAMPLE = 4096
 
 
@@ -232,8 +240,10 @@ def _read(number: int, line: str, heads: frozenset[str]) -> LogLine:
         if found is None:
             break
         for name, value in found.groupdict().items():
-            if value:
-                fields.setdefault(name, value)
+            if value and (name not in fields or (name == "rank" and not found[0].startswith("[default"))):
+                fields[name] = (
+                    value  # a rank that stands within is the program's own; what stands before it may count tasks or nodes
+                )
         text = text[found.end() :]
     nccl = _NCCL.match(text)
     if nccl is not None:
