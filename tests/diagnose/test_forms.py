@@ -272,7 +272,9 @@ SRUN_ENDS = (
 
 def test_what_srun_does_to_the_other_tasks_is_no_error_of_its_own() -> None:
     """As Slurm 22.05 printed it with --kill-on-bad-exit=1 below a torchrun on each node."""
-    found = judged(f"1:  exitcode  : -9 (pid: 5568)\n1:  traceback : Signal 9 (SIGKILL) received by PID 5568\n{SRUN_ENDS}".encode())
+    found = judged(
+        f"1:  exitcode  : -9 (pid: 5568)\n1:  traceback : Signal 9 (SIGKILL) received by PID 5568\n{SRUN_ENDS}".encode()
+    )
     assert {each.cause for each in found.causes} == {"host-memory-oom", "rank-killed"} and found.unexplained == ()
     alone = judged(SRUN_ENDS.encode())
     assert [(each.text, each.hosts) for each in alone.unexplained] == [(SRUN_ENDS.splitlines()[0], ("n2",))] and not alone.causes
