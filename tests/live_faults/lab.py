@@ -151,7 +151,15 @@ def lacking(fault: Fault, report: dict[str, Any], plain: dict[str, Any]) -> list
             return report["status"] == 2 and re.search(rest, report["words"]) is not None
         return rest in (unsure if kind == "unknown" else new)
 
-    return [words for words in fault.must.split() if not fault.mistaken and not any(map(said, words.split("|")))]
+    lost = [words for words in fault.must.split() if not fault.mistaken and not any(map(said, words.split("|")))]
+    heard = {found["severity"] for rule, found in new.items() if _says(fault, rule, found)}
+    wrong = heard and fault.severity and not heard & set(fault.severity.split("|"))
+    return lost + [f"severity {fault.severity}, not {'|'.join(sorted(heard))}"] * bool(wrong)
+
+
+def _says(fault: Fault, rule: str, found: dict[str, Any]) -> bool:
+    words = [word.partition(":")[2] or word for word in re.split(r"[ |]", fault.must)]
+    return any(word == rule or word and re.search(word, json.dumps(found)) for word in words)
 
 
 def besides(fault: Fault, report: dict[str, Any], plain: dict[str, Any]) -> list[str]:

@@ -19,6 +19,8 @@ class Fault(NamedTuple):
     base: str = "host"
     """``host``: this machine with a network of its own. ``gpu``: two H100 beside it, played by a library with NVML's ABI and a tree of /sys."""
     user: int = 0
+    severity: str = ""
+    """Severities joined by |, one of which a finding that says it must have; nothing: whichever."""
     mistaken: str = ""
     """Why the expectation was wrong, which was found after the first run: nothing need be said."""
     left: str = ""
