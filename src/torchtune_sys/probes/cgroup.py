@@ -77,15 +77,14 @@ def tightest(host: Host, controller: str, names: FileNames, parse: Callable[[tup
             return Missing(Why.UNPARSED, f"{directory}/{files[0]}", str(error)), ""
         if value < least:
             least, source = value, f"{directory}/{files[0]}"
-    if read == 0 and host.exists(found.directories[0]) is not True:
-        return Missing(Why.NOT_SUPPORTED, found.directories[0], "the session's cgroup is not visible here"), ""
-    return least, source
+    return (least if read else _without_files(host, found, least)), source
 
 
 def nearest(host: Host, controller: str, names: FileNames) -> tuple[Fact[str], str]:
     """Return the text of the first file that exists, from the session's own cgroup upwards, and its path.
 
     For values that are inherited, as ``cpuset.cpus.effective``. ``names[version]`` are alternatives, the first one preferred.
+    ABSENT where no group of the branch has the file; NOT_SUPPORTED where the branch itself is not visible.
     """
     found = branch(host, controller)
     if isinstance(found, Missing):
@@ -99,7 +98,13 @@ def nearest(host: Host, controller: str, names: FileNames) -> tuple[Fact[str], s
                 return content, path
             if content.why is not Why.ABSENT:
                 missing = content
-    return missing, ""
+    return (_without_files(host, found, missing) if missing.why is Why.ABSENT else missing), ""
+
+
+def _without_files(host: Host, seen: CgroupBranch, otherwise: T) -> T | Missing:
+    """Return what a branch says that has none of the files, or that not even the session's own directory is there: the mount holds something else."""
+    own = seen.directories[0]
+    return otherwise if host.exists(own) is True else Missing(Why.NOT_SUPPORTED, own, "the session's cgroup is not visible here")
 
 
 def counter(text: str, name: str) -> int | None:

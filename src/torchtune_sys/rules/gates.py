@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from torchtune_sys.formats.pci_paths import for_guests
+from torchtune_sys.knowledge.gpus import is_mobile
 from torchtune_sys.knowledge.nccl import is_made_for_training
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
@@ -99,6 +100,12 @@ def all_devices(facts: GpuFacts) -> tuple[Gpu, ...]:
     if facts.some_only:
         raise Unknown(Missing(Why.NOT_RECORDED, facts.source, "one GPU is named, not how many there are", "rocm-smi"))
     return need(facts.devices)
+
+
+def of_laptop(s: Snapshot, gpu: Gpu | None) -> bool:
+    """Return whether a GPU is a laptop's: its name says so ("Laptop GPU" since Ampere), or the firmware calls the machine portable."""
+    portable = not isinstance(s.hardware, Missing) and known(s.hardware.portable, False)
+    return portable or (gpu is not None and is_mobile(known(gpu.name, "")))
 
 
 def ranks_here(s: Snapshot) -> int:

@@ -114,3 +114,17 @@ def test_near_misses_give_an_answer(text: str) -> None:
     cgroup.parse_own(text)
     cgroup.parse_mountinfo(text)
     cgroup.parse_mounts(text)
+
+
+def test_an_inherited_file_that_no_visible_group_has_is_absent_and_of_a_hidden_branch_unknown() -> None:
+    own = {
+        "/proc/self/cgroup": "0::/a/b\n",
+        "/proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+    }
+    for files, why in (
+        ({}, Why.NOT_SUPPORTED),
+        ({"/sys/fs/cgroup/x": "what lies over it"}, Why.NOT_SUPPORTED),
+        ({"/sys/fs/cgroup/a/b/cgroup.procs": "1"}, Why.ABSENT),
+    ):
+        found, source = cgroup.nearest(RecordedHost({"files": {**own, **files}}, ""), "memory", {2: ("memory.events",)})
+        assert isinstance(found, Missing) and found.why is why and source == "", files

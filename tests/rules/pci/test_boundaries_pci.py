@@ -194,6 +194,13 @@ def test_soldered_gpus(name: Any, expected: str) -> None:
     assert failed("gpu-pcie-link-degraded", both)[-1] == f"GPU {LAST}"
 
 
+def test_a_laptop_s_gpu_is_known_by_the_firmware_too() -> None:
+    host = with_gpus(where(only(healthy(), FIRST), link(current_width=8), FIRST), {"name": "Quadro P2000"})
+    assert verdict("gpu-pcie-link-degraded", host) == "fail"
+    assert not isinstance(host.hardware, Missing)
+    assert verdict("gpu-pcie-link-degraded", replace(host, hardware=replace(host.hardware, portable=True))) == "na"
+
+
 @pytest.mark.parametrize(
     ("links", "utilization", "live", "expected"),
     [

@@ -261,3 +261,18 @@ def test_a_report_names_no_topology_file() -> None:
     assert verdict("gpu-network-distance-uneven", host) == "pass"
     file = TopologyFile(path="/t.xml", source="environment", gpus=(), cards=())
     assert verdict("gpu-network-distance-uneven", with_pci(host, topology_file=file)) == "na"
+
+
+@pytest.mark.parametrize(
+    ("functions_of_the_slot", "class_", "expected"),
+    [(4, "0x020700", "pass"), (2, "0x020700", "fail"), (4, "0x020000", "fail")],
+)
+def test_what_manages_nvswitches_is_no_rail(functions_of_the_slot: int, class_: str, expected: str) -> None:
+    """HGX B200: a ConnectX-7 on the GPUs' board with four functions, near one of the two sockets."""
+    host = with_intent(healthy(), nodes=2)
+    card = next(device for device in functions(host) if device.address == FIRST_CARD)
+    more = tuple(
+        replace(card, address=f"0000:05:00.{at}", rdma=f"mlx5_{8 + at}", vendor="0x15b3", device="0x1021", class_=class_)
+        for at in range(functions_of_the_slot)
+    )
+    assert verdict(UNEVEN, with_pci(host, devices=(*functions(host), *more))) == expected

@@ -16,6 +16,7 @@ from pci_hosts import (
     functions,
     gone,
     healthy,
+    judged,
     link,
     only,
     put,
@@ -207,3 +208,13 @@ def test_no_topology_file() -> None:
     assert verdict("topology-file-of-another-machine", healthy()) == "na"
     refused = with_pci(healthy(), topology_file=gone(Why.DENIED))
     assert verdict("topology-file-of-another-machine", refused) == "unknown"
+
+
+def test_a_card_in_display_mode_is_told_of_its_mode() -> None:
+    workstation = {"name": "NVIDIA RTX A6000"}
+    small = with_gpus(where(healthy(), put(bars=(1 << 28,)), FIRST, LAST), *([workstation] * 8))
+    assert verdict("gpu-bar-small", only(small, FIRST, LAST)) == "na"
+    (found, *_) = judged("gpu-bar-small", small).evidence
+    assert "displaymodeselector" in str(found.fix)
+    other = with_gpus(small, *([{"name": "NVIDIA A100-PCIE-40GB"}] * 8))
+    assert judged("gpu-bar-small", other).evidence[0].fix == ()

@@ -261,7 +261,6 @@ def _cgroup_used(host: Host, limit_source: str) -> Fact[int]:
 def _cgroup_oom_kills(host: Host) -> tuple[Fact[int], str]:
     text, path = cgroup.nearest(host, "memory", {2: ("memory.events",), 1: ("memory.oom_control",)})
     if isinstance(text, Missing):
-        hidden = text.why is Why.ABSENT and text.source != cgroup.OWN and host.exists(text.source) is not True
-        return (Missing(Why.NOT_SUPPORTED, text.source, "the session's cgroup is not visible here") if hidden else text), ""
+        return text, ""
     kills = cgroup.counter(text, "oom_kill")
     return (Missing(Why.NOT_SUPPORTED, path, "this kernel does not count them (before 4.13)") if kills is None else kills), path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.knowledge.gpus import by_name, is_mobile
+from torchtune_sys.knowledge.gpus import by_name
 from torchtune_sys.knowledge.nccl import usable_ports
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
 from torchtune_sys.model.facts.gpu import Gpu
@@ -195,7 +195,7 @@ def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     gpus = gates.nvidia_gpus(s)
     if known_or_unknown(need(s.driver).wsl, False):
         raise NotApplicable("WSL: Windows manages the GPU")
-    if gpus and all(is_mobile(known(gpu.name, "")) for gpu in gpus):
+    if gpus and all(gates.of_laptop(s, gpu) for gpu in gpus):
         raise NotApplicable("a laptop's GPU, which sleeps between programs to spare the battery")
     for gpu in gpus:
         if isinstance(gpu.persistence, Missing):

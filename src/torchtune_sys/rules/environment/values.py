@@ -78,19 +78,30 @@ AMD_LISTS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICE
 def amd_fault(env: Mapping[str, str], count: int) -> tuple[str, str]:
     """Return the variable that hides AMD GPUs by an entry that is none of them, and its fault; empty strings if none does.
 
-    HIP takes an empty value for none (ROCm/clr rocclr/device/rocm/rocdevice.cpp).
+    An empty list is not the same to all: the runtime hides all by it (ROCR-Runtime core/util/flag.h, IsEnvVarSet), HIP takes it for none
+    (ROCm/clr rocclr/device/rocm/rocdevice.cpp), and torch counts no device (torch/cuda/__init__.py, _parse_visible_devices).
 
-    >>> amd_fault({"HIP_VISIBLE_DEVICES": "-1"}, 8), amd_fault({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "0,1"}, 8)
+    >>> amd_fault({"HIP_VISIBLE_DEVICES": "-1"}, 8), amd_fault({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": ""}, 8)
     (('HIP_VISIBLE_DEVICES', '-1 is no device, which hides every GPU'), ('', ''))
+    >>> amd_fault({"ROCR_VISIBLE_DEVICES": ""}, 8)[0], amd_fault({"HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "0"}, 8)[0]
+    ('ROCR_VISIBLE_DEVICES', 'HIP_VISIBLE_DEVICES')
     """
     for name in AMD_LISTS:
-        value = env.get(name, "")
-        if not value or (name == "CUDA_VISIBLE_DEVICES" and env.get("HIP_VISIBLE_DEVICES")):
+        value = env.get(name)
+        if value is None or (name == "CUDA_VISIBLE_DEVICES" and "HIP_VISIBLE_DEVICES" in env):
             continue
+        if not value:
+            return name, _EMPTY[name == "ROCR_VISIBLE_DEVICES"]
         fault = visible_devices_fault(value, count, None)
         if fault and "twice" not in fault:
             return name, fault
     return "", ""
+
+
+_EMPTY = (
+    "an empty list: torch.cuda.device_count() is 0, as if every GPU were hidden, although HIP ignores it",
+    "an empty list, which hides every GPU",
+)
 
 
 def _index_fault(entries: list[str], count: int, sliced: bool) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.knowledge.gpus import is_mobile
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.actions import Advice, NvmlSetting
 from torchtune_sys.model.facts import Fact
@@ -189,7 +188,7 @@ def gpu_power_limit_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
     defaults = {gpu.index: gpu.power_default_mw for gpu in gates.nvidia_gpus(s)}
     yield from each(
         s,
-        _limit,
+        lambda gpu: _limit(s, gpu),
         lambda gpu, limit: limit < share * need(defaults[gpu.index]),
         lambda limit: f"{limit / 1000:g} W",
         "the card's default",
@@ -197,8 +196,8 @@ def gpu_power_limit_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
-def _limit(gpu: Gpu) -> Fact[int]:
-    if is_mobile(known(gpu.name, "")):
+def _limit(s: Snapshot, gpu: Gpu) -> Fact[int]:
+    if gates.of_laptop(s, gpu):
         return Missing(Why.NOT_SUPPORTED, "NVML", "a laptop sets the limit of its GPU itself")
     return gpu.power_default_mw if isinstance(gpu.power_default_mw, Missing) else gpu.power_limit_mw
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from torchtune_sys.formats.pci_paths import for_guests, is_gpu, perhaps_gpu
 from torchtune_sys.knowledge.nccl import FAST_GBPS
 from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
@@ -46,9 +48,28 @@ def all_reported(s: Snapshot) -> None:
 
 
 def cards(s: Snapshot) -> list[PciDevice]:
-    """Return the functions that carry an RDMA device."""
+    """Return the functions that carry an RDMA device, those apart through which NVSwitches are managed."""
     rdma_devices(s)  # without its list in sight, no function seems to carry one
-    return [device for device in functions(s).values() if device.rdma]
+    found = [device for device in functions(s).values() if device.rdma]
+    slots = Counter(_slot(device) for device in found if _of_infiniband(device))
+    return [device for device in found if not _of_infiniband(device) or slots[_slot(device)] < _FUNCTIONS_OF_SWITCHES]
+
+
+_FUNCTIONS_OF_SWITCHES = 4
+"""HGX and DGX B200 and B300 manage their NVSwitches through a ConnectX-7 on the GPUs' board, which shows four functions in one slot that
+lead to no network; a ConnectX-7 for one has one or two. Its vital product data says SW_MNG, but only root may read that, and slowly.
+
+Sources: https://github.com/siderolabs/extensions/issues/893 (mlx5_8 to mlx5_11, with consecutive GUIDs); NVIDIA Fabric Manager user guide
+(NVLink 5: nvlsm and the fabric manager reach the switches through these ports).
+"""
+
+
+def _of_infiniband(device: PciDevice) -> bool:
+    return known(device.class_, "")[:6] == "0x0207" and device.vendor == "0x15b3" and device.device == "0x1021"
+
+
+def _slot(device: PciDevice) -> str:
+    return device.address.rpartition(".")[0]
 
 
 def rails(s: Snapshot) -> list[PciDevice]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.formats.pci_paths import is_gpu
-from torchtune_sys.knowledge.gpus import is_mobile
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
@@ -97,7 +96,7 @@ def _gpu_link(
     reachable = None if above is None else _reachable_width(device, above)
     if above is None or reachable is None:
         return None
-    if gpu is not None and is_mobile(known(gpu.name, "")):
+    if gates.of_laptop(s, gpu):
         return None  # the board wires 8 or fewer lanes to it, whatever the processor's port says it could have
     best = _reachable_gts(device, above)
     slow = None if best is None else _slow_while_copying(best, link) or _slow_while_busy(best, gpu, busy_pct)
@@ -210,7 +209,7 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("a virtual machine: its slots are made up")
     found = functions(s)
     shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
-    soldered = {gpu.pci_address for gpu in shown if is_mobile(known(gpu.name, ""))}
+    soldered = {gpu.pci_address for gpu in shown if gates.of_laptop(s, gpu)}
     judged = False
     for device in found.values():
         above = found.get(device.parent)

@@ -36,7 +36,7 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     When to leave it
         The GPUs are GeForce cards before the 50 series, whose driver offers no peer-to-peer access at all; or there is only one
-        GPU. T4 and P4 are made with 256 MiB, and not judged.
+        GPU. T4 and P4 are made with 256 MiB, and not judged; cards with a display mode (RTX A6000 and others) only beside an RDMA card.
 
     References
         https://docs.nvidia.com/cuda/gpudirect-rdma/ (BAR sizes)
@@ -47,7 +47,9 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if len(gpus) < 2 and not pci_seen.rails(s):
         raise NotApplicable("one GPU and no RDMA card: nothing else reaches its memory")
     shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
-    small = {gpu.pci_address for gpu in shown if any(word in known(gpu.name, "") for word in _SMALL_BY_DESIGN)}
+    names = {gpu.pci_address: known(gpu.name, "") for gpu in shown if isinstance(gpu.pci_address, str)}
+    by_design = _SMALL_BY_DESIGN if pci_seen.rails(s) else (*_SMALL_BY_DESIGN, *_SMALL_WITH_DISPLAY)
+    small = {address for address, name in names.items() if any(word in name for word in by_design)}
     judged = False
     for gpu in gpus:
         if gpu.address in small:
@@ -65,12 +67,22 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="as large as its memory",
             verdict=Verdict.FAIL if max(sizes) <= 256 * _MIB else Verdict.PASS,
             source=f"/sys/bus/pci/devices/{gpu.address}/resource",
+            fix=(_DISPLAY_MODE,) if any(word in names.get(gpu.address, "") for word in _SMALL_WITH_DISPLAY) else (),
         )
     if not judged:
         raise NotApplicable("no GPU here has known regions that matter")
 
 
 _SMALL_BY_DESIGN = ("GeForce", "Tesla T4", "Tesla P4")
+_SMALL_WITH_DISPLAY = ("RTX A5000", "RTX A5500", "RTX A6000", "RTX 5000 Ada", "RTX 6000 Ada", "NVIDIA A40", "NVIDIA L40", "Tesla M60")
+"""Cards with a display mode: with physical displays enabled their region has 256 MiB, whatever the firmware of the machine would give.
+
+Sources: https://developer.nvidia.com/displaymodeselector; NVIDIA, gpumodeswitch user guide (M60: 8 GB, in graphics mode 256 MB).
+"""
+_DISPLAY_MODE = Advice(
+    text="switch the card's display mode to compute (NVIDIA's displaymodeselector, or gpumodeswitch for M60: a large BAR1, or physical displays disabled), "
+    "and restart"
+)
 
 
 def _fast_cards(s: Snapshot, least_gbps: float) -> list[tuple[PciDevice, Missing | None]]:
