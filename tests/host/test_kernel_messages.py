@@ -41,6 +41,13 @@ def test_xid_in_every_shape(line: str, gpu: str, number: int, program: str) -> N
 
 
 ONE_LINE = [
+    ("traps: python3[4711] trap invalid opcode ip:7f3b2c1d4e10 sp:7ffd3a2b1c00 error:0 in libtorch_cpu.so[7f3b2a000000+10c00000]", "crash", "python3"),
+    ("traps: pt_main_thread[99] trap divide error ip:7f00 sp:7ffd error:0 in _C.cpython-312-x86_64-linux-gnu.so[7f00+1000]", "crash", "pt_main_thread"),
+    ("python[88]: segfault at 0 ip 00007f1 sp 00007f2 error 4 in librccl.so.1.0[7f0+100]", "crash", "python"),
+    ("BTRFS warning (device nvme0n1p3): csum failed root 5 ino 257 off 0 csum 0x8941f998 expected csum 0xb3a0c9d1 mirror 1", "fs-error", "nvme0n1p3"),
+    ("BUG: workqueue lockup - pool cpus=3 node=0 flags=0x0 nice=0 stuck for 38s!", "lockup", ""),
+    ("{1}[Hardware Error]:   error_type: 3, multi-bit ECC", "memory-uncorrected", ""),
+    ("bnxt_en 0000:21:00.0 ens1f0np0: TX timeout detected, starting reset task!", "tx-timeout", "ens1f0np0"),
     ("nvidia 0000:01:00.0: Unable to change power state from D3cold to D0, device inaccessible", "gpu-lost", "0000:01:00.0"),
     ("NVRM: RmFetchGspRmImages: No firmware image found", "gsp-firmware", ""),
     ("NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.", "gpu-lost", "0000:18:00.0"),

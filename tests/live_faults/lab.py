@@ -159,7 +159,7 @@ def lacking(fault: Fault, report: dict[str, Any], plain: dict[str, Any]) -> list
 
 def _says(fault: Fault, rule: str, found: dict[str, Any]) -> bool:
     words = [word.partition(":")[2] or word for word in re.split(r"[ |]", fault.must)]
-    return any(word == rule or word and re.search(word, json.dumps(found)) for word in words)
+    return any(word == rule or (word and re.search(word, json.dumps(found))) for word in words)
 
 
 def besides(fault: Fault, report: dict[str, Any], plain: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ _EXEC = "'import os, sys' 'os.execvp(sys.argv[1], sys.argv[1:])'"
 _NO_HUGE_PAGES = _HANDED_DOWN.format(f"'import ctypes' 'ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)' {_EXEC}")
 _NO_CLONE3 = _HANDED_DOWN.format(
     "'import ctypes, struct' 'code = [(0x20, 0, 0, 0), (0x15, 0, 1, 435), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)]' "
-    "'held = ctypes.create_string_buffer(b\"\".join(struct.pack(\"HBBI\", *one) for one in code))' "
+    '\'held = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in code))\' '
     "'program = ctypes.create_string_buffer(struct.pack(\"HxxxxxxQ\", 4, ctypes.addressof(held)))' "
     f"'libc = ctypes.CDLL(None)' 'libc.prctl(38, 1, 0, 0, 0)' 'assert libc.prctl(22, 2, program, 0, 0) == 0' {_EXEC}"
 )
@@ -39,25 +39,25 @@ ROWS = (
     Fault("files-without-any-mode", "umask 777; mkdir -m 777 $W/ck", "says:umask", args="--checkpoints $W/ck", may="checkpoints-on-volatile-storage disk-space-low", user=65534, severity="warning|error"),
     Fault("warnings-are-errors", "export PYTHONWARNINGS=error", "says:PYTHONWARNINGS", severity="warning|error"),
     Fault("terminate-signal-blocked", "RUN='env --block-signal=TERM'", "says:SIGTERM", severity="warning|advice"),
-    Fault("healthy-as-docker-does-it", "mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys; mount --bind /dev/null /proc/kcore; mount -t tmpfs -o ro,size=0 tmpfs /sys/firmware; mount -t tmpfs -o ro tmpfs /proc/acpi; lay /; touch /.dockerenv"),
+    Fault("healthy-as-docker-does-it", "mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys; mount -t tmpfs -o ro,size=0 tmpfs /sys/firmware; mount -t tmpfs -o ro tmpfs /proc/acpi; lay /; touch /.dockerenv"),
     Fault("threads-refused-by-a-filter", _NO_CLONE3, "says:thread|says:seccomp|refused:thread", severity="error|warning"),
-    Fault("flash-attn-for-another-torch", "cuda_torch; d=$SITE/flash_attn-2.7.4.post1.dist-info; mkdir $d $SITE/flash_attn; printf 'Metadata-Version: 2.1\\nName: flash-attn\\nVersion: 2.7.4.post1+cu12torch2.5cxx11abiFALSE\\nRequires-Dist: torch\\nRequires-Dist: einops\\n' > $d/METADATA; echo pip > $d/INSTALLER", "says:flash", base="gpu", severity="warning|error"),
-    Fault("pth-of-a-module-gone", "lay $SITE; echo 'import __editable___mylib_finder; __editable___mylib_finder.install()' > $SITE/__editable__.mylib.pth", "says:__editable__|says:\\.pth", severity="advice|warning"),
+    Fault("flash-attn-for-another-torch", "cuda_torch; d=$SITE/flash_attn-2.7.4.post1.dist-info; mkdir $d $SITE/flash_attn; printf 'Metadata-Version: 2.1\\nName: flash-attn\\nVersion: 2.7.4.post1+cu12torch2.5cxx11abiFALSE\\nRequires-Dist: torch\\nRequires-Dist: einops\\n' > $d/METADATA; echo pip > $d/INSTALLER", "says:flash", base="gpu", severity="warning|error", mistaken="its wheels are renamed after they are built: their metadata does not name torch's release"),
+    Fault("pth-of-a-module-gone", "lay $SITE; echo 'import __editable___mylib_finder; __editable___mylib_finder.install()' > $SITE/__editable__.mylib.pth", "says:__editable__|says:\\.pth", severity="advice|warning", left="no rule runs the lines of .pth files; Python itself tells of it at each start"),
     Fault("hosts-file-closed", "chmod 600 /etc/hosts; : | over /etc/resolv.conf", "hostname-unresolvable|says:/etc/hosts", args="--nnodes 2", user=65534, severity="warning|error"),
     Fault("no-huge-pages-for-the-session", _NO_HUGE_PAGES, "says:THP|says:huge.page", severity="advice"),
-    Fault("io-of-the-idle-class", "RUN='ionice -c 3'", "says:ionice|says:I/O.class|says:idle", args="--data /usr", severity="warning|advice"),
+    Fault("io-of-the-idle-class", "RUN='ionice -c 3'", "says:ionice|says:I/O.class|says:idle", args="--data /usr", severity="warning|advice", left="no file of /proc tells the class, and only BFQ and mq-deadline heed it"),
     Fault("names-never-given-back", "echo 0 | over /proc/sys/vm/vfs_cache_pressure", "says:vfs_cache_pressure", severity="warning|advice"),
-    Fault("offloads-off", "ethtool -K eth0 tso off gso off gro off", "says:offload|says:[tg]so|says:gro", args="--nnodes 2", severity="advice|warning"),
-    Fault("illegal-instruction-in-the-log", _LOG.format("6,900,5000000000,-;traps: python3[4711] trap invalid opcode ip:7f3b2c1d4e10 sp:7ffd3a2b1c00 error:0 in libtorch_cpu.so[7f3b2a000000+10c00000]\\n"), "says:invalid.opcode|says:libtorch_cpu", severity="warning|error"),
+    Fault("offloads-off", "ethtool -K eth0 tso off gso off gro off", "says:offload|says:[tg]so|says:gro", args="--nnodes 2", severity="advice|warning", left="the offloads are told by ioctls alone, one for each interface and feature"),
+    Fault("illegal-instruction-in-the-log", _LOG.format("6,900,5000000000,-;traps: python3[4711] trap invalid opcode ip:7f3b2c1d4e10 sp:7ffd3a2b1c00 error:0 in libtorch_cpu.so[7f3b2a000000+10c00000]\\n"), "says:invalid.opcode|says:libtorch_cpu", severity="warning|error", left="said as advice: the log tells of the past, and the program is named"),
     Fault("child-signals-ignored", "RUN='env --ignore-signal=CHLD'", "says:SIGCHLD", severity="warning|error"),
     Fault("path-of-another-python", "p=$W/lib/python3.8/site-packages; mkdir -p $p/numpy/core; : > $p/numpy/__init__.py; : > $p/numpy/core/_multiarray_umath.cpython-38-x86_64-linux-gnu.so; export PYTHONPATH=$p", "says:python3\\.8|says:cpython-38", severity="warning|error"),
-    Fault("network-card-stops-in-the-log", _LOG.format("4,900,5000000000,-;NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out 5010 ms\\n3,901,5000000100,-;mlx5_core 0000:1b:00.0 eth0: TX timeout detected\\n"), "says:eth0|says:NETDEV|says:transmit", severity="warning|error"),
+    Fault("network-card-stops-in-the-log", _LOG.format("4,900,5000000000,-;NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out 5010 ms\\n3,901,5000000100,-;mlx5_core 0000:1b:00.0 eth0: TX timeout detected\\n"), "says:eth0|says:NETDEV|says:transmit", severity="warning|error", left="one time-out a day is below the three that network-link-flapping asks for"),
     Fault("dma-fault-in-the-log", _LOG.format("3,900,5000000000,-;DMAR: DRHD: handling fault status reg 2\\n3,901,5000000100,-;DMAR: [DMA Read NO_PASID] Request device [19:00.0] fault addr 0xff8a0000 [fault reason 0x06] PTE Read access is not set\\n"), "says:DMAR|says:19:00", base="gpu", severity="warning|error"),
     Fault("ranks-left-in-the-shell", "export RANK=3 WORLD_SIZE=8 LOCAL_RANK=3 MASTER_ADDR=10.9.0.77 MASTER_PORT=29500", "says:WORLD_SIZE|says:RANK", severity="advice|warning"),
     Fault("developer-mode", "export PYTHONDEVMODE=1", "says:PYTHONDEVMODE", severity="advice|warning"),
     Fault("library-cut-and-not-imported", "lay $SITE; truncate -s 1M $SITE/torch/lib/libtorch_cpu.so", "says:libtorch_cpu", severity="error"),
     Fault("gloo-encrypted-without-keys", "export GLOO_DEVICE_TRANSPORT=TCP_TLS", "says:GLOO_DEVICE_TRANSPORT", args="--nnodes 2", severity="error|warning"),
-    Fault("ext4-without-a-journal", "disk ext4 20G defaults '-O ^has_journal'", "says:journal", args="--checkpoints $W/m", severity="advice|warning"),
+    Fault("ext4-without-a-journal", "disk ext4 20G defaults '-O ^has_journal'", "says:journal", args="--checkpoints $W/m", severity="advice|warning", left="the mount table does not tell it"),
     Fault("healthy-proxy", "export http_proxy=http://10.9.0.99:3128 https_proxy=http://10.9.0.99:3128 HTTPS_PROXY=http://10.9.0.99:3128 no_proxy=localhost,127.0.0.1,10.0.0.0/8", args="--nnodes 2"),
     Fault("compiler-named-is-gone", "cuda_torch; export CC=/opt/nope/gcc CXX=/opt/nope/g++", "says:/opt/nope", base="gpu", severity="warning|error|advice"),
 )  # fmt: skip

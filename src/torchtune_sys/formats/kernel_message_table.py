@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 PCI = r"(?P<subject>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{1,4}:[0-9a-fA-F]{2}(?:[.:][0-9a-fA-F]{1,2})?(?:\.[0-7])?)"
+_LIBRARIES = (
+    r"(?:lib(?:cuda|nccl|rccl|torch|c10|cudnn|cublas|cusparse|cusolver|cufft|curand|nvidia|nvrtc|nvJitLink|mlx5|ibverbs|amdhip|hsa-runtime|MIOpen|hip|roc"
+    r"|mkl|iomp|gomp|triton|aotriton)|[\w.]{1,60}\.cpython-\d{2,3})[\w.+-]*"
+)
+"""Libraries of training, and extension modules of CPython."""
 
 ROWS: tuple[tuple[str, str, str], ...] = (
     # A word that the line holds, the kind of the event, the pattern: the first row that matches a line decides.
@@ -120,7 +125,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     # Linux: net/sched/sch_generic.c (dev_watchdog, until 6.5 and since), drivers/net/ethernet/mellanox/mlx5/core/en_main.c
     ("NETDEV WATCHDOG: ", "tx-watchdog", r"NETDEV WATCHDOG: (?P<subject>[\w.-]{1,16}) \([\w.-]{1,32}\): transmit queue \d+ timed out"),
     ("NETDEV WATCHDOG: ", "tx-watchdog", r"(?P<subject>[\w.-]{1,16}): NETDEV WATCHDOG: CPU: \d+: transmit queue \d+ timed out"),
-    ("TX timeout detected", "tx-timeout", r"mlx5_core \S+ (?P<subject>[\w.-]{1,16}): TX timeout detected"),
+    ("TX timeout detected", "tx-timeout", r"(?:mlx5_core|bnxt_en) \S+ (?P<subject>[\w.-]{1,16}): TX timeout detected"),
     # Linux: drivers/net/ethernet/intel/e1000e/netdev.c, ixgbe/ixgbe_main.c
     (" Unit Hang", "tx-timeout", r"(?P<subject>[\w.-]{1,16}): Detected (?:Hardware|Tx) Unit Hang"),
     # Linux: drivers/nvme/host/core.c, pci.c
@@ -141,6 +146,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("hutting down filesystem", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): .*[Ss]hutting down filesystem"),
     ("log I/O error", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): log I/O error"),
     ("forced readonly", "fs-read-only", r"BTRFS \w+ \(device (?P<subject>[\w-]{1,60})[^)]*\): .*forced readonly"),
+    ("BTRFS warning", "fs-error", r"BTRFS warning \(device (?P<subject>[\w-]{1,60})[^)]*\): (?:csum failed|checksum error at logical)"),
     ("BTRFS", "fs-error", r"BTRFS:? (?:critical|error) \(device (?P<subject>[\w-]{1,60})[^)]*\)(?::| in) .*(?:corrupt|parent transid verify failed|csum failed|IO failure|errno=-(?:5|30|117) )"),
     # fs/jbd2/journal.c and fs/ext4/inode.c; fs/xfs/xfs_error.c and xfs_buf.c; fs/bcachefs/error.c; openzfs/zfs: module/zfs/spa_misc.c; drivers/md/dm-thin.c
     ("JBD2: Error -", "fs-error", r"JBD2: Error -\d{1,3} detected when updating journal superblock for (?P<subject>[\w!-]{1,60}?)(?:-8)?\.?$"),
@@ -173,16 +179,20 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("Machine Check", "machine-check", r"(?:CPU (?P<subject>\d+): )?Machine Check(?: Exception)?: [0-9a-f]+ Bank (?P<code>\d+)"),
     (" CE ", "memory-corrected", r"EDAC (?P<subject>MC\d+): (?P<code>\d{1,9}) CE .*? on (?P<who>\S{1,60})"),
     (" UE ", "memory-uncorrected", r"EDAC (?P<subject>MC\d+): (?P<code>\d{1,9}) UE .*? on (?P<who>\S{1,60})"),
+    # drivers/firmware/efi/cper.c, of a firmware that looks first (APEI GHES): 3 is of several bits, 14 what a scrubber could not correct
+    ("error_type: ", "memory-uncorrected", r"\[Hardware Error\]: +error_type: (?:3, multi-bit ECC|14, scrub uncorrected error)"),
     ("Memory failure: 0x", "memory-uncorrected", r"Memory failure: 0x[0-9a-f]+: (?:Sending SIGBUS|recovery action|[\w ]*hardware memory corruption)"),
     # Linux: kernel/watchdog.c, hung_task.c, rcu/tree_stall.h
     ("soft lockup", "lockup", r"soft lockup - CPU#\d+ stuck for (?P<code>\d{1,6})s! \[(?P<who>[^\]]{1,40}):"),
+    ("workqueue lockup", "lockup", r"BUG: workqueue lockup - pool .{0,60} stuck for (?P<code>\d{1,6})s!"),
     ("hard LOCKUP", "lockup", r"hard LOCKUP on cpu"),
     ("blocked for more than", "hung-task", r"INFO: task (?P<who>\S{1,40}):\d+ blocked for more than (?P<code>\d{1,6}) seconds"),
     ("stall", "lockup", r"rcu: INFO: \w+ (?:self-)?detected (?:expedited )?stall"),
     ("above threshold, cpu clock", "cpu-hot", r"CPU(?P<who>\d+): (?P<subject>Core|Package) temperature(?:/speed)? above threshold, cpu clock throttled(?: \(total events = (?P<code>\d{1,12})\))?"),
     # Linux: arch/x86/mm/fault.c, traps.c
-    (": segfault at ", "crash", r"(?P<subject>[^\s\[]{1,40})\[\d+\]: segfault at .* in (?P<who>lib(?:cuda|nccl|torch|c10|cudnn|cublas|nvidia|mlx5|ibverbs)[\w.+-]*)"),
-    ("general protection", "crash", r"(?P<subject>[^\s\[]{1,40})\[\d+\] general protection.* in (?P<who>lib(?:cuda|nccl|torch|c10|cudnn|cublas|nvidia|mlx5|ibverbs)[\w.+-]*)"),
+    (": segfault at ", "crash", rf"(?P<subject>[^\s\[]{{1,40}})\[\d+\]: segfault at .* in (?P<who>{_LIBRARIES})"),
+    ("general protection", "crash", rf"(?P<subject>[^\s\[]{{1,40}})\[\d+\] general protection.* in (?P<who>{_LIBRARIES})"),
+    ("] trap ", "crash", rf"traps: (?P<subject>[^\s\[]{{1,40}})\[\d+\] trap [a-z0-9 ]{{2,30}} ip:[0-9a-f]+ .* in (?P<who>{_LIBRARIES})"),
     ("Linux version ", "boot", r"Linux version \d"),
     # Linux: arch/x86/kernel/cpu/hypervisor.c; kernel/time/clocksource.c, kernel/power/suspend.c: time passed in which nothing ran
     ("Hypervisor detected", "hypervisor", r"Hypervisor detected: (?P<who>\w.{0,30})"),

@@ -318,3 +318,69 @@ def test_a_number_without_a_name_that_does_no_harm_is_told_as_good(healthy: Snap
     seen = having(with_torch(healthy, "2.13"), "session", passwd_entry=False, env=env)
     (told,) = engine.judge(seen, [RULE["container-uid-without-passwd"]])[0].evidence
     assert told.verdict is PASS
+
+
+@pytest.mark.parametrize(
+    ("env", "refused"),
+    [
+        ({"MASTER_PORT": "0"}, []),
+        ({"MASTER_PORT": "65535"}, []),
+        ({"MASTER_PORT": " 29500 "}, []),
+        ({"MASTER_PORT": "65536"}, ["MASTER_PORT"]),
+        ({"MASTER_PORT": "-1"}, ["MASTER_PORT"]),
+        ({"MASTER_PORT": "tcp://10.0.0.1:29500"}, ["MASTER_PORT"]),
+        ({"RANK": "0", "WORLD_SIZE": "one"}, ["WORLD_SIZE"]),
+        ({"RANK": "7", "WORLD_SIZE": "8"}, []),
+        ({"RANK": "8", "WORLD_SIZE": "8"}, ["RANK"]),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, ["RANK"]),
+        ({"RANK": "", "WORLD_SIZE": ""}, []),
+        ({"TORCH_DISTRIBUTED_DEBUG": "detail"}, []),
+        ({"TORCH_DISTRIBUTED_DEBUG": "1"}, ["TORCH_DISTRIBUTED_DEBUG"]),
+        ({"GLOO_DEVICE_TRANSPORT": "RDMA"}, ["GLOO_DEVICE_TRANSPORT"]),
+        ({"GLOO_DEVICE_TRANSPORT": "TCP_TLS"}, ["GLOO_DEVICE_TRANSPORT"]),
+        (
+            {
+                "GLOO_DEVICE_TRANSPORT": "TCP_TLS",
+                **{f"GLOO_DEVICE_TRANSPORT_TCP_TLS_{name}": "/tls/x" for name in ("PKEY", "CERT", "CA_FILE")},
+            },
+            [],
+        ),
+    ],
+)
+def test_what_torch_refuses(env: dict[str, str], refused: list[str]) -> None:
+    found = engine.judge(with_env(load("healthy"), **env), [RULE["variable-refused"]])[0]
+    assert [item.subject for item in found.evidence if item.verdict is FAIL] == refused
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2"}, FAIL),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, PASS),
+        ({"WORLD_SIZE": "2"}, NA),
+        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_JOB_ID": "5"}, NA),
+        ({"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}, NA),
+        ({"RANK": "1", "WORLD_SIZE": "2", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, NA),
+    ],
+)
+def test_who_may_have_left_the_variables_of_a_rank(env: dict[str, str], expected: Verdict) -> None:
+    assert engine.judge(with_env(load("healthy"), **env), [RULE["rank-variables-left"]])[0].verdict is expected
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({"OMP_THREAD_LIMIT": "1"}, FAIL),
+        ({"OMP_THREAD_LIMIT": "1", "OMP_NUM_THREADS": "1"}, PASS),
+        ({"OMP_THREAD_LIMIT": "64", "OMP_NUM_THREADS": "8"}, PASS),
+        ({"OMP_THREAD_LIMIT": "4", "OMP_NUM_THREADS": "8,2"}, FAIL),
+    ],
+)
+def test_a_limit_on_threads_that_binds(env: dict[str, str], expected: Verdict) -> None:
+    assert engine.judge(with_env(load("healthy"), **env), [RULE["fast-path-switched-off"]])[0].verdict is expected
+
+
+def test_root_is_kept_out_by_no_umask_and_background_jobs_ignore_ctrl_c() -> None:
+    seen = load("umask-shuts-owner-out.fail")
+    assert engine.judge(having(seen, "session", uid=0), [RULE["umask-shuts-owner-out"]])[0].verdict is PASS
+    assert engine.judge(load("signals-kept-from-programs.pass"), [RULE["signals-kept-from-programs"]])[0].verdict is PASS

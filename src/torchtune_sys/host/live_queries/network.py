@@ -21,7 +21,7 @@ _RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_GETADDR = 16, 18, 20, 22
 _REQUEST_DUMP = 0x301
 _FAMILIES = {2: "inet", 10: "inet6"}
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
-_IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER, _IFLA_OPERSTATE, _IFLA_LINKINFO = 3, 4, 5, 10, 16, 18
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_QDISC, _IFLA_MASTER, _IFLA_OPERSTATE, _IFLA_LINKINFO = 3, 4, 5, 6, 10, 16, 18
 _IFLA_INFO_KIND = 1
 _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
 """RFC 2863 states by the kernel's number (linux/if.h)."""
@@ -115,6 +115,7 @@ def _link(body: bytes) -> dict[str, Any]:
         "flags": flags,
         "mtu": _number(found.get(_IFLA_MTU)),
         "operstate": _OPERSTATES[state] if state < len(_OPERSTATES) else "unknown",
+        "qdisc": _text(found.get(_IFLA_QDISC, b"")),
         "kind": _text(info.get(_IFLA_INFO_KIND, b"")),
         "link": _number(found.get(_IFLA_LINK)),
         "master": _number(found.get(_IFLA_MASTER)),

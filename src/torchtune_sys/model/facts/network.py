@@ -41,6 +41,8 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
     """Kernel driver of the device, e.g. ``mlx5_core``; ABSENT for virtual interfaces."""
     interrupt_cpus: Fact[tuple[int, ...]] = Missing(Why.ABSENT, "msi_irqs", "looked at for Ethernet of 25 Gb/s or more")
     """The CPUs that serve its first interrupts, one for each; NOT_SUPPORTED where the kernel does not show them (before 4.15)."""
+    qdisc: Fact[str] = Missing(Why.NOT_RECORDED, "rtnetlink", "not read")
+    """Its root queueing discipline: ``mq``, ``fq_codel``, ``noqueue``, ``netem`` …"""
     master: str = ""
     """The bridge or bond this interface belongs to."""
 

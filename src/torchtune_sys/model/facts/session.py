@@ -8,6 +8,17 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 
+class HandedDown(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session hands down to each program that it starts, beside its limits and its environment (/proc/self/status)."""
+
+    ignored: tuple[str, ...] = ()
+    """Signals that are ignored, of SIGINT, SIGTERM and SIGCHLD."""
+    blocked: tuple[str, ...] = ()
+    umask: Fact[int] = Missing(Why.NOT_SUPPORTED, "/proc/self/status", "told since Linux 4.7")
+    huge_pages: Fact[bool] = Missing(Why.NOT_SUPPORTED, "/proc/self/status", "told since Linux 5.0")
+    """Whether transparent huge pages may be used (prctl PR_SET_THP_DISABLE)."""
+
+
 class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     user: Fact[str]
     uid: Fact[int]
@@ -22,6 +33,9 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     cwd: Fact[str]
     preloads: dict[str, Fact[bool]] = {}
     """Libraries that LD_PRELOAD names by path (without the loader's ``$LIB`` …), and whether each is there."""
+    named_paths: dict[str, Fact[bool]] = {}
+    """Variables that name a program, file or directory (``knowledge/path_variables``), and whether it is there."""
+    handed_down: Fact[HandedDown] = Missing(Why.NOT_RECORDED, "/proc/self/status", "not read")
     user_namespace: Fact[bool] = Missing(Why.NOT_RECORDED, "/proc/self/uid_map", "not read")
     """Whether user ids are mapped (rootless and unprivileged containers): root and its capabilities are then those of an ordinary user
     to the kernel's limits (user_namespaces(7))."""

@@ -109,7 +109,9 @@ def _interface(host: Host, item: Named) -> Interface:
     if isinstance(entries := host.names(base), Missing) and entries.why is Why.HIDDEN:
         device = entries
     speed = _speed(host, base) if physical or kind == "bond" else device
-    more = {"interrupt_cpus": interrupt_cpus(host, base)} if kind == "ethernet" and known(speed, 0) >= _FAST_MBPS else {}
+    more: dict[str, Any] = {"qdisc": str(attributes["qdisc"])} if "qdisc" in attributes else {}
+    if kind == "ethernet" and known(speed, 0) >= _FAST_MBPS:
+        more["interrupt_cpus"] = interrupt_cpus(host, base)
     return Interface(
         **more,
         name=item.name,

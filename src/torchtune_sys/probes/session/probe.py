@@ -7,8 +7,9 @@ from typing import Any
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.environment import relevant
+from torchtune_sys.knowledge.path_variables import named
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.session import SessionFacts, Workload
+from torchtune_sys.model.facts.session import HandedDown, SessionFacts, Workload
 from torchtune_sys.model.values import Missing, Why
 
 
@@ -28,8 +29,48 @@ def probe(host: Host, intent: Workload) -> SessionFacts:
         preloads={}
         if isinstance(env, Missing)
         else {path: host.exists(path) for path in preload_paths(env.get("LD_PRELOAD", ""))},
+        named_paths={} if isinstance(env, Missing) else {name: host.exists(path) for name, path in named(env)},
+        handed_down=_handed_down(host),
         user_namespace=_user_namespace(host),
     )
+
+
+_STATUS = "/proc/self/status"
+_SIGNALS = {2: "SIGINT", 10: "SIGUSR1", 12: "SIGUSR2", 15: "SIGTERM", 17: "SIGCHLD"}
+"""Numbers on all architectures that torch has wheels for (signal(7))."""
+
+
+def _handed_down(host: Host) -> Fact[HandedDown]:
+    text = host.text(_STATUS)
+    if isinstance(text, Missing):
+        return text
+    try:
+        return parse_handed_down(text)
+    except ValueError as error:
+        return Missing(Why.UNPARSED, _STATUS, str(error)[:120])
+
+
+def parse_handed_down(status: str) -> Fact[HandedDown]:
+    r"""Return what /proc/self/status says of signals, umask and huge pages; raises ValueError on a number that is none.
+
+    >>> found = parse_handed_down("Umask:\t0022\nTHP_enabled:\t1\nSigBlk:\t0000000000004000\nSigIgn:\t0000000000011000\n")
+    >>> found.ignored, found.blocked, found.umask, found.huge_pages
+    (('SIGCHLD',), ('SIGTERM',), 18, True)
+    """
+    fields = dict(line.partition(":")[::2] for line in status.split("\n"))
+    if "SigIgn" not in fields:
+        return Missing(Why.ABSENT, _STATUS, "no line SigIgn: gVisor, or a recording that left it out")
+
+    def signals(name: str) -> tuple[str, ...]:
+        mask = int(fields.get(name, "0").strip(), 16)
+        return tuple(word for number, word in _SIGNALS.items() if mask >> number - 1 & 1)
+
+    told: dict[str, Any] = {}
+    if "Umask" in fields:
+        told["umask"] = int(fields["Umask"].strip(), 8)
+    if "THP_enabled" in fields:
+        told["huge_pages"] = fields["THP_enabled"].strip() == "1"
+    return HandedDown(ignored=signals("SigIgn"), blocked=signals("SigBlk"), **told)
 
 
 _UID_MAP = "/proc/self/uid_map"

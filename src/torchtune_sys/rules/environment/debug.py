@@ -352,7 +352,7 @@ _OF_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_I
     fix=(Advice(text="unset the variable in the job's environment"),),
 )
 def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A variable turns torch.compile, its caches, Triton's compiler or the processor's vector instructions off.
+    """A variable turns torch.compile, its caches, Triton's compiler, the processor's vector instructions or OpenMP's threads off.
 
     Why it matters
     The job runs and its results are right, but it is slower, up to a hundred times with Triton's interpreter, and no message says why.
@@ -373,9 +373,72 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
             # MKL_CBWR=COMPATIBLE,STRICT has a second word; oneDNN and MKL read their words in any case.
             if value.split(",")[0].strip().upper() in values and (x86 or name not in _OF_INSTRUCTIONS):
                 yield seen(name, value, "unset", effect)
+    limit = natural(env.get("OMP_THREAD_LIMIT", "").strip())
+    wanted = natural(env.get("OMP_NUM_THREADS", "").split(",")[0].strip())
+    if limit is not None and (limit == 1 or (wanted or 0) > limit) and wanted != 1:
+        yield seen(
+            "OMP_THREAD_LIMIT",
+            str(limit),
+            "unset",
+            f"OpenMP computes with {limit} thread{'s' * (limit > 1)} in all, whatever is asked for",
+        )
+
+
+_LOUD: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("LD_DEBUG", (), "the loader tells each library and symbol that each process looks for"),
+    ("PYTHONVERBOSE", (), "Python prints each module that each process imports"),
+    ("PYTHONPROFILEIMPORTTIME", (), "Python prints the time of each import in each process"),
+    ("PYTHONDUMPREFS", (), "Python prints all objects that are left at the end of each process"),
+    ("MKL_VERBOSE", ("1", "2"), "MKL prints a line for each of its functions that is called"),
+    (
+        "ONEDNN_VERBOSE",
+        ("1", "2", "all", "dispatch", "profile", "profile_exec"),
+        "oneDNN prints a line for each primitive that runs",
+    ),
+    (
+        "DNNL_VERBOSE",
+        ("1", "2", "all", "dispatch", "profile", "profile_exec"),
+        "oneDNN prints a line for each primitive that runs",
+    ),
+    ("TORCH_SHOW_DISPATCH_TRACE", ("1",), "torch prints a line for each operator that is called"),
+    ("UCX_LOG_LEVEL", ("debug", "trace", "req", "data", "async", "func", "poll"), "UCX prints at each message"),
+    ("FI_LOG_LEVEL", ("debug", "trace"), "libfabric prints at each operation"),
+    ("AMD_LOG_LEVEL", ("3", "4", "5"), "HIP prints each call of its interface"),
+)
+"""Variable, the values that make it loud (none: whatever is not empty), and what is printed then."""
+
+
+@rule(
+    id="library-prints-each-call",
+    title="An environment variable makes a library print at every call",
+    severity=Severity.ADVICE,
+    fix=(Advice(text="unset the variable in the job's environment"),),
+)
+def library_prints_each_call(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The loader, Python, MKL, oneDNN, UCX, libfabric or HIP is told to print what it does, each time.
+
+    Why it matters
+    Each process of the job writes these lines: logs grow by gigabytes, a program that reads the output of another finds lines that it does
+    not know, and the time for writing is taken from the step.
+
+    When to leave it
+    You are looking for the library or the operation at fault. (NCCL_DEBUG is judged by nccl-debug-verbose.)
+
+    References
+    ld.so(8), LD_DEBUG; https://docs.python.org/3/using/cmdline.html#environment-variables
+    Intel oneMKL developer guide, MKL_VERBOSE; https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html
+    UCX documentation, UCX_LOG_LEVEL; fabric(7), FI_LOG_LEVEL; https://rocm.docs.amd.com/projects/HIP/en/latest/how-to/logging.html
+    """
+    env = environment(s)
+    for name, loud, effect in _LOUD:
+        value = env.get(name, "").strip()
+        words = [word.strip().lower() for word in value.split(",")]
+        if value and (not loud or any(word in loud for word in words)):
+            yield seen(name, value, why=effect)
 
 
 RULES: tuple[Rule, ...] = (
+    library_prints_each_call,
     cuda_launch_blocking,
     distributed_debug_detail,
     caching_allocator_disabled,

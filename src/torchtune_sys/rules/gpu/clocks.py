@@ -10,7 +10,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, Why, known, need
+from torchtune_sys.model.values import Missing, Why, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import each
 

@@ -322,7 +322,7 @@ def _grown(events: list[KernelEvent]) -> int:
     params=(DAYS,),
 )
 def native_crash_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log shows a segmentation fault in libcuda, libnccl, libtorch, libcudnn, libcublas or a driver library.
+    """The log shows a segmentation fault, or another trap, in a library of CUDA, ROCm, NCCL, torch, MKL or OpenMP, or in an extension module.
 
     Why it matters
     The rank died without a Python traceback; the library named by the kernel is the place to look.
@@ -331,7 +331,7 @@ def native_crash_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The crash is already understood.
 
     References
-    Linux arch/x86/mm/fault.c (show_signal_msg)
+    Linux arch/x86/mm/fault.c (show_signal_msg), arch/x86/kernel/traps.c (show_signal: "trap invalid opcode")
     """
     log = need(s.kernel)
     events = recent(s, p, "crash")
@@ -339,7 +339,8 @@ def native_crash_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for event in events:
         found.setdefault((event.subject, event.who), []).append(event)
     for (process, library), group in found.items():
-        yield Evidence(subject=process, seen=f"crashed in {library}{when(log, group)}", wanted="no crash", source=log.source)
+        why = ", at an instruction that this processor does not have" if "invalid opcode" in group[-1].text else ""
+        yield Evidence(subject=process, seen=f"crashed in {library}{why}{when(log, group)}", wanted="no crash", source=log.source)
     if not found:
         yield Evidence(subject="programs", seen="no such crash in the log", verdict=Verdict.PASS, source=log.source)
 

@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, no_gpu, ranks_here
 
@@ -243,7 +243,7 @@ def cgroup_memory_far_below_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(SysfsWrite(path="/sys/kernel/mm/transparent_hugepage/enabled", target=OneOf(("madvise", "always"))),),
 )
 def thp_never(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """With "never", even programs that request huge pages do not get them.
+    """With "never", even programs that request huge pages do not get them; nor do they below a program that has switched them off.
 
     Why it matters
     Large host buffers (data sets in memory, optimizer offload, CPU tensors) cause more TLB misses. PyTorch's CPU allocator can
@@ -268,6 +268,15 @@ def thp_never(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if chosen == "never" else Verdict.PASS,
         source="/sys/kernel/mm/transparent_hugepage/enabled",
     )
+    handed_down = s.session if isinstance(s.session, Missing) else s.session.handed_down
+    if chosen != "never" and not isinstance(handed_down, Missing) and not known(handed_down.huge_pages, True):
+        yield Evidence(
+            subject="this session",
+            seen="THP_enabled 0: a program above it has switched them off for all that it starts (prctl PR_SET_THP_DISABLE)",
+            wanted="1",
+            source="/proc/self/status",
+            fix=(Advice(text="start the job from another session, not below that program"),),
+        )
 
 
 @rule(

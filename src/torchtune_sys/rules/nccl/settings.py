@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import nccl, nccl_variables
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.network import NcclSetting
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, need
+from torchtune_sys.model.values import NotApplicable, absent, need
 from torchtune_sys.model.version import show, version
+from torchtune_sys.rules.gates import verbs_devices
 from torchtune_sys.rules.nccl.common import nccl_version, read_by, settings, uses_nccl
 
 
@@ -211,7 +212,46 @@ def topo_file_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
+@rule(
+    id="nccl-net-without-device",
+    title="NCCL_NET demands InfiniBand or RoCE, and there is no RDMA device",
+    severity=Severity.ERROR,
+    applies=uses_nccl,
+    fix=(
+        EnvironmentVariable(name="NCCL_NET", value=None),
+        Advice(text="or give the container its devices (--device=/dev/infiniband, --ulimit memlock=-1), and the host its driver"),
+    ),
+)
+def net_without_device(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """NCCL_NET=IB, and the kernel shows no RDMA device, or this session no device node to open one by.
+
+    Why it matters
+    NCCL takes no other network then: each communicator fails with "invalid usage", and only NCCL_DEBUG=WARN says "Error: network IB not
+    found." Without the variable it would use TCP.
+
+    When to leave it
+    Jobs must not fall back to TCP: failing is what the variable is for. Then mend the network.
+
+    References
+    NVIDIA/nccl src/plugin/net.cc (ncclNetInit)
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
+    """
+    given = settings(s).get("NCCL_NET")
+    if given is None or given.value.upper() != "IB":
+        raise NotApplicable("NCCL_NET does not ask for InfiniBand or RoCE")
+    devices = need(s.network).rdma
+    there = not absent(devices) and bool(need(devices)) and verbs_devices(s)
+    yield Evidence(
+        subject="NCCL_NET",
+        seen=f"{given.value}{'' if there else ', and no RDMA device can be opened'}",
+        wanted="unset, or an RDMA device",
+        verdict=Verdict.PASS if there else Verdict.FAIL,
+        source=given.source,
+    )
+
+
 RULES: tuple[Rule, ...] = (
+    net_without_device,
     value_ignored,
     variable_unknown,
     conf_line_ignored,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
 from torchtune_sys.rules import rdma
-from torchtune_sys.rules.network import loopback
+from torchtune_sys.rules.network import loopback, shaping
 from torchtune_sys.rules.network.ethernet import (
     ethernet_link_slow,
     ethernet_mtu_small,
@@ -26,5 +26,6 @@ RULES: tuple[Rule, ...] = (
     ethernet_mtu_small,
     network_interrupts_far,
     *loopback.RULES,
+    *shaping.RULES,
     *rdma.RULES,
 )

@@ -74,7 +74,16 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 _SMALL_BY_DESIGN = ("GeForce", "Tesla T4", "Tesla P4")
-_SMALL_WITH_DISPLAY = ("RTX A5000", "RTX A5500", "RTX A6000", "RTX 5000 Ada", "RTX 6000 Ada", "NVIDIA A40", "NVIDIA L40", "Tesla M60")
+_SMALL_WITH_DISPLAY = (
+    "RTX A5000",
+    "RTX A5500",
+    "RTX A6000",
+    "RTX 5000 Ada",
+    "RTX 6000 Ada",
+    "NVIDIA A40",
+    "NVIDIA L40",
+    "Tesla M60",
+)
 """Cards with a display mode: with physical displays enabled their region has 256 MiB, whatever the firmware of the machine would give.
 
 Sources: https://developer.nvidia.com/displaymodeselector; NVIDIA, gpumodeswitch user guide (M60: 8 GB, in graphics mode 256 MB).

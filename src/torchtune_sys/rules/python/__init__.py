@@ -8,6 +8,7 @@ from torchtune_sys.rules.python.interpreter import (
     glibc_too_old,
     interpreter_does_not_start,
     no_wheel_for_python,
+    packages_of_another_python,
     pip_leftovers,
 )
 
@@ -16,6 +17,7 @@ RULES = (
     no_wheel_for_python,
     glibc_too_old,
     pip_leftovers,
+    packages_of_another_python,
     environment_on_network_filesystem,
     *byte_code.RULES,
 )

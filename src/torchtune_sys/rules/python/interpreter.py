@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import PythonFacts
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
@@ -172,6 +173,45 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         verdict=Verdict.PASS if version(found) >= wanted else Verdict.FAIL,
         source="WHEEL of torch",
     )
+
+
+_VERSIONED = pattern(r"/python(3\.\d{1,2})t?/(?:site|dist)-packages")
+
+
+@rule(
+    id="packages-of-another-python",
+    title="The interpreter also looks for packages in the directory of another Python version",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="unset PYTHONPATH, or take that directory out of it (module unload, the shell's profile)"),
+        Advice(text="or install what is used from there with the interpreter that trains"),
+    ),
+)
+def packages_of_another_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """sys.path has a site-packages of another Python version, mostly by PYTHONPATH, in front of the interpreter's own.
+
+    Why it matters
+        Compiled packages found there cannot be loaded: import numpy or torch fails with "No module named 'numpy._core._multiarray_umath'", or
+        half of a package comes from each version. Environment modules of clusters set PYTHONPATH for their own Python.
+
+    When to leave it
+        Only packages without compiled parts lie there, and they suit this version.
+
+    References
+        https://docs.python.org/3/using/cmdline.html#envvar-PYTHONPATH; PEP 3149 (names of extension modules)
+    """
+    python = need(s.python)
+    mine = ".".join(need(python.version).split(".")[:2])
+    entries = need(python.sys_path)
+    others = [entry for entry in entries if (found := _VERSIONED.search(entry)) and found[1] != mine]
+    for entry in others:
+        yield Evidence(
+            subject=entry, seen=f"before or among the packages of Python {mine}", wanted="not on sys.path", source="sys.path"
+        )
+    if not others:
+        yield Evidence(
+            subject="sys.path", seen=f"no directory of another version than {mine}", verdict=Verdict.PASS, source="sys.path"
+        )
 
 
 @rule(

@@ -223,10 +223,14 @@ def _nfs_faults(options: tuple[str, ...], is_data: bool, minimum_rsize: int) -> 
     id="mount-options-slow",
     title="Mount options slow every access down",
     severity=Severity.ADVICE,
-    fix=(Advice(text="remount without sync and dirsync, and with relatime or noatime (fstab, then mount -o remount)"),),
+    fix=(
+        Advice(
+            text="remount without sync, dirsync and data=journal, and with relatime or noatime (fstab, then mount -o remount)"
+        ),
+    ),
 )
 def mount_options_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """sync makes each write go straight to the disk; strictatime writes a timestamp for each file that is read.
+    """sync makes each write go straight to the disk; data=journal writes all data twice; strictatime writes a timestamp for each file that is read.
 
     Why it matters
         A checkpoint written with sync takes several times as long. With strictatime, an epoch over a million files also causes a
@@ -236,21 +240,24 @@ def mount_options_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Something relies on access times (a policy that removes unused files), or losing the last second of data would be worse.
 
     References
-        mount(8): sync, relatime, strictatime
+        mount(8): sync, relatime, strictatime; ext4(5), data=journal
         https://docs.kernel.org/filesystems/ext4/index.html
     """
     for place in places(s, USED):
         if isinstance(place.options, Missing):
             yield unsure(subject(place), place.options)
             continue
-        faults: list[str] = [option for option in ("sync", "dirsync") if option in place.options]
+        faults: list[str] = [option for option in ("sync", "dirsync", "data=journal") if option in place.options]
         marked = _ACCESS_TIMES_MARKED & set(place.options)
         if not marked and place.filesystem in _MARKS_ACCESS_TIMES:
             faults.append("strictatime (neither relatime nor noatime)")
         if faults:
             seen = f"{', '.join(faults)} on {place.mount_point}"
             yield Evidence(
-                subject=subject(place), seen=seen, wanted="relatime or noatime, no sync", source="/proc/self/mountinfo"
+                subject=subject(place),
+                seen=seen,
+                wanted="relatime or noatime, no sync or data=journal",
+                source="/proc/self/mountinfo",
             )
         elif not marked and isinstance(place.filesystem, Missing):
             yield unsure(subject(place), place.filesystem)

@@ -233,7 +233,12 @@ _WITHHELD = (
     ("maxcpus", "processors above this number"),
     ("nr_cpus", "processors above this number"),
     ("nosmp", "all processors but one"),
+    ("memmap", "memory of this size, from this address on"),
 )
+
+
+_RESERVES = pattern(r"\d[gGtT][$!]")
+"""Smaller pieces are holes that a firmware forgot to name."""
 
 
 @rule(
@@ -247,7 +252,7 @@ _WITHHELD = (
     ),
 )
 def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel was started with mem=, maxcpus=, nr_cpus= or nosmp, which limit what it uses of the machine.
+    """The kernel was started with mem=, maxcpus=, nr_cpus=, nosmp or a memmap= that reserves gigabytes, which limit what it uses of the machine.
 
     Why it matters
     The memory that free(1) shows, and the processors in /proc/cpuinfo, look like those of a smaller machine: nothing else says that there
@@ -257,7 +262,7 @@ def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The rest is kept for something else on purpose (DPDK, a persistent memory region, a partitioning hypervisor).
 
     References
-    Linux Documentation/admin-guide/kernel-parameters.txt (mem, maxcpus, nr_cpus, nosmp)
+    Linux Documentation/admin-guide/kernel-parameters.txt (mem, maxcpus, nr_cpus, nosmp, memmap: nn$ss reserves, nn!ss is for persistent memory)
     """
     if known(need(s.system).container, ""):
         raise NotApplicable("inside a container: whoever boots the host decides")
@@ -265,6 +270,7 @@ def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("WSL 2: Windows starts Linux with the processors and the memory that .wslconfig names")
     words = need(need(s.system).cmdline)
     found = [(word, what) for name, what in _WITHHELD for word in words if word == name or word.startswith(f"{name}=")]
+    found = [(word, what) for word, what in found if not word.startswith("memmap=") or _RESERVES.search(word)]
     for word, what in found:
         yield Evidence(subject=word, seen=f"Linux does not use {what}", wanted="not set", source="/proc/cmdline")
     if not found:

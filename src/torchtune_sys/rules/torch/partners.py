@@ -9,6 +9,7 @@ from torchtune_sys.knowledge import torch as known
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
@@ -174,7 +175,8 @@ def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     fix=(Install(text="install the release of that package built for this torch, or the torch version that it pins"),),
 )
 def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """vLLM, xFormers, torchtext and sgl-kernel are compiled against one torch release, which their metadata pins exactly.
+    """vLLM, xFormers, torchtext and sgl-kernel are compiled against one torch release, which their metadata pins exactly; the version of natten,
+    detectron2 and PyG's packages names it.
 
     Why it matters
         torch's C++ ABI changes with each release: "undefined symbol: _ZN3c10…" at import.
@@ -183,10 +185,15 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         Where the package was rebuilt from source against this torch without changing its metadata.
 
     References
-        Requires-Dist of the packages' wheels on PyPI.
+        Requires-Dist of the packages' wheels on PyPI; versions of the wheels of SHI-Labs/NATTEN, detectron2 and data.pyg.org
     """
     build = torch_build(s)
     for item in (item for name, item in installed(s).items() if name not in ("torchvision", "torchaudio")):
+        made = made_for(item.version)
+        if made and version(build.version)[:2] != made:
+            seen = f"made for torch {show(made)}, with torch {build.version}"
+            yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"torch {show(made)}", source=item.location)
+            continue
         exact = [wanted for wanted in map(parse, item.requires) if wanted.name == "torch" and wanted.specifier.startswith("==")]
         for wanted in exact:
             if not wanted.marker and satisfies(build.version, wanted.specifier) is False:
@@ -194,6 +201,24 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
                 yield Evidence(
                     subject=f"{item.name} {item.version}", seen=seen, wanted=f"torch{wanted.specifier}", source=item.location
                 )
+
+
+_MADE_FOR = pattern(r"\+\w*?(?:(?:torch|pt)(\d)\.(\d{1,2})|torch(\d)(\d{1,2})0(?=cu|cpu|$)|pt(\d)(\d{1,2})(?=cu|cpu|$))")
+
+
+def made_for(release: str) -> tuple[int, int] | None:
+    """Return the torch release that the local part of a package's version names; None where it names none.
+
+    >>> [made_for(text) for text in ("1.0+cu12torch2.5cxx11abiFALSE", "0.17.5+torch260cu126", "0.21.0+torch2100cu128", "2.1.2+pt25cu124")]
+    [(2, 5), (2, 6), (2, 10), (2, 5)]
+    >>> made_for("0.6+pt2.5.1cu121"), made_for("1.6.4+pt210cu128"), made_for("0.22.1+cu124"), made_for("2.1")
+    ((2, 5), (2, 10), None, None)
+    """
+    found = _MADE_FOR.search(release)
+    if found is None:
+        return None
+    major, minor = filter(None, found.groups())
+    return int(major), int(minor)
 
 
 @rule(

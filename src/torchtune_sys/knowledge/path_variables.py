@@ -1,0 +1,42 @@
+"""Environment variables that name a program, a file or a directory which has to exist, and who reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+READERS = {
+    "CC": "the C compiler of Triton and torch.compile",
+    "CXX": "the C++ compiler of torch.compile and of extensions",
+    "CUDAHOSTCXX": "nvcc's host compiler",
+    "NVCC_CCBIN": "nvcc's host compiler",
+    "CUDA_HOME": "the CUDA toolkit of extensions that are compiled",
+    "CUDA_PATH": "the CUDA toolkit of extensions that are compiled",
+    "ROCM_HOME": "ROCm, for extensions that are compiled",
+    "ROCM_PATH": "ROCm, for extensions that are compiled",
+    "TRITON_PTXAS_PATH": "Triton's assembler",
+    "TRITON_LIBCUDA_PATH": "the directory in which Triton looks for libcuda",
+    "NCCL_GRAPH_FILE": "NCCL's graph",
+    "NCCL_DEBUG_FILE": "the directory of NCCL's log",
+    "REQUESTS_CA_BUNDLE": "certificates for downloads, as with huggingface_hub",
+    "CURL_CA_BUNDLE": "certificates for downloads",
+    "SSL_CERT_FILE": "certificates for downloads",
+    "SSL_CERT_DIR": "certificates for downloads",
+}
+_COMPILERS = ("CC", "CXX", "CUDAHOSTCXX", "NVCC_CCBIN")
+_WRITTEN = ("NCCL_DEBUG_FILE",)
+"""Written by the library itself: its directory has to be there."""
+
+
+def named(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each variable of the table with the absolute path that has to exist; what is searched on PATH, and lists, are left out.
+
+    >>> dict(named({"CC": "ccache /usr/bin/gcc", "CXX": "/opt/g++ -O2", "CUDA_HOME": "/opt/cuda", "NCCL_DEBUG_FILE": "/logs/nccl.%h"}))
+    {'CXX': '/opt/g++', 'CUDA_HOME': '/opt/cuda', 'NCCL_DEBUG_FILE': '/logs'}
+    """
+    for name in READERS:
+        value = env.get(name, "").strip()
+        path = (value.split() or [""])[0] if name in _COMPILERS else value
+        if name in _WRITTEN:
+            path = path.rpartition("/")[0]
+        if path.startswith("/") and "%" not in path and (":" not in path or name != "SSL_CERT_DIR"):
+            yield name, path
