@@ -237,7 +237,14 @@ def test_the_end_of_a_job_that_ended_well_is_no_fault(tmp_path: Path) -> None:
         "done 2\nW1127 00:32:31.466000 17374 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1298] The node 'gpu-3_17374_0' has failed"
         " to shutdown the rendezvous 'none' due to an error of type RendezvousConnectionError.\n"
     )
-    assert of(tmp_path, job=text).causes == ()
+    found = of(tmp_path, job=text)
+    assert (found.causes, found.unexplained) == ((), ())
+
+
+def test_of_hosts_that_tell_of_one_that_is_gone_it_is_named(tmp_path: Path) -> None:
+    gone = "{at}:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node-3.cluster<4{port}>\n"
+    text = "".join(gone.format(at=f"node-{at}", port=at) for at in (1, 2, 4))
+    assert [(each.cause, each.hosts) for each in of(tmp_path, job=text).causes] == [("rank-killed", ("node-3",))]
 
 
 def test_files_that_are_called_like_nodes_are_of_these_hosts(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ class _Reader:
         sentence = self._sentences.sentence(words)
         if sentence is not None and sentence.role != "consequence":
             if sentence.role == "noise":
-                return self._symptom(line, sentence, consequence=True)
+                return msgspec.structs.replace(self._symptom(line, sentence, consequence=True), program="")  # never shown
             return self._symptom(line, sentence, _of_sentence(sentence, words))
         message = messages.match(words)
         if message is not None and message.severity != "info":
