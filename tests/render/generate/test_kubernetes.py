@@ -56,6 +56,23 @@ def test_what_schemas_do_not_ask_is_sound(form: str) -> None:
     assert problems(documents(form)) == []
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_the_page_says_what_the_pod_security_standards_lack(form: str) -> None:
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards/: what of *restricted* a pod does not have."""
+    kinds = {each["kind"]: each for each in documents(form)}
+    pod = _pod(kinds)
+    lacks = [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)]
+    lacks += [
+        next(iter(set(each) - {"name"})) for each in pod.get("volumes", ()) if not set(each) & {"emptyDir", "secret", "configMap"}
+    ]
+    lacks += [] if pod.get("securityContext", {}).get("runAsNonRoot") else ["runAsNonRoot"]
+    for each in (*pod.get("initContainers", ()), *pod["containers"]):
+        rights = each["securityContext"]
+        sound = rights["allowPrivilegeEscalation"] is False and rights["capabilities"] == {"drop": ["ALL"]}
+        lacks += [] if sound and rights["seccompProfile"] == {"type": "RuntimeDefault"} else [each["name"]]
+    assert lacks == (["hostNetwork", "runAsNonRoot"] if form.startswith("daemonset") else ["runAsNonRoot"])
+
+
 def _job(document: Document) -> Document:
     return document["spec"]["replicatedJobs"][0]["template"] if document["kind"] == "JobSet" else document
 
