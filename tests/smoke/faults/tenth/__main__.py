@@ -12,6 +12,7 @@ from pathlib import Path
 from smoke.faults.bench import Bench, NotHere
 from smoke.faults.tenth.all import OPENED, PLANTED, SEALED, Planted
 from smoke.faults.trial import words
+from torchtune_sys.smoke.names import stage_names
 
 PYTHON = os.environ["TORCHTUNE_SYS_TEST_TORCH"]
 
@@ -33,7 +34,8 @@ def tried(one: Planted) -> None:
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         bench = Bench(Path(folder), PYTHON)
         one.inject(bench)
-        outcome = bench.run(os.environ.get("STAGES", ""), 2)
+        compiled = "compil" in one.what
+        outcome = bench.run(",".join(name for name in stage_names() if compiled or name != "compile"), 2)
     print(f"== {one.name} (ranks {one.ranks}; {one.causes}) status {outcome.rc}, {outcome.seconds:.0f} s, left {len(outcome.left)}")
     for name, found in outcome.stages.items():
         if found["verdict"] not in ("pass", "na"):
