@@ -25,12 +25,16 @@ class Processes:
     def __init__(self, *batches: list[Event], states: dict[int, str] | None = None) -> None:
         self.batches = list(batches)
         self.states = states or {}
+        self.waited: dict[int, float] = {}
 
     def wait(self, _timeout_s: float) -> list[Event]:
         return self.batches.pop(0)
 
     def state(self, pid: int) -> str:
         return self.states.get(pid, "S")
+
+    def wait_for_cpus(self, pid: int) -> tuple[float, str]:
+        return self.waited.get(pid, 0.0), "niceness 0"
 
     def stacks(self, pids: Iterable[int]) -> dict[int, str]:
         return dict.fromkeys(pids, "")
@@ -183,3 +187,15 @@ def test_ranks_that_do_not_end_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
     both = [*joined(0), *joined(1), begun(0, "ddp"), begun(1, "ddp"), said(0, "bye"), said(1, "bye")]
     _found, failure = watched(Processes(both, states={10: "Z"}))
     assert failure is not None and (failure.kind, failure.ranks) == ("not-ended", (1,))
+
+
+def test_a_rank_that_gets_no_cpu_does_not_hang() -> None:
+    """It could run all the time, and others did; a rank beside it that waits for a word of somebody is another thing."""
+    found = in_stages("fsdp", "ddp")
+    found.processes.waited[11] = 70.0  # type: ignore[attr-defined]
+    found.ranks[11].begun_s -= 90.0
+    failure = found._judge(time.monotonic() + 1000)
+    assert failure is not None and (failure.kind, failure.ranks) == ("starved", (1,)) and "70 of 90 s" in failure.seen
+    found.processes.waited[11] = 30.0  # type: ignore[attr-defined]
+    failure = found._judge(time.monotonic() + 1000)
+    assert failure is not None and failure.kind == "hung"

@@ -105,9 +105,10 @@ def of_failure(failure: RunFailure, output: str, crash: str, killed_for_memory: 
         "launcher-stopped": "the process that started the ranks is stopped (SIGSTOP or a debugger)",
         "out-of-time": "the time for the whole test was up",
         "not-ended": f"{who} {_do(failure.ranks)} not end, though all stages are through (a thread or a handler that waits at the end?)",
+        "starved": f"{who} {_do(failure.ranks)} not get through for want of a CPU: {failure.seen}",
     }.get(failure.kind, f"{who} did not go on" if failure.ranks else "no rank goes on")
     causes = {"stopped": "rank-stopped", "blocked": "rank-blocked-in-kernel"}
-    causes["not-ended"] = "rank-does-not-end"
+    causes |= {"not-ended": "rank-does-not-end", "starved": "straggler-held-back"}
     causes |= {kind: kind for kind in ("launcher-stopped", "out-of-time")}
     return Attribution(cause=causes.get(failure.kind, "rank-hung"), seen=words)
 

@@ -25,6 +25,8 @@ _STOPPED_S = 3.0
 """How long a rank may be stopped (SIGSTOP, a debugger) before it is a finding; long enough for Ctrl-Z and fg."""
 _PARTING_S = 60.0
 """Time for the ranks to shut down after all stages."""
+_STARVED = 0.5
+"""Share of its stage for which a rank may wait for a CPU before it counts as slow, not as hung."""
 _LAST_WORDS_S = 3.0
 """Time for the launcher to report how a rank ended."""
 
@@ -41,6 +43,8 @@ class WatchedRank:
         self.device = ""
         self.stage = ""
         self.begun_s = time.monotonic()
+        self.waited_s = 0.0
+        """For a CPU, when it began its stage."""
         self.deadline_s = _MEETING_DEADLINE_S
         self.through = False
         self.stopped_since_s: float | None = None
@@ -50,7 +54,8 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why the ranks had to be ended before they were through."""
 
     kind: str
-    """not-started, died, stopped, launcher-stopped, launcher-killed, hung, blocked (in the kernel), not-ended, died-at-end, out-of-time."""
+    """not-started, died, stopped, launcher-stopped, launcher-killed, hung, blocked (in the kernel), not-ended, died-at-end, out-of-time,
+    starved (of a CPU)."""
     stage: str
     ranks: tuple[int, ...] = ()
     places: tuple[str, ...] = ()
@@ -59,6 +64,8 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
     """How long the ranks had been running, where one died."""
     status: int | None = None
     """Exit status of the rank that died, as in subprocess; None if its launcher did not report it. If the launcher was killed, its own."""
+    seen: str = ""
+    """What else was seen of the ranks."""
 
 
 class Watch:
@@ -155,6 +162,7 @@ class Watch:
         kind = fields.get("event")
         if kind == "begin":
             rank.stage, rank.begun_s = str(fields.get("stage")), time.monotonic()
+            rank.waited_s = self.processes.wait_for_cpus(rank.pid)[0]
             rank.deadline_s = float(fields.get("deadline_s", 60.0))
             self._on_stage(rank.stage, rank.rank, len(self.ranks))
         elif kind == "measure":
@@ -293,14 +301,30 @@ class Watch:
         guilty = stopped or (blocked if kind != "out-of-time" else []) or behind
         if kind == "hung":
             kind = "stopped" if stopped else "blocked" if blocked else "hung"
-        alike = kind == "hung" and len(guilty) == len(self.ranks)
+        starved = self._starved(guilty) if kind == "hung" else ""
+        kind = "starved" if starved else kind
+        alike = kind in ("hung", "starved") and len(guilty) == len(self.ranks)
         return RunFailure(
             kind=kind,
             stage=self._stage_of(guilty) or "import",
             ranks=() if alike else tuple(sorted(rank.rank for rank in guilty)),
             places=_places(alive, states, stacks),
             pids=tuple(rank.pid for rank in guilty),
+            seen=starved,
         )
+
+    def _starved(self, ranks: Sequence[WatchedRank]) -> str:
+        """Return how long those that all waited for a CPU for most of their stage did; "" where one of them did not: it waits for something else."""
+        told = []
+        for rank in ranks:
+            waited_s, how = self.processes.wait_for_cpus(rank.pid)
+            taken_s = time.monotonic() - rank.begun_s
+            if waited_s - rank.waited_s < _STARVED * taken_s:
+                return ""
+            told.append(
+                f"rank {rank.rank} could have run for {waited_s - rank.waited_s:.0f} of {taken_s:.0f} s while others had the CPUs ({how})"
+            )
+        return "; ".join(told)
 
 
 def _places(ranks: Sequence[WatchedRank], states: Mapping[int, str], stacks: Mapping[int, str]) -> tuple[str, ...]:

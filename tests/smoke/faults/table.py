@@ -15,6 +15,7 @@ from smoke.faults.seventh import opened as seventh_opened
 from smoke.faults.seventh import sealed as seventh_sealed
 from smoke.faults.sixth import opened as sixth_opened
 from smoke.faults.sixth import sealed as sixth_sealed
+from smoke.faults.tenth import alike as tenth_alike
 from smoke.faults.third import opened as third_opened
 from smoke.faults.third import sealed as third_sealed
 
@@ -42,4 +43,5 @@ FAULTS: tuple[Fault, ...] = (
     *seventh_sealed.ROWS,
     *eighth_opened.ROWS,
     *ninth_alike.ROWS,
+    *tenth_alike.ROWS,
 )

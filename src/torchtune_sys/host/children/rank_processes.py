@@ -73,7 +73,7 @@ class RankProcesses:
         self._user = user
         self._name = f"torchtune-sys-{secrets.token_hex(16)}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # which no container's profile refuses; there are few
         self._pids: dict[socket.socket, int] = {}
         self._unread: dict[socket.socket, bytearray] = {}
         self._stacks: dict[int, bytearray] = {}
@@ -233,6 +233,14 @@ class RankProcesses:
     def state(self, pid: int) -> str:
         """Return the letter of proc(5): R, S, D, T (stopped), t, Z; "" for a process that is gone."""
         return processes.state(pid)
+
+    def wait_for_cpus(self, pid: int) -> tuple[float, str]:
+        """Return the seconds that a process's first thread could have run while others did, and how it is scheduled (sched(7)); 0 and "" where nobody tells."""
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/schedstat", "rb") as file:
+            policy, niceness = os.sched_getscheduler(pid), os.getpriority(os.PRIO_PROCESS, pid)
+            named = {os.SCHED_IDLE: "SCHED_IDLE", os.SCHED_BATCH: "SCHED_BATCH"}.get(policy, "")
+            return int(file.read().split()[1]) / 1e9, ", ".join(filter(None, [named, f"niceness {niceness}"]))
+        return 0.0, ""
 
     def end(self) -> None:
         """End the child and all its descendants."""

@@ -95,7 +95,7 @@ def _numpy_is_unusable() -> str:
     """Return what is wrong with NumPy. It is not needed; but where it is there data sets take it, and torch says no more than a warning."""
     try:
         numpy: Any = importlib.import_module("numpy")
-        if torch.from_numpy(numpy.arange(3)).tolist() == torch.arange(3).numpy().tolist():
+        if torch.from_numpy(numpy.arange(3)).tolist() == torch.arange(3, device="cpu").numpy().tolist():
             return ""
         seen = "it and torch do not agree on what an array holds"
     except ModuleNotFoundError as error:

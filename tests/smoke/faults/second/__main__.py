@@ -1,7 +1,7 @@
 """Tries the lists that were written down beforehand and writes a line for each fault:
 ``PYTHONPATH=tests python -m smoke.faults.second LIST [NAME …]``, the lists being reported, opened, sealed, third-opened, third-sealed,
 fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened,
-seventh-sealed, eighth-opened and ninth-alike.
+seventh-sealed, eighth-opened, ninth-alike and tenth-alike.
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -27,6 +27,7 @@ from smoke.faults.seventh import opened as seventh_opened
 from smoke.faults.seventh import sealed as seventh_sealed
 from smoke.faults.sixth import opened as sixth_opened
 from smoke.faults.sixth import sealed as sixth_sealed
+from smoke.faults.tenth import alike as tenth_alike
 from smoke.faults.third import opened as third_opened
 from smoke.faults.third import sealed as third_sealed
 from smoke.faults.trial import expected, tried, words
@@ -37,7 +38,7 @@ LISTS |= {"fourth-opened": fourth_opened.ROWS, "fourth-sealed": fourth_sealed.RO
 LISTS |= {"fifth-opened": fifth_opened.ROWS, "fifth-sealed": fifth_sealed.ROWS}
 LISTS |= {"sixth-opened": sixth_opened.ROWS, "sixth-sealed": sixth_sealed.ROWS}
 LISTS |= {"eighth-opened": eighth_opened.ROWS}
-LISTS |= {"ninth-alike": ninth_alike.ROWS}
+LISTS |= {"ninth-alike": ninth_alike.ROWS, "tenth-alike": tenth_alike.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 

@@ -25,7 +25,13 @@ def proved(one: Planted, planted: bool) -> str:
         env = {**bench.env, "RANK": "1" if one.ranks == "all" else one.ranks, "WORLD_SIZE": "2"}
         with bench.closing:
             ended = subprocess.run(
-                [*bench.before, PYTHON, "-c", textwrap.dedent(one.proof)], env=env, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+                [*bench.before, PYTHON, "-c", textwrap.dedent(one.proof)],
+                env=env,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
             )
         return "in place" if ended.returncode == 0 else f"not there ({ended.returncode}: {ended.stderr.strip()[-300:]!r})"
 
@@ -34,9 +40,11 @@ def tried(one: Planted) -> None:
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         bench = Bench(Path(folder), PYTHON)
         one.inject(bench)
-        compiled = "compil" in one.what
-        outcome = bench.run(",".join(name for name in stage_names() if compiled or name != "compile"), 2)
-    print(f"== {one.name} (ranks {one.ranks}; {one.causes}) status {outcome.rc}, {outcome.seconds:.0f} s, left {len(outcome.left)}")
+        compiled, asked = "compil" in one.what, os.environ.get("STAGES", "")
+        outcome = bench.run(asked or ",".join(name for name in stage_names() if compiled or name != "compile"), 2)
+    print(
+        f"== {one.name} (ranks {one.ranks}; {one.causes}) status {outcome.rc}, {outcome.seconds:.0f} s, left {len(outcome.left)}"
+    )
     for name, found in outcome.stages.items():
         if found["verdict"] not in ("pass", "na"):
             print(f"   {found['verdict']} {name} {found['cause']!r} [{found.get('confidence', '')}]: {words(found)[:400]}")

@@ -67,7 +67,12 @@ def idle_beside_a_neighbour(bench: Bench) -> None:
     """Rank 1 runs in the class SCHED_IDLE, and a program of somebody else keeps each CPU busy."""
     patched("import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))", rank=1)(bench)
     spin = "import os, sys, time\\nuntil = time.monotonic() + 200\\nwhile time.monotonic() < until and os.getppid() > 1: pass"
-    bench.before += ["sh", "-c", f'for n in 1 2; do python3 -c "exec(\\"{spin}\\")" & done\n"$@"\nstatus=$?\nkill $(jobs -p)\nexit $status', "sh"]
+    bench.before += [
+        "sh",
+        "-c",
+        f'for n in 1 2; do python3 -c "exec(\\"{spin}\\")" & done\n"$@"\nstatus=$?\nkill $(jobs -p)\nexit $status',
+        "sh",
+    ]
 
 
 PLANTED = (
@@ -152,9 +157,9 @@ PLANTED = (
         import os, torch
         assert os.sched_getaffinity(0) == {0}
 """),
-    Planted("epoll-refused", "A container's profile refuses epoll_create1", "all", "seccomp|epoll", refused(291, 1), """
-        import select
-        try: select.epoll()
+    Planted("epoll-refused", "A container's profile refuses epoll_ctl", "all", "seccomp|epoll", refused(233, 1), """
+        import os, select
+        try: select.epoll().register(os.pipe()[0])
         except OSError: pass
         else: raise SystemExit(1)
 """),
@@ -267,16 +272,19 @@ PLANTED = (
     Planted("reduce-scatter-large", "reduce_scatter_tensor above 4096 elements leaves rank 1 its own part of its own values", "1",
         "collective-wrong|fsdp-step-wrong", patched("""
         import torch.distributed as dist
-        real = dist.reduce_scatter_tensor
-        def reduce_scatter_tensor(output, input, *args, **more):
-            found = real(output, input, *args, **more)
-            if input.numel() > 4096:
-                if found is not None:
-                    found.wait()
-                output.copy_(input.chunk(dist.get_world_size())[dist.get_rank()].view_as(output))
-            return found
-        dist.reduce_scatter_tensor = reduce_scatter_tensor
-        dist.distributed_c10d.reduce_scatter_tensor = reduce_scatter_tensor
+        def changed(real):
+            def reduce_scatter(output, input, *args, **more):
+                found = real(output, input, *args, **more)
+                if input.numel() > 4096:
+                    if found is not None:
+                        found.wait()
+                    output.copy_(input.chunk(dist.get_world_size())[dist.get_rank()].view_as(output))
+                return found
+            return reduce_scatter
+        for name in ("reduce_scatter_tensor", "reduce_scatter_single"):
+            if hasattr(dist, name):
+                setattr(dist, name, changed(getattr(dist, name)))
+                setattr(dist.distributed_c10d, name, getattr(dist, name))
     """, rank=1, when="torch.distributed"), """
         import torch, torch.distributed as dist
         assert "sitecustomize" in dist.reduce_scatter_tensor.__code__.co_filename

@@ -125,10 +125,10 @@ ROWS = (
         import torch
         torch.set_num_threads(8 * torch.get_num_threads())
     """, rank=1, seen="rank 1.*threads"),
-    row("other-code-path", "One rank computes with other instructions than the other", "stragglers", "ranks-compute-differently", """
+    row("other-code-path", "One rank computes with other instructions than the other", "rendezvous", "ranks-unlike", """
         import os
         os.environ["ATEN_CPU_CAPABILITY"] = "default"
-    """, rank=1, when="json", seen="rank 1"),
+    """, rank=1, when="json", seen="ATEN_CPU_CAPABILITY"),
     row("launcher-killed", "The process that started the ranks is killed", "dataloader", "launcher-killed",
         inject=signalled(signal.SIGKILL, _launcher), means="signal"),
 )  # fmt: skip

@@ -60,6 +60,9 @@ class FunctionBlend(torch.nn.Module):
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         size = given.abs() + 0.5
+        endless = (
+            given.detach() / 0.0
+        )  # what a compiler that was told that there is no such number leaves out (-ffinite-math-only)
         parts = (
             torch.tanh(given),
             torch.sigmoid(given),
@@ -75,6 +78,9 @@ class FunctionBlend(torch.nn.Module):
             torch.maximum(given, given.roll(1, -1)),
             torch.nn.functional.silu(given),
             torch.softmax(given, -1),
+            torch.isinf(endless).to(given.dtype),
+            torch.isnan(endless - endless).to(given.dtype),
+            torch.nan_to_num(endless, posinf=0.5, neginf=-0.5),
         )
         return sum(part * (1 + number % 3) for number, part in enumerate(parts)) / len(parts)
 

@@ -6,6 +6,7 @@ import os
 import resource
 import sys
 import time
+import tracemalloc
 
 from torchtune_sys.smoke.worker.channel import channel, last_lines
 
@@ -44,6 +45,9 @@ def _no_address_space() -> str:
 
 CPUS_BEFORE_TORCH = len(os.sched_getaffinity(0))
 """An OpenMP runtime binds the main thread as it is loaded."""
+FRAMES_FOLLOWED = tracemalloc.get_traceback_limit() if tracemalloc.is_tracing() else 0
+"""Of each allocation: left on, it makes an import of torch take minutes. Here it is stopped, and told (the stage "device")."""
+tracemalloc.stop()
 _import_started = time.monotonic()
 channel.tell("begin", stage="import", deadline_s=IMPORT_DEADLINE_S)
 try:

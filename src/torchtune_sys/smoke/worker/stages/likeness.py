@@ -17,7 +17,7 @@ from torchtune_sys.smoke.worker.cgroups import cpus_of_quota
 from torchtune_sys.smoke.worker.context import RankContext
 from torchtune_sys.smoke.worker.interfaces import host_identity
 from torchtune_sys.smoke.worker.stages.import_torch import CPUS_BEFORE_TORCH
-from torchtune_sys.smoke.worker.stages.process_state import clock_has_jumped, told_beyond_the_kernel
+from torchtune_sys.smoke.worker.stages.process_state import clock_has_jumped, clocks_came_apart, told_beyond_the_kernel
 from torchtune_sys.smoke.worker.stages.stress import step_fingerprint
 
 _THREADS_APART = 2
@@ -25,6 +25,7 @@ _THREADS_APART = 2
 _QUOTAS_APART, _NO_QUOTA = 1.5, 1e6
 _CLOCKS_APART_S = 30.0
 """A loaded host lets a rank wait for seconds between the word and the look."""
+_PACES_APART_S = 0.5
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
@@ -42,7 +43,7 @@ def differences(here: RankContext) -> List[Fault]:
         "quota": cpus_of_quota() or _NO_QUOTA,
     }
     tell_all(here, "")  # from here on all ranks look at their clocks at once, but for what the store takes
-    own.update(clock=time.time(), jumped=clock_has_jumped(), beyond=told_beyond_the_kernel())
+    own.update(clock=time.time(), jumped=clock_has_jumped(), beyond=told_beyond_the_kernel(), apart=clocks_came_apart())
     told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
     return [
         *_unlike_clocks(told),
@@ -99,9 +100,15 @@ def _unlike_threads(told: List[Dict[str, Any]]) -> Iterable[Fault]:
                 yield "ranks-unlike", "%s computes with %d threads, others on its host with %d" % words
 
 
+def _policy() -> str:
+    """Return the kernel's name of it (sched(7))."""
+    told = os.sched_getscheduler(0)
+    return next((name for name in dir(os) if name.startswith("SCHED_") and getattr(os, name) == told), str(told))
+
+
 def _rights() -> Dict[str, Any]:
     """Return what the kernel lets this process have, and when."""
-    found: Dict[str, Any] = {"niceness": os.getpriority(os.PRIO_PROCESS, 0), "scheduling policy": os.sched_getscheduler(0)}
+    found: Dict[str, Any] = {"niceness": os.getpriority(os.PRIO_PROCESS, 0), "scheduling policy": _policy()}
     for name in ("NOFILE", "STACK", "AS", "FSIZE", "NPROC", "MEMLOCK", "CPU"):
         found["ulimit of %s" % name] = list(resource.getrlimit(getattr(resource, "RLIMIT_" + name)))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj") as file:
@@ -133,7 +140,10 @@ def _unlike_quotas(told: List[Dict[str, Any]]) -> Iterable[Fault]:
 def _unlike_clocks(told: List[Dict[str, Any]]) -> Iterable[Fault]:
     """Certificates and tickets end by the clock, and logs of several hosts are ordered by it. Whose clock was moved knows it by its own others."""
     for rank, one in enumerate(told):
-        if abs(one["jumped"]) > _CLOCKS_APART_S:
+        if abs(one["apart"]) > _PACES_APART_S:  # whatever is timed by it is wrong
+            seen = "%s: two clocks that go on alike (CLOCK_MONOTONIC, CLOCK_BOOTTIME) came apart by %.1f s while it ran"
+            yield "clock-jumps", seen % (_who(rank, told), abs(one["apart"]))
+        elif abs(one["jumped"]) > _CLOCKS_APART_S:
             yield "clock-jumps", "%s: its clock was set by %+.0f s while it ran" % (_who(rank, told), one["jumped"])
         elif abs(one["beyond"]) > _CLOCKS_APART_S:
             yield "clock-skew", "%s: the time that it is told is %+.0f s from its kernel's" % (_who(rank, told), one["beyond"])

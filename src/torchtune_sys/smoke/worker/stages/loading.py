@@ -10,6 +10,7 @@ import multiprocessing
 import multiprocessing.queues
 import os
 import random
+import re
 import resource
 import socket
 import sys
@@ -44,6 +45,9 @@ _initialised: Dict[str, int] = {}
 """In a worker: its number, once it has run what it was given to begin with."""
 _reasons: Dict[str, int] = {}
 """The descriptor of a file in memory, which workers that are forked share: why one of them could not hand over its samples."""
+
+
+_THREADS_OF_WORKERS = "threads with which a worker computes:"
 
 
 class NumberedSamples(Dataset):
@@ -90,6 +94,8 @@ def worker_starts(rank_process: int, worker: int) -> None:
     """Tie a worker to its rank: one that outlives a killed rank would hold its memory, and its connection to the driver; one that then ends waits for
     ever to hand over its samples."""
     end_with_parent(rank_process if multiprocessing.get_start_method() == "fork" else 0)
+    if torch.get_num_threads() > 1:
+        raise RuntimeError("%s %d" % (_THREADS_OF_WORKERS, torch.get_num_threads()))
     _initialised["as"] = worker
     queues: Any = multiprocessing.queues.Queue
     queues._on_queue_feeder_error = staticmethod(_samples_stay)
@@ -150,6 +156,12 @@ def loader_delivers(here: RankContext) -> None:
             seen = "worker process %s of rank %d is stopped (SIGSTOP or a debugger)"
             words = seen % (", ".join(map(str, stopped)), here.rank)
             raise StageFailed("dataloader-worker-stopped", words, "find out who stopped it; kill -CONT resumes it") from error
+        told = re.search(_THREADS_OF_WORKERS + r" (\d+)", str(error))
+        if told:
+            seen = "workers of a DataLoader begin with %s threads each, where torch gives them one: they crowd the CPUs, and OpenMP's may hang after a fork"
+            raise StageFailed(
+                "dataloader-worker-threads", seen % told.group(1), "look for torch.set_num_threads in plug-ins"
+            ) from error
         if "DataLoader timed out" in str(error):
             raise StageFailed(
                 "dataloader-worker-hung", "a worker has not delivered its batch in %g s: it timed out" % _PATIENCE_S

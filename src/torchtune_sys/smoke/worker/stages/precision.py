@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 import torch.nn.functional as functional
@@ -58,11 +58,43 @@ def autocast_lowers(here: RankContext, dtype: torch.dtype) -> None:
     for name, found in high.items():
         if found.dtype != torch.float32:
             raise StageFailed("autocast-lowers-too-much", "%s gives %s, not float32" % (name, _word(found.dtype)))
+    _others_stay(here, dtype)
     right_answer = left.to("cpu", torch.float64) @ right.to("cpu", torch.float64).t()  # below 2**7: exact in each dtype
     for name in ("linear", "matmul", "bmm"):
         if not torch.equal(low[name].to("cpu", torch.float64), right_answer):
             raise StageFailed("gemm-wrong", "%s under autocast to %s has a wrong answer" % (name, _word(dtype)))
     _weights_are_lowered_anew(here, dtype)
+
+
+def _others_stay(here: RankContext, dtype: torch.dtype) -> None:
+    """Check that what is no product and gets float32 gives the bits that it gives without autocast: no list of torch's lowers it, on any device
+    (https://docs.pytorch.org/docs/stable/amp.html)."""
+    values = torch.linspace(-3.0, 3.0, 48, device=here.device).view(2, 4, 6)
+    scale = torch.linspace(0.5, 1.5, 6, device=here.device)
+    means, spreads = torch.zeros(4, device=here.device), torch.ones(4, device=here.device)
+    trials: Tuple[Tuple[str, Callable[[], torch.Tensor]], ...] = (
+        ("layer_norm", lambda: functional.layer_norm(values, (6,), scale, scale)),
+        ("group_norm", lambda: functional.group_norm(values, 2)),
+        ("batch_norm", lambda: functional.batch_norm(values, means, spreads)),
+        ("softmax", lambda: functional.softmax(values, -1)),
+        ("log_softmax", lambda: functional.log_softmax(values, -1)),
+        ("gelu", lambda: functional.gelu(values)),
+        ("silu", lambda: functional.silu(values)),
+        ("sigmoid", lambda: torch.sigmoid(values)),
+        ("exp", lambda: torch.exp(values)),
+        ("a product of elements", lambda: values * scale),
+        ("a mean", lambda: values.mean(-1)),
+        ("a sum", lambda: values.sum(0)),
+    )
+    for name, work in trials:
+        wanted = work()
+        with torch.autocast(here.kind, dtype=dtype):
+            found = work()
+        if found.dtype != torch.float32 or not torch.equal(found, wanted):
+            how = _word(found.dtype) if found.dtype != torch.float32 else "other bits than without autocast"
+            raise StageFailed(
+                "autocast-lowers-too-much", "%s of float32 gives %s under autocast to %s" % (name, how, _word(dtype))
+            )
 
 
 def _weights_are_lowered_anew(here: RankContext, dtype: torch.dtype) -> None:

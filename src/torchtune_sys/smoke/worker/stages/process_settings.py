@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
-from typing import List, Tuple
+from typing import Any, List, Tuple
 
 import torch
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 from torchtune_sys.smoke.worker.functions.randomness import draws_are_random
+from torchtune_sys.smoke.worker.stages.import_torch import FRAMES_FOLLOWED
 
 _DRAWS = 1 << 14
 _SHARED_OUT = 1 << 18
@@ -52,11 +54,32 @@ def _settings_are_defaults(here: RankContext) -> None:
         found.append("torch's profiler runs, which keeps a record of each operation")
     if sys.gettrace() is not None or sys.getprofile() is not None:
         found.append("a tracer follows each line of Python (coverage, a debugger, a profiler: sys.settrace, sys.setprofile)")
+    found += _what_follows_python()
     lowered = _what_lowers_products()
     if lowered:
         found.append("products of float32 may be computed with fewer bits (%s)" % lowered)
     if found:
         raise StageFailed("torch-setting-changed", "before anybody set it: %s" % "; ".join(found), _WHO)
+
+
+def _what_follows_python() -> List[str]:
+    """Return what looks at each allocation or call of Python beside a tracer, and was left on."""
+    found = []
+    if FRAMES_FOLLOWED:
+        found.append("tracemalloc follows each allocation of Python, %d frames deep (PYTHONTRACEMALLOC)" % FRAMES_FOLLOWED)
+    if sys.flags.dev_mode or "debug" in os.environ.get("PYTHONMALLOC", ""):
+        found.append("Python checks each allocation (PYTHONDEVMODE, PYTHONMALLOC=debug), which makes it slower")
+    if gc.get_debug():
+        found.append(
+            "Python's collector of cycles is being debugged (gc.set_debug: %d): it prints, or keeps what it finds"
+            % gc.get_debug()
+        )
+    watched: Any = getattr(sys, "monitoring", None)  # Python 3.12
+    tools = [watched.get_tool(number) for number in range(6)] if watched is not None else []
+    found += [
+        "%s watches Python (sys.monitoring)" % tool for number, tool in enumerate(tools) if tool and watched.get_events(number)
+    ]
+    return found
 
 
 def _what_lowers_products() -> str:

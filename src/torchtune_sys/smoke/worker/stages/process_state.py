@@ -23,8 +23,8 @@ _CLOCK_S = 0.02
 _CLOCK_LOOKS = 400
 _CLOCK_OFF = 0.02
 _CLOCK_WRONG_S = 5.0
-_FEW_NUMBERS, _TENSORS = 25000, 30
-"""100 kB, below what the C library maps by itself (128 KiB); on pages of 64 KiB still one of them."""
+_FEW_NUMBERS, _MANY_NUMBERS, _TENSORS = 25000, 1 << 18, 30
+"""100 kB, below what the C library maps by itself (128 KiB); on pages of 64 KiB still one of them. And 1 MiB."""
 _WHO_STARTED = "look who starts the ranks: a service manager, nohup, a wrapper, sitecustomize"
 _CHILDREN_AT_START = signal.getsignal(signal.SIGCHLD)
 _CLOCKS_AT_START = time.time() - time.monotonic()
@@ -72,7 +72,10 @@ def _nobody_stays() -> None:
 
 def threads_that_stay() -> List[str]:
     """Return the names of those that Python awaits before it ends."""
-    pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())  # these are ended first
+    pools = [  # these are ended first; torch 2.0 compiles with a pool of processes
+        *getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ()),
+        *getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ()),
+    ]
     others = [one for one in threading.enumerate() if one is not threading.main_thread() and one not in pools]
     return [one.name for one in others if not one.daemon]
 
@@ -94,8 +97,8 @@ def _clocks_go_on() -> None:
         raise StageFailed("clock-skew", seen % told, _WHO_STARTED)
     off = _apart() - began
     if abs(off) > _CLOCK_OFF:
-        seen = "while one clock goes on by %.2f s another goes on by %.2f s more (CLOCK_MONOTONIC, CLOCK_BOOTTIME)"
-        raise StageFailed("clock-jumps", seen % (_CLOCK_LOOKS // 100 * _CLOCK_S, off))
+        seen = "two clocks that go on alike (CLOCK_MONOTONIC, CLOCK_BOOTTIME) came apart by %.2f s while they were looked at: one of them goes too fast or too slowly"
+        raise StageFailed("clock-jumps", seen % abs(off), _WHO_STARTED)
 
 
 def told_beyond_the_kernel() -> float:
@@ -106,6 +109,11 @@ def told_beyond_the_kernel() -> float:
 def clock_has_jumped() -> float:
     """Return by how much this process's clock went on beside the one that nobody sets, since torch was imported."""
     return time.time() - time.monotonic() - _CLOCKS_AT_START
+
+
+def clocks_came_apart() -> float:
+    """Return by how much the clock that is timed by went on beside the kernel's other one, since torch was imported."""
+    return _apart() - _APART_AT_START
 
 
 def _kernel_says() -> float:
@@ -128,22 +136,30 @@ def _apart() -> float:
         return 0.0
 
 
+_APART_AT_START = _apart()
+
+
 def _freed_memory_stays() -> None:
-    """Check that what is freed is kept for the next tensor: a page that was given back to the kernel is asked for again, and zeroed, at its next use. So small a tensor
-    has no mapping of its own unless somebody wants that (mallopt(3))."""
-    torch.ones(_FEW_NUMBERS)
-    faults = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(_TENSORS):
-            torch.ones(_FEW_NUMBERS)
-        faults.append((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / _TENSORS)
-    if min(faults) >= _FEW_NUMBERS * 4 // resource.getpagesize() // 2:
-        seen = (
-            "what is freed goes back to the kernel at once: each new tensor of %d kB costs %.0f page faults, where none are due"
-        )
-        remedy = "unset MALLOC_MMAP_THRESHOLD_ and its like (mallopt(3)); look for what is preloaded (LD_PRELOAD)"
-        raise StageFailed("memory-returned-at-once", seen % (_FEW_NUMBERS * 4 // 1000, min(faults)), remedy)
+    """Check that what is freed is kept for the next tensor: a page that was given back to the kernel is asked for again, and zeroed, at its next use. The smaller tensor
+    has no mapping of its own unless somebody wants that; the larger one has none once the C library has seen a larger one freed, unless somebody set one of
+    its bounds, which keeps it from moving any (mallopt(3))."""
+    torch.ones(4 * _MANY_NUMBERS)
+    for count in (_FEW_NUMBERS, _MANY_NUMBERS):
+        faults = min(_page_faults(count) for _ in range(3))
+        if faults >= count * 4 // resource.getpagesize() // 2:
+            named = [name for name in os.environ if name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", "LD_PRELOAD")]
+            words = (count * 4 // 1000, faults, "".join("; %s=%s" % (name, os.environ[name]) for name in named))
+            seen = "what is freed goes back to the kernel at once: each new tensor of %d kB costs %.0f page faults, where none are due%s"
+            remedy = "unset MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ and their like (mallopt(3)); look for what is preloaded (LD_PRELOAD)"
+            raise StageFailed("memory-returned-at-once", seen % words, remedy)
+
+
+def _page_faults(count: int) -> float:
+    """Return how many a new tensor of so many numbers costs."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(_TENSORS):
+        torch.ones(count)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / _TENSORS
 
 
 _Setting = Tuple[str, Callable[[], Any], Any]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import mmap
 import os
 import socket
 import tempfile
 import time
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -30,13 +31,15 @@ _EFFECT, _EFFECT_SHARED = 1.2, 1.3
 """Times as long as the others: less is nobody's loss. The second for what all processes of a host share (memory, caches, the
 interpreter's allocator): two equal ranks were seen to differ by 1.15 there beside ten busy processes, and by 1.02 in products."""
 _EFFECT_PAGES = 2.0
-"""For the host's memory: a rank whose buffers the kernel gave huge pages was seen to copy 1.43 times as fast as one without. And between it and
-a GPU: boards in slots of unlike width, pages at the other socket and switches that ranks share are no fault of a rank."""
+"""Between the host's memory and a GPU: boards in slots of unlike width, pages at the other socket and switches that ranks share are no fault of a rank.
+And within it, where pages of one size cannot be asked for."""
 _EFFECT_PROCESS = 4.0
 """One start a round, and a new process waits for a CPU: at a load of 20 on two cores 21 to 115 ms were seen."""
 _EFFECT_DISK = 4.0
 """The quickest of a few writes that the disk has confirmed: other processes' writes stand in the same queue."""
-_BYTES_WRITTEN = 1 << 18
+_DISK, _BYTES_WRITTEN = "writing to disk", 1 << 18
+_DISK_SLOW_S = 1.0
+"""A disk confirms within 30 ms, a network file system within some 100, also beside others' writes."""
 _STEP_SAMPLES = 40
 _WAITS_IN_STEPS = 0.5
 _HELD_BACK = 0.15
@@ -81,7 +84,7 @@ def ranks_keep_pace(here: RankContext) -> None:
                 "spent": time.monotonic() - began,
             }
             told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
-            faults = _slow_ones(told, {gauge.name: gauge for gauge in gauges}) or _all_wait(told)
+            faults = _slow_ones(told, {gauge.name: gauge for gauge in gauges}) or _all_wait(told) or _slow_disk(told)
             spent = max(each["spent"] for each in told)  # the same for all, as is what follows from it
             if (turn + 1 >= _LEAST_ROUNDS and not faults) or (faults and turn and spent > _PATIENCE_WITH_ALL_S):
                 break
@@ -101,6 +104,15 @@ def _all_wait(told: List[Dict[str, Any]]) -> List[Fault]:
     return [("steps-held-up", seen % (100 * least))]
 
 
+def _slow_disk(told: List[Dict[str, Any]]) -> List[Fault]:
+    """Return what all ranks wait for alike when they save: then none is slower than the others."""
+    least = min(own["best"][_DISK] for own in told)
+    if least <= _DISK_SLOW_S:
+        return []
+    seen = "the quickest of some writes of %d kB that the disk confirms takes %.1f s on all ranks: each checkpoint waits for it"
+    return [("slow-data-storage", seen % (_BYTES_WRITTEN >> 10, least))]
+
+
 def _class_of(here: RankContext) -> str:
     """Ranks of one kind of hardware are comparable."""
     shared = ", shared" if here.shared else ""
@@ -114,8 +126,11 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
     left = torch.full(
         (side, side), 0.5, device=here.device, dtype=torch.bfloat16 if cuda and here.has_bfloat16() else torch.float32
     )
+    paged = None if cuda else _floats_on_small_pages(count)
     given = torch.ones(count, device=here.device)
     taken = torch.empty_like(given)
+    if paged is not None:
+        given, taken = paged
     found = [
         Gauge("compute", "straggler-compute", functools.partial(torch.mm, left, left), 20 if cuda else 300, 5e-6, _EFFECT),
         Gauge(
@@ -124,7 +139,7 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
             functools.partial(taken.copy_, given),
             20 if cuda else 100,
             5e-5,
-            _EFFECT_SHARED if cuda else _EFFECT_PAGES,
+            _EFFECT_SHARED if cuda or paged is not None else _EFFECT_PAGES,
         ),
     ]
     if cuda:
@@ -139,11 +154,24 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
     found.append(Gauge("loading", "straggler-loading", lambda: next(iter(DataLoader(samples, batch_size=16))), 100, 2e-4))
     found.append(Gauge("starting a process", "straggler-loading", _start_and_end, 1, 0.25, _EFFECT_PROCESS))
     found.append(Gauge("a training step", "straggler-compute", _small_step(here), _STEP_SAMPLES, 1e-3, _EFFECT_SHARED))
-    found.append(Gauge("writing to disk", "straggler-storage", functools.partial(_written, here.scratch), 2, 0.03, _EFFECT_DISK))
+    found.append(Gauge(_DISK, "straggler-storage", functools.partial(_written, here.scratch), 2, 0.03, _EFFECT_DISK))
     with _echo() as answered:
         if answered is not None:
             found.append(Gauge("network (this host's loopback)", "straggler-network", answered, 100, 5e-4))
         yield found
+
+
+def _floats_on_small_pages(count: int) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
+    """Return two tensors of ones in the host's memory, neither on huge pages: a rank whose buffers the kernel gave some was seen to copy 1.43 times as fast as
+    one without. None where nobody can ask for that (madvise(2), MADV_NOHUGEPAGE)."""
+    try:
+        pieces = [mmap.mmap(-1, 4 * count) for _ in range(2)]
+        for piece in pieces:
+            piece.madvise(mmap.MADV_NOHUGEPAGE)
+        first, second = (torch.frombuffer(piece, dtype=torch.float32).fill_(1.0) for piece in pieces)
+    except (AttributeError, OSError, ValueError):
+        return None
+    return first, second
 
 
 def _small_step(here: RankContext) -> Callable[[], None]:
