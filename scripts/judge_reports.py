@@ -42,7 +42,7 @@ def findings(report: Report) -> list[Result] | None:
 
 
 def outcome(report: Report, found: list[Result] | None) -> tuple[str, bool]:
-    """Return a word for it, and whether that must not be."""
+    """Return what came of one report, and whether that counts as a failure."""
     if found is None:
         return "unreadable", report.cause == "none" or bool(TELLING & report.kinds)
     if any(result.verdict is Verdict.CRASHED for result in found):

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from elsewhere import recorded_elsewhere
 from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi, parse_table
 from torchtune_sys.formats.nvidia_smi import complaints, logs
-from torchtune_sys.model.facts.gpu import Gpu, GpuFacts, from_json
+from torchtune_sys.model import codec
+from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.values import Missing, Why
 
 OLD = """
@@ -236,7 +237,7 @@ def test_torn_and_shuffled_output_is_survived(lines: list[str], cut: int) -> Non
     assert found is None or isinstance(found, GpuFacts)
     for parse in (logs.parse_query, complaints.parse_failure, logs.parse_xml):
         answer = parse(text)
-        assert answer is None or isinstance(from_json(answer, "x"), GpuFacts)
+        assert answer is None or isinstance(codec.as_fact(answer, GpuFacts, "x"), GpuFacts)
     parse_table(text)
 
 

@@ -11,7 +11,8 @@ from nvidia_smi_texts import BOARD, ECC_SPLIT, ECC_TEXT, MIG, gpu, gpus, missing
 
 from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi
 from torchtune_sys.formats.nvidia_smi.logs import parse_query, parse_xml
-from torchtune_sys.model.facts.gpu import GpuFacts, from_json
+from torchtune_sys.model import codec
+from torchtune_sys.model.facts.gpu import GpuFacts
 from torchtune_sys.model.values import Why
 
 
@@ -73,7 +74,7 @@ def test_a_log_that_is_cut_off_between_two_gpus() -> None:
 @pytest.mark.parametrize("cut", range(0, 400, 7))
 def test_a_cut_anywhere_is_survived(cut: int) -> None:
     found = parse_xml(WHOLE[: len(WHOLE) - cut])
-    assert isinstance(from_json(found, "x"), GpuFacts)
+    assert isinstance(codec.as_fact(found, GpuFacts, "x"), GpuFacts)
 
 
 @pytest.mark.parametrize("prefix", ["> ", "    ", "worker-1  | "])
@@ -164,10 +165,10 @@ LINES = [
 @given(st.lists(st.sampled_from(PIECES), max_size=60), st.lists(st.sampled_from(LINES), max_size=30))
 def test_shuffled_logs_are_survived(pieces: list[str], lines: list[str]) -> None:
     for found in (parse_xml("<nvidia_smi_log>" + "".join(pieces)), parse_query("====NVSMI LOG====\n" + "\n".join(lines))):
-        assert found is None or isinstance(from_json(found, "x"), GpuFacts)
+        assert found is None or isinstance(codec.as_fact(found, GpuFacts, "x"), GpuFacts)
 
 
 @given(st.text(max_size=500))
 def test_any_text_behind_the_markers_is_survived(rest: str) -> None:
     for found in (parse_xml("<nvidia_smi_log><gpu id='1'>" + rest), parse_query("====NVSMI LOG====\nGPU 1:2:3.4\n" + rest)):
-        assert found is None or isinstance(from_json(found, "x"), GpuFacts)
+        assert found is None or isinstance(codec.as_fact(found, GpuFacts, "x"), GpuFacts)

@@ -1,4 +1,4 @@
-"""What the dynamic loader reads of a shared object, and the cache that it looks libraries up in. Bytes in, values out."""
+"""Parse what the dynamic loader reads: a shared object's dynamic section, and the cache of libraries. Bytes in, values out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each message of the kernel's log means: kind and pattern. Formats are those of the sources named beside each group."""
+"""Patterns of kernel messages, and the kind of event that each means. Formats are those of the sources named beside each group."""
 
 from __future__ import annotations
 

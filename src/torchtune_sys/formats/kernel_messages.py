@@ -1,4 +1,4 @@
-"""What lines of the kernel's log mean: events by kind (``kernel_message_table``). Pure; takes any text. A line that matches no row says nothing."""
+"""Turn lines of the kernel's log into events by kind (``kernel_message_table``). Pure; takes any text. A line that matches no row is ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL's RAS client prints of a job (``ncclras``, text and JSON): which ranks are behind the others, and which do not answer.
+"""Parse what NCCL's RAS client prints (``ncclras``, text and JSON): ranks that are behind the others, and ranks that do not answer.
 
 NCCL src/ras/client_support.cc. Both forms are read line by line, so that a JSON document that is not well formed (2.28.9), one that was
 cut, and one among other lines tell the same.

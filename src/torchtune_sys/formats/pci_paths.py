@@ -1,4 +1,4 @@
-"""How far PCI functions are from each other, by the rules NCCL has for it.
+"""Compute the distance between PCI functions, by NCCL's rules.
 
 Restated from NCCL 2.30 (src/graph/xml.cc ncclTopoGetXmlFromSys, src/graph/topo.cc, src/graph/paths.cc ncclTopoSetPaths): a function hangs
 below the function two levels up, which is the upstream port of a switch, or else below the NUMA node that sysfs names for it. One such

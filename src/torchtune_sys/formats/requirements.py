@@ -1,4 +1,4 @@
-"""What a distribution asks for: Requires-Dist lines, read as PEP 508 has them."""
+"""Parse the requirements of Python packages: Requires-Dist lines with their versions and markers (PEP 508)."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _clause(plain: str, clause: str) -> bool | None:
 
 
 def asked_for(item: Distribution, environment: Mapping[str, str], others: Mapping[str, Distribution]) -> Iterator[Requirement]:
-    """Yield what ``item`` asks for here, the extras of cuda-toolkit included, which is how torch names NVIDIA's libraries since 2.11."""
+    """Yield the requirements of ``item`` that apply here, including those behind the extras of cuda-toolkit, by which torch requires NVIDIA's libraries since 2.11."""
     for line in item.requires:
         wanted = parse(line)
         if holds(wanted.marker, {"extra": "", **environment}) is not True:

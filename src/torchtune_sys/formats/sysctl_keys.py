@@ -1,4 +1,4 @@
-"""Which kernel settings are looked at, and how sysctl(8) writes their keys."""
+"""The kernel settings that are read, and sysctl(8)'s spelling of their keys."""
 
 from __future__ import annotations
 

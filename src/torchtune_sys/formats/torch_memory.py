@@ -1,4 +1,4 @@
-"""What torch's allocator says of a GPU whose memory ran out, in the words of its releases."""
+"""Parse the out-of-memory errors of torch's allocator, in the wording of its releases."""
 
 from __future__ import annotations
 

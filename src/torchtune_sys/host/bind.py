@@ -30,7 +30,7 @@ def affinity() -> CpuSet:
 
 
 def starter_affinity() -> CpuSet | None:
-    """Return the same of the process that started this one; None where it is not to be seen (another container's)."""
+    """Return the CPUs that the parent process may run on; None if it cannot be seen (in another container)."""
     parent = os.getppid()
     try:
         return CpuSet(os.sched_getaffinity(parent)) if parent else None
@@ -39,7 +39,7 @@ def starter_affinity() -> CpuSet | None:
 
 
 def starter_was_given(name: str) -> bool | None:
-    """Return whether the process that started this one had the variable when it began; None where that is not to be seen."""
+    """Return whether the parent process was started with the variable; None if that cannot be seen."""
     try:
         with open(f"/proc/{os.getppid()}/environ", "rb") as file:
             return any(entry.startswith(name.encode() + b"=") for entry in file.read().split(b"\0"))
@@ -99,11 +99,12 @@ def _libc() -> CDLL:
 
 
 def is_there(path: str) -> bool:
+    """Return whether ``path`` names a file by its directory, and the file exists; a bare name is searched for in PATH instead."""
     return "/" in path and os.path.exists(path)
 
 
 def become(program: tuple[str, ...], env: dict[str, str]) -> NoReturn:
-    """Replace this process. Signals that Python ignores for itself are again as a program expects them. Raises OSError."""
+    """Replace this process by ``program``, with the signals that Python ignores (SIGPIPE) at their defaults again. Raises OSError."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(program[0], program, env)

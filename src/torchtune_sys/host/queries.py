@@ -1,7 +1,7 @@
 """Names of the queries whose answers come from system calls instead of files.
 
-Each answer is plain JSON data, so that a recording can hold it. ``ANSWERS`` maps a question to the module under
-``torchtune_sys.host.live_answers`` … (see ``live.py``); a probe names a question by its constant here.
+Each answer is plain JSON data, so that a recording can hold it. ``host/live_queries`` maps each query to the function that answers it on
+the live machine; probes name a query by its constant here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a value is one to hide, and what stands in its place."""
+"""Decide whether a value must be hidden, and what replaces it."""
 
 from __future__ import annotations
 

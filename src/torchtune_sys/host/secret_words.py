@@ -1,4 +1,4 @@
-"""How secrets look, as tables: names that they stand under, how tokens begin, and the words without which neither can be there."""
+"""Tables for recognising secrets: their usual names, the prefixes of tokens, and the words without which neither can occur."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each cause is called, what helps against it, and the command that would make it sure."""
+"""Causes: their titles, remedies, and the commands that confirm them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large user data may be, by cloud."""
+"""The size limits of user data, by cloud."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which driver runs which CUDA, and which driver branch serves which GPU.
+"""Compatibility of drivers with CUDA versions, and of driver branches with GPUs.
 
 Two different floors exist for a CUDA version, and only one of them decides whether a wheel runs: within a major version
 (from 11 on) any driver from the *series floor* runs every minor version; the driver that a toolkit was released with is newer.

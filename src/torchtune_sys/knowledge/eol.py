@@ -1,4 +1,4 @@
-"""When a distribution's security updates end."""
+"""End dates of the distributions' security updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a distribution's packages are called, where NVIDIA's are, and which driver branches there are to install."""
+"""Package names of the distributions, NVIDIA's repositories, and the driver branches that can be installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which CPython a distribution packages itself, and which C library it has, by release."""
+"""The CPython packages and the C library of each distribution release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which wheels of torch there are for ROCm, and for which AMD GPUs."""
+"""The ROCm wheels of torch, and the AMD GPUs that they support."""
 
 from __future__ import annotations
 

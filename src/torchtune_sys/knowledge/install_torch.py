@@ -1,4 +1,4 @@
-"""Which builds of torch there are for Linux, and what each needs: interpreter, glibc, driver, GPU."""
+"""The Linux builds of torch, and their requirements: interpreter, glibc, driver, GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel itself sets where nobody does: a target "at least" must never end below it."""
+"""The kernel's own default values: a target "at least" must never end below them."""
 
 from __future__ import annotations
 

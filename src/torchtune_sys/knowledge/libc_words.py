@@ -1,4 +1,4 @@
-"""What the C library says of errors and signals: strerror(3), strsignal(3) and gai_strerror(3), in English and in the languages of its translations."""
+"""The C library's messages for errors and signals (strerror(3), strsignal(3), gai_strerror(3)), in English and in translation."""
 
 from __future__ import annotations
 

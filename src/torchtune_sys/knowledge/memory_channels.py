@@ -1,4 +1,4 @@
-"""How many memory channels a processor has, and which of them the firmware's names of slots and the kernel's controllers mean."""
+"""The number of memory channels of each processor, and the channels behind the firmware's slot names and the kernel's controllers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which network NCCL and Gloo would take, by their own algorithms.
+"""Predict the network that NCCL and Gloo choose, by their own algorithms.
 
 Read in NVIDIA/nccl, tags 2.8 to 2.30.7: ``src/misc/socket.cc`` and ``src/os/linux.cc`` (interfaces), ``src/misc/utils.cc`` (lists),
 ``src/bootstrap.cc``, ``src/transport/net_ib/init.cc`` (HCAs); in facebookincubator/gloo ``transport/tcp/device.cc``; in pytorch

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 
 import msgspec
 
+from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.version import Version, version
 
 
@@ -21,12 +21,12 @@ class NcclVariable(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def variables() -> dict[str, NcclVariable]:
-    """Return the table by name; read at the first call only, which most hosts never need."""
-    with open(os.path.join(os.path.dirname(__file__), "data", "nccl_variables.csv"), encoding="utf-8") as file:
-        rows = [line.rstrip("\n").split(",") for line in file if not line.startswith("#")][1:]
+    """Return the table by name; it is read at the first call, which most hosts never need."""
     return {
-        name: NcclVariable(name=name, number=kind == "int", first=version(first), last=version(last))
-        for name, kind, first, last in rows
+        row["variable"]: NcclVariable(
+            name=row["variable"], number=row["kind"] == "int", first=version(row["first"]), last=version(row["last"])
+        )
+        for row in rows("nccl_variables")
     }
 
 

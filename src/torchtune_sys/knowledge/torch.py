@@ -1,4 +1,4 @@
-"""What each torch release is: its CUDA builds, what it pins, which Python it is made for, and which GPUs its code runs on."""
+"""The releases of torch: CUDA builds, pinned libraries, Python versions, and the GPUs that their code runs on."""
 
 from __future__ import annotations
 

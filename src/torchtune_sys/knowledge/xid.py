@@ -1,4 +1,4 @@
-"""What an Xid means and asks for: NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors)."""
+"""The meaning of each Xid and the recommended action, from NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between hosts, or between two looks at one: odd facts, groups of hosts, and what cannot be compared."""
+"""Differences between hosts, or between two snapshots of one: outliers, groups of hosts, and what cannot be compared."""
 
 from __future__ import annotations
 

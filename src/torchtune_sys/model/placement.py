@@ -1,4 +1,4 @@
-"""Where each local rank runs: its GPU, its CPUs, its memory."""
+"""The placement of each local rank: its GPU, CPUs and memory."""
 
 from __future__ import annotations
 

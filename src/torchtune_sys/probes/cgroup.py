@@ -1,4 +1,4 @@
-"""Where the session's control groups lie, and the tightest value that one of them sets.
+"""Find the session's control groups, and the tightest limit among them and their parents.
 
 Limits of cgroups hold for the whole branch: a session is bound by the minimum over its own group and every ancestor.
 Sources: cgroups(7), cgroup_namespaces(7), Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.

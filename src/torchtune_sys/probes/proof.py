@@ -1,4 +1,4 @@
-"""Where the last smoke test that passed left its proof."""
+"""Locate the proof that the last passed smoke test left."""
 
 from __future__ import annotations
 

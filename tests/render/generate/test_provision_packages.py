@@ -6,9 +6,12 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from jinja2 import TemplateNotFound
 from provisions import APT, PLAIN, SMOKE, TALK, calls, of_steps, step, working_root
 from script_root import Root, needs_root
 
+from torchtune_sys.knowledge.install import System
+from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.install import RUNNING, KernelPackages, Key, Packages
 from torchtune_sys.render.generate.provision import provisioning
 
@@ -16,6 +19,15 @@ from torchtune_sys.render.generate.provision import provisioning
 @pytest.fixture
 def root(tmp_path: Path) -> Root:
     return working_root(tmp_path / "root")
+
+
+def test_each_manager_has_its_template() -> None:
+    for family in sorted({row["family"] for row in rows("install_systems")}):
+        manager = System(family=family, repository="", source="", confidence="").manager
+        try:
+            provisioning(of_steps(step("gcc", Packages(manager=manager, names=("gcc",)))), SMOKE)
+        except TemplateNotFound as error:
+            pytest.fail(f"templates/{error.name} is missing, or templates/provision/packages.sh.j2 names another for {manager}")
 
 
 @needs_root

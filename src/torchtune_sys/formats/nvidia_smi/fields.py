@@ -1,4 +1,4 @@
-"""Where ``nvidia-smi -q`` says what of a GPU, as XML and as text, in the shape of ``model.facts.gpu.Gpu``.
+"""Map the fields of ``nvidia-smi -q``, in XML and text, to ``model.facts.gpu.Gpu``.
 
 Both forms say the same under other labels, which moreover changed with the schema versions (v10 … v13), so each fact has a list of
 places where it may stand: the path of XML tags, or of labels in lower case.

@@ -1,7 +1,7 @@
-"""The logs that ``nvidia-smi -q`` prints, as XML and as text, in the shape of ``model.facts.gpu.GpuFacts``.
+"""Parse the logs that ``nvidia-smi -q`` prints, as XML or text, into the shape of ``model.facts.gpu.GpuFacts``.
 
-A text may hold several logs: parts (``-d ECC``), GPU after GPU (``-i 3``), the same again later. What is told last counts. It lives in
-``host`` because the tool itself falls back on nvidia-smi where NVML's library cannot be loaded.
+A text may hold several logs: parts (``-d ECC``), one GPU after the other (``-i 3``), the same again later. The last value counts. Pasted
+text and the live host both use it: where NVML's library cannot be loaded, the tool runs nvidia-smi.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_GPUS = 256
 
 
 class LogBlock:
-    """One GPU of a log: what is said at which place, and its processes, None where they were not asked for."""
+    """One GPU of a log: its values by their path, and its processes (None if the log does not list any)."""
 
     def __init__(self, gpu: str) -> None:
         self.paths: Paths = {"id": gpu} if gpu else {}
@@ -35,7 +35,7 @@ class LogBlock:
 
 
 class Log:
-    """One log: what it says of the host, and of each GPU."""
+    """One log: the values of the host, and those of each GPU."""
 
     def __init__(self) -> None:
         self.head: Paths = {}
@@ -165,7 +165,7 @@ _PART = re.compile(
 
 
 def _parts(text: str) -> list[Log]:
-    """GPUs of which single sections were copied, told apart where a section comes again."""
+    """Read GPUs of which single sections were copied. A section that comes again begins the next GPU."""
     log = Log()
     seen: set[str] = set()
     stack: list[tuple[int, str]] = []
@@ -189,7 +189,7 @@ def _parts(text: str) -> list[Log]:
 
 
 def _text_log(body: str, prefix: str) -> Log:
-    """``prefix`` stands before each line: quoting, an indentation, a container's name."""
+    """Read one log as text. ``prefix`` precedes each line: quoting, indentation, a container's name."""
     log = Log()
     stack: list[tuple[int, str]] = []
     for line in body.split("\n"):
@@ -271,7 +271,7 @@ def _merged(logs: list[Log]) -> tuple[Paths, list[LogBlock], list[LogBlock]]:
 
 
 def _not_reached(log: Log) -> list[LogBlock]:
-    """One GPU without any words, where a log ends between two of them."""
+    """Return one GPU without values if the log ends between two GPUs: it attaches more than it describes."""
     attached = log.head.get("attached_gpus", "")
     all_whole = all(block.whole for block in log.blocks)
     missed = len(log.blocks) < (natural(attached, 3) or 0)

@@ -1,4 +1,4 @@
-"""What a child that runs as another user leaves behind outside its group: without this it would outlive a Prolog, where no job's limits hold for it.
+"""Kill what a child that ran as another user leaves behind outside its process group. Otherwise it would outlive a Prolog, without a job's limits.
 
 A process whose parent ends becomes ours, as long as such a child runs (prctl(2), PR_SET_CHILD_SUBREAPER), however often it starts a session of its own.
 """

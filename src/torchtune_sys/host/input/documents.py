@@ -1,4 +1,4 @@
-"""Files of JSON, one document or one a line, as many as there are; and the files of a directory."""
+"""Read files that hold one JSON document or one on each line, of any length; and list the files of a directory."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def _is_document(line: bytes) -> bool:
 
 
 class Entries(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a directory: full paths, in order."""
+    """The content of a directory: full paths, sorted."""
 
     files: tuple[str, ...]
-    """Whatever is not a directory."""
+    """Everything that is not a directory."""
     folders: tuple[str, ...]
 
 
 def entries_in(path: str) -> Entries:
-    """Return what is in a directory, without what is hidden, and without links to other directories. Raises UnreadableInput."""
+    """Return the content of a directory, without dot files and without links to other directories. Raises UnreadableInput."""
     files, folders = [], []
     try:
         with os.scandir(path) as entries:

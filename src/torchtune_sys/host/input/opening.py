@@ -1,4 +1,4 @@
-"""What ``--from`` and ``--root`` name: a recording, a tree of files, a mounted system, or text that somebody pasted."""
+"""Open what ``--from`` and ``--root`` name: a recording, a tree of files, a mounted system, or pasted text."""
 
 from __future__ import annotations
 

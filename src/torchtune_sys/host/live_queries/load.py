@@ -1,4 +1,4 @@
-"""What the processes of each service take over a short window: processor time, wake-ups, memory (proc_pid_stat(5))."""
+"""Measure each service's processor time, wake-ups and memory over a short window (proc_pid_stat(5))."""
 
 from __future__ import annotations
 

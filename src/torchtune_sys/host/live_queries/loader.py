@@ -1,4 +1,4 @@
-"""What the dynamic loader reads: dynamic sections and its cache."""
+"""Read what the dynamic loader reads: dynamic sections and its cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What configuration space says of one PCI function: a few registers, never the whole (it also holds serial numbers).
+"""Read a few registers from the configuration space of one PCI function; never the whole, which also holds serial numbers.
 
 Only the first 64 bytes are for everybody; what this asks for needs CAP_SYS_ADMIN. Each read of a word is a transaction on the bus of about
 a microsecond, so the chains of capabilities are walked word by word instead of reading all 4,096 bytes.

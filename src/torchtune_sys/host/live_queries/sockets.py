@@ -1,4 +1,4 @@
-"""Who listens on this machine. The tables of sockets, which say who talks to whom, do not leave this module."""
+"""Find listening sockets. The socket tables, which say who talks to whom, do not leave this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVML tells of the ways between GPUs: NVLinks, the NVSwitch fabric, peer access."""
+"""Read the connections between GPUs from NVML: NVLinks, the NVSwitch fabric, peer access."""
 
 from __future__ import annotations
 

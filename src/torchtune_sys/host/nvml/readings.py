@@ -1,4 +1,4 @@
-"""What is read of each GPU, in this order: the names of the facts and the calls that tell them."""
+"""The facts that are read of each GPU, in order, with the NVML calls that return them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a name stands for, and whether the interface of an address has a carrier."""
+"""Resolve a host name, and tell whether the interface of an address has a carrier."""
 
 from __future__ import annotations
 

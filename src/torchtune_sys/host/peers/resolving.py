@@ -1,4 +1,4 @@
-"""Names that are none."""
+"""Use a host name that may not be a valid one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def resolving(name: str) -> Iterator[None]:
-    """Raise OSError where Python's codec of names refuses one (an empty label, one of 64 signs, bytes that are not text): by itself it raises UnicodeError, which nobody who connects expects.
+    """Turn the UnicodeError of Python's IDNA codec (an empty label, one of 64 characters, bytes that are not text) into the OSError that code that connects handles.
 
     >>> with resolving("a..b"):
     ...     "a..b".encode("idna")

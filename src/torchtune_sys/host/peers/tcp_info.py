@@ -1,4 +1,4 @@
-"""What the kernel counts of a TCP connection (struct tcp_info in linux/tcp.h)."""
+"""Read the kernel's statistics of a TCP connection (struct tcp_info in linux/tcp.h)."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class _Rewriter:
         return _grouped(self._tokens.ipv6_number(number) if number else 0, 8)
 
     def _guid(self, found: re.Match[str]) -> str:
-        """Return the token of a GUID: that of a port is the end of its link-local GID: their tokens agree too."""
+        """Return the token of a GUID. A port's GUID is the end of its link-local GID, and so are their tokens."""
         number = int(found[0].replace(":", ""), 16)
         return _grouped(self._tokens.ipv6_number(0xFE80 << 112 | number) & (1 << 64) - 1 if number else 0, 4)
 
@@ -215,7 +215,7 @@ def _any_of(words: list[str]) -> re.Pattern[str]:
 
 
 def _masked(address: str, octets: list[int], length: int) -> str:
-    """Return the token of an address: a network stays one: what was zero behind the prefix is zero again."""
+    """Return the token of an address. A network address stays one: bits behind the prefix that were zero are zero again."""
     if length > 32:
         return address
     host_bits = (1 << (32 - length)) - 1

@@ -1,4 +1,4 @@
-"""Which message a line is: the templates by a rare word of each, so that thousands of them cost microseconds a line."""
+"""Match a line with the message templates, indexed by a rare word of each: thousands of them cost microseconds a line."""
 
 from __future__ import annotations
 

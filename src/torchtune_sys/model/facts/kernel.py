@@ -1,4 +1,4 @@
-"""What the kernel reported: its log, as far as it reaches back and may be read."""
+"""Facts from the kernel's log, as far back as it goes and permissions allow."""
 
 from __future__ import annotations
 

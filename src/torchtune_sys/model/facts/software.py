@@ -1,4 +1,4 @@
-"""What the distribution installed: packages, their holds and upgrades, kernels for the next boot, the container runtime."""
+"""Facts on installed packages, their holds and upgrades, kernels for the next boot, and the container runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where data and checkpoints lie, followed down to the disks."""
+"""Facts on the storage of data and checkpoints, from the path down to the disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What /proc/cpuinfo tells on each architecture: model and instruction set."""
+"""Parse /proc/cpuinfo of each architecture: CPU model and instruction set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What earlier crashes of the kernel left: records of pstore, and dumps of kdump. Only names are read; they hold the time."""
+"""List what earlier kernel crashes left behind: pstore records and kdump dumps. Only names are read; they contain the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which disk errors of the log speak against no disk of the host: of mapped devices that lie on files or memory alone, or that are not there any more."""
+"""Leave out logged disk errors that accuse no disk of this host: those of mapped devices backed by files or memory alone, or removed since."""
 
 from __future__ import annotations
 

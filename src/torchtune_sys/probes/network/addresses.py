@@ -1,4 +1,4 @@
-"""Which interface has which addresses: from the system's answer, or from /proc/net of a recorded tree."""
+"""Assign addresses to interfaces, from the system's answer or from /proc/net of a recorded tree."""
 
 from __future__ import annotations
 

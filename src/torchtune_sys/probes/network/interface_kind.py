@@ -1,4 +1,4 @@
-"""What sort of interface a name stands for."""
+"""Classify a network interface: physical, bridge, veth, tunnel and so on."""
 
 from __future__ import annotations
 

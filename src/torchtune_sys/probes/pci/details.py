@@ -1,4 +1,4 @@
-"""What the PCI functions that training depends on tell beside their links: errors, registers, memory regions, the IOMMU's mode."""
+"""Read more than the link of the PCI functions that training depends on: errors, registers, memory regions, IOMMU mode."""
 
 from __future__ import annotations
 

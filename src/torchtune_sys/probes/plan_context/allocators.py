@@ -1,4 +1,4 @@
-"""Which replacements of malloc are installed."""
+"""Find installed replacements for malloc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What placing ranks needs besides the facts that rules judge."""
+"""Read what placing ranks needs beyond the facts that rules judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What planning needs to see, asked only once there is something to plan."""
+"""Read what planning needs, once there is something to plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the active tuned profile sets: profiles include others, and later sections override earlier ones.
+"""Read the settings of the active tuned profile: profiles include others, and later sections override earlier ones.
 
 Source: tuned 2.2x, profiles/loader.py, plugins/plugin_sysctl.py and tuned-main.conf (``reapply_sysctl``, ``profile_dirs``).
 """
@@ -13,8 +13,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment
-from torchtune_sys.model.plan_context import TunedOption as Set
-from torchtune_sys.model.plan_context import TunedProfile
+from torchtune_sys.model.plan_context import TunedOption, TunedProfile
 from torchtune_sys.model.values import Missing, Why
 
 MAIN_CONF = "/etc/tuned/tuned-main.conf"
@@ -59,13 +58,13 @@ class ProfileOption(msgspec.Struct, frozen=True, kw_only=True):
     section: str
     name: str
     value: str
-    number: int
+    line: int
 
 
 def parse_ini(text: str) -> Iterator[ProfileOption]:
     r"""Yield the options of an ini file with ``=`` only; text after " #" is a comment.
 
-    >>> [(o.section, o.name, o.value, o.number) for o in parse_ini("[main]\ninclude=balanced\n[sysctl]\nvm.swappiness = 10 # x\n")]
+    >>> [(o.section, o.name, o.value, o.line) for o in parse_ini("[main]\ninclude=balanced\n[sysctl]\nvm.swappiness = 10 # x\n")]
     [('main', 'include', 'balanced', 2), ('sysctl', 'vm.swappiness', '10', 4)]
     """
     section = ""
@@ -79,7 +78,7 @@ def parse_ini(text: str) -> Iterator[ProfileOption]:
         name, equals, value = line.partition("=")
         if equals and name.strip():
             plain = f" {value}".replace("\t#", " #").partition(" #")[0].strip()
-            yield ProfileOption(section=section, name=name.strip(), value=plain, number=number)
+            yield ProfileOption(section=section, name=name.strip(), value=plain, line=number)
 
 
 def read(host: Host) -> TunedState:
@@ -151,7 +150,7 @@ class _Profiles:
                 for other in option.value.replace(";", ",").split(","):
                     self._sections.get(option.section, {}).pop(other.strip(), None)
         for option in options:
-            self._sections.setdefault(option.section, {})[option.name] = (option.value, f"{path}:{option.number}")
+            self._sections.setdefault(option.section, {})[option.name] = (option.value, f"{path}:{option.line}")
 
     def _find(self, name: str) -> tuple[str, Fact[str]]:
         text: Fact[str] = Missing(Why.ABSENT, f"/usr/lib/tuned/profiles/{name}/tuned.conf", "no such tuned profile")
@@ -246,13 +245,13 @@ def base(host: Host, include: str = "") -> TunedProfile:
         include=tuple(dict.fromkeys(names)),
         is_active=bool(active) and not include,
         options=tuple(
-            Set(option=f"{plugin}.{name}", value=value, source=where, section=section)
+            TunedOption(option=f"{plugin}.{name}", value=value, source=where, section=section)
             for section, plugin, options, _ in found.active()
             for name, (value, where) in options.items()
             if plugin in _WRITTEN and name not in _NOT_SYSCTLS
         ),
         own=tuple(
-            Set(option=option.name, value=option.value, source=f"{path}:{option.number}", section=option.section)
+            TunedOption(option=option.name, value=option.value, source=f"{path}:{option.line}", section=option.section)
             for option in ours
             if option.section != "main"
         ),

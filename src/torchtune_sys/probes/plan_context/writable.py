@@ -1,4 +1,4 @@
-"""Why a place cannot be written, known before a change is begun: read-only, immutable, full, a link to nowhere.
+"""Tell before a change begins why a path cannot be written: read-only, immutable, full, a dangling link.
 
 What only root may write is root's to ask (access(2) tells of chattr's +i and of read-only mounts, EPERM and EROFS); the rest is seen by all.
 """

@@ -1,4 +1,4 @@
-"""What Triton and DeepSpeed find to build with: the driver's library for the linker, operators that are built already."""
+"""Find what Triton and DeepSpeed need to build: the driver's library for the linker, and operators that are built already."""
 
 from __future__ import annotations
 

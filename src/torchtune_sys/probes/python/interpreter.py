@@ -1,4 +1,4 @@
-"""Which interpreter the session would train with, and what it is."""
+"""Identify the interpreter that the session would train with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which file the dynamic loader would take for each CUDA library that torch needs, found without loading anything.
+"""Resolve each CUDA library that torch needs as the dynamic loader would, without loading anything.
 
 It follows _dl_map_object in elf/dl-load.c of glibc for what torch/__init__.py does: libtorch_global_deps.so first, its wheels'
 libraries by their full path (some releases always, the others after a failure), then torch._C. ``torch_loader.py`` says what

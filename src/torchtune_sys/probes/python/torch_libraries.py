@@ -1,4 +1,4 @@
-"""What importing torch asks of the dynamic loader, and what it would get. torch is not imported."""
+"""Compare the libraries that importing torch asks for with what the dynamic loader would find. torch is not imported."""
 
 from __future__ import annotations
 

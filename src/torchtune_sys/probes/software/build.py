@@ -1,4 +1,4 @@
-"""What torch.compile, Triton and torch.utils.cpp_extension build with, and where they keep what they built."""
+"""Find the compilers and caches of torch.compile, Triton and torch.utils.cpp_extension."""
 
 from __future__ import annotations
 

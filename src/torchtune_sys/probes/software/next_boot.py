@@ -1,4 +1,4 @@
-"""Which kernel the next boot takes, and which driver it will find for the GPU."""
+"""Determine the kernel of the next boot, and the GPU driver that it will find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other processes hold that a job of this session would want: its rendezvous port, NVIDIA's Multi-Process Service."""
+"""Find resources of a job that other processes hold: its rendezvous port, NVIDIA's Multi-Process Service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where data, checkpoints, temporary files and caches lie, and what the host's disks are."""
+"""Locate data, checkpoints, temporary files and caches, and list the host's disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sets a kernel parameter at boot: sysctl.d as systemd-sysctl reads it, and as procps' ``sysctl --system`` does.
+"""Find what sets a kernel parameter at boot: sysctl.d as systemd-sysctl reads it, and as procps' ``sysctl --system`` does.
 
 Both take a file name once (the directory with the higher rank holds it), read the files in the order of their names, and
 let a line with the very key beat every pattern. They part where it hurts: procps reads /etc/sysctl.conf after everything else,

@@ -1,4 +1,4 @@
-"""What kind of machine this is: container, virtual machine, WSL, bare metal. Files only: no child process."""
+"""Detect the kind of machine: container, virtual machine, WSL or bare metal. Reads files only, starts no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which distribution this is, and which C library its files belong to."""
+"""Identify the distribution, and the C library that its files belong to."""
 
 from __future__ import annotations
 

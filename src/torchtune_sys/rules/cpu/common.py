@@ -1,4 +1,4 @@
-"""How many CPUs the session has, and how many threads and processes the job would run on them."""
+"""Count the session's CPUs, and the threads and processes that the job would run on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast the processors may run: governor, energy preference, caps, boost."""
+"""Rules on CPU frequency: governor, energy preference, caps, boost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this session reaches the GPU: device nodes, containers, and what NVML says."""
+"""Rules on access to the GPU: device nodes, containers, and NVML's errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether AMD's driver serves the GPUs, and this user may use it."""
+"""Rules on AMD's driver: is it bound to the GPUs, and may this user open it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several rules on the driver ask: which GPUs, which driver, and why no module runs."""
+"""Code shared by the driver rules: the GPUs, the driver, and why no module is loaded."""
 
 from __future__ import annotations
 

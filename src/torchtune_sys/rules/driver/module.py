@@ -1,4 +1,4 @@
-"""Whether the NVIDIA driver runs, fits itself and fits the GPUs."""
+"""Rules on NVIDIA's kernel module: is it loaded, does it match its libraries, does it support the GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must run beside the driver: fabric manager, unified memory, persistence, GPUDirect RDMA."""
+"""Rules on what must run beside the driver: fabric manager, unified memory, persistence, GPUDirect RDMA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CUDA and PyTorch make of the values of their variables."""
+"""Rules on environment variables whose values CUDA or PyTorch interpret differently than intended."""
 
 from __future__ import annotations
 

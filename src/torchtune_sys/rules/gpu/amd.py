@@ -1,4 +1,4 @@
-"""What AMD's GPUs count of their own errors."""
+"""Rules on the error counters of AMD GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU says of its own board: on-chip memory, retired pages, the InfoROM, firmware."""
+"""Rules on the state of a GPU's board: on-chip memory, retired pages, InfoROM, firmware."""
 
 from __future__ import annotations
 

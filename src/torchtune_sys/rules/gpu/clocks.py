@@ -1,4 +1,4 @@
-"""What lowers the GPUs' clocks: heat, power, somebody's setting."""
+"""Rules on reduced GPU clocks: heat, power, settings."""
 
 from __future__ import annotations
 

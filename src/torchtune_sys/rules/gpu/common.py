@@ -1,4 +1,4 @@
-"""One fact of every GPU, judged."""
+"""Judge one fact of every GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def subject(gpu: Gpu) -> str:
-    """Return ``GPU 3 (0000:61:00.0)``"""
+    """Return the name of a GPU in findings: ``GPU 3 (0000:61:00.0)``."""
     return f"GPU {gpu.index}" if isinstance(gpu.pci_address, Missing) else f"GPU {gpu.index} ({gpu.pci_address})"
 
 

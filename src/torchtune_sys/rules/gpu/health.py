@@ -1,4 +1,4 @@
-"""Whether each GPU is whole: on the bus, without uncorrected memory errors, not waiting for a reset."""
+"""Rules on the health of each GPU: on the bus, without uncorrected memory errors, not waiting for a reset."""
 
 from __future__ import annotations
 

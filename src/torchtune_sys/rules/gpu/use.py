@@ -1,4 +1,4 @@
-"""How the GPUs are set, and who uses them now."""
+"""Rules on GPU settings, and on other processes that use the GPUs."""
 
 from __future__ import annotations
 

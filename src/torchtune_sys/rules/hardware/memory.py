@@ -1,4 +1,4 @@
-"""How memory modules are fitted, and the errors that their controllers count."""
+"""Rules on the population of memory slots, and on the errors that memory controllers count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else runs on the host, by what it takes."""
+"""Rules on other services of the host that take CPU time or memory."""
 
 from __future__ import annotations
 

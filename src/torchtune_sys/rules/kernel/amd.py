@@ -1,4 +1,4 @@
-"""What AMD's driver reported of its GPUs."""
+"""Rules on what AMD's driver logged about its GPUs."""
 
 from __future__ import annotations
 

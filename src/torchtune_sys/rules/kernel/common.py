@@ -1,4 +1,4 @@
-"""What the rules on the kernel's log share: the window, times and counts in words, names of GPUs."""
+"""Code shared by the rules on the kernel's log: time window, wording of times and counts, names of GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel reported of PCIe links, network adapters, disks and file systems."""
+"""Rules on logged faults of PCIe links, network adapters, disks and file systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver and the module loader reported when the driver started."""
+"""Rules on what NVIDIA's driver and the module loader logged when the driver started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of the kernel that were reached, and heat that stopped a device, by the kernel's log."""
+"""Rules on kernel limits that were reached, and on overheated devices, according to the kernel's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver reported of its GPUs: Xids, and those of the switches."""
+"""Rules on the Xids that NVIDIA's driver logged for GPUs and NVSwitches."""
 
 from __future__ import annotations
 

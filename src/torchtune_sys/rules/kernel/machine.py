@@ -1,4 +1,4 @@
-"""What the kernel reported of memory, processors and programs."""
+"""Rules on logged faults of memory, processors and programs."""
 
 from __future__ import annotations
 

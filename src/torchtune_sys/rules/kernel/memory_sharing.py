@@ -1,4 +1,4 @@
-"""What lets GPUs share memory with the CPU and with network cards: nvidia-uvm's HMM, nvidia-peermem."""
+"""Rules on logged faults of memory sharing between GPUs, CPUs and network cards: nvidia-uvm's HMM, nvidia-peermem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel's clients of file servers (NFS, Lustre, Ceph) reported."""
+"""Rules on what the kernel's clients of file servers (NFS, Lustre, Ceph) logged."""
 
 from __future__ import annotations
 

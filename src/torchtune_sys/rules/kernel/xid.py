@@ -1,4 +1,4 @@
-"""Which Xid is the cause and which its consequences, on each GPU."""
+"""Separate the Xid that is the cause from its consequences, on each GPU."""
 
 from __future__ import annotations
 

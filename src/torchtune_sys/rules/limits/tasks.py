@@ -1,4 +1,4 @@
-"""How many processes and threads the session may start."""
+"""Rules on the number of processes and threads that the session may start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules on networks share: which NCCL, which choice it makes, and what speaks against an interface."""
+"""Code shared by the network rules: the NCCL version, the interfaces that it chooses, and what is wrong with an interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NCCL's choice of networks; what it makes of its other settings is in the module beside this one."""
+"""Rules on the interfaces and adapters that NCCL chooses; its other settings are in settings.py."""
 
 from __future__ import annotations
 

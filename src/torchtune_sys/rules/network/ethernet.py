@@ -1,4 +1,4 @@
-"""The host's own name and its links; the rules on RDMA devices are in the module beside this one."""
+"""Rules on the host's own name and its Ethernet links."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _foreign_matters(s: Snapshot) -> bool:
-    """Tell whether an address that others cannot use matters: a container behind its host's name, or a cloud machine behind its public one, works alone; with a live RDMA port it is no loner."""
+    """Return whether it matters that others cannot reach the address. A container under its host's name or a cloud machine under its public one mostly works alone; a host with an active RDMA port does not."""
     return bool(nccl.usable_ports(known_or_unknown(need(s.network).rdma, ())))
 
 
@@ -307,7 +307,7 @@ _CLOUD_MTU = {"amazon": "9001", "google": "8896 (of the VPC network, too)"}
 
 
 def _jumbo(s: Snapshot) -> str:
-    """Return the MTU to have; on a virtual machine the network is its owner's, and few carry jumbo frames."""
+    """Return the MTU to aim for. The network of a virtual machine belongs to the provider, and few of them carry jumbo frames."""
     inside = "" if isinstance(s.system, Missing) else known(s.system.hypervisor, "")
     if inside and inside not in _CLOUD_MTU:
         raise NotApplicable(f"a virtual machine ({inside}): who owns its network says what the network carries")

@@ -1,4 +1,4 @@
-"""Where the interrupts of the network that training uses are served."""
+"""Rules on the CPUs that serve the interrupts of the network that training uses."""
 
 from __future__ import annotations
 

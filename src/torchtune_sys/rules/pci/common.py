@@ -1,4 +1,4 @@
-"""What rules on PCI devices look at first."""
+"""Code shared by the PCI rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far each GPU is from the RDMA cards, in NCCL's classes."""
+"""Rules on the distance between GPUs and RDMA cards, in NCCL's classes."""
 
 from __future__ import annotations
 

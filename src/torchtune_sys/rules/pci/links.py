@@ -1,4 +1,4 @@
-"""Whether GPUs, network cards and NVMe drives have the PCIe link that card and slot are made for."""
+"""Rules on PCIe links that are slower or narrower than card and slot allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether GPUs and RDMA cards may reach each other's memory directly: ACS and the IOMMU."""
+"""Rules on direct transfers between GPUs and RDMA cards: ACS and the IOMMU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the interpreter itself can hold a torch."""
+"""Rules on the Python interpreter: can torch be installed in it, and does it start."""
 
 from __future__ import annotations
 

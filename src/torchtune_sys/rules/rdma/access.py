@@ -1,4 +1,4 @@
-"""Whether programs can open the RDMA adapters: their driver, their device nodes, and what a container was given."""
+"""Rules on access to RDMA adapters: driver, device nodes, and what a container was given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparing RDMA ports with their like, and the entries of a RoCE port's GID table."""
+"""Code shared by the RDMA rules: comparing ports of the same kind, and entries of a RoCE port's GID table."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ Pair = tuple[RdmaDevice, RdmaPort]
 
 
 def readable(device: RdmaDevice) -> bool:
+    """Return whether the state and link layer of all ports are known."""
     return not any(isinstance(port.state, Missing) or isinstance(port.link_layer, Missing) for port in device.ports)
 
 
 def unreadable_ports(devices: Iterable[RdmaDevice]) -> Iterator[tuple[str, Missing]]:
+    """Yield the name of each port that :func:`readable` refuses, with the first fact that is missing."""
     for device in devices:
         for port in device.ports:
             for fact in (port.state, port.link_layer):

@@ -1,4 +1,4 @@
-"""Whether the host's own RoCE ports are configured alike against congestion."""
+"""Rules on equal congestion control of the host's RoCE ports."""
 
 from __future__ import annotations
 

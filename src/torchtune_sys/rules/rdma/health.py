@@ -1,4 +1,4 @@
-"""What the counters, firmware and addresses of RDMA ports say about them."""
+"""Rules on the counters, firmware and addresses of RDMA ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs containers with GPUs on this host."""
+"""Rules on the container runtime's access to GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the next boot will do to the GPUs."""
+"""Rules on the GPU driver at the next boot."""
 
 from __future__ import annotations
 

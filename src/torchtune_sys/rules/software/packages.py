@@ -1,4 +1,4 @@
-"""What the distribution may change under a job, and what runs containers."""
+"""Rules on packages: upgrades that may change the driver under a running job, and the container runtime."""
 
 from __future__ import annotations
 

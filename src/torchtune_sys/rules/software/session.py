@@ -1,4 +1,4 @@
-"""What other processes hold that a job of this session needs."""
+"""Rules on resources of a job that other processes hold."""
 
 from __future__ import annotations
 

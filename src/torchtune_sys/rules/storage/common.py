@@ -1,4 +1,4 @@
-"""What the storage rules share: which places a rule judges, and how they are named."""
+"""Code shared by the storage rules: the places that a rule judges, and their names."""
 
 from __future__ import annotations
 

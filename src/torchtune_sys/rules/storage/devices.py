@@ -1,4 +1,4 @@
-"""What the data and the checkpoints lie on."""
+"""Rules on the devices and file systems that hold data and checkpoints."""
 
 from __future__ import annotations
 

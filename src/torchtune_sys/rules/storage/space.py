@@ -1,4 +1,4 @@
-"""Whether there is room, whether it may be used, and whether it answers at all."""
+"""Rules on free space, write permission, and file systems that do not respond."""
 
 from __future__ import annotations
 

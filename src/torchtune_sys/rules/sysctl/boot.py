@@ -1,4 +1,4 @@
-"""Whether the settings that matter here will be there after the next boot, and who sets them."""
+"""Rules on kernel settings that the next boot will lose or change."""
 
 from __future__ import annotations
 

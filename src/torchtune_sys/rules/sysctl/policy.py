@@ -1,4 +1,4 @@
-"""Which kernel settings are judged, what they should be on this host, and how a value and its origin are told."""
+"""The kernel settings that are judged, their targets on this host, and the wording of a value and its origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which number formats these GPUs are good at."""
+"""Rules on the number formats that these GPUs compute fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kind of build torch is, whether it is whole, and whether it can use the GPUs at all."""
+"""Rules on the kind of torch build: is it complete, and can it use the GPUs at all."""
 
 from __future__ import annotations
 

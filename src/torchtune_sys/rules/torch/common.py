@@ -1,4 +1,4 @@
-"""What several torch rules ask: this build's CUDA, what is installed beside it, each GPU's compute capability."""
+"""Code shared by the torch rules: the build's CUDA version, the packages beside it, each GPU's compute capability."""
 
 from __future__ import annotations
 

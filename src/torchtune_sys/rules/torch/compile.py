@@ -1,4 +1,4 @@
-"""What torch.compile, Triton and extensions are built with, and where the results are kept."""
+"""Rules on the compilers and caches of torch.compile, Triton and extensions."""
 
 from __future__ import annotations
 

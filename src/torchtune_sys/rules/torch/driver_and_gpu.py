@@ -1,4 +1,4 @@
-"""Whether the torch that is installed fits the driver and the GPUs."""
+"""Rules on the installed torch: does it match the driver and the GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch was seen to run with (``--live``), and releases that are too old to train with."""
+"""Rules on the libraries that torch was seen to load (``--live``), and on releases that are too old to train with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the dynamic loader finds beside torch's own libraries."""
+"""Rules on libraries that the dynamic loader finds before or instead of torch's own."""
 
 from __future__ import annotations
 

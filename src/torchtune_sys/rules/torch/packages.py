@@ -1,4 +1,4 @@
-"""Whether NVIDIA's libraries and Triton are those that torch asks for, and each is there once."""
+"""Rules on NVIDIA's libraries and Triton: the versions that torch asks for, each installed once."""
 
 from __future__ import annotations
 

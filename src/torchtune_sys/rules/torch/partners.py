@@ -1,4 +1,4 @@
-"""Whether what is compiled against torch, or what torch was compiled against, is its partner: NumPy, torchvision, extensions."""
+"""Rules on packages that must match the torch build: NumPy, torchvision, extensions."""
 
 from __future__ import annotations
 
