@@ -244,7 +244,7 @@ def _check(found: Mapping[str, Any], name: str) -> None:
     if kind != SCHEMA.rpartition("/")[0]:
         what = kind.rpartition("/")[2]
         raise UnreadableInput(
-            f"{name}: is {f'a {what}' if what else 'something else'} ({schema}), not a recording",
+            f"{name}: is {f'a {what} document' if what else 'something else'} ({schema}), not a recording",
             "make one on the host with: torchtune-sys record",
         )
     if number != SCHEMA.rpartition("/")[2]:
