@@ -65,6 +65,42 @@ def test_ranks_of_one_host_need_no_name_that_others_reach(tmp_path: Path, python
     assert "hostname-resolves-to-loopback" not in str(told)
 
 
+PER_THREAD = """
+import json, threading
+import torch, torch.distributed as dist
+from torchtune_sys.preflight.in_group import checking
+from torchtune_sys.preflight.policy import Policy
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+caller, used, zeros, to = threading.get_ident(), [], torch.zeros, torch.Tensor.to
+dist.get_backend = lambda group=None: {backend!r}
+torch.cuda.is_available = lambda: {has_gpu}
+torch.cuda.current_device = lambda: 3 if threading.get_ident() == caller else 0
+torch.Tensor.to = lambda tensor, kind: (used.append(str(kind)), tensor)[1] if isinstance(kind, torch.device) else to(tensor, kind)
+torch.zeros = lambda size, device: (used.append(str(device)), zeros(size))[1]
+check = checking._Checking(torch, None, 9.0, Policy())
+thread = threading.Thread(target=check._collective, args=(5.0,))
+thread.start()
+thread.join()
+print(json.dumps([sorted(set(used)), check._notes.get("0/collective", 0)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("backend", "has_gpu", "device"),
+    [
+        ("cpu:gloo,cuda:nccl", True, "cuda:3"),
+        ("cpu:gloo,cuda:nccl", False, "cpu"),
+        ("gloo", True, "cpu"),
+    ],
+)
+def test_the_group_computes_where_its_caller_does(python: Path, backend: str, has_gpu: bool, device: str) -> None:
+    """A thread of ours begins with the first GPU: on a host with several all ranks met there."""
+    text = PER_THREAD.format(backend=backend, has_gpu=has_gpu)
+    done = subprocess.run([str(python), "-c", text], capture_output=True, text=True, timeout=60)
+    used, found = json.loads(done.stdout or "[[], {}]")
+    assert used == [device] and found.get("ok"), (found, done.stderr[-2000:])
+
+
 def test_without_a_group_it_says_so(python: Path) -> None:
     text = "from torchtune_sys.preflight import check_group\ncheck_group()\n"
     done = subprocess.run([str(python), "-c", text], capture_output=True, text=True, timeout=60)

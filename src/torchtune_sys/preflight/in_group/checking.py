@@ -73,6 +73,7 @@ class _Checking:
         if dist.get_rank() not in ranks:
             raise UserError("check_group: this rank is not in the group", "call it only on the ranks of the group")
         self.rank, self.world = ranks.index(dist.get_rank()), len(ranks)
+        self._device = work.device_of(torch, group)
         store = dist.distributed_c10d._get_default_store()
         self._notes = Notes(store, f"torchtune-sys/{'-'.join(map(str, ranks[:2]))}/{self.world}/{next(_COUNT)}/")
         self.stage = "the meeting"
@@ -135,7 +136,7 @@ class _Checking:
         self.stage = "a collective of the group"
         self._notes.put(f"{self.rank}/begun", True)
         until_s = min(time.monotonic() + seconds, self._until_s)
-        found = work.Collective(self._torch, self._group, self.rank, self.world).run(until_s)
+        found = work.Collective(self._torch, self._group, self.rank, self.world, self._device).run(until_s)
         self._notes.put(f"{self.rank}/collective", found)
 
     # -- the rank that gathers -----------------------------------------------------------------------------------------------------

@@ -85,11 +85,18 @@ def computed() -> dict[str, Any]:
         return {"error": rank_tasks.in_words(error)}
 
 
+def device_of(torch: Any, group: Any) -> Any:
+    """Return where the group's tensors are: on the calling thread's own GPU, since each new thread begins with the first (cudaSetDevice). A group for
+    several kinds of devices ("cpu:gloo,cuda:nccl") has them in memory where there is no GPU."""
+    is_nccl = "nccl" in str(torch.distributed.get_backend(group)) and torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
+
+
 class Collective:
     """The caller's own group adds up, in a thread: one that hangs there holds nobody, and cannot be ended either."""
 
-    def __init__(self, torch: Any, group: Any, rank: int, world: int) -> None:
-        self._torch, self._group, self._rank, self._world = torch, group, rank, world
+    def __init__(self, torch: Any, group: Any, rank: int, world: int, device: Any) -> None:
+        self._torch, self._group, self._rank, self._world, self._device = torch, group, rank, world, device
         self._found: dict[str, Any] = {"stage": "its start"}
         self._thread = threading.Thread(target=self._run, daemon=True, name="torchtune-sys")
 
@@ -120,9 +127,7 @@ class Collective:
             self._found["error"] = rank_tasks.in_words(error)
 
     def _add_up(self) -> None:
-        torch, dist = self._torch, self._torch.distributed
-        is_nccl = "nccl" in str(dist.get_backend(self._group))
-        device = torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
+        torch, dist, device = self._torch, self._torch.distributed, self._device
         for size in _SIZES:
             self._found["stage"] = f"all_reduce of {size} elements"
             value = rank_tasks.pattern(torch, size, self._rank, 0).to(device)
