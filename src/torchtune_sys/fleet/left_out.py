@@ -22,6 +22,7 @@ LEFT_OUT: dict[str, str] = {
     "system.today": "the time of the look",
     "session.sudo_user": "who looks, not how the host is set up",
     "session.handed_down": "what the session of who looks hands down; check judges it",
+    "session.system_preloads": "what the loader's own file names; check judges it",
     "session.named_paths": "as the session of who looks names them; check judges it",
     "session.cwd": "where one looks from, not how the host is set up",
     "numa.nodes.free_bytes": _FREE,

@@ -29,12 +29,22 @@ def probe(host: Host, intent: Workload) -> SessionFacts:
         preloads={}
         if isinstance(env, Missing)
         else {path: host.exists(path) for path in preload_paths(env.get("LD_PRELOAD", ""))},
+        system_preloads=_system_preloads(host),
         named_paths={} if isinstance(env, Missing) else {name: host.exists(path) for name, path in named(env)},
         handed_down=_handed_down(host),
         user_namespace=_user_namespace(host),
     )
 
 
+def _system_preloads(host: Host) -> dict[str, Fact[bool]]:
+    text = host.text(_SYSTEM_PRELOAD)
+    if isinstance(text, Missing):
+        return {} if text.why in (Why.ABSENT, Why.NOT_RECORDED) else {_SYSTEM_PRELOAD: text}
+    kept = " ".join(line.partition("#")[0] for line in text.split("\n"))
+    return {path: host.exists(path) for path in preload_paths(kept)}
+
+
+_SYSTEM_PRELOAD = "/etc/ld.so.preload"
 _STATUS = "/proc/self/status"
 _SIGNALS = {2: "SIGINT", 10: "SIGUSR1", 12: "SIGUSR2", 15: "SIGTERM", 17: "SIGCHLD"}
 """Numbers on all architectures that torch has wheels for (signal(7))."""

@@ -105,7 +105,7 @@ def session_under_sudo(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def ld_preload_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The loader ignores a library that it cannot find, with a message at the start of every process.
+    """The loader ignores a library that it cannot find, with a message at the start of every process: one of LD_PRELOAD, or of /etc/ld.so.preload.
 
     Why it matters
     The library (jemalloc, tcmalloc, an OpenMP runtime, a plugin) is not in effect, and "cannot be preloaded: ignored" fills the
@@ -115,16 +115,25 @@ def ld_preload_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Never: either you need the library, or you do not need the variable.
 
     References
-    ld.so(8), LD_PRELOAD
+    ld.so(8), LD_PRELOAD and /etc/ld.so.preload
     """
     session = need(s.session)
-    if not need(session.env).get("LD_PRELOAD"):
-        raise NotApplicable("LD_PRELOAD is not set")
-    for path, there in session.preloads.items():
-        if isinstance(there, Missing):
-            yield unsure(path, there)
-        elif not there:
-            yield Evidence(subject=path, seen="no such file", wanted="a library", source="LD_PRELOAD")
+    if not need(session.env).get("LD_PRELOAD") and not session.system_preloads:
+        raise NotApplicable("LD_PRELOAD is not set, and there is no /etc/ld.so.preload")
+    for named, source, fix in (
+        (session.preloads, "LD_PRELOAD", ()),
+        (session.system_preloads, "/etc/ld.so.preload", (_OF_SYSTEM,)),
+    ):
+        for path, there in named.items():
+            if isinstance(there, Missing):
+                yield unsure(path, there)
+            elif not there:
+                yield Evidence(subject=path, seen="no such file", wanted="a library", source=source, fix=fix)
+
+
+_OF_SYSTEM = Advice(
+    text="remove the line from /etc/ld.so.preload, as root (or install the library); in a container: from the image"
+)
 
 
 def _amd_alone(s: Snapshot) -> int:

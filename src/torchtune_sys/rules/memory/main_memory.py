@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, no_gpu, ranks_here
 
@@ -268,8 +268,17 @@ def thp_never(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if chosen == "never" else Verdict.PASS,
         source="/sys/kernel/mm/transparent_hugepage/enabled",
     )
+    if chosen != "never":
+        yield from _off_for_session(s)
+
+
+def _off_for_session(s: Snapshot) -> Iterator[Evidence]:
     handed_down = s.session if isinstance(s.session, Missing) else s.session.handed_down
-    if chosen != "never" and not isinstance(handed_down, Missing) and not known(handed_down.huge_pages, True):
+    pages = handed_down if isinstance(handed_down, Missing) else handed_down.huge_pages
+    if isinstance(pages, Missing):
+        if pages.why not in (Why.ABSENT, Why.NOT_SUPPORTED, Why.NOT_RECORDED):
+            yield unsure("this session", pages, "1")
+    elif not pages:
         yield Evidence(
             subject="this session",
             seen="THP_enabled 0: a program above it has switched them off for all that it starts (prctl PR_SET_THP_DISABLE)",

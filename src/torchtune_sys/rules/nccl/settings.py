@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.network import NcclSetting
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import verbs_devices
 from torchtune_sys.rules.nccl.common import nccl_version, read_by, settings, uses_nccl
@@ -240,6 +240,9 @@ def net_without_device(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if given is None or given.value.upper() != "IB":
         raise NotApplicable("NCCL_NET does not ask for InfiniBand or RoCE")
     devices = need(s.network).rdma
+    nodes = need(s.network).verbs_nodes
+    if isinstance(nodes, Missing) and not absent(nodes):
+        need(nodes)
     there = not absent(devices) and bool(need(devices)) and verbs_devices(s)
     yield Evidence(
         subject="NCCL_NET",
