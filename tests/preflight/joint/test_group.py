@@ -74,31 +74,37 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 caller, used, zeros, to = threading.get_ident(), [], torch.zeros, torch.Tensor.to
 dist.get_backend = lambda group=None: {backend!r}
 torch.cuda.is_available = lambda: {has_gpu}
-torch.cuda.current_device = lambda: 3 if threading.get_ident() == caller else 0
+torch.cuda.current_device = lambda: {set_} if threading.get_ident() == caller else 0
+torch.cuda.device_count = lambda: 4
 torch.Tensor.to = lambda tensor, kind: (used.append(str(kind)), tensor)[1] if isinstance(kind, torch.device) else to(tensor, kind)
 torch.zeros = lambda size, device: (used.append(str(device)), zeros(size))[1]
 check = checking._Checking(torch, None, 9.0, Policy())
 thread = threading.Thread(target=check._collective, args=(5.0,))
 thread.start()
 thread.join()
-print(json.dumps([sorted(set(used)), check._notes.get("0/collective", 0)]))
+print(json.dumps([sorted(set(used)), check._notes.get("0/collective", 0), str(check._device)]))
 """
 
 
 @pytest.mark.parametrize(
-    ("backend", "has_gpu", "device"),
+    ("backend", "set_", "device", "computes"),
     [
-        ("cpu:gloo,cuda:nccl", True, "cuda:3"),
-        ("cpu:gloo,cuda:nccl", False, "cpu"),
-        ("gloo", True, "cpu"),
+        ("cpu:gloo,cuda:nccl", 3, "cuda:3", "cuda:3"),
+        ("cpu:gloo,cuda:nccl", 0, "cuda:2", "cuda:2"),
+        ("cpu:gloo,cuda:nccl", None, "cpu", "cpu"),
+        ("gloo", 3, "cpu", "cuda:3"),
     ],
 )
-def test_the_group_computes_where_its_caller_does(python: Path, backend: str, has_gpu: bool, device: str) -> None:
-    """A thread of ours begins with the first GPU: on a host with several all ranks met there."""
-    text = PER_THREAD.format(backend=backend, has_gpu=has_gpu)
-    done = subprocess.run([str(python), "-c", text], capture_output=True, text=True, timeout=60)
-    used, found = json.loads(done.stdout or "[[], {}]")
-    assert used == [device] and found.get("ok"), (found, done.stderr[-2000:])
+def test_the_group_computes_where_its_caller_does(
+    python: Path, backend: str, set_: int | None, device: str, computes: str
+) -> None:
+    """A thread of ours begins with the first GPU: on a host with several all ranks met there. Where nothing is set, the local rank's own is meant."""
+    text = PER_THREAD.format(backend=backend, has_gpu=set_ is not None, set_=set_)
+    done = subprocess.run(
+        [str(python), "-c", text], capture_output=True, text=True, timeout=100, env={**os.environ, "LOCAL_RANK": "2"}
+    )
+    used, found, own = json.loads(done.stdout or "[[], {}, 0]")
+    assert (used, own) == ([device], computes) and found.get("ok"), (found, done.stderr[-2000:])
 
 
 def test_without_a_group_it_says_so(python: Path) -> None:

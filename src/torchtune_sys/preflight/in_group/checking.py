@@ -73,7 +73,7 @@ class _Checking:
         if dist.get_rank() not in ranks:
             raise UserError("check_group: this rank is not in the group", "call it only on the ranks of the group")
         self.rank, self.world = ranks.index(dist.get_rank()), len(ranks)
-        self._device = work.device_of(torch, group)
+        self._device, self._of_group = work.own_device(torch), work.device_of(torch, group)
         store = dist.distributed_c10d._get_default_store()
         self._notes = Notes(store, f"torchtune-sys/{'-'.join(map(str, ranks[:2]))}/{self.world}/{next(_COUNT)}/")
         self.stage = "the meeting"
@@ -126,7 +126,7 @@ class _Checking:
             if not isinstance(turns, list):
                 break
             if self.rank in turns:
-                self._notes.put(f"{self.rank}/compute/{turn}", work.computed())
+                self._notes.put(f"{self.rank}/compute/{turn}", work.computed(self._device))
         asked = self._notes.get("collective", self._until_s)
         if isinstance(asked, dict) and self.rank in asked["ranks"]:
             self._collective(asked["seconds"])
@@ -136,7 +136,7 @@ class _Checking:
         self.stage = "a collective of the group"
         self._notes.put(f"{self.rank}/begun", True)
         until_s = min(time.monotonic() + seconds, self._until_s)
-        found = work.Collective(self._torch, self._group, self.rank, self.world, self._device).run(until_s)
+        found = work.Collective(self._torch, self._group, self.rank, self.world, self._of_group).run(until_s)
         self._notes.put(f"{self.rank}/collective", found)
 
     # -- the rank that gathers -----------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class _Checking:
             if turn > 1:
                 time.sleep(_APART_S)
             if 0 in asked:
-                self._notes.put(f"0/compute/{turn}", work.computed())
+                self._notes.put(f"0/compute/{turn}", work.computed(self._device))
             found = self._notes.gather((f"{rank}/compute/{turn}" for rank in asked), self._share(0.3))
             for rank in asked:
                 value = taken(found.get(f"{rank}/compute/{turn}"), Compute)

@@ -77,19 +77,24 @@ def undisturbed(torch: Any) -> Iterator[None]:
             torch.cuda.set_rng_state_all(on_gpus)
 
 
-def computed() -> dict[str, Any]:
+def computed(device: Any) -> dict[str, Any]:
     """Run one turn of the timed kernel and the exact training steps."""
     try:
-        return rank_tasks.compute({}, lambda _told: None)
+        return rank_tasks.compute({}, lambda _told: None, device)
     except Exception as error:
         return {"error": rank_tasks.in_words(error)}
 
 
+def own_device(torch: Any) -> Any:
+    """Return the GPU that the calling thread set, since each new thread begins with the first (cudaSetDevice); where it set none, that of its local rank."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device() or rank_tasks.own_device(torch).index)
+
+
 def device_of(torch: Any, group: Any) -> Any:
-    """Return where the group's tensors are: on the calling thread's own GPU, since each new thread begins with the first (cudaSetDevice). A group for
-    several kinds of devices ("cpu:gloo,cuda:nccl") has them in memory where there is no GPU."""
-    is_nccl = "nccl" in str(torch.distributed.get_backend(group)) and torch.cuda.is_available()
-    return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
+    """Return where the group's tensors are. A group for several kinds of devices ("cpu:gloo,cuda:nccl") has them in memory where there is no GPU."""
+    return own_device(torch) if "nccl" in str(torch.distributed.get_backend(group)) else torch.device("cpu")
 
 
 class Collective:

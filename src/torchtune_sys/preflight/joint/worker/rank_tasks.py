@@ -182,11 +182,11 @@ def store(task: Fields, _told: Callable[[Fields], None]) -> Fields:
 # ---- compute ------------------------------------------------------------------------------------------------------------------------
 
 
-def compute(task: Fields, _told: Callable[[Fields], None]) -> Fields:
+def compute(task: Fields, _told: Callable[[Fields], None], device: Any = None) -> Fields:
     """Run a timed kernel, an exact training step with a right answer, a training step whose bits depend on hardware and libraries, the share of a CPU."""
     import torch
 
-    device = own_device(torch)
+    device = device or own_device(torch)
     found: Fields = {"hardware": hardware(torch, device), "kernel_s": []}
     found["class"] = " ".join([found["hardware"], torch.__version__, str(torch.backends.mkl.is_available())])
     wrong = []
