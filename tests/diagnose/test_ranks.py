@@ -262,3 +262,18 @@ def test_the_rank_within_is_the_programs_own(tmp_path: Path) -> None:
         assert (first.cause, first.ranks) == ("disk-full-or-quota", (8, 9, 10))
     addresses = "".join(f"n{at}: 2: ens1: <UP> mtu 9000\n" for at in range(4))
     assert of(tmp_path, job=addresses).causes == ()
+
+
+def test_the_rank_that_waits_in_another_collective_is_named(tmp_path: Path) -> None:
+    frame = '[rank{rank}]:   File "/torch/distributed/distributed_c10d.py", line 5356, in {call}\n'
+    text = "".join(
+        frame.format(rank=rank, call="broadcast" if rank == 2 else "barrier") + LATE.format(rank=rank) for rank in range(4)
+    )
+    assert [(each.cause, each.ranks) for each in of(tmp_path, job=text).causes] == [("rank-hung", (2,))]
+
+
+def test_at_the_loopback_of_one_host_a_rank_that_ended_is_not_there(tmp_path: Path) -> None:
+    refused = "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:1970\n"
+    assert of(tmp_path, job=refused).causes[0].cause == "hostname-resolves-to-loopback"
+    killed = "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 77)\n" + refused
+    assert "hostname-resolves-to-loopback" not in {each.cause for each in of(tmp_path, job=killed).causes}

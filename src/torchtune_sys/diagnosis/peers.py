@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -23,6 +24,7 @@ _TOLD = re.compile(
 )
 """An error of another kind, or how a process ended: who has it failed first."""
 _ENDED = re.compile(r"exitcode {0,8}: -15\b")
+_CALL = re.compile(r'distributed_c10d\.py", line \d{1,7}, in (?P<name>\w{1,60})')
 _WORLD = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE|number of ranks)[\"']?[ :=]{1,4}(\d{1,6})\b")
 _LONGEST, _MOST = 4000, 1 << 12
 
@@ -39,6 +41,8 @@ class _Said(msgspec.Struct, kw_only=True):
     """Those that torchrun ended: they were alive."""
     last: dict[int, LogLine] = {}
     """Of each rank."""
+    calls: dict[int, str] = {}
+    """The collective that each was in."""
     peers: set[str] = set()
     hosts: set[str] = set()
     """Who they say is gone, and where they are."""
@@ -49,7 +53,7 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     said = _said(lines)
     if said is None or any(_tells(line, said.speakers) for part in lines.values() for line in part):
         return
-    silent = _silent(said, max((_world(line.text) for part in lines.values() for line in part), default=0))
+    silent = _silent(said, max((_world(line.text) for part in lines.values() for line in part), default=0)) or _elsewhere(said)
     peers = said.peers - said.hosts
     host = said.last[silent[0]].host if len(silent) == 1 and silent[0] in said.last else ""
     yield Symptom(
@@ -87,11 +91,14 @@ def _said(lines: Mapping[str, Sequence[LogLine]]) -> _Said | None:
     said: _Said | None = None
     ranks: dict[int, LogLine] = {}
     ended: set[int] = set()
+    calls: dict[int, str] = {}
     for source, part in lines.items():
         for line, words in _pieces(part):
             if line.rank is not None:
                 ranks[line.rank] = line
                 ended |= {line.rank} if _ENDED.search(words) else set()
+                if "distributed_c10d.py" in line.text and (call := _CALL.search(line.text[:_LONGEST])) is not None:
+                    calls[line.rank] = call["name"]
             if not any(mark in words for mark in _MARKS) or (found := _SAYS.search(words)) is None:
                 continue
             said = said or _Said(source=source, line=line)
@@ -100,7 +107,7 @@ def _said(lines: Mapping[str, Sequence[LogLine]]) -> _Said | None:
             said.hosts |= {line.host.partition(".")[0]} if line.host else set()
             said.speakers |= {line.rank} if line.rank is not None else set()
     if said is not None:
-        said.last, said.ended = ranks, ended
+        said.last, said.ended, said.calls = ranks, ended, calls
     return said
 
 
@@ -109,6 +116,18 @@ def _pieces(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, str]]:
     yield from ((line, line.text[:_LONGEST]) for line in lines)
     if any("gloo/" in line.text for line in lines):
         yield from ((pieces[0], words[:_LONGEST]) for pieces, words in joined(lines) if "gloo/transport" in words)
+
+
+def _elsewhere(said: _Said) -> tuple[int, ...]:
+    """Return the one rank that waits in another collective than all others."""
+    calls = Counter(said.calls.get(rank, "") for rank in said.speakers)
+    if not said.is_late or len(calls) != _TWO or min(calls.values()) > 1 or len(said.speakers) == _TWO:
+        return ()
+    odd = min(calls, key=lambda call: calls[call])
+    return tuple(rank for rank in said.speakers if said.calls.get(rank, "") == odd)
+
+
+_TWO = 2
 
 
 def _world(text: str) -> int:
