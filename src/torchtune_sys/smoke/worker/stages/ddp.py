@@ -163,7 +163,13 @@ def _usual_step(
     faults: List[Fault] = []
     parallel = wrapped(here, model)
     taken[name] = state_bits(model)
-    if taken[name] != state_bits(alone):  # the others are yet to be met in the exchange
+    drawn = tell_all(here, state_bits(alone))  # all are made by one seed
+    if len({*drawn}) > 1:  # what is compared with such a model says no more, on any rank
+        seen = (
+            "%s: made by the same seed, it has other weights on rank %d than on rank 0: one of them draws or computes otherwise"
+        )
+        return [("ranks-compute-differently", seen % (name, here.rank))] if drawn[here.rank] != drawn[0] else []
+    if taken[name] != drawn[0]:  # the others are yet to be met in the exchange
         faults.append(("ddp-weights-not-broadcast", "%s: after wrapping, the weights are not rank 0's" % name))
     loss_of(parallel, data(16, 500 + here.rank), here.device).backward()
     every = [data(16, 500 + rank) for rank in range(here.world)]

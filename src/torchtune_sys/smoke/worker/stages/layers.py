@@ -24,6 +24,7 @@ _OFF = 2.0**-13
 activation function, a term that is left out) moves a result by 2.6e-4 or more."""
 _OFF_PRODUCTS = 2.0**-5
 """Where matrix products may take TF32 (11 bits). A place that attention must not see moves a result by a tenth or more."""
+_LEVEL_ROW = 5003
 _DROPPED = 1 << 14
 
 
@@ -263,6 +264,13 @@ def _loss_functions(here: RankContext) -> None:
     _close("cross_entropy", found, wanted)
     _close("the gradient of cross_entropy", held.grad, slope)
     _close("softmax", torch.softmax(scores.to(here.device), 1), shares)
+    level = torch.zeros(2, _LEVEL_ROW, device=here.device)
+    _close("softmax of a long row", torch.softmax(level, 1) * _LEVEL_ROW, torch.ones(2, _LEVEL_ROW, dtype=torch.float64))
+    _close(
+        "log_softmax of a long row",
+        torch.log_softmax(level, 1),
+        torch.full((2, _LEVEL_ROW), -math.log(_LEVEL_ROW), dtype=torch.float64),
+    )
     large = 200 * (wide - wide.amax(1, keepdim=True))
     powers = torch.exp(large)
     wanted = powers / powers.sum(1, keepdim=True)

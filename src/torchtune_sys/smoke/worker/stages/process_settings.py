@@ -21,6 +21,10 @@ _SPREAD_OFF, _MEAN_OFF = 0.08, 0.06
 """Standard errors of 2**14 normal draws are 0.011 (of the variance) and 0.008 (of the mean): seven of them. Twice the spread is a
 variance of 4."""
 _SHARE_OFF = 0.03
+_FARTHER = ((2.0, 0.0455, 0.011), (2.5, 0.0124, 0.006), (3.0, 0.0027, 0.0024))
+"""Spreads of a normal distribution, the share of draws beyond them, and six standard errors of that share."""
+_SELDOM_ENOUGH = 100
+"""Python's own choice is 700 new objects, and 2,000 since 3.12."""
 _WHO = "look for it in sitecustomize, .pth files and plug-ins"
 
 
@@ -69,6 +73,10 @@ def _what_follows_python() -> List[str]:
         found.append("tracemalloc follows each allocation of Python, %d frames deep (PYTHONTRACEMALLOC)" % FRAMES_FOLLOWED)
     if sys.flags.dev_mode or "debug" in os.environ.get("PYTHONMALLOC", ""):
         found.append("Python checks each allocation (PYTHONDEVMODE, PYTHONMALLOC=debug), which makes it slower")
+    if 0 < gc.get_threshold()[0] < _SELDOM_ENOUGH:
+        found.append(
+            "Python collects cycles at each %d new objects (gc.set_threshold), which makes it slow" % gc.get_threshold()[0]
+        )
     if gc.get_debug():
         found.append(
             "Python's collector of cycles is being debugged (gc.set_debug: %d): it prints, or keeps what it finds"
@@ -171,6 +179,12 @@ def _numbers_are_random(here: RankContext) -> None:
             figures = (name, _DRAWS, float(drawn.mean()), float(drawn.var()), mean, variance)
             seen = "torch.%s: %d draws have mean %.3g and variance %.3g, where %.3g and %.3g are right"
             raise StageFailed("random-numbers-wrong", seen % figures)
+    drawn = torch.randn(_DRAWS, device=here.device).abs().cpu()
+    for spreads, share, most in _FARTHER:
+        far = float((drawn > spreads).double().mean())
+        if not abs(far - share) <= most:
+            seen = "torch.randn: %.2f %% of %d draws are farther than %g spreads from the mean, where %.2f %% are right"
+            raise StageFailed("random-numbers-wrong", seen % (100 * far, _DRAWS, spreads, 100 * share))
     order = torch.randperm(_DRAWS, device=here.device).cpu()
     if not torch.equal(order.sort().values, torch.arange(_DRAWS)) or torch.equal(order, torch.arange(_DRAWS)):
         raise StageFailed("random-numbers-wrong", "torch.randperm gives no order of all numbers, or theirs")
