@@ -284,10 +284,13 @@ def md_array_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         https://docs.kernel.org/admin-guide/md.html (degraded)
     """
-    arrays = {}
+    arrays, seen = {}, True
     for place in places(s, USED):
-        if isinstance(place.mount_point, Missing):
-            yield unsure(subject(place), place.mount_point)
+        hidden = isinstance(place.disks, Missing) and place.disks.why is Why.HIDDEN
+        for fact in (place.mount_point, *((place.disks,) if hidden else ())):
+            if isinstance(fact, Missing):
+                seen = False
+                yield unsure(subject(place), fact)
         arrays.update({array.name: array for array in place.arrays})
     for array in arrays.values():
         source = f"/sys/block/{array.name}/md/degraded"
@@ -298,7 +301,7 @@ def md_array_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield Evidence(subject=array.name, seen=f"{array.degraded} missing", wanted="0 members missing", source=source)
         else:
             yield Evidence(subject=array.name, seen="complete", verdict=Verdict.PASS, source=source)
-    if not arrays:
+    if seen and not arrays:
         raise NotApplicable("no md array below the judged places")
 
 
