@@ -1,4 +1,5 @@
-"""A file system of a user's that shows another folder as root's own: ``lying_fuse.py MOUNTPOINT FOLDER UID GID``.
+"""A file system of a user's that shows another folder as root's own: ``lying_fuse.py MOUNTPOINT FOLDER UID GID [DEPTH]``. Of what lies
+deeper than DEPTH it never answers.
 
 Mounted with what fusermount3(1) passes for a user where /etc/fuse.conf has user_allow_other. Source: linux/fuse.h, fuse(4).
 """
@@ -72,7 +73,7 @@ class Lying:
         raise OSError(errno.ENOSYS, "")
 
 
-def main(place: str, folder: str, uid: str, gid: str) -> None:
+def main(place: str, folder: str, uid: str, gid: str, depth: str = "") -> None:
     device = os.open("/dev/fuse", os.O_RDWR)
     words = f"fd={device},rootmode=40000,user_id={uid},group_id={gid},allow_other"
     libc = ctypes.CDLL(None, use_errno=True)
@@ -89,7 +90,8 @@ def main(place: str, folder: str, uid: str, gid: str) -> None:
         except OSError:
             return
         _, operation, unique, node = struct.unpack_from("<IIQQ", asked)
-        if operation in (FORGET, BATCH_FORGET):
+        deep = operation != INIT and (node != 1 or operation == LOOKUP or depth == "0")
+        if operation in (FORGET, BATCH_FORGET) or (depth and deep):
             continue
         try:
             told, error = served.answer(operation, node, asked[40:]), 0

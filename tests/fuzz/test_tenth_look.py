@@ -15,26 +15,26 @@ import pytest
 
 from fuzz.target import TESTS
 from torchtune_sys.host.files import PRIVATE, growing_file, write_atomically
-from two_users import SYSTEM_PYTHON, Scene, User, as_root, needs_root
+from two_users import PROGRAM, SYSTEM_PYTHON, Scene, User, as_root, needs_root
 
 LYING = Path(__file__).with_name("lying_fuse.py")
 
 
 @contextlib.contextmanager
-def shown_as_root_s(user: User, folder: Path) -> Iterator[None]:
+def shown_as_root_s(user: User, folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Mount a file system of the user's over their home, in which all that lies in the folder belongs to root."""
     if not os.path.exists("/dev/fuse"):
         pytest.skip("no /dev/fuse")
-    argv = [sys.executable, str(LYING), str(user.home), str(folder), str(user.uid), str(user.gid)]
+    argv = [sys.executable, str(LYING), str(user.home), str(folder), str(user.uid), str(user.gid), *more]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as serving:
         assert serving.stdout is not None and serving.stderr is not None
         if serving.stdout.readline() != "mounted\n":
             pytest.skip(serving.stderr.read())
         try:
-            yield
+            yield serving
         finally:
+            serving.kill()  # who waits for its answer can be killed only then
             subprocess.run(["umount", "--lazy", str(user.home)], check=True)
-            serving.kill()
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def test_a_file_system_of_a_user_s_says_that_all_is_root_s(scene: Scene, command
         subprocess.run([str(venv / "bin" / "python3"), "-c", ""], check=True)
         assert scene.who_ran() == {0}, "it is no way in"
         as_root(*command.split(), "--python", str(venv))
-        assert scene.who_ran() == {scene.alice.uid}
+        assert scene.who_ran() == set()
 
 
 @needs_root
@@ -123,3 +123,37 @@ def test_a_second_name_of_a_file_of_root_s_is_not_written_to(scene: Scene) -> No
     write_atomically(str(scene.folder / "report"), "x", by_root=PRIVATE)
     assert kept.read_text() == "kept" and (scene.folder / "answers").read_text() == "x"
     assert (scene.folder / "report").stat().st_mode & 0o777 == PRIVATE
+
+
+SILENT = (
+    "check -q --timeout 20 --python HOME/venv",
+    "check -q --timeout 20",
+    "check -q --timeout 20 --root HOME",
+    "check -q --from HOME/venv/pyvenv.cfg --timeout 5",
+    "diagnose HOME/venv/pyvenv.cfg --timeout 5",
+    "preflight --budget 20 --site-checks HOME",
+    "preflight --budget 20 --policy HOME/x",
+    "smoke --quick --device cpu --timeout 20 --scratch HOME",
+)
+
+
+@needs_root
+@pytest.mark.long
+@pytest.mark.parametrize("command", SILENT)
+@pytest.mark.parametrize("depth", ["0", "1"])
+def test_a_user_s_file_system_that_does_not_answer_holds_nobody(scene: Scene, command: str, depth: str) -> None:
+    """Who waits for it in the kernel cannot be killed. At depth 1 its first folder answers, and what lies there does not."""
+    home = scene.alice.home
+    behind = scene.folder / "behind"
+    (behind / "venv").mkdir(parents=True)
+    with shown_as_root_s(scene.alice, behind, depth) as serving:
+        pythons = {"PATH": f"{home}/venv/bin:{os.environ['PATH']}", "HF_HOME": f"{home}/x", "TRITON_CACHE_DIR": f"{home}/y"}
+        argv = [*PROGRAM, *command.replace("HOME", str(home)).split()]
+        with subprocess.Popen(
+            argv, cwd="/", env={**os.environ, **pythons}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as run:
+            try:
+                run.wait(40)
+            except subprocess.TimeoutExpired:
+                serving.kill()
+                pytest.fail(f"held: {argv}")

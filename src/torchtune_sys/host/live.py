@@ -111,6 +111,9 @@ class LiveHost(Host):
         wanted_s, timeout_s = timeout_s, self._left(timeout_s)
         if timeout_s <= 0 and question not in _AT_ONCE:
             return Missing(Why.TIMEOUT, question, "the time for the whole look was up", "a longer --timeout")
+        place = question.partition(":")[2]
+        if place.startswith("/") and (refusal := self._remote().refuse(place)) is not None:
+            return refusal
         from torchtune_sys.host.live_queries import answer
 
         found = answer(question, timeout_s)

@@ -12,6 +12,7 @@ import sys
 import threading
 
 from torchtune_sys.host.base import follow
+from torchtune_sys.host.trust import served_by_users, user_name
 from torchtune_sys.model.values import Missing, Why
 
 TIMEOUT_S = 3.0
@@ -60,16 +61,20 @@ class Remotes:
     """The remote mounts of this process's namespace, and which of them answer."""
 
     def __init__(self, mountinfo: str) -> None:
-        self._mounts = remote_mounts(mountinfo)
+        self._users = served_by_users(mountinfo) if os.geteuid() == 0 else {}
+        self._mounts = {**remote_mounts(mountinfo), **dict.fromkeys(self._users, "fuse")}
         self._answers: dict[str, bool] = {}
         self._turns: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def refuse(self, path: str) -> Missing | None:
-        """Return Missing(TIMEOUT) if a look at ``path`` would hang; None if one may look."""
+        """Return Missing if a look at ``path`` would hang, or as root could whenever another user wants; None if one may look."""
         if not self._mounts:
             return None
         for mount, kind in self._on_the_way(path):
+            if mount in self._users:
+                seen = f"the file system on {mount} was mounted by user {user_name(self._users[mount])}, whose program answers for it"
+                return Missing(Why.DENIED, path, seen, "run it as that user")
             place = path if kind == "autofs" else mount  # below an automounter each directory is another server's
             if not self._answer(place):
                 return Missing(Why.TIMEOUT, path, f"the {kind} file system on {mount} does not answer")

@@ -30,11 +30,15 @@ class Decision:
         self.passed: set[tuple[str, bool, frozenset[int]]] = set()
         """Steps that nobody but the users named here decides, by whether the sticky bit counts."""
         self.mounted: dict[int, tuple[int, int] | None] = {}
+        self.served = served_by_users() if os.geteuid() == 0 else {}
 
     def lstat(self, place: str) -> os.stat_result:
-        """Return what lstat(2) says, the owner being who mounted the file system, where a user did. Raises OSError."""
+        """Return what lstat(2) says, the owner being who mounted the file system, where a user did. Raises OSError, as root also where a user's program would
+        answer: it may never do so, and who waits for it cannot be killed."""
         info = self.infos.get(place)
         if info is None:
+            if place in self.served:
+                raise OSError(_DENIED, f"was mounted by user {user_name(self.served[place])}", place)
             info = os.lstat(place)
             if may_be_mounted_by_a_user(place, info):
                 if info.st_dev not in self.mounted:
@@ -42,6 +46,34 @@ class Decision:
                 info = _owned_by(info, self.mounted[info.st_dev])
             self.infos[place] = info
         return info
+
+
+_DENIED = 13
+"""EACCES."""
+
+
+def served_by_users(mountinfo: "str | None" = None) -> "dict[str, int]":
+    """Return where a program of a user's, not root's, answers for a file system (FUSE), and which user's.
+
+    >>> served_by_users("37 35 0:45 / /home/a/x\\\\040y rw - fuse.sshfs a@b: rw,user_id=1000,group_id=1000\\n38 35 0:46 / /s rw - fuse.s3fs s rw,user_id=0")
+    {'/home/a/x y': 1000}
+    """
+    if mountinfo is None:
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+                mountinfo = file.read()
+        except OSError:
+            return {}
+    found = {}
+    for line in mountinfo.splitlines() if ",user_id=" in mountinfo else ():
+        before, _, after = line.partition(" - fuse")
+        user = after.partition(",user_id=")[2].partition(",")[0]
+        if user.isdigit() and user != "0":
+            place = before.split(" ")[4]
+            for code, sign in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+                place = place.replace(code, sign)
+            found[place] = int(user)
+    return found
 
 
 _REMOVABLE = ("/media/", "/run/media/")

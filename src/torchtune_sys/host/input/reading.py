@@ -191,7 +191,11 @@ def _refuse_lent(path: str, handle: int) -> None:
     try:
         passed = trust.steps(os.path.abspath(path))
         real = os.readlink(f"/proc/self/fd/{handle}")
-    except OSError:
+    except OSError as error:
+        if error.errno == errno.EACCES:  # root may pass everywhere but where a user's program answers
+            raise UnreadableInput(
+                f"{error.filename or path}: {error.strerror}", "read it as that user, or copy the file"
+            ) from None
         return
     system = trust.system_users()
     links = [info.st_uid for _, info in passed if modes.S_ISLNK(info.st_mode)]
