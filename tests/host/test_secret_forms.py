@@ -7,6 +7,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tenth_secrets import OPENED
 
 from torchtune_sys.host import secrets
 from torchtune_sys.host.secret_values import HIDDEN
@@ -40,6 +41,16 @@ OVER_LINES = {
 def test_a_secret_that_stands_on_another_line_than_its_name(form: str) -> None:
     found = scrubbed(OVER_LINES[form])
     assert WORD not in found and "kept" in found and HIDDEN in found
+
+
+LEFT = ("Consul, tokens", "davfs2", "Firebase", "Twilio", "mail")
+"""Known to come out: no name, and no shape that nothing else has."""
+
+
+@pytest.mark.parametrize("place", [row[0] for row in OPENED if row[0] not in LEFT])
+def test_a_secret_in_a_place_that_no_list_had(place: str) -> None:
+    text, secret = next(row[1:] for row in OPENED if row[0] == place)
+    assert secret not in scrubbed(text.replace("@", secret, 1))
 
 
 @pytest.mark.parametrize(
@@ -78,6 +89,14 @@ def test_a_secret_that_stands_on_another_line_than_its_name(form: str) -> None:
         "/src/x/t/po_with_i_default/fr.po",
         "Comment=broken fan, see ticket 7",
         '"args": ["--token-limit", "--port", "8000"]',
+        "can not bypass firewall",
+        "created secret mysecret",
+        "5 4 * * * /usr/bin/x",
+        'send "x" to y',
+        "x509: sha256 4f1e8f8f",
+        "docker run --user joe:users nvcr.io/x",
+        "the community standard is used here",
+        "com.example.community member joined",
         "10.0.0.1@o2ib:10.0.0.2@o2ib",
         "worker:0@node1 rank0:worker@10.0.0.1",
         "RuntimeError: CUDA error: an illegal memory access was encountered",

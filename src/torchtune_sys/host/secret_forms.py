@@ -17,13 +17,14 @@ _OPTIONS = pattern(
     rf"login{_SAME_COMMAND}-p(?![ \t]{{1,4}}[0-9]{{1,5}}\b)|(?:cqlsh|twine){_SAME_COMMAND}-p|(?:(?:un)?zip|mosquitto_\w{{3}}){_SAME_COMMAND}-P|7z[ar]?{_SAME_COMMAND}-p(?=\S)"
     rf"|lftp{_SAME_COMMAND}-u[ \t]{{0,4}}[^\s,]{{1,64}},|ipmi\w{{0,16}}{_SAME_COMMAND}-P|(?:racadm|redfish\w{{0,8}}|mongo\w{{0,8}}){_SAME_COMMAND}-p"
     rf"|redis-cli{_SAME_COMMAND}-a|ldap\w{{0,16}}{_SAME_COMMAND}-w|(?:mysql|mariadb)[\w-]{{0,16}}{_SAME_COMMAND}-p(?=\S)|snmp\w{{0,16}}{_SAME_COMMAND}-c"
-    rf"|curl{_SAME_COMMAND}(?:-b|--cookie)|ssh-keygen{_SAME_COMMAND}-[NP]"
+    rf"|curl{_SAME_COMMAND}(?:-b|--cookie)|ssh-keygen{_SAME_COMMAND}-[NP]|openssl{_SAME_COMMAND}-k|openssl{_SAME_COMMAND}-pass(?:in|out)?[ \t]{{1,4}}pass:"
+    rf"|kdb5_util{_SAME_COMMAND}-[Pw]|[xw]?freerdp{_SAME_COMMAND}/p:"
     rf")[ \t=]{{0,4}})({VALUE})"
 )
 """Of programs whose options for a password have one letter: their manual pages."""
 _ARGUMENTS = pattern(
     r"\b((?:(?:htpasswd[ \t]+-\w{0,6}b\w{0,6}[ \t]+\S{1,200}|add_user|change_password|http-basic\.\S{1,64})[ \t]+\S{1,64}"
-    r"|from-literal[ \t=\"']{1,4}[\w.-]{1,64}="
+    r"|ngrok[ \t][^\n|;&]{0,60}?authtoken|from-literal[ \t=\"']{1,4}[\w.-]{1,64}="
     rf"|(?:smbclient|smbget|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:\S{{0,200}},)?(?:-U|--user|user(?:name)?)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
     rf"|curlftpfs{_SAME_COMMAND}(?:\S{{0,200}}[,(])?user=[^\s:,]{{1,64}}:"
     rf"|(?:(?:config|configure)[ \t]+(?:set|--global)[ \t]+|conf[ \t]{{1,4}}|nmcli{_SAME_COMMAND}){_NAMED}"
@@ -32,7 +33,7 @@ _ARGUMENTS = pattern(
 """Of programs that take a password as it stands."""
 _PIPED = pattern(
     rf"\b((?:echo|printf)[ \t]+(?:-\w+[ \t]+|['\"]?%s(?:\\n)?['\"]?[ \t]+){{0,2}})({VALUE})"
-    r"(?=[ \t]{0,8}\|[ \t]{0,8}(?:sudo[ \t]+-S|chpasswd|kinit|passwd\b|[^\n|]{1,200}?-stdin\b|sudo[ \t]+chpasswd))"
+    r"(?=[ \t]{0,8}\|[ \t]{0,8}(?:sudo[ \t]+-S|cryptsetup|chpasswd|kinit|passwd\b|[^\n|]{1,200}?-stdin\b|sudo[ \t]+chpasswd))"
 )
 _LOGGED_IN = pattern(
     r"((?:wandb|vault|pulumi|cargo|hf|huggingface-cli|ngc|comet|src)[ \t]+login[ \t]+(?:--\w[\w-]{0,30}[ \t]+){0,4})(?=\S{0,200}?(?:[0-9]|[A-Z]\S))([\w.~+/=-]{8,4096})"
@@ -50,6 +51,29 @@ _ASKED_FOR = pattern(
 _TIGHT = pattern(
     r"(?i)((?<![\w./-])(?:pw=|pw:[ \t]{1,4}(?=\S{5,4096}[ \t]{0,8}$)|(?:password|passwd|passphrase|pwd|pw|secret|(?:\w{1,20}[_-])?token|api[_-]?key|access[_-]?key):))(?![0-9]+\b|[:/])([^\s\"',;&:]{5,4096})"
 )
+_DIRECTIVE = pattern(
+    r"(?i)^((?:[^\s:=]{1,40}[ \t]{1,8}){0,3}?[ \t]*(?:(?:[\w.-]{1,40}(?:passw(?:or)?d|passphrase)|(?:[\w.-]{0,40}[_.-]|bind|root|admin|user|db)(?:pw|pass)"
+    r"|[\w.-]{0,40}[_.-](?:secret|psk))(?:[ \t]{1,4}--\w[\w-]{0,30}){0,4}"
+    r"|(?:neighbor|user(?:name)?)[ \t]{1,4}\S{1,64}[ \t]{1,4}password|stats[ \t]+auth[ \t]+[^\s:]{1,64}:(?=\S)|password[ \t]+password"
+    r"|r[ow]community6?|com2sec6?(?:[ \t]+\S{1,64}){2}|createuser[ \t]+(?:-e[ \t]+\S{1,80}[ \t]+)?\S{1,64}[ \t]+(?:sha|md5)[\w-]{0,6}"
+    r"|message-digest-key[ \t]+[0-9]{1,5}[ \t]+md5(?:[ \t]+[0-9])?"
+    r")(?:[ \t]{1,8}|(?<=:)))(?!is\b|was\b|for\b|[=:]|not\b|-)([^\s\"',;&=]{4,1024})(?=[ \t]{0,8}$|[ \t]+(?:aes|des|[0-9./]{3,20})(?:[ \t]|$))"
+)
+"""A name and a value with a blank between them, in files of settings and on consoles of switches: two words, where more could be a sentence."""
+_BESIDE = pattern(
+    r"(?i)((?:\buser(?:name)?\\{0,3}\"[ \t]{0,4}:[ \t]{0,4}\\{0,3}\"[^\"\\\n]{1,64}\\{0,3}\",\s{0,4}\\{0,3}\"key\\{0,3}\"[ \t]{0,4}:[ \t]{0,4}"
+    r"|\bsend[ \t]+(?=\"[^\"\n]{1,200}(?:\\r|\Z))|:[ \t]{1,4}psk[ \t]{1,4}(?=\")|^[ \t]*\"?[\w.-]{1,64}\"?[ \t]+\*[ \t]+(?=\"))"
+    rf")({VALUE})"
+)
+"""Of Kaggle, of expect, of IPsec, of PPP."""
+_LOGIN_BESIDE = pattern(
+    r"(?i)((?:\b(?:https?|xh)[ \t](?:[^\n|;&]{0,200}?[ \t])??(?:-a|--auth)|\betcdctl[ \t](?:[^\n|;&]{0,200}?[ \t])??--user|[ \t]-auth)[ \t=]{1,4}[^\s:/]{1,64}:"
+    r"|\b(?:thin:|sqlplus[ \t]+(?:-\w[ \t]+)?)[^\s/:@]{1,64}/(?=[^\s/@]{1,200}@))([^\s@\"',;]{3,400})"
+)
+"""A name and a password behind an option of its own, or in the address of a database."""
+_CHANGED_TO = pattern(r"(?m)^([ \t]+[\w.-]{1,64}:)[^\n]{1,400}$")
+_CHANGED = pattern(r"(?m)(\bchpasswd:[ \t]*\n[^\n]{0,200}\|[-+]?[ \t]*\n)((?:[ \t]+[\w.-]{1,64}:[^\n]{1,400}(?:\n|\Z)){1,200})")
+"""Of cloud-init."""
 _TO_THE_END = pattern(
     r"(?i)^([ \t]*(?:[\w.-]{1,40}[_.-])?(?:password|passphrase)[ \t]{0,8}(?:=|:(?=[ \t]))[ \t]{0,8})((?![\"'|>{\[!&*$])[^\s#]{1,200}(?:[ \t]+(?!#)[^\s]{1,200}){1,20})[ \t]*$"
 )
@@ -131,7 +155,7 @@ def _plain(found: re.Match[str]) -> str:
 
 
 _IN_A_LINE = (
-    (_OPTIONS, (" -", "\t-")),
+    (_OPTIONS, (" -", "\t-", " /p:")),
     (
         _ARGUMENTS,
         (
@@ -149,6 +173,25 @@ _IN_A_LINE = (
         ),
     ),
     (_PIPED, ("|",)),
+    (
+        _DIRECTIVE,
+        (
+            "pw ",
+            "pass ",
+            "word ",
+            "passwd ",
+            "phrase ",
+            "psk ",
+            "secret ",
+            "stats auth",
+            "community",
+            "com2sec",
+            "createuser",
+            "md5 ",
+        ),
+    ),
+    (_BESIDE, ('"key', 'send "', ": psk", ' * "')),
+    (_LOGIN_BESIDE, ("-a ", "auth", "etcdctl", "thin:", "sqlplus")),
     (_LOGGED_IN, ("login ", "login\t", "login(")),
     (_HERE_STRING, ("<<<",)),
     (_ACCOUNT, ("account",)),
@@ -193,6 +236,8 @@ def over_lines(text: str, low: str) -> str:
         text = _NAME_AND_VALUE.sub(hide_value, text)
     if any(word in text for word in _BEFORE_AN_ITEM):
         text = _ITEM_BEHIND.sub(hide_value, text)
+    if "chpasswd:" in low:
+        text = _CHANGED.sub(lambda found: found[1] + _CHANGED_TO.sub(rf"\1{HIDDEN}", found[2]), text)
     if ": |" in text or ": >" in text:
         text = _BLOCK.sub(lambda found: f"{found[1]}{found[2]}{found[1]}  {HIDDEN}\n", text)
     text = _without_data(_without_lists(text, low) if "[\n" in text else text)

@@ -9,7 +9,8 @@ SHAPES = (
     (r"gh[pousr]_[A-Za-z0-9]{20,}", "GitHub"),
     (r"github_pat_\w{20,}", "GitHub"),
     (r"gl(?:pat|ptt|dt|rt|rtr|cbt|soat|ft|ffct|imt|agent|wt|oas)-[\w.-]{16,}", "GitLab"),
-    (r"(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[0-9A-Z]{16}" + _B, "AWS"),
+    (r"(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[0-9A-Z]{16}(?::[A-Za-z0-9/+]{40})?" + _B, "AWS; s3fs has both parts side by side"),
+    (r"grub\.pbkdf2\.sha512\.[0-9A-Fa-f.]{16,}", "hash of a password, GRUB"),
     (r"AIza[\w-]{30,}", "Google, API key"),
     (r"ya29\.[\w-]{20,}", "Google, OAuth"),
     (r"GOCSPX-[\w-]{20,}", "Google, client secret"),
@@ -79,7 +80,7 @@ SHAPES = (
 _KEYS = (
     *("api", "access", "private", "account", "auth"),
     *("encryption", "decryption", "signing", "master", "session", "shared", "storage", "subscription", "client", "application", "app", "consumer"),
-    *("deploy", "license", "hmac", "aes", "luks", "wandb", "comet", "openai", "anthropic", "hf"),
+    *("wep", "deploy", "license", "hmac", "aes", "luks", "wandb", "comet", "openai", "anthropic", "hf"),
 )  # fmt: skip
 """Whose key is a secret; of the first five the words may stand apart."""
 _PASSES = "dbd|db|storage|store|key|user|admin|root|bind|login|smtp|ldap|become|ssh|ssl"
@@ -110,7 +111,7 @@ IN_TOKENS = (
     *("gocspx-", "sk-", "k_live_", "k_test_", "nvapi-", "xox", "xapp-", "hooks.slack", "api/webhooks", "npm_", "pypi-", "dckr_", "dapi", "dop_v1_"),
     *("hvb.", "hvs.", "hvr.", "r8_", "gsk_", "pplx-", "xai-", "tgp_v1_", "key_", "key-", "sg.", "shp", "atatt3", "lin_api_", "ntn_", "eyj", ":aa", "$"),
     *("1//0", "akcp", "cmvmdgtu", "glsa_", "nrak-", "rpa_", "esecret_", "fw_", "dp.", ".atlasv1.", "munge:", "q~", "/t/", "webhookb2", "k10", "mii"),
-    *("aq", "dhhc-1", "nvmetls", "figd_", "pscale_", "jina_", "lsv2_", "pcsk_", "sntry", "wandb", "pul-", "csk-", "sha256~", "absk", "swmtkn", "dt0"),
+    *("grub.pbkdf2", "aq", "dhhc-1", "nvmetls", "figd_", "pscale_", "jina_", "lsv2_", "pcsk_", "sntry", "wandb", "pul-", "csk-", "sha256~", "absk", "swmtkn", "dt0"),
 )  # fmt: skip
 IN_VARIABLES = (*IN_NAMES, "private", "_pat", "proxy")
 IN_FORMS = (
@@ -118,7 +119,8 @@ IN_FORMS = (
     *("chpasswd", "sudo -s", "kinit", "<<<", "mosquitto", "cqlsh", "twine ", "zip -", "7z ", "htpasswd", "add_user", "lftp", "http-basic.", "-literal"),
     *("?key=", "&key=", "?code=", "&code=", "signature=", "digest ", "aws4-", "cookie:", "wandb", "config set", "configure set", "--global"),
     *("nmcli", "--conf ", "comment=", "%40"),
-    "login(",
+    *("login(", 'send "', ": psk", ' * "', '"key', " -a ", "--auth ", "-auth ", "etcdctl", "thin:", "sqlplus"),
+    *("openssl ", "kdb5_util", "freerdp", "authtoken", "cryptsetup", "community", "com2sec", "createuser", "digest-key"),
 )  # fmt: skip
 """Each of the forms of ``secret_forms`` holds one of these, or the name of a secret and one of the next."""
 IN_NAMED_FORMS = (
@@ -164,12 +166,19 @@ IN_NAMED_FORMS = (
         ".token",
         ".pass",
         "kind",
+        "pw ",
+        "pw\t",
+        "pass ",
+        "word ",
+        "passwd ",
+        "secret ",
+        "psk ",
+        "stats auth",
     ),
 )
-HINTS = (
+_FIRST = (
     *("pass", "pw", "sas=", "sas:", 'sas"', "sas'", "sig=", 'sig"', "sig'", "secret", "token", "key", "cred", "auth", "jwt", "psk", "private", "_pat=", "proxy"),
     *("signature", "cookie", "bearer", "sshpass", "curl", "://", "@"),
-    *IN_TOKENS,
-    *IN_FORMS,
 )  # fmt: skip
+HINTS = (*_FIRST, *IN_TOKENS, *(form for form in IN_FORMS if not any(word in form for word in _FIRST)))
 """A line without any of these holds no secret that has a name or a shape."""

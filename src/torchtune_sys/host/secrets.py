@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from torchtune_sys.host.environment import secret_name
@@ -75,7 +76,7 @@ _KEYED_IN_QUOTES = pattern(
     rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE}(?:{_SUBSCRIPT})?)?[ \t]{{0,8}}[=:][ \t]{{0,8}})({IN_QUOTES}|{IN_ESCAPED_QUOTES})"
 )
 _YAML = pattern(
-    rf"(?im)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}(?:\[[^\]\n]{{0,40}}\])?:[ \t]{{1,8}}(?:![\w-]{{1,20}}[ \t])?)({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))"
+    rf"(?im)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}(?:\[[^\]\n]{{0,40}}\])?:[ \t]{{1,8}}(?:![\w-]{{1,20}}[ \t])?)({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']|,[ \t]|\}}))"
 )
 _OPTION = pattern(
     rf"(?i)(?<![\w-])((?=-)[\w.-]{{0,42}}(?:{NAMES})[\w.-]{{0,20}}[ \t]{{1,4}})(?!-)({VALUE})"
@@ -84,7 +85,7 @@ _OPTION = pattern(
 )
 _UPPER = pattern(rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{2,60}})(=)({VALUE})")
 _HEADER = pattern(
-    rf"(?i)\b((?:proxy-)?authorization(?:{QUOTE})?[ \t]{{0,4}}[:,][ \t]{{0,4}}b?(?:{QUOTE})?(?!digest|aws4)(?:[\w-]{{1,20}}[ \t]{{1,4}})?|bearer[ \t]{{1,4}})([\w.~+/=:-]{{8,}})"
+    rf"(?i)\b((?:proxy-)?authorization(?:{QUOTE})?[ \t]{{0,4}}[:,][ \t]{{0,4}}b?(?:{QUOTE})?(?!digest|aws4)(?:[\w-]{{1,20}}[ \t]{{1,4}})?|bearer[ \t]{{1,4}})([\w.~+/=:!@-]{{8,}})"
 )
 _NETRC = pattern(
     r"(?:(?m:^)|(?<=\s))((?:[ \t]*|login[ \t]+\S{1,200}[ \t]+)password[ \t]+)(?![-=:]+>?[ \t]|(?:is|was|has|for|auth\w{0,20}|not|incorrect|expired|required|prompt|file)\b)(\S{1,400})"
@@ -95,7 +96,10 @@ _SOURCE_LOGIN = pattern(
 )
 _BEHIND_A_LOGIN = pattern(r"[/(]|:[0-9]")
 _ADDRESS = pattern(r"[0-9.]+|[0-9a-fA-F:]+")
-_PEM_BEGIN, _PEM_END = pattern(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"), "-----END "
+_PEM_BEGIN, _PEM_END = (
+    pattern(r"-----BEGIN (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|OpenVPN (?:Static key|tls-crypt)[\w -]{0,40})-----"),
+    "-----END ",
+)
 _PUTTY = pattern(r"(Private-Lines: [0-9]{1,4}\r?\n)(?:[A-Za-z0-9+/=]{1,128}\r?(?:\n|\Z)){1,1000}")
 _LONG = pattern(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{22,}(?:={1,2}(?![A-Za-z0-9=_-])|(?![A-Za-z0-9+/=_-]))|[A-Za-z0-9]{20,}")
 _WORD = pattern(r"[A-Za-z0-9]{20,}")
@@ -156,7 +160,12 @@ _ESCAPES = pattern(r"(\\{1,4}[nrt]|(?:\x1b|\\{1,4}(?:x1b|u001b|033|e))\[[0-9;]{0
 
 def _of_hints(text: str, hints: tuple[str, ...]) -> str:
     low = _lowered(text)
-    return _by_name(_by_shape(text, low), low) if _has(low, hints) else text
+    return _by_name(_by_shape(text, low), low, _forms_among(hints)) if _has(low, hints) else text
+
+
+@lru_cache(maxsize=64)
+def _forms_among(hints: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(word for word in IN_FORMS if word in hints or word not in HINTS)
 
 
 _SYN_COOKIES = "syncookies"
@@ -183,7 +192,7 @@ def _by_shape(text: str, low: str) -> str:
     return _TOKEN.sub(_whole_word, text) if _has(low, IN_TOKENS) else text
 
 
-def _by_name(text: str, low: str) -> str:
+def _by_name(text: str, low: str, forms: tuple[str, ...]) -> str:
     is_named = _has(low.replace(_SYN_COOKIES, ""), IN_NAMES)
     if "authorization" in low or "bearer" in low:
         text = _HEADER.sub(hide_value, text)
@@ -195,12 +204,12 @@ def _by_name(text: str, low: str) -> str:
         text = _KEYED.sub(hide_value, text)
     if is_named and (": " in text or ":\t" in text):
         text = _YAML.sub(hide_value, text)
-    if _has(low, IN_FORMS) or (is_named and _has(low, IN_NAMED_FORMS)):
+    if _has(low, forms) or (is_named and _has(low, IN_NAMED_FORMS)):
         text = _forms().in_a_line(text, low)
     return _NETRC.sub(hide_value, text) if "password" in text else text
 
 
-_OVER_LINES = ("value", ": |", ": >", "[\n", '= """', "= '''", "kind", '"-', "'-", "- -")
+_OVER_LINES = ("chpasswd:", "value", ": |", ": >", "[\n", '= """', "= '''", "kind", '"-', "'-", "- -")
 """What stands in a text of which a secret and its name are on two lines."""
 
 

@@ -6,7 +6,7 @@ import os
 import stat
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.trust import distrust
+from torchtune_sys.host.trust import distrust, steps
 
 
 def programs(folder: str) -> tuple[list[str], dict[str, str]]:
@@ -17,6 +17,7 @@ def programs(folder: str) -> tuple[list[str], dict[str, str]]:
     """
     place = os.path.abspath(folder)
     try:
+        steps(place)
         names = sorted(name for name in os.listdir(place) if not name.startswith(".") and not name.endswith("~"))
     except OSError as error:
         raise UnreadableInput(f"{folder}: {error.strerror}", "name a directory of programs") from None
