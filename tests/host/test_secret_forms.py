@@ -7,8 +7,8 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tenth_secrets import OPENED
 
+from fuzz.tenth_secrets import OPENED
 from torchtune_sys.host import secrets
 from torchtune_sys.host.secret_values import HIDDEN
 from torchtune_sys.host.secrets import scrubbed

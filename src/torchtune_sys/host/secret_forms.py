@@ -52,7 +52,7 @@ _TIGHT = pattern(
     r"(?i)((?<![\w./-])(?:pw=|pw:[ \t]{1,4}(?=\S{5,4096}[ \t]{0,8}$)|(?:password|passwd|passphrase|pwd|pw|secret|(?:\w{1,20}[_-])?token|api[_-]?key|access[_-]?key):))(?![0-9]+\b|[:/])([^\s\"',;&:]{5,4096})"
 )
 _DIRECTIVE = pattern(
-    r"(?i)^((?:[^\s:=]{1,40}[ \t]{1,8}){0,3}?[ \t]*(?:(?:[\w.-]{1,40}(?:passw(?:or)?d|passphrase)|(?:[\w.-]{0,40}[_.-]|bind|root|admin|user|db)(?:pw|pass)"
+    r"(?i)^([ \t]{0,40}(?:[^\s:=]{1,40}[ \t]{1,8}){0,3}?(?:(?:[\w.-]{1,40}(?:passw(?:or)?d|passphrase)|(?:[\w.-]{0,40}[_.-]|bind|root|admin|user|db)(?:pw|pass)"
     r"|[\w.-]{0,40}[_.-](?:secret|psk))(?:[ \t]{1,4}--\w[\w-]{0,30}){0,4}"
     r"|(?:neighbor|user(?:name)?)[ \t]{1,4}\S{1,64}[ \t]{1,4}password|stats[ \t]+auth[ \t]+[^\s:]{1,64}:(?=\S)|password[ \t]+password"
     r"|r[ow]community6?|com2sec6?(?:[ \t]+\S{1,64}){2}|createuser[ \t]+(?:-e[ \t]+\S{1,80}[ \t]+)?\S{1,64}[ \t]+(?:sha|md5)[\w-]{0,6}"
