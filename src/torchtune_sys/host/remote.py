@@ -110,7 +110,7 @@ class Remotes:
                 return None
             try:
                 return os.readlink(place)
-            except OSError:
+            except (OSError, ValueError):  # a NUL byte in it
                 return None
 
         follow(path, target_of)
