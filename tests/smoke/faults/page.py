@@ -127,7 +127,7 @@ All stages, but *compile* only where a fault names it, two ranks, torch 2.13.0+c
 
 Opened: **first 11 of 20 right (55 %)**, one without its rank, 2 with another cause, 1 that ended the driver itself, 5 not noticed. Two plants were mended first (a system call that gloo does not use, a name of a function that torch 2.13 does not call) and then tried on the state before.
 Right: a clock that goes too fast on one rank, a rank in SCHED_IDLE, a quota on one rank, both ranks bound to one CPU, a broken mpmath, labels moved by a sample, gradients a step late in DDP, a running sum that begins anew, products that go wrong after 6 s,
-functions off in their last bits on one rank, a fused AdamW without decay. Those that were not, and what has been mended by kind (21 others of these kinds, `tenth/alike.py`, tried once each but the wrapper with -Ofast):
+functions off in their last bits on one rank, a fused AdamW without decay. Those that were not, and what has been mended by kind (others of these kinds: `tenth/alike.py`):
 
 | fault | first result | last result |
 |---|---|---|

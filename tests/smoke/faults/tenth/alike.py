@@ -76,8 +76,6 @@ ROWS: tuple[Fault, ...] = (
     """, seen="gc.set_debug"),
     row("finite-math", "The compiler is a wrapper that adds -ffinite-math-only", "compile", "compiled-differs",
         inject=_wrapped_compiler("-ffinite-math-only"), means="environment"),
-    row("reciprocals-and-all", "The compiler is a wrapper that adds -Ofast", "compile", "compiled-differs",
-        inject=_wrapped_compiler("-Ofast"), means="environment"),
     row("workers-with-threads", "Workers of a DataLoader begin with 32 threads each", "dataloader", "dataloader-worker-threads", """
         import torch
         import torch.utils.data._utils.worker as working
