@@ -189,7 +189,7 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     build = torch_build(s)
     for item in (item for name, item in installed(s).items() if name not in ("torchvision", "torchaudio")):
-        made = made_for(item.version)
+        made = made_for(item.version) if item.name in _NAME_THEIR_TORCH else None
         if made and version(build.version)[:2] != made:
             seen = f"made for torch {show(made)}, with torch {build.version}"
             yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"torch {show(made)}", source=item.location)
@@ -203,6 +203,11 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
                 )
 
 
+_NAME_THEIR_TORCH = frozenset(
+    ("natten", "detectron2", "flash-attn", "pyg-lib", "torch-scatter", "torch-sparse", "torch-cluster", "torch-spline-conv")
+)
+"""Packages whose library loads with the torch that their version names alone. flashinfer's names one too: vLLM 0.6.4 to 0.6.6 shipped
+0.1.6 made for torch 2.4 with torch 2.5.1 (its Dockerfile)."""
 _MADE_FOR = pattern(r"\+\w*?(?:(?:torch|pt)(\d)\.(\d{1,2})|torch(\d)(\d{1,2})0(?=cu|cpu|$)|pt(\d)(\d{1,2})(?=cu|cpu|$))")
 
 
