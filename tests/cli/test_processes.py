@@ -324,6 +324,25 @@ WITHOUT_CHILDREN = """ulimit -u 1; exec setpriv --reuid 65534 --regid 65534 --cl
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to act as a user with one process")
+def test_where_no_thread_can_be_started_nothing_ends_by_that() -> None:
+    """What starts as another user is refused as where no process can be; file servers are asked in turn."""
+    code = """if True:
+        from torchtune_sys.host.account import without_our_keys
+        from torchtune_sys.host.remote import Remotes
+        try:
+            without_our_keys(int)
+        except BlockingIOError:
+            print("refused")
+        Remotes("30 25 0:45 / /far rw shared:1 - nfs4 server:/ rw\\n").ask(("/here", "/there"))
+        print("asked")
+    """
+    found = subprocess.run(
+        ["bash", "-c", WITHOUT_CHILDREN, "bash", sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert (found.stdout, found.stderr) == ("refused\nasked\n", "")
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to act as a user with one process")
 @pytest.mark.parametrize(
     ("words", "status"),
     [

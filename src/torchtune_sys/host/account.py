@@ -127,7 +127,10 @@ def without_our_keys(start: Callable[[], _T]) -> _T:
             failed.append(error)
 
     thread = threading.Thread(target=body, daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # a limit on threads, or a filter of system calls
+        raise BlockingIOError(errno.EAGAIN, str(error)) from error
     thread.join()
     if failed:
         raise failed[0]

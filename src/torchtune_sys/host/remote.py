@@ -7,6 +7,7 @@ FUSE daemon cannot be killed, and neither can then its process.)
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -84,9 +85,12 @@ class Remotes:
         """Look at all of them at once: a file server that is gone has several mounts, and each would be waited for in turn."""
         if len(paths) < 2 or not self._mounts:
             return
-        threads = [threading.Thread(target=self.refuse, args=(path,), daemon=True) for path in paths]
-        for thread in threads:
-            thread.start()
+        threads = []
+        with contextlib.suppress(RuntimeError):  # no more threads can be started: the others are looked at in turn
+            for path in paths:
+                thread = threading.Thread(target=self.refuse, args=(path,), daemon=True)
+                thread.start()
+                threads.append(thread)
         for thread in threads:
             thread.join()
 
