@@ -138,3 +138,10 @@ def test_an_address_that_two_nodes_hold_names_both() -> None:
     eth0 = found.members[1].notes["facts"]["interfaces"]["eth0"]
     eth0["addresses"] = [*eth0["addresses"], *found.members[2].notes["facts"]["interfaces"]["eth0"]["addresses"]]
     assert said(weighed(found)) == {"n1": {"duplicate-address"}, "n2": {"duplicate-address"}}
+
+
+def test_an_address_that_one_node_holds_twice_is_no_fault() -> None:
+    found = gathered(4)
+    interfaces = found.members[1].notes["facts"]["interfaces"]
+    interfaces["eth1"] = dict(interfaces["eth0"])
+    assert "duplicate-address" not in str(said(weighed(found)))

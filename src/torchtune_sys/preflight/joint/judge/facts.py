@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from statistics import median
 
 from torchtune_sys.fleet.difference_causes import cause_of, must_be_alike
@@ -20,6 +21,7 @@ _CHOICES = ("session.env[NCCL_SOCKET_IFNAME]", "session.env[GLOO_SOCKET_IFNAME]"
 """Judged by themselves."""
 _HEAVY = (DifferenceWeight.ERROR, DifferenceWeight.WARNING)
 _FACTS_AT_MOST = 6
+_NODES_AT_MOST = 8
 _BRIDGES = ("bridge", "loopback", "veth", "dummy")
 
 
@@ -91,20 +93,23 @@ def _is_loopback(address: str) -> bool:
 
 def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[JointFinding]:
     """Addresses of the data network that two nodes hold, or one node that another one's name stands for."""
-    holders: dict[str, list[int]] = {}
+    holders: dict[str, dict[int, None]] = {}
     for node, member in gathered.members.items():
         for address in _data_network(member, nodes.get(node, NodeFacts())):
-            holders.setdefault(address, []).append(node)
+            holders.setdefault(address, {})[node] = None
     elsewhere = gathered.listed_elsewhere() if gathered.resolved else frozenset()
     for node, addresses in gathered.resolved.items():
         for address in () if node in elsewhere else addresses:
-            if address in holders and node not in holders[address]:
-                holders[address].append(node)
+            if address in holders:
+                holders[address][node] = None
     found = []
     for address, those in holders.items():
-        for node in those if len(those) > 1 else ():
-            seen = f"{address} is assigned to {' and '.join(gathered.name(other) for other in those)}"
-            found.append(JointFinding(part="facts", cause="duplicate-address", node=node, seen=seen))
+        if len(those) < 2:
+            continue
+        names = " and ".join(gathered.name(node) for node in islice(those, _NODES_AT_MOST))
+        more = f" and {len(those) - _NODES_AT_MOST} more" if len(those) > _NODES_AT_MOST else ""
+        seen = f"{address} is assigned to {names}{more}"
+        found += [JointFinding(part="facts", cause="duplicate-address", node=node, seen=seen) for node in those]
     return found
 
 
