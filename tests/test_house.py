@@ -141,4 +141,4 @@ def test_the_files_that_the_pages_send_people_to_exist(page: str) -> None:
 def test_the_page_lists_each_module_of_diagnosis() -> None:
     table = (REPO / "docs/architecture.md").read_text().partition("\n### Diagnosis\n")[2].partition("\n## ")[0]
     listed = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")}
-    assert listed == {path.stem for path in (REPO / "src/torchtune_sys/diagnosis").glob("*.py")} - {"__init__"}
+    assert listed == {path.stem for path in (REPO / "src/torchtune_sys/diagnosis").rglob("*.py")} - {"__init__"}

@@ -6,26 +6,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchtune_sys.diagnosis import (
-    barriers,
     batch_scripts,
     causes,
     change_descriptions,
     ended,
     facts,
-    file_names,
     launchers,
-    members,
     node_values,
     own_documents,
-    peers,
-    ranks,
-    ras,
     shadowing,
     slowness,
     stated_causes,
     unexplained,
 )
 from torchtune_sys.diagnosis.lines import LogLine, lines_of, seldom
+from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, peers, ras
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
 from torchtune_sys.formats.pickles import plain_data
@@ -139,14 +134,14 @@ class _Input:
 
 def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[RankDump]) -> Iterator[Symptom]:
     """Yield the symptoms that need several ranks, nodes or sources together."""
-    yield from ranks.of_dumps(dumps)
+    yield from collectives.of_dumps(dumps)
     for symptoms_in in (
-        ranks.of_time_outs,
+        collectives.of_time_outs,
         peers.symptoms_of,
         ended.symptoms_of,
-        ranks.of_unwritten_keys,
-        ranks.of_stacks,
-        ranks.of_processes,
+        collectives.of_unwritten_keys,
+        collectives.of_stacks,
+        collectives.of_processes,
         barriers.symptoms_of,
         batch_scripts.symptoms_of,
         members.symptoms_of,

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis import peers
 from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.ranks import peers
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.model.diagnosis import NamedCause, Unexplained
 
