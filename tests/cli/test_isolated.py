@@ -105,7 +105,10 @@ def test_it_runs_where_pythonpath_is_how_it_was_installed(tmp_path: Path) -> Non
 
 def test_what_the_tool_is_asked_for_before_it_is_isolated_cannot_be_taken_from_the_caller() -> None:
     """Up to ``isolate`` only what Python has loaded at its own start is imported."""
-    code = "import sys; before = set(sys.modules)\nimport torchtune_sys.__main__\nprint(*sorted(set(sys.modules) - before))"
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import torchtune_sys.__main__, torchtune_sys.host.isolation\nprint(*sorted(set(sys.modules) - before))"
+    )
     found = subprocess.run([sys.executable, "-I", "-c", code], cwd="/", capture_output=True, text=True, timeout=60)
     assert found.stdout.split() == [
         "torchtune_sys", "torchtune_sys.__main__", "torchtune_sys.host", "torchtune_sys.host.isolation", "torchtune_sys.host.trust"
@@ -146,7 +149,7 @@ def test_root_in_another_user_s_directory(scene: Scene) -> None:
 
 @needs_root
 def test_temporary_files_of_root_do_not_go_where_another_user_says(scene: Scene) -> None:
-    code = "from torchtune_sys.__main__ import isolate; isolate(); import tempfile; print(tempfile.gettempdir())"
+    code = "from torchtune_sys.host.isolation import isolate; isolate(); import tempfile; print(tempfile.gettempdir())"
     for folder, taken in ((scene.alice.home, False), (scene.folder, True), (scene.marks, True)):
         env = {**os.environ, "TMPDIR": str(folder)}
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)

@@ -194,6 +194,9 @@ class _Ranks:
     def state(self, _pid: int) -> str:
         return "S"
 
+    def wait_for_cpus(self, _pid: int) -> tuple[float, str]:
+        return 0.0, ""
+
     def stacks(self, pids: Any) -> dict[int, str]:
         return dict.fromkeys(pids, "")
 

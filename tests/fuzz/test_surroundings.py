@@ -157,6 +157,18 @@ def test_a_variable_of_who_called_sudo_names_no_file_of_root_s(scene: Scene, by:
 
 
 @needs_root
+def test_who_called_sudo_names_no_file_of_a_third_user_s(scene: Scene) -> None:
+    """Nor one that its owner alone may read."""
+    safe = scene.bob.write(scene.folder / "bobs.conf", "NCCL_DEBUG=only-bob-may-read-this\n")
+    safe.chmod(0o600)
+    who = {"SUDO_UID": str(scene.alice.uid), "SUDO_USER": scene.alice.name}
+    found = as_root("record", NCCL_CONF_FILE=str(safe), **who).stdout
+    assert str(safe) in found and "only-bob" not in found
+    safe.chmod(0o644)
+    assert "only-bob" in as_root("record", NCCL_CONF_FILE=str(safe), **who).stdout
+
+
+@needs_root
 @pytest.mark.parametrize("whose", ["hers", "root's"])
 def test_a_path_in_a_file_of_another_user_s_leads_root_to_nothing_of_its_own(scene: Scene, whose: str) -> None:
     """NCCL_TOPO_FILE in her ~/.nccl.conf: NCCL's topology was read from there, and recorded."""

@@ -108,7 +108,7 @@ def test_root_reads_for_a_user_what_the_list_lets_them_read(scene: Scene) -> Non
 
     def both() -> tuple[bool, bool]:
         """What the kernel says, and what we do."""
-        ours = read_text(str(secret), "x", lent=alice.uid)
+        ours = read_text(str(secret), "x", lent=(alice.uid,))
         return scene.alice.run(["/bin/cat", str(secret)]).returncode == 0, not isinstance(ours, Missing)
 
     for mode, named, more in (

@@ -43,6 +43,8 @@ LEFT_OUT: dict[str, str] = {
     "sysctl.settings.procps": _DERIVED,
     "sysctl.settings.cmdline": _DERIVED,
     "sysctl.settings.boot": _DERIVED,
+    "sysctl.settings.assignments.is_pattern": _DERIVED,
+    "sysctl.settings.tuned.is_pattern": _DERIVED,
     "limits.pids_current": _FREE,
     "limits.services.pid": "a process number",
     "storage.places.free_bytes": _FREE,

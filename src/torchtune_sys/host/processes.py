@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 
+from torchtune_sys.model.numbers import natural
+
 _MOST = 20_000
 _LONGEST = 2 << 20
 """Of an environment, which may be a quarter of the usual stack (execve(2))."""
@@ -12,7 +14,7 @@ _LONGEST = 2 << 20
 
 def pids() -> list[int]:
     """Return the processes of this PID namespace, 20,000 at most."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()][:_MOST]
+    return [pid for name in os.listdir("/proc") if (pid := natural(name)) is not None][:_MOST]
 
 
 def read(pid: int, name: str) -> bytes:

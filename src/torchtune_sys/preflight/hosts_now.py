@@ -107,6 +107,8 @@ OF_A_JOB: dict[str, str] = {
     "data-path-unreadable": "a path that a person named",
     "checkpoints-not-writable": "a path that a person named",
     "gloo-interface-missing": "a variable of the job",
+    "nccl-net-without-device": "a variable of the job",
+    "variable-refused": "a variable of the job",
     "gloo-interface-doubtful": "a variable of the job",
     "nccl-wrong-interface": "a variable of the job decides; where it has none, its pre-flight in the job says so",
 }
