@@ -114,7 +114,7 @@ def scrubbed(text: str) -> str:
     if "-----BEGIN" in text or "Private-Lines: " in text:
         text = _PUTTY.sub(rf"\1{HIDDEN}\n", _without_keys(text))
     if "\n" in text:
-        low = _lowered(text)
+        low = _without_usual(_lowered(text))
         hints = tuple(word for word in HINTS if word in low)  # each line has few of a long text's, and none that it lacks
         if _has(low, _OVER_LINES) and _has(low, IN_NAMES):
             text = _forms().over_lines(text, low)
@@ -159,7 +159,7 @@ _ESCAPES = pattern(r"(\\{1,4}[nrt]|(?:\x1b|\\{1,4}(?:x1b|u001b|033|e))\[[0-9;]{0
 
 
 def _of_hints(text: str, hints: tuple[str, ...]) -> str:
-    low = _lowered(text)
+    low = _without_usual(_lowered(text))
     return _by_name(_by_shape(text, low), low, _forms_among(hints)) if _has(low, hints) else text
 
 
@@ -168,8 +168,16 @@ def _forms_among(hints: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for word in IN_FORMS if word in hints or word not in HINTS)
 
 
-_SYN_COOKIES = "syncookies"
-"""A setting of the kernel's, in the files of every distribution."""
+_USUAL = ("syncookies", "logind", "powerkey=", "rebootkey=", "suspendkey=", "hibernatekey=")
+"""Settings of the kernel's and of systemd's in the files of every distribution, whose names hold the words of secrets: to compile what would be
+sought beside those takes longer than all else that is sought."""
+
+
+def _without_usual(low: str) -> str:
+    for word in _USUAL:
+        if word in low:
+            low = low.replace(word, " ")
+    return low
 
 
 def _lowered(text: str) -> str:
@@ -193,7 +201,7 @@ def _by_shape(text: str, low: str) -> str:
 
 
 def _by_name(text: str, low: str, forms: tuple[str, ...]) -> str:
-    is_named = _has(low.replace(_SYN_COOKIES, ""), IN_NAMES)
+    is_named = _has(low, IN_NAMES)
     if "authorization" in low or "bearer" in low:
         text = _HEADER.sub(hide_value, text)
     if "=" in text and _has(low, IN_VARIABLES) and _names_a_variable(text):
