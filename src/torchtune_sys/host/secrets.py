@@ -168,7 +168,7 @@ def _forms_among(hints: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for word in IN_FORMS if word in hints or word not in HINTS)
 
 
-_USUAL = ("syncookies", "logind", "powerkey=", "rebootkey=", "suspendkey=", "hibernatekey=")
+_USUAL = ("syncookies", "logind", "powerkey", "rebootkey", "suspendkey", "hibernatekey")
 """Settings of the kernel's and of systemd's in the files of every distribution, whose names hold the words of secrets: to compile what would be
 sought beside those takes longer than all else that is sought."""
 
