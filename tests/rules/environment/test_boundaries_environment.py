@@ -15,7 +15,7 @@ from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules.environment import RULES
-from torchtune_sys.rules.environment.debug import number
+from torchtune_sys.rules.environment.common import number
 from torchtune_sys.rules.environment.values import allocator_faults, unknown_allocator_names, visible_devices_fault
 
 ABSENT = Missing(Why.ABSENT, "test")

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
-
-if TYPE_CHECKING:
-    pass
 
 NOT_READ = Missing(Why.NOT_RECORDED, "NVML", "not read")
 """What a field holds that the recording or report at hand does not have."""

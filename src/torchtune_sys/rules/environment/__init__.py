@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.environment import debug, handed_down, nccl, refused
+from torchtune_sys.rules.environment import debug, handed_down, ineffective, nccl, refused
 from torchtune_sys.rules.environment.session import (
     container_uid_without_passwd,
     cuda_allocator_setting_invalid,
@@ -19,6 +19,7 @@ RULES: tuple[Rule, ...] = (
     cuda_allocator_setting_invalid,
     ld_preload_missing,
     *debug.RULES,
+    *ineffective.RULES,
     *refused.RULES,
     *handed_down.RULES,
     *nccl.RULES,

@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
-from torchtune_sys.rules.environment.debug import environment, number, seen
+from torchtune_sys.rules.environment.common import environment, number, seen
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware
 
 _PER_CALL = ("ALL", "COLL", "P2P", "CALL", "PROXY", "TUNING", "ALLOC", "PROFILE")

@@ -11,7 +11,7 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
-from torchtune_sys.rules.environment.debug import environment, seen
+from torchtune_sys.rules.environment.common import environment, seen
 
 _PORTS = 65535
 _TRANSPORTS = ("TCP", "TCP_TLS", "UV", "IBVERBS")

@@ -11,7 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment import values
-from torchtune_sys.rules.environment.debug import environment
+from torchtune_sys.rules.environment.common import environment
 from torchtune_sys.rules.gates import NO_TORCH, nvidia_hardware
 
 _NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
