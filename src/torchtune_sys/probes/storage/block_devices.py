@@ -254,17 +254,19 @@ class Descent:
 
 def whole_disks(host: Host, descent: Descent) -> Fact[tuple[Disk, ...]]:
     """Return every whole disk with a size, by name; loop, RAM, compressed-RAM and stacked devices left out."""
-    top, names = "/sys/block", host.names("/sys/block")
-    if isinstance(names, Missing) or not names:  # a recording may hold the other alone, which lists partitions too
-        top, whole_only = "/sys/class/block", names
+    found: dict[str, str] = {}
+    missing: Missing | None = None
+    for top in ("/sys/block", "/sys/class/block"):  # the second holds partitions too; a recording may hold either, or parts of both
         names = host.names(top)
         if isinstance(names, Missing):
-            return whole_only if isinstance(whole_only, Missing) else names
-    found: dict[str, str] = {}
-    for name in names:
-        if not name.startswith(_STACKED) and not _is_hidden_path(name):
-            directory = descent.resolved(f"{top}/{name}")
-            found[name] = f"{top}/{name}" if isinstance(directory, Missing) else directory
+            missing = names if missing is None else missing
+            continue
+        for name in names:
+            if name not in found and not name.startswith(_STACKED) and not _is_hidden_path(name):
+                directory = descent.resolved(f"{top}/{name}")
+                found[name] = f"{top}/{name}" if isinstance(directory, Missing) else directory
+    if missing is not None and not found:
+        return missing
     whole = [path for name, path in sorted(found.items()) if not _is_partition(host, path, found)]
     return tuple(descent.disk(path) for path in whole if _has_size(host, path))
 
