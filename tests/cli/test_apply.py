@@ -45,6 +45,19 @@ def staged(script: str, stage: Path, timeout_s: float = 120) -> subprocess.Compl
     )
 
 
+def test_nothing_is_changed_where_the_result_has_no_place(tmp_path: Path) -> None:
+    done = staged(
+        f"""
+        $TOOL apply --yes --select max-map-count-low --format json >&-; echo "apply $?"; cat {MAPS}
+        $TOOL apply --yes --select max-map-count-low >/dev/null; echo "again $?"
+        $TOOL undo --yes --format json >&-; echo "undo $?"; cat {MAPS}
+        """,
+        tmp_path / "stage",
+    )
+    assert done.stdout.split("\n")[:5] == ["apply 4", "3000", "again 0", "undo 4", "65530"], done
+    assert done.stderr.count("standard output is closed") == 2
+
+
 def test_from_a_finding_to_a_cured_host_and_back(tmp_path: Path) -> None:
     done = staged(
         f"""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,19 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     )
     assert "CannotWrite" in done.stderr and "File too large" in done.stderr
     assert os.listdir(tmp_path) == ["x"] and (tmp_path / "x").read_text() == "old"
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["kill", "Ctrl-C"])
+def test_an_interrupt_leaves_no_draft(whole_group: bool, tmp_path: Path) -> None:
+    slow = "import os, time; os.fsync = lambda handle: time.sleep(60)\n"
+    code = slow + "import sys; from torchtune_sys.host.files import write_in_child; write_in_child(sys.argv[1], 'text')"
+    child = subprocess.Popen([sys.executable, "-c", code, tmp_path / "report"], stderr=subprocess.DEVNULL, start_new_session=True)
+    until_s = time.monotonic() + 60
+    while not list(tmp_path.iterdir()) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert [path.name[:8] for path in tmp_path.iterdir()] == [".report."]
+    (os.killpg if whole_group else os.kill)(child.pid, signal.SIGINT)
+    assert child.wait(timeout=60) != 0 and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("folder", ["file", "file/below", "/dev/full"])

@@ -119,6 +119,30 @@ def test_pyenv_shims_are_seen_through(files: dict[str, str], env: dict[str, str]
     assert interpreter.chosen(shimmed, {"PATH": "/p/shims:/usr/bin", **env}, None) == wanted
 
 
+UVX = "/home/ada/.cache/uv/archive-v0/z0lM"
+UV_TOOL = "/home/ada/.local/share/uv/tools/torchtune-sys"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "files", "path", "wanted"),
+    [
+        (UVX, [], "/train/bin", "/train/bin/python3"),
+        (UV_TOOL, ["uv-receipt.toml"], "/train/bin", "/train/bin/python3"),
+        (UVX, [], "", f"{UVX}/bin/python3"),
+        (UVX, ["lib/python3.12/site-packages/torch/__init__.py"], "/train/bin", f"{UVX}/bin/python3"),
+        (UV_TOOL, [], "/train/bin", f"{UV_TOOL}/bin/python3"),
+        ("/home/ada/.cache/uv/builds-v0/.tmpX", [], "/train/bin", "/home/ada/.cache/uv/builds-v0/.tmpX/bin/python3"),
+    ],
+    ids=["uvx", "uv tool install", "no other", "uvx --with torch", "not of uv", "uv run --with"],
+)
+def test_the_environment_that_uvx_makes_for_the_tool_is_not_the_one_that_trains(
+    prefix: str, files: list[str], path: str, wanted: str
+) -> None:
+    there = [f"{prefix}/{name}" for name in ("bin/python3", "bin/python", *files)]
+    found = RecordedHost({"files": dict.fromkeys([*there, "/train/bin/python3"], "")}, "recording")
+    assert interpreter.chosen(found, {"PATH": f"{prefix}/bin:{path}"}, None) == wanted
+
+
 def test_a_mounted_root_is_read_from_its_files(tmp_path: Path) -> None:
     site = tmp_path / "srv/env/lib/python3.12/site-packages"
     (site / "torch").mkdir(parents=True)

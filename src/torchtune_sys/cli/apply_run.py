@@ -15,7 +15,7 @@ from torchtune_sys.cli.names import rule_names
 from torchtune_sys.cli.pipeline import judged
 from torchtune_sys.cli.planning import Planned, planned
 from torchtune_sys.cli.privilege import boot_id, is_root
-from torchtune_sys.cli.terminal import say, style
+from torchtune_sys.cli.terminal import require_output, say, style
 from torchtune_sys.cli.watch import heeded_signals
 from torchtune_sys.errors import UserError
 from torchtune_sys.model.plan import FileDiff, Plan
@@ -58,6 +58,7 @@ def apply(options: dict[str, Any]) -> int:
         return status
     if not root:
         raise NeedsRoot("changing this host needs root", "run it again with sudo, or look with --dry-run")
+    require_output(None)
     confirm.ask("Make these changes?", yes=options["yes"])
     before = _proofs(options) if options["prove"] else []
     run = _run(found, plan, earlier, options)

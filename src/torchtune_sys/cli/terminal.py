@@ -103,20 +103,28 @@ def give(text: str, output: str | None, *, machine: bool = False, readable: bool
         write_in_child(output, text, by_root=EXECUTABLE if program else READABLE if readable else PRIVATE)
 
 
-def require_output(*outputs: str | None) -> None:
-    """Raise CannotWrite where the result of long work could not be written in the end."""
-    for output in outputs:
-        if output is not None and output != "-":
+def require_output(output: str | None, *named: str | None) -> None:
+    """Raise CannotWrite where the result of work that takes long, or changes the host, could not be written in the end: to ``output`` as
+    :func:`give` takes it, and to each other file that is ``named``."""
+    if output is None or output == "-":
+        _open_stdout()
+    for file in (output, *named):
+        if file is not None and file != "-":
             from torchtune_sys.host.files import require_place
 
-            require_place(output)
+            require_place(file)
+
+
+def _open_stdout() -> TextIO:
+    stream = sys.stdout
+    if stream is None or stream.closed:
+        raise CannotWrite("standard output is closed", "leave it open, or name a file with --output")
+    return stream
 
 
 def say(text: str, *, machine: bool = False) -> None:
     """Write to standard output. A reader that went away is not an error; a full disk or a closed stream is CannotWrite."""
-    stream = sys.stdout
-    if stream is None or stream.closed:
-        raise CannotWrite("standard output is closed", "leave it open, or name a file with --output")
+    stream = _open_stdout()
     encoding = "utf-8" if machine else (stream.encoding or "utf-8")
     with contextlib.suppress(OSError):
         os.set_blocking(stream.fileno(), True)  # Node.js and ssh leave pipes otherwise, and a slow reader would cost the rest

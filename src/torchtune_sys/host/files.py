@@ -89,9 +89,10 @@ def write_below_in_child(folder: str, files: Mapping[str, str], mark: str) -> No
 
 
 def _in_child(path: str, write: Callable[[], None]) -> None:
-    from torchtune_sys.host.children.apart import TIMEOUT_S, run_in_child
+    from torchtune_sys.host.children.apart import TIMEOUT_S, end_by_exception, run_in_child
 
     def written() -> str:
+        end_by_exception()
         write()
         return ""
 

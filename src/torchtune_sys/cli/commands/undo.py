@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.terminal import say, style
+from torchtune_sys.cli.terminal import require_output, say, style
 from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
     if options["dry_run"]:
         _give(found[0].number, changes, options)
         return 0
+    require_output(None)
     changing.ask("Undo it?", yes=options["yes"])
     status, changes = 0, []
     for journal in found:

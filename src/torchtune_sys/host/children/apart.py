@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable
 
@@ -22,22 +23,27 @@ from torchtune_sys.model.values import Missing
 TIMEOUT_S = 30.0
 _REAPING_S = 1.0
 _PIECE = 1 << 16
+_ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DONE, _RAISED = "=!"
 """What the child tells first."""
 
 
 def run_in_child(work: Callable[[], str], late: UserError, timeout_s: float) -> str:
-    """Return what ``work`` returns, in a child of this process. Raises the UserError that it raises, and ``late`` when the time is up."""
+    """Return what ``work`` returns, in a child of this process. Raises the UserError that it raises, and ``late`` when the time is up.
+
+    Who waits may be interrupted: the child is asked to end first, so that work that heeds SIGTERM (:func:`end_by_exception`) leaves nothing behind.
+    """
     theirs, ours = os.pipe()
     child = os.fork()
     if child == 0:
         _work(work, ours)
     os.close(ours)
+    answer, ending = None, signal.SIGTERM
     try:
-        answer = _all_of(theirs, time.monotonic() + timeout_s)
+        answer, ending = _all_of(theirs, time.monotonic() + timeout_s), signal.SIGKILL
     finally:
         os.close(theirs)
-        _end(child)
+        _end(child, ending)
     if answer is None:
         raise late
     if not answer:  # not even the sign
@@ -87,7 +93,7 @@ def _not_in_time(path: str, timeout_s: float) -> UnreadableInput:
 def _work(work: Callable[[], str], ours: int) -> None:
     """Work in the child: it has no streams of ours, tells its result, and ends without cleaning up after its parent."""
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in _ASKING:
             signal.signal(number, signal.SIG_DFL)
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
@@ -116,12 +122,27 @@ def _all_of(source: int, until_s: float) -> str | None:
     return None
 
 
-def _end(child: int) -> None:
-    """Killed if it is still there; one that the kernel keeps is left to process 1."""
-    until_s = time.monotonic() + _REAPING_S
-    with contextlib.suppress(ProcessLookupError, ChildProcessError):
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return
-        os.kill(child, signal.SIGKILL)
-        while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until_s:
-            time.sleep(0.002)
+def _end(child: int, ending: int) -> None:
+    """End the child if it is still there; one that the kernel keeps is left to process 1."""
+    for number in dict.fromkeys((ending, signal.SIGKILL)):
+        until_s = time.monotonic() + _REAPING_S
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            if os.waitpid(child, os.WNOHANG)[0]:
+                return
+            os.kill(child, number)
+            while not (ended := os.waitpid(child, os.WNOHANG)[0]) and time.monotonic() < until_s:
+                time.sleep(0.002)
+            if ended:
+                return
+
+
+def end_by_exception() -> None:
+    """Let the first signal that asks a child of :func:`run_in_child` to end raise SystemExit in it: for work that cleans up after itself."""
+
+    def end(_number: int, _frame: object) -> None:
+        for other in _ASKING:
+            signal.signal(other, signal.SIG_IGN)
+        sys.exit()
+
+    for number in _ASKING:
+        signal.signal(number, end)

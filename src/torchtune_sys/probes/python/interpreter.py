@@ -41,11 +41,27 @@ def chosen(host: Host, env: Fact[dict[str, str]], wanted: str | None) -> Fact[st
         return _named(host, env, wanted)
     if isinstance(env, Missing):
         return Missing(env.why, "PATH", "the session's PATH is not known", "--python PATH")
+    lent = None
     for path in which(host, env, NAMES):
         real = behind_shim(host, env, path)
-        if real is not None:
+        if real is not None and _is_lent_by_uvx(host, real):
+            lent = lent or real
+        elif real is not None:
             return real
-    return Missing(Why.ABSENT, "PATH", "no python3 and no python on PATH", "--python PATH")
+    return lent or Missing(Why.ABSENT, "PATH", "no python3 and no python on PATH", "--python PATH")
+
+
+def _is_lent_by_uvx(host: Host, path: str) -> bool:
+    """Tell whether ``uvx`` put this interpreter before the session's own on PATH, for the program that it starts; one that was given torch
+    (``--with torch``) is meant.
+
+    Its environments lie in uv's cache (``archive-v0/ID``), or are those of ``uv tool install``, which leaves a receipt.
+    """
+    prefix = path.rpartition("/bin/")[0]
+    cached = prefix.rpartition("/")[0].rpartition("/")[2].startswith("archive-v")
+    if not cached and host.exists(f"{prefix}/uv-receipt.toml") is not True:
+        return False
+    return host.exists(f"{prefix}/lib/python{_listed_minor(host, prefix)}/site-packages/torch") is not True
 
 
 def _named(host: Host, env: Fact[dict[str, str]], wanted: str) -> Fact[str]:
