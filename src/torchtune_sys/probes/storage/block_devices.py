@@ -256,7 +256,8 @@ def whole_disks(host: Host, descent: Descent) -> Fact[tuple[Disk, ...]]:
     """Return every whole disk with a size, by name; loop, RAM, compressed-RAM and stacked devices left out."""
     found: dict[str, str] = {}
     missing: Missing | None = None
-    for top in ("/sys/block", "/sys/class/block"):  # the second holds partitions too; a recording may hold either, or parts of both
+    # The second holds partitions too; a recording may hold either, or parts of both.
+    for top in ("/sys/block", "/sys/class/block"):
         names = host.names(top)
         if isinstance(names, Missing):
             missing = names if missing is None else missing
