@@ -294,6 +294,8 @@ def _judge_one(rule: Rule, seen: Snapshot, params: Params) -> Result:
             note=f"{type(error).__name__}: {error}",
             why_unknown=Missing(Why.CRASHED, f"rule {rule.id}", _where()),
         )
+    if rule.nothing and not evidence:
+        return Result(rule=rule, verdict=Verdict.NA, note=rule.nothing)
     verdict = _overall(evidence)
     why = next((item.why for item in evidence if item.why is not None), None) if verdict is Verdict.UNKNOWN else None
     return Result(rule=rule, verdict=verdict, evidence=tuple(evidence), why_unknown=why)

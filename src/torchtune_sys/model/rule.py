@@ -2,7 +2,7 @@
 
 A rule is a pure generator ``judge(snapshot, params) -> Evidence…`` under :func:`rule`. It reads facts with
 ``need`` (which ends it as *unknown*), raises ``NotApplicable`` where there is nothing to judge, and yields one
-``Evidence`` per subject. Nothing yielded means *pass*.
+``Evidence`` per subject. Nothing yielded means *pass*, or *na* for the reason that its ``nothing`` gives.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Rules (ids) any finding of which explains all that this rule finds."""
     asks: tuple[Rule, ...] = ()
     """Rules whose parameters this one judges by, too; their names in its ``Params`` are :func:`asked`."""
+    nothing: str = ""
+    """Why the rule does not apply where it yields nothing; "" where that is a pass."""
 
 
 def rule(
@@ -133,6 +135,7 @@ def rule(
     superseded_by: tuple[str, ...] = (),
     explained_by: tuple[str, ...] = (),
     asks: tuple[Rule, ...] = (),
+    nothing: str = "",
 ) -> Callable[[Judge], Rule]:
     """Turn a judging function into a Rule value. Registers nothing: ``rules/__init__.py`` lists the families."""
 
@@ -152,6 +155,7 @@ def rule(
             superseded_by=superseded_by,
             explained_by=explained_by,
             asks=asks,
+            nothing=nothing,
         )
 
     return make

@@ -77,6 +77,29 @@ def need(fact: T | Missing) -> T:
     return fact
 
 
+def need_if_there(fact: T | Missing, otherwise: str) -> T:
+    """Return the same as :func:`need`; NotApplicable, with this reason, where the thing is not there.
+
+    >>> need_if_there("mlx5_0", otherwise="there is no RDMA device")
+    'mlx5_0'
+    """
+    if absent(fact):
+        raise NotApplicable(otherwise)
+    return need(fact)
+
+
+def need_any(fact: T | Missing, otherwise: str) -> T:
+    """Return the same as :func:`need_if_there`; NotApplicable also where the list is empty.
+
+    >>> need_any(("nvme0n1",), otherwise="no disk")
+    ('nvme0n1',)
+    """
+    found = need_if_there(fact, otherwise)
+    if not found:
+        raise NotApplicable(otherwise)
+    return found
+
+
 def known_or_unknown(fact: T | Missing, default: T) -> T:
     """Return the same as :func:`known`, but what is there and hidden stops the rule with the verdict *unknown*."""
     if isinstance(fact, Missing) and fact.why is Why.HIDDEN:

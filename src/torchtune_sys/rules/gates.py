@@ -9,10 +9,23 @@ from torchtune_sys.knowledge.gpus import is_mobile
 from torchtune_sys.knowledge.nccl import is_made_for_training
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
+from torchtune_sys.model.facts.network import RdmaDevice
+from torchtune_sys.model.facts.numa import NumaNode
 from torchtune_sys.model.facts.python import LiveTorch, Torch
 from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, known_or_unknown, need
+from torchtune_sys.model.values import (
+    Missing,
+    NotApplicable,
+    Unknown,
+    Why,
+    absent,
+    known,
+    known_or_unknown,
+    need,
+    need_any,
+    need_if_there,
+)
 
 NO_TORCH = "torch is not installed in the judged interpreter"
 _LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED, Why.DENIED)
@@ -50,10 +63,7 @@ def nvidia_gpus(s: Snapshot) -> tuple[Gpu, ...]:
 
 def torch_build(s: Snapshot) -> Torch:
     """Return the installed torch; NotApplicable where there is none."""
-    found = need(s.python).torch
-    if absent(found):
-        raise NotApplicable(NO_TORCH)
-    return need(found)
+    return need_if_there(need(s.python).torch, NO_TORCH)
 
 
 def cuda_torch(s: Snapshot) -> Torch:
@@ -129,6 +139,30 @@ def gpu_host(s: Snapshot) -> None:
     """Require a GPU in the machine, whoever made it."""
     if not gpu_count(s):
         raise NotApplicable("no GPU on this host")
+
+
+def may_span_hosts(s: Snapshot) -> None:
+    """Require a job that is not known to run on this host alone."""
+    if s.intent.nodes == 1:
+        raise NotApplicable("the job runs on this host only")
+
+
+def rdma_devices(s: Snapshot) -> tuple[RdmaDevice, ...]:
+    """Return the RDMA devices; NotApplicable where there is none."""
+    return need_if_there(need(s.network).rdma, "there is no RDMA device")
+
+
+def amd_gpus(s: Snapshot) -> tuple[str, ...]:
+    """Return the addresses of AMD's GPUs on the bus; NotApplicable where there is none."""
+    return need_any(need(s.driver).amd_devices, "no AMD GPU on this host")
+
+
+def several_cpu_nodes(s: Snapshot) -> tuple[NumaNode, ...]:
+    """Return the NUMA nodes; NotApplicable where only one has CPUs."""
+    nodes = need_if_there(need(s.numa).nodes, "one NUMA node")
+    if sum(len(need(node.cpus)) > 0 for node in nodes) < 2:
+        raise NotApplicable("one NUMA node")
+    return nodes
 
 
 def rdma_active(s: Snapshot) -> bool:

@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.cpu import CpuPolicy
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, known, need, need_if_there
 
 _GOVERNOR = "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
 _EPP = "/sys/devices/system/cpu/cpufreq/policy*/energy_performance_preference"
@@ -21,10 +21,10 @@ _EPP_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 
 def _policies(s: Snapshot) -> tuple[CpuPolicy, ...]:
-    found = need(s.cpu).policies
-    if absent(found):
-        raise NotApplicable("the kernel does not control CPU frequencies here (virtual machine, or left to the firmware)")
-    return tuple(policy for policy in need(found) if len(policy.cpus))
+    found = need_if_there(
+        need(s.cpu).policies, "the kernel does not control CPU frequencies here (virtual machine, or left to the firmware)"
+    )
+    return tuple(policy for policy in found if len(policy.cpus))
 
 
 def _by_setting(policies: tuple[CpuPolicy, ...]) -> dict[tuple[str, str, str], list[int]]:
@@ -178,10 +178,7 @@ def boost_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/admin-guide/pm/cpufreq.rst, frequency boost support; intel_pstate.rst, no_turbo
     """
-    found = need(s.cpu).boost
-    if absent(found):
-        raise NotApplicable("the frequency driver has no boost switch")
-    on = need(found)
+    on = need_if_there(need(s.cpu).boost, "the frequency driver has no boost switch")
     yield Evidence(
         subject="boost", seen="on" if on else "off", wanted="on", verdict=Verdict.PASS if on else Verdict.FAIL, source="cpufreq"
     )

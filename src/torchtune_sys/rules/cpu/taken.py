@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, need
+from torchtune_sys.model.values import need, need_if_there
 from torchtune_sys.rules.cpu.common import some
 
 
@@ -43,9 +43,7 @@ def cpu_time_stolen(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://samber.github.io/awesome-prometheus-alerts/rules (HostCpuStealNoisyNeighbor: a warning above 10 %)
     """
     cpu = need(s.cpu)
-    if absent(cpu.stolen_s):
-        raise NotApplicable("this system keeps no processor times")
-    stolen, busy = need(cpu.stolen_s), need(cpu.busy_s)
+    stolen, busy = need_if_there(cpu.stolen_s, "this system keeps no processor times"), need(cpu.busy_s)
     asked = stolen + busy
     share = 100 * stolen / asked if asked else 0.0
     enough = asked >= 60 * float(p["least_minutes"])
@@ -89,9 +87,7 @@ def cpu_quota_throttles(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     cpu = need(s.cpu)
     need(cpu.quota)
-    if absent(cpu.quota_periods):
-        raise NotApplicable("no CPU quota")
-    periods, throttled = need(cpu.quota_periods), need(cpu.quota_throttled)
+    periods, throttled = need_if_there(cpu.quota_periods, "no CPU quota"), need(cpu.quota_throttled)
     share = 100 * throttled / periods if periods else 0.0
     yield Evidence(
         subject="CPU quota",
@@ -131,9 +127,8 @@ def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/cgroup-v2.rst, cpu.idle
     """
     cpu = need(s.cpu)
-    if absent(cpu.nice):
-        raise NotApplicable("this system does not tell the priority of a process")
-    nice, policy = need(cpu.nice), need(cpu.scheduling)
+    nice = need_if_there(cpu.nice, "this system does not tell the priority of a process")
+    policy = need(cpu.scheduling)
     low = policy == "idle" or (policy in ("other", "batch") and nice >= int(p["nice"]))
     yield Evidence(
         subject="priority",

@@ -8,9 +8,9 @@ from typing import TypeVar
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_any
 from torchtune_sys.rules import gates
-from torchtune_sys.rules.driver.common import container, gpu_addresses, nvml_error
+from torchtune_sys.rules.driver.common import container, gpu_addresses, nvml_error, require_module
 
 _T = TypeVar("_T")
 
@@ -45,9 +45,7 @@ def gpu_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(subject="NVML", seen="Insufficient Permissions", wanted="readable and writable", source=need(s.gpu).source)
         return
     gates.nvidia_hardware(s)
-    listed = need(s.driver).device_nodes
-    if absent(listed) or not (nodes := need(listed)):
-        raise NotApplicable("no device nodes of the NVIDIA driver here")
+    nodes = need_any(need(s.driver).device_nodes, "no device nodes of the NVIDIA driver here")
     for node in nodes:
         accessible = need(node.accessible)
         yield Evidence(
@@ -124,8 +122,7 @@ def container_without_gpu_devices(s: Snapshot, p: Params) -> Iterator[Evidence]:
     kind = container(s)
     if not kind:
         raise NotApplicable("not in a container")
-    if not need(need(s.driver).module_loaded):
-        raise NotApplicable("the kernel module is not loaded")
+    require_module(s)
     nodes = need(need(s.driver).device_nodes)
     if not nodes:
         gates.cuda_torch(s)

@@ -11,6 +11,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.driver.common import container
+from torchtune_sys.rules.gates import amd_gpus
 
 
 @rule(
@@ -98,9 +99,7 @@ def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html, "Configuring permissions for
         GPU access"
     """
-    devices = need(s.driver).amd_devices
-    if absent(devices) or not need(devices):
-        raise NotApplicable("no AMD GPU on this host")
+    amd_gpus(s)
     found = need(s.driver).compute_node
     if absent(found):
         yield _none_here(s)

@@ -8,7 +8,7 @@ from torchtune_sys.knowledge.gpus import architecture_by_device
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import DriverFacts
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need, need_any
 from torchtune_sys.model.version import version
 
 
@@ -19,13 +19,17 @@ def nvml_error(s: Snapshot) -> str:
 
 def gpu_addresses(s: Snapshot) -> tuple[str, ...]:
     """Return the NVIDIA GPUs on the PCI bus that are this host's own; NotApplicable where there is none."""
-    found = need(s.driver).nvidia_devices
-    if absent(found) or not need(found):
-        raise NotApplicable("no NVIDIA GPU on this host")
-    own = tuple(address for address in need(found) if not for_guests(bound_driver(s, address)))
+    found = need_any(need(s.driver).nvidia_devices, "no NVIDIA GPU on this host")
+    own = tuple(address for address in found if not for_guests(bound_driver(s, address)))
     if not own:
         raise NotApplicable("every NVIDIA GPU is passed to a virtual machine")
     return own
+
+
+def require_module(s: Snapshot) -> None:
+    """Require that NVIDIA's kernel module is loaded."""
+    if not need(need(s.driver).module_loaded):
+        raise NotApplicable("the kernel module is not loaded")
 
 
 def bound_driver(s: Snapshot, address: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, known_or_unknown, need
+from torchtune_sys.model.values import NotApplicable, known_or_unknown, need, need_any, need_if_there
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import container
 
@@ -37,8 +37,7 @@ def cuda_stub_library_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     gates.nvidia_hardware(s)
     listed = need(s.driver).libcuda
     known_or_unknown(need(s.driver).wsl, False)  # where it is looked for depends on that
-    if absent(listed) or not (found := need(listed)):
-        raise NotApplicable("no libcuda.so.1 where the loader looks")
+    found = need_any(listed, "no libcuda.so.1 where the loader looks")
     stub = "/stubs/" in found[0]
     yield Evidence(
         subject="libcuda.so.1",
@@ -115,9 +114,7 @@ def wsl_libcuda_link_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     driver = need(s.driver)
     if not need(driver.wsl):
         raise NotApplicable("not WSL with a GPU")
-    if absent(driver.wsl_libraries_on_path):
-        raise NotApplicable("Windows provides no CUDA library")
-    named = need(driver.wsl_libraries_on_path)
+    named = need_if_there(driver.wsl_libraries_on_path, "Windows provides no CUDA library")
     yield Evidence(
         subject="/usr/lib/wsl/lib",
         seen="on the loader's path" if named else "not on the loader's path",

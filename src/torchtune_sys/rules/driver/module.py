@@ -240,8 +240,7 @@ def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if need(s.driver).wsl is True:
             need(need(s.gpu).devices)  # Windows has the GPU and the module: NVML alone tells
         driver_state.gpu_addresses(s)
-        if not need(need(s.driver).module_loaded):
-            raise NotApplicable("the kernel module is not loaded")
+        driver_state.require_module(s)
         module, library = need(need(s.driver).module_version), need(need(s.driver).library_version)
         verdict = Verdict.PASS if version(module) == version(library) else Verdict.FAIL
         yield Evidence(subject="driver", seen=_both(s), wanted=wanted, verdict=verdict, source="/proc/driver/nvidia/version")
@@ -354,8 +353,7 @@ def _flavour(s: Snapshot, flavour: str, marked: str, wanted: str) -> Iterator[Ev
     found = {address: arch for address, arch in driver_state.architectures(s).items() if arch.open_module == marked}
     if not found:
         raise NotApplicable("no GPU of such a generation")
-    if not need(need(s.driver).module_loaded):
-        raise NotApplicable("the kernel module is not loaded")
+    driver_state.require_module(s)
     seen = need(need(s.driver).module_flavour)
     served = driver_state.seen_by_nvml(s)
     for address, arch in found.items():

@@ -10,10 +10,10 @@ from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, known_or_unknown, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need, need_any
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
-from torchtune_sys.rules.driver.common import gpu_addresses
+from torchtune_sys.rules.driver.common import gpu_addresses, require_module
 
 _STATES = ("not-started", "in-progress", "completed")
 _OF_RACK = Advice(text="GB200 and GB300 racks: the switch trays run it, not this host; look there, and at nvidia-imex here")
@@ -121,8 +121,7 @@ def fabric_manager_version_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence
     """
     gpu_addresses(s)
     driver = need(s.driver)
-    if absent(driver.nvswitches) or not need(driver.nvswitches):
-        raise NotApplicable("no NVSwitch on this host")
+    need_any(driver.nvswitches, "no NVSwitch on this host")
     logged = driver.fabric_manager_version
     if isinstance(logged, Missing) and logged.why in (Why.ABSENT, Why.UNPARSED):
         raise NotApplicable("no log of the fabric manager")
@@ -243,12 +242,10 @@ def gpudirect_rdma_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#gpu-direct
     """
     gpu_addresses(s)
-    if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host only")
+    gates.may_span_hosts(s)
     if not gates.training_network(s):
         raise NotApplicable("no RDMA network for training is up")
-    if not need(need(s.driver).module_loaded):
-        raise NotApplicable("the kernel module is not loaded")
+    require_module(s)
     shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
     if shown and all("GeForce" in known(gpu.name, "") for gpu in shown):
         raise NotApplicable("the driver offers GPUDirect RDMA on no GeForce")
@@ -309,11 +306,9 @@ def gpudirect_storage_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/deploy/gds-support-for-nvme/setting-cufilejson-configuration.html (use_pci_p2pdma)
     """
     gpu_addresses(s)
-    if not need(need(s.driver).module_loaded):
-        raise NotApplicable("the kernel module is not loaded")
+    require_module(s)
     demanded = need(s.driver).direct_storage_only
-    if absent(demanded) or not need(demanded):
-        raise NotApplicable("libcufile may read through the host's memory, or by the kernel's PCI P2PDMA")
+    need_any(demanded, "libcufile may read through the host's memory, or by the kernel's PCI P2PDMA")
     loaded = need(need(s.driver).storage_loaded)
     yield Evidence(
         subject="GPUDirect Storage",

@@ -11,7 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment, number, seen
-from torchtune_sys.rules.gates import gpu_count, nvidia_gpus, nvidia_hardware
+from torchtune_sys.rules.gates import gpu_host, nvidia_gpus, nvidia_hardware
 
 
 @rule(
@@ -87,8 +87,7 @@ def caching_allocator_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
     pytorch c10/cuda/CUDACachingAllocator.cpp (forceUncachedAllocator)
     """
-    if not gpu_count(s):
-        raise NotApplicable("no GPU on this host")
+    gpu_host(s)
     env = environment(s)
     for name in ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING"):
         if name in env:

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.session import HandedDown
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, need, need_if_there
 
 _SOURCE = "/proc/self/status"
 _CHILDREN = (
@@ -26,10 +26,7 @@ _BLOCKED = {
 
 
 def _handed_down(s: Snapshot) -> HandedDown:
-    found = need(s.session).handed_down
-    if absent(found):
-        raise NotApplicable("this system does not tell it of a process")
-    return need(found)
+    return need_if_there(need(s.session).handed_down, "this system does not tell it of a process")
 
 
 @rule(

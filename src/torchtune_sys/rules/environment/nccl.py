@@ -11,7 +11,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.rules.environment.common import environment, number, seen
-from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware
+from torchtune_sys.rules.gates import may_span_hosts, nvidia_gpus, nvidia_hardware
 
 _PER_CALL = ("ALL", "COLL", "P2P", "CALL", "PROXY", "TUNING", "ALLOC", "PROFILE")
 """Subsystems of NCCL that print at each operation rather than at the start."""
@@ -141,8 +141,7 @@ def nccl_ib_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     value = environment(s).get("NCCL_IB_DISABLE", "")
     if not number(value):
         return
-    if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host only")
+    may_span_hosts(s)
     devices = need(s.network).rdma
     if absent(devices):
         raise NotApplicable("no RDMA device on this host")

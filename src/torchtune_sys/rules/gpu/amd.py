@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, need
+from torchtune_sys.model.values import need, need_if_there
+from torchtune_sys.rules.gates import amd_gpus
 
 
 @rule(
@@ -30,13 +31,9 @@ def amdgpu_uncorrectable_errors_counted(s: Snapshot, p: Params) -> Iterator[Evid
     References
         Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c (amdgpu_ras_sysfs_read); Documentation/gpu/amdgpu/ras.rst
     """
-    driver = need(s.driver)
-    if absent(driver.amd_devices) or not need(driver.amd_devices):
-        raise NotApplicable("no AMD GPU")
-    if absent(driver.amd_errors):
-        raise NotApplicable("no AMD GPU here counts errors")
-    counted = need(driver.amd_errors)
-    for address in need(driver.amd_devices):
+    gpus = amd_gpus(s)
+    counted = need_if_there(need(s.driver).amd_errors, "no AMD GPU here counts errors")
+    for address in gpus:
         bad = [block for block in counted if block.address == address and block.uncorrected]
         yield Evidence(
             subject=f"AMD GPU at {address}",

@@ -224,6 +224,7 @@ def gpu_row_remap_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
             needs=Needs.REBOOT,
         ),
     ),
+    nothing="no GPU here offers this reading",
 )
 def gpu_reset_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A memory row or page is waiting to be replaced, another part to be repaired, or the driver requests a recovery action.
@@ -238,7 +239,6 @@ def gpu_reset_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
         nvml.h: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION (R570 and later)
     """
-    judged = False
     for gpu in gates.nvidia_gpus(s):
         facts: dict[str, Fact[bool] | Fact[str]] = {
             "row remapping pending": gpu.rows_remap_pending,
@@ -250,7 +250,6 @@ def gpu_reset_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
         refused = [fact for fact in facts.values() if isinstance(fact, Missing) and fact.why is not Why.NOT_SUPPORTED]
         if not known and (gpu.lost or not refused):
             continue
-        judged = True
         if not known:
             yield unsure(subject(gpu), refused[0], "nothing pending")
             continue
@@ -262,8 +261,6 @@ def gpu_reset_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.FAIL if words else Verdict.PASS,
             source="nvmlDeviceGetRemappedRows, nvmlDeviceGetRetiredPagesPendingStatus, nvmlDeviceGetRepairStatus, NVML field 230",
         )
-    if not judged:
-        raise NotApplicable("no GPU here offers this reading")
 
 
 @rule(

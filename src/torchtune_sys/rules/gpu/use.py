@@ -274,6 +274,7 @@ def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
             text="in Kubernetes: the token and gridd.conf as the GPU operator's licensing configuration (driver.licensingConfig)"
         ),
     ),
+    nothing="no virtual GPU",
 )
 def vgpu_unlicensed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """nvidia-smi -q reports an unlicensed vGPU in this virtual machine.
@@ -290,13 +291,10 @@ def vgpu_unlicensed(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://github.com/NVIDIA/gpu-operator/issues/220 (allocations of a few MB a second after some minutes)
         https://github.com/DDMAL/Rodan/issues/1332
     """
-    virtual = [
-        gpu for gpu in gates.nvidia_gpus(s) if known(gpu.virtualization, "") == "vgpu" or not isinstance(gpu.licensed, Missing)
-    ]
-    if not virtual:
-        raise NotApplicable("no virtual GPU")
-    for gpu in virtual:
+    for gpu in gates.nvidia_gpus(s):
         if isinstance(gpu.licensed, Missing):
+            if known(gpu.virtualization, "") != "vgpu":
+                continue
             yield unsure(
                 subject(gpu),
                 Missing(Why.NOT_SUPPORTED, "NVML", "not asked of NVML", "nvidia-smi -q | grep 'License Status'"),

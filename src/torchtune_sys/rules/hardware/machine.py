@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Service
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_any, need_if_there
 from torchtune_sys.rules.gates import gpu_host, not_in_container
 from torchtune_sys.rules.torch.build_kind import jetson
 
@@ -72,10 +72,8 @@ def _clock(s: Snapshot) -> Evidence:
     system = need(s.system)
     if absent(system.init) or need(system.init) != "systemd" or known(system.hypervisor, "") in ("wsl1", "wsl2"):
         raise NotApplicable("no systemd here, or Windows synchronises the clock")
-    found = need(s.hardware).clock_daemon
-    if absent(found):
-        raise NotApplicable("the host's services are not seen from here")
-    daemon, synchronised = need(found), need(s.hardware).clock_synchronised
+    daemon = need_if_there(need(s.hardware).clock_daemon, "the host's services are not seen from here")
+    synchronised = need(s.hardware).clock_synchronised
     silent = isinstance(synchronised, Missing) and synchronised.why is Why.NOT_SUPPORTED
     good = silent or need(synchronised)
     return Evidence(
@@ -117,13 +115,11 @@ def clocksource_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.kernel.org/virt/kvm/x86/timekeeping.html
         clock_gettime(2), vdso(7): only tsc, kvm-clock (pvclock) and Hyper-V's page are read without a system call
     """
-    found = need(s.hardware).clocksource
-    if absent(found):
-        raise NotApplicable("this kernel shows no clock source")
-    slow = need(found) in ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
+    found = need_if_there(need(s.hardware).clocksource, "this kernel shows no clock source")
+    slow = found in ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
     yield Evidence(
         subject="clocksource",
-        seen=need(found),
+        seen=found,
         wanted="tsc (on a virtual machine: its own clock)",
         verdict=Verdict.FAIL if slow else Verdict.PASS,
         source="/sys/devices/system/clocksource/clocksource0/current_clocksource",
@@ -191,11 +187,7 @@ def temperature_near_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.kernel.org/hwmon/sysfs-interface.html (temp1_crit); NVM Express base specification, CCTEMP
         Linux drivers/nvme/host/hwmon.c, drivers/net/ethernet/mellanox/mlx5/core/hwmon.c
     """
-    found = need(s.hardware).zones
-    zones = () if absent(found) else need(found)
-    if not zones:
-        raise NotApplicable("no thermal zone, drive or network card with a critical limit")
-    for zone in zones:
+    for zone in need_any(need(s.hardware).zones, "no thermal zone, drive or network card with a critical limit"):
         hot = zone.celsius >= zone.limit_celsius - float(p["margin_celsius"])
         yield Evidence(
             subject=zone.name,

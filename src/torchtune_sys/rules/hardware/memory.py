@@ -9,7 +9,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.hardware import MemoryController, MemoryDevice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need, need_any, need_if_there
 from torchtune_sys.rules.gates import gpu_host, not_in_container
 
 
@@ -22,10 +22,8 @@ def _metal(s: Snapshot) -> None:
 
 
 def _fitted(s: Snapshot) -> tuple[MemoryDevice, ...]:
-    found = need(s.hardware).memory_devices
-    if absent(found):
-        raise NotApplicable("the firmware has no SMBIOS table")
-    fitted = tuple(device for device in need(found) if device.size_mib)
+    found = need_if_there(need(s.hardware).memory_devices, "the firmware has no SMBIOS table")
+    fitted = tuple(device for device in found if device.size_mib)
     if not fitted:
         raise NotApplicable("the firmware lists no memory module")
     return fitted
@@ -233,10 +231,7 @@ def memory_errors_counted(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _controllers(s: Snapshot) -> tuple[MemoryController, ...]:
-    found = need(s.hardware).memory_controllers
-    if absent(found) or not need(found):
-        raise NotApplicable("no memory controller reports errors here (no EDAC driver)")
-    return need(found)
+    return need_any(need(s.hardware).memory_controllers, "no memory controller reports errors here (no EDAC driver)")
 
 
 def _counted(controller: MemoryController, count: Fact[int], kind: str, limit: float, *about: str) -> Evidence:

@@ -8,7 +8,8 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, need
+from torchtune_sys.rules.gates import amd_gpus
 from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, shorter, since_last_start, when
 
 
@@ -17,9 +18,7 @@ def amd_log(s: Snapshot) -> None:
     events = () if isinstance(s.kernel, Missing) or isinstance(s.kernel.events, Missing) else s.kernel.events
     if any(event.kind.startswith("amdgpu-") for event in events):
         return
-    devices = need(s.driver).amd_devices
-    if absent(devices) or not need(devices):
-        raise NotApplicable("no AMD GPU")
+    amd_gpus(s)
 
 
 def _by_gpu(events: tuple[KernelEvent, ...]) -> dict[str, list[KernelEvent]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, known, need, need_if_there
 from torchtune_sys.rules.kernel.common import DAYS, none_logged, recent, shorter, when
 
 
@@ -76,9 +76,8 @@ def kernel_tainted_by_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/admin-guide/tainted-kernels.rst
     """
-    if absent(need(s.kernel).taint):
-        raise NotApplicable("there is no /proc/sys/kernel/tainted here: not Linux itself, or a recording without it")
-    bits = need(need(s.kernel).taint)
+    otherwise = "there is no /proc/sys/kernel/tainted here: not Linux itself, or a recording without it"
+    bits = need_if_there(need(s.kernel).taint, otherwise)
     names = [name for bit, name in _FLAGS if bits >> bit & 1]
     yield Evidence(
         subject="the kernel since boot",

@@ -8,9 +8,9 @@ from torchtune_sys.model.actions import Advice, Needs, OwnedFile
 from torchtune_sys.model.facts.limits import ServiceLimits
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, need, need_if_there
 from torchtune_sys.rules.amounts import size
-from torchtune_sys.rules.gates import gpu_host, not_in_container, rdma_active
+from torchtune_sys.rules.gates import gpu_host, may_span_hosts, not_in_container, rdma_active
 from torchtune_sys.rules.limits.common import below, count, limit_of, verdict_on
 from torchtune_sys.rules.limits.tasks import tasks_needed
 
@@ -23,17 +23,14 @@ _POD_RUNTIMES = ("containerd", "crio", "k3s", "k3s-agent", "rke2-agent")
 def _rdma_outside(s: Snapshot) -> None:
     not_in_container(s)
     gpu_host(s)
-    if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host only")
+    may_span_hosts(s)
     if not rdma_active(s):
         raise NotApplicable("no active RDMA device, so nothing registers memory with one")
 
 
 def _services(s: Snapshot, units: tuple[str, ...]) -> list[ServiceLimits]:
-    found = need(s.limits).services
-    if absent(found):
-        raise NotApplicable("there is no RDMA device")
-    services = [service for service in need(found) if service.unit in units]
+    found = need_if_there(need(s.limits).services, "there is no RDMA device")
+    services = [service for service in found if service.unit in units]
     if not services:
         raise NotApplicable("no such service runs here")
     return services
@@ -134,6 +131,7 @@ def service_nofile_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="cgroup-pids-limit",
     fix=(Advice(text="systemctl edit UNIT: [Service] TasksMax=infinity, then restart the unit"),),
     applies=_rdma_outside,
+    nothing="no limit of the service's own binds its jobs",
 )
 def service_tasks_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The cgroup of the service that runs the jobs has a pids.max below the total of this job's ranks, threads and workers.
@@ -149,10 +147,9 @@ def service_tasks_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/cgroup-v2.rst, pids.max
     """
     wanted = tasks_needed(s)
-    judged = [service for service in _services(s, _STARTERS) if not _elsewhere(service)]
-    if not judged:
-        raise NotApplicable("no limit of the service's own binds its jobs")
-    for service in judged:
+    for service in _services(s, _STARTERS):
+        if _elsewhere(service):
+            continue
         if isinstance(service.tasks_max, Missing):
             yield unsure(service.unit, service.tasks_max, f"{wanted} or more")
             continue
@@ -227,9 +224,7 @@ def slurm_propagates_memlock(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://slurm.schedmd.com/faq.html#memlock, slurm.conf(5)
     """
     propagates = need(s.limits).slurm_propagates_memlock
-    if absent(propagates):
-        raise NotApplicable("there is no slurm.conf")
-    if not need(propagates):
+    if not need_if_there(propagates, "there is no slurm.conf"):
         return
     soft = limit_of(s, "memlock").soft
     yield Evidence(

@@ -9,7 +9,8 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, known_or_unknown, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, known_or_unknown, need, need_if_there
+from torchtune_sys.rules.gates import may_span_hosts
 from torchtune_sys.rules.nccl.common import (
     NO_CARRIER,
     SWITCHED_OFF,
@@ -49,14 +50,11 @@ def hostname_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
     facebookincubator/gloo transport/tcp/device.cc, pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp
     https://github.com/pytorch/pytorch/issues/15592
     """
-    if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host only")
+    may_span_hosts(s)
     network = need(s.network)
     if need(network.gloo_interfaces):
         raise NotApplicable("GLOO_SOCKET_IFNAME names the interface")
-    if absent(network.hostname_addresses):
-        raise NotApplicable("the host name resolves to nothing")
-    addresses = need(network.hostname_addresses)
+    addresses = need_if_there(network.hostname_addresses, "the host name resolves to nothing")
     chosen = nccl.predict_gloo(need(network.interfaces), addresses).choices[0]
     loops = nccl.is_loopback(chosen.address) and any(nccl.is_loopback(address) for address in addresses)
     several = (s.intent.nodes or 1) > 1
@@ -96,8 +94,7 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     hosts(5), nss-myhostname(8)
     """
     network = need(s.network)
-    if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host only")
+    may_span_hosts(s)
     if absent(network.hostname_addresses):
         yield Evidence(subject=known_name(s), seen="resolves to nothing", wanted="an address of this host", source="getaddrinfo")
         return
@@ -294,9 +291,7 @@ def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _default_interface(s: Snapshot) -> Interface:
     network = need(s.network)
-    if absent(network.default_route_interface):
-        raise NotApplicable("there is no default route")
-    interface = interface_named(network, need(network.default_route_interface))
+    interface = interface_named(network, need_if_there(network.default_route_interface, "there is no default route"))
     if interface is None:
         raise NotApplicable("the default route's interface is not listed")
     return interface

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
+from torchtune_sys.rules.gates import several_cpu_nodes
 from torchtune_sys.rules.nccl.common import interface_named, prediction, several_hosts, sockets_carry_data
 
 _FEW = 4
@@ -25,6 +26,7 @@ _FEW = 4
             "set_irq_affinity script)"
         ),
     ),
+    nothing="no fast Ethernet card with known interrupts and NUMA node",
 )
 def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """NCCL's or Gloo's data goes over TCP on a link of 25 Gb/s or more, and none of its card's first interrupts is handled on the card's own NUMA node.
@@ -43,11 +45,7 @@ def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     if not sockets_carry_data(s):
         raise NotApplicable("RDMA carries the data")
-    nodes = need(s.numa).nodes
-    if absent(nodes) or sum(len(need(node.cpus)) > 0 for node in need(nodes)) < 2:
-        raise NotApplicable("one NUMA node")
-    homes = {node.id: need(node.cpus) for node in need(nodes)}
-    judged = False
+    homes = {node.id: need(node.cpus) for node in several_cpu_nodes(s)}
     for item in prediction(s).choices:
         interface = interface_named(need(s.network), item.interface)
         home = -1 if interface is None else known(interface.numa_node, -1)
@@ -56,12 +54,10 @@ def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
         cpus = interface.interrupt_cpus
         if isinstance(cpus, Missing):
             if cpus.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
-                judged = True
                 yield unsure(item.interface, cpus)
             continue
         if len(cpus) < _FEW:
             continue
-        judged = True
         near = sum(cpu in homes[home] for cpu in cpus)
         yield Evidence(
             subject=item.interface,
@@ -70,5 +66,3 @@ def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.PASS if near else Verdict.FAIL,
             source="/proc/irq/*/effective_affinity_list",
         )
-    if not judged:
-        raise NotApplicable("no fast Ethernet card with known interrupts and NUMA node")

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
+from torchtune_sys.model.values import Missing, Why, known, need
 
 _LIMITS = "limits the rate"
 _DISTURB = {"netem": "delays, loses or damages packets", **dict.fromkeys(("tbf", "htb", "hfsc", "cbq"), _LIMITS)}
@@ -24,6 +24,7 @@ _DISTURB = {"netem": "delays, loses or damages packets", **dict.fromkeys(("tbf",
             text="if it comes back: NetworkManager (nmcli, tc.qdiscs), systemd.network ([NetworkEmulator], [TokenBucketFilter]), a script"
         ),
     ),
+    nothing="no interface of the job tells its queueing discipline",
 )
 def network_interface_shaped(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The root queueing discipline of an interface with an address, or of the loopback, is netem, or one that limits the rate (tbf, htb, hfsc, cbq).
@@ -39,17 +40,14 @@ def network_interface_shaped(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     tc-netem(8), tc-tbf(8), tc-htb(8); rtnetlink(7), IFLA_QDISC
     """
-    judged = False
     for interface in need(need(s.network).interfaces):
         if not _carries(interface, s.intent.nodes == 1):
             continue
         discipline = interface.qdisc
         if isinstance(discipline, Missing):
             if discipline.why is not Why.NOT_RECORDED:
-                judged = True
                 yield unsure(interface.name, discipline)
             continue
-        judged = True
         effect = _DISTURB.get(discipline, "")
         yield Evidence(
             subject=interface.name,
@@ -58,8 +56,6 @@ def network_interface_shaped(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.FAIL if effect else Verdict.PASS,
             source="rtnetlink",
         )
-    if not judged:
-        raise NotApplicable("no interface of the job tells its queueing discipline")
 
 
 def _carries(interface: Interface, alone: bool) -> bool:

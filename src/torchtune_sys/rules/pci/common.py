@@ -9,15 +9,13 @@ from torchtune_sys.knowledge.nccl import FAST_GBPS
 from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, known_or_unknown, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, known, known_or_unknown, need, need_if_there
 
 
 def functions(s: Snapshot) -> dict[str, PciDevice]:
     """Return all functions by address; NotApplicable without PCI."""
-    found = need(s.pci).devices
-    if absent(found):
-        raise NotApplicable("this kernel has no PCI")
-    return {device.address: device for device in need(found)}
+    found = need_if_there(need(s.pci).devices, "this kernel has no PCI")
+    return {device.address: device for device in found}
 
 
 def bare_metal(s: Snapshot) -> bool:

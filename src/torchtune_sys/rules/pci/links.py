@@ -190,6 +190,7 @@ def _unlike_its_siblings(gpus: tuple[Gpu, ...]) -> Iterator[Evidence]:
             text="move the card to a slot with all 16 lanes (the board's manual says which), or free the slot that shares its lanes"
         ),
     ),
+    nothing="no GPU is below a PCIe port that reports its width",
 )
 def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The port above the GPU has fewer lanes than the card.
@@ -210,7 +211,6 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
     found = functions(s)
     shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
     soldered = {gpu.pci_address for gpu in shown if gates.of_laptop(s, gpu)}
-    judged = False
     for device in found.values():
         above = found.get(device.parent)
         if not is_gpu(device) or above is None or isinstance(above.link.max_width, Missing) or device.address in soldered:
@@ -218,10 +218,8 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
         own = device.link.max_width
         if isinstance(own, Missing):
             if own.why is not Why.NOT_SUPPORTED:
-                judged = True
                 yield unsure(f"GPU {device.address}", own)
             continue
-        judged = True
         yield Evidence(
             subject=f"GPU {device.address}",
             seen=f"slot x{above.link.max_width}, card x{own}",
@@ -229,8 +227,6 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.FAIL if above.link.max_width < own else Verdict.PASS,
             source=f"/sys/bus/pci/devices/{above.address}/max_link_width",
         )
-    if not judged:
-        raise NotApplicable("no GPU is below a PCIe port that reports its width")
 
 
 @rule(
@@ -238,6 +234,7 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="A network card or NVMe drive has a slower PCIe link than card and slot support",
     severity=Severity.WARNING,
     fix=(_RESEAT,),
+    nothing="no network card or NVMe drive with a PCIe link of its own",
 )
 def pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The link runs with fewer lanes or at a lower speed than both ends support.
@@ -260,15 +257,9 @@ def pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield from alike
         return
     found = functions(s)
-    judged = False
     for device in found.values():
-        if not _is_card_or_drive(device):
-            continue
-        for item in _link(device, found.get(device.parent)):
-            judged = True
-            yield item
-    if not judged:
-        raise NotApplicable("no network card or NVMe drive with a PCIe link of its own")
+        if _is_card_or_drive(device):
+            yield from _link(device, found.get(device.parent))
 
 
 def _is_card_or_drive(device: PciDevice) -> bool:

@@ -115,6 +115,7 @@ def _through_iommu(device: PciDevice, root: PciDevice) -> bool:
             text="or switch the IOMMU off in the firmware's setup, where neither virtual machines nor more than 255 CPUs need it"
         ),
     ),
+    nothing="the devices' IOMMU groups are not known",
 )
 def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """On this bare-metal host the devices' IOMMU groups use a translating domain (DMA, DMA-FQ), and several devices exchange data.
@@ -138,7 +139,6 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
     pci_seen.on_bare_metal(s, "a virtual machine: its IOMMU is the hypervisor's")
     if need(need(s.system).machine) != "x86_64":
         raise NotApplicable("only known to matter on x86-64")
-    judged = False
     for device in pci_seen.peers(s):
         kind = device.iommu_type
         if isinstance(kind, Missing):
@@ -148,10 +148,8 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 kind = "no IOMMU"
         if isinstance(kind, Missing):
             if kind.why not in (Why.NOT_SUPPORTED, Why.ABSENT):
-                judged = True
                 yield unsure(pci_seen.name(device), kind, "identity")
             continue
-        judged = True
         yield Evidence(
             subject=pci_seen.name(device),
             seen=f"domain {kind}" if kind != "no IOMMU" else kind,
@@ -159,8 +157,6 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.FAIL if kind in _TRANSLATES else Verdict.PASS,
             source=f"/sys/bus/pci/devices/{device.address}/iommu_group/type",
         )
-    if not judged:
-        raise NotApplicable("the devices' IOMMU groups are not known")
 
 
 def _from_cmdline(s: Snapshot, missing: Missing) -> str | Missing:

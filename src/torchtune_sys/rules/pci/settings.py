@@ -26,6 +26,7 @@ _NOT_TOLD = (Why.ABSENT, Why.NOT_SUPPORTED)
             "enough 64-bit window (QEMU/OVMF: opt/ovmf/X-PciMmio64Mb)"
         ),
     ),
+    nothing="no GPU here has known regions that matter",
 )
 def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The GPU's largest memory region is the traditional 256 MiB or less, and there are several GPUs or an RDMA card.
@@ -50,17 +51,14 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     names = {gpu.pci_address: known(gpu.name, "") for gpu in shown if isinstance(gpu.pci_address, str)}
     by_design = _SMALL_BY_DESIGN if pci_seen.rails(s) else (*_SMALL_BY_DESIGN, *_SMALL_WITH_DISPLAY)
     small = {address for address, name in names.items() if any(word in name for word in by_design)}
-    judged = False
     for gpu in gpus:
         if gpu.address in small:
             continue
         sizes = gpu.bars
         if isinstance(sizes, Missing) or not sizes:
             if isinstance(sizes, Missing) and sizes.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
-                judged = True
                 yield unsure(f"GPU {gpu.address}", sizes)
             continue
-        judged = True
         yield Evidence(
             subject=f"GPU {gpu.address}",
             seen=f"largest region {max(sizes) // _MIB} MiB",
@@ -69,8 +67,6 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=f"/sys/bus/pci/devices/{gpu.address}/resource",
             fix=(_DISPLAY_MODE,) if any(word in names.get(gpu.address, "") for word in _SMALL_WITH_DISPLAY) else (),
         )
-    if not judged:
-        raise NotApplicable("no GPU here has known regions that matter")
 
 
 _SMALL_BY_DESIGN = ("GeForce", "Tesla T4", "Tesla P4")
@@ -125,6 +121,7 @@ def _fast_cards(s: Snapshot, least_gbps: float) -> list[tuple[PciDevice, Missing
             "firmware setup (PCIe Max Read Request Size)"
         ),
     ),
+    nothing="the cards do not show their registers",
 )
 def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """MaxReadReq of a card of 200 Gb/s or more is below 512 bytes.
@@ -142,17 +139,14 @@ def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     pci_seen.gpus(s)
     least = int(p["bytes"])
-    judged = False
     for card, rate in _fast_cards(s, float(p["gbps"])):
         size = _register(card, "max_read_request_bytes")
         if not isinstance(size, Missing) and size < least and rate is not None:
             size = rate
         if isinstance(size, Missing):
             if size.why not in _NOT_TOLD:
-                judged = True
                 yield unsure(pci_seen.name(card), size)
             continue
-        judged = True
         yield Evidence(
             subject=pci_seen.name(card),
             seen=f"MaxReadReq {size} bytes",
@@ -160,8 +154,6 @@ def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.FAIL if size < least else Verdict.PASS,
             source=f"/sys/bus/pci/devices/{card.address}/config (lspci -vvv: DevCtl)",
         )
-    if not judged:
-        raise NotApplicable("the cards do not show their registers")
 
 
 @rule(
@@ -177,6 +169,7 @@ def read_request_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
             text="ConnectX: leave PCI_WR_ORDERING at per_mkey and let NCCL ask for it (NCCL_IB_PCI_RELAXED_ORDERING, automatic)"
         ),
     ),
+    nothing="the cards do not show their registers",
 )
 def relaxed_ordering_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The bit that lets the card mark its writes as relaxed is not set, so NCCL's request for them has no effect.
@@ -195,17 +188,14 @@ def relaxed_ordering_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     pci_seen.gpus(s)
     if "EPYC" not in need(need(s.cpu).model):
         raise NotApplicable("only known to matter on AMD EPYC hosts")
-    judged = False
     for card, rate in _fast_cards(s, float(p["gbps"])):
         relaxed = _register(card, "relaxed_ordering")
         if relaxed is False and rate is not None:
             relaxed = rate
         if isinstance(relaxed, Missing):
             if relaxed.why not in _NOT_TOLD:
-                judged = True
                 yield unsure(pci_seen.name(card), relaxed)
             continue
-        judged = True
         yield Evidence(
             subject=pci_seen.name(card),
             seen="RlxdOrd+" if relaxed else "RlxdOrd-",
@@ -213,8 +203,6 @@ def relaxed_ordering_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.PASS if relaxed else Verdict.FAIL,
             source=f"/sys/bus/pci/devices/{card.address}/config (lspci -vvv: DevCtl)",
         )
-    if not judged:
-        raise NotApplicable("the cards do not show their registers")
 
 
 def _register(card: PciDevice, name: str) -> int | bool | Missing:

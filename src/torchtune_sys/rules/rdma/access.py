@@ -12,7 +12,7 @@ from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, absent, known, known_or_unknown, need
-from torchtune_sys.rules.gates import verbs_devices
+from torchtune_sys.rules.gates import may_span_hosts, verbs_devices
 
 _INFINIBAND_CLASS = "0207"
 _AMAZON, _EFA = "1d0f", ("efa0", "efa1", "efa2", "efa3")
@@ -59,8 +59,7 @@ def rdma_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.kernel.org/infiniband/index.html (user_verbs: /dev/infiniband/uverbsN); rdma-system(8) (netns exclusive)
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html
     """
-    if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host only")
+    may_span_hosts(s)
     found = [device for device in _pci_devices(s) if _hex(device.class_).startswith(_INFINIBAND_CLASS) or _is_efa(device)]
     found = [device for device in found if not for_guests(device.driver)]
     listed = need(s.network).rdma

@@ -10,6 +10,7 @@ from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, known_or_unknown, need
+from torchtune_sys.rules.gates import may_span_hosts, rdma_devices
 from torchtune_sys.rules.nccl.common import interface_named, several_hosts, values
 from torchtune_sys.rules.rdma import common as rdma_links
 
@@ -59,13 +60,6 @@ def _mtu_groups(s: Snapshot) -> dict[str, dict[str, int]]:
     return groups
 
 
-def _devices(s: Snapshot) -> tuple[RdmaDevice, ...]:
-    found = need(s.network).rdma
-    if absent(found):
-        raise NotApplicable("there is no RDMA device")
-    return need(found)
-
-
 @rule(
     id="ib-port-down",
     title="An RDMA port that the job could use is not active",
@@ -93,9 +87,8 @@ def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/ABI/stable/sysfs-class-infiniband (state, phys_state)
     NVIDIA/nccl src/transport/net_ib/init.cc
     """
-    devices = _devices(s)
-    if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host only")
+    devices = rdma_devices(s)
+    may_span_hosts(s)
     settings = need(s.network).nccl
     unrecorded = isinstance(settings, Missing) and settings.why is Why.NOT_RECORDED  # a tree of files belongs to no job
     hca = "" if unrecorded else values(s).get("NCCL_IB_HCA", "")
@@ -158,9 +151,8 @@ def ib_subnet_manager_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/ABI/stable/sysfs-class-infiniband (state, sm_lid); opensm(8)
     """
-    devices = _devices(s)
-    if s.intent.nodes == 1:
-        raise NotApplicable("the job runs on this host only")
+    devices = rdma_devices(s)
+    may_span_hosts(s)
     pairs = [(device, port) for device in devices for port in device.ports if port.link_layer == "InfiniBand"]
     if not pairs:
         raise NotApplicable("there is no InfiniBand port")
@@ -198,7 +190,7 @@ def rdma_rate_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/ABI/stable/sysfs-class-infiniband (rate)
     """
-    ports = nccl.usable_ports(_devices(s))
+    ports = nccl.usable_ports(rdma_devices(s))
     groups = [group for (layer, _), group in rdma_links.by_board(ports).items() if len(group) >= _SIBLINGS[layer][0]]
     below = dict(_below_siblings(s, groups))
     judged = bool(groups)
@@ -271,7 +263,7 @@ def roce_gid_index(s: Snapshot, p: Params) -> Iterator[Evidence]:
     NVIDIA/nccl src/transport/net_ib/connect.cc (ncclIbGetGidIndex), src/transport/net_ib.cc at 2.20.5
     https://github.com/NVIDIA/nccl/issues/426
     """
-    devices = _devices(s)
+    devices = rdma_devices(s)
     chosen = values(s)
     if nccl.ib_disabled(chosen):
         raise NotApplicable("NCCL_IB_DISABLE is set")

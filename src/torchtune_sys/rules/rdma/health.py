@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
+from torchtune_sys.model.facts.network import RdmaPort
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.rules.gates import rdma_devices
 from torchtune_sys.rules.nccl.common import nccl_on_several_hosts, nccl_version, several_hosts, uses_nccl, values
 from torchtune_sys.rules.rdma import common as rdma_links
 
@@ -17,13 +18,6 @@ _CABLE = Advice(
     text="reseat or replace the cable or transceiver, try another switch port, then watch the counter (perfquery, mlxlink)"
 )
 _ENDS = {"link_downed": 255, "link_error_recovery": 255, "symbol_error": 65535, "port_rcv_errors": 65535}
-
-
-def _devices(s: Snapshot) -> tuple[RdmaDevice, ...]:
-    found = need(s.network).rdma
-    if absent(found):
-        raise NotApplicable("there is no RDMA device")
-    return need(found)
 
 
 def _name(pair: rdma_links.Pair) -> str:
@@ -35,7 +29,7 @@ def _source(pair: rdma_links.Pair, counter: str) -> str:
 
 
 def _active(s: Snapshot) -> list[rdma_links.Pair]:
-    return [(device, port) for device in _devices(s) for port in device.ports if port.state == "ACTIVE"]
+    return [(device, port) for device in rdma_devices(s) for port in device.ports if port.state == "ACTIVE"]
 
 
 @rule(
@@ -173,7 +167,7 @@ def rdma_errors_growing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     NVIDIA/NVSentinel docs/configuration/nic-health-monitor.md (default thresholds)
     Linux Documentation/ABI/stable/sysfs-class-infiniband; NVIDIA, "Understanding mlx5 Linux counters"
     """
-    _devices(s)
+    rdma_devices(s)
     if not s.intent.live:
         raise NotApplicable("watched only with --live")
     seen = need(need(s.network).rdma_growth)
@@ -212,7 +206,7 @@ def rdma_firmware_differs(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/ABI/stable/sysfs-class-infiniband (fw_ver, board_id)
     """
     boards: dict[str, dict[str, str]] = {}
-    for device in _devices(s):
+    for device in rdma_devices(s):
         if not isinstance(device.board, Missing):
             boards.setdefault(device.board, {})[device.name] = need(device.firmware)
     if not any(len(cards) > 1 for cards in boards.values()):
@@ -262,7 +256,9 @@ def roce_without_routable_address(s: Snapshot, p: Params) -> Iterator[Evidence]:
     chosen = values(s)
     if nccl.ib_disabled(chosen):
         raise NotApplicable("NCCL_IB_DISABLE is set")
-    ports = [pair for pair in nccl.usable_ports(_devices(s), chosen.get("NCCL_IB_HCA", "")) if pair[1].link_layer == "Ethernet"]
+    ports = [
+        pair for pair in nccl.usable_ports(rdma_devices(s), chosen.get("NCCL_IB_HCA", "")) if pair[1].link_layer == "Ethernet"
+    ]
     if not ports:
         raise NotApplicable("no RoCE port is active")
     if chosen.get("NCCL_IB_GID_INDEX", "") or nccl_version(s)[0] < nccl.GID_AUTOMATIC_SINCE:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Install, Needs
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, need
+from torchtune_sys.model.values import NotApplicable, absent, need, need_any
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
 
@@ -15,9 +15,7 @@ from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
 def _docker(s: Snapshot) -> None:
     nvidia_hardware(s)
     not_in_container(s)
-    found = need(s.software).docker
-    if absent(found) or not need(found):
-        raise NotApplicable("no Docker on this host")
+    need_any(need(s.software).docker, "no Docker on this host")
 
 
 def _installed(s: Snapshot, name: str) -> str:

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, Install, KernelArgument, Needs
 from torchtune_sys.model.facts.software import NextKernel
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
 
 
@@ -18,10 +18,7 @@ def _gpu_machine(s: Snapshot) -> None:
 
 
 def _next_kernel(s: Snapshot) -> NextKernel:
-    found = need(s.software).next_kernel
-    if absent(found):
-        raise NotApplicable("no kernel to boot is seen from here")
-    return need(found)
+    return need_if_there(need(s.software).next_kernel, "no kernel to boot is seen from here")
 
 
 @rule(

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, Needs
 from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, need
+from torchtune_sys.model.values import NotApplicable, absent, need, need_if_there
 from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
 
 
@@ -19,10 +19,7 @@ def _gpu_machine(s: Snapshot) -> None:
 
 
 def _packages(s: Snapshot) -> tuple[Package, ...]:
-    found = need(s.software).packages
-    if absent(found):
-        raise NotApplicable("the package list is not available here")
-    return need(found)
+    return need_if_there(need(s.software).packages, "the package list is not available here")
 
 
 _WHOLE = ("nvidia-driver", "nvidia-headless-")
@@ -137,10 +134,7 @@ def driver_installed_twice(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ (removing, handling conflicting installation methods)
     """
-    found = need(s.software).runfile_installed
-    if absent(found):
-        raise NotApplicable("no NVIDIA driver runs on this kernel")
-    runfile = need(found)
+    runfile = need_if_there(need(s.software).runfile_installed, "no NVIDIA driver runs on this kernel")
     driver = _driver_packages(s)
     if not runfile and not driver:
         raise NotApplicable("no driver package is installed")

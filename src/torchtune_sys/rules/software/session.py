@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.launchers import RANK_VARIABLES
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, known, need
+from torchtune_sys.model.values import NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.rules.gates import nvidia_hardware
 
 
@@ -40,10 +40,7 @@ def mps_server_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://github.com/NVIDIA/nvidia-container-toolkit/issues/714
     """
     nvidia_hardware(s)
-    found = need(s.software).mps
-    if absent(found):
-        raise NotApplicable("no Multi-Process Service is asked for, and none was started here")
-    mps = need(found)
+    mps = need_if_there(need(s.software).mps, "no Multi-Process Service is asked for, and none was started here")
     if need(need(s.system).container) and need(mps.control):
         raise NotApplicable("inside a container, where a daemon of the host or of another container is not seen")
     owner = known(mps.owner, 0)

@@ -175,6 +175,7 @@ def _scheduler(s: Snapshot, kind: str, accepted: tuple[str, ...], target: OneOf)
     cause="slow-data-storage",
     fix=(Advice(text="mount with rsize=1048576,wsize=1048576,nconnect=8,proto=tcp and without noac, sync or actimeo=0"),),
     params=(Param("minimum_rsize", 131072, "size of a read request below which it counts as small, bytes"),),
+    nothing="none of the judged paths is on NFS",
 )
 def nfs_mount_untuned(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """Small requests, UDP, a single connection or no attribute cache: each keeps NFS slower than the network allows.
@@ -190,19 +191,14 @@ def nfs_mount_untuned(s: Snapshot, p: Params) -> Iterator[Evidence]:
         nfs(5): rsize, nconnect, actimeo, noac
         https://learn.microsoft.com/azure/azure-netapp-files/performance-linux-mount-options
     """
-    judged = False
     for place in places(s, USED):
         if isinstance(place.carrier, Missing):
-            judged = True
             yield unsure(subject(place), place.carrier)
         elif place.carrier == "nfs":
-            judged = True
             faults = _nfs_faults(need(place.options), place.role == "data", int(p["minimum_rsize"]))
             verdict = Verdict.FAIL if faults else Verdict.PASS
             seen = ", ".join(faults) or f"{place.filesystem} on {place.mount_point}"
             yield Evidence(subject=subject(place), seen=seen, verdict=verdict, source="/proc/self/mountinfo")
-    if not judged:
-        raise NotApplicable("none of the judged paths is on NFS")
 
 
 def _nfs_faults(options: tuple[str, ...], is_data: bool, minimum_rsize: int) -> list[str]:

@@ -13,7 +13,7 @@ from torchtune_sys.model.rule import Evidence, Params, Verdict, asked
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
-from torchtune_sys.rules.gates import gpu_count, ranks_here, rdma_active
+from torchtune_sys.rules.gates import gpu_host, ranks_here, rdma_active, several_cpu_nodes
 
 TCP_MAX_FAST = 16 << 20
 """tuned's network-throughput profile; wanted from 25 Gb/s on."""
@@ -42,12 +42,6 @@ def swap_on_disk(s: Snapshot) -> None:
         raise NotApplicable("swap is in compressed RAM only, where high values are right")
 
 
-def several_cpu_nodes(s: Snapshot) -> None:
-    nodes = need(s.numa).nodes
-    if absent(nodes) or sum(len(need(node.cpus)) > 0 for node in need(nodes)) < 2:
-        raise NotApplicable("one NUMA node")
-
-
 def tcp_between_hosts(s: Snapshot) -> None:
     if (s.intent.nodes or 1) < 2:
         raise NotApplicable("no multi-node job was specified (--nnodes)")
@@ -67,8 +61,7 @@ def zone_reclaim_target(s: Snapshot, p: Params) -> Target:
 
 def numa_balancing_target(s: Snapshot, p: Params) -> Target:
     several_cpu_nodes(s)
-    if not gpu_count(s):
-        raise NotApplicable("no GPU on this host")
+    gpu_host(s)
     return Exactly("0")
 
 

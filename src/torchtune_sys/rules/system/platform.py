@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.model.version import show, version
 
 
@@ -76,9 +76,7 @@ def glibc_too_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://github.com/pytorch/pytorch/issues/156215
     """
     found = need(s.system).glibc
-    if absent(found):
-        raise NotApplicable("the C library is not glibc")
-    have = need(found)
+    have = need_if_there(found, "the C library is not glibc")
     build = None if isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) else s.python.torch
     if version(have) < (2, 28) and build is not None:
         raise NotApplicable(f"torch {build.version} is installed: whether it runs here is judged by glibc-too-old")

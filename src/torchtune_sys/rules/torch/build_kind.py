@@ -11,7 +11,7 @@ from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
-from torchtune_sys.rules.gates import nvidia_hardware, torch_build, torch_imported
+from torchtune_sys.rules.gates import amd_gpus, nvidia_hardware, torch_build, torch_imported
 from torchtune_sys.rules.torch.common import OTHER_ACCELERATORS, cuda_build, cuda_of, installed, machine
 
 _CUDA_BUILD = Install(
@@ -87,9 +87,8 @@ def amd_only(s: Snapshot) -> None:
     """Require AMD GPUs and no NVIDIA one."""
     if not isinstance(s.gpu, Missing) and s.gpu.vendor == "amd":
         return
+    amd_gpus(s)
     driver = need(s.driver)
-    if absent(driver.amd_devices) or not need(driver.amd_devices):
-        raise NotApplicable("no AMD GPU on this host")
     if not absent(driver.nvidia_devices) and need(driver.nvidia_devices):
         raise NotApplicable("this host has NVIDIA GPUs too")
 
@@ -144,6 +143,7 @@ def cuda_build_on_amd_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         ),
     ),
     applies=amd_only,
+    nothing="the architecture of these GPUs is not known",
 )
 def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """ROCm wheels contain machine code for a list of GPUs; unlike CUDA's PTX, nothing in them runs on other or later GPUs.
@@ -163,10 +163,7 @@ def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if _ROCM_WHEEL.fullmatch(build.version) is None:
         raise NotApplicable(f"torch {build.version} is not a PyTorch wheel with a known list of GPUs")
     served = sorted({gfx for wheel in install_rocm.builds() for gfx in wheel.gfx})
-    named = list(_amd_architectures(s))
-    if not named:
-        raise NotApplicable("the architecture of these GPUs is not known")
-    for name, gfx in named:
+    for name, gfx in _amd_architectures(s):
         yield Evidence(
             subject=name,
             seen=f"{gfx}, with torch {build.version}",

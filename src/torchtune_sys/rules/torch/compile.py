@@ -9,7 +9,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import CACHE_VARIABLES, BuildTools, CompileCache
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, ranks_here
 from torchtune_sys.rules.torch.common import installed, installed_triton
 
@@ -20,10 +20,7 @@ _MOVE = (
 
 
 def _tools(s: Snapshot) -> BuildTools:
-    found = need(s.software).build_tools
-    if absent(found):
-        raise NotApplicable("no NVIDIA driver runs here")
-    return need(found)
+    return need_if_there(need(s.software).build_tools, "no NVIDIA driver runs here")
 
 
 def _triton_there(s: Snapshot) -> None:
@@ -168,10 +165,7 @@ def c_library_headers_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
         triton/runtime/build.py
         https://packages.debian.org/stable/gcc (recommends libc6-dev)
     """
-    found = _tools(s).libc_headers
-    if absent(found):
-        raise NotApplicable("the system has no compiler of its own, or is told where headers lie")
-    there = need(found)
+    there = need_if_there(_tools(s).libc_headers, "the system has no compiler of its own, or is told where headers lie")
     yield Evidence(
         subject="C library headers",
         seen="there" if there else "no /usr/include/stdlib.h",
@@ -223,10 +217,8 @@ _Seen = Callable[[CompileCache], Fact[bool]]
 
 
 def _judged(s: Snapshot, bad: _Seen, words: str, wanted: str) -> Iterator[Evidence]:
-    found = need(s.software).compile_caches
-    if absent(found):
-        raise NotApplicable("no NVIDIA driver runs here")
-    for cache in need(found):
+    found = need_if_there(need(s.software).compile_caches, "no NVIDIA driver runs here")
+    for cache in found:
         fact = bad(cache)
         subject = f"{cache.purpose} cache {cache.path}"
         if isinstance(fact, Missing):

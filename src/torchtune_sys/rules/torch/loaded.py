@@ -8,7 +8,7 @@ from torchtune_sys.knowledge.eol import end_of_life
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, need, need_if_there
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import torch_build, torch_imported
 
@@ -160,9 +160,7 @@ def mkl_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     live = need(torch_imported(s))
     torch_build(s)
-    if absent(live.mkl):
-        raise NotApplicable("torch was built without MKL")
-    found = need(live.mkl)
+    found = need_if_there(live.mkl, "torch was built without MKL")
     old = version(found) < (2021,)
     verdict = Verdict.FAIL if old else Verdict.PASS
     yield Evidence(subject="MKL", seen=found, wanted="2021 or later", verdict=verdict, source="torch.__config__")

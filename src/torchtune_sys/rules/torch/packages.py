@@ -10,7 +10,7 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
 from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, need, need_if_there
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import no_gpu, torch_build
 from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_of, cuda_works, installed, machine
@@ -357,9 +357,7 @@ def user_site_shadows(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         https://docs.python.org/3/using/cmdline.html#envvar-PYTHONNOUSERSITE
     """
     python = need(s.python)
-    if absent(python.user_site):
-        raise NotApplicable("no user site directory is in use")
-    user = need(python.user_site)
+    user = need_if_there(python.user_site, "no user site directory is in use")
     found = need(python.distributions)
     there = {item.name: item for item in found if item.location == user}
     for name in ("torch", "torchvision", "torchaudio", "triton", "numpy"):

@@ -8,7 +8,7 @@ from torchtune_sys.knowledge import cuda as drivers
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_if_there
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.driver.common import driver_version
 from torchtune_sys.rules.gates import cuda_torch, nvidia_gpus, nvidia_hardware
@@ -50,9 +50,7 @@ def nvcc_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     build, cuda = cuda_build(s)
     python = need(s.python)
-    if absent(python.nvcc):
-        raise NotApplicable("no nvcc on this host")
-    found = need(python.nvcc)
+    found = need_if_there(python.nvcc, "no nvcc on this host")
     yield Evidence(
         subject=known(python.nvcc_path, "nvcc"),
         seen=f"CUDA {found}",
