@@ -33,6 +33,8 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     """The likeliest first; empty where the line follows from another error, or nothing knows what it stands for."""
     consequence: bool = False
     program: str = ""
+    remedy: str = ""
+    """Where to look in the training program, for words that tell of its own mistakes."""
     ranks: tuple[int, ...] = ()
     """Those that it is about, where the line names others than who printed it."""
     words: str = ""
@@ -138,7 +140,7 @@ class _Reader:
         for other, name in _OTHER_NAMES:
             words = words.replace(other, name)
         sentence = self._sentences.sentence(words)
-        if sentence is not None and sentence.role != "consequence":
+        if sentence is not None and sentence.role not in ("consequence", "program"):
             if sentence.role == "noise":
                 return msgspec.structs.replace(self._symptom(line, sentence, consequence=True), program="")  # never shown
             return self._symptom(line, sentence, _of_sentence(sentence, words))
@@ -148,7 +150,8 @@ class _Reader:
             if candidates or consequence:
                 return self._symptom(line, message, candidates, consequence=not candidates)
         if sentence is not None:
-            return self._symptom(line, sentence, consequence=True)
+            symptom = self._symptom(line, sentence, consequence=sentence.role == "consequence")
+            return symptom if symptom.consequence else msgspec.structs.replace(symptom, remedy=sentence.remedy)
         return self._symptom(line, message) if message is not None and message.severity == "error" else None
 
     def _symptom(

@@ -65,6 +65,7 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
                 text=scrubbed(line.text)[:_TEXT].strip(),
                 program=program,
                 place=place,
+                fix=known[source, line.number].remedy if (source, line.number) in known else "",
                 hosts=(line.host,) if line.host else (),
                 ranks=(line.rank,) if line.rank is not None else (),
             )
@@ -89,7 +90,7 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
             continue
         program = next((name for name, pattern in _DEATHS if pattern.search(line.text[:_TEXT])), "")
         message = known.get((source, line.number))
-        if program or (message is not None and (message.program or not message.consequence)):
+        if program or (message is not None and not message.remedy and (message.program or not message.consequence)):
             found.append(("", line, program or (message.program if message is not None else "")))
     return found
 

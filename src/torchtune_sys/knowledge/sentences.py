@@ -33,9 +33,9 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
     """A row of ``data/sentences.csv``."""
 
     causes: tuple[str, ...]
-    """Candidates, the likeliest first; empty where the words follow from another error."""
+    """Candidates, the likeliest first; empty where the words follow from another error, or the training program itself is wrong."""
     role: str
-    """``cause``, ``hint``, ``consequence``, ``inventory``, ``noise`` or ``fact``."""
+    """``cause``, ``hint``, ``consequence``, ``program``, ``inventory``, ``noise`` or ``fact``."""
     rule: str = ""
     """The rule that the words fail."""
     remedy: str = ""

@@ -50,7 +50,7 @@ class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
-    """An error of a program that no signature knows."""
+    """An error of a program that no cause explains."""
 
     source: str
     line: int
@@ -58,6 +58,8 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
     program: str = ""
     place: str = ""
     """Where in the program it was raised, as far as the text tells: file, line and function."""
+    fix: str = ""
+    """Where to look in the training program, if the words tell of a mistake of its own; empty if nothing knows them."""
     hosts: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
 

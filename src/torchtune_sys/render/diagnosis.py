@@ -32,13 +32,15 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
         by = f" ({whose})" if whose else ""
         yield line(
             f"{clean(error.source)}:{error.line}{by}: {cut(error.text, _QUOTE)}",
-            label=("not known", "warning"),
+            label=("in program" if error.fix else "not known", "warning"),
             indent=2,
             hang=13,
         )
         if error.place:
             yield line(f"at {cut(error.place, _QUOTE)}", indent=13)
-    if value.unexplained and not value.causes:
+        if error.fix:
+            yield line(clean(error.fix), label="do: ", indent=13, hang=17)
+    if value.unexplained and not value.causes and not value.unexplained[0].fix:
         yield line(
             "To find out more: the lines before this one, the logs of the other ranks, and torchtune-sys check on the host.",
             indent=2,
@@ -57,6 +59,8 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
 def _headline(value: Diagnosis) -> str:
     if value.causes:
         return _first(value.causes)
+    if value.unexplained and value.unexplained[0].fix:
+        return "error of the training program itself; no sign of a fault of its host"
     if value.unexplained:
         return "error not known: no signature and no rule explains it"
     if not value.sources:

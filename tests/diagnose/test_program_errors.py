@@ -1,0 +1,104 @@
+"""Mistakes of the training program itself, really made with torch: told as such, and never as a fault of the host."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+
+import pytest
+
+from diagnose.test_diagnose_command import found, run
+from smoke.faults.bench import torch_python
+
+MADE = """
+import json, os, sys, traceback
+import torch
+from torch import nn
+import torch.distributed as dist
+
+class Ragged(torch.utils.data.Dataset):
+    def __len__(self): return 2
+    def __getitem__(self, at): return torch.zeros(at + 1)
+
+class Failing(Ragged):
+    def __getitem__(self, at): raise KeyError(at)
+
+def twice():
+    loss = (torch.ones(2, requires_grad=True) * 2).exp().sum()
+    loss.backward(); loss.backward()
+
+def in_place():
+    x = torch.ones(2, requires_grad=True).exp()
+    y = x.exp()
+    x += 1
+    y.sum().backward()
+
+def loading():
+    nn.Linear(2, 3).load_state_dict(nn.Linear(2, 2).state_dict())
+
+def groups():
+    torch.optim.SGD(nn.Linear(2, 2).parameters(), 1).load_state_dict(torch.optim.SGD([{"params": [p]} for p in nn.Linear(2, 2).parameters()], 1).state_dict())
+
+def weights():
+    torch.save(Ragged(), sys.argv[1]); torch.load(sys.argv[1])
+
+MADE = {
+    "range": lambda: nn.Embedding(4, 2)(torch.tensor([4])),
+    "label": lambda: nn.CrossEntropyLoss()(torch.zeros(1, 3), torch.tensor([7])),
+    "detach": twice,
+    "in-place": in_place,
+    "nothing in the loss is trained": lambda: torch.ones(2).sum().backward(),
+    "one number": lambda: torch.ones(2, requires_grad=True).exp().backward(),
+    "data types meet": lambda: nn.Linear(2, 2)(torch.ones(1, 2, dtype=torch.float64)),
+    "shapes": lambda: nn.Linear(2, 2)(torch.ones(1, 3)),
+    "differ in size": lambda: next(iter(torch.utils.data.DataLoader(Ragged(), batch_size=2))),
+    "one sample": lambda: nn.BatchNorm1d(2)(torch.ones(1, 2)),
+    "the checkpoint and the model differ": loading,
+    "parameter groups": groups,
+    "weights_only=False": weights,
+    "init_process_group first": lambda: dist.all_reduce(torch.ones(1)),
+    "the dataset's code": lambda: next(iter(torch.utils.data.DataLoader(Failing(), num_workers=1))),
+    "stands where a number": lambda: bool(torch.ones(2)),
+    "which parameters": lambda: torch.optim.SGD([], 1),
+}
+found = {}
+for name, make in MADE.items():
+    try:
+        make()
+    except Exception:
+        found[name] = traceback.format_exc()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def raised(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    place = tmp_path_factory.mktemp("made")
+    done = subprocess.run([torch_python(), "-c", MADE, str(place / "saved.pt")], capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 17
+    return found
+
+
+def test_each_is_told_as_the_programs_own_with_where_to_look(raised: Mapping[str, str]) -> None:
+    told = {}
+    for words, text in raised.items():
+        value = found(stdin=text.encode())
+        unexplained = value["unexplained"]
+        assert isinstance(unexplained, list)
+        told[words] = (value["causes"], [words in error.get("fix", "") for error in unexplained[:1]])
+    assert told == dict.fromkeys(raised, ([], [True]))
+
+
+def test_the_first_line_says_so_and_the_exit_status_is_3(raised: Mapping[str, str]) -> None:
+    done = run(stdin=raised["shapes"].encode())
+    assert (done.returncode, done.stdout.decode().splitlines()[0]) == (
+        3,
+        "error of the training program itself; no sign of a fault of its host",
+    )
+
+
+def test_a_cause_in_the_same_text_comes_first(raised: Mapping[str, str]) -> None:
+    text = raised["shapes"] + "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"
+    assert b"dev-shm-too-small" in run(stdin=text.encode()).stdout.splitlines()[0]
