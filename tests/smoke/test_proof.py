@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, SmokeReport, StageResult, Team
 from torchtune_sys.model.snapshot import Snapshot
@@ -125,5 +127,14 @@ def test_the_fingerprint_of_a_host_hides_its_uuids(healthy: Snapshot) -> None:
     assert found["driver"] == "580.95.05"
     assert found["kernel"] == "6.8.0-45-generic"
     assert found["torch"].startswith("2.11.0")
-    assert set(found) == {"kernel", "driver", "gpus", "torch", "nccl", "python", "nofile", "memlock"}
+    assert set(found) == {"kernel", "driver", "gpus", "torch", "nccl", "python", "packages", "nofile", "memlock"}
     assert "GPU-" not in json.dumps(found)
+
+
+def test_another_version_of_a_package_beside_torch_ends_a_proof(healthy: Snapshot) -> None:
+    python = healthy.python
+    assert isinstance(python, PythonFacts) and isinstance(python.distributions, tuple)
+    held = proof.Proof(runs=(proof.Past(time="", epoch_s=0.0, fingerprint=proof.fingerprint(healthy), figures={}),))
+    fewer = msgspec.structs.replace(healthy, python=msgspec.structs.replace(python, distributions=python.distributions[:-1]))
+    assert proof.standing(held, proof.fingerprint(healthy), 60.0) == "training proven just now"
+    assert proof.standing(held, proof.fingerprint(fewer), 60.0) == "packages beside torch changed since the smoke test last passed"

@@ -30,6 +30,7 @@ _NAMES = {
     "torch": "torch",
     "nccl": "NCCL",
     "python": "interpreter",
+    "packages": "packages beside torch",
     "nofile": "limit nofile",
     "memlock": "limit memlock",
 }
@@ -68,6 +69,9 @@ def fingerprint(seen: Snapshot) -> dict[str, str]:
         found["python"] = seen.python.executable
         if not isinstance(seen.python.torch, Missing):
             found.update(torch=seen.python.torch.version, nccl=seen.python.torch.nccl)
+        if not isinstance(seen.python.distributions, Missing):
+            others = sorted({f"{each.name} {each.version}" for each in seen.python.distributions if each.name != "torch"})
+            found["packages"] = sha256("\n".join(others).encode()).hexdigest()[:16]
     if not isinstance(seen.limits, Missing):
         for name in ("nofile", "memlock"):
             limit = seen.limits.limits.get(name)
