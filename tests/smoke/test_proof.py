@@ -137,4 +137,6 @@ def test_another_version_of_a_package_beside_torch_ends_a_proof(healthy: Snapsho
     held = proof.Proof(runs=(proof.Past(time="", epoch_s=0.0, fingerprint=proof.fingerprint(healthy), figures={}),))
     fewer = msgspec.structs.replace(healthy, python=msgspec.structs.replace(python, distributions=python.distributions[:-1]))
     assert proof.standing(held, proof.fingerprint(healthy), 60.0) == "training proven just now"
-    assert proof.standing(held, proof.fingerprint(fewer), 60.0) == "packages beside torch changed since the smoke test last passed"
+    assert (
+        proof.standing(held, proof.fingerprint(fewer), 60.0) == "packages beside torch changed since the smoke test last passed"
+    )
