@@ -64,8 +64,59 @@ def telling(text: str) -> list[str]:
             ends.add(len(text) if end < 0 else end)
             found += 1
             at = text.rfind(word, 0, max(text.rfind("\n", 0, at), 0))
-    lines = (text[max(text.rfind("\n", 0, end) + 1, end - WIDTH * 8) : end] for end in sorted(ends))
+    starts = ((max(text.rfind("\n", 0, end) + 1, end - WIDTH * 8), end) for end in sorted(ends))
+    lines = (text[start:end] for start, end in starts if not _continues_another_s(text, start))
     return [_plain(line)[:WIDTH] for line in lines if _SERIAL not in line]
+
+
+_STAMP = re.compile(
+    r"(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{3,7} *: )?(?:\[ *\+?\d{1,12}\.\d{6}(?:, *\d{1,9}| *[TC]\d{1,9})?\]|\[[A-Z][A-Za-z0-9: ]{6,28}\]|\d{4}-\d\d-\d\dT\S{8,22})"
+    r"(?:\[ *[TC]\d{1,9}\])? "
+)
+_OF_A_DAEMON = re.compile(r"(?:[^\s:\[]\S{0,80} +){1,4}kernel: (?:\[ *\d{1,12}\.\d{6}\] )?")
+"""Time, host and ``kernel:``, as journald and syslog write lines of the kernel's."""
+
+
+def message_start(line: str) -> int | None:
+    """Return where the kernel's message begins; None where the line has no stamp that says so.
+
+    >>> message_start("[    5.100000] NVRM: x"), message_start("Aug 26 14:08:07 host kernel: NVRM: x"), message_start("NVRM: x")
+    (15, 29, None)
+    """
+    found = _OF_A_DAEMON.match(line) or _STAMP.match(line)
+    return found.end() if found else None
+
+
+_CRASHED = re.compile(
+    r"(?:traps: )?.{1,16}\[\d{1,10}\]:? (?:segfault |general protection|trap |bad frame|unhandled |vsyscall )|User process fault: "
+)
+"""Before the name of a mapped file, and behind that of a task: both are the user's (arch/*/mm/fault.c, kernel/traps.c)."""
+
+
+def is_crash(line: str, start: int) -> bool:
+    """Return whether the message that begins at ``start`` tells of a program that crashed."""
+    return _CRASHED.match(line, start) is not None
+
+
+_LINES_OF_A_MESSAGE = 40
+
+
+def _continues_another_s(text: str, start: int) -> bool:
+    """Whether an indented line goes on with a message that is another's: some user chose a name with the end of a line in it. A driver's own begins
+    each line with the driver's name."""
+    if text[start : start + 1] not in (" ", "\t"):
+        return False
+    word = text[start : start + WIDTH].split(None, 1)[0]
+    for _ in range(_LINES_OF_A_MESSAGE):
+        end = start - 1
+        if end < 0:
+            return False
+        start = text.rfind("\n", 0, end) + 1
+        head = text[start : min(start + WIDTH, end)]
+        if head[:1] not in (" ", "\t", ""):
+            begun = message_start(head)
+            return begun is not None and (is_crash(head, begun) or not head.startswith(word, begun))
+    return False
 
 
 def _plain(line: str) -> str:

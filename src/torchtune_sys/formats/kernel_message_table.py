@@ -185,7 +185,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     # Linux: kernel/watchdog.c, hung_task.c, rcu/tree_stall.h
     ("soft lockup", "lockup", r"soft lockup - CPU#\d+ stuck for (?P<code>\d{1,6})s! \[(?P<who>[^\]]{1,40}):"),
     ("workqueue lockup", "lockup", r"BUG: workqueue lockup - pool .{0,60} stuck for (?P<code>\d{1,6})s!"),
-    ("hard LOCKUP", "lockup", r"hard LOCKUP on cpu"),
+    ("hard LOCKUP", "lockup", r"(?:Watchdog detected )?hard LOCKUP on cpu"),
     ("blocked for more than", "hung-task", r"INFO: task (?P<who>\S{1,40}):\d+ blocked for more than (?P<code>\d{1,6}) seconds"),
     ("stall", "lockup", r"rcu: INFO: \w+ (?:self-)?detected (?:expedited )?stall"),
     ("above threshold, cpu clock", "cpu-hot", r"CPU(?P<who>\d+): (?P<subject>Core|Package) temperature(?:/speed)? above threshold, cpu clock throttled(?: \(total events = (?P<code>\d{1,12})\))?"),

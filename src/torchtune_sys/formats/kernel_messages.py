@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from torchtune_sys.formats.kernel_log import is_wall_clock, stamps, telling
+from torchtune_sys.formats.kernel_log import is_crash, is_wall_clock, message_start, stamps, telling
 from torchtune_sys.formats.kernel_message_table import PCI, ROWS
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.values import Missing, Why
@@ -32,15 +32,36 @@ _NAMES = (
     "Task in /",
     "fork rejected by pids controller in ",
     "process '",
+    "nknown parameter '",
+    "mount option ",
+    "failed to resolve '",
 )
-"""What the kernel prints before names of control groups and programs, which any user may choose: another message, too (mm/oom_kill.c,
-mm/memcontrol.c, kernel/cgroup/pids.c, fs/exec.c). Names of tasks have 15 characters, too few for a message of the table."""
+"""What the kernel prints before names of control groups, programs, mount options and folders, which any user may choose (a user namespace lets
+them mount): another message, too (mm/oom_kill.c, mm/memcontrol.c, kernel/cgroup/pids.c, fs/exec.c, fs/fs_parser.c, mm/shmem.c until 5.4,
+fs/overlayfs). Names of tasks have 15 characters."""
+_LED = re.compile(r" *(?:[^\s'\"`=,/]{1,80} +){0,3}[^\s'\"`=,/]{0,80}")
+"""What a driver or a part of the kernel puts before a message: its name, a device, ``BUG:``. The kernel uses more words, or a quotation mark,
+before it repeats what a user said."""
 
 
-def _kernels_own(line: str) -> int:
-    """How much of a line the kernel itself words."""
-    ends = [place + len(name) for name in _NAMES if (place := line.find(name)) >= 0]
-    return min(ends, default=len(line))
+class _Line:
+    """A line of the log, and which of it the kernel itself words."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        start = message_start(text)
+        self._start = start or 0
+        self._is_stamped = start is not None
+        self._end = min((place + len(name) for name in _NAMES if (place := text.find(name)) >= 0), default=len(text))
+        self.is_crash = is_crash(text, self._start)
+
+    def search(self, pattern: str) -> re.Match[str] | None:
+        """Return where a message matches that the kernel prints, and not a name that some user chose to look like one."""
+        found = re.search(pattern, self.text)
+        if found is None or found.start() >= self._end:
+            return None
+        is_first = not self._is_stamped or found.start() <= self._start
+        return found if is_first or _LED.fullmatch(self.text, self._start, found.start()) else None
 
 
 def read_log(text: str, source: str) -> KernelFacts | None:
@@ -84,38 +105,39 @@ class _EventCollector:
         self._record: dict[str, str] = {}  # what the firmware's error record, whose lines follow each other, has said so far
 
     def read(self, time: float | None, line: str) -> None:
-        kernels = _kernels_own(line)
+        own = _Line(line)
         for word, kind, pattern in ROWS:
-            if word in line[:kernels]:
-                found = re.search(pattern, line)
-                if found is not None and found.start() < kernels:
+            if word in line and (kind == "crash" or not own.is_crash):
+                found = own.search(pattern)
+                if found is not None:
                     self._add(kind, found, time, line)
                     return
-        self._context(time, line)
+        if not own.is_crash:
+            self._context(time, own)
 
-    def _context(self, time: float | None, line: str) -> None:
+    def _context(self, time: float | None, own: _Line) -> None:
         """Lines that say more of the message before or after them."""
+        line = own.text
         if "NVRM: The NVIDIA" in line:
-            found = re.search(rf"NVRM: The NVIDIA .*?GPU {PCI}", line)
+            found = own.search(rf"NVRM: The NVIDIA .*?GPU {PCI}")
             self._gpu = address(found["subject"]) if found else ""
-        elif "NVRM: " in line and (found := re.search(rf"BAR\d is \d+M @ \S+ \(PCI:{PCI}\)", line)):
+        elif "NVRM: " in line and (found := own.search(rf"NVRM: .*?BAR\d is \d+M @ \S+ \(PCI:{PCI}\)")):
             self._amend("gpu-bar", subject=address(found["subject"]))
-        elif found := re.search(r"NVRM: .*kernel module has the version (\S+?)[.,]?(?:\s|$)", line):
+        elif found := own.search(r"NVRM: .*kernel module has the version (\S+?)[.,]?(?:\s|$)"):
             self._amend("api-mismatch", who=found[1][:20])
-        elif found := re.search(r"oom-kill:constraint=(\w{1,40})(?:.*?oom_memcg=([^,]{1,200}))?", line):
+        elif found := own.search(r"oom-kill:constraint=(\w{1,40})(?:.*?oom_memcg=([^,]{1,200}))?"):
             self._cgroup = f"{found[1]} {found[2] or ''}".strip()
         elif "] UnsupReq" in line:
             self._amend("aer-uncorrected", text="UnsupReq")
         elif "[Hardware Error]:" in line:
-            self._firmware(time, line)
-        elif "[" in line and (found := re.search(rf"\+0x[0-9a-f]+/0x[0-9a-f]+ \[({_MODULES})\]", line)):
+            self._firmware(time, own)
+        elif "[" in line and (found := own.search(rf"\+0x[0-9a-f]+/0x[0-9a-f]+ \[({_MODULES})\]")):
             self._amend("lockup", "hung-task", "oops", "panic", text=f"in the module {found[1]}")
 
-    def _firmware(self, time: float | None, line: str) -> None:
+    def _firmware(self, time: float | None, own: _Line) -> None:
         """Read a line of a record of APEI, which names severity, kind and device in this order (Linux drivers/firmware/efi/cper.c, ghes.c, bert.c)."""
-        found = re.search(
-            r"\[Hardware Error\]: +(event severity|section_type|device_id|aer_uncor_status|Error \d{1,4}, type): (\S.{0,60})",
-            line,
+        found = own.search(
+            r"\[Hardware Error\]: +(event severity|section_type|device_id|aer_uncor_status|Error \d{1,4}, type): (\S.{0,60})"
         )
         if found is None:
             return
