@@ -37,6 +37,7 @@ def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
         unread = dict.fromkeys(("distributions", "leftovers", "torch", "carrier", "conda"), nothing)
         return msgspec.structs.replace(facts, **unread)
     seen = scan(host, facts.sys_path, facts.prefix)
+    seen = msgspec.structs.replace(seen, refused=tuple(entry for entry in seen.refused if not _passed_over(host, entry, facts)))
     conda = True if isinstance(facts.prefix, Missing) else host.exists(f"{facts.prefix}/conda-meta")
     refused = next(iter(seen.refused), None)
     unlisted = refused is not None and not seen.distributions
@@ -48,6 +49,18 @@ def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
         carrier=torch if isinstance(torch, Missing) else _carrier(host, torch.location),
         conda=conda,
     )
+
+
+def _passed_over(host: Host, refused: Missing, facts: PythonFacts) -> bool:
+    """Tell whether the interpreter passes over an entry of sys.path, too, because this user may not list it (importlib's FileFinder does).
+
+    An environment of its own that is closed is a reason, not an absence; and root may be refused what the user who is judged can read.
+    """
+    who = host.ask(queries.UID)
+    if refused.why is not Why.DENIED or isinstance(who, Missing) or who.get("uid") == 0:
+        return False
+    own = [place for place in (facts.prefix, facts.base_prefix) if isinstance(place, str)]
+    return not any(f"{refused.source}/".startswith(f"{place.rstrip('/')}/") for place in own)
 
 
 def _with_byte_code(host: Host, facts: PythonFacts) -> PythonFacts:
