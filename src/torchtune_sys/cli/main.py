@@ -114,6 +114,8 @@ def run(args: Sequence[str]) -> int:
         return _misused(args, error)
     except (click.Abort, KeyboardInterrupt, Terminated) as signal:
         return _ended(args, signal)
+    except SystemExit:  # click's, and with status 1: the reader of --help or --version went away
+        return 0
     except Exception as error:
         return _refused(args, error)
     return found if isinstance(found, int) else 0
