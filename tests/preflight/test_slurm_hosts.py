@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -205,6 +206,58 @@ def test_the_batch_script_leaves_out_bad_nodes_and_starts_on_the_rest(nodes: Clu
     until(lambda: nodes.run("squeue", "-h").stdout == "")
     assert "3 of 4 nodes are fit, 4 are needed: PROGRAM is not started" in (nodes.root / f"batch.{job}").read_text()
     assert "ExitCode=75:0" in nodes.run("scontrol", "show", "job", job, "-o").stdout
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ("", ["1", "1"]),
+        ("-n 8 -c 1", ["2", "2"]),
+        ("--ntasks-per-node=2", ["2", "2"]),
+        ("--gpus-per-node=2", ["1 0,1", "1 0,1"]),
+        ("--gpus=8", ["1 0,1", "1 0,1"]),
+        ("--gpus=8 --ntasks-per-gpu=1", ["2 0,1", "2 0,1"]),
+        ("--gpus-per-task=1 --ntasks-per-node=2", ["1 0", "1 0", "1 1", "1 1"]),
+        ("--mem-per-gpu=10 --gpus-per-node=1", ["1 0", "1 0"]),
+    ],
+)
+def test_the_batch_script_checks_and_starts_what_the_job_asked_for(nodes: Cluster, asked: str, wanted: list[str]) -> None:
+    """What sbatch was given are options of each srun in the script, too, by the environment: for all nodes, the spare ones among them."""
+    for piece in HOOKS:
+        generated(nodes.root, piece, "--tool", "/bin/true")
+    words = (
+        "--chdir",
+        nodes.root,
+        "--output=batch.%j",
+        "-N4",
+        "--nodelist=tt[1-4]",
+        "--wait",
+        "--parsable",
+        *asked.split(),
+        nodes.root / "batch.sh",
+    )
+    done = nodes.run("sbatch", *words, "sh", "-c", "echo on:$SLURMD_NODENAME:$CUDA_VISIBLE_DEVICES", TORCHTUNE_SYS_NODES="2")
+    said = (nodes.root / f"batch.{done.stdout.strip()}").read_text()
+    assert done.returncode == 0 and "4 of 4 nodes are fit, 2 start" in said and "could" not in said, said
+    tasks = Counter(row for row in said.split("\n") if row.startswith("on:tt"))
+    assert len({task.split(":")[1] for task in tasks}) == 2
+    assert sorted(f"{count} {task.split(':')[2]}".strip() for task, count in tasks.items()) == wanted, said
+
+
+def test_the_batch_script_refuses_a_heterogeneous_job(nodes: Cluster) -> None:
+    words = (
+        "--chdir",
+        nodes.root,
+        "--output=het.%j",
+        "--wait",
+        "--parsable",
+        "-N1",
+        ":",
+        "-N2",
+        nodes.root / "batch.sh",
+        "hostname",
+    )
+    assert nodes.run("sbatch", *words).returncode == 64
 
 
 def test_the_task_prolog_gives_environment_and_place(nodes: Cluster) -> None:

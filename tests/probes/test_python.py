@@ -193,10 +193,16 @@ def test_an_unlistable_site_directory_is_not_an_empty_one() -> None:
     assert isinstance(found.distributions, Missing)
 
 
-@pytest.mark.parametrize(("uid", "closed", "why"), [(1000, "/opt/other", Why.ABSENT), (0, "/opt/other", Why.DENIED), (1000, SITE, Why.DENIED)])
+@pytest.mark.parametrize(
+    ("uid", "closed", "why"), [(1000, "/opt/other", Why.ABSENT), (0, "/opt/other", Why.DENIED), (1000, SITE, Why.DENIED)]
+)
 def test_what_python_itself_passes_over_hides_no_torch(uid: int, closed: str, why: Why) -> None:
     path = ["/opt/other", *ANSWER["path"]]
-    recording = {"dirs": {SITE: [], closed: {"error": "denied"}}, "files": {f"{VENV}/bin/python3": ""}, "env": {"PATH": f"{VENV}/bin"}}
+    recording = {
+        "dirs": {SITE: [], closed: {"error": "denied"}},
+        "files": {f"{VENV}/bin/python3": ""},
+        "env": {"PATH": f"{VENV}/bin"},
+    }
     answers = {f"interpreter:{VENV}/bin/python3": {**ANSWER, "path": path}, "uid": {"uid": uid}}
     found = python.probe(RecordedHost({**recording, "answers": answers}, "r"), Workload())
     assert isinstance(found.torch, Missing) and found.torch.why is why
