@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import shutil
+import subprocess
 import time
+import zipfile
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from torchtune_sys.formats.kernel_log import stamps
 from torchtune_sys.formats.kernel_messages import events, read_log
+from torchtune_sys.host.input import excerpts
+from torchtune_sys.host.input.collection import collected
 from torchtune_sys.host.live_queries.kernel_log import kernel_log
+from torchtune_sys.model.diagnosis import UnreadSource
 from torchtune_sys.model.values import Missing
-from two_users import SYSTEM_PYTHON, Scene, needs_root
+from two_users import PROGRAM, SYSTEM_PYTHON, Scene, as_root, needs_root
 
 XID = "NVRM: Xid (PCI:0000:{0}:00): 79, pid=1, GPU has fallen off the bus."
 CRASHING = """
@@ -86,3 +97,111 @@ def test_a_firmware_s_record_is_not_made_of_mount_options(stamp: str) -> None:
 def test_a_task_of_any_name_may_crash(name: str) -> None:
     """A boot would have made all that was logged before it old."""
     assert read_log(f"[5.100000] {name}[77]: segfault at 0 ip 0 sp 0 error 4 in x[3]", "x") is None
+
+
+@needs_root
+@pytest.mark.skipif(shutil.which("clush") is None, reason="clustershell is not installed")
+@pytest.mark.parametrize("variable", ["CLUSTERSHELL_CFGDIR", "XDG_CONFIG_HOME", "PATH"])
+def test_settings_of_who_called_start_nothing_on_the_way_to_other_hosts(scene: Scene, variable: str) -> None:
+    """``sudo -E`` keeps them; ClusterShell asks a program that groups.conf names for the nodes of a group."""
+    place = scene.alice.home / "settings"
+    program = scene.alice.write(place / "nodeset", scene.shell_payload(), 0o755)
+    groups = f"[Main]\ndefault: hers\n[hers]\nmap: {program}; echo localhost\nall: {program}\n"
+    scene.alice.write(place / "groups.conf", groups)
+    scene.alice.write(place / "clustershell" / "groups.conf", groups)
+    value = f"{place}:{os.environ['PATH']}" if variable == "PATH" else str(place)
+    plainly = ["nodeset", "--expand", "@gpu"]
+    subprocess.run(plainly, env={**os.environ, variable: value}, capture_output=True, timeout=60)
+    assert scene.who_ran() == {0}, "it is no way in"
+    as_root("fleet", "--timeout", "3", "--nodes", "@gpu", "--", "true", **{variable: value})
+    assert scene.who_ran() == set()
+
+
+@needs_root
+def test_a_folder_of_another_user_s_gives_ansible_no_settings(scene: Scene) -> None:
+    """ansible.cfg names plug-ins, which run on the controller."""
+    own = scene.folder / "own-bin"
+    own.mkdir()
+    (own / "ansible").write_text(
+        f'#!/bin/sh\npwd >{scene.folder}/where\nenv >{scene.folder}/variables\necho "  hosts (1):"; echo "    n1"\n'
+    )
+    (own / "ansible").chmod(0o755)
+    scene.alice.write(scene.alice.home / "ansible.cfg", "[defaults]\ncallback_plugins = .\n")
+    kept = scene.folder / "kept.cfg"
+    kept.write_text("")
+    inventory = scene.folder / "inventory"
+    inventory.write_text("n1\n")
+    path = f"{own}:{os.environ['PATH']}"
+    for folder, settings, expected in (
+        (scene.alice.home, scene.alice.home / "ansible.cfg", "/"),
+        (scene.folder, kept, str(scene.folder)),
+    ):
+        as_root("fleet", "--inventory", str(inventory), "--timeout", "3", cwd=folder, PATH=path, ANSIBLE_CONFIG=str(settings))
+        assert (scene.folder / "where").read_text().strip() == expected
+        assert ("ANSIBLE_CONFIG=" in (scene.folder / "variables").read_text()) == (settings == kept)
+
+
+def _hosts(folder: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what compare makes of lines of JSON."""
+    (folder / "hosts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = subprocess.run(
+        [*PROGRAM, "compare", str(folder / "hosts.jsonl"), "--format", "json"], capture_output=True, text=True, timeout=60
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _facts(name: str, model: str = "A") -> dict[str, Any]:
+    return {"schema": "torchtune-sys/facts/1", "facts": {"cpu": {"model": model}}, "volatile": {"host": name}}
+
+
+def test_one_node_s_answer_names_no_other_as_bad(tmp_path: Path) -> None:
+    nodes = [
+        {"node": name, "verdict": "no-go", "causes": [{"cause": "xid-gpu-lost", "weight": "fatal"}]} for name in ("n2", "n7")
+    ]
+    made_up = {"schema": "torchtune-sys/preflight/1", "nodes": nodes}
+    lines = [{"schema": "torchtune-sys/fleet/1", "host": f"n{number}", "document": _facts("n")} for number in range(5)]
+    found = _hosts(tmp_path, [*lines, {"schema": "torchtune-sys/fleet/1", "host": "evil", "document": made_up}])
+    assert [item["hosts"] for item in found["findings"]] == [["n2 (told by evil)", "n7 (told by evil)"]]
+
+
+@pytest.mark.parametrize("name", ["n1,n2", "n[1-4]", " n1", "n1\u200b", "\uff4e1"])
+def test_a_host_is_not_called_as_others(tmp_path: Path, name: str) -> None:
+    found = _hosts(tmp_path, [*(_facts(f"n{number}") for number in range(5)), _facts(name, "B")])
+    assert [item["host"] for item in found["odd"]] == [json.dumps(name)]
+
+
+def test_of_two_hosts_with_one_name_the_folders_are_told(tmp_path: Path) -> None:
+    """Ansible's fetch makes one for each host, and calls all files alike."""
+    for name, said, model in (("n1", "n1", "A"), ("n2", "n2", "A"), ("n3", "n3", "A"), ("evil", "n2", "B")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "facts.json").write_text(json.dumps(_facts(said, model)))
+    done = subprocess.run([*PROGRAM, "compare", str(tmp_path), "--format", "json"], capture_output=True, text=True, timeout=60)
+    assert [item["host"] for item in json.loads(done.stdout)["odd"]] == [f"n2 ({tmp_path}/evil/facts.json)"]
+
+
+def test_no_cell_of_a_sheet_is_a_formula_of_full_width(tmp_path: Path) -> None:
+    lines = [*(_facts(f"n{number}") for number in range(5)), _facts("x", "\uff1dcmd()"), _facts("y", " =cmd()")]
+    (tmp_path / "hosts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = subprocess.run(
+        [*PROGRAM, "compare", str(tmp_path / "hosts.jsonl"), "--format", "csv"], capture_output=True, text=True, timeout=60
+    )
+    assert ",'\uff1dcmd()," in done.stdout and ",' =cmd()," in done.stdout
+
+
+def test_empty_entries_of_archives_in_archives_are_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zip archive of 23 MB had 3.6 million of them: more than a minute, and nothing was counted."""
+    monkeypatch.setattr(excerpts, "MEMBER_LIMIT", 100)
+
+    def zipped(data: bytes) -> bytes:
+        into = io.BytesIO()
+        with zipfile.ZipFile(into, "w") as archive:
+            for number in range(30):
+                archive.writestr(str(number), data)
+        return into.getvalue()
+
+    (tmp_path / "x.zip").write_bytes(zipped(zipped(b"")))
+    found = list(collected([str(tmp_path / "x.zip")]))
+    assert [item.why for item in found if isinstance(item, UnreadSource)] == [
+        "more than 500,000 entries of archives: the rest is left out"
+    ] * 2

@@ -12,6 +12,7 @@ from torchtune_sys.fleet.collecting import Answer
 from torchtune_sys.host.children import process
 from torchtune_sys.host.input.reading import read_input
 from torchtune_sys.host.scratch import directory
+from torchtune_sys.host.trust import distrust
 from torchtune_sys.model import codec
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.render.as_json import SNAPSHOT
@@ -32,10 +33,14 @@ class Ansible:
         self._fanout = fanout
         self._own_command = own_command
         self._environment = {**environment, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "0"}
+        self._folder = os.getcwd()
+        if os.geteuid() == 0 and distrust(self._folder):  # its ansible.cfg names plug-ins, which run here
+            self._folder = "/"
+            self._inventory = os.path.abspath(inventory) if os.path.exists(inventory) else inventory
 
     def hosts(self) -> tuple[Sequence[str], Sequence[Answer]]:
         argv = ("ansible", "-i", self._inventory, "--list-hosts", "--", self._pattern)
-        found = process.run(argv, timeout_s=_ASK_S, env=self._environment, cwd=os.getcwd())
+        found = process.run(argv, timeout_s=_ASK_S, env=self._environment, cwd=self._folder)
         if isinstance(found, Missing):
             raise UnreadableInput(f"Ansible could not be asked: {found}", "install ansible-core, or use --nodes")
         hosts = [row.strip() for row in found.stdout.splitlines() if row.startswith("    ")]
@@ -51,7 +56,7 @@ class Ansible:
             argv = ("ansible", *whom, *what, "--task-timeout", f"{max(timeout_s, 1):.0f}", "--tree", tree, "--", ":".join(hosts))
             # Its standard output holds all answers once more: the tree has them by host.
             quiet = ("sh", "-c", 'exec "$@" > /dev/null', "ansible", *argv)
-            found = process.run(quiet, timeout_s=timeout_s + _GRACE_S, env=self._environment, cwd=os.getcwd())
+            found = process.run(quiet, timeout_s=timeout_s + _GRACE_S, env=self._environment, cwd=self._folder)
             return [_answer(host, tree, found, timeout_s) for host in hosts]
 
 

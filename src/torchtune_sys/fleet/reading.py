@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -70,11 +71,14 @@ def read(paths: Iterable[str], store: Store, progress: Callable[[int], None] = l
 
 
 def _tell_apart(hosts: Sequence[HostFacts]) -> None:
-    """Hosts of one name get their files' names beside it: copies of an image, or two days in one folder."""
+    """Hosts of one name get their files' names beside it, with the folder where these are alike, too: copies of an image, two days in one folder,
+    a host whose facts say that it is another one."""
     times = Counter(host.name for host in hosts)
+    files = Counter((host.name, os.path.basename(host.file)) for host in hosts)
     for host in hosts:
-        if times[host.name] > 1 and os.path.basename(host.file) != host.name:
-            host.name = f"{host.name} ({os.path.basename(host.file)})"
+        file = os.path.basename(host.file)
+        if times[host.name] > 1 and file != host.name:
+            host.name = f"{host.name} ({file if files[host.name, file] == 1 else host.file})"
 
 
 def _said(error: Exception, name: str) -> str:
@@ -185,7 +189,7 @@ def _add_facts(found: _Envelope, name: str, store: Store) -> None:
     volatile = found.volatile
     findings = volatile.get("findings")
     store.add(
-        str(volatile.get("host") or _stem(name)),
+        plain_name(str(volatile.get("host") or _stem(name))),
         name,
         {family: bytes(raw) for family, raw in found.facts.items()},
         findings={str(key): tuple(map(str, rules)) for key, rules in findings.items()} if isinstance(findings, dict) else {},
@@ -261,7 +265,8 @@ def _of_collected(whole: dict[str, Any], name: str, store: Store, unread: list[U
     add(_encode(document), host, store, unread)
     clock = whole.get("clock_offset_s")
     for one in store.hosts[count:]:
-        one.name = host if len(store.hosts) - count == 1 else one.name
+        # What one host tells of several may be a joint pre-flight, or made up.
+        one.name = plain_name(host) if len(store.hosts) - count == 1 else f"{one.name} (told by {plain_name(host)})"
         if clock is not None:
             store.note(one, "clock", _encode({"offset_s": clock}))
 
@@ -313,7 +318,17 @@ def _name_of(host: object, name: str) -> str:
     >>> _name_of("n17.cluster", "x.json"), _name_of("host-0dce1d64", "/data/node-17.json"), _name_of(None, "/data/node-17.json")
     ('n17.cluster', 'node-17', 'node-17')
     """
-    return host if isinstance(host, str) and host and not _REPLACED.fullmatch(host) else _stem(name)
+    return plain_name(host if isinstance(host, str) and host and not _REPLACED.fullmatch(host) else _stem(name))
+
+
+def plain_name(name: str) -> str:
+    """Return a host's name as reports show it, which write several hosts as a set: in quotation marks where it could be read as others' names.
+
+    >>> plain_name("n1.example"), plain_name("n1,n2"), plain_name("n[1-3]"), plain_name("n1 "), plain_name("all.jsonl:3")
+    ('n1.example', '"n1,n2"', '"n[1-3]"', '"n1 "', 'all.jsonl:3')
+    """
+    is_plain = name.isascii() and name.isprintable() and name == name.strip() and not any(sign in name for sign in ',[]"')
+    return name if is_plain else json.dumps(name)
 
 
 def _stem(name: str) -> str:

@@ -242,4 +242,8 @@ def _whole(value: Any) -> str:
 
 
 def _no_formula(word: str) -> str:
-    return f"'{word}" if word[:1] in ("=", "+", "-", "@") else word
+    return f"'{word}" if word.lstrip()[:1] in _FORMULA else word
+
+
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+"""Signs of full width too: spreadsheets of East Asian languages take them for the same."""

@@ -14,7 +14,7 @@ from torchtune_sys.cli.main import FINDINGS, UNJUDGED
 from torchtune_sys.cli.terminal import growing_number, require_output, tell
 from torchtune_sys.cli.watch import LOGS_TIMEOUT_S, run_limited
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.isolation import session
+from torchtune_sys.host.children.child_environment import for_transports
 
 if TYPE_CHECKING:
     from torchtune_sys.fleet.collecting import Transport
@@ -125,7 +125,7 @@ def _collected(options: dict[str, Any]) -> Iterator[str]:
 
 
 def _transport(options: dict[str, Any]) -> Transport:
-    environment = session()
+    environment = for_transports()
     if options["inventory"]:
         if options["slurm"]:
             raise UnreadableInput("--slurm and --inventory exclude each other", "give one of them")

@@ -28,6 +28,26 @@ def for_tools() -> dict[str, str]:
     return {**env, "LC_ALL": "C"}
 
 
+def for_transports() -> dict[str, str]:
+    """Return the environment for what asks other hosts (srun, clush, ansible), which reads settings that no list names: the caller's; as root without
+    what names a file that others than root can change, and without their programs on PATH."""
+    env = session()
+    if os.geteuid() != 0:
+        return env
+    seen = Decision()
+    found = {name: _trusted_entries(value, seen) if name in _LISTS else value for name, value in env.items()}
+    kept = {
+        name: value
+        for name, value in found.items()
+        if name in (*_LISTS, *_SOCKETS) or not (name.startswith("BASH_FUNC_") or untrusted_files(name, value, seen))
+    }
+    return {**kept, **({} if "HOME" in kept else _identity(account(0, 0)))}
+
+
+_SOCKETS = ("SSH_AUTH_SOCK",)
+"""Who listens there signs, and runs nothing: sudo --preserve-env keeps the caller's own."""
+
+
 def for_python(user: Account | None) -> dict[str, str]:
     """Return the environment for a look at the examined interpreter: started as ``user``, or (None) as who we are."""
     return {**for_training(user), "LC_ALL": "C.UTF-8"}
