@@ -9,6 +9,7 @@ import shutil
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 
 from torchtune_sys.cli.node_patch import applied
 from torchtune_sys.errors import UserError
+from torchtune_sys.host import cluster as cluster_module
 from torchtune_sys.host.cluster import Cluster
 from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
 from torchtune_sys.preflight.drain_limit import parse_taint_limit
@@ -109,6 +111,8 @@ class Api:
     def __init__(self, names: Iterable[str]) -> None:
         self.nodes: dict[str, dict[str, Any]] = {name: {"metadata": {"name": name, "resourceVersion": "7"}} for name in names}
         self.asked: list[Any] = []
+        self.pause_s = 0.0
+        """Between two bytes of an answer."""
         self.answers: dict[str, int] = {}
         """The status that it answers by method and the begin of the path."""
         self._lock = threading.Lock()
@@ -183,7 +187,9 @@ def api(tmp_path: Path) -> Iterator[tuple[Cluster, Api]]:
             status, told = made.answer(self.command, self.path, body)
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps(told).encode())
+            for sign in json.dumps(told):
+                self.wfile.write(sign.encode())
+                time.sleep(made.pause_s)
 
         do_GET = do_PATCH = _answer
 
@@ -280,6 +286,30 @@ def test_what_is_asked_of_the_cluster(api: tuple[Cluster, Api]) -> None:
     made.answers["PATCH"] = 409
     with pytest.raises(UserError, match="409 forbidden"):
         applied(of("n2"), cluster, parse_taint_limit("4"))
+
+
+def test_an_answer_of_a_byte_at_a_time_is_not_waited_for(api: tuple[Cluster, Api], monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, made = api
+    monkeypatch.setattr(cluster_module, "_TIMEOUT_S", 1.0)
+    made.nodes["n1"] = node(OTHER)
+    made.pause_s = 0.2
+    begun = time.monotonic()
+    with pytest.raises(UserError, match="did not answer"):
+        cluster.node("n1")
+    assert time.monotonic() - begun < 5
+
+
+def test_no_variable_has_the_keys_of_the_connection_written(
+    api: tuple[Cluster, Api], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Python's default context heeds it, and sudo -E keeps it."""
+    cluster, made = api
+    made.nodes["n1"] = node(OTHER)
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
+    assert ssl.create_default_context().keylog_filename is not None, "it is no way in"
+    (tmp_path / "keys").unlink()
+    cluster.node("n1")
+    assert not (tmp_path / "keys").exists()
 
 
 def test_another_servers_certificate_is_refused(api: tuple[Cluster, Api], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import ssl
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +26,16 @@ _PORT_AT_MOST = 65535
 _NODES = "/api/v1/nodes"
 _NAMES_ALONE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
 _MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+
+
+class _UntilDeadline(ssl.SSLSocket):
+    """A connection that ends when the whole answer takes too long: a timeout by itself counts anew with each byte."""
+
+    until = float("inf")
+
+    def recv_into(self, *where: Any, **how: Any) -> int:
+        self.settimeout(min(max(self.until - time.monotonic(), 0.001), _TIMEOUT_S))
+        return super().recv_into(*where, **how)
 
 
 class Cluster:
@@ -69,9 +80,15 @@ class Cluster:
         try:
             with open(f"{self._account}/token", encoding="ascii") as file:
                 headers = {"Authorization": f"Bearer {file.read().strip()}", "Accept": accept}
-            trusted = ssl.create_default_context(cafile=f"{self._account}/ca.crt")
+            # Not create_default_context(): it writes the connection's keys to the file that SSLKEYLOGFILE names.
+            trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            trusted.load_verify_locations(f"{self._account}/ca.crt")
+            trusted.sslsocket_class = _UntilDeadline
             link = http.client.HTTPSConnection(self._host, self._port, timeout=_TIMEOUT_S, context=trusted)
             try:
+                link.connect()
+                if isinstance(link.sock, _UntilDeadline):
+                    link.sock.until = time.monotonic() + _TIMEOUT_S
                 data = None if body is None else json.dumps(body).encode()
                 link.request(method, path, data, {**headers, **({"Content-Type": form} if form else {})})
                 answer = link.getresponse()

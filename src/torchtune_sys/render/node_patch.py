@@ -33,7 +33,7 @@ def condition(found: Preflight, withheld: str = "", node: Mapping[str, Any] | No
     ``node``: the node as the cluster has it, which tells whether the status is another one now (lastTransitionTime)."""
     causes = [cause for cause in found.nodes[0].causes if cause.weight is not Weight.WARNING]
     message = "; ".join(f"[{cause.blame.value}] {cause.cause}: {clean(cause.seen)}" for cause in causes) or "a job may start here"
-    message = f"not tainted: {withheld}; {message}" if withheld else message
+    message = f"not tainted: {clean(withheld)}; {message}" if withheld else message
     entry = {
         "type": CONDITION,
         "status": _STATUS[found.verdict],
