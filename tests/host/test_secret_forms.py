@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuzz import eleventh_secrets
 from fuzz.tenth_secrets import OPENED
 from torchtune_sys.host import secrets
 from torchtune_sys.host.secret_values import HIDDEN
@@ -47,9 +48,12 @@ LEFT = ("Consul, tokens", "davfs2", "Firebase", "Twilio", "mail")
 """Known to come out: no name, and no shape that nothing else has."""
 
 
-@pytest.mark.parametrize("place", [row[0] for row in OPENED if row[0] not in LEFT])
+IN_PLACES = {row[0]: row[1:] for row in (*OPENED, *eleventh_secrets.OPENED) if row[0] not in LEFT}
+
+
+@pytest.mark.parametrize("place", IN_PLACES)
 def test_a_secret_in_a_place_that_no_list_had(place: str) -> None:
-    text, secret = next(row[1:] for row in OPENED if row[0] == place)
+    text, secret = IN_PLACES[place]
     assert secret not in scrubbed(text.replace("@", secret, 1))
 
 
@@ -69,6 +73,11 @@ def test_a_secret_in_a_place_that_no_list_had(place: str) -> None:
         "echo hello | tee x",
         "mysql -p db",
         "<b>token</b>",
+        "**token**: none",
+        "PASS test_login in 3 s",
+        "the `token` is missing",
+        '<input type="text" name="user" value="joe">',
+        "smbclient //nas/share -U joe",
         "nf_conntrack: table full; dp.mlx5 rate",
         "kind: ConfigMap\ndata:\n  NCCL_DEBUG: INFO\n---\nkind: Pod\nspec:\n  name: Secret\n",
         '{"kind": "ConfigMap", "data": {"a": "b"}}, {"kind": "Pod"}',

@@ -11,7 +11,8 @@ from torchtune_sys.host.secret_words import IN_ESCAPED_QUOTES, IN_NAMES, IN_QUOT
 from torchtune_sys.model.patterns import pattern
 
 _NAMED = rf"[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}"
-_SAME_COMMAND = r"[^\n|;&]{0,200}?[ \t]"
+_SAME_COMMAND = r"[^\n|;&]{0,200}?[ \t][\"']?"
+"""Also as a list of words in quotation marks, as strace, Python and Ansible show a command."""
 _OPTIONS = pattern(
     r"\b((?:"
     rf"login{_SAME_COMMAND}-p(?![ \t]{{1,4}}[0-9]{{1,5}}\b)|(?:cqlsh|twine){_SAME_COMMAND}-p|(?:(?:un)?zip|mosquitto_\w{{3}}){_SAME_COMMAND}-P|7z[ar]?{_SAME_COMMAND}-p(?=\S)"
@@ -19,13 +20,14 @@ _OPTIONS = pattern(
     rf"|redis-cli{_SAME_COMMAND}-a|ldap\w{{0,16}}{_SAME_COMMAND}-w|(?:mysql|mariadb)[\w-]{{0,16}}{_SAME_COMMAND}-p(?=\S)|snmp\w{{0,16}}{_SAME_COMMAND}-c"
     rf"|curl{_SAME_COMMAND}(?:-b|--cookie)|ssh-keygen{_SAME_COMMAND}-[NP]|openssl{_SAME_COMMAND}-k|openssl{_SAME_COMMAND}-pass(?:in|out)?[ \t]{{1,4}}pass:"
     rf"|kdb5_util{_SAME_COMMAND}-[Pw]|[xw]?freerdp{_SAME_COMMAND}/p:"
-    rf")[ \t=]{{0,4}})({VALUE})"
+    rf")(?:[\"'],)?[ \t=]{{0,4}})({VALUE})"
 )
 """Of programs whose options for a password have one letter: their manual pages."""
 _ARGUMENTS = pattern(
     r"\b((?:(?:htpasswd[ \t]+-\w{0,6}b\w{0,6}[ \t]+\S{1,200}|add_user|change_password|http-basic\.\S{1,64})[ \t]+\S{1,64}"
     r"|ngrok[ \t][^\n|;&]{0,60}?authtoken|from-literal[ \t=\"']{1,4}[\w.-]{1,64}="
     rf"|(?:smbclient|smbget|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:\S{{0,200}},)?(?:-U|--user|user(?:name)?)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
+    r"|smbclient[ \t]+[/\\]{2,4}\S{1,200}[ \t]+(?!-)"
     rf"|curlftpfs{_SAME_COMMAND}(?:\S{{0,200}}[,(])?user=[^\s:,]{{1,64}}:"
     rf"|(?:(?:config|configure)[ \t]+(?:set|--global)[ \t]+|conf[ \t]{{1,4}}|nmcli{_SAME_COMMAND}){_NAMED}"
     rf")[ \t=]{{0,4}})({VALUE})"
@@ -99,6 +101,15 @@ _TUPLE = pattern(
     rf"(b?(?:{IN_QUOTES}|{IN_ESCAPED_QUOTES}|\\{{1,3}}'[^'\n]{{1,4096}}(?:'|\Z)))"
 )
 _ELEMENT = pattern(rf"(?i)(<(?:\w{{1,64}}:)?{_NAMED}(?:[ \t][^<>\n]{{0,200}})?>)([^<>\s][^<>\n]{{0,4096}})(?=</)")
+_OF_A_PAGE = pattern(
+    rf"(?i)(<\w{{1,20}}[ \t](?:[^<>\n]{{0,300}}?[ \t])??[\w-]{{1,20}}={QUOTE}{_NAMED}{QUOTE}(?:[^<>\n]{{0,300}}?[ \t](?:value|content)=))({VALUE})"
+    rf"|(<\w{{1,20}}[ \t](?:[^<>\n]{{0,300}}?[ \t])??[\w-]{{1,20}}={QUOTE}{_NAMED}{QUOTE}[^<>\n]{{0,300}}>)([^<>\s][^<>\n]{{0,4096}})(?=</)"
+)
+"""``<input type="password" value="x">``, ``<entry key="db.password">x</entry>``."""
+_MARKED = pattern(
+    rf"(?i)((?:\*\*|__|`){_NAMED}:?(?:\*\*|__|`)(?:[ \t]{{0,4}}[:=][ \t]{{0,4}}`?|(?<=:\*\*)[ \t]{{1,4}}`?|[ \t]{{1,4}}(?:is|to|as|was)[ \t]{{1,4}}`))([^\s`]{{4,4096}})"
+)
+"""Of Markdown."""
 _ENCODED_QUOTE = r"(?:%22|%27|&quot;|&#0?3[49];)"
 _ENCODED = pattern(
     rf"(?i)((?:{NAMES}|(?<=%[0-9a-f]{{2}})(?:pass|pwd|pw|sig|auth)(?![a-z]))[\w.-]{{0,64}}{_ENCODED_QUOTE}?(?:%3[ad]|[:=])(?:%20|\+|[ ])?{_ENCODED_QUOTE}?)([^\s\"'<>&%,;]{{1,4096}})"
@@ -155,7 +166,7 @@ def _plain(found: re.Match[str]) -> str:
 
 
 _IN_A_LINE = (
-    (_OPTIONS, (" -", "\t-", " /p:")),
+    (_OPTIONS, (" -", "\t-", " /p:", ' "-', " '-")),
     (
         _ARGUMENTS,
         (
@@ -208,6 +219,8 @@ _IN_A_LINE = (
     (_TUPLE, ("('", '("', "(b", "(\\")),
     (_ITEM_BEHIND, ('"-', "'-")),
     (_ELEMENT, ("</",)),
+    (_OF_A_PAGE, ('="', "='")),
+    (_MARKED, ("**", "__", "`")),
     (_ENCODED, ("%", "&")),
 )
 """What hides a value behind its name, and what a line holds, in lower case, in which it can find anything."""

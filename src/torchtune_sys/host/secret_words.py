@@ -100,6 +100,7 @@ VALUE = (
     r"(?:'{3}[^\n]{1,4096}?(?:'{3}|\Z)|\"{3}[^\n]{1,4096}?(?:\"{3}|\Z)"
     r"|(?:\\{1,3}'){3}[^'\n]{1,4096}(?:(?:\\{0,3}'){1,3}|\Z)"
     rf"|[bBrRuUfF]?(?:{IN_QUOTES}|{IN_ESCAPED_QUOTES}|\\{{1,3}}'[^'\n]{{1,4096}}(?:'|\Z))"
+    rf"|[\w.]{{1,64}}\((?:{IN_QUOTES})\)?"
     r"|[^\s\"',;&]{1,4096})"
 )
 """A quote that is not closed: the text was cut, by whoever printed it."""
@@ -174,6 +175,10 @@ IN_NAMED_FORMS = (
         "secret ",
         "psk ",
         "stats auth",
+        '="',
+        "='",
+        "**",
+        "`",
     ),
 )
 _FIRST = (

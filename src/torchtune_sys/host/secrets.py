@@ -80,7 +80,7 @@ _YAML = pattern(
 )
 _OPTION = pattern(
     rf"(?i)(?<![\w-])((?=-)[\w.-]{{0,42}}(?:{NAMES})[\w.-]{{0,20}}[ \t]{{1,4}})(?!-)({VALUE})"
-    r"|\b((?:sshpass[ \t]+-p|curl[ \t](?:[^\n|;&]{0,200}?[ \t])??(?:-u|--user))[ \t]{0,4})"
+    r"|\b((?:sshpass(?:[\"'],?)?[ \t]+(?:a1=)?[\"']?-p(?:[\"'],?)?(?:[ \t]+a2=)?|curl[ \t](?:[^\n|;&]{0,200}?[ \t])??(?:-u|--user))[ \t]{0,4})"
     rf"({VALUE})"
 )
 _UPPER = pattern(rf"(?<![A-Za-z0-9_])([A-Z][A-Z0-9_]{{2,60}})(=)({VALUE})")
@@ -149,11 +149,13 @@ def _line(text: str, hints: tuple[str, ...] = HINTS) -> str:
     if "ommand line: " in text and (start := _KERNELS_LINE.search(text)) is not None:
         text = text[: start.end()] + scrubbed_arguments(text[start.end() :])
     if ("\\" in text or "\x1b" in text) and _ESCAPES.search(text):
-        parts = _ESCAPES.split(_KEYED_IN_QUOTES.sub(hide_value, text))
+        parts = _ESCAPES.split(_SPOKEN.sub(hide_value, _KEYED_IN_QUOTES.sub(hide_value, text)))
         return "".join(part if place % 2 else _of_hints(part, hints) for place, part in enumerate(parts))
     return _of_hints(text, hints)
 
 
+_SPOKEN = pattern(r"((?:\"|\\n)(?:AUTH|PASS) {1,4}(?:[^\s\"\\]{1,64} {1,4})?)([^\s\"\\]{4,400})(?=\\{1,4}r)")
+"""What a program says to log in, as strace and dumps of packets show it: of Redis, FTP, POP3."""
 _ESCAPES = pattern(r"(\\{1,4}[nrt]|(?:\x1b|\\{1,4}(?:x1b|u001b|033|e))\[[0-9;]{0,16}[A-Za-z])")
 """Line breaks of a text that is quoted, and colours: the letter at their end is none of the word that follows. A value in quotes may hold them."""
 
