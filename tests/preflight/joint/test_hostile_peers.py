@@ -69,6 +69,36 @@ def test_connections_from_one_address_do_not_keep_others_out(monkeypatch: pytest
     ran(work)
 
 
+GREETINGS = (
+    b"",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x07" * 500,
+    b"GET / HTTP/1.1\r\nHost: n1\r\n\r\n",
+    b"SSH-2.0-x\r\n",
+    b"\0" * 511,
+    b"torchtune-sys/peers/2 " + b"\xff" * 32 + b"\n",
+    b"torchtune-sys/peers/999999999999999999999 0\n\n\n",
+)
+"""Of TLS, HTTP, ssh, and nearly ours."""
+
+
+def test_other_protocols_resets_and_half_closed_connections_cost_nobody_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with speaking(job(0, (free_port(),))) as agent:
+            for number in range(140):
+                with socket.create_connection((HERE, agent.control_port), 20) as stranger:
+                    stranger.sendall(GREETINGS[number % len(GREETINGS)])
+                    if number % 2:
+                        stranger.shutdown(socket.SHUT_WR)
+                    else:  # closed with a reset
+                        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                if number % 20 == 0:
+                    await asyncio.sleep(0.01)
+            assert await answers(agent)
+            assert not caplog.records
+
+    ran(work)
+
+
 def test_who_does_not_know_the_secret_is_told_nothing() -> None:
     async def work() -> None:
         async with speaking(job(0, (free_port(),))) as agent:

@@ -33,6 +33,7 @@ _DUMP_LIMIT = 64 << 20
 _PICKLE = b"\x80"
 """How protocols 2 and above begin (PEP 307); torch's flight recorder writes them (torch/csrc/distributed/c10d/FlightRecorder.hpp)."""
 _ZIP_ENTRY, _ZIP_ENTRIES = b"PK\x01\x02", 100_000
+_TOO_MANY = f"more than {MEMBER_LIMIT:,} entries of archives: the rest is left out"
 _DEPTH = 3
 """Archives in archives."""
 
@@ -125,9 +126,9 @@ def _of_source(source: Source, name: str, budget: MemoryBudget, depth: int) -> I
 
 def _of_tar(source: Source, name: str, budget: MemoryBudget, depth: int) -> Iterator[Found]:
     try:
-        for count, member in enumerate(members(source)):
-            if count > MEMBER_LIMIT:
-                yield UnreadSource(source=name, why=f"has more than {MEMBER_LIMIT:,} entries: the rest is left out")
+        for member in members(source):
+            if not budget.may_open():
+                yield UnreadSource(source=name, why=_TOO_MANY)
                 return
             if member.kind == "file" and member.content:
                 yield from _of_member(member.content, f"{name}:{_named(member.name)}", budget, depth)
@@ -153,7 +154,10 @@ def _of_zip(source: Source, name: str, budget: MemoryBudget, depth: int) -> Iter
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for entry in archive.infolist():
-                if entry.filename.endswith("/"):  # is_dir() of older Pythons takes no empty name
+                if not budget.may_open():
+                    yield UnreadSource(source=name, why=_TOO_MANY)
+                    return
+                if entry.filename.endswith("/") or not entry.file_size:  # is_dir() of older Pythons takes no empty name
                     continue
                 with archive.open(entry) as member:
                     inner = Source(member.read, f"{name}:{_named(entry.filename)}", "unpacks to more than")

@@ -16,6 +16,7 @@ from torchtune_sys.host.input.limits import (
     LEAST_BUDGET,
     LINE_COST,
     LINE_LENGTH,
+    MEMBER_LIMIT,
     TEXT_BUDGET,
 )
 from torchtune_sys.host.input.reading import PIECE
@@ -61,6 +62,12 @@ class MemoryBudget:
 
     def __init__(self, size: int = BUDGET_LIMIT) -> None:
         self.left = size
+        self._entries = MEMBER_LIMIT
+
+    def may_open(self) -> bool:
+        """Count an entry of an archive. Return whether it is looked at: empty ones are no text, and archives of them lie in archives."""
+        self._entries -= 1
+        return self._entries >= 0
 
     def share(self) -> int:
         return max(min(self.left // 3, TEXT_BUDGET), LEAST_BUDGET)
