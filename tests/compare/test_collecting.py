@@ -144,3 +144,24 @@ def test_srun_waits_for_no_node_on_which_slurm_starts_no_job(tmp_path: Path, var
     assert variables or (
         why["n2"].startswith("Slurm calls it drained: bad fan; no job can start there now") and "ssh" in why["n3"]
     )
+
+
+def test_a_step_on_one_node_is_not_asked_for_what_the_whole_job_has(tmp_path: Path) -> None:
+    """srun of Slurm 22.05 in ``sbatch -N2 -G4``: Unable to create step: Invalid generic resource (gres) specification."""
+    (tmp_path / "srun").write_text('#!/bin/sh\necho "$*"; env\n')
+    (tmp_path / "srun").chmod(0o755)
+    job = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_GPUS": "4",
+        "SLURM_NTASKS_PER_GPU": "1",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_GPUS_ON_NODE": "2",
+    }
+    (answer,) = Slurm("n1", {"PATH": f"{tmp_path}:/usr/bin:/bin", **job}).run(["n1"], ("true",), 20)
+    told = dict(row.split("=", 1) for row in answer.out.splitlines() if row.startswith("SLURM_"))
+    assert told == {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2", "SLURM_GPUS_ON_NODE": "2"}
+    assert answer.out.startswith("--quiet --nodes=1 --ntasks=1 --nodelist=n1 --input=none --overlap --gpus-per-node=2 true\n")
+    (answer,) = Slurm("n1", {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2"}).run(
+        ["n1"], ("true",), 20
+    )
+    assert "--gpus" not in answer.out

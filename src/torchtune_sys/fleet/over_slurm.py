@@ -15,6 +15,9 @@ _ASK_S = 30.0
 _FULL = ("alloc", "drain", "maint", "reserved")
 """States (sinfo(1)) in which Slurm starts no new job on a node: srun would wait for it."""
 _DEAD = ("down", "fail", "power", "unknown", "no_respond", "not_responding", "invalid", "future", "reboot")
+_OF_THE_WHOLE_JOB = ("SLURM_GPUS", "SLURM_NTASKS_PER_GPU", "SLURM_NTASKS_PER_TRES", "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK")
+"""What sbatch was asked for and leaves in the environment, where srun takes it for its options: more than a step on one node can have. A step
+that asks for no GPUs gets those of the whole job, or of one task, so that it is asked for those of a node."""
 _ASLEEP = ("*", "~", "!", "%", "@", "^")
 """What sinfo writes behind the state of a node that does not respond, is switched off, or is about to start again."""
 
@@ -26,8 +29,11 @@ class Slurm:
 
     def __init__(self, nodes: str, environment: Mapping[str, str]) -> None:
         self._nodes = nodes or environment.get("SLURM_JOB_NODELIST", "")
-        self._environment = dict(environment)
+        self._environment = {name: value for name, value in environment.items() if name not in _OF_THE_WHOLE_JOB}
         self._in_a_job = bool(environment.get("SLURM_JOB_ID"))
+        here = environment.get("SLURM_GPUS_ON_NODE")
+        asked = self._in_a_job and here and len(self._environment) < len(environment)
+        self._gpus = (f"--gpus-per-node={here}",) if asked else ()
 
     def hosts(self) -> tuple[Sequence[str], Sequence[Answer]]:
         where = (f"--nodes={self._nodes}",) if self._nodes else ()
@@ -58,7 +64,7 @@ class Slurm:
         host = hosts[0]
         # Without a job, srun would wait for a busy node; in one, the step shares what the job's other steps have.
         how = ("--overlap",) if self._in_a_job else (f"--immediate={max(int(timeout_s), 1)}",)
-        argv = ("srun", "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--input=none", *how, *command)
+        argv = ("srun", "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--input=none", *how, *self._gpus, *command)
         unfinished: list[str] = []
         found = self._run(argv, timeout_s, unfinished)
         if isinstance(found, Missing):
