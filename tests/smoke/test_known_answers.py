@@ -40,12 +40,46 @@ SPOILED = {
     ),
     "torch.optim.lr_scheduler.CyclicLR.scale_fn = property(lambda self: lambda turn: 1.0)": "schedule-wrong lr_scheduler.CyclicLR",
 }
+TABLES = """
+%s
+channel.tell = lambda *what, **more: None
+here = RankContext(level="%s", scratch=".", device="cpu", backend="gloo", expected={})
+keys = torch.library.Library("aten", "IMPL")
+def wrong_where(name, when):
+    kernel = torch.library.get_kernel("aten::" + name, "CPU")
+    def wrong(dispatched, *given, **more):
+        found = kernel.call_boxed(dispatched, *given, **more)
+        if when(given[0]):
+            found[tuple(size - 1 for size in found.shape)] *= 1.25
+        return found
+    keys.impl(name, wrong, "CPU", with_keyset=True)
+%s
+try:
+    _tables(here)
+except StageFailed as error:
+    print(error.cause, error.seen)
+else:
+    print("all right")
+"""
+LARGE = {
+    "": "all right",
+    "wrong_where('gelu', lambda one: one.numel() > 40000)": "layer-wrong 1 of 131100 elements of torch.nn.functional.gelu of 2185 times 60 float32",
+    "wrong_where('gelu', lambda one: one.numel() > 9000 and one.dtype == torch.bfloat16)": "gelu of 667 times 60 bfloat16",
+    "wrong_where('tanh', lambda one: one.is_contiguous(memory_format=torch.channels_last) and one.numel() > 9000)": "tanh of 167 times 60 float32, channels_last",
+    "wrong_where('cumsum', lambda one: one.shape[-1] > 2000)": "torch.cumsum of float32",
+    "wrong_where('silu_backward', lambda one: one.numel() > 9000)": "the gradient of torch.nn.functional.silu of 667 times 60 float32",
+}
 
 
-def _said(level: str, spoil: str) -> str:
+@pytest.mark.parametrize("spoil", LARGE, ids=[*map(str, range(len(LARGE)))])
+def test_what_is_wrong_in_large_sizes_only_is_told(spoil: str) -> None:
+    assert LARGE[spoil] in _said("default", spoil, TABLES)
+
+
+def _said(level: str, spoil: str, program: str = TRIAL) -> str:
     python = torch_python()
     script = source().replace('if __name__ == "__main__":\n    main()', "")
-    trial = TRIAL % (textwrap.dedent(script).replace("from __future__ import annotations", ""), level, spoil)
+    trial = program % (textwrap.dedent(script).replace("from __future__ import annotations", ""), level, spoil)
     done = subprocess.run([python, "-W", "ignore", "-"], input=trial, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
     return done.stdout.strip().splitlines()[-1]
 

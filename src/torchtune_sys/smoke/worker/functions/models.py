@@ -29,13 +29,14 @@ def functions_of_models() -> Iterator[Operator]:
 
 def _norms_of_pictures() -> Iterator[Operator]:
     given, weight, bias = distinct(3, 4, 5, seed=41), distinct(4), distinct(4, seed=3)
-    yield Operator("instance_norm", "", (given,), lambda one: _normed(one, 2), way=functional.instance_norm)
+    yield Operator("instance_norm", "", (given,), lambda one: _normed(one, 2), way=functional.instance_norm, batch=(0,))
     yield Operator(
         "group_norm",
         "",
         (given, weight, bias),
         lambda one, by, plus: _normed(one.reshape(3, 2, 10), 2).view(3, 4, 5) * by[:, None] + plus[:, None],
         way=lambda one, by, plus: functional.group_norm(one, 2, by, plus),
+        batch=(0,),
     )
     yield Operator(
         "batch_norm",
@@ -44,6 +45,7 @@ def _norms_of_pictures() -> Iterator[Operator]:
         lambda one, by, plus: _normed(one, (0, 2)) * by[:, None] + plus[:, None],
         way=lambda one, by, plus: functional.batch_norm(one, None, None, by, plus, training=True),
         low=False,
+        batch=(0,),
     )
     yield Operator(
         "batch_norm in eval",
@@ -52,6 +54,7 @@ def _norms_of_pictures() -> Iterator[Operator]:
         lambda one, by, plus: (one - by[:, None]) / (abs(plus[:, None]) + 1e-5) ** 0.5,
         way=lambda one, by, plus: functional.batch_norm(one, by, plus.abs()),
         low=False,
+        batch=(0,),
         slope=False,
     )
     yield Operator(
@@ -60,6 +63,7 @@ def _norms_of_pictures() -> Iterator[Operator]:
         (distinct(3, 20, seed=41), (20,), distinct(20)),
         lambda one, _shape, by, eps: one / ((one * one).mean(1, keepdim=True) + eps) ** 0.5 * by,
         {"eps": 1e-3},
+        batch=(0,),
     )
     yield Operator(
         "local_response_norm",
@@ -95,6 +99,7 @@ def _losses_of_rows() -> Iterator[Operator]:
                 {"reduction": reduction},
                 slope=name not in ("binary_cross_entropy", "kl_div", "soft_margin_loss"),
                 low=False,
+                batch=(0, 1) if reduction == "none" else (),
             )
     anchor, near, far = (distinct(5, 6, seed=seed) for seed in (37, 41, 43))
     yield Operator(
@@ -150,7 +155,13 @@ def _words_and_scores() -> Iterator[Operator]:
     for reduction in ("mean", "sum", "none"):
         for options in ({}, {"label_smoothing": 0.25}):
             yield Operator(
-                "cross_entropy", "f", (scores, answers), _cross_entropy_of, {"reduction": reduction, **options}, low=False
+                "cross_entropy",
+                "f",
+                (scores, answers),
+                _cross_entropy_of,
+                {"reduction": reduction, **options},
+                low=False,
+                batch=(0, 1) if reduction == "none" else (),
             )
         yield Operator(
             "nll_loss",
@@ -159,6 +170,7 @@ def _words_and_scores() -> Iterator[Operator]:
             lambda one, at, reduction: _cross_entropy_of(one, at, reduction, raw=True),
             {"reduction": reduction},
             low=False,
+            batch=(0, 1) if reduction == "none" else (),
         )
     yield Operator(
         "cross_entropy",
@@ -187,6 +199,7 @@ def _words_and_scores() -> Iterator[Operator]:
         (torch.tensor([0, _VOCABULARY - 1, 17, 17]), table),
         lambda at, one: one[torch.tensor([0, _VOCABULARY - 1, 17, 17])],
         low=False,
+        batch=(0,),
     )
 
 
@@ -248,7 +261,16 @@ def _attentions() -> Iterator[Operator]:
             given = (query, key, value) if mask is None else (query, key, value, mask)
             if more and not _takes_a_scale():
                 continue
-            yield Operator(name, "", given, _attended, more, way=functional.scaled_dot_product_attention, low=places == 7)
+            yield Operator(
+                name,
+                "",
+                given,
+                _attended,
+                more,
+                way=functional.scaled_dot_product_attention,
+                low=places == 7,
+                batch=(0, 1, 2) if places == 7 else (),
+            )
     for places in (9, 600):
         causal = torch.ones(places, places, dtype=torch.bool).tril()
         given = tuple(distinct(1, 1, places, 4, seed=seed) for seed in (41, 43, 47))
@@ -260,6 +282,7 @@ def _attentions() -> Iterator[Operator]:
             way=lambda *three: functional.scaled_dot_product_attention(*three, is_causal=True),
             slope=places == 9,
             low=places == 9,
+            batch=(0, 1, 2) if places == 9 else (),
         )
 
 
@@ -288,7 +311,9 @@ def _modules() -> Iterator[Operator]:
         (nn.Unfold(3), picture, lambda one: functional.unfold(one, 3)), (nn.Identity(), rows, lambda one: one), (nn.Dropout(0.5).eval(), rows, lambda one: one),
     ):  # fmt: skip
         sixths = isinstance(module, nn.Hardswish)
-        yield Operator("nn.%s" % type(module).__name__, "", (given,), function, way=_moved(module), low=False, by_sixths=sixths)
+        yield Operator(
+            "nn.%s" % type(module).__name__, "", (given,), function, way=_moved(module), low=False, by_sixths=sixths, batch=(0,)
+        )
 
 
 def _moved(module: nn.Module) -> Any:

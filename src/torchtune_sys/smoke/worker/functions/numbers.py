@@ -9,7 +9,7 @@ from typing import Callable, Iterator
 
 import torch
 
-from torchtune_sys.smoke.worker.functions.operators import DOZEN, FEW, Operator, distinct, elementwise, positive
+from torchtune_sys.smoke.worker.functions.operators import DOZEN, FEW, Elementwise, Operator, distinct, positive
 
 
 def _sigmoid(value: float) -> float:
@@ -48,21 +48,21 @@ def _of_one() -> Iterator[Operator]:
         ("gelu", "f", lambda one: one * (1 + math.erf(one / math.sqrt(2))) / 2),
     )  # fmt: skip
     for name, homes, work in smooth:
-        yield Operator(name, homes, (any_number,), elementwise(work), by_sixths=name in ("hardswish", "hardsigmoid"))
-    yield Operator("gelu", "f", (any_number,), elementwise(_gelu_by_tanh), {"approximate": "tanh"})
+        yield Operator(name, homes, (any_number,), Elementwise(work), by_sixths=name in ("hardswish", "hardsigmoid"))
+    yield Operator("gelu", "f", (any_number,), Elementwise(_gelu_by_tanh), {"approximate": "tanh"})
     for name, work in (
         ("log", math.log), ("log2", math.log2), ("log10", math.log10), ("log1p", math.log1p), ("sqrt", math.sqrt),
         ("rsqrt", lambda one: 1 / math.sqrt(one)), ("reciprocal", lambda one: 1 / one), ("lgamma", math.lgamma),
     ):  # fmt: skip
-        yield Operator(name, "tm", (above,), elementwise(work))
+        yield Operator(name, "tm", (above,), Elementwise(work))
     for name, work in (("asin", math.asin), ("acos", math.acos), ("atanh", math.atanh), ("tan", math.tan)):
-        yield Operator(name, "tm", (inside,), elementwise(work))
+        yield Operator(name, "tm", (inside,), Elementwise(work))
     for name, work in (
         ("floor", math.floor), ("ceil", math.ceil), ("trunc", math.trunc), ("round", round), ("frac", lambda one: one - math.trunc(one)),
         ("sign", lambda one: math.copysign(1.0, one)), ("isfinite", math.isfinite), ("isnan", math.isnan), ("logical_not", lambda one: not one),
     ):  # fmt: skip
-        yield Operator(name, "tm", (any_number * 2,), elementwise(work), slope=False)
-    yield Operator("nan_to_num", "tm", (any_number,), elementwise(float))
+        yield Operator(name, "tm", (any_number * 2,), Elementwise(work), slope=False)
+    yield Operator("nan_to_num", "tm", (any_number,), Elementwise(float))
     for kind in (torch.int64, torch.int32, torch.uint8, torch.bool):
         name = "to(%s)" % str(kind)[6:]
         given = any_number * 2 if kind != torch.uint8 else above * 8
@@ -70,7 +70,7 @@ def _of_one() -> Iterator[Operator]:
             name,
             "",
             (given,),
-            elementwise(bool if kind == torch.bool else int),
+            Elementwise(bool if kind == torch.bool else int),
             way=lambda one, kind=kind: one.to(kind),
             slope=False,
         )
@@ -90,41 +90,41 @@ def _of_two() -> Iterator[Operator]:
                 name,
                 homes,
                 (first, other),
-                elementwise(work),
+                Elementwise(work),
                 slope=name not in ("maximum", "minimum", "fmax", "fmin", "copysign"),
             )
-    yield Operator("pow", "tmo", (above, same), elementwise(operator.pow))
-    yield Operator("pow", "tmo", (first, 3), elementwise(operator.pow))
+    yield Operator("pow", "tmo", (above, same), Elementwise(operator.pow))
+    yield Operator("pow", "tmo", (first, 3), Elementwise(operator.pow))
     yield Operator(
         "add with alpha",
         "",
         (first, same),
-        elementwise(lambda one, other: one - 3 * other),
+        Elementwise(lambda one, other: one - 3 * other),
         way=lambda one, other: torch.add(one, other, alpha=-3),
     )
-    yield Operator("fmod", "tm", (first * 4, above), elementwise(math.fmod), slope=False, low=False)
-    yield Operator("remainder", "tm", (first * 4, above), elementwise(operator.mod), slope=False, low=False)
-    yield Operator("floor_divide", "tm", (first * 4, above), elementwise(operator.floordiv), slope=False, low=False)
+    yield Operator("fmod", "tm", (first * 4, above), Elementwise(math.fmod), slope=False, low=False)
+    yield Operator("remainder", "tm", (first * 4, above), Elementwise(operator.mod), slope=False, low=False)
+    yield Operator("floor_divide", "tm", (first * 4, above), Elementwise(operator.floordiv), slope=False, low=False)
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
-        yield Operator(name, "tmo", (first, row), elementwise(getattr(operator, name)), slope=False)
+        yield Operator(name, "tmo", (first, row), Elementwise(getattr(operator, name)), slope=False)
     for name, work in (
         ("add", operator.add), ("mul", operator.mul), ("floor_divide", operator.floordiv), ("remainder", operator.mod),
         ("bitwise_and", operator.and_), ("bitwise_or", operator.or_), ("bitwise_xor", operator.xor),
         ("bitwise_left_shift", lambda one, other: one << other), ("bitwise_right_shift", operator.rshift),
     ):  # fmt: skip
         for kind in (torch.int64, torch.int32):
-            yield Operator(name, "tm", (whole.to(kind), (whole % 7 + 1).to(kind)), elementwise(work), slope=False, low=False)
+            yield Operator(name, "tm", (whole.to(kind), (whole % 7 + 1).to(kind)), Elementwise(work), slope=False, low=False)
 
 
 def _of_three() -> Iterator[Operator]:
     first, second, third = (distinct(FEW, DOZEN, seed=seed) for seed in (37, 43, 49))
     mask = second > 0
-    yield Operator("where", "t", (mask, first, third), elementwise(lambda told, one, other: one if told else other))
-    yield Operator("lerp", "tm", (first, second, 0.25), elementwise(lambda one, other, share: one + share * (other - one)))
-    yield Operator("addcmul", "tm", (first, second, third), elementwise(lambda one, two, three: one + two * three))
-    yield Operator("addcdiv", "tm", (first, second, third.abs() + 1), elementwise(lambda one, two, three: one + two / three))
-    yield Operator("clamp", "tm", (first, -0.7, 0.9), elementwise(lambda one, low, high: min(max(one, low), high)))
-    yield Operator("masked_fill", "tm", (first, mask, 7.0), elementwise(lambda one, told, value: value if told else one))
+    yield Operator("where", "t", (mask, first, third), Elementwise(lambda told, one, other: one if told else other))
+    yield Operator("lerp", "tm", (first, second, 0.25), Elementwise(lambda one, other, share: one + share * (other - one)))
+    yield Operator("addcmul", "tm", (first, second, third), Elementwise(lambda one, two, three: one + two * three))
+    yield Operator("addcdiv", "tm", (first, second, third.abs() + 1), Elementwise(lambda one, two, three: one + two / three))
+    yield Operator("clamp", "tm", (first, -0.7, 0.9), Elementwise(lambda one, low, high: min(max(one, low), high)))
+    yield Operator("masked_fill", "tm", (first, mask, 7.0), Elementwise(lambda one, told, value: value if told else one))
 
 
 _MARKS = {"nan": 91.0, "posinf": 92.0, "neginf": -92.0}

@@ -14,8 +14,15 @@ from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
 
 Formula = Callable[..., Any]
 """Of tensors of float64 (and of whole numbers, truth values and options as they are); returns a tensor, or numbers in the order of its elements."""
-FEW, DOZEN, MANY = 5, 12, 263
+FEW, DOZEN, MANY, LONG = 5, 12, 263, 2311
 """60 numbers that bfloat16 holds, too; and rows of more numbers than one block of a kernel takes."""
+_REPEATED, _REPEATED_ELSEWHERE, _REPEATED_APART = 1 << 17, 40000, 10000
+"""Elements of what is large: in float32 in a row; by another name, backward and in other precisions, more than torch leaves to one thread too (at::internal::GRAIN_SIZE,
+32768); in other layouts."""
+_OFF_REPEATED = {torch.float64: 2.0**-40, torch.float32: 2.0**-14, torch.bfloat16: 2.0**-5, torch.float16: 2.0**-7}
+"""Of what is repeated, as a share of each number."""
+_WIDER_OF_SUMS = 2.0**5
+"""The gradient of what serves all repetitions is a sum of thousands, whose terms may cancel each other: it was seen to be off by 2**-13 (float32)."""
 _EPSILON = 2.0**-20
 """Half a step of a difference quotient in float64: 2**-33 off by what it leaves out and by rounding."""
 _OFF_OPERATORS = {torch.float64: 2.0**-40, torch.float32: 2.0**-13, torch.bfloat16: 2.0**-4, torch.float16: 2.0**-6}
@@ -60,6 +67,8 @@ class Operator(NamedTuple):
     """What is called in place of a name."""
     by_sixths: bool = False
     """Whether it divides by six, which CUDA's kernels do by a sixth in float32, in float64 too (ActivationHardswishKernel.cu)."""
+    batch: Tuple[int, ...] = ()
+    """Which inputs are repeated along their first dimension, so that the result is: others serve all. Those of ``Rowwise`` and ``Elementwise`` are all that have rows."""
 
     def ways(self) -> Iterator[Tuple[str, Callable[..., Any]]]:
         if self.way is not None:
@@ -83,26 +92,28 @@ def positive(*shape: int, seed: int = 41) -> torch.Tensor:
     return distinct(*shape, seed=seed).abs() + 0.25
 
 
-def rowwise(work: Callable[..., Any]) -> Formula:
-    """Return a formula that takes each row of its first tensor as a list of numbers, and returns a number or a list for it."""
+class Rowwise:
+    """A formula that takes each row of its first tensor as a list of numbers, and returns a number or a list for it."""
 
-    def formula(rows: torch.Tensor, *others: Any, **options: Any) -> List[Any]:
-        found = [work(row, *others, **options) for row in rows.tolist()]
+    def __init__(self, work: Callable[..., Any]) -> None:
+        self.work = work
+
+    def __call__(self, rows: torch.Tensor, *others: Any, **options: Any) -> List[Any]:
+        found = [self.work(row, *others, **options) for row in rows.tolist()]
         return [value for each in found for value in (each if isinstance(each, list) else [each])]
 
-    return formula
 
+class Elementwise:
+    """A formula of numbers; of two tensors, one of which may be a row for all."""
 
-def elementwise(work: Callable[..., float]) -> Formula:
-    """Return a formula of numbers; of two tensors, one of which may be a row for all."""
+    def __init__(self, work: Callable[..., float]) -> None:
+        self.work = work
 
-    def formula(*given: Any, **options: Any) -> torch.Tensor:
+    def __call__(self, *given: Any, **options: Any) -> torch.Tensor:
         tensors = torch.broadcast_tensors(*(one for one in given if isinstance(one, torch.Tensor)))
         numbers = [one for one in given if not isinstance(one, torch.Tensor)]
-        values = [work(*each, *numbers) for each in zip(*(one.flatten().tolist() for one in tensors))]
+        values = [self.work(*each, *numbers) for each in zip(*(one.flatten().tolist() for one in tensors))]
         return torch.tensor(values, dtype=torch.float64).view(tensors[0].shape)
-
-    return formula
 
 
 def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> None:
@@ -116,7 +127,7 @@ def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> N
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
             if (dtype in _LOW and not row.low) or (dtype == torch.bfloat16 and not here.has_bfloat16()):
                 continue
-            for label, way in row.ways():
+            for number, (label, way) in enumerate(row.ways()):
                 for layout, given in _given(here, row, dtype):
                     with _unless_it_lacks(dtype):
                         found = _only(row, way(*given, **row.options))
@@ -130,6 +141,10 @@ def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> N
                         )
                 if row.slope and dtype == torch.float32:
                     _slope_is_right(here, row, label, way, wanted, wrong_as)
+                more = here.level != QUICK
+                if _batch_of(row) and (number == 0 or more) and (dtype == torch.float32 or (more and number == 0)):
+                    with _unless_it_lacks(dtype):
+                        _many_are_right(here, row, label, way, wanted, dtype, wrong_as, more and number == 0)
 
 
 def _bound_of(row: Operator, here: RankContext, dtype: torch.dtype) -> float:
@@ -205,6 +220,19 @@ def _spaced(one: torch.Tensor) -> torch.Tensor:
     return wide.copy_(one)
 
 
+def _channels_last(one: torch.Tensor) -> torch.Tensor:
+    """Return rows of a dozen as pictures whose channels are last in memory."""
+    return one.reshape(-1, FEW, DOZEN // 3, 3).contiguous(memory_format=torch.channels_last)
+
+
+_LARGE_LAYOUTS: Tuple[Tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+    ("", lambda one: one),
+    (", transposed", _turned),
+    (", a slice", _spaced),
+    (", channels_last", _channels_last),
+)
+
+
 def _compare_with(row: Operator, what: str, found: torch.Tensor, wanted: torch.Tensor, bound: float, cause: str) -> None:
     values = found.detach().to("cpu", torch.float64)
     if values.numel() != wanted.numel():
@@ -215,6 +243,101 @@ def _compare_with(row: Operator, what: str, found: torch.Tensor, wanted: torch.T
     if wrong:
         words = (wrong, off.numel(), what, float(off.max()), limit)
         raise StageFailed(cause, "%d of %d elements of %s are wrong, one is off by %.3g (rounding: at most %.3g)" % words)
+
+
+def _batch_of(row: Operator) -> Tuple[int, ...]:
+    """Return the places of what is repeated to try a large size, () where the result would not be as often the same."""
+    if isinstance(row.formula, (Rowwise, Elementwise)):
+        rows = [one.shape[0] if isinstance(one, torch.Tensor) and one.dim() > 1 else 0 for one in row.inputs]
+        return tuple(place for place, count in enumerate(rows) if count > 1 and count == max(rows))
+    return row.batch
+
+
+def _many_are_right(
+    here: RankContext,
+    row: Operator,
+    label: str,
+    way: Callable[..., Any],
+    wanted: torch.Tensor,
+    dtype: torch.dtype,
+    cause: str,
+    in_all_ways: bool,
+) -> None:
+    """Try as many of the same numbers as several threads and blocks share: each repetition must give what one gives. ``in_all_ways``: in each layout and backward, too."""
+    batch, plain = _batch_of(row), [_placed(here, one, dtype) for one in row.inputs]
+    each = max(wanted.numel(), *(plain[place].numel() for place in batch))
+    one = _only(row, way(*plain, **row.options)).detach().double().cpu()
+    for layout, lay in _LARGE_LAYOUTS if in_all_ways and dtype == torch.float32 else _LARGE_LAYOUTS[:1]:
+        if lay is _channels_last and not _is_of_pictures(row, plain):
+            continue
+        elements = _REPEATED_APART if layout else _REPEATED if in_all_ways and dtype == torch.float32 else _REPEATED_ELSEWHERE
+        times = max(2, elements // each + 1)
+        given = [_repeated(one, times) if place in batch else one for place, one in enumerate(plain)]
+        found = _only(
+            row, way(*(lay(one) if place in batch and one.dim() > 1 else one for place, one in enumerate(given)), **row.options)
+        )
+        what = "%s of %d times %d %s%s" % (label, times, each, str(dtype)[6:], layout)
+        _repeats(what, found, one, times, cause)
+    if row.slope and in_all_ways and dtype == torch.float32:
+        _slopes_repeat(row, label, way, plain, max(2, _REPEATED_ELSEWHERE // each + 1), wanted.numel(), cause)
+
+
+def _is_of_pictures(row: Operator, plain: List[Any]) -> bool:
+    """Whether it is done number by number, so that rows of a dozen may be laid out as pictures."""
+    tensors = [one for one in plain if isinstance(one, torch.Tensor)]
+    return isinstance(row.formula, Elementwise) and all(one.shape == (FEW, DOZEN) for one in tensors)
+
+
+def _slopes_repeat(
+    row: Operator, label: str, way: Callable[..., Any], plain: List[Any], times: int, count: int, cause: str
+) -> None:
+    batch = _batch_of(row)
+    many = [_repeated(one, times) if place in batch else one for place, one in enumerate(plain)]
+    right, found = _slopes(row, way, plain, 1, count), _slopes(row, way, many, times, count)
+    for place, one in enumerate(right):
+        if one is not None:
+            what = "the gradient of %s of %d times %d float32" % (label, times, one.numel())
+            each = times if place in batch else 1
+            wider = 4.0 if place in batch else _WIDER_OF_SUMS
+            _repeats(what, found[place] * (each / times), one.double().cpu().flatten(), each, cause, wider)
+
+
+def _repeated(one: torch.Tensor, times: int) -> torch.Tensor:
+    return one.expand(times, *one.shape).reshape(times * one.shape[0], *one.shape[1:])
+
+
+def _slopes(row: Operator, way: Callable[..., Any], given: List[Any], times: int, count: int) -> List[Any]:
+    """Return the gradients of all that is given, None where there is none. Each repetition gets the same from above."""
+    held = [one.clone().requires_grad_() if _has_slope(one) else one for one in given]
+    output = _only(row, way(*held, **row.options))
+    upstream = distinct(count, seed=43).to(output.device, output.dtype)
+    output.backward(upstream.expand(times, count).reshape(output.shape))
+    return [one.grad if _has_slope(one) else None for one in held]
+
+
+def _has_slope(one: Any) -> bool:
+    return isinstance(one, torch.Tensor) and one.is_floating_point()
+
+
+def _repeats(what: str, found: torch.Tensor, wanted: torch.Tensor, times: int, cause: str, wider: float = 1.0) -> None:
+    """Compare with the same in the same precision, where sums in another order, and functions of whole vectors, are off by some steps of each number and of the largest."""
+    if found.numel() != times * wanted.numel():
+        raise StageFailed(cause, "%s has %d elements, not %d" % (what, found.numel(), times * wanted.numel()))
+    values = found.detach().reshape(times, wanted.numel())
+    share = (
+        wider
+        * _OFF_REPEATED.get(values.dtype, 0.0)
+        * (_WIDER_ON_GPU if values.is_cuda and values.dtype == torch.float32 else 1.0)
+    )
+    values = values if values.is_floating_point() else values.double()
+    right = wanted.flatten().to(values.device, values.dtype)
+    limits = share * (right.abs() + right.abs().max() / 4)
+    off = (values - right).abs()
+    wrong = ~(off <= limits)
+    if bool(wrong.any()):
+        at = int(wrong.flatten().nonzero()[0])
+        words = (int(wrong.sum()), off.numel(), what, at, float(values.flatten()[at]), float(right[at % len(right)]))
+        raise StageFailed(cause, "%d of %d elements of %s are wrong: number %d is %.6g, where one alone gives %.6g" % words)
 
 
 def _slope_is_right(

@@ -78,7 +78,7 @@ def _of_places() -> Iterator[Operator]:
             lambda one, dim, at, given: _placed_at(one, at, given, lambda each: each[-1]),
             low=low,
         )
-        yield Operator("index_select", "tm", (rows, 0, picks), lambda one, dim, at: _rows_at(one, at), low=low)
+        yield Operator("index_select", "tm", (rows, 0, picks), lambda one, dim, at: _rows_at(one, at), low=low, batch=(2,))
         given = distinct(6, shape[1], seed=43)
         yield Operator(
             "index_add",
@@ -103,7 +103,7 @@ def _of_places() -> Iterator[Operator]:
             ],
             low=low,
         )
-        yield Operator("indexing", "", (rows, picks), _rows_at, way=lambda one, at: one[at], low=low)
+        yield Operator("indexing", "", (rows, picks), _rows_at, way=lambda one, at: one[at], low=low, batch=(1,))
         yield Operator("indexing by truth values", "", (rows, more > 0), _told, way=lambda one, mask: one[mask], low=low)
         yield Operator("masked_select", "tm", (rows, more > 0), _told, low=low)
         yield Operator(
@@ -120,7 +120,7 @@ def _of_places() -> Iterator[Operator]:
             slope=False,
             low=False,
         )
-        yield Operator("embedding", "f", (picks, rows), lambda at, one: _rows_at(one, at), low=low)
+        yield Operator("embedding", "f", (picks, rows), lambda at, one: _rows_at(one, at), low=low, batch=(0,))
         starts = torch.tensor([0, 2, 3])
         for mode, fold in (("sum", math.fsum), ("mean", lambda each: math.fsum(each) / len(each)), ("max", max)):
             yield Operator(
@@ -140,6 +140,7 @@ def _of_places() -> Iterator[Operator]:
         lambda at, count: [float(pick == place) for pick in at.tolist() for place in range(count)],
         slope=False,
         low=False,
+        batch=(0,),
     )
 
 
@@ -156,6 +157,7 @@ def _of_shapes() -> Iterator[Operator]:
             (rows,),
             lambda one, source=source, **_options: [one.tolist()[at[0]][at[1]] for at in itertools.starmap(source, square)],
             options,
+            batch=(0,),
         )
     yield Operator(
         "tril", "tm", (rows, 2), lambda one, off: [one.tolist()[row][column] * (column <= row + off) for row, column in square]
@@ -176,9 +178,13 @@ def _of_shapes() -> Iterator[Operator]:
         ("split and chunk", lambda one, other: torch.cat((*one.split(5, 1)[::-1], *other.chunk(3, 1)[::-1]), 1), lambda one, other: [value for left, right in zip(one.tolist(), other.tolist()) for value in left[10:] + left[5:10] + left[:5] + right[8:] + right[4:8] + right[:4]]),
         ("permute", lambda one, other: torch.stack((one, other)).permute(2, 0, 1).contiguous(), lambda one, other: [each[row][column] for column in range(DOZEN) for each in (one.tolist(), other.tolist()) for row in range(FEW)]),
     ):  # fmt: skip
-        yield Operator(name, "", (rows, more), work, way=way)
+        yield Operator(name, "", (rows, more), work, way=way, batch=() if name == "permute" else (0, 1))
     yield Operator(
-        "pad", "f", (rows, (2, 1)), lambda one, _sides: [value for row in one.tolist() for value in [0.0, 0.0, *row, 0.0]]
+        "pad",
+        "f",
+        (rows, (2, 1)),
+        lambda one, _sides: [value for row in one.tolist() for value in [0.0, 0.0, *row, 0.0]],
+        batch=(0,),
     )
     yield Operator(
         "pad",
@@ -187,6 +193,7 @@ def _of_shapes() -> Iterator[Operator]:
         lambda one, _sides, mode: [value for row in one.tolist() for value in [row[2], row[1], *row, row[-2]]],
         {"mode": "reflect"},
         low=False,
+        batch=(0,),
     )
     yield Operator(
         "unfold",
@@ -195,4 +202,5 @@ def _of_shapes() -> Iterator[Operator]:
         lambda one, dim, size, step: [
             row[start + place] for row in one.tolist() for start in range(0, 9, 3) for place in range(4)
         ],
+        batch=(0,),
     )

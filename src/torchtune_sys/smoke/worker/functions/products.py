@@ -19,13 +19,21 @@ def products() -> Iterator[Operator]:
     def product(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
         return (one[..., :, :, None] * two[..., None, :, :]).sum(-2)
 
-    yield Operator("mm", "tm", (left, right), product)
-    yield Operator("matmul", "tmo", (left, right), product)
-    yield Operator("matmul", "tmo", (batch, other), product)
-    yield Operator("bmm", "tm", (batch, other), product)
-    yield Operator("addmm", "t", (more, left, right), lambda bias, one, two: bias + product(one, two))
-    yield Operator("baddbmm", "t", (distinct(2, 3, 4, seed=43), batch, other), lambda bias, one, two: bias + product(one, two))
-    yield Operator("einsum", "", (batch, other), product, way=lambda one, two: torch.einsum("bij,bjk->bik", one, two))
+    yield Operator("mm", "tm", (left, right), product, batch=(0,))
+    yield Operator("matmul", "tmo", (left, right), product, batch=(0,))
+    yield Operator("matmul", "tmo", (batch, other), product, batch=(0, 1))
+    yield Operator("bmm", "tm", (batch, other), product, batch=(0, 1))
+    yield Operator("addmm", "t", (more, left, right), lambda bias, one, two: bias + product(one, two), batch=(0, 1))
+    yield Operator(
+        "baddbmm",
+        "t",
+        (distinct(2, 3, 4, seed=43), batch, other),
+        lambda bias, one, two: bias + product(one, two),
+        batch=(0, 1, 2),
+    )
+    yield Operator(
+        "einsum", "", (batch, other), product, way=lambda one, two: torch.einsum("bij,bjk->bik", one, two), batch=(0, 1)
+    )
     yield Operator(
         "einsum",
         "",
@@ -40,17 +48,22 @@ def products() -> Iterator[Operator]:
         lambda one, two: product(one.permute(1, 0, 2).reshape(3, 16), two.reshape(16, 4)),
         way=lambda one, two: torch.tensordot(one, two, dims=([0, 2], [0, 1])),
     )
-    yield Operator("mv", "tm", (left, distinct(8, seed=5)), lambda one, two: (one * two).sum(1))
+    yield Operator("mv", "tm", (left, distinct(8, seed=5)), lambda one, two: (one * two).sum(1), batch=(0,))
     yield Operator("dot", "tm", (distinct(60), distinct(60, seed=43)), lambda one, two: [float((one * two).sum())])
-    yield Operator("outer", "tm", (distinct(5), distinct(6)), lambda one, two: one[:, None] * two)
+    yield Operator("outer", "tm", (distinct(5), distinct(6)), lambda one, two: one[:, None] * two, batch=(0,))
     yield Operator(
-        "linear", "f", (left, distinct(6, 8, seed=41), distinct(6)), lambda one, weight, bias: product(one, weight.t()) + bias
+        "linear",
+        "f",
+        (left, distinct(6, 8, seed=41), distinct(6)),
+        lambda one, weight, bias: product(one, weight.t()) + bias,
+        batch=(0,),
     )
     yield Operator(
         "bilinear",
         "f",
         (distinct(3, 4), distinct(3, 5, seed=41), distinct(2, 4, 5, seed=43)),
         lambda one, two, weight: (one[:, None, :, None] * weight[None] * two[:, None, None, :]).sum((2, 3)),
+        batch=(0, 1),
     )
     yield Operator(
         "cdist", "t", (left, distinct(4, 8, seed=41)), lambda one, two: ((one[:, None] - two[None]) ** 2).sum(2) ** 0.5, low=False
@@ -60,6 +73,7 @@ def products() -> Iterator[Operator]:
         "f",
         (left, distinct(5, 8, seed=41)),
         lambda one, two: (one * two).sum(1) / ((one**2).sum(1) * (two**2).sum(1)) ** 0.5,
+        batch=(0, 1),
     )
 
 
@@ -89,9 +103,17 @@ def _transforms() -> Iterator[Operator]:
     def transformed(one: torch.Tensor) -> torch.Tensor:
         return (one[:, None, :, None] * waves).sum(2)
 
-    yield Operator("fft.rfft", "", (rows,), transformed, way=lambda one: torch.view_as_real(torch.fft.rfft(one)), low=False)
     yield Operator(
-        "fft.irfft", "", (rows,), lambda one: one, way=lambda one: torch.fft.irfft(torch.fft.rfft(one), n=16), low=False
+        "fft.rfft", "", (rows,), transformed, way=lambda one: torch.view_as_real(torch.fft.rfft(one)), low=False, batch=(0,)
+    )
+    yield Operator(
+        "fft.irfft",
+        "",
+        (rows,),
+        lambda one: one,
+        way=lambda one: torch.fft.irfft(torch.fft.rfft(one), n=16),
+        low=False,
+        batch=(0,),
     )
 
 
@@ -137,7 +159,9 @@ def convolutions() -> Iterator[Operator]:
 
             if stride == 2 and min(side) < 3:
                 continue
-            yield Operator("conv%dd" % dims, "tf", (given, weight, bias), formula, {"stride": stride, "padding": padding})
+            yield Operator(
+                "conv%dd" % dims, "tf", (given, weight, bias), formula, {"stride": stride, "padding": padding}, batch=(0,)
+            )
 
 
 def _pools() -> Iterator[Operator]:
@@ -157,10 +181,14 @@ def _pools() -> Iterator[Operator]:
             return _windows(one, (size,) * dims, stride, padding).mean(over)
 
         for size, stride, padding in ((2, 2, 0), (3, 2, 1)):
-            yield Operator("max_pool%dd" % dims, "f", (given, size, stride, padding), most, low=low)
-            yield Operator("avg_pool%dd" % dims, "f", (given, size, stride, padding), mean, low=low)
-        yield Operator("adaptive_avg_pool%dd" % dims, "f", (given, 1), lambda one, size, over=over: one.mean(over), low=low)
-        yield Operator("adaptive_max_pool%dd" % dims, "f", (given, 1), lambda one, size, over=over: one.amax(over), low=low)
+            yield Operator("max_pool%dd" % dims, "f", (given, size, stride, padding), most, low=low, batch=(0,))
+            yield Operator("avg_pool%dd" % dims, "f", (given, size, stride, padding), mean, low=low, batch=(0,))
+        yield Operator(
+            "adaptive_avg_pool%dd" % dims, "f", (given, 1), lambda one, size, over=over: one.mean(over), low=low, batch=(0,)
+        )
+        yield Operator(
+            "adaptive_max_pool%dd" % dims, "f", (given, 1), lambda one, size, over=over: one.amax(over), low=low, batch=(0,)
+        )
     places = distinct(2, 3, 6, 6, seed=41)
     yield Operator(
         "the places of max_pool2d",
@@ -193,6 +221,7 @@ def _sizes_of_pictures() -> Iterator[Operator]:
             (given,),
             lambda one, rows=rows, columns=columns, **_options: torch.einsum("bcij,pi,qj->bcpq", one, rows, columns),
             {"size": (7, 8), "mode": "bilinear", "align_corners": corners},
+            batch=(0,),
         )
     line = _between(5, 9, False)
     yield Operator(
@@ -201,6 +230,7 @@ def _sizes_of_pictures() -> Iterator[Operator]:
         (given[0],),
         lambda one, **_options: torch.einsum("cij,qj->ciq", one, line),
         {"size": 9, "mode": "linear"},
+        batch=(0,),
     )
     yield Operator(
         "interpolate",
@@ -208,12 +238,14 @@ def _sizes_of_pictures() -> Iterator[Operator]:
         (given,),
         lambda one, scale_factor: one.repeat_interleave(2, 2).repeat_interleave(2, 3),
         {"scale_factor": 2},
+        batch=(0,),
     )
     yield Operator(
         "pixel_shuffle",
         "f",
         (distinct(1, 4, 3, 2), 2),
         lambda one, times: one.view(1, 1, 2, 2, 3, 2).permute(0, 1, 4, 2, 5, 3).reshape(1, 1, 6, 4),
+        batch=(0,),
     )
     yield Operator(
         "grid_sample",
@@ -230,9 +262,15 @@ def _sizes_of_pictures() -> Iterator[Operator]:
         low=False,
     )
     yield Operator(
-        "unfold", "f", (given, 3), lambda one, size: _windows(one, (3, 3), 1, 0).permute(0, 1, 4, 5, 2, 3).reshape(2, 18, 6)
+        "unfold",
+        "f",
+        (given, 3),
+        lambda one, size: _windows(one, (3, 3), 1, 0).permute(0, 1, 4, 5, 2, 3).reshape(2, 18, 6),
+        batch=(0,),
     )
-    yield Operator("fold", "", (distinct(1, 4, 6, seed=41),), _folded, way=lambda one: functional.fold(one, (4, 6), 2, stride=2))
+    yield Operator(
+        "fold", "", (distinct(1, 4, 6, seed=41),), _folded, way=lambda one: functional.fold(one, (4, 6), 2, stride=2), batch=(0,)
+    )
 
 
 def _folded(one: torch.Tensor) -> torch.Tensor:

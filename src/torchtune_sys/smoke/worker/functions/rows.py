@@ -9,7 +9,7 @@ from typing import Any, Iterator, List
 
 import torch
 
-from torchtune_sys.smoke.worker.functions.operators import DOZEN, FEW, MANY, Operator, distinct, rowwise
+from torchtune_sys.smoke.worker.functions.operators import DOZEN, FEW, LONG, Operator, Rowwise, distinct
 
 
 def _spread(row: List[float], part: int = 1) -> float:
@@ -39,7 +39,7 @@ def operators_of_rows() -> Iterator[Operator]:
 
 
 def _of_rows() -> Iterator[Operator]:
-    for shape in ((FEW, DOZEN), (3, MANY)):
+    for shape in ((FEW, DOZEN), (2, LONG)):
         rows = distinct(*shape)
         low = shape[1] == DOZEN
         steady = distinct(*shape, wide=0.25) + 1
@@ -51,27 +51,27 @@ def _of_rows() -> Iterator[Operator]:
             ("cumsum", "tm", lambda row: [*itertools.accumulate(row)]), ("vector_norm", "l", lambda row: math.sqrt(math.fsum(one * one for one in row))),
         ):  # fmt: skip
             options = {"dim": -1}
-            yield Operator(name, homes, (rows,), rowwise(lambda row, dim, work=work: work(row)), options, low=low)
+            yield Operator(name, homes, (rows,), Rowwise(lambda row, dim, work=work: work(row)), options, low=low)
         yield Operator(
             "norm",
             "tm",
             (rows,),
-            rowwise(lambda row, p, dim: math.sqrt(math.fsum(one * one for one in row))),
+            Rowwise(lambda row, p, dim: math.sqrt(math.fsum(one * one for one in row))),
             {"p": 2, "dim": 1},
             low=low,
         )
-        yield Operator("norm", "tm", (rows,), rowwise(lambda row, p, dim: math.fsum(map(abs, row))), {"p": 1, "dim": 1}, low=low)
-        yield Operator("normalize", "f", (rows,), rowwise(_unit), low=low)
+        yield Operator("norm", "tm", (rows,), Rowwise(lambda row, p, dim: math.fsum(map(abs, row))), {"p": 1, "dim": 1}, low=low)
+        yield Operator("normalize", "f", (rows,), Rowwise(_unit), low=low)
         if low:
             yield Operator(
                 "prod",
                 "tm",
                 (steady,),
-                rowwise(lambda row, dim: math.prod(row)),
+                Rowwise(lambda row, dim: math.prod(row)),
                 {"dim": 1},
             )
             yield Operator(
-                "cumprod", "tm", (steady,), rowwise(lambda row, dim: [*itertools.accumulate(row, operator.mul)]), {"dim": 1}
+                "cumprod", "tm", (steady,), Rowwise(lambda row, dim: [*itertools.accumulate(row, operator.mul)]), {"dim": 1}
             )
         shares = distinct(shape[1], seed=53)
         bias = distinct(shape[1], seed=59)
@@ -96,52 +96,52 @@ def _ranking(row: List[float], most: bool = False) -> List[int]:
 
 
 def _of_orders() -> Iterator[Operator]:
-    for shape in ((FEW, DOZEN), (3, MANY)):
+    for shape in ((FEW, DOZEN), (2, LONG)):
         rows, low = distinct(*shape), shape[1] == DOZEN
         last = {"dim": -1}
-        yield Operator("sort", "tm", (rows,), rowwise(lambda row, dim: sorted(row)), last, take=0, low=low)
+        yield Operator("sort", "tm", (rows,), Rowwise(lambda row, dim: sorted(row)), last, take=0, low=low)
         yield Operator(
             "sort",
             "tm",
             (rows,),
-            rowwise(lambda row, dim, descending: sorted(row, reverse=True)),
+            Rowwise(lambda row, dim, descending: sorted(row, reverse=True)),
             {**last, "descending": True},
             take=0,
             low=low,
         )
-        yield Operator("argsort", "tm", (rows,), rowwise(lambda row, dim: _ranking(row)), last, slope=False, low=low)
+        yield Operator("argsort", "tm", (rows,), Rowwise(lambda row, dim: _ranking(row)), last, slope=False, low=low)
         yield Operator(
-            "topk", "tm", (rows, 3), rowwise(lambda row, count, dim: sorted(row)[: -count - 1 : -1]), last, take=0, low=low
+            "topk", "tm", (rows, 3), Rowwise(lambda row, count, dim: sorted(row)[: -count - 1 : -1]), last, take=0, low=low
         )
         yield Operator(
             "topk",
             "tm",
             (rows, 3),
-            rowwise(lambda row, count, dim: _ranking(row, True)[:count]),
+            Rowwise(lambda row, count, dim: _ranking(row, True)[:count]),
             last,
             take=1,
             slope=False,
             low=low,
         )
-        yield Operator("argmax", "tm", (rows,), rowwise(lambda row, dim: row.index(max(row))), last, slope=False, low=low)
-        yield Operator("argmin", "tm", (rows,), rowwise(lambda row, dim: row.index(min(row))), last, slope=False, low=low)
+        yield Operator("argmax", "tm", (rows,), Rowwise(lambda row, dim: row.index(max(row))), last, slope=False, low=low)
+        yield Operator("argmin", "tm", (rows,), Rowwise(lambda row, dim: row.index(min(row))), last, slope=False, low=low)
         for name, work in (("max", max), ("min", min)):
-            yield Operator(name, "tm", (rows,), rowwise(lambda row, dim, work=work: work(row)), last, take=0, low=low)
+            yield Operator(name, "tm", (rows,), Rowwise(lambda row, dim, work=work: work(row)), last, take=0, low=low)
             yield Operator(
-                name, "tm", (rows,), rowwise(lambda row, dim, work=work: row.index(work(row))), last, take=1, slope=False, low=low
+                name, "tm", (rows,), Rowwise(lambda row, dim, work=work: row.index(work(row))), last, take=1, slope=False, low=low
             )
         yield Operator(
-            "cummax", "tm", (rows,), rowwise(lambda row, dim: [*itertools.accumulate(row, max)]), last, take=0, low=low
+            "cummax", "tm", (rows,), Rowwise(lambda row, dim: [*itertools.accumulate(row, max)]), last, take=0, low=low
         )
-        yield Operator("median", "tm", (rows,), rowwise(lambda row, dim: sorted(row)[(len(row) - 1) // 2]), last, take=0, low=low)
+        yield Operator("median", "tm", (rows,), Rowwise(lambda row, dim: sorted(row)[(len(row) - 1) // 2]), last, take=0, low=low)
         yield Operator(
-            "kthvalue", "tm", (rows, 4), rowwise(lambda row, place, dim: sorted(row)[place - 1]), last, take=0, low=low
+            "kthvalue", "tm", (rows, 4), Rowwise(lambda row, place, dim: sorted(row)[place - 1]), last, take=0, low=low
         )
         yield Operator(
             "quantile",
             "tm",
             (rows, 0.5),
-            rowwise(lambda row, share, dim: (sorted(row)[(len(row) - 1) // 2] + sorted(row)[len(row) // 2]) / 2),
+            Rowwise(lambda row, share, dim: (sorted(row)[(len(row) - 1) // 2] + sorted(row)[len(row) // 2]) / 2),
             last,
             low=False,
         )
@@ -150,17 +150,17 @@ def _of_orders() -> Iterator[Operator]:
             "a stable sort",
             "",
             (alike,),
-            rowwise(_ranking),
+            Rowwise(_ranking),
             way=lambda one: one.sort(dim=-1, stable=True)[1],
             slope=False,
             low=low,
         )
         yield Operator("unique", "t", (alike,), lambda one: sorted({*one.flatten().tolist()}), slope=False, low=low)
         yield Operator(
-            "count_nonzero", "tm", (alike,), rowwise(lambda row, dim: sum(one != 0 for one in row)), last, slope=False, low=low
+            "count_nonzero", "tm", (alike,), Rowwise(lambda row, dim: sum(one != 0 for one in row)), last, slope=False, low=low
         )
-        yield Operator("any", "tm", (rows > 1.9,), rowwise(lambda row, dim: any(row)), last, slope=False, low=False)
-        yield Operator("all", "tm", (rows > -1.9,), rowwise(lambda row, dim: all(row)), last, slope=False, low=False)
+        yield Operator("any", "tm", (rows > 1.9,), Rowwise(lambda row, dim: any(row)), last, slope=False, low=False)
+        yield Operator("all", "tm", (rows > -1.9,), Rowwise(lambda row, dim: all(row)), last, slope=False, low=False)
     edges = torch.tensor([-1.5, -0.5, 0.5, 1.5], dtype=torch.float64)
     for name, given in (("bucketize", (distinct(60), edges)), ("searchsorted", (edges, distinct(60)))):
         yield Operator(
