@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -55,7 +56,7 @@ def wrong_where(name, when):
     keys.impl(name, wrong, "CPU", with_keyset=True)
 %s
 try:
-    _tables(here)
+    %s
 except StageFailed as error:
     print(error.cause, error.seen)
 else:
@@ -73,7 +74,38 @@ LARGE = {
 
 @pytest.mark.parametrize("spoil", LARGE, ids=[*map(str, range(len(LARGE)))])
 def test_what_is_wrong_in_large_sizes_only_is_told(spoil: str) -> None:
-    assert LARGE[spoil] in _said("default", spoil, TABLES)
+    assert LARGE[spoil] in _said("default", spoil, TABLES.replace("    %s\nexcept", "    _tables(here)\nexcept"))
+
+
+PER_TENSOR = """
+real = torch.nn.utils.clip_grad_norm_
+def each_by_itself(held, limit, *given, **more):
+    return sum((real([one], limit, *given, **more) ** 2 for one in held), torch.zeros(())) ** 0.5
+torch.nn.utils.clip_grad_norm_ = each_by_itself
+"""
+ZEROED = """
+real = torch.save
+def zeroed(held, path):
+    real(held, path)
+    with open(path, "rb+") as file:
+        if file.seek(0, 2) > 1 << 18:
+            file.seek(1 << 17)
+            file.write(bytes(4096))
+torch.save = zeroed
+"""
+OTHERS = {
+    "optimizers_follow_their_formulas(here)": ("", "all right"),
+    "optimizers_follow_their_formulas(here) ": (PER_TENSOR, "clip-wrong clip_grad_norm_"),
+    "_kinds_survive('kinds.pt')": ("", "all right"),
+    "_kinds_survive('kinds.pt') ": (ZEROED, "checkpoint-damaged a tensor (large)"),
+}
+
+
+@pytest.mark.parametrize("work", OTHERS, ids=[*map(str, range(len(OTHERS)))])
+def test_what_was_passed_over_is_told(work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil, words = OTHERS[work]
+    monkeypatch.chdir(tmp_path)
+    assert words in _said("default", spoil, TABLES.replace("    %s\nexcept", f"    {work}\nexcept"))
 
 
 def _said(level: str, spoil: str, program: str = TRIAL) -> str:

@@ -122,10 +122,19 @@ def figure_text(figure: Figure) -> str:
     return f"{figure.name} {value} {figure.unit}".rstrip()
 
 
+def _worse(now: float, before: float) -> str:
+    """Return by how much a figure is worse: in parts of what it was, or how many times where that says more.
+
+    >>> _worse(450.0, 600.0), _worse(529.0, 0.617), _worse(2.0, 600.0)
+    ('25 % worse', '857 times worse', '300 times worse')
+    """
+    times = max(now, before) / min(now, before) if min(now, before) > 0 else 0.0
+    return f"{times:.0f} times worse" if times >= 4 else f"{abs(1 - now / before) * 100 if before else 0.0:.0f} % worse"
+
+
 def _slower(slower: tuple[FigureComparison, ...]) -> Iterator[Line]:
     for item in slower:
-        part = abs(1 - item.now / item.before) * 100 if item.before else 0.0
-        words = f"{item.figure}: {item.now:.3g} {item.unit}, {part:.0f} % worse than {item.before:.3g} {item.unit}"
+        words = f"{item.figure}: {item.now:.3g} {item.unit}, {_worse(item.now, item.before)} than {item.before:.3g} {item.unit}"
         yield line(f"{words} (median of {item.proofs} earlier runs here)", label=(f"slower  {item.stage}", "warning"), hang=_HANG)
 
 

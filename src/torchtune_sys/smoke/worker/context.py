@@ -68,6 +68,8 @@ class RankContext:
         self.verdicts: Dict[str, str] = {}
         self.store: Any = None
         """Where the ranks met; None before."""
+        self.began_s = 0.0
+        """By this host's clock since it started, when this rank began to look for the others."""
         self.not_met: Optional[Exception] = None
         """Why the ranks did not find each other."""
         self.on_one_host = False

@@ -18,6 +18,8 @@ from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.models import TOKENS, SmallTransformer, loss_of, seeded, sentences
 
 _BEFORE, _AFTER = 3, 3
+_LARGE_RECORD = 1 << 18
+"""Numbers: a mebibyte, which goes to the disk in other pieces than the small ones, each of which is less than a block of some file systems."""
 
 
 class Training:
@@ -84,7 +86,7 @@ def _kinds_survive(path: str) -> None:
     thirds = (torch.arange(-24, 24).float() / 3).view(6, 8)
     kinds = [getattr(torch, name) for name in _KINDS if hasattr(torch, name)]
     held = {str(kind)[6:]: thirds.to(kind) for kind in kinds}
-    held.update(transposed=thirds.t(), tied=thirds, twin=thirds[2:])
+    held.update(transposed=thirds.t(), tied=thirds, twin=thirds[2:], large=torch.arange(_LARGE_RECORD, dtype=torch.int32))
     write_checkpoint(held, path)
     found = torch.load(path, map_location="cpu", weights_only=True)
     for name, wanted in held.items():

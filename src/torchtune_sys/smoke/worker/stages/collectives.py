@@ -243,7 +243,7 @@ def _largest_size(here: RankContext) -> List[Fault]:
     held += here.rank
     dist.all_reduce(held)
     differing = differing_elements(held, wanted)
-    return [("collective-wrong", "all_reduce of %d float32: %d elements are wrong" % (count, differing))] if differing else []
+    return [("collective-wrong", "all_reduce of %d float32: %d of them wrong" % (count, differing))] if differing else []
 
 
 def _by_table(here: RankContext) -> List[Fault]:

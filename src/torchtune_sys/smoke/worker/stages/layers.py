@@ -168,8 +168,10 @@ def _batch_norm(here: RankContext) -> None:
     mean, variance = 0.25 * wide.mean(0), 0.75 + 0.25 * wide.var(0, unbiased=True)
     if bool((layer.running_mean == 0).all()):
         raise StageFailed("batchnorm-stuck", "nn.BatchNorm1d does not update its running mean")
-    _close("the running mean of nn.BatchNorm1d", layer.running_mean, mean, cause="batchnorm-stuck")
-    _close("the running variance of nn.BatchNorm1d", layer.running_var, variance, cause="batchnorm-stuck")
+    if bool((layer.running_var == 1).all()):
+        raise StageFailed("batchnorm-stuck", "nn.BatchNorm1d does not update its running variance")
+    _close("the running mean of nn.BatchNorm1d", layer.running_mean, mean)
+    _close("the running variance of nn.BatchNorm1d", layer.running_var, variance)
     layer.eval()
     _close("nn.BatchNorm1d in eval", layer(inputs.to(here.device)), (wide - mean) / (variance + 1e-5).sqrt())
 

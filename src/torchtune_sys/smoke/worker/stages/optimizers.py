@@ -220,8 +220,21 @@ def _parameters_with(gradients: List[torch.Tensor], here: RankContext) -> List[t
 
 
 def _clips_values(here: RankContext) -> None:
-    """By norm it is clipped beside the scaler (grad_scaler.py)."""
+    """Clip each value, and all gradients together by each norm: the largest is the share of all that the limit leaves, for every parameter the same."""
     gradients = [small_integers((4, 3), 97), small_integers((5,), 98)]
+    numbers = [abs(value) for gradient in gradients for value in gradient.flatten().tolist()]
+    for kind, norm in ((1.0, sum(numbers)), (2.0, math.sqrt(sum(value * value for value in numbers))), (math.inf, max(numbers))):
+        for limit in (norm / 2, norm * 2):
+            held = _parameters_with(gradients, here)
+            told = float(torch.nn.utils.clip_grad_norm_(held, limit, norm_type=kind))
+            share = min(1.0, limit / norm)
+            off = max(float((one.grad.cpu() - share * gradient).abs().max()) for one, gradient in zip(held, gradients))
+            if not (abs(told - norm) <= _OPTIMIZER_OFF * norm and off <= _OPTIMIZER_OFF * max(numbers)):
+                words = (limit, kind, norm, told, off)
+                seen = (
+                    "clip_grad_norm_(%.6g, norm_type=%g) of gradients of norm %.6g tells %.6g, and leaves one that is off by %.3g"
+                )
+                raise StageFailed("clip-wrong", seen % words)
     held = _parameters_with(gradients, here)
     torch.nn.utils.clip_grad_value_(held, 2.0)
     for parameter, gradient in zip(held, gradients):

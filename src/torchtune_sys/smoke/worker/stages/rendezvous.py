@@ -40,6 +40,7 @@ EXCHANGE_S = 600.0
 MULTI_RANK_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 """With it NCCL 2.30.3 and newer let ranks share a GPU (src/init.cc)."""
 _TWICE = "twice"
+_LATE_S = 10.0
 _STEERING = (
     "TORCH_",
     "NCCL_",
@@ -64,6 +65,7 @@ _AGREED = ("world", "torch", "cuda", "nccl", "backend")
 def check_in(here: RankContext) -> None:
     """Before all stages: the launcher starts the ranks at once, and a rank that is not there yet is missing, not late. What is wrong is
     told by the stage "rendezvous"."""
+    here.began_s = time.monotonic()
     try:
         names_stand_for_something(here)
         here.store = meeting_place(here)
@@ -96,10 +98,21 @@ def ranks_meet(here: RankContext) -> None:
     _connect_all(here, everyone)
     here.broken = False
     addresses = connected_over(open_sockets() - before)
-    here.remark = "over %s" % ", ".join(addresses) if addresses else ""
+    here.remark = "; ".join(filter(None, ["over %s" % ", ".join(addresses) if addresses else "", _late_ones(here, everyone)]))
     here.measure("ranks", dist.get_world_size(), "")
     here.measure("hosts", len({own["where"] for own in everyone}), "")
     here.measure("rendezvous_store", time.monotonic() - started, "s")
+
+
+def _late_ones(here: RankContext, everyone: List[Dict[str, Any]]) -> str:
+    """Return who began long after the first, if all are on one host and have one clock: the others waited for that one, and the network is not to blame."""
+    if not here.on_one_host:
+        return ""
+    first = min(own["began"] for own in everyone)
+    late = [
+        "rank %d %.0f s" % (rank, own["began"] - first) for rank, own in enumerate(everyone) if own["began"] - first > _LATE_S
+    ]
+    return "began after the first rank: %s (its launcher, or its imports of Python and torch)" % ", ".join(late) if late else ""
 
 
 def _kernel_lets_wait() -> None:
@@ -135,6 +148,7 @@ def _introduce(here: RankContext) -> List[Dict[str, Any]]:
         "gpu": _gpu_uuid(here),
         "board": _board(here),
         "variables": _variables(),
+        "began": here.began_s,
     }
     if here.store.add(_TWICE, 0):
         raise StageFailed("wrong-world-size", "two processes say that they are the same rank")
