@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from torchtune_sys.fleet.over_slurm import Slurm
 from torchtune_sys.formats.kernel_log import stamps
 from torchtune_sys.formats.kernel_messages import events, read_log
+from torchtune_sys.host.base import Output
 from torchtune_sys.host.input import excerpts
 from torchtune_sys.host.input.collection import collected
 from torchtune_sys.host.live_queries.kernel_log import kernel_log
@@ -205,3 +207,33 @@ def test_empty_entries_of_archives_in_archives_are_counted_together(tmp_path: Pa
     assert [item.why for item in found if isinstance(item, UnreadSource)] == [
         "more than 500,000 entries of archives: the rest is left out"
     ] * 2
+
+
+def test_a_reason_that_names_another_node_does_not_count_for_it(tmp_path: Path) -> None:
+    """A process that a user left behind is called ``x|n7|``, and stands in the reason of the node where it was found, hours ago."""
+    script = subprocess.run(
+        [*PROGRAM, "generate", "slurm", "prolog", "--tool", "/bin/true"], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    rows = [
+        f"2026-11-27T01:00:{number:02d}|n{number + 20}|torchtune-sys: [node] left-processes: x|n7| runs" for number in range(20)
+    ]
+    answers = {
+        "sinfo": "cat <<'X'\n" + "\n".join([*rows, "2026-11-27T09:00:00|n7|torchtune-sys: [node] x"]) + "\nX",
+        "scontrol": ":",
+        "logger": ":",
+    }
+    for name, text in answers.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    functions = script[: script.index("judge prolog")]
+    more = f"PATH={tmp_path}:$PATH; trap - EXIT; node=n7; mark={tmp_path}/mark; reason=x; drain; echo drained=$?"
+    done = subprocess.run(["bash", "-c", functions + more], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "drained=0\n", done.stderr
+
+
+@pytest.mark.parametrize("sign", "\u2028\u0085\r\x1c\x0b")
+def test_a_reason_that_sinfo_tells_is_no_other_node_s_line(sign: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = f"n1|idle|none\nn2|drained|x{sign}n1|down|gone\n"
+    monkeypatch.setattr(Slurm, "_run", lambda *_words: Output(rc=0, stdout=told, stderr=""))
+    asked, dead = Slurm("", {}).hosts()
+    assert (list(asked), [answer.host for answer in dead]) == (["n1"], ["n2"])

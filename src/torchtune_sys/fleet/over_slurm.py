@@ -41,9 +41,10 @@ class Slurm:
         if isinstance(found, Missing) or found.rc:
             raise UnreadableInput(f"Slurm could not be asked for its nodes: {_said(found)}", "run it where sinfo works")
         states: dict[str, tuple[str, str]] = {}
-        for row in found.stdout.splitlines():
+        for row in found.stdout.split("\n"):  # a reason may hold other signs that splitlines() takes for the end of a line
             name, state, reason = (*row.split("|", 2), "", "")[:3]
-            states[name.strip()] = (state.strip(), reason.strip())
+            if name.strip():
+                states[name.strip()] = (state.strip(), reason.strip())
         if not states:
             raise UnreadableInput(f"Slurm knows no node {self._nodes}", "give nodes of this cluster")
         refused = {name: self._why_not(*state) for name, state in states.items()}

@@ -63,19 +63,30 @@ def passing(address: str, port: int, _key: bytes) -> None:
         time.sleep(ROUND_S)
 
 
+RESET = b"\1\0\0\0\0\0\0\0"
+"""Lingering, for no time: what is not sent is thrown away (socket(7))."""
+
+
 def noise(address: str, port: int, _key: bytes) -> None:
-    """Garbage, a greeting and brackets 100,000 deep, lines without an end, half a greeting that never ends, bytes of an earlier conversation."""
+    """Garbage, a greeting and brackets 100,000 deep, lines without an end, half a greeting that never ends, bytes of an earlier conversation, TLS;
+    of three connections one stays, one is half closed, and one is reset."""
     words = (os.urandom(4096), GREETING + b"0" * 32 + b"\n" + b"[" * 100_000, b"x" * (1 << 20), GREETING[:9], b"GET / HTTP/1.1\r\n\r\n",
-             GREETING + b"0" * 32 + b"\n" + b"0" * 32 + b' {"is": "seat", "key": "", "token": "x"}\n', MAGIC * 1000)  # fmt: skip
+             GREETING + b"0" * 32 + b"\n" + b"0" * 32 + b' {"is": "seat", "key": "", "token": "x"}\n', MAGIC * 1000, b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"\7" * 500)  # fmt: skip
     loris: list[socket.socket] = []
     print("ready", flush=True)
     while True:
         for number in range(port, port + 5):
             for word in words:
-                for each in connections(address, number, 3):
+                for place, each in enumerate(connections(address, number, 3)):
                     with contextlib.suppress(OSError):
                         each.sendall(word)
-                    loris.append(each)
+                        if place:
+                            each.shutdown(socket.SHUT_WR)
+                    if place > 1:
+                        each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                        each.close()
+                    else:
+                        loris.append(each)
         for each in loris[-600:]:
             with contextlib.suppress(OSError):
                 each.send(b"x")
