@@ -175,6 +175,25 @@ ROWS = (
         run="all-1",
     ),
     Fault(
+        name="objects-of-another",
+        what="A broadcast of Python's objects leaves rank 0 its own",
+        means=_SOME,
+        inject=patched("""
+            import torch.distributed as dist
+            real = dist.broadcast_object_list
+            def broadcast(held, *args, **more):
+                own = held[0]
+                real(held, *args, **more)
+                if dist.get_rank() == 0:
+                    held[0] = own
+            dist.broadcast_object_list = broadcast
+        """),
+        stage="allreduce",
+        cause="collective-wrong",
+        stages="allreduce",
+        seen="broadcast_object_list.*rank 0",
+    ),
+    Fault(
         name="fsdp-shards-nothing",
         what="FSDP leaves every rank the whole model",
         means=_SOME,

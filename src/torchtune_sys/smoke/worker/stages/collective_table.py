@@ -15,6 +15,7 @@ from torchtune_sys.smoke.worker.agreement import Fault
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, differing_elements, gloo_scatters_by_operation
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.measures import patience
+from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
 
 _PLACES = 13
 _LONG_ROW = 4099
@@ -214,6 +215,38 @@ def _one_after_the_other(here: RankContext, compared: Compared) -> List[Fault]:
     for work in works:
         work.wait()
     return faults
+
+
+def objects_arrive(here: RankContext) -> List[Fault]:
+    """Return what comes wrong of Python's objects, which metrics, file names and seeds travel as. Ranks unpickle what they get: they know by now who the others are."""
+    if here.world > _MOST_RANKS:
+        return []
+    refuse_strangers(here)
+    every = [
+        {"rank": rank, "words": ["word %d" % rank] * (rank % 4), "long": [*range(2000 * (1 + rank % 4))]}
+        for rank in range(here.world)
+    ]
+    root, own = here.world - 1, every[here.rank]
+    gathered: List[Any] = [None] * here.world
+    dist.all_gather_object(gathered, own)
+    told: List[Any] = [own, here.rank]
+    dist.broadcast_object_list(told, src=root)
+    given: List[Any] = [None]
+    dist.scatter_object_list(given, every if here.rank == root else None, src=root)
+    found: List[Any] = [None] * here.world
+    dist.gather_object(own, found if here.rank == root else None, dst=root)
+    rows: Tuple[Tuple[str, List[Any], List[Any]], ...] = (
+        ("all_gather_object", gathered, every),
+        ("broadcast_object_list from rank %d" % root, told, [every[root], root]),
+        ("scatter_object_list from rank %d" % root, given, [own]),
+        ("gather_object at rank %d" % root, found if here.rank == root else every, every),
+    )
+    return [
+        ("collective-wrong", "%s: %d of %d objects are not those that were sent" % (name, off, len(right)))
+        for name, seen, right in rows
+        for off in [sum(one != other for one, other in zip(seen, right)) + abs(len(seen) - len(right))]
+        if off
+    ]
 
 
 def _all_come(here: RankContext) -> None:

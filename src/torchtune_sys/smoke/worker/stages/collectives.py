@@ -21,7 +21,7 @@ from torchtune_sys.smoke.worker.context import (
 )
 from torchtune_sys.smoke.worker.interfaces import lost_on_the_way, unanswered
 from torchtune_sys.smoke.worker.measures import patience
-from torchtune_sys.smoke.worker.stages.collective_table import barriers_hold, each_is_right, repeated_exchanges
+from torchtune_sys.smoke.worker.stages.collective_table import barriers_hold, each_is_right, objects_arrive, repeated_exchanges
 
 _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
 """Elements: odd ones leave remainders in rings, the large ones take the paths in chunks."""
@@ -63,6 +63,7 @@ def exchanges_are_right(here: RankContext) -> None:
         _swapped,
         _largest_size,
         _by_table,
+        objects_arrive,
         barriers_hold,
     ):
         faults += exchange(here)

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers
+from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed, small_integers
 from torchtune_sys.smoke.worker.functions.seldom_optimizers import SELDOM_OPTIMIZERS, averages_follow
 
 _OPTIMIZER_STEPS = 6
@@ -18,6 +18,7 @@ weight of size one by 1e-3 or more."""
 _EPOCHS_OF_SCHEDULE = 12
 _WEIGHTS = 11
 """Parameters of an optimizer: foreach and fused take them as lists, in pieces."""
+_TIMES_LARGE = 1200
 _Formula = Callable[[torch.Tensor, torch.Tensor, Dict[str, Any], int], torch.Tensor]
 
 
@@ -53,7 +54,8 @@ def _steps_as(here: RankContext, name: str, options: Dict[str, Any], formula: _F
     """Compare some steps of as many weights as fill more than one piece of what is done at once. ``turned``: the weights' memory is transposed, as that of
     a layer that is another's turned round."""
     start, _ = _weights_and_gradients(0)
-    starts = [start.roll(number) for number in range(_WEIGHTS)]
+    count = _WEIGHTS + (here.level != QUICK and not turned)
+    starts = [_as_weight(start, number) for number in range(count)]
     held = [torch.nn.Parameter((one.t().contiguous().t() if turned else one).to(here.device, copy=True)) for one in starts]
     try:
         optimizer = getattr(torch.optim, name)(held, **options)
@@ -65,10 +67,10 @@ def _steps_as(here: RankContext, name: str, options: Dict[str, Any], formula: _F
     for step in range(_OPTIMIZER_STEPS):
         gradient = _weights_and_gradients(step)[1]
         for number, one in enumerate(held):
-            one.grad = torch.empty_like(one).copy_(gradient.roll(number))  # autograd lays it out as the weights
+            one.grad = torch.empty_like(one).copy_(_as_weight(gradient, number))  # autograd lays it out as the weights
         optimizer.step()
         for number, memory in enumerate(memories):
-            wanted[number] = formula(wanted[number], gradient.roll(number).double(), memory, step + 1)
+            wanted[number] = formula(wanted[number], _as_weight(gradient, number).double(), memory, step + 1)
         off = [float((one.detach().cpu().double() - right).abs().max()) for one, right in zip(held, wanted)]
         if not max(off) <= _OPTIMIZER_OFF:
             words = ", ".join("%s %s" % pair for pair in options.items())
@@ -77,6 +79,11 @@ def _steps_as(here: RankContext, name: str, options: Dict[str, Any], formula: _F
             which = "" if len(wrong) == len(off) else " for weights %s of %d" % (", ".join(wrong[:4]), len(off))
             seen = "step %d of %s (%s) is off by %.3g from its formula%s" % (step + 1, name, words, max(off), which)
             raise StageFailed("optimizer-wrong", seen)
+
+
+def _as_weight(one: torch.Tensor, number: int) -> torch.Tensor:
+    """Return what is like it for each weight; the last is large: several threads and blocks share it."""
+    return one.roll(number) if number < _WEIGHTS else one.repeat(_TIMES_LARGE, 1)
 
 
 def _sgd(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], step: int) -> torch.Tensor:
