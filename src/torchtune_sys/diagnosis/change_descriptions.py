@@ -24,7 +24,8 @@ _TITLE = re.compile(
     r"^(?:#{1,3} )?(?:(?:\[[\w ./#-]{1,30}\]|[A-Z]{2,10}-\d{1,6}:?) ?){0,3}(?:(?:fix|feat|docs?|perf|refactor|chore|revert)(?:\([\w ./,-]{1,40}\))?!?: (?!command not found)\S|(?:ci|test|tests|build|style|nit)\([\w ./,-]{1,40}\)!?: \S"
     r"|# \[(?:(?:[Cc][Ii]|[Bb]ug|[Hh]ot|[Tt]ests?|[Dd]ocs?)[ _-]?)?[Ff]ix(?:es)?\] ?\S"
     r"|# \[?(?:Docs?|Documentation)\b\]?:? (?!https?:|man |/|<)\S"
-    rf"|(?:# )?(?:{_VERBS}) .{{3,120}} \(#\d{{1,6}}\)$"
+    rf"|(?:# )?(?:\[\w{{2,20}}\] )?(?:{_VERBS}|Capture[sd]?) .{{3,120}} \((?:[\w.-]{{1,40}}/[\w.-]{{1,60}})?#\d{{1,6}}\)$"
+    r"|(?:# )?(?:Adds|Allows|Fixes|Implements|Improves|Introduces|Refactors|Renames|Reverts) (?!up\b|after\b|for me\b|it\b)[\w`'\"]+ \S"
     rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?:(?i:also|always|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
 )
 """Of a change: a conventional commit's, or a heading that orders something."""
@@ -35,6 +36,7 @@ _SURE = re.compile(
     r"|^#{1,4} What's Changed\b|^\W{0,4}Full Changelog\W|^[-*] .{4,300} by @[\w-]{1,40}(?:\[bot\])? in (?:#\d|https://)"
     r"|^#{1,4} (?:\W{1,4})?(?:The feature, motivation\b.{0,16}|Feature [Rr]equest(?: description)?\W{0,3}|Motivation, pitch\W{0,3})$"
     r"|^(?:#{1,4} |\*\*)?(?:Is your feature request related to a problem|Describe the solution you'd like|Describe alternatives you've considered)\b"
+    r"|^__original_commit__ = \S"
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"
     r"|^Stack from \[?ghstack|^diff --git a/|^@@ -\d+(?:,\d+)? \+\d+"
 )

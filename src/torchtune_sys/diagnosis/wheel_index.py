@@ -7,7 +7,7 @@ import re
 DECIDED = "wrong-wheel-index"
 """A cause that the words have, where the list decides."""
 _ASKED = re.compile(
-    r"requirement torch(?:vision|audio)?={2,3}(?P<version>\d[\d.]{0,16})\+(?P<build>cu\d{2,3}|rocm[\d.]{1,8}|cpu)\b.{0,40}?\(from versions: (?P<listed>[^)]{1,8000})\)"
+    r"requirement torch(?:vision|audio)?={2,3}(?P<version>\d[\d.]{0,16})(?:\+(?P<build>cu\d{2,3}|rocm[\d.]{1,8}|cpu))?(?=[ ,;(]).{0,40}?\(from versions: (?P<listed>[^)]{1,8000})\)"
 )
 _LIKELY, _POSSIBLE = 2, 1
 
@@ -19,16 +19,27 @@ def reasons_of(words: str) -> tuple[tuple[str, int], ...]:
     (('no-wheel-for-python', 2), ('wrong-wheel-index', 1))
     >>> reasons_of("requirement torch==2.1.0+cu118 (from versions: 2.1.0, 2.2.0)")
     (('wrong-wheel-index', 2), ('no-wheel-for-python', 1))
+    >>> reasons_of("requirement torch==1.8.2 (from versions: 1.8.0, 1.8.1, 1.9.0, 2.0.1)")
+    (('wrong-wheel-index', 2), ('no-wheel-for-python', 1))
     """
     asked = _ASKED.search(words)
     if asked is None:
         return ()
     if asked["listed"].strip() == "none":
         return (("no-wheel-for-python", _POSSIBLE), (DECIDED, _POSSIBLE))
+    if not asked["build"]:
+        return _between(_number(asked["version"]), [_number(each.partition("+")[0]) for each in asked["listed"].split(",")])
     same = [each.strip() for each in asked["listed"].split(",") if each.strip().endswith(f"+{asked['build']}")]
     if same and all(_number(asked["version"]) < _number(each.partition("+")[0]) for each in same):
         return (("no-wheel-for-python", _LIKELY), (DECIDED, _POSSIBLE))
     return ((DECIDED, _LIKELY), ("no-wheel-for-python", _POSSIBLE))
+
+
+def _between(version: tuple[int, ...], listed: list[tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
+    """Where the list has releases before and after the one that is asked for, this Python has wheels of both: the release itself is not there."""
+    if min(listed) < version < max(listed):
+        return ((DECIDED, _LIKELY), ("no-wheel-for-python", _POSSIBLE))
+    return ()
 
 
 def _number(version: str) -> tuple[int, ...]:

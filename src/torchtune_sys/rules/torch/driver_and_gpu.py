@@ -226,15 +226,17 @@ def _torch_unknown(s: Snapshot) -> bool:
 
 
 def _of_other_package(line: str) -> bool:
-    """Whether the sentence names a source file that is not torch's: bitsandbytes, xformers, flash-attn and the like print theirs.
+    """Whether the sentence names a source file that is not torch's (bitsandbytes, xformers, flash-attn and the like print theirs), or is HIP's.
 
     >>> _of_other_package("Error no kernel image is available for execution on the device at line 167 in file /src/csrc/ops.cu")
     True
     >>> _of_other_package("CUDA error: no kernel image is available for execution on the device")
     False
+    >>> _of_other_package("RuntimeError: HIP error: no kernel image is available for execution on the device")
+    True
     """
     names: list[str] = re.findall(r"(?<![\w./-])[\w./-]+\.(?:cuh?|cpp|hpp|h)\b", line)
-    return any(not re.search(r"(?:^|/)(?:aten|c10|torch)/", name) for name in names)
+    return "HIP error" in line or any(not re.search(r"(?:^|/)(?:aten|c10|torch)/", name) for name in names)
 
 
 def _fit(
