@@ -33,7 +33,7 @@ def completed(line: str) -> Iterator[str]:
 
 
 def _starts(line: str) -> list[str]:
-    word = re.match(r"[A-Za-z_]{2,40}", line)
+    word = re.match(r"[A-Za-z_]{2,40}|[A-Z]\b", line)
     if word is None or word[0].lower() in _words():
         return []
     return [whole[: -len(word[0])] for whole in _by_end().get(word[0], ())][:_TRIED]
@@ -71,6 +71,6 @@ def _by_start() -> dict[str, list[str]]:
 def _index(piece: Callable[[str, int], str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for word in _known():
-        for lost in range(1, min(_LOST, len(word) - 2) + 1):
+        for lost in range(1, min(_LOST, len(word) - 1) + 1):
             found.setdefault(piece(word, lost), []).append(word)
     return found

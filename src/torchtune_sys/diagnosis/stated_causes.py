@@ -21,7 +21,7 @@ from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.stated_words import filled
 
 _SOLVED = re.compile(
-    r"(?i)\b(?:solve[sd]|fixe[sd]|helps|helped|resolve[sd]|cured|(?:did|does) the trick|made? (?:it|everything|all|(?:the )?(?:training|script|code|model)|torch\.compile) (?:work|run|go)\w*|got (?:it|everything) (?:working|to work|running)"
+    r"(?i)\b(?:solve[sd]|fixe[sd]|helps|helped|resolve[sd]|cured|(?:did|does) the trick|made? (?:it|everything|all|(?:the |my )?\w[\w.-]{1,24}) (?:work|run|go|start|load|build|compile)\w*|made? .{2,60} (?:disappear|go away|vanish)|(?:fail\w*|die[sd]|crash\w*|hung|hangs|killed) otherwise|got (?:it|everything) (?:working|to work|running)"
     r"|(?:now|again) (?:it |everything |training |all |that |this )?(?:works?|runs?|passes|starts)|(?:it|that|this|everything|training|all|both|they|jobs?|scripts?|code|tests?|model) (?:all )?(?:now works?|now runs?|now passes|worked|finally \w+)"
     r"|works? (?:now|again)|worked(?: for me| fine| well)?|runs? (?:now|again)"
     r"|(?:problem|issue|error|hang|freeze|crash|timeout)s? (?:disappear\w*|(?:is|was|were|are) gone|goes away|went away|vanishe[sd]|stopped|no longer)|no longer (?:hangs?|fails?|crash\w*|occurs?|happens?|freezes?)"
@@ -52,7 +52,7 @@ _NEGATED = re.compile(
     r"(?i)n't(?! (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again))\b|\b(?:not(?! (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again))|never|neither|nor|cannot|nothing|without(?! (?:the |any |an? )?(?:crash|error|problem|issue|hang)\w*))\b|\bno (?!longer|more\b|further|problem|issue|error|space left)"
 )
 _HEDGED = re.compile(
-    r"(?i)\b(?:can(?![\'’]t| (?:now|again|finally)\b)|already|if|whether|should|would|may|might|could|does(?! not)|unless|only hides|usually|typically|often|probably|perhaps|maybe"
+    r"(?i)\b(?:can(?![\'’]t| (?:now|again|finally)\b)|already|if|whether|should|would(?! not|n't)|may|might|could(?! not|n't)|does(?! not)|unless|only hides|usually|typically|often|probably|perhaps|maybe"
     r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports|support (?:for|is|was)|users? (?:can|may|should|who|often|report)|previously|(?:the|this|user|our) manual|mock\w*|we show|guides?|docs?|documentation|tutorial|read ?me|FAQ|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed)\b|(?<!seems )(?<!seem )(?<!seemed )\bto (?:fix|solve|resolve|avoid|prevent)\b|\?\s*$"
 )
 _OWN_TRIAL = re.compile(r"(?i)\b(?:if|when|once) (?:i|we)\b(?! (?:am|are|want|need|should|could|would|can|may|might))")
@@ -282,9 +282,17 @@ def _stated(words: str, text: _Text) -> tuple[_Stated, bool] | None:
 
 
 def _is_denied(clause: str, place: _Place, *, whole: bool = False) -> bool:
-    """Return whether what stands around the words takes them back: a "not" in the same part of the sentence, a "maybe" anywhere."""
+    """Return whether what stands around the words takes them back: a "not" in the same part of the sentence, a "maybe" anywhere.
+
+    ``whole``: a remedy, which a "not" behind it takes back too, up to the colon that begins to tell of the fault, and one before it in the same part.
+    """
     rest = _beyond(clause, place)
-    return bool(_NEGATED.search(rest if whole else _here(clause, place)) or _HEDGED.search(rest))
+    near = _here(clause, place)
+    if whole:
+        near = f"{clause[: place.start].rpartition(', ')[2]} …{place.gap}… {clause[place.end :].partition(': ')[0]}"
+    if whole and _UNTIL.search(clause[max(place.start - _GAP, 0) : place.start]):
+        near = near.rpartition(" until ")[2]
+    return bool(_NEGATED.search(near) or _HEDGED.search(rest))
 
 
 def _here(clause: str, place: _Place) -> str:
