@@ -367,24 +367,6 @@ def test_where_no_process_can_be_started_nothing_is_said_of_the_host(words: str,
     assert "Traceback" not in found.stderr and "bug" not in found.stderr
 
 
-@pytest.mark.parametrize("while_", ["torchtune_sys.host.isolation", "gc", "signal", "click"])
-def test_an_interrupt_at_any_import_is_quiet(while_: str) -> None:
-    program = f"""
-import os, sys
-class Interrupting:
-    def find_spec(self, name, *_):
-        if name == {while_!r}:
-            os.kill(os.getpid(), 2)
-sys.modules.pop({while_!r}, None)
-sys.meta_path.insert(0, Interrupting())
-sys.argv = ["torchtune-sys", "--version"]
-from torchtune_sys.__main__ import main
-main()
-"""
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert (found.returncode, found.stderr) == (-signal.SIGINT, "")
-
-
 def test_a_signal_for_a_child_that_was_waited_for_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """It came after the child's end, and before ours."""
     ended = os.waitpid
@@ -397,19 +379,3 @@ def test_a_signal_for_a_child_that_was_waited_for_is_no_error(monkeypatch: pytes
 
     monkeypatch.setattr(os, "waitpid", waited)
     assert watch.run_limited(lambda: os._exit(7), 5, lambda: 99) == 7
-
-
-@pytest.mark.parametrize(("ignored", "status"), [(False, -signal.SIGINT), (True, 0)])
-def test_an_interrupt_while_the_command_line_loads_is_quiet(tmp_path: Path, ignored: bool, status: int) -> None:
-    interrupting = "import os, signal, sys\nsys.path.pop(0)\nos.kill(os.getpid(), signal.SIGINT)\ndel sys.modules['click']\nfrom click import *\nimport click\n"
-    (tmp_path / "click.py").write_text(interrupting)
-    program = f"import sys; sys.path.insert(1, {str(tmp_path)!r}); sys.argv = ['torchtune-sys', '--version']; from torchtune_sys.__main__ import main; main()"
-    handler = signal.SIG_IGN if ignored else signal.default_int_handler
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, handler) and None,
-    )
-    assert (found.returncode, found.stderr) == (status, "")

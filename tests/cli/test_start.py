@@ -1,9 +1,11 @@
-"""What the program loads before it knows what is wanted."""
+"""What the program loads before it knows what is wanted, and an interrupt while it loads."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from driven import HOSTS, environment
@@ -65,3 +67,37 @@ def test_no_command_is_imported_before_it_is_called() -> None:
         for name in found
         if name.startswith("torchtune_sys.cli.") and name not in ("torchtune_sys.cli.main", "torchtune_sys.cli.lazy")
     ]
+
+
+@pytest.mark.parametrize("while_", ["torchtune_sys.host.isolation", "gc", "signal", "click"])
+def test_an_interrupt_at_any_import_is_quiet(while_: str) -> None:
+    program = f"""
+import os, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {while_!r}:
+            os.kill(os.getpid(), 2)
+sys.modules.pop({while_!r}, None)
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["torchtune-sys", "--version"]
+from torchtune_sys.__main__ import main
+main()
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize(("ignored", "status"), [(False, -signal.SIGINT), (True, 0)])
+def test_an_interrupt_while_the_command_line_loads_is_quiet(tmp_path: Path, ignored: bool, status: int) -> None:
+    interrupting = "import os, signal, sys\nsys.path.pop(0)\nos.kill(os.getpid(), signal.SIGINT)\ndel sys.modules['click']\nfrom click import *\nimport click\n"
+    (tmp_path / "click.py").write_text(interrupting)
+    program = f"import sys; sys.path.insert(1, {str(tmp_path)!r}); sys.argv = ['torchtune-sys', '--version']; from torchtune_sys.__main__ import main; main()"
+    handler = signal.SIG_IGN if ignored else signal.default_int_handler
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handler) and None,
+    )
+    assert (found.returncode, found.stderr) == (status, "")

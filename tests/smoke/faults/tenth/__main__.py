@@ -10,7 +10,8 @@ import textwrap
 from pathlib import Path
 
 from smoke.faults.bench import Bench, NotHere
-from smoke.faults.tenth.all import OPENED, PLANTED, SEALED, Planted
+from smoke.faults.tenth.all import OPENED, PLANTED, SEALED
+from smoke.faults.tenth.ways import Planted
 from smoke.faults.trial import words
 from torchtune_sys.smoke.names import stage_names
 

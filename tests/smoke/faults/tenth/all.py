@@ -3,81 +3,13 @@
 from __future__ import annotations
 
 import random
-import textwrap
-from typing import NamedTuple
 
-from smoke.faults.bench import Bench
-from smoke.faults.means import all_of, file_in_front, grouped, patched, preloaded, refused, unshared, variables
-from smoke.faults.row import Inject
-
-
-class Planted(NamedTuple):
-    name: str
-    what: str
-    ranks: str
-    """Whom it is planted in: "0", "1", or "all" where no single rank is to be blamed."""
-    causes: str
-    """A pattern: causes, or words beside them, that a reader would call right."""
-    inject: Inject
-    proof: str
-    """Python that ends with status 0 if the fault is in place, in a process that has the variables of the rank."""
-
-
-_KERNELS = """
-    import warnings
-    warnings.filterwarnings("ignore", message="(?s).*previously registered.*")
-    import torch
-    held = torch.library.Library("aten", "IMPL")
-    torch._planted = held
-    def replace(name, make):
-        kernel = torch.library.get_kernel("aten::" + name, "CPU")
-        def new(keys, *args, **more):
-            return make(lambda *x, **y: kernel.call_boxed(keys, *x, **y), *args, **more)
-        held.impl(name, new, "CPU", with_keyset=True)
-"""
-
-
-def kernels(text: str, rank: int | None = None) -> Inject:
-    return patched(textwrap.dedent(_KERNELS) + textwrap.dedent(text), rank=rank)
-
-
-_PRELUDE_C = """
-    #include <dlfcn.h>
-    #include <errno.h>
-    #include <stdlib.h>
-    #include <string.h>
-    #include <stdio.h>
-    #include <time.h>
-    #include <unistd.h>
-    #include <fcntl.h>
-    static int is_rank(char which) { char *rank = getenv("RANK"); return rank && rank[0] == which && !rank[1]; }
-"""
-
-
-def quota_of_one(bench: Bench) -> None:
-    """A cgroup with 35 % of a CPU that only rank 1 enters."""
-    grouped("cpu", cpu_cfs_quota_us="35000")(bench)
-    *before, _, _, script, _ = bench.before
-    bench.before = before
-    place = script.split()[3]
-    patched(f"open({place!r}, 'w').write('0')", rank=1)(bench)
-
-
-def idle_beside_a_neighbour(bench: Bench) -> None:
-    """Rank 1 runs in the class SCHED_IDLE, and a program of somebody else keeps each CPU busy."""
-    patched("import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))", rank=1)(bench)
-    spin = "import os, sys, time\\nuntil = time.monotonic() + 200\\nwhile time.monotonic() < until and os.getppid() > 1: pass"
-    bench.before += [
-        "sh",
-        "-c",
-        f'for n in 1 2; do python3 -c "exec(\\"{spin}\\")" & done\n"$@"\nstatus=$?\nkill $(jobs -p)\nexit $status',
-        "sh",
-    ]
-
+from smoke.faults.means import all_of, file_in_front, patched, preloaded, refused, unshared, variables
+from smoke.faults.tenth.ways import PRELUDE_C, Planted, idle_beside_a_neighbour, kernels, quota_of_one
 
 PLANTED = (
     Planted("monotonic-fast", "CLOCK_MONOTONIC runs 1.6 times too fast on rank 1", "1", "clock",
-        preloaded(_PRELUDE_C + """
+        preloaded(PRELUDE_C + """
     int clock_gettime(clockid_t id, struct timespec *at) {
         static int (*real)(clockid_t, struct timespec *);
         static long long first;
@@ -120,7 +52,7 @@ PLANTED = (
         assert "tbf" in subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, text=True).stdout
 """),
     Planted("fsync-slow", "fsync takes 1.5 s on this disk", "all", "storage|disk|fsync",
-        preloaded(_PRELUDE_C + """
+        preloaded(PRELUDE_C + """
     int fsync(int file) { int (*real)(int) = dlsym(RTLD_NEXT, "fsync"); usleep(1500000); return real(file); }
     int fdatasync(int file) { int (*real)(int) = dlsym(RTLD_NEXT, "fdatasync"); usleep(1500000); return real(file); }
 """), """
@@ -130,7 +62,7 @@ PLANTED = (
         assert time.time() - a > 1.4
 """),
     Planted("imports-slow", "Opening a file of torch's own folder takes 2 ms (a busy file server)", "all", "storage|slow.*(import|read)|import.*slow|byte-code",
-        preloaded(_PRELUDE_C + """
+        preloaded(PRELUDE_C + """
     static void wait_for(const char *path) { if (path && strstr(path, "site-packages")) usleep(2000); }
     int open64(const char *path, int flags, ...) {
         int (*real)(const char *, int, int) = dlsym(RTLD_NEXT, "open64"); wait_for(path);
@@ -415,7 +347,7 @@ PLANTED = (
         o.load_state_dict(s)
         assert not torch.equal(o.state_dict()["state"][0]["exp_avg_sq"], s["state"][0]["exp_avg_sq"])
 """),
-    Planted("reads-fail", "Reading what rank 1 has written to the disk fails with EIO", "1", "storage-io-error", preloaded(_PRELUDE_C + """
+    Planted("reads-fail", "Reading what rank 1 has written to the disk fails with EIO", "1", "storage-io-error", preloaded(PRELUDE_C + """
     static int spoiled(int file, size_t many) {
         char link[64], path[512];
         snprintf(link, sizeof link, "/proc/self/fd/%d", file);
