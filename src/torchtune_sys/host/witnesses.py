@@ -1,8 +1,8 @@
 """Tell hidden from absent. If something else on the host proves that a tree of /proc or /sys must exist, its absence means that it is hidden.
 
 gVisor has no /sys/bus/pci and passes /dev/nvidia0 through; sandboxes hide /sys, containers /proc/driver. Each row of ``TREES`` is a
-directory that the kernel makes, and what else shows that there is something to list in it. A link to a PCI function or a disk whose
-target is not there shows the same of the target: sysfs makes both at once.
+directory that the kernel makes, and what else shows that there is something to list in it. A link to a PCI function, a disk or an
+interface whose target is not there shows the same of the target: sysfs makes both at once.
 """
 
 from __future__ import annotations
@@ -147,6 +147,8 @@ TREES = (
     Tree("/sys/class", "/sys/class", (_RUNNING,)),
     Tree("/sys/devices", "/sys/devices", (_RUNNING,), linked=("/sys/class/net/", "/sys/class/infiniband/")),
     Tree("/sys/devices/system", "/sys/devices/system/cpu", (_RUNNING,)),
+    Tree("/sys/kernel", "/sys/kernel", (_RUNNING,)),
+    Tree("/sys/kernel/mm", "/sys/kernel/mm", (_RUNNING,)),
     Tree(
         "/sys/kernel/mm/transparent_hugepage", "/sys/kernel/mm/transparent_hugepage", (_line("/proc/meminfo", "AnonHugePages:"),)
     ),
@@ -171,7 +173,14 @@ TREES = (
 _BELOW = tuple((tree, (f"{tree.root}/", *tree.linked)) for tree in TREES)
 """Each with how the paths in it begin: asked of every file that is not there."""
 _PROCESS = re.compile(r"/proc/(?!1(?:/|$))[0-9]")
-LINKED = ("/sys/bus/pci/devices/", "/sys/class/block/", "/sys/block/", "/sys/dev/block/")
+LINKED = (
+    "/sys/bus/pci/devices/",
+    "/sys/class/block/",
+    "/sys/block/",
+    "/sys/dev/block/",
+    "/sys/class/net/",
+    "/sys/class/infiniband/",
+)
 """Directories of links into /sys/devices."""
 
 
@@ -215,7 +224,7 @@ class Witnessed(Host):
         return self._others_hidden
 
     def _dangling(self, path: str) -> str:
-        """Return the function's or disk's link on the way to ``path`` whose target is not there; ``""`` if it is."""
+        """Return the link of a function, disk or interface on the way to ``path`` whose target is not there; ``""`` if it is."""
         folder = next((folder for folder in LINKED if path.startswith(folder)), "")
         link = folder + path[len(folder) :].partition("/")[0]
         if folder and link not in self._links:

@@ -39,7 +39,10 @@ def test_cpus_of_the_first_interrupts(cpus: tuple[str, ...], told: tuple[int, ..
 def test_what_is_not_shown_is_missing() -> None:
     found = seen(irqs("3\n", {"error": "denied"}))
     assert isinstance(found, Missing) and found.why.value == "denied"
-    old = seen(irqs("3\n", {"error": "absent"}))
+    without = irqs("3\n", {"error": "absent"})
+    old = seen({**without, "/proc/irq/10/smp_affinity_list": "0-63\n"})
     assert isinstance(old, Missing) and old.why.value == "not-supported"
+    masked = seen(without)
+    assert isinstance(masked, Missing) and masked.why.value == "hidden"
     slow = seen(irqs("3\n"), "10000")
     assert isinstance(slow, Missing) and slow.why.value == "absent"

@@ -67,7 +67,7 @@ def test_a_hook_reaches_each_process_and_what_runs_beside_it_ends_with_it(gpu_ru
         "",
         ("{python}", "-c", "import sys; print(sys.hooked)"),
         30.0,
-        **gpu_run.hooked("import sys; sys.hooked = 17"),
+        **sys.modules["gpu_steps"].hooked("import sys; sys.hooked = 17"),
         beside="print(1, flush=True); import time; time.sleep(60)",
     )
     result = gpu_run.run_step(step, {"python": sys.executable}, "key")

@@ -145,11 +145,19 @@ def interrupt_cpus(host: Host, base: str) -> Fact[tuple[int, ...]]:
     for number in sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 9)[:_FIRST]:
         text = host.text(f"/proc/irq/{number}/effective_affinity_list")
         if isinstance(text, Missing):
-            return Missing(Why.NOT_SUPPORTED, text.source, text.detail) if text.why is Why.ABSENT else text
+            return _unserved(host, number, text) if text.why is Why.ABSENT else text
         cpu = text.strip()
         if cpu.isascii() and cpu.isdigit():  # an interrupt that nobody has asked for yet has none
             found.append(int(cpu))
     return tuple(found)
+
+
+def _unserved(host: Host, number: int, absent: Missing) -> Missing:
+    """Return why the CPU of an interrupt that its card names cannot be told: kernels before 4.13 do not, but have its directory."""
+    place = f"/proc/irq/{number}"
+    if host.exists(place) is False:
+        return Missing(Why.HIDDEN, place, f"{place} is hidden here: the network card has this interrupt")
+    return Missing(Why.NOT_SUPPORTED, absent.source, absent.detail)
 
 
 def _attribute(attributes: dict[str, Any], key: str, otherwise: Fact[int]) -> Fact[int]:

@@ -129,6 +129,8 @@ class Descent:
             found = self.resolved(f"/sys/dev/block/{mount.device}")
             if not isinstance(found, Missing):
                 return (found,)
+            if found.why is Why.HIDDEN:
+                return found
         named = [self._by_path(part) for part in mount.source.split(":") if part.startswith("/")]
         if not named:
             return Missing(Why.ABSENT, f"/sys/dev/block/{mount.device}", f"{mount.source} is no block device")

@@ -48,8 +48,13 @@ def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
     homes = {node.id: need(node.cpus) for node in several_cpu_nodes(s)}
     for item in prediction(s).choices:
         interface = interface_named(need(s.network), item.interface)
-        home = -1 if interface is None else known(interface.numa_node, -1)
-        if interface is None or interface.kind != "ethernet" or home not in homes:
+        if interface is None:
+            continue
+        if isinstance(interface.numa_node, Missing) and interface.numa_node.why is Why.HIDDEN:
+            yield unsure(item.interface, interface.numa_node)
+            continue
+        home = known(interface.numa_node, -1)
+        if interface.kind != "ethernet" or home not in homes:
             continue
         cpus = interface.interrupt_cpus
         if isinstance(cpus, Missing):

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from torchtune_sys.formats.pci_paths import above, distance, is_gpu
 from torchtune_sys.model.actions import Advice, KernelArgument
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need
+from torchtune_sys.model.version import version
 from torchtune_sys.rules.pci import common as pci_seen
 
 _REDIRECTS = ("ReqRedir", "CmpltRedir")
@@ -55,6 +57,8 @@ def acs_redirects(s: Snapshot, p: Params) -> Iterator[Evidence]:
     pci_seen.on_bare_metal(s, "a virtual machine: ACS keeps its devices apart from others and must stay on")
     ports = _ports_between(s)
     if not ports:
+        for device in pci_seen.peers(s):
+            known_or_unknown(_domain(s, device), "")
         raise NotApplicable(
             "no two GPUs or RDMA cards share a PCIe switch: what they exchange goes through the root complex anyway"
         )
@@ -140,12 +144,7 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if need(need(s.system).machine) != "x86_64":
         raise NotApplicable("only known to matter on x86-64")
     for device in pci_seen.peers(s):
-        kind = device.iommu_type
-        if isinstance(kind, Missing):
-            if kind.why is not Why.ABSENT or not isinstance(device.iommu_group, Missing):
-                kind = _from_cmdline(s, kind)
-            else:
-                kind = "no IOMMU"
+        kind = _domain(s, device)
         if isinstance(kind, Missing):
             if kind.why not in (Why.NOT_SUPPORTED, Why.ABSENT):
                 yield unsure(pci_seen.name(device), kind, "identity")
@@ -159,10 +158,18 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
-def _from_cmdline(s: Snapshot, missing: Missing) -> str | Missing:
-    """Kernels before 5.4 do not tell a group's type; pass-through is then asked for at boot."""
-    words = known_or_unknown(need(s.system).cmdline, ())
-    return "identity" if {"iommu=pt", "iommu.passthrough=1", "iommu=off"} & set(words) else missing
+def _domain(s: Snapshot, device: PciDevice) -> Fact[str]:
+    """Return the type of a function's IOMMU domain. Kernels before 5.4 do not tell it; pass-through is then asked for at boot."""
+    kind = device.iommu_type
+    if not isinstance(kind, Missing):
+        return kind
+    if kind.why is Why.ABSENT and isinstance(device.iommu_group, Missing):
+        return "no IOMMU"
+    if {"iommu=pt", "iommu.passthrough=1", "iommu=off"} & set(known_or_unknown(need(s.system).cmdline, ())):
+        return "identity"
+    if kind.why is Why.ABSENT and version(known(need(s.system).kernel, "")) >= (5, 4):
+        return Missing(Why.HIDDEN, kind.source, "hidden here: this kernel tells the type of each IOMMU group")
+    return kind
 
 
 RULES: tuple[Rule, ...] = (acs_redirects, iommu_translates)
