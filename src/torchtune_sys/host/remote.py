@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 
+from torchtune_sys.formats.mounts import parse_mountinfo
 from torchtune_sys.host.base import follow
 from torchtune_sys.host.trust import served_by_users, user_name
 from torchtune_sys.model.values import Missing, Why
@@ -137,14 +138,10 @@ def remote_mounts(mountinfo: str) -> dict[str, str]:
     >>> remote_mounts("36 35 0:44 / /data rw,noatime shared:1 - nfs4 10.0.0.5:/x rw\\n37 35 8:1 / / rw - ext4 /dev/sda1 rw")
     {'/data': 'nfs4', '/': ''}
     """
-    mounts: dict[str, str] = {}
-    for line in mountinfo.splitlines():
-        before, dash, after = line.partition(" - ")
-        cells = before.split()
-        if not dash or len(cells) < 5 or not after:
-            continue
-        place = cells[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
-        mounts[place] = after.split()[0] if place != "/" and _remote(after.split()[0]) else ""
+    mounts = {
+        mount.point: mount.filesystem if mount.point != "/" and _remote(mount.filesystem) else ""
+        for mount in parse_mountinfo(mountinfo)
+    }
     return mounts if any(mounts.values()) else {}
 
 

@@ -58,22 +58,43 @@ def served_by_users(mountinfo: "str | None" = None) -> "dict[str, int]":
     >>> served_by_users("37 35 0:45 / /home/a/x\\\\040y rw - fuse.sshfs a@b: rw,user_id=1000,group_id=1000\\n38 35 0:46 / /s rw - fuse.s3fs s rw,user_id=0")
     {'/home/a/x y': 1000}
     """
-    if mountinfo is None:
-        try:
-            with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-                mountinfo = file.read()
-        except OSError:
-            return {}
-    found = {}
-    for line in mountinfo.splitlines() if ",user_id=" in mountinfo else ():
-        before, _, after = line.partition(" - fuse")
-        user = after.partition(",user_id=")[2].partition(",")[0]
-        if user.isdigit() and user != "0":
-            place = before.split(" ")[4]
+    try:
+        text = _mount_table() if mountinfo is None else mountinfo
+    except OSError:
+        return {}
+    found = [(point, _fuse_user(kind, options)) for _, point, _, kind, options in _mounts(text)] if ",user_id=" in text else []
+    return {point: user[0] for point, user in found if user}
+
+
+def _mount_table() -> str:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def _mounts(table: str) -> "list[tuple[str, str, str, str, str]]":
+    """Return the number, point and options of each mount, and its file system's kind and options (proc(5)).
+
+    What parses all of a line for the probes, formats.mounts, is not loaded where this is asked.
+    """
+    found = []
+    for line in table.splitlines():
+        before, _, after = line.partition(" - ")
+        left, right = before.split(" "), after.split(" ")
+        if len(left) > 5 and len(right) > 2:
+            point = left[4]
             for code, sign in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-                place = place.replace(code, sign)
-            found[place] = int(user)
+                point = point.replace(code, sign)
+            found.append((left[0], point, left[5], right[0], right[2]))
     return found
+
+
+def _fuse_user(kind: str, options: str) -> "tuple[int, int] | None":
+    """Return the user and group whose program answers for a file system; None where it is root's, or the kernel answers."""
+    told = dict(option.partition("=")[::2] for option in options.split(","))
+    user = told.get("user_id", "0")
+    if not kind.startswith("fuse") or not user.isdigit() or user == "0":
+        return None
+    return int(user), int(told.get("group_id", user))
 
 
 _REMOVABLE = ("/media/", "/run/media/")
@@ -107,15 +128,12 @@ def _mount_s_user(handle: int) -> "tuple[int, int] | None":
     try:
         with open(f"/proc/self/fdinfo/{handle}", encoding="ascii") as file:
             number = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            fields = next((line.split() for line in file if line.startswith(f"{number} ")), [])
-        kind, _, options = fields[fields.index("-") + 1 :][:3]
-    except (OSError, StopIteration, ValueError):
+        _, point, how, kind, options = next(mount for mount in _mounts(_mount_table()) if mount[0] == number)
+    except (OSError, StopIteration):
         return None  # the root of a chroot is in no list, and neither is anything without /proc
-    told = dict(option.partition("=")[::2] for option in options.split(","))
-    if kind.startswith("fuse") and told.get("user_id", "0") != "0":
-        return int(told["user_id"]), int(told.get("group_id", told["user_id"]))
-    point, how = fields[4:6]
+    user = _fuse_user(kind, options)
+    if user:
+        return user
     if point.startswith(_REMOVABLE) and "nosuid" in how.split(","):
         return _user_of_folder(point.partition("media/")[2].partition("/")[0])
     return None
