@@ -26,7 +26,7 @@ from torchtune_sys.model.facts.storage import Disk, StorageFacts, StoragePath
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
+from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, fits
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.torch.common import lacking_wheel
@@ -115,11 +115,8 @@ def chosen(target: Target, now: str) -> str:
     >>> chosen(AtMost(10), "60"), chosen(AtLeast(2048), "4096"), chosen(OneOf(("madvise", "always")), "never")
     ('10', '4096', 'madvise')
     """
-    try:
-        if met(target, now):
-            return now
-    except ValueError:
-        pass
+    if fits(target, now):
+        return now
     match target:
         case Exactly(value=value):
             return value

@@ -6,13 +6,15 @@ import abc
 import errno
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from torchtune_sys.host.input.limits import WORD_LIMIT
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
+
+_T = TypeVar("_T")
 
 TEXT_LIMIT = 4 << 20
 """Bytes; no file that a probe reads is larger on a real host (/proc/cpuinfo of 1,000 CPUs is 1.5 MB)."""
@@ -125,6 +127,20 @@ class Host(abc.ABC):
             return int(value, 0) if value[:2].lower() == "0x" else int(value)
         except ValueError:
             return Missing(Why.UNPARSED, path, f"not a whole number: {value[:60]!r}")
+
+
+def interpreted(text: Fact[str], parse: Callable[[str], _T], source: str) -> Fact[_T]:
+    """Return what ``parse`` makes of a text; UNPARSED where it raises ValueError.
+
+    >>> interpreted("12", int, "/x"), interpreted("a", int, "/x").why.value
+    (12, 'unparsed')
+    """
+    if isinstance(text, Missing):
+        return text
+    try:
+        return parse(text)
+    except (ValueError, OverflowError) as error:
+        return Missing(Why.UNPARSED, source, str(error)[:120])
 
 
 def missing_from(error: OSError, path: str) -> Missing:

@@ -58,6 +58,18 @@ def met(target: Target, value: str) -> bool:
             return value in accepted
 
 
+def fits(target: Target, value: str) -> bool:
+    """Return the same as :func:`met`; False where a word, or nothing, meets a bound.
+
+    >>> fits(AtLeast(2048), "max"), fits(OneOf(("max", "1")), "max")
+    (False, True)
+    """
+    try:
+        return met(target, value)
+    except ValueError:
+        return False
+
+
 _NUMBER = pattern(r"[ \t]*([+-]?[0-9]{1,20})[ \t\n]*")
 """As the kernel prints one, of 64 bits; Python's int() also takes underscores and the digits of other scripts."""
 

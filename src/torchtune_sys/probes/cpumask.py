@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from torchtune_sys.host.base import Host
+from torchtune_sys.host.base import Host, interpreted
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, Why
 
 
 def parse_mask(text: str) -> CpuSet:
@@ -28,10 +27,9 @@ def parse_mask(text: str) -> CpuSet:
 
 def read_set(host: Host, path: str, *, mask: bool = False) -> Fact[CpuSet]:
     """Return the set in a file. An empty list is an empty set."""
-    text = host.text(path)
-    if isinstance(text, Missing):
-        return text
-    try:
-        return parse_mask(text) if mask else CpuSet.parse(text.strip("\0 \n"))
-    except (ValueError, OverflowError) as error:
-        return Missing(Why.UNPARSED, path, str(error)[:120])
+    return interpreted(host.text(path), parse_mask if mask else parse_list, path)
+
+
+def parse_list(text: str) -> CpuSet:
+    """Parse ``0-3,8`` as the kernel ends a file with it. Raises ValueError."""
+    return CpuSet.parse(text.strip("\0 \n"))

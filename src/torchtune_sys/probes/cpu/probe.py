@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from torchtune_sys.host import queries
-from torchtune_sys.host.base import Host
+from torchtune_sys.host.base import Host, interpreted
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuFacts
@@ -16,6 +16,7 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import cgroup, topology
 from torchtune_sys.probes.cpu import cpuinfo, frequency
+from torchtune_sys.probes.cpumask import parse_list
 
 STATUS = "/proc/self/status"
 
@@ -74,12 +75,7 @@ def allowed(host: Host) -> Fact[CpuSet]:
     if isinstance(answer, Missing):
         text = host.text(STATUS)
         answer = answer if isinstance(text, Missing) else status_field(text, "Cpus_allowed_list")
-    if isinstance(answer, Missing):
-        return answer
-    try:
-        return CpuSet.parse(str(answer))
-    except (ValueError, OverflowError) as error:
-        return Missing(Why.UNPARSED, queries.AFFINITY, str(error)[:120])
+    return interpreted(answer if isinstance(answer, Missing) else str(answer), CpuSet.parse, queries.AFFINITY)
 
 
 def status_field(text: str, name: str) -> Fact[str]:
@@ -221,9 +217,4 @@ _CPUSET_FILES = {
 
 def _cpuset(host: Host) -> Fact[CpuSet]:
     text, path = cgroup.nearest(host, "cpuset", _CPUSET_FILES)
-    if isinstance(text, Missing):
-        return text
-    try:
-        return CpuSet.parse(text.strip("\0 \n"))
-    except (ValueError, OverflowError) as error:
-        return Missing(Why.UNPARSED, path, str(error)[:120])
+    return interpreted(text, parse_list, path)

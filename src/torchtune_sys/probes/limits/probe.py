@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtune_sys.host import queries
-from torchtune_sys.host.base import Host
+from torchtune_sys.host.base import Host, interpreted
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import NAMES, LimitsFacts, ServiceLimits, SessionLimit
 from torchtune_sys.model.facts.session import Workload
@@ -131,13 +131,8 @@ def parse_capability(status: str, number: int) -> bool:
 
 
 def _ipc_lock(host: Host) -> Fact[bool]:
-    text = host.text("/proc/self/status")
-    if isinstance(text, Missing):
-        return text
-    try:
-        return parse_capability(text, _CAP_IPC_LOCK)
-    except ValueError as error:
-        return Missing(Why.UNPARSED, "/proc/self/status", str(error))
+    status = "/proc/self/status"
+    return interpreted(host.text(status), lambda text: parse_capability(text, _CAP_IPC_LOCK), status)
 
 
 def _slurm(host: Host) -> Fact[bool]:

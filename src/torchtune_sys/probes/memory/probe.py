@@ -6,7 +6,7 @@ import math
 import re
 
 from torchtune_sys.host import queries
-from torchtune_sys.host.base import Host, Space
+from torchtune_sys.host.base import Host, Space, interpreted
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.memory import MemoryFacts, SwapDevice
 from torchtune_sys.model.facts.session import Workload
@@ -111,13 +111,7 @@ def parse_size_option(options: str) -> int | None:
 
 
 def choice(host: Host, path: str) -> Fact[str]:
-    text = host.word(path)
-    if isinstance(text, Missing):
-        return text
-    try:
-        return parse_choice(text)
-    except ValueError as error:
-        return Missing(Why.UNPARSED, path, str(error))
+    return interpreted(host.word(path), parse_choice, path)
 
 
 def _meminfo(host: Host) -> Fact[dict[str, int]]:
@@ -170,13 +164,7 @@ def _default_pool(meminfo: dict[str, int]) -> int:
 
 
 def _swaps(host: Host) -> Fact[tuple[SwapDevice, ...]]:
-    text = host.text("/proc/swaps")
-    if isinstance(text, Missing):
-        return text
-    try:
-        return parse_swaps(text)
-    except ValueError as error:
-        return Missing(Why.UNPARSED, "/proc/swaps", str(error))
+    return interpreted(host.text("/proc/swaps"), parse_swaps, "/proc/swaps")
 
 
 def _shm_mount(host: Host) -> tuple[Fact[str], int | None, bool]:

@@ -5,7 +5,7 @@ Source: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/m
 
 from __future__ import annotations
 
-from torchtune_sys.host.base import Host
+from torchtune_sys.host.base import Host, interpreted
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.numa import NumaFacts, NumaNode
@@ -13,7 +13,7 @@ from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import cgroup
 from torchtune_sys.probes.cpu.probe import STATUS, status_field
-from torchtune_sys.probes.cpumask import read_set
+from torchtune_sys.probes.cpumask import parse_list, read_set
 from torchtune_sys.probes.topology import online_cpus
 
 NODES = "/sys/devices/system/node"
@@ -118,13 +118,7 @@ def _all_alike(nodes: tuple[NumaNode, ...]) -> bool:
 
 
 def _distances(host: Host, path: str) -> Fact[tuple[int, ...]]:
-    text = host.text(path)
-    if isinstance(text, Missing):
-        return text
-    try:
-        return parse_distances(text.strip("\0"))
-    except ValueError as error:
-        return Missing(Why.UNPARSED, path, str(error)[:120])
+    return interpreted(host.text(path), lambda text: parse_distances(text.strip("\0")), path)
 
 
 def _with_gpus(host: Host, nodes: tuple[NumaNode, ...]) -> tuple[NumaNode, ...]:
@@ -195,7 +189,4 @@ def _allowed_mems(host: Host) -> Fact[CpuSet]:
         if isinstance(inherited, Missing):
             return text
         text = inherited
-    try:
-        return CpuSet.parse(text.strip("\0 \n"))
-    except (ValueError, OverflowError) as error:
-        return Missing(Why.UNPARSED, STATUS, str(error)[:120])
+    return interpreted(text, parse_list, STATUS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchtune_sys.host import queries
-from torchtune_sys.host.base import Host
+from torchtune_sys.host.base import Host, interpreted
 from torchtune_sys.host.environment import relevant
 from torchtune_sys.knowledge.path_variables import named
 from torchtune_sys.model.facts import Fact
@@ -51,13 +51,7 @@ _SIGNALS = {2: "SIGINT", 10: "SIGUSR1", 12: "SIGUSR2", 15: "SIGTERM", 17: "SIGCH
 
 
 def _handed_down(host: Host) -> Fact[HandedDown]:
-    text = host.text(_STATUS)
-    if isinstance(text, Missing):
-        return text
-    try:
-        return parse_handed_down(text)
-    except ValueError as error:
-        return Missing(Why.UNPARSED, _STATUS, str(error)[:120])
+    return interpreted(host.text(_STATUS), parse_handed_down, _STATUS)
 
 
 def parse_handed_down(status: str) -> Fact[HandedDown]:

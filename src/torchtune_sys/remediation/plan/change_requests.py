@@ -24,7 +24,7 @@ from torchtune_sys.model.actions import (
 )
 from torchtune_sys.model.plan import ByHand
 from torchtune_sys.model.rule import Evidence, Result, Verdict
-from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
+from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, fits
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,12 +168,5 @@ def meet(one: Target, other: Target) -> Target | None:
 def _chosen(one: Target, other: Target) -> Target | None:
     """``one``'s exact values that ``other`` accepts."""
     values = (one.value,) if isinstance(one, Exactly) else one.values if isinstance(one, OneOf) else ()
-    fitting = tuple(value for value in values if _fits(other, value))
+    fitting = tuple(value for value in values if fits(other, value))
     return None if not fitting else Exactly(fitting[0]) if len(fitting) == 1 else OneOf(fitting)
-
-
-def _fits(target: Target, value: str) -> bool:
-    try:
-        return met(target, value)
-    except ValueError:  # a word never satisfies a bound
-        return False

@@ -14,7 +14,7 @@ from torchtune_sys.model.plan_context import GRUB_FILE, SYSCTL_FILE, UDEV_FILE, 
 from torchtune_sys.model.run import CommentOut, DisableUnit, LostAtBoot
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.steering import steers
-from torchtune_sys.model.target import Target, met
+from torchtune_sys.model.target import Target, fits
 from torchtune_sys.model.values import Missing, absent
 from torchtune_sys.remediation.plan import files, limit_lines
 
@@ -92,14 +92,7 @@ def accepts(target: Target, value: str) -> bool:
     >>> accepts(AtLeast(6291456), "4096 131072 6291456"), accepts(AtLeast(6291456), "4096 131072 1000"), accepts(AtLeast(1), "")
     (True, False, False)
     """
-
-    def does(text: str) -> bool:
-        try:
-            return met(target, text)
-        except ValueError:
-            return False
-
-    return does(value) or any(does(text) for text in value.split()[-1:])
+    return fits(target, value) or any(fits(target, text) for text in value.split()[-1:])
 
 
 def lost_at_boot(s: Snapshot, context: PlanContext, change: Change) -> LostAtBoot | None:

@@ -25,7 +25,7 @@ from torchtune_sys.model.plan import Change, CommandStep, FileLine, Refusal, Ste
 from torchtune_sys.model.plan_context import GRUB_FILE, LIMITS_FILE, MODPROBE_FILE, SYSCTL_FILE, PlanContext, UnitFacts
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.steering import steers
-from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, choice, met, whole
+from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, choice, fits, whole
 from torchtune_sys.model.values import Missing, Why, absent, known
 from torchtune_sys.remediation.plan import persistence, precedence
 from torchtune_sys.remediation.plan.change_requests import RequestGroup
@@ -118,15 +118,8 @@ def chosen(target: Target, running: str) -> str:
             return running if running in values else values[0]
         case AtLeast(value=bound) | AtMost(value=bound):
             if len(words) > 1:
-                return " ".join([*words[:-1], words[-1] if _met(target, words[-1]) else str(bound)])
-            return running if _met(target, running) else str(bound)
-
-
-def _met(target: Target, value: str) -> bool:
-    try:
-        return met(target, value)
-    except ValueError:
-        return False
+                return " ".join([*words[:-1], words[-1] if fits(target, words[-1]) else str(bound)])
+            return running if fits(target, running) else str(bound)
 
 
 def _made(s: Snapshot, context: PlanContext, key: str, action: Action) -> tuple[Step, ...] | str:
@@ -193,7 +186,7 @@ def _values(s: Snapshot, group: RequestGroup, action: Action) -> tuple[str, str]
     ):
         return "; ".join(dict.fromkeys(request.seen for request in requests)), requests[0].wanted or precedence.value_text(action)
     running = _running(s, action.key)
-    if isinstance(action.target, AtLeast | AtMost) and _met(action.target, running):
+    if isinstance(action.target, AtLeast | AtMost) and fits(action.target, running):
         return None
     return running, precedence.value_text(action)
 
@@ -266,7 +259,7 @@ def _configured(target: Target, found: Fact[Assignment]) -> str:
     value = "" if isinstance(found, Missing) else " ".join(found.value.split())
     if " " in value:
         return value if isinstance(target, AtLeast | AtMost) and _numbers(value) and chosen(target, value) == value else ""
-    return value if value and _met(target, value) else ""
+    return value if value and fits(target, value) else ""
 
 
 def _sysfs(context: PlanContext, action: SysfsWrite) -> tuple[Step, ...] | str:
@@ -296,7 +289,7 @@ def _sysfs(context: PlanContext, action: SysfsWrite) -> tuple[Step, ...] | str:
 
 def offered_value(target: Target, current: str, offered: tuple[str, ...]) -> str | None:
     """Return the value to write, among what the file offers; None where it offers none that would do."""
-    if _met(target, current):
+    if fits(target, current):
         return current
     if offered and isinstance(target, OneOf):
         return next((value for value in target.values if value in offered), None)

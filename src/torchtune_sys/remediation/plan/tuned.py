@@ -16,7 +16,7 @@ from torchtune_sys.model.plan_context import PlanContext, TunedOption, TunedProf
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.steering import steers
-from torchtune_sys.model.target import OneOf, met
+from torchtune_sys.model.target import OneOf, fits
 from torchtune_sys.remediation.plan import change_requests, ownership, steps
 from torchtune_sys.remediation.plan.kernel_arguments import is_plain
 
@@ -144,11 +144,8 @@ def _same(name: str, base: TunedProfile) -> Iterator[TunedOption]:
 
 def _is_met(change: Change, name: str, base: TunedProfile) -> bool:
     held = [option.value for option in _same(name, base)]
-    try:
-        target = change.action.target if isinstance(change.action, Sysctl | SysfsWrite) else None
-        return bool(held) and target is not None and met(target, held[-1].lstrip("<>="))
-    except ValueError:
-        return False
+    target = change.action.target if isinstance(change.action, Sysctl | SysfsWrite) else None
+    return bool(held) and target is not None and fits(target, held[-1].lstrip("<>="))
 
 
 def _placed(name: str, value: str, base: TunedProfile, why: str) -> Iterator[PlannedOption]:
