@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from torchtune_sys.smoke.watch import Watch, WatchedRank
+from torchtune_sys.smoke.worker import launching
 from torchtune_sys.smoke.worker.measures import patience
 
 
@@ -25,6 +26,23 @@ class Quiet:
 
     def stacks(self, pids: Any) -> dict[int, str]:
         return dict.fromkeys(pids, "")
+
+
+@pytest.mark.parametrize(
+    ("load", "chosen", "policy"), [(0.5, "", ""), (4.0, "", ""), (9.0, "", "PASSIVE"), (9.0, "ACTIVE", "ACTIVE")]
+)
+def test_on_a_crowded_host_threads_sleep_while_they_wait(
+    monkeypatch: pytest.MonkeyPatch, load: float, chosen: str, policy: str
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if chosen:
+        monkeypatch.setenv("OMP_WAIT_POLICY", chosen)
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(launching.subprocess, "Popen", lambda _argv, env, **_more: started.append(env))
+    launching._started(0, 1, launching.RankLauncher(1, -1, -1), 0, [])
+    assert started[0].get("OMP_WAIT_POLICY", "") == policy
 
 
 @pytest.mark.parametrize(("load", "times"), [(0.5, 1.0), (8.0, 1.0), (12.0, 1.5), (33.0, 4.0), (500.0, 4.0)])

@@ -142,7 +142,8 @@ _APART_AT_START = _apart()
 def _freed_memory_stays() -> None:
     """Check that what is freed is kept for the next tensor: a page that was given back to the kernel is asked for again, and zeroed, at its next use. The smaller tensor
     has no mapping of its own unless somebody wants that; the larger one has none once the C library has seen a larger one freed, unless somebody set one of
-    its bounds, which keeps it from moving any (mallopt(3))."""
+    its bounds, which keeps it from moving any (mallopt(3)). With MALLOC_TRIM_THRESHOLD_=65536, as dask sets it, putting a batch of 4.8 MB together took 2.4 ms in place of
+    0.35, and a step of a small model on the CPU 8 % longer."""
     torch.ones(4 * _MANY_NUMBERS)
     for count in (_FEW_NUMBERS, _MANY_NUMBERS):
         faults = min(_page_faults(count) for _ in range(3))
@@ -150,7 +151,7 @@ def _freed_memory_stays() -> None:
             named = [name for name in os.environ if name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", "LD_PRELOAD")]
             words = (count * 4 // 1000, faults, "".join("; %s=%s" % (name, os.environ[name]) for name in named))
             seen = "what is freed goes back to the kernel at once: each new tensor of %d kB costs %.0f page faults, where none are due%s"
-            remedy = "unset MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ and their like (mallopt(3)); look for what is preloaded (LD_PRELOAD)"
+            remedy = "unset MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ and their like (mallopt(3)); look for what is preloaded (LD_PRELOAD); dask sets the second (distributed.nanny.pre-spawn-environ)"
             raise StageFailed("memory-returned-at-once", seen % words, remedy)
 
 
