@@ -27,7 +27,13 @@ def _tell_incomplete(error: ImportError) -> None:
     env = session()
     if "--debug" in sys.argv or env.get("TORCHTUNE_SYS_DEBUG"):
         raise error
-    words = f"torchtune-sys: this installation is incomplete: {error}\n  install it anew for {sys.executable}\n"
+    home = env.get("PYTHONHOME", "")
+    todo = (
+        f"PYTHONHOME={home} sends each Python there for its own library: unset PYTHONHOME"
+        if home
+        else f"install it anew for {sys.executable}"
+    )
+    words = f"torchtune-sys: this installation is incomplete: {error}\n  {todo}\n"
     os.write(2, words.encode("utf-8", "backslashreplace"))
     os._exit(0 if keeps_in_service(sys.argv[1:], env) else 4)
 

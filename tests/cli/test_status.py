@@ -108,3 +108,20 @@ def test_an_installation_without_its_packages_says_so(
         assert done.stderr.startswith(f"torchtune-sys: this installation is incomplete: No module named '{missing}'\n"), (
             done.stderr
         )
+
+
+def test_a_variable_that_leads_python_astray_is_named(tmp_path: Path) -> None:
+    """PYTHONHOME of another environment: the interpreter finds another version's library, or none."""
+    start = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from torchtune_sys.__main__ import main; main()"
+    (tmp_path / "torchtune_sys").symlink_to(Path(torchtune_sys.__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", start, "check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": "/usr/bin:/bin", "PYTHONHOME": "/opt/other"},
+    )
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[1:] == [
+        "  PYTHONHOME=/opt/other sends each Python there for its own library: unset PYTHONHOME"
+    ]

@@ -180,7 +180,6 @@ def test_the_last_lines_of_many_that_are_alike_are_kept() -> None:
             "# dmidecode 3.3\nGetting SMBIOS data from sysfs.\n\nHandle 0x0000, DMI type 0, 26 bytes\nBIOS Information\n",
             "dmidecode",
         ),
-        ('{"card0": {"Temperature (Sensor edge) (C)": "35.0"}}\n', "rocm-smi --json"),
         ("crw-rw-rw- 1 root root 195,   0 Mar  2 11:00 /dev/nvidia0\n", "ls -l /dev/nvidia"),
         ("Package    Version\n---------- -------\nidna       3.7\n", "pip list"),
         ("# gpu   pwr  temp    sm   mem\n# Idx     W     C     %     %\n    0    15    59     3     4\n", "nvidia-smi dmon"),
@@ -192,7 +191,7 @@ def test_the_last_lines_of_many_that_are_alike_are_kept() -> None:
         ("kern.ostype: FreeBSD\nkern.osrelease: 12.1-RELEASE\n", "sysctl of another system"),
         ("Slot:\t00:00.0\nClass:\tHost bridge [0600]\n", "lspci -mm"),
         ("binfmt_misc 24576 1 - Live 0xffffffffc0ab4000\n", "/proc/modules"),
-        ("GPU: 0\n    ASIC:\n        MARKET_NAME: AMD Instinct MI350X\n", "amd-smi"),
+        ("AMDSMI Tool: 26.2.2+e1a6bc5663 | AMDSMI Library version: 26.2.2 | ROCm version: 7.2.1\n", "amd-smi version"),
     ],
 )
 def test_what_is_known_and_not_read_is_named(text: str, name: str) -> None:

@@ -267,3 +267,10 @@ def test_standard_input() -> None:
 def test_live_without_arguments() -> None:
     found = open_input()
     assert isinstance(found, ScrubbedHost) and isinstance(found.inner, LiveHost) and found.live
+
+
+def test_a_snapshot_as_text_is_no_kernel_log(tmp_path: Path) -> None:
+    """It may hold a line of the log, of which alone it was judged."""
+    (tmp_path / "a.txt").write_text("origin live\nintent\n  ranks -\nkernel\n  text Out of memory: Killed process 7 (python3)\n")
+    with pytest.raises(UnreadableInput, match="is a snapshot as text"):
+        open_input(str(tmp_path / "a.txt"))

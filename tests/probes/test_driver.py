@@ -122,6 +122,24 @@ def test_a_link_that_leads_nowhere_is_no_library() -> None:
     assert found.library_version == "580.95.05"
 
 
+def test_debians_libraries_are_found_through_its_alternatives() -> None:
+    place, store = "/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current"
+    found = probe(
+        links={
+            f"{place}/libcuda.so.1": "/etc/alternatives/glx--libcuda.so.1-x86_64-linux-gnu",
+            "/etc/alternatives/glx--libcuda.so.1-x86_64-linux-gnu": f"{store}/libcuda.so.1",
+            f"{store}/libcuda.so.1": "libcuda.so.550.163.01",
+            f"{place}/libnvidia-ml.so.1": None,
+        },
+        stats={
+            f"{place}/libcuda.so.580.95.05": None,
+            f"{place}/libnvidia-ml.so.580.95.05": None,
+            f"{store}/libcuda.so.550.163.01": {"mode": 0o100644, "uid": 0, "gid": 0, "size": 9},
+        },
+    )
+    assert (found.library_version, found.library_versions) == ("550.163.01", ("550.163.01",))
+
+
 def test_cuda_compat_is_no_second_driver() -> None:
     found = probe(
         env={"LD_LIBRARY_PATH": "/usr/local/cuda-13.1/compat"},

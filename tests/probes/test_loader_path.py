@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -311,6 +312,25 @@ def test_every_field_as_readelf_shows_it(tmp_path: Path) -> None:
     assert f"soname: [{answer['soname']}]" in shown
     assert answer["no_default"] is True and "NODEFLIB" in shown
     assert "runpath" not in answer
+
+
+def test_libraries_that_were_cut(tmp_path: Path) -> None:
+    """What a full disk, an interrupted installation or a copy leaves of a library."""
+    whole = Path(sys.executable).resolve().read_bytes()
+    for name, content in {
+        "libwhole.so": whole,
+        "libcut.so": whole[: len(whole) - 100],
+        "libempty.so.1": b"",
+        "libzero.so": bytes(9000),
+        "libscript.so": b"INPUT(libwhole.so)",
+        "notes.txt": whole[:5000],
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "liblink.so").symlink_to("libcut.so")
+    answer = LiveHost().ask(f"{queries.CUT_LIBRARIES}:{tmp_path}")
+    assert [row[0] for row in answer] == ["libcut.so", "libempty.so.1", "libzero.so"]
+    assert answer[0][1] == len(whole) - 100 < answer[0][2]
+    assert LiveHost().ask(f"{queries.CUT_LIBRARIES}:{tmp_path}/none").why is Why.ABSENT
 
 
 def test_what_is_no_library(tmp_path: Path) -> None:

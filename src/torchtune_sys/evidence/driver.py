@@ -20,7 +20,9 @@ def driver_facts(gpu: GpuFacts | None, module: str, text: str, pci: Fact[PciFact
     from torchtune_sys.model.facts.driver import DriverFacts
 
     if gpu is not None and gpu.vendor == "amd":
-        return DriverFacts(nvidia_devices=())
+        from torchtune_sys.evidence.rocm_smi import counted
+
+        return DriverFacts(nvidia_devices=(), **counted(text))
     facts: dict[str, Any] = {**bug_report.modules(text), **fabric_manager(text), **_held_by_nouveau(pci)}
     kernel = not_built_for(text)
     if kernel:

@@ -110,9 +110,12 @@ _NOT_READ = (
         "dmidecode",
         "torchtune-sys record on the host reads the firmware's tables itself",
     ),
-    (r'^\s{0,4}\{?\s{0,8}"card\d{1,3}"\s?: ?\{', "rocm-smi --json", "give torchtune-sys record, or torch's collect_env"),
-    (r"^ {4}(?:ASIC|BUS|DRIVER|VRAM|BOARD):$|^AMDSMI Tool: ", "amd-smi", "give torchtune-sys record, or torch's collect_env"),
-    (r"ROCm System Management Interface|^={3,} ?ROCm-smi", "rocm-smi", "give torchtune-sys record, or torch's collect_env"),
+    (r"^AMDSMI Tool: ", "amd-smi version", "give plain amd-smi or rocm-smi, which list the GPUs, or torchtune-sys record"),
+    (
+        r"ROCm System Management Interface|^={3,} ?ROCm-smi",
+        "rocm-smi without a GPU",
+        "dmesg | grep -i amdgpu says why; give torchtune-sys record",
+    ),
     (
         r"^c[rw-]{8}[.+-]{0,2}\s+\d+ \w+\s+\w+\s+\d+, +\d+ .{0,40}\b(?:nvidia\w*|kfd|renderD\d+)$",
         "ls -l /dev/nvidia*, /dev/kfd or /dev/dri",

@@ -58,6 +58,27 @@ def parse_elf(read: Read) -> Elf:
     return _of_tags(kind, tags, [segment[1:] for segment in segments if segment[0] == _PT_LOAD], read)
 
 
+def least_size(head: bytes) -> int:
+    """Return how long a file must be, by the table of sections that linkers write at its end; 0 where its start (4 KB) is not an ELF file's or tells
+    nothing. An empty file, and one whose start is zeros (a disk that was full), must have a byte more than it has.
+
+    >>> header = b"\\x7fELF\\x02\\x01\\x01" + bytes(33) + (1000).to_bytes(8, "little") + bytes(10) + (64).to_bytes(2, "little") + b"\\x05\\0\\0\\0"
+    >>> least_size(header), least_size(b"INPUT(libc.so.6)"), least_size(b"")
+    (1320, 0, 1)
+    """
+    import struct
+
+    if not head.strip(b"\0"):
+        return len(head) + 1 if len(head) < 4096 else 1 << 62
+    if head[:4] != b"\x7fELF" or len(head) < 64 or head[4:5] not in (b"\x01", b"\x02") or head[5:6] not in (b"\x01", b"\x02"):
+        return 0
+    wide, order = head[4] == 2, "<" if head[5] == 1 else ">"
+    table, size, count = (
+        struct.unpack_from(order + "Q10xHH", head, 40) if wide else struct.unpack_from(order + "I10xHH", head, 32)
+    )
+    return int(table + size * count) if table else 0
+
+
 def _segments(
     read: Read, head: bytes, table: int, size: int, count: int, order: str, wide: bool
 ) -> list[tuple[int, int, int, int]]:

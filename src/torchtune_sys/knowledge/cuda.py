@@ -129,7 +129,7 @@ def architecture(name: str) -> Architecture | None:
 def architecture_of(cc: Version) -> Architecture | None:
     """Return the generation with compute capability ``cc``; the most specific one where ranges overlap (10.7 is Rubin).
 
-    >>> architecture_of((8, 6)).name, architecture_of((10, 3)).name, architecture_of((1, 3))
+    >>> architecture_of((8, 6)).name, architecture_of((10, 3)).name, architecture_of((99, 0))
     ('Ampere', 'Blackwell', None)
     """
     found = [arch for arch in architectures() if arch.first_cc <= cc[:2] <= arch.last_cc]

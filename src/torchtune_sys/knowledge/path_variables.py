@@ -21,6 +21,7 @@ READERS = {
     "CURL_CA_BUNDLE": "certificates for downloads",
     "SSL_CERT_FILE": "certificates for downloads",
     "SSL_CERT_DIR": "certificates for downloads",
+    "TMPDIR": "temporary files: Python takes /tmp without a word, mktemp and others fail",
 }
 _COMPILERS = ("CC", "CXX", "CUDAHOSTCXX", "NVCC_CCBIN")
 _WRITTEN = ("NCCL_DEBUG_FILE",)

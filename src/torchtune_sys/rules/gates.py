@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from torchtune_sys.formats.pci_paths import for_guests
-from torchtune_sys.knowledge.gpus import is_mobile
+from torchtune_sys.knowledge.gpus import architecture_by_device, is_mobile
 from torchtune_sys.knowledge.nccl import is_made_for_training
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
@@ -46,6 +46,21 @@ def nvidia_hardware(s: Snapshot) -> None:
         raise NotApplicable("no NVIDIA GPU on this host")
     if handed_over(s, need(found)):
         raise NotApplicable("every NVIDIA GPU is passed to a virtual machine")
+    if not torch_serves(s, need(found)):
+        raise NotApplicable(TOO_OLD)
+
+
+TOO_OLD = "the NVIDIA GPU here is older than those that torch was ever built for"
+_OLDEST = (3, 0)
+"""Compute capability of the oldest GPUs that a release of torch for CUDA had code for (Kepler)."""
+
+
+def torch_serves(s: Snapshot, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Return which of these NVIDIA GPUs any torch could use; a server's old display card is none of them, whatever drives it."""
+    devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
+    generations = {device.address: architecture_by_device(known(device.device, "")) for device in devices}
+    old = {address for address, arch in generations.items() if arch is not None and arch.last_cc < _OLDEST}
+    return tuple(address for address in addresses if address not in old)
 
 
 def handed_over(s: Snapshot, addresses: tuple[str, ...]) -> bool:
@@ -101,7 +116,7 @@ def gpu_count(s: Snapshot) -> int:
             raise Unknown(looked)
     amd = () if absent(driver.amd_devices) else need(driver.amd_devices)
     nvidia = () if absent(driver.nvidia_devices) else need(driver.nvidia_devices)
-    nvidia = () if handed_over(s, nvidia) else nvidia
+    nvidia = () if handed_over(s, nvidia) else torch_serves(s, nvidia)
     return len(nvidia) + len(amd)
 
 

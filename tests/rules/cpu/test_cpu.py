@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from conftest import judge, load
+from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.knowledge.dataloader import MOST_WORKERS, batch_room_bytes, starting_values
 from torchtune_sys.model.rule import Result, Verdict
+from torchtune_sys.probes.cpu import probe as cpu_probe
 
 QUOTA = "/sys/fs/cgroup/user.slice/cpu.max"
 POLICY = "/sys/devices/system/cpu/cpufreq/policy"
@@ -187,3 +189,27 @@ def test_starting_values_fit_the_cpus(cpus: float, ranks: int) -> None:
 def test_batches_under_way_fill_dev_shm_exactly() -> None:
     room = batch_room_bytes(1 << 30, 8, 4)
     assert room * 8 * (4 * 2 + 1) <= 1 << 30 < (room + 1) * 8 * 9
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"), [("1", "fail"), ("4", "fail"), ("5", "pass"), ("100", "pass"), ("10000", "pass")]
+)
+def test_a_control_group_with_hardly_a_share(weight: str, expected: str) -> None:
+    """A container in Kubernetes that requests no CPU has cpu.weight 1."""
+    found = result("session-scheduled-last", files={"/sys/fs/cgroup/user.slice/cpu.weight": f"{weight}\n"})
+    assert found.verdict.value == expected
+    if expected == "fail":
+        assert found.evidence[-1].source == "/sys/fs/cgroup/user.slice/cpu.weight"
+
+
+def test_shares_of_the_first_version_of_cgroups() -> None:
+    files = {
+        "/proc/self/cgroup": "4:cpu,cpuacct:/job\n",
+        "/proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n",
+    }
+    low = RecordedHost(
+        {"files": {**files, "/sys/fs/cgroup/cpu/job/cpu.shares": "2\n", "/sys/fs/cgroup/cpu/cpu.shares": "1024\n"}}, ""
+    )
+    assert cpu_probe._weight(low) == (2 / 1024, "/sys/fs/cgroup/cpu/job/cpu.shares")
+    usual = RecordedHost({"files": {**files, "/sys/fs/cgroup/cpu/job/cpu.shares": "2048\n"}}, "")
+    assert cpu_probe._weight(usual) == (1.0, "")

@@ -78,6 +78,17 @@ def test_branch_and_flavour_against_generation(device: str, version: str, flavou
     assert found == expected | ({"gpu-missing-from-driver"} if (device, version) == ("1DB1", "580.95.05") else set())
 
 
+@pytest.mark.parametrize("device", ["06FD", "0A65", "10C3", "0DF8", "1040"])
+@pytest.mark.parametrize("driver", ["nouveau", ""])
+def test_a_display_card_that_no_torch_was_built_for_is_no_gpu_to_train_on(device: str, driver: str) -> None:
+    """NVS 295, GeForce 210, GeForce 8400 GS, Quadro 600, GeForce GTX 580: servers and old workstations have them."""
+    found = verdicts("base-no-module", files=uevent(device, driver))
+    assert {name for name in NO_MODULE if found[name] is not Verdict.NA} == set()
+    assert failed("base-no-module", files=uevent("0FF3", "nouveau")) & set(NO_MODULE) == {
+        "nouveau-loaded"
+    }  # Kepler: torch 1 served it
+
+
 def test_a_gpu_that_works_is_served_whatever_the_tables_say() -> None:
     files = {**uevent("1DB1"), **kernel_side("610.43.02")}
     assert not failed(files=files, answers=nvml("0000:1b:00.0", version="610.43.02"))
@@ -146,3 +157,22 @@ def test_a_driver_that_a_container_loads_is_not_missed_in_the_next_kernel() -> N
     own = {"/lib/modules/6.8.0-45-generic/modules.dep": "kernel/fs/xfs/xfs.ko.zst:\n"}
     assert judge(load("healthy", files=newer))["driver-not-built-for-next-boot"].verdict is Verdict.FAIL
     assert judge(load("healthy", files=newer | own))["driver-not-built-for-next-boot"].verdict is Verdict.NA
+
+
+def test_a_gpu_in_the_fabric_counts_over_an_old_log_of_the_fabric_manager() -> None:
+    name = "fabric-manager-version-mismatch"
+    gpus = [{"index": 0, "pci_address": "0000:1b:00.0", "fabric_state": "completed"}]
+    answers = {"nvml": {"driver_version": "580.95.05", "devices": gpus}}
+    assert verdicts(f"{name}.fail")[name] is Verdict.FAIL
+    assert verdicts(f"{name}.fail", answers=answers)[name] is Verdict.PASS
+
+
+def test_a_node_of_roots_group_is_not_mended_by_joining_it() -> None:
+    node = {"mode": 0o20660, "uid": 0, "gid": 0, "size": 0, "special": "195:0"}
+    answers = {
+        "uid": {"uid": 1000, "gid": 1000, "groups": [1000], "user": "u", "home": "/home/u"},
+        "access:/dev/nvidia0": {"read": False, "write": False},
+    }
+    found = judge(load("base-single-gpu", stats={"/dev/nvidia0": node}, answers=answers))["gpu-device-permission"]
+    (refused,) = (item for item in found.evidence if item.verdict is Verdict.FAIL)
+    assert "NVreg_DeviceFileGID" in refused.fix[0].text

@@ -152,3 +152,28 @@ def test_no_gpu_findings_without_an_nvidia_gpu() -> None:
         for rule_id in ("cuda-launch-blocking", "nccl-p2p-disabled", "cuda-visible-devices-wrong", "tf32-override-off")
     }
     assert set(found.values()) == {"na"}, found
+
+
+@pytest.mark.parametrize(
+    ("path", "node", "writable", "seen"),
+    [
+        ("/dev/null", None, True, "missing"),
+        ("/dev/null", {"mode": 0o100666, "size": 12}, True, "ordinary file"),
+        ("/dev/null", {"mode": 0o20600, "size": 0, "special": "1:3"}, False, "1:3 closed"),
+        ("/dev/null", {"mode": 0o20600, "size": 0, "special": "1:3"}, True, ""),
+        ("/dev/null", {"mode": 0o20666, "size": 0, "special": "1:5"}, True, "1:5"),
+        ("/dev/random", {"mode": 0o20444, "size": 0, "special": "1:9"}, False, ""),  # a sandbox gives urandom for it
+        ("/dev/random", None, True, "missing"),
+        ("/dev/zero", {"mode": 0o20644, "size": 0, "special": "1:5"}, False, ""),
+    ],
+)
+def test_devices_that_programs_rely_on(path: str, node: dict[str, Any] | None, writable: bool, seen: str) -> None:
+    node = None if node is None else {"uid": 0, "gid": 0, **node}
+    answers = {f"access:{path}": {"read": writable, "write": writable}}
+    found = judge(load("healthy", stats={path: node}, answers=answers))["device-file-broken"]
+    assert [item.seen for item in found.evidence if item.verdict is Verdict.FAIL] == ([seen] if seen else [])
+
+
+def test_a_temporary_directory_that_is_not_there() -> None:
+    found = judge(load("healthy", env={"TMPDIR": "/scratch/local/job.184467"}))["variable-names-missing-file"]
+    assert found.verdict is Verdict.FAIL and found.evidence[0].subject == "TMPDIR"

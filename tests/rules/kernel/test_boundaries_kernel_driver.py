@@ -22,7 +22,9 @@ from xid_hosts import (
     with_lost,
 )
 
+from conftest import judge, load
 from torchtune_sys.model.facts.kernel import KernelEvent
+from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 
 # --- what the driver says when it starts
@@ -118,6 +120,31 @@ def test_modules_that_were_refused(healthy: Snapshot) -> None:
         assert subjects(other, rule_id) == []
     for facts in ({"nvidia_devices": DENIED}, {"module_loaded": DENIED}, {"secure_boot": False}):
         assert subjects(changed(seen, "driver", **facts), rule_id, told) == ["nvidia"]
+
+
+def test_a_refused_module_of_an_amd_gpu() -> None:
+    told = {
+        "source": "/dev/kmsg",
+        "lines": ["[    5.000000] Loading of unsigned module is rejected"],
+        "now_s": 60.0,
+        "booted": 1.79e9,
+        "from_s": 0.0,
+        "whole": True,
+    }
+    found = judge(load("amdgpu-not-loaded.fail", answers={"kernel-log": told}))
+    assert found["module-signature-refused"].verdict is Verdict.FAIL
+    served = judge(load("base-amd-gpu", answers={"kernel-log": told}))
+    assert served["module-signature-refused"].verdict is NA
+
+
+def test_amds_driver_may_have_the_gpu_by_now() -> None:
+    def verdict(base: str, address: str) -> Verdict:
+        line = f"[    9.000000] amdgpu {address}: amdgpu: Fatal error during GPU init"
+        told = {"source": "/dev/kmsg", "lines": [line], "now_s": 60.0, "booted": 1.79e9, "from_s": 0.0, "whole": True}
+        return judge(load(base, answers={"kernel-log": told}))["amdgpu-initialisation-failed"].verdict
+
+    assert verdict("base-amd-gpu", "0000:1b:00.0") is Verdict.PASS
+    assert verdict("amdgpu-not-loaded.fail", "0000:1b:00.0") is Verdict.FAIL
 
 
 def test_faults_of_the_iommu(healthy: Snapshot) -> None:

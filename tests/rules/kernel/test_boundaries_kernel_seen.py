@@ -60,6 +60,8 @@ def test_a_log_that_speaks_of_a_gpu_is_judged_on_any_host(healthy: Snapshot, kin
         with pytest.raises(NotApplicable):
             kernel_seen.nvidia_log(unread)
     kernel_seen.nvidia_log(with_log(healthy, events=DENIED))  # the machine has GPUs
+    with pytest.raises(NotApplicable):  # no driver either: somebody wrote it into the log, or it is another machine's
+        kernel_seen.nvidia_log(changed(seen, "driver", module_loaded=False))
 
 
 # --- times and counts in words

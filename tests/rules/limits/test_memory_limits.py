@@ -158,10 +158,12 @@ def test_room_in_the_cgroup(healthy: Snapshot, taken: int, verdict: str) -> None
     assert said(seen, "cgroup-pids-limit").verdict.value == verdict
 
 
-def test_a_limited_address_space_matters_with_gpus_only(healthy: Snapshot) -> None:
+def test_a_limited_address_space_matters_with_gpus_and_where_it_is_tiny(healthy: Snapshot) -> None:
     seen = limited(healthy, as_=(1 << 40, 1 << 40))
     assert said(seen, "address-space-limit").verdict is Verdict.FAIL
     assert said(bare(seen), "address-space-limit").verdict is Verdict.NA
+    for gib, expected in ((8, Verdict.NA), (4, Verdict.FAIL)):
+        assert said(bare(limited(healthy, as_=(gib << 30, gib << 30))), "address-space-limit").verdict is expected
     assert said(limited(healthy, as_=(None, None)), "address-space-limit").verdict is Verdict.PASS
 
 

@@ -24,11 +24,12 @@ from limits_hosts import (
     without_gpus,
 )
 
+from conftest import judge, load
 from torchtune_sys import engine
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, need
 
 # --- memory
 
@@ -210,3 +211,11 @@ def test_a_containers_default(healthy: Snapshot, size: Any, free: Any, expected:
 )
 def test_room_in_shared_memory(healthy: Snapshot, size: Any, free: Any, filesystem: Any, expected: Verdict) -> None:
     assert judged(with_shm(healthy, size, free, filesystem), "dev-shm-full").verdict is expected
+
+
+def test_shared_memory_that_is_closed_is_wrong_on_a_host_without_gpus() -> None:
+    """Mounted by hand without mode=1777: each DataLoader with workers fails, though nobody said that there will be one."""
+    seen = load("typical/laptop-cpu")
+    closed = msgspec.structs.replace(seen, memory=msgspec.structs.replace(need(seen.memory), shm_writable=False))
+    assert judge(closed)["dev-shm-not-writable"].verdict is Verdict.FAIL
+    assert judge(seen)["dev-shm-not-writable"].verdict is Verdict.PASS

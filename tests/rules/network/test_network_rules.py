@@ -329,3 +329,10 @@ def test_the_home_is_that_of_the_user_database_until_nccl_2_30_3(release: str, v
     }
     answers = {"uid": {"uid": 1000, "gid": 1000, "groups": [44, 109], "user": "ubuntu", "home": "/srv/people/ubuntu"}}
     assert results(files=files, answers=answers)["nccl-wrong-interface"].verdict is verdict
+
+
+def test_a_name_localhost_that_resolves_to_nothing_is_wrong_on_any_host() -> None:
+    found = judge(load("typical/laptop-cpu", answers={"localhost-addresses": []}))
+    assert found["localhost-not-loopback"].verdict is Verdict.FAIL
+    elsewhere = judge(load("typical/laptop-cpu", answers={"localhost-addresses": ["10.1.2.3"]}))
+    assert elsewhere["localhost-not-loopback"].verdict is Verdict.FAIL

@@ -53,6 +53,26 @@ def test_values_at_the_mark(healthy: Snapshot, rule_id: str, key: str, good: str
         assert action == Sysctl(key=key, target=target, safety=Safety.UNSAFE if rule_id == "overcommit-strict" else Safety.SAFE)
 
 
+@pytest.mark.parametrize(
+    ("key", "good", "bad"),
+    [
+        ("vm.vfs_cache_pressure", "1", "0"),
+        ("vm.panic_on_oom", "0", "2"),
+        ("vm.watermark_scale_factor", "1000", "1001"),
+        ("vm.dirty_writeback_centisecs", "1500", "0"),
+        ("net.ipv4.tcp_retries2", "3", "2"),
+    ],
+)
+def test_values_that_do_harm_anywhere(healthy: Snapshot, key: str, good: str, bad: str) -> None:
+    rule_id = "kernel-setting-extreme"
+    assert judged(with_keys(healthy, {key: good}), rule_id).verdict is PASS
+    (found,) = (item for item in judged(with_keys(healthy, {key: bad}), rule_id).evidence if item.verdict is FAIL)
+    assert found.subject == key and found.seen.startswith(f"{bad}: ")
+    (action,) = found.fix
+    assert isinstance(action, Sysctl) and action.key == key and policy.meets(action.target, str(action.target).split()[-1])
+    assert judged(with_keys(healthy, {key: DENIED}), rule_id).verdict is UNKNOWN
+
+
 def test_the_wish_for_process_numbers_is_an_old_kernels_own(healthy: Snapshot) -> None:
     wish = next(wish for wish in policy.POLICIES if wish.key == "kernel.pid_max")
     assert policy.meets(wish.target(healthy, DEFAULTS), "32768") and not policy.meets(wish.target(healthy, DEFAULTS), "32767")

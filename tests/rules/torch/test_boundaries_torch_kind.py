@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, verdict
 
+from conftest import judge, load, recording
 from torchtune_sys.model.facts.python import Distribution, LiveTorch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -348,3 +349,18 @@ def test_amd_gpus_that_only_the_bus_tells(healthy: Snapshot, unseen: dict[str, A
     seen = with_amd(healthy, "2.11.0+rocm7.2", (), (("0x1002", "0x731f"),))
     seen = altered(seen, driver__amd_devices=("0000:1b:00.0",), driver__nvidia_devices=NOTHING, **unseen)
     assert verdict(seen, "rocm-arch-not-in-wheel") is FAIL
+
+
+def test_an_import_that_files_show_to_fail() -> None:
+    """Without --live: a library that is cut, and a module that torch imports first."""
+    home, folder = "/data/train/.venv", "/data/train/.venv/lib/python3.12/site-packages/torch/lib"
+    rule_id = "torch-import-fails"
+    cut = judge(load("healthy", answers={f"cut-libraries:{folder}": [["libtorch_python.so", 4096, 29_000_000]]}))[rule_id]
+    assert [item.seen for item in cut.evidence] == ["lib/libtorch_python.so has 4,096 bytes of at least 29,000,000"]
+    zeros = judge(load("healthy", answers={f"cut-libraries:{folder}": [["libc10.so", 9000, 1 << 62]]}))[rule_id]
+    assert [item.seen for item in zeros.evidence] == ["lib/libc10.so has 9,000 bytes, all zero"]
+    whole = judge(load("healthy", answers={f"cut-libraries:{folder}": []}))[rule_id]
+    assert whole.verdict is Verdict.NA
+    answer = {**recording("healthy")["answers"][f"interpreter:{home}/bin/python3"], "not_found": ["typing_extensions"]}
+    lacking = judge(load("healthy", answers={f"interpreter:{home}/bin/python3": answer}))[rule_id]
+    assert [item.fix[0].text.partition(",")[0] for item in lacking.evidence] == ["pip install typing-extensions"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import HOSTS, judge, load
+from conftest import HOSTS, judge, load, recording
 from torchtune_sys.host.recorded import SECTIONS, load_recording, merged
 from torchtune_sys.model.rule import Verdict
 
@@ -81,3 +81,16 @@ def test_root_may_use_anybodys_daemon() -> None:
 def test_flags_that_name_the_compiler_are_trusted() -> None:
     told = verdict("host-compiler-too-new", "host-compiler-too-new.fail", env={"NVCC_PREPEND_FLAGS": "-ccbin=/usr/bin/g++-13"})
     assert told is Verdict.NA
+
+
+@pytest.mark.parametrize(
+    ("options", "compiler", "found"),
+    [("rw,nosuid,noexec", True, "fail"), ("rw,nosuid", True, "pass"), ("rw,noexec", False, "na")],
+)
+def test_a_temporary_directory_without_exec_stops_torch_compile_on_cpus(options: str, compiler: bool, found: str) -> None:
+    """Hardening guides mount /tmp so, and torch.compile builds a library there whatever the device."""
+    mounts = [*recording("typical/laptop-cpu")["files"]["/proc/self/mountinfo"], f"99 1 0:99 / /tmp {options} - tmpfs tmpfs rw"]
+    gcc = {"mode": 0o100755, "uid": 0, "gid": 0, "size": 9}
+    stats = {f"/usr/bin/{name}": gcc if compiler and name == "gcc" else None for name in ("gcc", "clang", "cc")}
+    seen = load("typical/laptop-cpu", files={"/proc/self/mountinfo": mounts}, stats=stats)
+    assert judge(seen)["compile-cache-not-executable"].verdict.value == found

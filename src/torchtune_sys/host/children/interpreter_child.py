@@ -32,7 +32,29 @@ def look(path=None):
         "path": path,
         "user_site": user if user in path else None,
         "glibc": libc.split()[-1] if libc else None,
+        "not_found": [name for name in ASKED_FOR if not found(name, path)],
     }
+
+
+ASKED_FOR = ("typing_extensions",)
+"""Modules without which import torch fails, and that are packages of their own."""
+
+
+def found(name, path):
+    """Return whether a module would be found, by who finds those of directories and archives; True where that cannot be asked."""
+    finder = getattr(sys.modules.get("_frozen_importlib_external"), "PathFinder", None)
+    try:
+        return finder is None or finder.find_spec(name, path) is not None or others_find(name)
+    except Exception:
+        return True
+
+
+def others_find(name):
+    """Return whether something else may find it: an editable installation's own finder."""
+    usual = ("BuiltinImporter", "FrozenImporter", "PathFinder", "_SixMetaPathImporter", "DistutilsMetaFinder")
+    return any(
+        getattr(other, "__name__", type(other).__name__) not in usual and other.find_spec(name, None) for other in sys.meta_path
+    )
 
 
 def encoded(value):

@@ -172,14 +172,34 @@ def mkl_version(text):
     return nothing("built without MKL")
 
 
+def told(error):
+    """Return an error with the one that it was raised from, and the file in which that one was, if it is not torch's own."""
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    words = one_line(error)
+    if first is not error:
+        words += "; caused by " + one_line(first)
+    place, frame = "", first.__traceback__
+    while frame is not None:
+        name = frame.tb_frame.f_code.co_filename
+        place = name if "-packages/" in name and "/torch/" not in name else place
+        frame = frame.tb_next
+    return words + (", in " + place if place else "")
+
+
+def one_line(error):
+    words = str(error).strip().splitlines() or [""]
+    return "%s: %s" % (type(error).__name__, brief(words[0]))
+
+
 def main():
     warnings.simplefilter("ignore")
     sys.path[:] = [entry for entry in sys.path if entry]
     try:
         torch = importlib.import_module("torch")  # not a statement: this file's package may not depend on torch
     except Exception as error:
-        words = str(error).strip().splitlines() or [""]
-        sys.stdout.write(json.dumps({"import_error": "%s: %s" % (type(error).__name__, brief(words[0]))}) + "\n")
+        sys.stdout.write(json.dumps({"import_error": told(error)}) + "\n")
         return
     lacking = next((name for name in ("__version__", "Tensor") if not hasattr(torch, name)), "")
     if lacking:

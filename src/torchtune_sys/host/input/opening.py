@@ -159,6 +159,8 @@ def _text(data: bytes, name: str) -> str:
     if is_binary(data):
         raise UnreadableInput(f"{name}: is neither text nor a known archive", _WANTED)
     text = data.replace(b"\0", b"").decode("utf-8-sig", "replace")
+    if text.startswith("origin ") and "\nintent\n  ranks " in text[:1000]:
+        raise UnreadableInput(f"{name}: is a snapshot as text, not a recording", "make one with: torchtune-sys record")
     if len(max(text.split("\n"), key=len)) > limits.LINE_LENGTH:
         text = "\n".join(line[: limits.LINE_LENGTH] for line in text.split("\n"))
     return text

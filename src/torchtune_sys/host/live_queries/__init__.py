@@ -35,6 +35,7 @@ _WHERE = {
     queries.PORT_LISTENERS: "sockets:port_listeners",
     queries.BOUND_SOCKET: "sockets:bound_socket",
     queries.DYNAMIC: "loader:dynamic",
+    queries.CUT_LIBRARIES: "loader:cut_libraries",
     queries.LOADER_CACHE: "loader:cache",
     queries.MEMORY_POLICY: "basic:memory_policy",
 }

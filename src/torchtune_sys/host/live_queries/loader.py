@@ -52,6 +52,27 @@ def dynamic(path: str, _timeout_s: float) -> Fact[Any]:
         os.close(handle)
 
 
+_MOST_LIBRARIES = 500
+
+
+def cut_libraries(folder: str, _timeout_s: float) -> Fact[Any]:
+    """Return the shared libraries of a directory that end before their headers say, each with its size and the least one."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if ".so" in entry.name and entry.is_file(follow_symlinks=False))
+        for name in names[:_MOST_LIBRARIES]:
+            with open(os.path.join(folder, name), "rb") as file:
+                size, least = os.fstat(file.fileno()).st_size, elf.least_size(file.read(4096))
+            if size < least:
+                found.append([name, size, least])
+    except OSError as error:
+        return missing_from(error, folder)
+    except ValueError:
+        return Missing(Why.ABSENT, folder, "no directory can have this name")
+    return found
+
+
 def cache(_argument: str, _timeout_s: float) -> Fact[Any]:
     """Return the entries of ld.so.cache for CUDA libraries, in its order: fields of ``model.elf.Cached``."""
     try:

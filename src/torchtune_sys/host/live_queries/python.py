@@ -73,8 +73,9 @@ def _child(path: str, script: str, timeout_s: float, user: Account | None) -> Fa
     if output.rc < 0:
         return Missing(Why.FAILED, path, f"the interpreter was ended by {process.ended_by(output.rc)}")
     if output.rc != 0:
-        last = output.stderr.strip().splitlines()[-1:] or ["no message"]
-        return Missing(Why.FAILED, path, f"the interpreter ended with status {output.rc}: {brief(last[0], 200)}")
+        lines = output.stderr.strip().splitlines() or ["no message"]
+        said = next((line for line in lines if "command not found" in line), lines[-1])  # pyenv explains at length behind it
+        return Missing(Why.FAILED, path, f"the interpreter ended with status {output.rc}: {brief(said, 200)}")
     return _last_object(output.stdout, path)
 
 

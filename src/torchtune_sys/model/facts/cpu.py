@@ -63,5 +63,9 @@ class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Nice value of this session, which what it starts inherits: -20 to 19."""
     scheduling: Fact[str] = Missing(Why.NOT_RECORDED, "/proc/self/stat", "not read")
     """Scheduling policy of this session: ``other``, ``fifo``, ``rr``, ``batch``, ``idle``, ``deadline`` or ``ext``."""
+    weight: Fact[float] = Missing(Why.NOT_RECORDED, "cpu.weight", "not read")
+    """The least share of the cgroup and those above it, against one that nobody set (cpu.weight 100, cpu.shares 1024): 1.0 is usual."""
+    weight_source: str = ""
+    """The file that sets the least; ``""`` where none is below the usual."""
     idle_group: Fact[str] = Missing(Why.NOT_RECORDED, "cpu.idle", "not read")
     """The file cpu.idle that puts the cgroup, or one above it, behind all others; ``""`` if none does."""

@@ -191,6 +191,10 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The C compiler that Triton would take (CC, or gcc, clang or cc on PATH): its path."""
     complaints: tuple[str, ...] = ()
     """In a report: what the loader, or CUDA through torch, complained of, one line each."""
+    not_found: tuple[str, ...] = ()
+    """Modules that ``import torch`` needs and this interpreter does not find."""
+    cut_libraries: Fact[tuple[str, ...]] = Missing(Why.ABSENT, "torch", "not looked at")
+    """torch's own libraries that are shorter than their headers say, each with its sizes; ABSENT where nobody looked."""
     conda: Fact[bool] = NOT_READ
     """Whether the interpreter belongs to a conda environment."""
     judged_as: str = ""

@@ -38,6 +38,8 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     named_paths: dict[str, Fact[bool]] = {}
     """Variables that name a program, file or directory (``knowledge/path_variables``), and whether it is there."""
     handed_down: Fact[HandedDown] = Missing(Why.NOT_RECORDED, "/proc/self/status", "not read")
+    devices: Fact[dict[str, str]] = Missing(Why.NOT_RECORDED, "/dev", "not read")
+    """Of /dev/null and its like: ``1:3`` (major and minor number), ``1:3 closed`` where this session may not use it, ``ordinary file``, or ``missing``."""
     user_namespace: Fact[bool] = Missing(Why.NOT_RECORDED, "/proc/self/uid_map", "not read")
     """Whether user ids are mapped (rootless and unprivileged containers): root and its capabilities are then those of an ordinary user
     to the kernel's limits (user_namespaces(7))."""

@@ -43,6 +43,7 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
     stolen, busy = _pair(host, _STAT, parse_times)
     periods, throttled = _throttling(host, source)
     nice, scheduling = _pair(host, _OWN_STAT, parse_priority)
+    weight = _weight(host)
     return CpuFacts(
         model=info if isinstance(info, Missing) else cpuinfo.parse_model(info),
         online=online,
@@ -66,6 +67,8 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
         nice=nice,
         scheduling=scheduling,
         idle_group=_idle_group(host),
+        weight=weight[0],
+        weight_source=weight[1],
     )
 
 
@@ -160,6 +163,20 @@ def parse_priority(stat: str) -> tuple[int, str]:
         raise ValueError(f"not a process: {stat!r:.60}")
     number = int(words[38])
     return int(words[16]), _POLICIES.get(number, f"policy {number}")
+
+
+_WEIGHTS = ((2, "cpu.weight", 100.0), (1, "cpu.shares", 1024.0))
+"""Version of cgroups, file, and the value that a new group has (Documentation/admin-guide/cgroup-v2.rst; kernel/sched/sched.h, NICE_0_LOAD)."""
+
+
+def _weight(host: Host) -> tuple[Fact[float], str]:
+    for version, name, usual in _WEIGHTS:
+        least, source = cgroup.tightest(host, "cpu", {version: (name,)}, lambda texts, usual=usual: int(texts[0]) / usual)  # type: ignore[misc]
+        if isinstance(least, Missing):
+            return least, ""
+        if source:
+            return min(least, 1.0), source if least < 1.0 else ""
+    return 1.0, ""
 
 
 def _idle_group(host: Host) -> Fact[str]:

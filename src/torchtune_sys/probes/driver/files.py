@@ -50,7 +50,9 @@ def read_libraries(host: Host) -> Libraries:
         numbered = [name for name in names if _version(name)] if "/compat" not in directory else []
         versions += [_version(name) for name in numbered]
         empty += [f"{directory}/{name}" for name in numbered if _size(host, f"{directory}/{name}") == 0]
-        first = first or (_first(host, directory, names) if numbered else "")
+        if not first and "/compat" not in directory:
+            first = _first(host, directory, names)
+            versions += [first] if first else []
     nothing = Missing(Why.ABSENT, "libcuda.so.1", "no NVIDIA driver library where the loader looks") if unseen is None else unseen
     seen = bool(versions or libcuda)
     return Libraries(
@@ -114,13 +116,17 @@ def _version(name: str) -> str:
 
 
 def _first(host: Host, directory: str, names: tuple[str, ...]) -> str:
-    """Return the version that libcuda.so.1 (or libnvidia-ml.so.1) of this directory leads to; stubs have none."""
+    """Return the version that libcuda.so.1 (or libnvidia-ml.so.1) of this directory leads to; stubs have none. Debian's leads through /etc/alternatives."""
     for library in _LIBRARIES:
-        if f"{library}.1" in names:
-            target = host.link(f"{directory}/{library}.1")
-            version = "" if isinstance(target, Missing) else _version(target.rpartition("/")[2])
-            if version and host.exists(f"{directory}/{library}.1") is not False:
-                return version
+        path = f"{directory}/{library}.1"
+        if f"{library}.1" not in names:
+            continue
+        target = host.link(path)
+        if isinstance(target, Missing) or host.exists(path) is False:
+            continue
+        real = target if _version(target.rpartition("/")[2]) else host.real(path)
+        if isinstance(real, str) and (version := _version(real.rpartition("/")[2])):
+            return version
     return ""
 
 

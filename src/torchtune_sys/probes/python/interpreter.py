@@ -31,6 +31,7 @@ class InterpreterAnswer(msgspec.Struct, frozen=True, kw_only=True):
     user_site: str | None = None
     glibc: str | None = None
     abiflags: str = ""
+    not_found: tuple[str, ...] = ()
     judged_as: str = ""
     judged_without: tuple[str, ...] = ()
 
@@ -74,6 +75,12 @@ def _named(host: Host, env: Fact[dict[str, str]], wanted: str) -> Fact[str]:
         here = host.ask(queries.CWD)
         path = f"{here}/{wanted}" if isinstance(here, str) else wanted
     inside = next((f"{path.rstrip('/')}/bin/{name}" for name in NAMES if host.exists(f"{path}/bin/{name}") is True), None)
+    if inside is None:
+        links = (f"{path.rstrip('/')}{end}" for end in ("", *(f"/bin/{name}" for name in NAMES)))
+        for link in links:
+            if host.exists(link) is False and isinstance(target := host.link(link), str):
+                # what a virtual environment's python is after its base Python was removed
+                return Missing(Why.ABSENT, "--python", f"{link} points to {target}, which is gone")
     if inside is None and host.exists(path) is False:
         return Missing(Why.ABSENT, "--python", f"there is no {wanted}" + ("" if "/" in wanted else ", here or on PATH"))
     return inside or path
@@ -238,6 +245,7 @@ def facts(executable: Fact[str], answer: Fact[InterpreterAnswer]) -> PythonFacts
         user_site=answer.user_site
         or Missing(Why.ABSENT if answer.machine else Why.NOT_RECORDED, "site", "no user site directory is in use"),
         glibc=answer.glibc or Missing(no_libc, "confstr(CS_GNU_LIBC_VERSION)", "the interpreter names no glibc"),
+        not_found=answer.not_found,
         judged_as=answer.judged_as,
         judged_without=answer.judged_without,
     )

@@ -25,6 +25,8 @@ def probe(host: Host, intent: Workload) -> PythonFacts:
     answer = executable if isinstance(executable, Missing) else interpreter.ask(host, executable)
     facts = _with_packages(host, interpreter.facts(executable, answer))
     facts = _with_byte_code(host, facts)
+    if isinstance(facts.torch, Torch):
+        facts = msgspec.structs.replace(facts, cut_libraries=_cut_libraries(host, facts.torch.location))
     facts = _with_surroundings(host, facts, env, "" if isinstance(answer, Missing) else answer.abiflags)
     if intent.live and isinstance(executable, str):
         return with_live(facts, live(host, executable))
@@ -76,6 +78,18 @@ def _with_byte_code(host: Host, facts: PythonFacts) -> PythonFacts:
         answer = host.ask(f"{queries.ACCESS}:{folder}")
         writable = answer.get("write") is True if isinstance(answer, dict) else _unreadable(answer)
     return msgspec.structs.replace(facts, byte_code=there, byte_code_writable=there if isinstance(there, Missing) else writable)
+
+
+def _cut_libraries(host: Host, package: str) -> Fact[tuple[str, ...]]:
+    folder = f"{package}/lib"
+    answer = host.ask(f"{queries.CUT_LIBRARIES}:{folder}")
+    if isinstance(answer, Missing):
+        return answer if host.live else Missing(Why.ABSENT, folder, "recorded by a release that did not look")
+    rows = [row for row in answer if isinstance(row, list) and len(row) == 3] if isinstance(answer, list) else []
+    return tuple(
+        f"lib/{name} has {size:,} bytes" + (f" of at least {least:,}" if least < 1 << 60 else ", all zero")
+        for name, size, least in rows
+    )
 
 
 def _unreadable(answer: object) -> Missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchtune_sys.host import queries
-from torchtune_sys.host.base import Host, interpreted
+from torchtune_sys.host.base import Host, Stat, interpreted
 from torchtune_sys.host.environment import relevant
 from torchtune_sys.knowledge.path_variables import named
 from torchtune_sys.model.facts import Fact
@@ -32,6 +32,7 @@ def probe(host: Host, intent: Workload) -> SessionFacts:
         system_preloads=_system_preloads(host),
         named_paths={} if isinstance(env, Missing) else {name: host.exists(path) for name, path in named(env)},
         handed_down=_handed_down(host),
+        devices=_devices(host),
         user_namespace=_user_namespace(host),
     )
 
@@ -48,6 +49,32 @@ _SYSTEM_PRELOAD = "/etc/ld.so.preload"
 _STATUS = "/proc/self/status"
 _SIGNALS = {2: "SIGINT", 10: "SIGUSR1", 12: "SIGUSR2", 15: "SIGTERM", 17: "SIGCHLD"}
 """Numbers on all architectures that torch has wheels for (signal(7))."""
+
+
+_DEVICES = {"/dev/null": 0o666, "/dev/zero": 0o444, "/dev/random": 0o444, "/dev/urandom": 0o444}
+"""With the permissions that everybody needs."""
+
+
+def _devices(host: Host) -> Fact[dict[str, str]]:
+    found = {path: host.stat(path) for path in _DEVICES}
+    seen = {path: stat for path, stat in found.items() if not isinstance(stat, Missing)}
+    looked = host.live or "/dev/zero" in seen  # earlier releases recorded /dev/null alone, for another reason
+    if not seen and not looked:
+        return Missing(Why.NOT_RECORDED, "/dev/null", "recorded by a release that did not look")
+    unread = next((stat for stat in found.values() if isinstance(stat, Missing) and stat.why is not Why.ABSENT), None)
+    if unread is not None:
+        return unread
+    return {path: _device(host, path, seen[path]) if path in seen else "missing" for path in _DEVICES if looked or path in seen}
+
+
+def _device(host: Host, path: str, stat: Stat) -> str:
+    if not stat.special:
+        return "ordinary file"
+    if stat.mode & _DEVICES[path] == _DEVICES[path]:
+        return stat.special
+    answer = host.ask(f"{queries.ACCESS}:{path}")  # root, its owner, an access list
+    allowed = not isinstance(answer, dict) or (answer.get("read") and (answer.get("write") or path != "/dev/null"))
+    return stat.special if allowed else f"{stat.special} closed"
 
 
 def _handed_down(host: Host) -> Fact[HandedDown]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import need, need_if_there
+from torchtune_sys.model.values import known, need, need_if_there
 from torchtune_sys.rules.cpu.common import some
 
 
@@ -102,18 +102,23 @@ def cpu_quota_throttles(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="session-scheduled-last",
     title="The session has the lowest scheduling priority",
     severity=Severity.ADVICE,
-    params=(Param("nice", 15, "nice value from which on it is reported: a twentieth of an ordinary task's share, or less"),),
+    params=(
+        Param("nice", 15, "nice value from which on it is reported: a twentieth of an ordinary task's share, or less"),
+        Param("weight_pct", 5, "share of a control group, in percent of that of one that nobody set, below which it is reported"),
+    ),
     fix=(
         Advice(
             text="start the job from a session without nice or chrt; to raise it again: sudo renice -n 0 -p PID, sudo chrt -o -p 0 PID"
         ),
         Advice(
-            text="a service or a container: remove Nice=, CPUSchedulingPolicy= or CPUWeight=idle (systemd), cpu.idle of the cgroup"
+            text="a service or a container: remove Nice=, CPUSchedulingPolicy= or a low CPUWeight= (systemd), --cpu-shares (docker), cpu.idle of the "
+            "cgroup; in Kubernetes request the CPUs (resources.requests.cpu): a container that requests none has the least share"
         ),
     ),
 )
 def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The session, and so each rank and worker that it starts, runs with a high nice value, under SCHED_IDLE, or in an idle control group.
+    """The session, and so each rank and worker that it starts, runs with a high nice value, under SCHED_IDLE, or in a control group that is idle or
+    has a small share.
 
     Why it matters
     Any other process that wants a CPU goes first: a rank then launches kernels late, and all others wait for it. On an idle host it
@@ -124,7 +129,7 @@ def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     sched(7), SCHED_IDLE and the nice value; kernel/sched/core.c, sched_prio_to_weight (36 for nice 15, 1024 for 0)
-    Linux Documentation/admin-guide/cgroup-v2.rst, cpu.idle
+    Linux Documentation/admin-guide/cgroup-v2.rst, cpu.idle and cpu.weight; https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/
     """
     cpu = need(s.cpu)
     nice = need_if_there(cpu.nice, "this system does not tell the priority of a process")
@@ -137,6 +142,14 @@ def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if low else Verdict.PASS,
         source="/proc/self/stat",
     )
+    weight = known(cpu.weight, 1.0)
+    if 100 * weight < float(p["weight_pct"]):
+        yield Evidence(
+            subject="control group",
+            seen=f"{100 * weight:.1f} % of the usual share of the CPUs",
+            wanted=f"{p['weight_pct']} % or more",
+            source=cpu.weight_source,
+        )
     group = need(cpu.idle_group)
     if group:
         yield Evidence(subject="control group", seen="cpu.idle is 1", wanted="0", source=group)

@@ -54,6 +54,7 @@ def gpu_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="readable and writable for this user",
             verdict=Verdict.PASS if accessible else Verdict.FAIL,
             source=node.path,
+            fix=(_OF_ROOT,) if node.gid == 0 and not accessible else (),
         )
     paths = {node.path for node in nodes}
     container_here = need(s.system).container
@@ -68,6 +69,10 @@ def gpu_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
+_OF_ROOT = Advice(
+    text="give the nodes a group of its own, since nobody should be added to root's: options nvidia NVreg_DeviceFileGID=GID NVreg_DeviceFileMode=0660 in "
+    "/etc/modprobe.d/ (or mode 0666, the driver's default), then reload the driver"
+)
 _HANDED_OVER = Advice(
     text="hand it over, too: docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility, or --device for each node",
     needs=Needs.NEW_PROCESS,

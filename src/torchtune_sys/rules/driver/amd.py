@@ -18,6 +18,7 @@ from torchtune_sys.rules.gates import amd_gpus
     id="amdgpu-not-loaded",
     title="There is an AMD GPU, but no kernel driver serves it",
     severity=Severity.ERROR,
+    cause="amdgpu-not-loaded",
     explained_by=("amdgpu-initialisation-failed", "module-signature-refused", "module-of-another-kernel-refused"),
     fix=(
         Advice(text="sudo modprobe amdgpu; if that fails, dmesg | grep -i amdgpu shows why", safety=Safety.DISPLAY_ONLY),
@@ -56,6 +57,12 @@ def amdgpu_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.PASS if device.driver == "amdgpu" else Verdict.FAIL,
             source=f"/sys/bus/pci/devices/{device.address}/driver",
         )
+
+
+def unserved(s: Snapshot) -> bool:
+    """Return whether an AMD GPU that people train on has no driver, as far as the bus is seen."""
+    devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
+    return any(_trains(device) and absent(device.driver) for device in devices)
 
 
 def _trains(device: PciDevice) -> bool:

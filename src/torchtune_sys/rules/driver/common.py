@@ -10,6 +10,7 @@ from torchtune_sys.model.facts.driver import DriverFacts
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need, need_any
 from torchtune_sys.model.version import version
+from torchtune_sys.rules import gates
 
 
 def nvml_error(s: Snapshot) -> str:
@@ -23,7 +24,9 @@ def gpu_addresses(s: Snapshot) -> tuple[str, ...]:
     own = tuple(address for address in found if not for_guests(bound_driver(s, address)))
     if not own:
         raise NotApplicable("every NVIDIA GPU is passed to a virtual machine")
-    return own
+    if not (usable := gates.torch_serves(s, own)):
+        raise NotApplicable(gates.TOO_OLD)
+    return usable
 
 
 def require_module(s: Snapshot) -> None:

@@ -136,7 +136,7 @@ def _serves(s: Snapshot) -> bool:
     fix=(
         Advice(
             text="enrol the key that DKMS signs with: mokutil --import /var/lib/dkms/mok.pub (Ubuntu: "
-            "/var/lib/shim-signed/mok/MOK.der)",
+            "/var/lib/shim-signed/mok/MOK.der; akmods of Fedora: /etc/pki/akmods/certs/public_key.der)",
             needs=Needs.REBOOT,
         ),
         Advice(text="or install a module that the distribution has signed, or turn Secure Boot off in the firmware"),

@@ -114,7 +114,8 @@ def fabric_manager_version_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence
         The daemon refuses to start with a driver of another version; after the next reboot the NVSwitch fabric stays down.
 
     When to leave it
-        The log is old, and the installed package already has the driver's version.
+        The log is old, and the installed package already has the driver's version. Where every GPU says that it is in the fabric
+        (Hopper and later), the log is not judged: the GPU operator's container keeps its own.
 
     References
         https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/
@@ -126,11 +127,14 @@ def fabric_manager_version_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence
     if isinstance(logged, Missing) and logged.why in (Why.ABSENT, Why.UNPARSED):
         raise NotApplicable("no log of the fabric manager")
     module = need(driver.module_version)
+    agree = version(need(logged)) == version(module)
+    gpus = () if agree or isinstance(s.gpu, Missing) else known_or_unknown(s.gpu.devices, ())
+    joined = bool(gpus) and all(_fabric(gpu) == "completed" for gpu in gpus)
     yield Evidence(
         subject="nvidia-fabricmanager",
-        seen=f"version {need(logged)}",
+        seen=f"version {need(logged)}" + ", and every GPU is in the fabric by now" * joined,
         wanted=f"version {module}",
-        verdict=Verdict.PASS if version(need(logged)) == version(module) else Verdict.FAIL,
+        verdict=Verdict.PASS if agree or joined else Verdict.FAIL,
         source="/var/log/fabricmanager.log",
     )
 
@@ -233,7 +237,7 @@ def gpudirect_rdma_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
         speed. One such host slows down the whole ring.
 
     When to leave it
-        Training runs on this host only, or the cards share no PCIe path with the GPUs anyway. GeForce cards, which cannot do it, and
+        Training runs on this host only, or the cards share no PCIe path with the GPUs anyway. GeForce and TITAN cards, which cannot do it, and
         EFA, whose driver does it in its own way, are not judged.
 
     References
@@ -247,8 +251,8 @@ def gpudirect_rdma_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no RDMA network for training is up")
     require_module(s)
     shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
-    if shown and all("GeForce" in known(gpu.name, "") for gpu in shown):
-        raise NotApplicable("the driver offers GPUDirect RDMA on no GeForce")
+    if shown and all(any(kind in known(gpu.name, "") for kind in ("GeForce", "TITAN")) for gpu in shown):
+        raise NotApplicable("the driver offers GPUDirect RDMA on no GeForce and no TITAN")
     peermem = need(need(s.driver).peermem_loaded)
     flavour = need(need(s.driver).module_flavour)
     kernel = need(need(s.system).kernel)

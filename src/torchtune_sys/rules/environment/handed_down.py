@@ -1,4 +1,4 @@
-"""What each program of the session begins with, beside its environment and its limits: signals, the mode of new files."""
+"""What each program of the session begins with, beside its environment and its limits: signals, the mode of new files, /dev/null."""
 
 from __future__ import annotations
 
@@ -97,4 +97,43 @@ def umask_shuts_owner_out(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
-RULES: tuple[Rule, ...] = (signals_kept, umask_shuts_owner_out)
+_RANDOM = ("1:8", "1:9")
+_DEVICES = {"/dev/null": ("1:3",), "/dev/zero": ("1:5",), "/dev/random": _RANDOM, "/dev/urandom": _RANDOM}
+
+
+@rule(
+    id="device-file-broken",
+    title="/dev/null, or a device like it, is missing or is not what it should be",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="as root: rm -f /dev/null; mknod -m 666 /dev/null c 1 3 (zero: c 1 5, random: c 1 8, urandom: c 1 9), or restart the host"
+        ),
+        Advice(text="in a container or chroot: start it with the runtime's own /dev, or mount the host's nodes into it"),
+    ),
+)
+def device_file_broken(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """/dev/null, zero, random or urandom does not exist, is an ordinary file, leads to another device, or may not be opened by this user.
+
+    Why it matters
+    What programs throw away fills the disk instead, reading never ends at once, and children get what others wrote; or they fail with "No such
+    file or directory: '/dev/null'" or "Permission denied". A root shell makes an ordinary file of it when the node is gone (rm, then > /dev/null).
+
+    When to leave it
+    Never: each of them is part of any Linux system.
+
+    References
+    null(4), random(4); Linux Documentation/admin-guide/devices.txt
+    """
+    found = need(s.session).devices
+    for path, seen in need(found).items():
+        yield Evidence(
+            subject=path,
+            seen=seen,
+            wanted=f"device {_DEVICES[path][0]}" if path in _DEVICES else "",
+            verdict=Verdict.PASS if seen in _DEVICES.get(path, (seen,)) else Verdict.FAIL,
+            source=path,
+        )
+
+
+RULES: tuple[Rule, ...] = (signals_kept, umask_shuts_owner_out, device_file_broken)

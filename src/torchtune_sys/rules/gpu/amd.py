@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import need, need_if_there
+from torchtune_sys.model.values import Missing, need, need_if_there
 from torchtune_sys.rules.gates import amd_gpus
 
 
@@ -33,6 +33,7 @@ def amdgpu_uncorrectable_errors_counted(s: Snapshot, p: Params) -> Iterator[Evid
     """
     gpus = amd_gpus(s)
     counted = need_if_there(need(s.driver).amd_errors, "no AMD GPU here counts errors")
+    pasted = not isinstance(s.gpu, Missing) and s.gpu.source == "report"
     for address in gpus:
         bad = [block for block in counted if block.address == address and block.uncorrected]
         yield Evidence(
@@ -40,7 +41,7 @@ def amdgpu_uncorrectable_errors_counted(s: Snapshot, p: Params) -> Iterator[Evid
             seen=", ".join(f"{block.uncorrected:,} in {block.block}" for block in bad) or "no uncorrectable error",
             wanted="0" if bad else "",
             verdict=Verdict.FAIL if bad else Verdict.PASS,
-            source=f"/sys/bus/pci/devices/{address}/ras",
+            source="amd-smi" if pasted else f"/sys/bus/pci/devices/{address}/ras",
         )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
+from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, need
+from torchtune_sys.model.values import Missing, known, need
 from torchtune_sys.rules.gates import amd_gpus
 from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, shorter, since_last_start, when
 
@@ -163,12 +164,12 @@ def amdgpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The GPU is on the PCI bus and ROCm does not see it.
 
     When to leave it
-    It is an integrated GPU that is not used for computing.
+    No program computes on this GPU. A processor's own graphics, and GPUs that the driver has by now, are not reported.
 
     References
     Linux drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c (amdgpu_driver_load_kms)
     """
-    current = since_last_start(s, p, "amdgpu-init")
+    current = tuple(event for event in since_last_start(s, p, "amdgpu-init") if not _runs_by_now(s, event.subject))
     log = need(s.kernel)
     for address, events in grouped(current).items():
         yield Evidence(
@@ -176,6 +177,13 @@ def amdgpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
     if not current:
         yield from none_logged(s, "AMD GPUs", "failed initialisation")
+
+
+def _runs_by_now(s: Snapshot, address: str) -> bool:
+    """Whether the driver was loaded again and has the GPU (it lets go of one that it could not initialise), or nobody would train on it."""
+    devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
+    device = next((one for one in devices if one.address == address), None)
+    return device is not None and (device.driver == "amdgpu" or is_integrated("0x1002", known(device.device, ""), address))
 
 
 RULES: tuple[Rule, ...] = (

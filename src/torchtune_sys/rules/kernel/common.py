@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need
 from torchtune_sys.rules.gates import nvidia_hardware
 
 DAYS = Param("days", 7, "older messages in the log are ignored, days")
@@ -67,9 +67,13 @@ def is_working(s: Snapshot, address: str) -> bool:
 
 
 def nvidia_log(s: Snapshot) -> None:
-    """Require a machine with an NVIDIA GPU, or a log that speaks of one."""
+    """Require a machine with an NVIDIA GPU, or a log that speaks of one, and is of this machine: where neither a GPU nor the driver is, it is not."""
     if isinstance(s.kernel, Missing) or isinstance(s.kernel.events, Missing) or not any(map(_of_nvidia, s.kernel.events)):
         nvidia_hardware(s)
+    elif not isinstance(s.driver, Missing) and s.driver.module_loaded is False:
+        devices = s.driver.nvidia_devices
+        if absent(devices) or devices == ():
+            raise NotApplicable("neither an NVIDIA GPU nor its driver is here: the log speaks of another machine's")
 
 
 def _of_nvidia(event: KernelEvent) -> bool:

@@ -9,6 +9,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import version
+from torchtune_sys.rules.driver.amd import unserved
 from torchtune_sys.rules.driver.common import bound_driver, nvml_error
 from torchtune_sys.rules.kernel.common import (
     DAYS,
@@ -265,7 +266,7 @@ def _agree_now(s: Snapshot) -> bool:
     params=(DAYS,),
 )
 def module_signature_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """With Secure Boot the kernel loads only signed modules; it refused one, and NVIDIA's module is not loaded.
+    """With Secure Boot the kernel loads only signed modules; it refused one, and NVIDIA's module is not loaded, or AMD's serves no GPU.
 
     Why it matters
     DKMS signs the modules it builds with its own key. Until that key is enrolled, the module is built and installed, but refused.
@@ -278,8 +279,9 @@ def module_signature_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     log = need(s.kernel)
     found = recent(s, p, "module-refused")
-    if found and not isinstance(s.driver, Missing) and (absent(s.driver.nvidia_devices) or s.driver.nvidia_devices == ()):
-        raise NotApplicable("no NVIDIA GPU on this host that the module would serve")
+    nvidia = not isinstance(s.driver, Missing) and not absent(s.driver.nvidia_devices) and s.driver.nvidia_devices != ()
+    if found and not isinstance(s.driver, Missing) and not nvidia and not unserved(s):
+        raise NotApplicable("no GPU on this host that the module would serve")
     if found and not isinstance(s.driver, Missing) and s.driver.module_loaded is True:
         raise NotApplicable("NVIDIA's module is loaded")
     if found:
@@ -335,51 +337,6 @@ def module_of_another_kernel_refused(s: Snapshot, p: Params) -> Iterator[Evidenc
         yield from none_logged(s, "modules", "module built for another kernel")
 
 
-@rule(
-    id="iommu-fault-of-gpu",
-    title="The IOMMU refused a GPU's memory access",
-    severity=Severity.WARNING,
-    cause="iommu-not-passthrough",
-    fix=(Advice(text="boot with iommu=pt (keep intel_iommu=on / amd_iommu=on), or turn the IOMMU off in the firmware"),),
-    params=(DAYS,),
-    applies=nvidia_log,
-)
-def iommu_fault_of_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds IO_PAGE_FAULT (AMD) or DMAR faults (Intel) whose requester is an NVIDIA GPU.
-
-    Why it matters
-    A GPU accessed an address that the IOMMU does not map, typically another GPU's memory (P2P): the data does not arrive, and
-    NCCL hangs or results are wrong.
-
-    When to leave it
-    The GPU is passed to a virtual machine, and the guest made the access.
-
-    References
-    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (PCI Access Control Services)
-    Linux drivers/iommu/amd/iommu.c, drivers/iommu/intel/dmar.c
-    """
-    log = need(s.kernel)
-    gpus = _gpu_addresses(s)
-    found = grouped(
-        tuple(event for event in recent(s, p, "iommu-fault") if event.subject in gpus or event.text.startswith("nvidia "))
-    )
-    for address, events in found.items():
-        yield Evidence(
-            subject=gpu_name(s, address),
-            seen=f"{shorter(events[0].text)}{when(log, events)}",
-            wanted="no fault",
-            source=log.source,
-        )
-    if not found:
-        yield from none_logged(s, "GPUs", "IOMMU fault")
-
-
-def _gpu_addresses(s: Snapshot) -> frozenset[str]:
-    if isinstance(s.driver, Missing) or isinstance(s.driver.nvidia_devices, Missing):
-        return frozenset()
-    return frozenset(s.driver.nvidia_devices)
-
-
 RULES: tuple[Rule, ...] = (
     gpu_bar_not_assigned,
     driver_ignores_gpu,
@@ -389,5 +346,4 @@ RULES: tuple[Rule, ...] = (
     driver_mismatch_logged,
     module_signature_refused,
     module_of_another_kernel_refused,
-    iommu_fault_of_gpu,
 )

@@ -1,4 +1,4 @@
-"""Rules on logged faults of memory sharing between GPUs, CPUs and network cards: nvidia-uvm's HMM, nvidia-peermem."""
+"""Rules on logged faults of memory sharing between GPUs, CPUs and network cards: nvidia-uvm's HMM, nvidia-peermem, the IOMMU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.driver.common import driver_version
-from torchtune_sys.rules.kernel.common import DAYS, none_logged, nvidia_log, recent, shorter, since_last_start, when
+from torchtune_sys.rules.kernel.common import (
+    DAYS,
+    gpu_name,
+    grouped,
+    none_logged,
+    nvidia_log,
+    recent,
+    shorter,
+    since_last_start,
+    when,
+)
 from torchtune_sys.rules.torch.common import complaints, cuda_works, live, machine
 
 _ERROR_3 = "CUDA driver initialization failed"
@@ -181,4 +191,60 @@ def peermem_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield from none_logged(s, "nvidia-peermem", "refused module")
 
 
-RULES: tuple[Rule, ...] = (uvm_hmm_stops_cuda, peermem_invalid_context_logged, peermem_refused_logged)
+@rule(
+    id="iommu-fault-of-gpu",
+    title="The IOMMU refused a GPU's memory access",
+    severity=Severity.WARNING,
+    cause="iommu-not-passthrough",
+    fix=(Advice(text="boot with iommu=pt (keep intel_iommu=on / amd_iommu=on), or turn the IOMMU off in the firmware"),),
+    params=(DAYS,),
+    applies=nvidia_log,
+)
+def iommu_fault_of_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log holds IO_PAGE_FAULT (AMD) or DMAR faults (Intel) whose requester is an NVIDIA GPU.
+
+    Why it matters
+    A GPU accessed an address that the IOMMU does not map, typically another GPU's memory (P2P): the data does not arrive, and
+    NCCL hangs or results are wrong.
+
+    When to leave it
+    The GPU is passed to a virtual machine, and the guest made the access.
+
+    References
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (PCI Access Control Services)
+    Linux drivers/iommu/amd/iommu.c, drivers/iommu/intel/dmar.c
+    """
+    log = need(s.kernel)
+    gpus = _gpu_addresses(s)
+    found = grouped(
+        tuple(event for event in recent(s, p, "iommu-fault") if event.subject in gpus or event.text.startswith("nvidia "))
+    )
+    for address, events in found.items():
+        yield Evidence(
+            subject=gpu_name(s, address),
+            seen=f"{shorter(events[0].text)}{when(log, events)}",
+            wanted="no fault",
+            source=log.source,
+            fix=(_PASSED_THROUGH,) if _iommu_of(s, address) == "identity" else (),
+        )
+    if not found:
+        yield from none_logged(s, "GPUs", "IOMMU fault")
+
+
+_PASSED_THROUGH = Advice(
+    text="the IOMMU passes this GPU's accesses through by now: look whether faults came after the last boot; if they did, update the driver and the firmware"
+)
+
+
+def _iommu_of(s: Snapshot, address: str) -> str:
+    devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
+    return next((known(device.iommu_type, "") for device in devices if device.address == address), "")
+
+
+def _gpu_addresses(s: Snapshot) -> frozenset[str]:
+    if isinstance(s.driver, Missing) or isinstance(s.driver.nvidia_devices, Missing):
+        return frozenset()
+    return frozenset(s.driver.nvidia_devices)
+
+
+RULES: tuple[Rule, ...] = (uvm_hmm_stops_cuda, peermem_invalid_context_logged, peermem_refused_logged, iommu_fault_of_gpu)

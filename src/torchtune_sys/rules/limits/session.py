@@ -10,7 +10,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.amounts import size
-from torchtune_sys.rules.gates import gpu_host, not_in_container, rdma_active
+from torchtune_sys.rules.gates import gpu_count, gpu_host, not_in_container, rdma_active
 from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, count, limit_of, verdict_on
 
 _GIB = 1 << 30
@@ -188,16 +188,20 @@ def nofile_soft_limit_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Limit(item="as", target="unlimited"),
         Advice(text="ulimit -v unlimited before the job; Slurm: VSizeFactor=0, PropagateResourceLimitsExcept=AS"),
     ),
-    params=(Param("min_tib", 16, "address space above which the limit does not matter, TiB"),),
-    applies=gpu_host,
+    params=(
+        Param("min_tib", 16, "address space above which the limit does not matter on a host with a GPU, TiB"),
+        Param(
+            "min_gib", 8, "the same without a GPU, where torch itself, its libraries and the stacks of its threads map a few, GiB"
+        ),
+    ),
 )
 def address_space_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RLIMIT_AS is finite on a host with GPUs, where programs reserve far more address space than they use.
+    """RLIMIT_AS is finite on a host with GPUs, where programs reserve far more address space than they use; or is a few GiB anywhere.
 
     Why it matters
     When a context is created, CUDA reserves address space for the memory of the host and of all GPUs, and PyTorch's expandable
     segments reserve more. Reservations count towards this limit although they take no memory. The symptom is "out of memory" at
-    initialisation.
+    initialisation; on a CPU "DefaultCPUAllocator: can't allocate memory" while memory is free.
 
     When to leave it
     The GPUs are not for the jobs of this session. Limit memory by a cgroup instead.
@@ -207,7 +211,10 @@ def address_space_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     was seen in microsoft/WSL#40401.
     """
     limit = limit_of(s, "as")
-    floor = int(p["min_tib"]) << 40
+    gpus = gpu_count(s)
+    floor = int(p["min_tib"]) << 40 if gpus else int(p["min_gib"]) << 30
+    if not gpus and not below(limit.soft, floor):
+        raise NotApplicable("no GPU on this host, and room for a process that trains on the CPU")
     yield Evidence(
         subject="as",
         seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",

@@ -143,8 +143,6 @@ def dev_shm_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     memory = need(s.memory)
     if absent(memory.shm_filesystem):
         raise NotApplicable("nothing is mounted on /dev/shm")
-    if not _shared_memory_is_asked_for(s):
-        raise NotApplicable("no GPU, and neither workers nor several ranks were specified")
     bad = ""
     if not need(memory.shm_writable):
         bad = "this user may not write there, or it is read-only"

@@ -78,7 +78,6 @@ def localhost_not_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     torch/distributed/run.py (--standalone: localhost); hosts(5), getaddrinfo(3), RFC 6761 section 6.3
     """
-    _ranks_meet(s)
     found = need(s.network).localhost_addresses
     wanted = "127.0.0.1, or ::1 where the loopback has it"
     if found == () or (isinstance(found, Missing) and NO_ANSWER in found.detail):

@@ -266,17 +266,17 @@ def _room_at(place: StoragePath, free: int, size: int, p: Params) -> Evidence:
 
 @rule(
     id="inodes-exhausted",
-    title="No inodes are left where checkpoints go",
+    title="No inodes are left where checkpoints or temporary files go",
     severity=Severity.ERROR,
     cause="disk-full-or-quota",
     fix=(_INODES,),
     params=(Param("minimum", 100, "number of free inodes below which they count as used up"),),
 )
 def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """ext4 and some network file systems can hold only a fixed number of files, and the limit is reached.
+    """ext4, tmpfs and some network file systems can hold only a fixed number of files, and the limit is reached.
 
     Why it matters
-        Writing fails with "No space left on device" although df shows plenty of space.
+        Making a file fails with "No space left on device" although df shows plenty of space.
 
     When to leave it
         Nothing is saved there.
@@ -285,7 +285,7 @@ def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
         statvfs(3), f_favail
         mke2fs(8), -N and -i
     """
-    yield from _inodes(s, int(p["minimum"]), 0.0)
+    yield from _inodes(s, (*SAVES, "temporary files"), int(p["minimum"]), 0.0)
 
 
 @rule(
@@ -312,11 +312,11 @@ def inodes_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         statvfs(3), f_favail
     """
-    yield from _inodes(s, int(p["minimum"]), float(p["percent"]))
+    yield from _inodes(s, SAVES, int(p["minimum"]), float(p["percent"]))
 
 
-def _inodes(s: Snapshot, minimum: int, percent: float) -> Iterator[Evidence]:
-    for place in places(s, SAVES):
+def _inodes(s: Snapshot, roles: tuple[str, ...], minimum: int, percent: float) -> Iterator[Evidence]:
+    for place in places(s, roles):
         if isinstance(place.inodes, Missing):
             yield unsure(subject(place), place.inodes)
         elif isinstance(place.inodes_free, Missing):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.sysctl import boot, network, tcp
+from torchtune_sys.rules.sysctl import boot, extreme, network, tcp
 from torchtune_sys.rules.sysctl.kernel import (
     dirty_limit_huge,
     file_table_small,
@@ -28,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     task_table_small,
     shmmax_lowered,
     free_memory_reserve_huge,
+    *extreme.RULES,
     *tcp.RULES,
     *network.RULES,
     *boot.RULES,

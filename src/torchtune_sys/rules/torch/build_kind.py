@@ -249,57 +249,6 @@ def torch_debug_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         yield Evidence(subject=f"torch {build.version}", seen="debug build", wanted="release build", source=build.location)
 
 
-@rule(
-    id="torch-import-fails",
-    title="torch cannot be imported",
-    severity=Severity.ERROR,
-    fix=(
-        Advice(
-            text="read the error above; a clean virtual environment with only torch shows whether a package or the host is the "
-            "cause"
-        ),
-    ),
-)
-def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """pip lists torch but its files are gone; or, with --live, importing it in the judged interpreter failed.
-
-    Why it matters
-        Nothing can train.
-
-    When to leave it
-        Never; but the cause may be the shell's environment rather than torch.
-
-    References
-        What Python printed.
-    """
-    python = need(s.python)
-    if isinstance(python.torch, Missing) and python.torch.why is Why.FAILED and python.torch.source.endswith("/torch"):
-        yield Evidence(
-            subject="torch", seen=python.torch.detail, wanted="the package beside its metadata", source=python.torch.source
-        )
-        return
-    found = torch_imported(s)
-    torch_build(s)
-    if isinstance(found, Missing) and found.source == "import torch":
-        yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source)
-        return
-    if isinstance(found, Missing) and (crash := _CRASHED.search(found.detail)):
-        cut = crash[1] in ("SIGBUS", "SIGSEGV", "SIGILL")
-        fix = (Advice(text=_DAMAGED),) if cut else ()
-        yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source, fix=fix)
-        return
-    seen = need(found)
-    yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
-
-
-_CRASHED = pattern(r"ended by (SIGBUS|SIGSEGV|SIGILL|SIGABRT|SIGFPE|SIGTRAP)\b")
-"""How a child ends that crashed by itself; SIGKILL and SIGTERM come from somebody else, for lack of memory too."""
-_DAMAGED = (
-    "a library of torch may be cut or damaged (SIGBUS: shorter than its headers say; a full disk while it was installed): "
-    "pip install --force-reinstall --no-deps torch, and look at the disk"
-)
-
-
 def _refused(s: Snapshot) -> str:
     """torch's own words in a report, of a program that wanted CUDA; as a warning they come wherever there is no GPU at all."""
     complaints = () if isinstance(s.python, Missing) else s.python.complaints
@@ -373,6 +322,5 @@ RULES = (
     rocm_arch_not_in_wheel,
     rocm_build_on_nvidia_host,
     torch_debug_build,
-    torch_import_fails,
     cuda_not_available,
 )

@@ -11,6 +11,7 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, ranks_here
+from torchtune_sys.rules.storage.common import places
 from torchtune_sys.rules.torch.common import installed, installed_triton
 
 _MOVE = (
@@ -30,6 +31,12 @@ def _triton_there(s: Snapshot) -> None:
 def _compiles(s: Snapshot) -> None:
     """For an NVIDIA GPU with Triton; elsewhere (the C++ of torch.compile for CPUs, AMD's GPUs) where somebody named the place."""
     if not _named(s) or "torch" not in installed(s):
+        installed_triton(s)
+
+
+def _builds(s: Snapshot) -> None:
+    """With a torch, whatever it computes on."""
+    if "torch" not in installed(s):
         installed_triton(s)
 
 
@@ -267,7 +274,7 @@ def _refused(cache: CompileCache) -> Fact[bool]:
     title="The compile cache is on a file system mounted with noexec",
     severity=Severity.WARNING,
     fix=_MOVE,
-    applies=_compiles,
+    applies=_builds,
 )
 def compile_cache_not_executable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The cache is on a file system mounted with noexec, as hardening guides recommend for /tmp.
@@ -283,7 +290,27 @@ def compile_cache_not_executable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://github.com/pytorch/pytorch/issues/123054
         mount(8), noexec
     """
-    yield from _judged(s, lambda cache: cache.noexec, "noexec", "a mount without noexec")
+    if absent(need(s.software).compile_caches):
+        yield from _temporary(s)
+    else:
+        _compiles(s)
+        yield from _judged(s, lambda cache: cache.noexec, "noexec", "a mount without noexec")
+
+
+def _temporary(s: Snapshot) -> Iterator[Evidence]:
+    """Judge where torch.compile builds for CPUs and AMD's GPUs: without another word below the temporary directory."""
+    if absent(need(s.python).compiler):
+        raise NotApplicable("no C compiler, with which torch.compile would build anything")
+    for place in places(s, ("temporary files",)):
+        noexec = "noexec" in need(place.options)
+        yield Evidence(
+            subject=f"torch.compile cache below {place.path}",
+            seen=f"noexec ({known(place.filesystem, '')} on {known(place.mount_point, '')})" if noexec else "may be executed",
+            wanted="a mount without noexec",
+            verdict=Verdict.FAIL if noexec else Verdict.PASS,
+            source="/proc/self/mountinfo",
+            fix=_MOVE[:1],
+        )
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""Rules on the libraries that torch was seen to load (``--live``), and on releases that are too old to train with."""
+"""Rules on whether torch can be imported, the libraries that it was seen to load (``--live``), and releases that are too old to train with."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge.eol import end_of_life
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, need, need_if_there
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, need_if_there
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import torch_build, torch_imported
+from torchtune_sys.rules.torch.common import installed
 
 _OPENMP = ("libgomp", "libomp", "libiomp5")
 
@@ -234,7 +236,92 @@ def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     )
 
 
+@rule(
+    id="torch-import-fails",
+    title="torch cannot be imported",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="read the error above; a clean virtual environment with only torch shows whether a package or the host is the "
+            "cause"
+        ),
+    ),
+)
+def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """pip lists torch but its files are gone, one of its libraries is cut short, or a module that it imports at once is not installed; or, with
+    --live, importing it in the judged interpreter failed.
+
+    Why it matters
+        Nothing can train.
+
+    When to leave it
+        Never; but the cause may be the shell's environment rather than torch.
+
+    References
+        What Python printed.
+    """
+    python = need(s.python)
+    if isinstance(python.torch, Missing) and python.torch.why is Why.FAILED and python.torch.source.endswith("/torch"):
+        yield Evidence(
+            subject="torch", seen=python.torch.detail, wanted="the package beside its metadata", source=python.torch.source
+        )
+        return
+    if faults := tuple(_seen_in_files(s)):
+        yield from faults
+        return
+    found = torch_imported(s)
+    torch_build(s)
+    if isinstance(found, Missing) and found.source == "import torch":
+        lacking = _LACKING.search(found.detail)
+        how = (Install(text=f"install what holds the module {lacking[1]}, with the interpreter that trains"),) if lacking else ()
+        yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source, fix=how)
+        return
+    if isinstance(found, Missing) and (crash := _CRASHED.search(found.detail)):
+        cut = crash[1] in ("SIGBUS", "SIGSEGV", "SIGILL")
+        fix = (Advice(text=_DAMAGED),) if cut else ()
+        yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source, fix=fix)
+        return
+    seen = need(found)
+    yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
+
+
+def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
+    """Yield why an import would fail, as far as files tell it; where torch was imported (--live) that counts."""
+    python = need(s.python)
+    if isinstance(python.torch, Missing) or not isinstance(python.live, Missing):
+        return
+    for words in known(python.cut_libraries, ()):
+        yield Evidence(
+            subject="torch", seen=words, wanted="whole libraries", source=python.torch.location, fix=(Advice(text=_DAMAGED),)
+        )
+    item = None if isinstance(python.distributions, Missing) else installed(s).get("torch")
+    asked = () if item is None else item.requires
+    for name in python.not_found:
+        package = name.replace("_", "-")
+        if any(line.replace("_", "-").lower().startswith(package) for line in asked):
+            install = Install(
+                text=f"pip install {package}, with the interpreter that trains (packages were installed with --no-deps, or removed)"
+            )
+            yield Evidence(
+                subject="import torch",
+                seen=f"there is no module {name}",
+                wanted=f"{package}, which torch requires",
+                source="sys.path",
+                fix=(install,),
+            )
+
+
+_LACKING = pattern(r"No module named '((?!torch\b)[\w.]{1,60})'")
+_CRASHED = pattern(r"ended by (SIGBUS|SIGSEGV|SIGILL|SIGABRT|SIGFPE|SIGTRAP)\b")
+"""How a child ends that crashed by itself; SIGKILL and SIGTERM come from somebody else, for lack of memory too."""
+_DAMAGED = (
+    "a library of torch may be cut or damaged (SIGBUS: shorter than its headers say; a full disk while it was installed): "
+    "pip install --force-reinstall --no-deps torch, and look at the disk"
+)
+
+
 RULES: tuple[Rule, ...] = (
+    torch_import_fails,
     cuda_library_loaded_twice,
     openmp_runtime_conflict,
     torch_cpu_code_slow,
