@@ -95,6 +95,8 @@ _HEADER_WITH_PARAMETERS = pattern(
     rf"(?i)(authorization(?:{QUOTE})?[ \t]{{0,4}}[:,][ \t]{{0,4}}b?(?:{QUOTE})?(?:digest|aws4-[\w-]{{1,20}})[ \t]{{1,4}})([^\n]{{1,4096}})"
 )
 _COOKIES = pattern(r"(?i)(\b(?:set-)?cookie:[ \t]{0,4})([^\n\"']{1,4096})")
+_PROCTITLE = pattern(r"(\bproctitle=)([0-9A-F]{16,})")
+"""A command in hexadecimal, as audit writes one with blanks."""
 _OF_WANDB = pattern(r"(?<![0-9A-Za-z])[0-9a-f]{40}(?![0-9A-Za-z])")
 _TUPLE = pattern(
     rf"(?i)(\(b?{QUOTE}{_NAMED}{QUOTE},[ \t]{{0,8}})(?!b?{QUOTE}[^'\"]{{0,5}}['\"])"
@@ -108,6 +110,7 @@ _OF_A_PAGE = pattern(
 """``<input type="password" value="x">``, ``<entry key="db.password">x</entry>``."""
 _MARKED = pattern(
     rf"(?i)((?:\*\*|__|`){_NAMED}:?(?:\*\*|__|`)(?:[ \t]{{0,4}}[:=][ \t]{{0,4}}`?|(?<=:\*\*)[ \t]{{1,4}}`?|[ \t]{{1,4}}(?:is|to|as|was)[ \t]{{1,4}}`))([^\s`]{{4,4096}})"
+    rf"|(\|[ \t]{{0,40}}`?{_NAMED}`?[ \t]{{0,40}}\|[ \t]{{0,40}}`?)([^\s`|]{{6,4096}})(?=`?[ \t]{{0,40}}\|)"
 )
 """Of Markdown."""
 _ENCODED_QUOTE = r"(?:%22|%27|&quot;|&#0?3[49];)"
@@ -215,12 +218,13 @@ _IN_A_LINE = (
     (_PARAMETERS, ("?", "&")),
     (_HEADER_WITH_PARAMETERS, ("digest ", "aws4-")),
     (_COOKIES, ("cookie:",)),
+    (_PROCTITLE, ("proctitle=",)),
     (_NAME_AND_VALUE, ("value",)),
     (_TUPLE, ("('", '("', "(b", "(\\")),
     (_ITEM_BEHIND, ('"-', "'-")),
     (_ELEMENT, ("</",)),
     (_OF_A_PAGE, ('="', "='")),
-    (_MARKED, ("**", "__", "`")),
+    (_MARKED, ("**", "__", "`", "|")),
     (_ENCODED, ("%", "&")),
 )
 """What hides a value behind its name, and what a line holds, in lower case, in which it can find anything."""
