@@ -18,6 +18,7 @@ FORMS = {
     "report": ("check", "--format", "json"),
     "brief report": ("check", "--format", "json", "--brief"),
     "recording": ("record",),
+    "text": ("check",),
 }
 
 
@@ -66,6 +67,38 @@ def test_causes_of_a_smoke_test_and_a_preflight_are_theirs() -> None:
     assert (status, [(cause["cause"], cause["hosts"]) for cause in found["causes"]]) == (1, [("dev-shm-too-small", ["node-7"])])
     status, found = diagnosed("-", json.dumps({**preflight, "nodes": [], "absent": ["node-9"]}))
     assert (status, [(cause["cause"], cause["hosts"]) for cause in found["causes"]]) == (1, [("node-never-came", ["node-9"])])
+
+
+SMOKE = """\
+vm: training does not work: stragglers: straggler-held-back, 81 s
+torch 2.13.0, 2 ranks, gloo, level default, /home/u/.venv/bin/python
+
+pass    train                3.1 s   transformer steps 26.7 1/s
+fail    stragglers           0.1 s   rank 1 (the CPU of vm) may have 0.15 CPUs
+                                     by the quota of its cgroup
+                                     cause: straggler-held-back (likely)
+"""
+PREFLIGHT = """\
+NO-GO  node-7: dev-shm-too-small; 2 of 2 nodes, 4 ranks (slurm, level fast, 3.1 s)
+  fatal    node-7  [node] dev-shm-too-small: 16 MiB, should be at least 1 GiB
+           (dev-shm-too-small)
+  warning  node-8  [node] swappiness-high: 60 (swappiness-high)
+"""
+REASON = "   Reason=torchtune-sys: [hardware] gpu-fallen-off-bus: GPU 3: Xid 79 [root@2026-01-02T03:04:05]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "causes"),
+    [
+        (SMOKE, [("straggler-held-back", "likely", [], [1])]),
+        (PREFLIGHT, [("dev-shm-too-small", "certain", ["node-7"], [])]),
+        (REASON, [("gpu-fallen-off-bus", "certain", [], [])]),
+        (SMOKE.replace("fail ", "pass "), []),
+    ],
+)
+def test_causes_of_what_a_smoke_test_and_a_preflight_print_are_theirs(text: str, causes: list[object]) -> None:
+    found = diagnosed("-", text)[1]["causes"]
+    assert [(each["cause"], each["confidence"], each["hosts"], each["ranks"]) for each in found] == causes
 
 
 @pytest.mark.parametrize(

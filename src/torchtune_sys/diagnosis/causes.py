@@ -269,4 +269,5 @@ def _cause(finding: GatheredCause) -> NamedCause:
 def _title(finding: GatheredCause) -> str:
     from torchtune_sys.rules import CATALOGUE
 
-    return next((rule.title for rule in CATALOGUE if rule.id in finding.rules), finding.cause)
+    named = {*finding.rules, finding.cause}
+    return next((rule.title for rule in CATALOGUE if rule.id in named), finding.cause.replace("-", " ").capitalize())

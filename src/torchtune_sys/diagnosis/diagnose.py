@@ -14,6 +14,7 @@ from torchtune_sys.diagnosis import (
     launchers,
     node_values,
     own_documents,
+    own_texts,
     shadowing,
     slowness,
     stated_causes,
@@ -108,7 +109,7 @@ class _Input:
         self.lines[name] = part
         self.empty += not excerpt.total
         self.budget.take(LINE_COST * max(len(part) - len(excerpt.lines), 0))
-        symptoms = symptoms_of(name, part)
+        symptoms = [*own_texts.symptoms_of(name, part), *symptoms_of(name, part)]
         raw = "\n".join(line for _, line in excerpt.lines)
         self._add(symptoms, facts.reported_hosts(name, part, raw) if self.budget.left else ())
 

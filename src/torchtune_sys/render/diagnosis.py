@@ -25,7 +25,7 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
     for cause in value.causes:
         yield from _cause(cause, [quote for quote in cause.evidence if quote not in shown])
         shown.update(cause.evidence)
-    if value.causes:
+    if value.causes and value.causes[0].fix:  # else the words of a stage of the smoke test, which has no page
         yield line((f"more about a cause: torchtune-sys explain {value.causes[0].cause}", "dim"))
     for error in value.unexplained:
         whose = ", ".join(filter(None, (clean(error.program), *_where(error))))
