@@ -46,11 +46,12 @@ def _headline(value: Comparison) -> str:
         return f"nothing to compare: {value.hosts:,} host{'s' if value.hosts != 1 else ''} read, {len(value.unread):,} not read"
     odd = len({item.host for item in value.odd})
     against = {
-        "majority": "differ from what is usual",
-        "golden": "differ from the golden one",
-        "before": "differ from what they were before",
+        "majority": "what is usual",
+        "golden": "the golden one",
+        "before": "what was before",
     }[value.against]
-    parts = [f"{value.hosts:,} host{'s' if value.hosts != 1 else ''}", f"{odd:,} {against}" if odd else f"none {against}"]
+    verb = "differs" if odd == 1 else "differ"
+    parts = [f"{value.hosts:,} host{'s' if value.hosts != 1 else ''}", f"{f'{odd:,}' if odd else 'none'} {verb} from {against}"]
     divisions = {group.division for group in value.groups}
     if divisions:
         parts.append(f"{len(value.groups):,} groups")

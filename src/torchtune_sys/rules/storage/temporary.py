@@ -83,6 +83,7 @@ _ROOM = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 
 @rule(
     id="temporary-path-too-long",
+    cause="temporary-path-too-long",
     title="The name of the temporary directory is too long for DataLoader workers",
     severity=Severity.ERROR,
     fix=(
