@@ -180,4 +180,5 @@ SIGNS = (
     "community",
     "com2sec",
     "createuser",
+    "proctitle=",
 )
