@@ -134,7 +134,112 @@ def interface():
     dist.new_group(list(range(dist.get_world_size())))
 
 
+class Blocked(Data):
+    """A file system that does not answer: nobody writes into the pipe."""
+
+    def __getitem__(self, at):
+        if not os.path.exists("shard-00017.tar"):
+            os.mkfifo("shard-00017.tar")
+        with open("shard-00017.tar", "rb") as file:
+            return torch.tensor(len(file.read()))
+
+
+def skips():
+    if RANK != WHO:
+        dist.all_reduce(torch.ones(4))
+
+
+def other_type():
+    dist.all_reduce(torch.ones(64, dtype=torch.float64 if RANK == WHO else torch.float32))
+
+
+def other_order():
+    sizes = (4096, 16) if RANK == WHO else (16, 4096)
+    for size in sizes:
+        dist.all_reduce(torch.ones(size))
+
+
+def fills_shm():
+    """A segment of /dev/shm that is longer than the room there: the kernel says so only when it is written."""
+    with open(f"/dev/shm/segment-{RANK}", "w+b") as file:
+        file.truncate(64 << 20)
+        seen = mmap.mmap(file.fileno(), 64 << 20)
+        for at in range(0, 64 << 20, 4096):
+            seen[at] = 1
+
+
+def starts_threads():
+    import resource
+    import threading
+
+    os.setuid(51237)
+    resource.setrlimit(resource.RLIMIT_NPROC, (4, 4))
+    for _ in range(9):
+        threading.Thread(target=time.sleep, args=(5,)).start()
+
+
+def asserts():
+    batch = torch.zeros(3, 4)
+    assert batch.shape[0] == 4, f"batch of {batch.shape[0]} samples, 4 expected"
+
+
+def downloads():
+    import urllib.request
+
+    urllib.request.urlopen(os.environ["URL"], timeout=20).read()
+
+
+def uneven():
+    """More batches on one rank than on the others: it waits for them when they have ended."""
+    if RANK != WHO:
+        dist.destroy_process_group()
+        os._exit(0)
+
+
+def stacks():
+    """Where each rank is, said shortly before the others give up."""
+    import faulthandler
+
+    faulthandler.dump_traceback_later(float(os.environ.get("JOB_SECONDS", "20")) - 2)
+    if RANK == WHO:
+        blocks()
+
+
+def recorded():
+    """The collectives of each rank, as gloo's flight recorder has them, after one rank left one out."""
+    try:
+        if RANK != WHO:
+            dist.all_reduce(torch.ones(4))
+        dist.barrier()
+    finally:
+        with open(os.path.join(os.environ["LOGS"], f"fr_trace_rank_{RANK}"), "wb") as file:
+            file.write(torch._C._distributed_c10d._dump_fr_trace())
+
+
+def blocks():
+    list(torch.utils.data.DataLoader(Blocked(), batch_size=4))
+
+
+def logs_with():
+    """What people log with: an error of one rank, in the clothes of loguru or rich."""
+    if HOW == "loguru":
+        from loguru import logger
+
+        try:
+            torch.save(torch.zeros(10_000_000), f"f/rank{RANK}.pt")
+        except Exception:
+            logger.exception("could not write the checkpoint of step 5")
+            os._exit(1)
+    from rich.traceback import install
+
+    install(width=100, show_locals=False)
+    list(torch.utils.data.DataLoader(Data(), num_workers=2, batch_size=8))
+
+
 AT_STEP = {
+    "blocks": blocks, "skips": skips, "type": other_type, "order": other_order, "segment": fills_shm, "threads": starts_threads, "asserts": asserts,
+    "downloads": downloads, "uneven": uneven, "stacks": stacks, "recorded": recorded, "loguru": logs_with, "rich": logs_with, "null": lambda: ctypes.string_at(0),
+    "exits": lambda: os._exit(3), "big": lambda: dist.all_reduce(torch.ones(1 << 20)), "oserror": lambda: open("/mnt/nfs/ckpt/optim.pt", "wb"), "unknown": lambda: __import__("socket").getaddrinfo("storage.cluster.invalid", 443),
     "loader": loads, "loader-killed": loads, "loader-crashed": loads, "eats": eats, "numpy-memory": numpy_memory, "sharded": saves_shards,
     "pointer": points, "bus": shrinks, "inodes": inodes, "interface": interface,
     "raises": lambda: int("nan"), "shapes": lambda: torch.zeros(3, 4) @ torch.zeros(5, 6), "cuda": lambda: torch.zeros(1, device="cuda"),
@@ -145,7 +250,7 @@ AT_STEP = {
     "disk": lambda: torch.save(torch.zeros(10_000_000), f"f/rank{RANK}.pt"), "key": lambda: {"input_ids": 1}["loss_mask"],
     "index": lambda: torch.nn.Embedding(10, 4)(torch.tensor([12])), "nan": lambda: (_ for _ in ()).throw(FloatingPointError("loss is nan at step 5")), "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
 }  # fmt: skip
-EACH = ("sharded", "smi", "interface", "sleeps", "differs", "another", "broadcasts", "two", "checkpoint")
+EACH = ("skips", "type", "order", "uneven", "stacks", "recorded", "big", "sharded", "smi", "interface", "sleeps", "differs", "another", "broadcasts", "two", "checkpoint")
 """What every rank does, not only the one that breaks."""
 
 
@@ -153,10 +258,18 @@ def trains():
     if HOW == "interface-first" and RANK == WHO:
         os.environ["GLOO_SOCKET_IFNAME"] = "ib0"
     seconds = float(os.environ.get("JOB_SECONDS", "20"))
+    if HOW == "before" and RANK == WHO:
+        time.sleep(100)
+    if HOW == "absent-key" and RANK == WHO:
+        print("loading the tokenizer", {}["vocab_file"])
     dist.init_process_group(os.environ.get("BACKEND", "gloo"), timeout=datetime.timedelta(seconds=seconds))
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
     adam = torch.optim.AdamW(model.parameters())
     for step in range(12):
+        begun = time.monotonic()
+        if HOW == "slow":
+            time.sleep(1.4 if RANK == WHO else 0.1)
+            print(f"[rank{RANK}] step {step} data {time.monotonic() - begun:.2f} s", flush=True)
         adam.zero_grad()
         model(torch.ones(2, 8)).sum().backward()
         adam.step()
@@ -177,6 +290,13 @@ def spawned(rank):
     if rank == WHO:
         with open("f/out", "wb") as file:
             file.write(bytes(9_000_000))
+    time.sleep(8)
+
+
+def leaves(rank):
+    time.sleep(2)
+    if rank == WHO:
+        sys.exit(3)
     time.sleep(8)
 
 
@@ -230,7 +350,7 @@ def asks_nccl():
 
 ALONE = {
     "loader-alone": loads, "queue": queues, "pool": pool, "prints": prints, "triton": adds, "nccl-id": asks_nccl,
-    "spawn-kill": lambda: mp.spawn(spawned, nprocs=4), "spawn-disk": lambda: mp.spawn(spawned, nprocs=2),
+    "spawn-kill": lambda: mp.spawn(spawned, nprocs=4), "spawn-exit": lambda: mp.spawn(leaves, nprocs=6), "spawn-disk": lambda: mp.spawn(spawned, nprocs=2),
 }  # fmt: skip
 
 if __name__ == "__main__":
