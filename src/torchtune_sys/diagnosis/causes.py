@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys.diagnosis.facts import ReportedHost
 from torchtune_sys.diagnosis.lines import LogLine
-from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Symptom
+from torchtune_sys.diagnosis.symptoms import CERTAIN, FOLLOWS, LIKELY, POSSIBLE, Symptom
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.model import actions
@@ -19,20 +19,6 @@ from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
 
 _CONFIDENCE = {CERTAIN: Confidence.CERTAIN, LIKELY: Confidence.LIKELY, POSSIBLE: Confidence.POSSIBLE}
 _QUOTES, _TEXT = 6, 400
-FOLLOWS = frozenset(
-    [
-        "rank-killed",
-        "rank-hung",
-        "ranks-missing",
-        "node-never-came",
-        "port-refused",
-        "port-dropped",
-        "firewall-blocks-nccl",
-        "fails-only-at-scale",
-        "master-addr-wrong",
-    ]
-)
-"""What is seen of a rank that another cause ended, or of a node that failed before."""
 _OF_OTHERS = frozenset(("ranks-missing", "node-never-came"))
 """What the ranks that are there say of those that are not."""
 _GENERAL = frozenset(
@@ -211,7 +197,7 @@ def _add(finding: GatheredCause, symptom: Symptom, fix: str, confirm: str) -> No
     quote = Quote(source=symptom.source, line=line.number, text=scrubbed(line.text)[:_TEXT].strip())
     if not any(_alike(quote, other) for other in finding.quotes):
         finding.quotes.append(quote)
-    finding.hosts += [line.host] if line.host else []
+    finding.hosts += [line.host] if line.host and (finding.cause not in _OF_OTHERS or symptom.ranks or line.rank is None) else []
     finding.absent += symptom.ranks
     finding.ranks += [line.rank] if line.rank is not None and finding.cause not in _OF_OTHERS else []
     finding.fix += [fix] if fix else []

@@ -21,7 +21,7 @@ from torchtune_sys.diagnosis import (
     unexplained,
 )
 from torchtune_sys.diagnosis.lines import LogLine, lines_of, seldom
-from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, peers, ras
+from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, peers, ras, roll_call, stalls
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
 from torchtune_sys.formats.pickles import plain_data
@@ -53,6 +53,8 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     return Diagnosis(
         causes=named,
         unexplained=unknown,
+        waited=roll_call.waiting(lines, named or unknown),
+        unheard=roll_call.unheard(lines),
         facts={each.name: scrubbed_data(shown) for each in given.reported if (shown := facts.shown(each.snapshot))},
         differences=tuple(differences),
         unread=tuple(given.unread),
@@ -140,6 +142,7 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
         collectives.of_time_outs,
         peers.symptoms_of,
         ended.symptoms_of,
+        stalls.symptoms_of,
         collectives.of_unwritten_keys,
         collectives.of_stacks,
         collectives.of_processes,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.ranks import peers
-from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.symptoms import FOLLOWS, LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.model.diagnosis import NamedCause, Unexplained
 
 _FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d{1,9}) via \S{1,40}, forcefully exiting via")
@@ -45,11 +45,56 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
 def without_consequences(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> list[Symptom]:
     """Return the symptoms, those of which another process is the cause as consequences."""
     deaths = [each for each in symptoms if _is_death(each)]
-    if not deaths:
-        return list(symptoms)
-    forced, waited = _forced(lines), peers.speakers(lines)
-    followed = {id(each) for each in deaths if each.line.rank in waited or _pids(each.line) & forced.keys()}
-    return [replace(each, candidates=(), consequence=True) if id(each) in followed else each for each in symptoms]
+    followed: set[int] = set()
+    if deaths:
+        forced, waited = _forced(lines), peers.speakers(lines)
+        followed = {id(each) for each in deaths if each.line.rank in waited or _pids(each.line) & forced.keys()}
+    alone = [each for each in symptoms if _is_of_peers(each)]
+    if alone and len(followed) == len(deaths):
+        known = {(each.source, each.line.number) for each in symptoms}
+        own = [(source, line) for source, line in peers.own_errors(lines) if (source, line.number) not in known]
+        followed |= {id(each) for each in alone if any(_comes_first(source, line, each) for source, line in own)}
+    elif alone:
+        followed |= {id(each) for each in alone}
+    found = [replace(each, candidates=(), consequence=True) if id(each) in followed else each for each in symptoms]
+    return (
+        [replace(each, candidates=()) if _CRASHED.search(each.line.text[:_LONGEST]) else each for each in found]
+        if _all_crashed(deaths, lines)
+        else found
+    )
+
+
+_CRASHED = re.compile(r"exitcode {0,8}: ?-(?:11|8)\b|[Ss]ignal (?:11|8)\b")
+
+
+def _all_crashed(deaths: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> bool:
+    """Whether each rank of several crashed by itself: then the program is at fault, not one rank or its host."""
+    ranks = {line.rank for part in lines.values() for line in part if line.rank is not None}
+    crashed = {each.line.rank for each in deaths if _CRASHED.search(each.line.text[:_LONGEST])}
+    return len(ranks) > 1 and ranks <= crashed
+
+
+_OF_PEERS = FOLLOWS | {
+    "hostname-resolves-to-loopback",
+    "gloo-wrong-interface",
+    "nccl-wrong-interface",
+    "link-down",
+    "network-partition",
+}
+"""What a rank can say of another one that it does not reach: where that one has failed by itself, this follows."""
+
+
+def _is_of_peers(symptom: Symptom) -> bool:
+    return (
+        bool(symptom.candidates)
+        and symptom.line.rank is not None
+        and not _is_death(symptom)
+        and all(each.weight == POSSIBLE and each.cause in _OF_PEERS for each in symptom.candidates)
+    )
+
+
+def _comes_first(source: str, line: LogLine, symptom: Symptom) -> bool:
+    return line.rank != symptom.line.rank and (source != symptom.source or line.number < symptom.line.number)
 
 
 def first_failed(lines: Mapping[str, Sequence[LogLine]]) -> LogLine | None:
@@ -64,13 +109,32 @@ def of_process(
 ) -> tuple[tuple[NamedCause, ...], tuple[Unexplained, ...]]:
     """Return both; where no line tells whose the first one is, a launcher does."""
     told: list[NamedCause | Unexplained] = [*named, *unknown]
-    line = first_failed(lines) if not any(each.ranks for each in told) else None
-    if line is None or line.rank is None:
+    if any(each.ranks for each in told):
         return tuple(named), tuple(unknown)
-    ranks, hosts = (line.rank,), (line.host,) if line.host else ()
+    line = first_failed(lines)
+    ranks: tuple[int, ...] = (line.rank,) if line is not None and line.rank is not None else ()
+    hosts = (line.host,) if line is not None and line.host else ()
+    if not ranks and named and named[0].cause in _BY_DEATH:
+        ranks = _killed(named[0], lines) or peers.gone(lines)
     first = tuple(replace(each, ranks=ranks, hosts=each.hosts or hosts) for each in named[:1])
     others = tuple(replace(each, ranks=ranks, hosts=each.hosts or hosts) for each in (() if named else unknown[:1]))
     return first + tuple(named[1:]), others + tuple(unknown[len(others) :])
+
+
+_KILLED = re.compile(r"\bKilled process (\d{1,9})\b|\boom-kill:.{0,300}\bpid=(\d{1,9})\b")
+"""Linux mm/oom_kill.c."""
+
+
+def _killed(cause: NamedCause, lines: Mapping[str, Sequence[LogLine]]) -> tuple[int, ...]:
+    """Return the rank whose process a kernel's log says was killed, where another line tells that process and the rank."""
+    pids = {pid for quote in cause.evidence for found in _KILLED.finditer(quote.text) for pid in found.groups() if pid}
+    ranks = {
+        line.rank
+        for part in (lines.values() if pids else ())
+        for line in part
+        if line.rank is not None and (str(line.pid) in pids or _pids(line) & pids)
+    }
+    return tuple(ranks) if len(ranks) == 1 else ()
 
 
 def _is_death(symptom: Symptom) -> bool:

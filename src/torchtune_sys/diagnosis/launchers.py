@@ -16,6 +16,9 @@ _BLOCK = re.compile(
     r"^\s*rank {1,12}: (?P<rank>\d{1,6}) \(local_rank: \d{1,4}\)|^= {1,4}RANK (?P<process>\d{1,6}) PID \d{1,9} RUNNING AT (?P<host>[\w.-]{1,64})|^= {1,4}PID \d{1,9} RUNNING AT (?P<where>[\w.-]{1,64})"
 )
 """torch/distributed/elastic/multiprocessing/errors/__init__.py; Hydra (MPICH, Intel MPI) tools/bootstrap: the lines of one failure follow each other."""
+_LOCAL = re.compile(r"failed \(exitcode: -?\d{1,3}\) local_rank: (?P<local>\d{1,4}) \(pid: \d{1,9}\)")
+_BOTH = re.compile(r"^\s*rank {1,12}: (?P<rank>\d{1,6}) \(local_rank: (?P<local>\d{1,4})\)")
+"""torch/distributed/elastic/multiprocessing/api.py; errors/__init__.py: an agent counts its own ranks, and its summary tells both numbers."""
 _BLOCK_LINES = 5
 _BLOCK_LINE = re.compile(r"^\s*(?:rank|exitcode|error_file|traceback) {1,12}: |^= {1,4}(?:RANK|PID|KILLED|EXIT)\b")
 """What is of the block's rank whoever printed it."""
@@ -60,6 +63,7 @@ def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
     block = _Block(int(next(filter(None, named.groups()))) if named is not None else None)
     found = []
     teller: int | None = None
+    before = _before(lines)
     for line in lines:
         forwarded = _FORWARDED.match(line.text)
         if forwarded is not None:
@@ -68,9 +72,17 @@ def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
             found.append(replace(line, rank=teller))
             goes_on = forwarded["ended"] is None if forwarded is not None else _TRACE.match(line.text)
             teller = teller if goes_on else None
+        elif before is not None and (local := _LOCAL.search(line.text[:_LONGEST])) is not None:
+            found.append(replace(line, rank=before + int(local["local"])))
         else:
             found.append(_of_one(line) or block.of(line))
     return tuple(found)
+
+
+def _before(lines: Sequence[LogLine]) -> int | None:
+    """Return how many ranks are on the hosts before this agent's, where its summary tells it, and it is the only one in this text."""
+    told = {int(both["rank"]) - int(both["local"]) for line in lines if (both := _BOTH.match(line.text)) is not None}
+    return told.pop() if len(told) == 1 else None
 
 
 def _of_one(line: LogLine) -> LogLine | None:

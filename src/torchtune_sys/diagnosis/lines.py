@@ -39,7 +39,27 @@ def lines_of(numbered: Iterable[tuple[int, str]]) -> tuple[LogLine, ...]:
     plain = [(number, unwrapping.plain(line)) for number, line in unwrapping.unpacked(unwrapping.mailed([*numbered]))]
     plain = unwrapping.unquoted([(number, line) for number, line in plain if line.strip()])
     heads = _repeated_heads([line for _, line in plain])
-    return _headed([_read(number, line, heads) for number, line in plain])
+    return _headed(_continued([_read(number, line, heads) for number, line in plain]))
+
+
+def _continued(lines: list[LogLine]) -> list[LogLine]:
+    """Return the lines, those that somebody broke at a width with the host and the rank of their beginning.
+
+    >>> [line.rank for line in _continued(lines := [LogLine(number=1, text="x" * 74, printed="[rank3]: " + "x" * 71, rank=3), LogLine(number=2, text="y", printed="y")])]
+    [3, 3]
+    """
+    width = unwrapping.width([line.printed for line in lines]) if any(line.rank is not None or line.host for line in lines) else 0
+    for at in range(1, len(lines) if width else 0):
+        before, line = lines[at - 1], lines[at]
+        if (
+            line.rank is None
+            and not line.host
+            and _is_bare(line)
+            and (before.rank is not None or before.host)
+            and unwrapping.goes_on(before.printed, line.printed, width)
+        ):
+            lines[at] = msgspec.structs.replace(line, host=before.host, rank=before.rank, pid=before.pid)
+    return lines
 
 
 _HOST = r"(?P<host>[A-Za-z][\w.-]{0,63})"
@@ -301,7 +321,7 @@ def joined(lines: Sequence[LogLine]) -> Iterator[tuple[Sequence[LogLine], str]]:
         while (
             end + 1 < len(lines)
             and end - at < JOINED
-            and lines[end + 1].host in ("", lines[end].host)
+            and _of_one_rank(lines[end], lines[end + 1])
             and unwrapping.goes_on(lines[end].printed, lines[end + 1].printed, width)
         ):
             end += 1
@@ -309,6 +329,24 @@ def joined(lines: Sequence[LogLine]) -> Iterator[tuple[Sequence[LogLine], str]]:
             for blank in ("", " "):
                 yield lines[at : end + 1], glued(lines[at : end + 1], width, blank)
         at = max(end, at + 1)
+
+
+def unbroken(lines: Sequence[LogLine]) -> Iterator[LogLine]:
+    """Yield the lines, those that somebody broke at a width only whole, with the number of the first piece."""
+    whole = [(pieces, words) for pieces, words in joined(lines)]
+    broken = {piece.number for pieces, _ in whole for piece in pieces} if whole else set()
+    yield from (line for line in lines if line.number not in broken)
+    yield from (msgspec.structs.replace(pieces[0], text=words) for pieces, words in whole)
+
+
+def _of_one_rank(line: LogLine, after: LogLine) -> bool:
+    """Whether the second may go on with the first: it has no head, or the same one."""
+    same = _is_bare(after) or (after.host in ("", line.host) and after.rank == line.rank)
+    return same and not unwrapping.begins(after.text)
+
+
+def _is_bare(line: LogLine) -> bool:
+    return line.printed.strip() == line.text.strip()
 
 
 def glued(lines: Sequence[LogLine], width: int, blank: str) -> str:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.causes import FOLLOWS
+from torchtune_sys.diagnosis.symptoms import FOLLOWS
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, NamedCause, Quote, Unexplained
 
 _QUOTES, _ERRORS, _FIXES = 6, 10, 4
@@ -28,6 +28,9 @@ def merged(parts: Sequence[tuple[str, Diagnosis]]) -> Diagnosis:
     return Diagnosis(
         causes=tuple(sorted(found, key=lambda each: each.confidence.rank)),
         unexplained=() if sure else tuple(distinct.values())[::-1][:_ERRORS],
+        waited=tuple(
+            sorted({rank for _, part in parts for rank in part.waited} - {rank for each in found for rank in each.ranks})
+        ),
         facts={f"{node} {name}".strip(): facts for node, part in parts for name, facts in part.facts.items()},
         unread=tuple(replace(each, source=_place(node, each.source)) for node, part in parts for each in part.unread),
         sources=sum(part.sources for _, part in parts),

@@ -1,8 +1,10 @@
-"""Find slowness in tables of steps, of copies between GPUs, and in the paths of NCCL's rings, where no line reports an error."""
+"""Find slowness in tables of steps, of copies between GPUs, in what ranks report of their times, and in the paths of NCCL's rings, where no line reports an error."""
 
 from __future__ import annotations
 
 import re
+import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from torchtune_sys.diagnosis.lines import LogLine
@@ -25,6 +27,56 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         yield from _data(source, part)
         yield from _one_sided(source, part)
         yield from _slow_copies(source, part)
+    yield from _one_slow_rank(lines)
+
+
+_TIMED = re.compile(
+    r"(?i)\b(?P<what>[a-z][a-z_]{0,24}?)(?:[ _-](?:time|took|in|s|ms))?[ =:]{1,4}(?P<value>\d{1,5}\.\d{1,6})(?P<unit> ?(?:s|ms|sec|secs|seconds))\b"
+)
+"""A word, a number and a unit of time."""
+_WAITS = re.compile(r"(?i)comm|sync|reduce|gather|nccl|wait|barrier")
+_LOADS = re.compile(r"(?i)data|load|fetch|read|input|batch")
+_RANKS, _VALUES, _LINES, _FACTOR, _STEADY = 3, 4, 256, 2.0, 0.75
+
+
+def _one_slow_rank(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Yield the one rank that steadily takes a multiple of the others' time for the same thing, or for which alone nobody has to be waited."""
+    told: dict[tuple[str, str], dict[int, list[tuple[float, str, LogLine]]]] = {}
+    read: Counter[int] = Counter()
+    for source, part in lines.items():
+        for line in part:
+            if line.rank is None or read[line.rank] >= _LINES:
+                continue
+            read[line.rank] += 1
+            for found in _TIMED.finditer(line.text[:400]):
+                of_rank = told.setdefault((found["what"].lower(), found["unit"]), {}).setdefault(line.rank, [])
+                of_rank.append((float(found["value"]), source, line))
+    for (what, _), by_rank in told.items():
+        series = {rank: [value for value, *_ in each] for rank, each in by_rank.items() if len(each) >= _VALUES}
+        if len(series) < _RANKS:
+            continue
+        middles = {rank: statistics.median(values) for rank, values in series.items()}
+        waits = _WAITS.search(what) is not None
+        odd = (min if waits else max)(middles, key=lambda rank: middles[rank])
+        others = [middle for rank, middle in middles.items() if rank != odd]
+        if min(others) * _FACTOR < max(others) or not _apart(series[odd], min(others) if waits else max(others), waits):
+            continue
+        _, source, line = by_rank[odd][-1]
+        causes = ("slow-data-storage", "straggler-compute") if _LOADS.search(what) else ("straggler-compute", "slow-data-storage")
+        yield Symptom(
+            source=source,
+            line=line,
+            candidates=tuple(Candidate(cause=cause, weight=LIKELY if at == 0 else POSSIBLE) for at, cause in enumerate(causes)),
+            program="the program",
+            ranks=(odd,),
+            words="the ranks' own times",
+        )
+        return
+
+
+def _apart(values: Sequence[float], others: float, waits: bool) -> bool:
+    steady = [value for value in values if (value * _FACTOR <= others if waits else value >= others * _FACTOR > 0)]
+    return len(steady) >= _STEADY * len(values)
 
 
 def _data(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:

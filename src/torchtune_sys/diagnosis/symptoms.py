@@ -44,6 +44,20 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CERTAIN, LIKELY, POSSIBLE = 3, 2, 1
+FOLLOWS = frozenset(
+    [
+        "rank-killed",
+        "rank-hung",
+        "ranks-missing",
+        "node-never-came",
+        "port-refused",
+        "port-dropped",
+        "firewall-blocks-nccl",
+        "fails-only-at-scale",
+        "master-addr-wrong",
+    ]
+)
+"""What is seen of a rank that another cause ended, or of a node that failed before."""
 _WEIGHTS = {"certain": CERTAIN, "likely": LIKELY, "possible": POSSIBLE}
 _LONGEST = 4000
 _MOST = 4000

@@ -187,12 +187,22 @@ def unmarked(line: str) -> str:
     return line
 
 
+def begins(line: str) -> bool:
+    """Return whether the line cannot go on with another one.
+
+    >>> begins("RuntimeError: no"), begins("out waiting 25000ms")
+    (True, False)
+    """
+    return _BEGINS.match(line) is not None
+
+
 _NARROWEST, _WIDEST = 50, 260
 _BOX = re.compile(r"\s*(?:[|+]|[=#*-]{2}|[=#*-] )")
 _BEGINS = re.compile(
     r"\s*(?:export )?[A-Z][A-Z0-9_]{2,60}=|[\w.-]{1,64}:\d{1,9}:\d{1,9} \[\d{1,4}\] |\[ {0,8}\d{1,9}\.\d{6}\] |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d "
+    r"|(?:[\w.]{1,80}\.)?[A-Z]\w{1,40}(?:Error|Exception): |Traceback \("
 )
-"""What begins a line of its own: a variable, NCCL's head, the kernel's and syslog's time."""
+"""What begins a line of its own: a variable, NCCL's head, the kernel's and syslog's time, Python's error."""
 
 
 def width(lines: Sequence[str]) -> int:
@@ -206,9 +216,13 @@ def width(lines: Sequence[str]) -> int:
     texts = [line.rstrip() for line in lines if line.strip() and not _BOX.match(line)]
     lengths = Counter(map(len, texts))
     widest = max(lengths, default=0)
-    folded = max((len(text) for text in texts if " " in text.strip()), default=0)
-    if widest > folded + _WORD >= _NARROWEST:  # who breaks between words leaves a long one whole, on a line of its own
-        widest = folded
+    folded = max((len(text) for text in texts if " " in text.strip() and not _LONG_WORD.search(text)), default=0)
+    if widest > folded >= _NARROWEST:  # who breaks between words leaves a long one whole
+        full, longer = (
+            sum(lengths[length] for length in lengths if low < length <= high)
+            for low, high in ((folded - _WORD, folded), (folded, widest))
+        )
+        widest = folded if widest > folded + _WORD or full > longer else widest
     if not _NARROWEST <= widest <= _WIDEST:
         return 0
     near = sum(count for length, count in lengths.items() if widest - _WORD < length <= widest)
@@ -216,6 +230,7 @@ def width(lines: Sequence[str]) -> int:
 
 
 _WORD, _BROKEN = 16, 1
+_LONG_WORD = re.compile(r"\S{41}")
 
 
 def goes_on(line: str, after: str, width: int) -> bool:
@@ -224,8 +239,8 @@ def goes_on(line: str, after: str, width: int) -> bool:
     >>> goes_on("a" * 76, "bbbbbb", 80), goes_on("a" * 60, "bb cc", 80), goes_on("a" * 80, "b", 80), goes_on("a", "b" * 90, 80)
     (True, False, True, True)
     """
-    if _BEGINS.match(after):
+    if begins(after) or line.endswith(("^", "~")):
         return False
     word = after.lstrip().partition(" ")[0]
-    fills = len(line) > width // 2 or len(word) >= width  # which fits nowhere
+    fills = len(line) > width // 2 or line.endswith(":") or len(word) >= width  # which fits nowhere
     return len(line) >= width or (fills and len(line) + 1 + len(word) > width)

@@ -6,6 +6,7 @@ Fields: torch/csrc/distributed/c10d/FlightRecorder.hpp (pickle and JSON hold the
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,9 +26,13 @@ class RecordedCollective(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     name: str
     state: str
-    """``scheduled``, ``started`` or ``completed``."""
+    """``scheduled``, ``started`` or ``completed``; gloo's stay ``scheduled``."""
+    is_retired: bool = False
+    """The recorder looks at it no more, so what its state says may be old."""
+    sizes: str = ""
+    """Of a collective for which all ranks need the same ones."""
     frame: str = ""
-    """Where it was called."""
+    """Where it was called, outside of torch if it tells."""
 
 
 class RankDump(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,17 +92,35 @@ def _group(entry: Mapping[str, Any]) -> str:
 def _collective(entry: Mapping[str, Any], words: dict[str, str]) -> RecordedCollective:
     """``words``: those of the dump, each once in memory."""
     frames = entry.get("frames")
-    first = frames[0] if isinstance(frames, list) and frames and isinstance(frames[0], dict) else {}
+    known = [each for each in frames[:_FRAMES] if isinstance(each, dict)] if isinstance(frames, list) else []
+    first = next((each for each in known if "/torch/" not in _word(each.get("filename"))), known[0] if known else {})
     file, row, function = (_word(first.get(part))[:_FRAME_LIMIT] for part in ("filename", "line", "name"))
     place = f"{file}:{row} in {function}" if first else ""
     name = _word(entry.get("profiling_name"))[: 2 * _FRAME_LIMIT].rpartition(":")[2]
     state = _word(entry.get("state"))[:_FRAME_LIMIT]
+    sizes = _sizes(entry.get("input_sizes")) if name.strip("_") in _SAME_SIZES else ""
     return RecordedCollective(
         sequence=_number(entry.get("collective_seq_id", entry.get("seq_id", 0))) or 0,
         name=words.setdefault(name, name),
         state=words.setdefault(state, state),
+        is_retired=entry.get("retired") is True,
+        sizes=words.setdefault(sizes, sizes),
         frame=words.setdefault(place, place),
     )
+
+
+_SAME_SIZES = frozenset(("all_reduce", "allreduce", "broadcast", "reduce"))
+
+
+def _sizes(value: Any) -> str:
+    shapes = value[:_SHAPES] if isinstance(value, list) else []
+    return "; ".join(",".join(_word(each) for each in shape[:_SHAPES]) for shape in shapes if isinstance(shape, list))[
+        :_FRAME_LIMIT
+    ]
+
+
+_SHAPES = 8
+_FRAMES = 16
 
 
 def _members(config: Any) -> dict[str, tuple[int, ...]]:
@@ -147,14 +170,17 @@ def _absence(group: str, members: set[int], by_rank: Mapping[int, RankDump]) -> 
     waiting = {rank: last for rank, last in reached.items() if last is not None and last.state != "completed"}
     if not waiting:
         return None
-    first = min(waiting.values(), key=lambda last: last.sequence)
-    there = tuple(sorted(rank for rank, last in waiting.items() if last.sequence == first.sequence and last.name == first.name))
+    lowest = min(last.sequence for last in waiting.values())
+    called = Counter((last.name, last.sizes) for last in waiting.values() if last.sequence == lowest)
+    usual = called.most_common(1)[0][0]
+    first = next(last for last in waiting.values() if last.sequence == lowest and (last.name, last.sizes) == usual)
+    there = tuple(sorted(rank for rank, last in waiting.items() if last.sequence == lowest and (last.name, last.sizes) == usual))
     others = tuple(sorted(rank for rank, last in reached.items() if last is None or _is_behind(last, first)))
     silent = tuple(sorted(members - set(reached)))
     if not others and not silent:
         return None
     behind = set(others)
-    differing = next((last.name for rank, last in waiting.items() if rank in behind and last.sequence == first.sequence), "")
+    differing = next((last for rank, last in waiting.items() if rank in behind and last.sequence == lowest), None)
     return Absence(
         group=group,
         sequence=first.sequence,
@@ -164,15 +190,21 @@ def _absence(group: str, members: set[int], by_rank: Mapping[int, RankDump]) -> 
         missing=others,
         silent=silent,
         source=by_rank[there[0]].source,
-        differs=differing,
+        differs=""
+        if differing is None
+        else differing.name
+        if differing.name != first.name
+        else f"{first.name} of {differing.sizes}, not {first.sizes},",
     )
 
 
 def _is_behind(last: RecordedCollective, first: RecordedCollective) -> bool:
     """Whether it did not come to ``first``, or came to another collective in its place."""
-    return last.sequence < first.sequence or (last.sequence == first.sequence and last.name != first.name)
+    other = (last.name, last.sizes) != (first.name, first.sizes)
+    return last.sequence < first.sequence or (last.sequence == first.sequence and other)
 
 
 def _unfinished(collectives: Sequence[RecordedCollective]) -> RecordedCollective | None:
     """Return the first that did not complete, else the last."""
-    return next((one for one in collectives if one.state != "completed"), collectives[-1] if collectives else None)
+    open_ = (one for one in collectives if one.state != "completed" and not one.is_retired)
+    return next(open_, collectives[-1] if collectives else None)

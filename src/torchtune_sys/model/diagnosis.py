@@ -88,6 +88,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[NamedCause, ...] = ()
     """The likeliest first."""
     unexplained: tuple[Unexplained, ...] = ()
+    waited: tuple[int, ...] = ()
+    """Ranks that only tell that a peer is gone or late: what they say follows from another one."""
+    unheard: tuple[int, ...] = ()
+    """Ranks of the job of which no line was given."""
     facts: dict[str, Any] = {}
     """By source or host, the facts that were read there, by family."""
     differences: tuple[FactDifference, ...] = ()

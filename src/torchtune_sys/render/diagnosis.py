@@ -12,7 +12,7 @@ from torchtune_sys.render.layout import Line, Style, clean, cut, line
 from torchtune_sys.render.node_set import node_set
 
 _STYLES = {Confidence.CERTAIN: "error", Confidence.LIKELY: "warning", Confidence.POSSIBLE: "advice"}
-_QUOTES, _QUOTE, _RANKS, _UNREAD, _DIFFERENCES, _VALUE = 3, 300, 16, 6, 6, 60
+_QUOTES, _QUOTE, _RANKS, _SPAN, _UNREAD, _DIFFERENCES, _VALUE = 3, 300, 16, 2, 6, 6, 60
 
 
 def text(value: Diagnosis, style: Style) -> str:
@@ -45,6 +45,7 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
             "To find out more: the lines before this one, the logs of the other ranks, and torchtune-sys check on the host.",
             indent=2,
         )
+    yield from _others(value)
     for difference in value.differences[:_DIFFERENCES]:
         values = ", ".join(f"{_short(each.value)} ({clean(each.where)})" for each in difference.values[:_RANKS])
         yield line(f"{clean(difference.fact)}: {values}", label=("differs", "dim"), indent=2, hang=13)
@@ -56,13 +57,24 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
         yield line(f"and {len(value.unread) - _UNREAD:,} more not read", indent=2)
 
 
+def _others(value: Diagnosis) -> Iterator[Line]:
+    """Yield, where something failed, the ranks that only waited, and those of which there is no line."""
+    failed = value.causes or value.unexplained
+    if failed and value.waited:
+        follows = "only waited for others or lost them: their errors follow from the one above"
+        yield line(f"{_named(value.waited)} {follows}", label=("waited", "dim"), indent=2, hang=13)
+    if failed and value.unheard:
+        yield line(f"of {_named(value.unheard)}: give the logs of these, too", label=("no line", "dim"), indent=2, hang=13)
+
+
 def _headline(value: Diagnosis) -> str:
     if value.causes:
         return _first(value.causes)
     if value.unexplained and value.unexplained[0].fix:
         return "error of the training program itself; no sign of a fault of its host"
     if value.unexplained:
-        return "error not known: no signature and no rule explains it"
+        where = _where(value.unexplained[0])
+        return f"error not known{', ' if where else ''}{', '.join(where)}: no signature and no rule explains it"
     if not value.sources:
         return "nothing could be read"
     return f"nothing wrong was found in {value.lines:,} line{'s' if value.lines != 1 else ''}"
@@ -82,7 +94,24 @@ def _first(causes: Sequence[NamedCause]) -> str:
 
 def _where(cause: NamedCause | Unexplained) -> list[str]:
     hosts = [f"on {node_set(cause.hosts)}"] if cause.hosts else []
-    return hosts + ([f"rank{'s' if len(cause.ranks) > 1 else ''} {_some(cause.ranks)}"] if cause.ranks else [])
+    return hosts + ([_named(cause.ranks)] if cause.ranks else [])
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """Return the ranks, those that follow each other as one span.
+
+    >>> _named((3,)), _named((0, 1, 2, 3, 5, 8, 9))
+    ('rank 3', 'ranks 0-3, 5, 8, 9')
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    words = [word for span in spans for word in ([f"{span[0]}-{span[-1]}"] if len(span) > _SPAN else map(str, span))]
+    more = f", and {len(words) - _RANKS} more" if len(words) > _RANKS else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words[:_RANKS])}{more}"
 
 
 def _cause(cause: NamedCause, quotes: Sequence[Quote]) -> Iterator[Line]:
@@ -111,8 +140,3 @@ def _cause(cause: NamedCause, quotes: Sequence[Quote]) -> Iterator[Line]:
 
 def _short(value: Any) -> str:
     return cut(value if isinstance(value, str) else json.dumps(value), _VALUE)
-
-
-def _some(ranks: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, ranks[:_RANKS]))
-    return f"{shown}, and {len(ranks) - _RANKS} more" if len(ranks) > _RANKS else shown

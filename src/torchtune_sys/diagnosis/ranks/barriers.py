@@ -90,7 +90,7 @@ def _symptom(barrier: _Barrier) -> Symptom:
     text = f"{barrier.line.text[:_LONGEST]} ({who} did not arrive)"
     return Symptom(
         source=barrier.source,
-        line=replace(barrier.line, text=text, rank=None),
+        line=replace(barrier.line, text=text, rank=None, host=""),
         candidates=(
             Candidate(cause="ranks-missing", weight=LIKELY),
             Candidate(cause="rank-killed", weight=POSSIBLE),

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.lines import LogLine, joined
+from torchtune_sys.diagnosis.ranks import file_names
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.formats.flight_recorder import RankDump, absences
 
@@ -74,26 +75,40 @@ _MOST = 1 << 17
 
 
 def of_unwritten_keys(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
-    """Yield the ranks that others wait for in torch's store as gloo connects them, and that say nothing themselves."""
+    """Yield the ranks that others wait for in torch's store as gloo connects them, and that are in no log; or the one that counts more ranks than there are."""
+    waited: dict[int, list[tuple[str, LogLine]]] = {}
     for source, part in lines.items():
-        if not any("/default_pg" in line.text for line in part):
-            continue
-        whole = [replace(pieces[0], text=words) for pieces, words in joined(part)]
-        here = {line.rank for line in part}
-        for line in (*part, *whole):
-            key = _UNWRITTEN.search(line.text[:4000])
-            if key is not None and int(key["rank"]) not in here:
-                yield Symptom(
-                    source=source,
-                    line=replace(line, rank=None),
-                    candidates=tuple(
-                        Candidate(cause=cause, weight=POSSIBLE)
-                        for cause in ("ranks-missing", "job-launch-nested-wrongly", "node-never-came")
-                    ),
-                    program="torch",
-                    ranks=(int(key["rank"]),),
-                    words="torch/csrc/distributed/c10d/ProcessGroupGloo.cpp",
-                )
+        if any("/default_pg" in line.text for line in part):
+            whole = [replace(pieces[0], text=words) for pieces, words in joined(part)]
+            for line in (*part, *whole):
+                if (key := _UNWRITTEN.search(line.text[:4000])) is not None:
+                    waited.setdefault(int(key["rank"]), []).append((source, line))
+    if not waited:
+        return
+    here = set(file_names.numbered(lines).values())
+    here |= {line.rank for part in lines.values() for line in part if line.rank is not None}
+    here |= {0 for part in lines.values() for line in part if "seconds waiting for clients" in line.text}
+    for rank, said in waited.items():
+        speakers = {line.rank for _, line in said if line.rank is not None}
+        more = len(here) > _FEW and rank == max(here) + 1 and len(speakers) * 2 < len(here)
+        if rank not in here:
+            yield _awaited(*said[0], sorted(speakers) if more else [rank], _COUNTS_MORE if more else _NOT_HERE)
+
+
+_FEW = 2
+_NOT_HERE = ("ranks-missing", "job-launch-nested-wrongly", "node-never-came")
+_COUNTS_MORE = ("job-launch-nested-wrongly", "ranks-missing")
+
+
+def _awaited(source: str, line: LogLine, ranks: Sequence[int], causes: Sequence[str]) -> Symptom:
+    return Symptom(
+        source=source,
+        line=replace(line, rank=None, host=""),
+        candidates=tuple(Candidate(cause=cause, weight=POSSIBLE) for cause in causes),
+        program="torch",
+        ranks=tuple(ranks),
+        words="torch/csrc/distributed/c10d/ProcessGroupGloo.cpp",
+    )
 
 
 _HEAD = re.compile(r"^\s*(?:USER|UID|F|PID|PPID)\b.{0,200}\b(?P<state>STAT|S)\b.{0,200}\b(?:COMMAND|CMD|ARGS)\s*$")
@@ -143,7 +158,7 @@ def _behind(
     if not late or len(late) * 2 > len(ranks | set(waited)):
         return
     text = f"{line.text[:300]} (rank{'s' if len(late) > 1 else ''} {_some(sorted(late))} did not reach {name} #{sequence})"
-    yield _hung(source, replace(line, text=text, rank=None), sorted(late), "torch ProcessGroupNCCL.cpp")
+    yield _hung(source, replace(line, text=text, rank=None, host=""), sorted(late), "torch ProcessGroupNCCL.cpp")
 
 
 def _some(ranks: Sequence[int]) -> str:

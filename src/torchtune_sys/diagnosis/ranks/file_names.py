@@ -15,9 +15,10 @@ _NUMBER = re.compile(r"\d{1,6}(?=\D*$)")
 _NO_RANKS = re.compile(r"(?i)node|host|server|machine|gpu|nid|rack|part|chunk|dmesg|attempt|step|epoch|run|job|restart|day")
 """What numbers count beside ranks."""
 _NODE = re.compile(
-    r"(?i)^(?:.{0,40}[_.-])?(?P<host>(?:node|host|server|machine|gpu|dgx|hgx|compute|worker|master|nid|cn)[-_]?\d[\w-]{0,40})$"
+    r"(?i)^(?:.{0,40}?[_.-])??(?P<host>(?:(?:gpu|compute|dgx|hgx)-)?(?:node|host|server|machine|gpu|dgx|hgx|compute|worker|master|nid|cn)[-_]?\d[\w-]{0,40})$"
 )
-_SUFFIX = re.compile(r"(?:\.(?:log|out|err|txt|gz|xz|zst|bz2))+$")
+_SUFFIX = re.compile(r"(?:\.(?:log|out|err|txt|gz|xz|zst|bz2|dmesg|kern|journal|syslog|messages))+$")
+_KERNEL = re.compile(r"(?i)dmesg|kern|journal|syslog|messages")
 _FEW = 3
 
 
@@ -25,12 +26,12 @@ def attributed(
     lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]
 ) -> tuple[dict[str, Sequence[LogLine]], list[Symptom]]:
     """Return both with the rank or the host of their file, where their own lines do not tell one."""
-    ranks, hosts = _ranks(lines), _hosts(lines)
-    if not ranks and not hosts:
+    ranks, hosts, pods = numbered(lines), _hosts(lines), _pods(lines)
+    if not ranks and not hosts and not pods:
         return dict(lines), list(symptoms)
 
     def of(source: str, line: LogLine) -> LogLine:
-        rank = ranks.get(source) if line.rank is None else line.rank
+        rank = ranks.get(source, pods.get(line.host)) if line.rank is None else line.rank
         host = line.host or hosts.get(source, "")
         return line if (rank, host) == (line.rank, line.host) else replace(line, rank=rank, host=host)
 
@@ -40,11 +41,11 @@ def attributed(
     )
 
 
-def _ranks(lines: Mapping[str, Sequence[LogLine]]) -> dict[str, int]:
-    """Return the number of each file that lies beside others from 0 on, where no line belongs to another rank.
+def numbered(lines: Mapping[str, Sequence[LogLine]]) -> dict[str, int]:
+    """Return the number in the name of each file that lies beside others from 0 on, where no line belongs to another rank.
 
     >>> line = LogLine(number=1, text="x", printed="x")
-    >>> _ranks({"a/train-0.out": [line], "a/train-1.out": [], "a/train-2.out": [line], "b/x.log": [line]})
+    >>> numbered({"a/train-0.out": [line], "a/train-1.out": [], "a/train-2.out": [line], "b/x.log": [line]})
     {'a/train-0.out': 0, 'a/train-1.out': 1, 'a/train-2.out': 2}
     """
     alike: defaultdict[str, dict[str, int]] = defaultdict(dict)
@@ -64,6 +65,41 @@ def _ranks(lines: Mapping[str, Sequence[LogLine]]) -> dict[str, int]:
     return found
 
 
+_WORLD = re.compile(
+    r"(?:[Ww]orld[_ ]?[Ss]ize|WORLD_SIZE|nranks|size)[\"']?[ =:]{1,3}(\d{1,6})\b|\b\d{1,6}/(\d{1,6}) clients joined"
+)
+_INDEX = re.compile(r"^(.{1,200}[a-z]-)(\d{1,5})$")
+
+
+def _pods(lines: Mapping[str, Sequence[LogLine]]) -> dict[str, int]:
+    """Return the rank of each pod or host whose name ends in its index, where no line tells a rank and the job has about as many ranks as there are pods.
+
+    >>> told = [LogLine(number=1, text="Timed out after 13 seconds waiting for clients. 2/3 clients joined.", printed="", host=f"llm-worker-{at}") for at in (0, 2)]
+    >>> _pods({"x": told})
+    {'llm-worker-0': 0, 'llm-worker-2': 2}
+    """
+    named = {line.host for part in lines.values() for line in part if line.host}
+    indexed = {name: found for name in named if (found := _INDEX.match(name)) is not None}
+    if not indexed or len({found[1] for found in indexed.values()}) > 1:
+        return {}
+    if any(line.rank is not None for part in lines.values() for line in part):
+        return {}
+    sizes = [
+        int(size)
+        for part in lines.values()
+        for line in part
+        for told in _WORLD.findall(line.text[:_LONGEST])
+        for size in told
+        if size
+    ]
+    ranks = {name: int(found[2]) for name, found in indexed.items()}
+    world = max(sizes, default=0)
+    return dict(sorted(ranks.items())) if max(ranks.values()) < world < 2 * len(ranks) else {}
+
+
+_LONGEST = 4000
+
+
 def _hosts(lines: Mapping[str, Sequence[LogLine]]) -> dict[str, str]:
     """Return the host that each file is called by, where several are called so.
 
@@ -72,4 +108,5 @@ def _hosts(lines: Mapping[str, Sequence[LogLine]]) -> dict[str, str]:
     """
     named = {source: _NODE.match(_SUFFIX.sub("", source.rpartition("/")[2])) for source in lines}
     found = {source: match["host"] for source, match in named.items() if match is not None}
-    return found if len(set(found.values())) > 1 else {}
+    several = len(set(found.values())) > 1
+    return {source: host for source, host in found.items() if several or _KERNEL.search(source.rpartition("/")[2])}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine, joined
+from torchtune_sys.diagnosis.lines import LogLine, unbroken
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 
 _SAYS = re.compile(
@@ -21,8 +21,9 @@ _MARKS = ("gloo/transport", "closed by remote peer")
 _TOLD = re.compile(
     r"^[\w.]{0,80}(?<!ChildFailed)(?:Error|Exception)\b(?!.{0,300}(?:gloo/|NCCL|[Cc]onnection (?:closed|reset)|Broken pipe|[Tt]imed out|monitoredBarrier))"
     r"|exitcode {0,8}: -(?!(?:15|6)\b)|\bKilled\b|Fatal(?! Python error: Aborted)|Watchdog|death signal|failed to pass monitoredBarrier"
+    r"|enforce fail at .{0,160}(?:preamble|nbytes|expected)|[Cc]ollective mismatch|Mismatched collective|Detected mismatch between collectives|Message truncated : received"
 )
-"""An error of another kind, or how a process ended: who has it failed first."""
+"""An error of another kind, how a process ended, or that the ranks' calls do not fit each other: who has it failed first."""
 _ENDED = re.compile(r"exitcode {0,8}: -15\b")
 _CALL = re.compile(r'distributed_c10d\.py", line \d{1,7}, in (?P<name>\w{1,60})')
 _WORLD = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE|number of ranks)[\"']?[ :=]{1,4}(\d{1,6})\b")
@@ -51,9 +52,9 @@ class _Said(msgspec.Struct, kw_only=True):
 def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     """Yield that a rank is gone or does not come, where nobody says another thing; with its number where only one of those that are known says nothing."""
     said = _said(lines)
-    if said is None or any(_tells(line, said.speakers) for part in lines.values() for line in part):
+    if said is None or any(_tells(line, said.speakers) for part in lines.values() for line in unbroken(part)):
         return
-    silent = _silent(said, max((_world(line.text) for part in lines.values() for line in part), default=0)) or _elsewhere(said)
+    silent = _silent(said, world(lines)) or _elsewhere(said)
     peers = said.peers - said.hosts
     host = said.last[silent[0]].host if len(silent) == 1 and silent[0] in said.last else ""
     yield Symptom(
@@ -71,6 +72,28 @@ def speakers(lines: Mapping[str, Sequence[LogLine]]) -> frozenset[int]:
     """Return the ranks that say that a peer is gone or late: what ends them later follows from that."""
     said = _said(lines)
     return frozenset(said.speakers) if said is not None else frozenset()
+
+
+def gone(lines: Mapping[str, Sequence[LogLine]]) -> tuple[int, ...]:
+    """Return the rank that alone says nothing, while the others lost a peer; none where several say nothing."""
+    said = _said(lines)
+    silent = () if said is None or said.is_late else _silent(said, world(lines))
+    return silent if len(silent) == 1 else ()
+
+
+def own_errors(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[tuple[str, LogLine]]:
+    """Yield the errors of ranks that are not of a peer or of a connection, each with its source."""
+    for source, part in lines.items():
+        for line in unbroken(part):
+            words = line.text[:_LONGEST]
+            told = _TOLD.match(words) if line.rank is not None else None
+            if told is not None and not _OF_CONNECTION.search(words):
+                yield source, line
+
+
+_OF_CONNECTION = re.compile(
+    r"(?i)Dist(?:Network|Store|Backend)Error|socket|connect|rendezvous|TCPStore|got 0 bytes|address|timeout|host"
+)
 
 
 def _tells(line: LogLine, waited: set[int]) -> bool:
@@ -93,7 +116,8 @@ def _said(lines: Mapping[str, Sequence[LogLine]]) -> _Said | None:
     ended: set[int] = set()
     calls: dict[int, str] = {}
     for source, part in lines.items():
-        for line, words in _pieces(part):
+        for line in unbroken(part):
+            words = line.text[:_LONGEST]
             if line.rank is not None:
                 ranks[line.rank] = line
                 ended |= {line.rank} if _ENDED.search(words) else set()
@@ -111,13 +135,6 @@ def _said(lines: Mapping[str, Sequence[LogLine]]) -> _Said | None:
     return said
 
 
-def _pieces(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, str]]:
-    """Yield each line, and those that were broken at a width, whole."""
-    yield from ((line, line.text[:_LONGEST]) for line in lines)
-    if any("gloo/" in line.text for line in lines):
-        yield from ((pieces[0], words[:_LONGEST]) for pieces, words in joined(lines) if "gloo/transport" in words)
-
-
 def _elsewhere(said: _Said) -> tuple[int, ...]:
     """Return the one rank that waits in another collective than all others."""
     calls = Counter(said.calls.get(rank, "") for rank in said.speakers)
@@ -130,17 +147,23 @@ def _elsewhere(said: _Said) -> tuple[int, ...]:
 _TWO = 2
 
 
+def world(lines: Mapping[str, Sequence[LogLine]]) -> int:
+    """Return how many ranks the job says that it has; 0 where it does not."""
+    return max((_world(line.text) for part in lines.values() for line in part), default=0)
+
+
 def _world(text: str) -> int:
     if "orld" not in text and "nranks" not in text and "WORLD_SIZE" not in text:
         return 0
     return max((int(size) for size in _WORLD.findall(text[:_LONGEST])), default=0)
 
 
-def _silent(said: _Said, world: int) -> tuple[int, ...]:
+def _silent(said: _Said, size: int) -> tuple[int, ...]:
     """Return the ranks that say nothing of others; none where so many do that it tells nothing."""
-    known = max(world, max(said.last, default=-1) + 1)
+    known = max(size, max(said.last, default=-1) + 1)
     if not said.speakers or known > _MOST:
         return ()
     others = said.speakers if said.is_late else said.speakers | said.ended
     silent = tuple(rank for rank in range(known) if rank not in others)
-    return silent if len(silent) * 2 <= len(said.speakers) else ()
+    one_of_two = known == _TWO and len(silent) == len(said.speakers) == 1
+    return silent if one_of_two or len(silent) * 2 <= len(said.speakers) else ()
