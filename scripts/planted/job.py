@@ -239,7 +239,7 @@ def logs_with():
 AT_STEP = {
     "blocks": blocks, "skips": skips, "type": other_type, "order": other_order, "segment": fills_shm, "threads": starts_threads, "asserts": asserts,
     "downloads": downloads, "uneven": uneven, "stacks": stacks, "recorded": recorded, "loguru": logs_with, "rich": logs_with, "null": lambda: ctypes.string_at(0),
-    "exits": lambda: os._exit(3), "big": lambda: dist.all_reduce(torch.ones(1 << 20)), "oserror": lambda: open("/mnt/nfs/ckpt/optim.pt", "wb"), "unknown": lambda: __import__("socket").getaddrinfo("storage.cluster.invalid", 443),
+    "exits": lambda: os._exit(3), "big": lambda: dist.all_reduce(torch.ones(1 << 20)), "oserror": lambda: os.open("/mnt/nfs/ckpt/optim.pt", os.O_WRONLY | os.O_CREAT), "unknown": lambda: __import__("socket").getaddrinfo("storage.cluster.invalid", 443),
     "loader": loads, "loader-killed": loads, "loader-crashed": loads, "eats": eats, "numpy-memory": numpy_memory, "sharded": saves_shards,
     "pointer": points, "bus": shrinks, "inodes": inodes, "interface": interface,
     "raises": lambda: int("nan"), "shapes": lambda: torch.zeros(3, 4) @ torch.zeros(5, 6), "cuda": lambda: torch.zeros(1, device="cuda"),
@@ -250,7 +250,24 @@ AT_STEP = {
     "disk": lambda: torch.save(torch.zeros(10_000_000), f"f/rank{RANK}.pt"), "key": lambda: {"input_ids": 1}["loss_mask"],
     "index": lambda: torch.nn.Embedding(10, 4)(torch.tensor([12])), "nan": lambda: (_ for _ in ()).throw(FloatingPointError("loss is nan at step 5")), "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
 }  # fmt: skip
-EACH = ("skips", "type", "order", "uneven", "stacks", "recorded", "big", "sharded", "smi", "interface", "sleeps", "differs", "another", "broadcasts", "two", "checkpoint")
+EACH = (
+    "skips",
+    "type",
+    "order",
+    "uneven",
+    "stacks",
+    "recorded",
+    "big",
+    "sharded",
+    "smi",
+    "interface",
+    "sleeps",
+    "differs",
+    "another",
+    "broadcasts",
+    "two",
+    "checkpoint",
+)
 """What every rank does, not only the one that breaks."""
 
 
