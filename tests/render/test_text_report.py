@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 from made import DENIED, EVERYTHING, LATE, crashed, failed, not_applicable, passed, report, unknown
 
@@ -51,6 +52,17 @@ def test_a_host_of_which_little_was_seen_is_not_called_good() -> None:
     assert "no problem" not in headline(not_applicable())
     nothing = headline(unknown("x-y", left_out), not_applicable())
     assert nothing == "nothing could be checked: what 1 check would need was not seen"
+
+
+def test_an_older_proof_does_not_stand_beside_an_error() -> None:
+    """ "cannot train …; training proven 4 hours ago" was read as fine now."""
+
+    def first(*results: Result) -> str:
+        told = msgspec.structs.replace(report(*results), proof="training proven 4 hours ago")
+        return "".join(words for words, _style in text.headline(told, summary(results)).spans)
+
+    assert first(passed()).endswith("; training proven 4 hours ago")
+    assert "proven" not in first(passed(), failed("a-b", severity=Severity.ERROR))
 
 
 def test_warnings_alone_do_not_say_that_training_fails() -> None:

@@ -61,7 +61,8 @@ def headline(report: Report, counts: Summary) -> Line:
     mostly_passed = counts.passed >= counts.unknown and counts.passed and not counts.crashed
     good = mostly_passed and can_train(report).device is not Device.NONE
     style = worst.rule.severity.value if worst else ("good" if good else "warning")
-    proof = f"; {report.proof}" if report.proof else ""
+    outdated = counts.findings["error"] or can_train(report).device is Device.NONE  # by what is seen now
+    proof = f"; {report.proof}" if report.proof and not outdated else ""
     return line((f"{name}: {verdict(report, counts)}{proof}", style))
 
 
