@@ -45,7 +45,8 @@ def lines_of(numbered: Iterable[tuple[int, str]]) -> tuple[LogLine, ...]:
 def _continued(lines: list[LogLine]) -> list[LogLine]:
     """Return the lines, those that somebody broke at a width with the host and the rank of their beginning.
 
-    >>> [line.rank for line in _continued(lines := [LogLine(number=1, text="x" * 74, printed="[rank3]: " + "x" * 71, rank=3), LogLine(number=2, text="y", printed="y")])]
+    >>> broken = [LogLine(number=1, text="x" * 74, printed="[rank3]: " + "x" * 71, rank=3), LogLine(number=2, text="y", printed="y")]
+    >>> [line.rank for line in _continued(broken)]
     [3, 3]
     """
     width = unwrapping.width([line.printed for line in lines]) if any(line.rank is not None or line.host for line in lines) else 0

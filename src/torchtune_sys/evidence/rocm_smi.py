@@ -11,6 +11,7 @@ from torchtune_sys.knowledge.install_rocm import gpu as by_device
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts.driver import AmdErrors
 from torchtune_sys.model.facts.gpu import GpuFacts
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing
 
 Found = dict[int, dict[str, Any]]
@@ -183,7 +184,8 @@ def _table(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         found: dict[str, Any] = {"pci_address": first["bdf"].lower(), "name": _whole(first["name"])}
         found |= {"memory_used_bytes": int(second["used"]) << 20, "memory_total_bytes": int(second["total"]) << 20}
         found |= {"temperature_c": int(first["degrees"])} if first["degrees"] else {}
-        found |= {"uncorrected": int(first["ue"])} if first["ue"].isdigit() else {}
+        uncorrected = natural(first["ue"])
+        found |= {} if uncorrected is None else {"uncorrected": uncorrected}
         limit = re.search(r"/(\d{1,5}) ?W", first["power"])
         yield int(second["gpu"]), found | _numbers(cap=limit[1] if limit else "", use=second["use"] or "")
 

@@ -42,6 +42,8 @@ LEFT_OUT: dict[str, str] = {
     "memory.cgroup_oom_kills": _COUNTER,
     "memory.cgroup_oom_kills_source": _DERIVED,
     "memory.cgroup_used_bytes": _FREE,
+    "memory.cgroup_limit_source": _DERIVED,
+    "limits.remove_ipc_source": "where a value stands that is compared itself",
     **{f"cpu.{name}": _COUNTER for name in ("stolen_s", "busy_s", "quota_periods", "quota_throttled")},
     "sysctl.settings.key": _DERIVED,
     "sysctl.settings.systemd": _DERIVED,

@@ -84,7 +84,7 @@ LEFT_OUT = [
         ("iommu-translates-gpu-traffic", change, put(iommu_type="DMA"), expected)
         for change, expected in (
             (put(iommu_type=gone(Why.NOT_SUPPORTED)), "na"),
-            (put(iommu_type=gone(Why.ABSENT), iommu_group="31"), "na"),
+            (put(iommu_type=gone(Why.ABSENT), iommu_group="31"), "unknown"),  # each kernel since 5.4 has it
             (put(iommu_type=gone(Why.DENIED)), "unknown"),
             (put(iommu_type=gone(Why.NOT_RECORDED), iommu_group="31"), "unknown"),
             (put(iommu_type=gone(Why.NOT_RECORDED), iommu_group=gone(Why.ABSENT)), "unknown"),

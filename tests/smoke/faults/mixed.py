@@ -171,6 +171,7 @@ ROWS = (
         """),
         stage="amp-fp16",
         cause="clip-wrong",
+        others={"optimizer": "fail"},
         run="all-2",
     ),
 )

@@ -47,7 +47,7 @@ def all_reported(s: Snapshot) -> None:
 
 def cards(s: Snapshot) -> list[PciDevice]:
     """Return the functions that carry an RDMA device, those apart through which NVSwitches are managed."""
-    rdma_devices(s)  # without its list in sight, no function seems to carry one
+    rdma_by_name(s)  # without its list in sight, no function seems to carry one
     found = [device for device in functions(s).values() if device.rdma]
     slots = Counter(_slot(device) for device in found if _of_infiniband(device))
     return [device for device in found if not _of_infiniband(device) or slots[_slot(device)] < _FUNCTIONS_OF_SWITCHES]
@@ -72,7 +72,7 @@ def _slot(device: PciDevice) -> str:
 
 def rails(s: Snapshot) -> list[PciDevice]:
     """Return the cards that GPUs exchange data with. A slow Ethernet port on the board counts where the job is known to span hosts."""
-    devices = rdma_devices(s)
+    devices = rdma_by_name(s)
     if (s.intent.nodes or 1) > 1:
         return cards(s)
     return [card for card in cards(s) if card.rdma not in devices or not _of_logins(devices[card.rdma])]
@@ -133,6 +133,6 @@ def name(device: PciDevice) -> str:
     return f"{kinds.get(class_[2:4], 'device')} {device.address}"
 
 
-def rdma_devices(s: Snapshot) -> dict[str, RdmaDevice]:
+def rdma_by_name(s: Snapshot) -> dict[str, RdmaDevice]:
     """Return the RDMA devices by name; empty where they were not read."""
     return {} if isinstance(s.network, Missing) else {device.name: device for device in known_or_unknown(s.network.rdma, ())}

@@ -32,7 +32,7 @@ def _nearest(s: Snapshot) -> dict[str, PciDistance]:
     pci_seen.gpus(s)
     if not isinstance(need(s.pci).topology_file, Missing):
         raise NotApplicable("NCCL takes the distances from a topology file")
-    fast = _fast(pci_seen.rdma_devices(s), {card.rdma for card in pci_seen.cards(s)})
+    fast = _fast(pci_seen.rdma_by_name(s), {card.rdma for card in pci_seen.cards(s)})
     found: dict[str, PciDistance] = {}
     for item in need(need(s.pci).distances):
         if item.rdma not in fast:
@@ -109,7 +109,7 @@ def far_from_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     nearest = _nearest(s)
     homes = _on_nodes(s, set(nearest))
-    fast = _fast(pci_seen.rdma_devices(s), {card.rdma for card in pci_seen.cards(s)})
+    fast = _fast(pci_seen.rdma_by_name(s), {card.rdma for card in pci_seen.cards(s)})
     cards = [card for card in pci_seen.cards(s) if card.rdma in fast]
     if len(homes) > 1 and len({card.address.rpartition(".")[0] or card.address for card in cards}) < len(homes):
         raise NotApplicable("there are fewer cards than NUMA nodes with GPUs, so some GPUs have none nearby")
@@ -158,7 +158,7 @@ def distance_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("one GPU")
     near = sum(item.path in ("PIX", "PXB") for item in nearest.values())
     # Where rates do not tell which cards are for storage, one that happens to be near to a GPU says nothing of the others.
-    enough = 1 if pci_seen.rdma_devices(s) else len(nearest) / 2
+    enough = 1 if pci_seen.rdma_by_name(s) else len(nearest) / 2
     for gpu, item in nearest.items():
         far = item.path == "PHB" and near > 0
         if far and near < enough:
@@ -200,7 +200,7 @@ def cards_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     nearest = _nearest(s)
     homes = _on_nodes(s, set(nearest))
-    fast = _fast(pci_seen.rdma_devices(s), {card.rdma for card in pci_seen.cards(s)})
+    fast = _fast(pci_seen.rdma_by_name(s), {card.rdma for card in pci_seen.cards(s)})
     by_node = _on_nodes(s, {card.address for card in pci_seen.cards(s) if card.rdma in fast})
     if len(homes) < 2 or -1 in homes or -1 in by_node:
         raise NotApplicable("the GPUs are on one NUMA node, or on unknown ones")

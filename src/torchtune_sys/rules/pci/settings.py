@@ -92,7 +92,7 @@ _DISPLAY_MODE = Advice(
 
 def _fast_cards(s: Snapshot, least_gbps: float) -> list[tuple[PciDevice, Missing | None]]:
     """Cards with a port of this rate or more; and those that may have one, with the rate that could not be read."""
-    devices = pci_seen.rdma_devices(s)
+    devices = pci_seen.rdma_by_name(s)
     found: list[tuple[PciDevice, Missing | None]] = []
     for card in pci_seen.cards(s):
         if is_network(card) and card.rdma in devices:

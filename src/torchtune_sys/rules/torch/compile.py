@@ -293,6 +293,7 @@ def compile_cache_not_executable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if absent(need(s.software).compile_caches):
         yield from _temporary(s)
     else:
+        need(need(s.software).compile_caches)  # where they are hidden it cannot be told which place counts
         _compiles(s)
         yield from _judged(s, lambda cache: cache.noexec, "noexec", "a mount without noexec")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import os
@@ -218,10 +219,32 @@ def _one_after_the_other(here: RankContext, compared: Compared) -> List[Fault]:
 
 
 def objects_arrive(here: RankContext) -> List[Fault]:
-    """Return what comes wrong of Python's objects, which metrics, file names and seeds travel as. Ranks unpickle what they get: they know by now who the others are."""
-    if here.world > _MOST_RANKS:
+    """Return what comes wrong of Python's objects, which metrics, file names and seeds travel as."""
+    if here.world > _MOST_RANKS or not hasattr(dist.distributed_c10d, "_unpickler"):
         return []
     refuse_strangers(here)
+    with plain_objects_only():
+        return _objects_exchanged(here)
+
+
+@contextlib.contextmanager
+def plain_objects_only() -> Iterator[None]:
+    """Let torch make nothing but numbers, strings, lists and dictionaries of what other ranks send: a pickle names no class and no function here."""
+    c10d: Any = dist.distributed_c10d
+    torchs_own = c10d._unpickler
+
+    class Plain(torchs_own):  # type: ignore[misc]
+        def find_class(self, module_name: str, name: str) -> Any:
+            raise ValueError("another rank sent %s.%s, which is no plain object" % (module_name, name))
+
+    c10d._unpickler = Plain
+    try:
+        yield
+    finally:
+        c10d._unpickler = torchs_own
+
+
+def _objects_exchanged(here: RankContext) -> List[Fault]:
     every = [
         {"rank": rank, "words": ["word %d" % rank] * (rank % 4), "long": [*range(2000 * (1 + rank % 4))]}
         for rank in range(here.world)
