@@ -233,7 +233,7 @@ def plain_objects_only() -> Iterator[None]:
     c10d: Any = dist.distributed_c10d
     torchs_own = c10d._unpickler
 
-    class Plain(torchs_own):  # type: ignore[misc]
+    class Plain(torchs_own):  # type: ignore[misc,valid-type]
         def find_class(self, module_name: str, name: str) -> Any:
             raise ValueError("another rank sent %s.%s, which is no plain object" % (module_name, name))
 
