@@ -66,7 +66,7 @@ def assert_named(fault: Fault, outcomes: dict[str, Outcome], folder: Path) -> No
         outcome = outcomes.get(name) or outcomes.setdefault(name, tried(others, folder, torch_python()))
     except NotHere as why:
         pytest.skip(str(why))
-    wrong = expected(fault, outcome, {stage for one in others if one is not fault for stage in (one.stage, *one.others)})
+    wrong = expected(fault, outcome, {one.stage for one in others})
     if wrong:  # should it be tried once more, then not by the same outcome
         del outcomes[name]
     assert not wrong, "\n".join([*wrong, outcome.told, _dropped()])

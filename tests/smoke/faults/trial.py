@@ -35,9 +35,8 @@ def expected(fault: Fault, outcome: Outcome, beside: Collection[str] = ()) -> li
         for name, verdict in outcome.verdicts.items()
         if verdict not in ("pass", "na") and name != fault.stage and name not in beside
     }
-    due = {name: verdict for name, verdict in fault.others.items() if name not in beside}
-    if others != due:
-        wrong.append(f"other stages: {others}, not {due}")
+    if others != dict(fault.others):
+        wrong.append(f"other stages: {others}, not {dict(fault.others)}")
     for name, stage in outcome.stages.items():
         if stage["verdict"] == "fail" and not stage["seen"]:
             wrong.append(f"{name} fails without a word")
