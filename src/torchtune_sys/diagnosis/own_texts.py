@@ -22,7 +22,7 @@ _AGAINST = re.compile(
     rf"(?:^\s+fatal +|\btorchtune-sys: )(?:(?P<node>[\w.-]{{1,255}}):? +)?\[[a-z]{{4,10}}\] (?P<cause>{_SLUG}): \S"
 )
 """Of a pre-flight, and of the reason that it gives Slurm."""
-_LINK = re.compile(rf"^\s+link +(?P<node>[\w.-]{{1,255}}) -> (?P<to>[\w.-]{{1,255}}) +(?P<cause>{_SLUG}): (?P<seen>\S.*)$")
+_LINK = re.compile(rf"^\s+link +(?P<node>[\w.-]{{1,255}}) -> [\w.-]{{1,255}} +(?P<cause>{_SLUG}): \S")
 _RANKS = re.compile(r"^ranks? (?P<rank>\d{1,7})\b")
 _WEIGHTS = {None: CERTAIN, "certain": CERTAIN, "likely": LIKELY, "possible": POSSIBLE}
 

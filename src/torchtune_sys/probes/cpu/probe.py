@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import posixpath
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -165,18 +166,17 @@ def parse_priority(stat: str) -> tuple[int, str]:
     return int(words[16]), _POLICIES.get(number, f"policy {number}")
 
 
-_WEIGHTS = ((2, "cpu.weight", 100.0), (1, "cpu.shares", 1024.0))
-"""Version of cgroups, file, and the value that a new group has (Documentation/admin-guide/cgroup-v2.rst; kernel/sched/sched.h, NICE_0_LOAD)."""
+_WEIGHT_FILES = {2: ("cpu.weight",), 1: ("cpu.shares",)}
+_USUAL_WEIGHT = {"cpu.weight": 100, "cpu.shares": 1024}
+"""What a new group has (Documentation/admin-guide/cgroup-v2.rst; kernel/sched/sched.h, NICE_0_LOAD)."""
 
 
 def _weight(host: Host) -> tuple[Fact[float], str]:
-    for version, name, usual in _WEIGHTS:
-        least, source = cgroup.tightest(host, "cpu", {version: (name,)}, lambda texts, usual=usual: int(texts[0]) / usual)  # type: ignore[misc]
-        if isinstance(least, Missing):
-            return least, ""
-        if source:
-            return min(least, 1.0), source if least < 1.0 else ""
-    return 1.0, ""
+    least, source = cgroup.tightest(host, "cpu", _WEIGHT_FILES, lambda texts: int(texts[0]))
+    if isinstance(least, Missing):
+        return least, ""
+    share = least / _USUAL_WEIGHT[posixpath.basename(source)] if source else 1.0
+    return min(share, 1.0), source if share < 1.0 else ""
 
 
 def _idle_group(host: Host) -> Fact[str]:
