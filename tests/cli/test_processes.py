@@ -318,7 +318,9 @@ def test_an_internal_error_is_unknown_for_nagios() -> None:
     assert found.returncode == 3 and found.stdout.startswith("TORCHTUNE-SYS UNKNOWN - internal error")
 
 
-WITHOUT_CHILDREN = """ulimit -u 1; exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps +dac_read_search \\
+NOBODY_ELSE = 40_000 + os.getpid() % 20_000
+"""A user id of this process alone: what any other process of the same user takes, counts against the limit, too."""
+WITHOUT_CHILDREN = f"""ulimit -u 1; exec setpriv --reuid {NOBODY_ELSE} --regid {NOBODY_ELSE} --clear-groups --inh-caps +dac_read_search \\
     --ambient-caps +dac_read_search --bounding-set -sys_admin,-sys_resource -- "$@\""""
 """The kernel counts the processes of others than root, and of who may not change limits (fork(2), EAGAIN)."""
 
