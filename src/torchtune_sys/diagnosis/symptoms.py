@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from torchtune_sys.diagnosis import gpu_memory, wheel_index
+from torchtune_sys.diagnosis.common_words import in_common_words
 from torchtune_sys.diagnosis.cut_ends import completed
 from torchtune_sys.diagnosis.lines import LogLine, joined, seldom
-from torchtune_sys.knowledge import libc_words, messages
+from torchtune_sys.knowledge import messages, translations
 from torchtune_sys.knowledge.sentences import Sentence, SentenceSearch, is_about_code
 
 
@@ -84,50 +84,6 @@ def _is_no_output(text: str) -> bool:
     return is_about_code(text) or text.lstrip().startswith("raise ")
 
 
-_NAMED = {
-    "ENOLCK": "No locks available", "ENOSPC": "No space left on device", "EDQUOT": "Disk quota exceeded", "EMFILE": "Too many open files",
-    "ENOMEM": "Cannot allocate memory", "EADDRINUSE": "Address already in use", "ECONNREFUSED": "Connection refused",
-    "EHOSTUNREACH": "No route to host", "EACCES": "Permission denied", "EPERM": "Operation not permitted", "ESTALE": "Stale file handle",
-}  # fmt: skip
-_ERROR_NAMES = re.compile(
-    rf"(?:^|[:='\"(\[{{,-] ?|\b(?:errno|error|code|with|got|returned|returns|failed)\b.{{0,3}})(?P<name>{'|'.join(_NAMED)})\b(?! (?:when|if|is)\b)"
-)
-"""errno(3), where a program prints the name alone; not where somebody speaks of it."""
-
-
-_NO_HEADER = (
-    re.compile(r"(?:include file|[Cc]annot open include file:|(?<=error: )|(?<=error : ))\s?['\"](?P<name>[\w./+-]{3,100}\.h(?:pp|xx|)?)['\"](?: file)?(?: not found|: No such file)"),
-    re.compile(r"(?:cannot|could not) open (?:source|include) file \"(?P<name>[\w./+-]{3,100}\.h(?:pp|xx|)?)\""),
-)  # fmt: skip
-"""How TinyCC, MSVC, clang and EDG (nvcc) say that a header is not there."""
-
-
-def _as_gcc_says(words: str) -> str:
-    """With GCC's words for a header that is not there.
-
-    >>> _as_gcc_says("Include/Python.h:12: error: include file 'pyconfig.h' not found")
-    'Include/Python.h:12: error: fatal error: pyconfig.h: No such file or directory'
-    """
-    for pattern in _NO_HEADER:
-        words = pattern.sub(lambda found: f"fatal error: {found['name']}: No such file or directory", words)
-    return words
-
-
-def _as_libc_says(words: str, foreign: Sequence[libc_words.Translation] = ()) -> str:
-    """With the C library's words for errors, in its own letters, and in English.
-
-    >>> _as_libc_says("open /dev/kfd: permission denied")
-    'open /dev/kfd: Permission denied'
-    """
-    words = libc_words.in_english(words, foreign)
-    lower = words.lower()
-    for error in libc_words.ERRORS:
-        at = lower.find(error.lower())
-        if at >= 0 and not words.startswith(error, at):
-            words = words[:at] + error + words[at + len(error) :]
-    return _ERROR_NAMES.sub(lambda found: found[0].replace(found["name"], f"{_NAMED[found['name']]} ({found['name']})"), words)
-
-
 _OTHER_NAMES = (("nvidia-container-cli.real: ", "nvidia-container-cli: "),)
 """By which a program calls itself where a distribution wraps it."""
 
@@ -136,15 +92,16 @@ class _Reader:
     """Reads the lines of one text: what a line stands for may depend on what stands elsewhere in the text."""
 
     def __init__(self, source: str, text: str) -> None:
+        self._translations = translations.translations_in(text)
+        text = translations.in_english(text, self._translations)
         self._source, self._text = source, text.lower()
         self._sentences = SentenceSearch(text)
-        self._translations = libc_words.translations_in(text)
 
     def read(self, line: LogLine) -> Symptom | None:
         """Return what the line says; where nothing knows it, what it says in the C library's own words."""
         symptom = self._of_line(line)
         unknown = symptom is None or not (symptom.candidates or symptom.consequence)
-        if unknown and (words := _as_gcc_says(_as_libc_says(line.text, self._translations))) != line.text:
+        if unknown and (words := in_common_words(line.text, self._translations)) != line.text:
             other = self._of_line(msgspec.structs.replace(line, text=words))
             symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
         return symptom
