@@ -15,6 +15,7 @@ from torchtune_sys.knowledge.kernel_defaults import default
 from torchtune_sys.model.actions import Sysctl
 from torchtune_sys.model.rule import Result, Rule, Verdict
 from torchtune_sys.model.target import AtLeast
+from torchtune_sys.render.explain import paragraphs
 from torchtune_sys.rules import CATALOGUE
 
 OVERLAYS = sorted(path.stem for path in HOSTS.glob("*.*.json"))
@@ -43,6 +44,9 @@ def test_rule_is_documented(rule: Rule) -> None:
         assert f"{heading}\n" in rule.doc, f"{rule.id}: docstring lacks the section {heading!r}"
     for place, text in (("title", rule.title), ("docstring", rule.doc), ("fix", str(rule.fix))):
         assert "TODO" not in text, f"{rule.id}: its {place} still says TODO"
+    for reference in dict(paragraphs(rule.doc))["References"]:
+        whole = reference.count("(") == reference.count(")") and reference.count('"') % 2 == 0
+        assert whole, f"{rule.id}: a reference that goes on in the next line is indented deeper there: {reference}"
 
 
 SETTINGS = [(rule, action) for rule in CATALOGUE for action in rule.fix if isinstance(action, Sysctl)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 
@@ -81,7 +82,10 @@ HEADINGS = ("Why it matters", "When to leave it", "References")
 def paragraphs(doc: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the summary (heading ``""``), then each section of a rule's docstring with its paragraphs.
 
-    An underline below a heading is not text; each line of the references stays a line of its own.
+    An underline below a heading is not text; each reference stays a line of its own (one that is longer goes on in lines indented deeper).
+
+    >>> list(paragraphs("A defect.\\n\\n    References\\n    nfs(5)\\n    a manual (which goes on\\n        in the next line)\\n"))
+    [('', ['A defect.']), ('References', ['nfs(5)', 'a manual (which goes on in the next line)'])]
     """
     first, _, rest = doc.strip().partition("\n")
     lines = [first, *textwrap.dedent(rest).splitlines()]
@@ -97,7 +101,7 @@ def paragraphs(doc: str) -> Iterator[tuple[str, list[str]]]:
 
 def _joined(rows: list[str], *, keep: bool) -> list[str]:
     if keep:
-        return [row.strip() for row in rows if row.strip()]
+        return [row.strip() for row in re.sub(r"\n +", " ", textwrap.dedent("\n".join(rows))).splitlines() if row.strip()]
     blocks = "\n".join(row.strip() for row in rows).strip().split("\n\n")
     return [block.replace("\n", " ").strip() for block in blocks if block.strip()]
 

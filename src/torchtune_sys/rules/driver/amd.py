@@ -104,7 +104,7 @@ def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
         https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html, "Configuring permissions for
-        GPU access"
+            GPU access"
     """
     amd_gpus(s)
     found = need(s.driver).compute_node

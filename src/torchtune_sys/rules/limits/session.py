@@ -129,7 +129,7 @@ def nofile_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     NCCL, src/os/linux.cc: soft is raised to hard. torch.multiprocessing documentation, file_descriptor. systemd's default is 524288,
-    the kernel's own 4096 (include/linux/fs.h, INR_OPEN_MAX).
+        the kernel's own 4096 (include/linux/fs.h, INR_OPEN_MAX).
     """
     limit = limit_of(s, "nofile")
     floor = int(p["min_hard"])
@@ -208,7 +208,7 @@ def address_space_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     setrlimit(2), RLIMIT_AS. NVIDIA CUDA C programming guide, unified virtual address space. A reservation of 80 to 128 GiB per process
-    was seen in microsoft/WSL#40401.
+        was seen in microsoft/WSL#40401.
     """
     limit = limit_of(s, "as")
     gpus = gpu_count(s)

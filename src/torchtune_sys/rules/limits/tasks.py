@@ -83,7 +83,7 @@ def cgroup_pids_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     Linux Documentation/admin-guide/cgroup-v2.rst, pids.max. Podman's default is 2048; systemd's TasksMax for users is a third of the
-    system's tasks.
+        system's tasks.
     """
     limits = need(s.limits)
     most = need(limits.pids_max)

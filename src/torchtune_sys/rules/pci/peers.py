@@ -137,7 +137,7 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#iommu-on-linux
         https://docs.nvidia.com/cuda/gpudirect-rdma/ (supported systems: the IOMMU disabled, or configured for pass-through)
         https://github.com/vllm-project/vllm/issues/33041 and https://github.com/local-inference-lab/rtx6kpro/issues/15 (RTX PRO 6000 Blackwell at AMD
-        root ports: the first all-reduce of two ranks never ended until the IOMMU and ACS were off)
+            root ports: the first all-reduce of two ranks never ended until the IOMMU and ACS were off)
         Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups (type)
     """
     pci_seen.on_bare_metal(s, "a virtual machine: its IOMMU is the hypervisor's")
