@@ -71,8 +71,7 @@ def fingerprint(seen: Snapshot) -> dict[str, str]:
             found.update(torch=seen.python.torch.version, nccl=seen.python.torch.nccl)
         if not isinstance(seen.python.distributions, Missing):
             others = sorted({f"{each.name} {each.version}" for each in seen.python.distributions if each.name != "torch"})
-            wrong = (*known(seen.python.cut_libraries, ()), *seen.python.not_found)
-            found["packages"] = sha256("\n".join((*others, *wrong)).encode()).hexdigest()[:16]
+            found["packages"] = sha256("\n".join(others).encode()).hexdigest()[:16]
     if not isinstance(seen.limits, Missing):
         for name in ("nofile", "memlock"):
             limit = seen.limits.limits.get(name)

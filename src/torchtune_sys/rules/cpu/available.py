@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.launchers import JOB_VARIABLES, LOCAL_RANK_VARIABLES, RANK_VARIABLES
-from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
@@ -307,3 +307,14 @@ def cpus_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if lost and not off else Verdict.PASS,
         source="/sys/devices/system/cpu/online",
     )
+
+
+RULES: tuple[Rule, ...] = (
+    cpu_oversubscribed,
+    cpu_quota_ignored,
+    openmp_affinity,
+    session_pinned,
+    cpus_too_few,
+    cpu_lacks_avx,
+    cpus_offline,
+)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.dataloader.workers import no_cpu_left, without_workers, workers_exceed_cpus
+from torchtune_sys.rules.dataloader import workers
 
-RULES: tuple[Rule, ...] = (workers_exceed_cpus, without_workers, no_cpu_left)
+RULES: tuple[Rule, ...] = (*workers.RULES,)

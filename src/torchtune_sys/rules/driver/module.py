@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Install, KernelArgument, Needs, Safety
-from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.model.version import version
@@ -364,3 +364,16 @@ def _flavour(s: Snapshot, flavour: str, marked: str, wanted: str) -> Iterator[Ev
             verdict=Verdict.FAIL if seen == flavour and address not in served else Verdict.PASS,
             source="/proc/driver/nvidia/version",
         )
+
+
+RULES: tuple[Rule, ...] = (
+    no_nvidia_driver,
+    nouveau_loaded,
+    nvidia_module_not_built_for_kernel,
+    secure_boot_blocks_module,
+    nvidia_driver_not_loaded,
+    nvml_driver_library_mismatch,
+    driver_does_not_support_gpu,
+    open_module_on_pre_turing_gpu,
+    proprietary_module_on_blackwell_gpu,
+)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.python import Torch
-from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
@@ -235,3 +235,12 @@ def cuda_allocator_setting_invalid(s: Snapshot, p: Params) -> Iterator[Evidence]
                 verdict=Verdict.UNKNOWN,
                 source="environment",
             )
+
+
+RULES: tuple[Rule, ...] = (
+    container_uid_without_passwd,
+    session_under_sudo,
+    cuda_visible_devices_wrong,
+    cuda_allocator_setting_invalid,
+    ld_preload_missing,
+)

@@ -3,20 +3,6 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.nccl import settings
-from torchtune_sys.rules.nccl.interfaces import (
-    ib_hca_unmatched,
-    ifname_syntax,
-    interface_doubtful,
-    uneven_networks,
-    wrong_interface,
-)
+from torchtune_sys.rules.nccl import interfaces, settings
 
-RULES: tuple[Rule, ...] = (
-    wrong_interface,
-    interface_doubtful,
-    uneven_networks,
-    ifname_syntax,
-    ib_hca_unmatched,
-    *settings.RULES,
-)
+RULES: tuple[Rule, ...] = (*interfaces.RULES, *settings.RULES)

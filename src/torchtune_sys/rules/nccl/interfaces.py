@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.network import NcclSetting
-from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules.nccl.common import (
@@ -281,3 +281,6 @@ def ib_hca_unmatched(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted=f"some of {ports}",
             source=setting.source,
         )
+
+
+RULES: tuple[Rule, ...] = (wrong_interface, interface_doubtful, uneven_networks, ifname_syntax, ib_hca_unmatched)

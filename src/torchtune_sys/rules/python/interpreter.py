@@ -8,7 +8,7 @@ from torchtune_sys.knowledge import torch as known
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.model.version import show, version
@@ -298,3 +298,13 @@ def environment_on_network_filesystem(s: Snapshot, p: Params) -> Iterator[Eviden
         verdict=Verdict.FAIL if shared else Verdict.PASS,
         source="/proc/self/mountinfo",
     )
+
+
+RULES: tuple[Rule, ...] = (
+    interpreter_does_not_start,
+    no_wheel_for_python,
+    glibc_too_old,
+    pip_leftovers,
+    packages_of_another_python,
+    environment_on_network_filesystem,
+)

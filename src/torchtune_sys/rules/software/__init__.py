@@ -3,16 +3,6 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.software.containers import RULES as CONTAINERS
-from torchtune_sys.rules.software.next_boot import RULES as BOOT
-from torchtune_sys.rules.software.packages import driver_installed_twice, driver_upgrades_unattended, reboot_pending
-from torchtune_sys.rules.software.session import RULES as SESSION
+from torchtune_sys.rules.software import containers, next_boot, packages, session
 
-RULES: tuple[Rule, ...] = (
-    driver_upgrades_unattended,
-    driver_installed_twice,
-    reboot_pending,
-    *BOOT,
-    *CONTAINERS,
-    *SESSION,
-)
+RULES: tuple[Rule, ...] = (*packages.RULES, *next_boot.RULES, *containers.RULES, *session.RULES)

@@ -10,8 +10,8 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Ve
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
+from torchtune_sys.rules.storage.access import writable
 from torchtune_sys.rules.storage.common import GIB, places, subject
-from torchtune_sys.rules.storage.space import writable
 
 
 @rule(

@@ -14,7 +14,7 @@ from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.rules.sysctl.policy import meets, origin, shown, wanted
 
 
-class Range(msgspec.Struct, frozen=True, kw_only=True):
+class HarmlessRange(msgspec.Struct, frozen=True, kw_only=True):
     """One setting, and where it harms."""
 
     key: str
@@ -25,21 +25,21 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _RANGES = (
-    Range(
+    HarmlessRange(
         key="vm.vfs_cache_pressure",
         sane=AtLeast(1),
         default="100",
         harm="names and inodes of files are kept for ever, until a data set of many files has filled the memory",
     ),
-    Range(key="vm.panic_on_oom", sane=Exactly("0"), default="0", harm="the first program that runs out of memory takes the host down"),
-    Range(key="vm.watermark_scale_factor", sane=AtMost(1000), default="10", harm="more than a tenth of memory is kept free"),
-    Range(
+    HarmlessRange(key="vm.panic_on_oom", sane=Exactly("0"), default="0", harm="the first program that runs out of memory takes the host down"),
+    HarmlessRange(key="vm.watermark_scale_factor", sane=AtMost(1000), default="10", harm="more than a tenth of memory is kept free"),
+    HarmlessRange(
         key="vm.dirty_writeback_centisecs",
         sane=AtLeast(1),
         default="500",
         harm="nothing is written until memory is full of it: then all writers stop, and a crash loses the checkpoint",
     ),
-    Range(key="net.ipv4.tcp_retries2", sane=AtLeast(3), default="15", harm="a second's interruption of the network ends every connection"),
+    HarmlessRange(key="net.ipv4.tcp_retries2", sane=AtLeast(3), default="15", harm="a second's interruption of the network ends every connection"),
 )  # fmt: skip
 
 
@@ -61,7 +61,8 @@ def kernel_setting_extreme(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     Linux Documentation/admin-guide/sysctl/vm.rst (vfs_cache_pressure: "can easily lead to out-of-memory conditions"; panic_on_oom; watermark_scale_factor;
-    dirty_writeback_centisecs); Documentation/networking/ip-sysctl.rst (tcp_retries2: RFC 1122 wants at least 100 seconds)
+        dirty_writeback_centisecs)
+    Linux Documentation/networking/ip-sysctl.rst (tcp_retries2: RFC 1122 wants at least 100 seconds)
     """
     settings = need(s.sysctl).settings
     judged = False

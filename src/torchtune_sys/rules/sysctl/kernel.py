@@ -10,7 +10,7 @@ from torchtune_sys.model.actions import Advice, Safety, Sysctl
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
@@ -117,7 +117,7 @@ def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     Linux Documentation/admin-guide/sysctl/kernel.rst, numa_balancing; tuned 2.28, hpc-compute and network-latency; RCCL and AMD's tuning
-    guides ask for 0.
+        guides ask for 0.
     """
     target = numa_balancing_target(s, p)
     found = setting(s, "kernel.numa_balancing")
@@ -369,3 +369,17 @@ def free_memory_reserve_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if kept > share * total else Verdict.PASS,
         source=origin(s, found),
     )
+
+
+RULES: tuple[Rule, ...] = (
+    swappiness_high,
+    zone_reclaim_enabled,
+    numa_balancing_enabled,
+    overcommit_strict,
+    max_map_count_low,
+    dirty_limit_huge,
+    file_table_small,
+    task_table_small,
+    shmmax_lowered,
+    free_memory_reserve_huge,
+)

@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.system.platform import (
-    boot_argument_withholds,
-    clock_wrong,
-    end_of_life,
-    glibc_too_old,
-    kernel_old,
-    libc_is_musl,
-    wsl1,
-)
+from torchtune_sys.rules.system import platform
 
-RULES: tuple[Rule, ...] = (end_of_life, glibc_too_old, libc_is_musl, kernel_old, wsl1, clock_wrong, boot_argument_withholds)
+RULES: tuple[Rule, ...] = (*platform.RULES,)

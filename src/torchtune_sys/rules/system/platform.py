@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import eol
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.model.version import show, version
@@ -273,3 +273,6 @@ def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(subject=word, seen=f"Linux does not use {what}", wanted="not set", source="/proc/cmdline")
     if not found:
         yield Evidence(subject="boot arguments", seen="none of these", verdict=Verdict.PASS, source="/proc/cmdline")
+
+
+RULES: tuple[Rule, ...] = (end_of_life, glibc_too_old, libc_is_musl, kernel_old, wsl1, clock_wrong, boot_argument_withholds)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from torchtune_sys.rules.torch import amp, build_kind, compile, loaded, loader, packages, partners, tools
-from torchtune_sys.rules.torch.driver_and_gpu import driver_too_old, gpu_arch_not_in_wheel, ptx_newer_than_driver
+from torchtune_sys.model.rule import Rule
+from torchtune_sys.rules.torch import amp, build_kind, compile, driver_and_gpu, loaded, loader, packages, partners, tools
 
-RULES = (
-    driver_too_old,
-    gpu_arch_not_in_wheel,
-    ptx_newer_than_driver,
+RULES: tuple[Rule, ...] = (
+    *driver_and_gpu.RULES,
     *build_kind.RULES,
     *packages.RULES,
     *partners.RULES,
