@@ -67,7 +67,13 @@ def test_quiet_lines_are_left_out_and_colours_taken_off() -> None:
 
 
 def test_each_word_is_found_where_it_stands_alone() -> None:
-    assert [word for word in WORDS if telling(f"first line\n[1.000000] x{word}y\nlast line\n") != [f"[1.000000] x{word}y"]] == []
+    lines = {word: f"[1.000000] x+0x1a/0x90 {word}y" if word[0] == "[" else f"[1.000000] x{word}y" for word in WORDS}
+    assert [word for word, line in lines.items() if telling(f"first line\n{line}\nlast line\n") != [line]] == []
+
+
+def test_the_words_are_sought_in_what_all_lines_say_and_lines_told_as_they_stand() -> None:
+    log = "6,1,5,-;NVRM: loaded\n6,2,9,-;usb 1-1: new device\n6,3,12,-;NVRM: loaded\n"
+    assert telling(log, "usb 1-1: new device\nNVRM: loaded") == ["6,1,5,-;NVRM: loaded", "6,3,12,-;NVRM: loaded"]
 
 
 def test_the_serial_number_of_a_board_is_never_kept() -> None:

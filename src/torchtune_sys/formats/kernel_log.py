@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from torchtune_sys.model.patterns import pattern
+
 WORDS = (
     "NVRM: ", "nvidia-nvswitch", "detected NVSwitch ", "gsp_", "device inaccessible", ": NVIDIA ", "DRM: VRAM", "nouveau 0", "IO_PAGE_FAULT", "DMAR: [",
     "Bus Error: severity=", "] UnsupReq", "pciehp: Slot(", "DPC: containment", "ut of memory: Kill", "oom-kill:", "slurmstepd: error: Detected", "systemd-oomd[", "sending SIG", "SIGKILL to cgroup ",
@@ -37,6 +39,8 @@ _SHARED = (
     "version ", "probe",
 )  # fmt: skip
 """Parts that several of the words have, and that most logs lack: then none of these words need be sought."""
+_IN_A_TRACE = "+0x"
+"""What stands before a module's name, as in ``nfs_lookup+0x1a/0x90 [nfs]``: words that begin with a bracket are names of modules."""
 LINES = 4_000
 """Lines that are kept for each word, the newest: a flood of one kind leaves room for the others."""
 WIDTH = 1_000
@@ -46,19 +50,23 @@ EARLIER = "An earlier boot logged: "
 _SERIAL = "Board Serial Number"
 
 
-def telling(text: str) -> list[str]:
-    """Return the lines that may say something, in order.
+def telling(text: str, messages: str | None = None) -> list[str]:
+    """Return the lines that may say something, in order. ``messages``: what all of them say, where that is known with each message once: the
+    words are sought there, which is shorter.
 
     >>> telling("a\\nNVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.\\nusb 1-1: new device\\n")
     ['NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.']
     """
+    messages = text if messages is None else messages
     ends: set[int] = set()
-    lacking = [part for part in _SHARED if part not in text]
+    lacking = [part for part in _SHARED if part not in messages]
+    has_trace = _IN_A_TRACE in messages
     for word in WORDS:
-        if any(part in word for part in lacking):
+        if (word[0] == "[" and not has_trace) or any(part in word for part in lacking):
             continue
         found = 0
-        at = text.rfind(word) if word in text else -1  # to find is faster than to find the last one, and most words are nowhere
+        # To find is faster than to find the last one, and most words are nowhere.
+        at = text.rfind(word) if word in messages else -1
         while at >= 0 and found < LINES:
             end = text.find("\n", at)
             ends.add(len(text) if end < 0 else end)
@@ -69,11 +77,11 @@ def telling(text: str) -> list[str]:
     return [_plain(line)[:WIDTH] for line in lines if _SERIAL not in line]
 
 
-_STAMP = re.compile(
+_STAMP = pattern(
     r"(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{3,7} *: )?(?:\[ *\+?\d{1,12}\.\d{6}(?:, *\d{1,9}| *[TC]\d{1,9})?\]|\[[A-Z][A-Za-z0-9: ]{6,28}\]|\d{4}-\d\d-\d\dT\S{8,22})"
     r"(?:\[ *[TC]\d{1,9}\])? "
 )
-_OF_A_DAEMON = re.compile(r"(?:[^\s:\[]\S{0,80} +){1,4}kernel: (?:\[ *\d{1,12}\.\d{6}\] )?")
+_OF_A_DAEMON = pattern(r"(?:[^\s:\[]\S{0,80} +){1,4}kernel: (?:\[ *\d{1,12}\.\d{6}\] )?")
 """Time, host and ``kernel:``, as journald and syslog write lines of the kernel's."""
 
 
@@ -87,7 +95,7 @@ def message_start(line: str) -> int | None:
     return found.end() if found else None
 
 
-_CRASHED = re.compile(
+_CRASHED = pattern(
     r"(?:traps: )?.{1,16}\[\d{1,10}\]:? (?:segfault |general protection|trap |bad frame|unhandled |vsyscall )|User process fault: "
 )
 """Before the name of a mapped file, and behind that of a task: both are the user's (arch/*/mm/fault.c, kernel/traps.c)."""

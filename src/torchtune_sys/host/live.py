@@ -37,6 +37,7 @@ class LiveHost(Host):
         self._remotes: Remotes | None = None
         self._deciding: dict[str, int | None] = {}
         self._told: list[tuple[int, str]] | None = None
+        self._session: dict[str, str] | None = None
         self._system = trust.system_users()
         self._lock = threading.Lock()
 
@@ -97,7 +98,9 @@ class LiveHost(Host):
         return _cut_short(found) if left < timeout_s else found
 
     def env(self) -> Fact[dict[str, str]]:
-        return session()
+        if self._session is None:
+            self._session = session()
+        return self._session
 
     def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:
         with self._lock:

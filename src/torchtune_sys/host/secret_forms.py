@@ -128,7 +128,9 @@ _ITEM_BEHIND = pattern(
     rf"|(-[ \t]{{1,8}}(?:{QUOTE})?{_NAMED_OPTION}(?:{QUOTE})?[ \t\r]{{0,8}}\n[ \t]{{0,64}}-[ \t]{{1,8}})(?!(?:{QUOTE})?-)({VALUE})"
 )
 """An option and its value, each an item of a list: arguments of a container, and of a process as Python shows them."""
-_BEFORE_AN_ITEM = ('"-', "'-", "- -")
+_BEFORE_AN_ITEM = ('"-', "'-")
+_NEXT_ITEM = ("\n-", "\n ", "\n\t")
+"""Without one, ``- --password`` is no item of a list with another below it: the kernel's command line has such, and is one line."""
 _BLOCK = pattern(
     rf"(?im)^([ \t]{{0,64}})((?:-[ \t])?[\"']?{_NAMED}[\"']?[ \t]{{0,8}}:[ \t]{{1,8}}[|>][0-9+-]{{0,2}}[ \t]{{0,8}}\n)((?:\1[ \t]+[^\n]*(?:\n|\Z)){{1,200}})"
 )
@@ -251,7 +253,7 @@ def over_lines(text: str, low: str) -> str:
     """
     if _VALUE_GIVEN.search(low):
         text = _NAME_AND_VALUE.sub(hide_value, text)
-    if any(word in text for word in _BEFORE_AN_ITEM):
+    if any(word in text for word in _BEFORE_AN_ITEM) or ("- -" in text and any(word in text for word in _NEXT_ITEM)):
         text = _ITEM_BEHIND.sub(hide_value, text)
     if "chpasswd:" in low:
         text = _CHANGED.sub(lambda found: found[1] + _CHANGED_TO.sub(rf"\1{HIDDEN}", found[2]), text)

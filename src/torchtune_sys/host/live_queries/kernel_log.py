@@ -57,7 +57,8 @@ def _ring(path: str = RING) -> Fact[dict[str, Any]]:
     if len(head) < 4 or not head[2].isdigit():
         return Missing(Why.FAILED, path, "the log is empty, which that of a running kernel never is", _REMEDY)
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
-    lines = telling(b"".join(records).decode("utf-8", "replace"))
+    messages = b"\n".join({record.partition(b";")[2] for record in records})
+    lines = telling(b"".join(records).decode("utf-8", "replace"), messages.decode("utf-8", "replace"))
     return {
         "source": path,
         "lines": [_line(line) for line in lines if line.count(",", 0, line.find(";")) > 2],
