@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 
+AGAIN_AS_ROOT = "run it again with sudo"
+"""How the advice begins where only root may; the command line completes it."""
+
 
 class UserError(Exception):
     """A mistake that the user can fix. ``exit_code`` is the process's status."""

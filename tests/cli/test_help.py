@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
-from driven import HOSTS, run
+from driven import HOSTS, environment, run
 
 from torchtune_sys import __version__
 from torchtune_sys.cli.help import HELP_ALL, SCREEN, Command
@@ -28,6 +31,12 @@ def _commands(group: click.Group = cli, before: tuple[str, ...] = ()) -> Iterato
 
 
 ALL = [*_commands()]
+_ASKED = """
+import os, sys
+from torchtune_sys.__main__ import main
+from torchtune_sys.cli.invocation import again_as_root
+print(again_as_root("run it again with sudo", sys.argv[1:], os.environ)) if "undo" in sys.argv else main()
+"""
 
 
 def _all() -> Iterator[tuple[tuple[str, ...], Command]]:
@@ -213,3 +222,32 @@ def test_a_shell_completes_names_and_files(line: str, offered: list[str]) -> Non
     words = f"torchtune-sys {line}"
     asked = {"_TORCHTUNE_SYS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     assert run(env=asked).stdout.splitlines() == offered
+
+
+@pytest.mark.parametrize(
+    ("folder", "on_path", "explains", "again"),
+    [
+        ("home/.local/bin", True, "torchtune-sys", "sudo; sudo needs the path: sudo {path} undo --all"),
+        ("home/venv/bin", False, "{path}", "sudo"),
+        ("cache/archive-v0/x1/bin", True, "{path}", "sudo"),
+    ],
+)
+def test_what_is_to_be_run_next_can_be_pasted(tmp_path: Path, folder: str, on_path: bool, explains: str, again: str) -> None:
+    """sudo looks along a PATH of its own (secure_path), which ends before a home; uvx changes PATH for its program alone."""
+    path = tmp_path / folder / "torchtune-sys"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!{sys.executable}\n{_ASKED}")
+    (tmp_path / "sudo").write_text("")
+    for program in (path, tmp_path / "sudo"):
+        program.chmod(0o755)
+    env = environment({"PATH": f"{tmp_path}:{path.parent}" if on_path else str(tmp_path)})
+    said = subprocess.run([path, "explain", "no-such"], env=env, capture_output=True, text=True, check=False).stderr
+    assert f"  {explains.format(path=path)} rules lists" in said
+    told = subprocess.run([path, "undo", "--all"], env=env, capture_output=True, text=True, check=False).stdout
+    assert told == f"run it again with {again.format(path=path)}\n"
+
+
+def test_without_sudo_the_host_s_own_means_is_named() -> None:
+    from torchtune_sys.cli.invocation import again_as_root
+
+    assert again_as_root("run it again with sudo, or look", [], {"PATH": "/nowhere"}) == "run it again as root, or look"

@@ -17,7 +17,7 @@ from torchtune_sys.cli.planning import Planned, planned
 from torchtune_sys.cli.privilege import boot_id, is_root
 from torchtune_sys.cli.terminal import require_output, say, style
 from torchtune_sys.cli.watch import heeded_signals
-from torchtune_sys.errors import UserError
+from torchtune_sys.errors import AGAIN_AS_ROOT, UserError
 from torchtune_sys.model.plan import FileDiff, Plan
 from torchtune_sys.model.run import RunReport, SettingOutcome, State
 from torchtune_sys.model.smoke import SmokeReport
@@ -57,7 +57,7 @@ def apply(options: dict[str, Any]) -> int:
         _give(None, _others(found, left_out, options), options)
         return status
     if not root:
-        raise NeedsRoot("changing this host needs root", "run it again with sudo, or look with --dry-run")
+        raise NeedsRoot("changing this host needs root", f"{AGAIN_AS_ROOT}, or look with --dry-run")
     require_output(None)
     confirm.ask("Make these changes?", yes=options["yes"])
     before = _proofs(options) if options["prove"] else []

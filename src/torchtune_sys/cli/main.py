@@ -152,7 +152,7 @@ def _called_as() -> str:
 
     if "TORCHTUNE_SYS_CALLED_AS" not in session():
         return PROGRAM
-    from torchtune_sys.cli.terminal import program
+    from torchtune_sys.cli.invocation import program
 
     return program(session())
 
@@ -220,7 +220,9 @@ def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
     in_service = code in (USAGE, UNJUDGED, INTERNAL) and keeps_in_service(args, session())
     _tell(f"{PROGRAM}: " + ("pre-flight could not judge this node, and keeps it in service: " if in_service else "") + seen)
     if todo:
-        _tell(f"  {todo}")
+        from torchtune_sys.cli.invocation import again_as_root
+
+        _tell(f"  {again_as_root(todo, list(args), session())}")
     return 0 if in_service else code
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from torchtune_sys import PROGRAM
+from torchtune_sys.cli.invocation import behind_sudo, program
 from torchtune_sys.errors import CannotWrite
 from torchtune_sys.model.numbers import natural
 
@@ -39,17 +38,7 @@ def style(color: str, output: str | None = None) -> Style:
     asked = asked_columns() if output is None else 0
     width = max(asked, NARROW) if asked else _width() if to_terminal else USUAL
     env = environment()
-    return Style(width=width, color=colored(color, env, to_terminal), program=program(env))
-
-
-def program(env: Mapping[str, str]) -> str:
-    """Return how a person starts this tool here: ``./run`` of a clone, which hands it on, or the name that is installed.
-
-    >>> program({"TORCHTUNE_SYS_CALLED_AS": "./run"}), program({"TORCHTUNE_SYS_CALLED_AS": "a b/run"}), program({})
-    ('./run', 'torchtune-sys', 'torchtune-sys')
-    """
-    called = env.get("TORCHTUNE_SYS_CALLED_AS", "")
-    return called if re.fullmatch(r"[\w.~/-]*/[\w.-]+", called, re.ASCII) else PROGRAM
+    return Style(width=width, color=colored(color, env, to_terminal), program=program(env), behind_sudo=behind_sudo(env))
 
 
 def colored(color: str, env: Mapping[str, str], to_terminal: bool) -> bool:

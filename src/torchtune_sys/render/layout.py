@@ -24,6 +24,8 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
     color: bool = False
     program: str = PROGRAM
     """How a person starts this tool here: it stands where a text says what to run, so that the row can be pasted."""
+    behind_sudo: str = PROGRAM
+    """How root starts it by sudo."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from difflib import unified_diff
 
+from torchtune_sys import PROGRAM
 from torchtune_sys.model.actions import Needs, Safety
 from torchtune_sys.model.plan import ByHand, Change, CommandStep, FileDiff, Plan, Refusal, Step, Unit, Value
 from torchtune_sys.model.plan import FileLine as FileLine
@@ -53,9 +54,10 @@ def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = Tru
         lines += [line(), line(("To install", "bold")), *to_install.lines(plan)]
     if plan.changes and closing:
         on_it, there = ("", "") if plan.origin == "live" else ("on that host, ", "; generate script prints them for it")
+        program = PROGRAM if on_it else style.behind_sudo
         safe = any(change.safety is Safety.SAFE for change in plan.changes)
         makes = "apply makes the safe changes" if safe else "apply --unsafe makes them once you decided"
-        advice = f"Nothing was changed: {on_it}sudo torchtune-sys {makes}{there}, --format diff shows the files."
+        advice = f"Nothing was changed: {on_it}sudo {program} {makes}{there}, --format diff shows the files."
         lines += [line(), line(advice, label=("Next", "bold"), hang=_HANG)]
     return layout.render(lines, style)
 

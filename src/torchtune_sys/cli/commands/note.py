@@ -8,7 +8,7 @@ import click
 
 from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
-from torchtune_sys.errors import UserError
+from torchtune_sys.errors import AGAIN_AS_ROOT, UserError
 
 
 @shared.command(
@@ -36,7 +36,7 @@ def command(**options: Any) -> int:
     from torchtune_sys.remediation.apply import journal, session
 
     if not is_root():
-        raise UserError("the journal is root's", "run it again with sudo")
+        raise UserError("the journal is root's", AGAIN_AS_ROOT)
     try:
         with changing.progress_lines() as tell, changing.alone(options["wait"], tell):
             if options["run"] and options["run"] not in journal.numbers(journal.STATE):

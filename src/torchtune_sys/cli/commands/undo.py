@@ -9,7 +9,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.terminal import require_output, say, style
-from torchtune_sys.errors import UserError
+from torchtune_sys.errors import AGAIN_AS_ROOT, UserError
 
 if TYPE_CHECKING:
     from torchtune_sys.model.run import SettingOutcome
@@ -55,7 +55,7 @@ def command(**options: Any) -> int:
     if options["run"] and options["all_"]:
         raise UserError("--all undoes every run, and RUN names one", "give one of them")
     if not is_root():
-        raise UserError("undoing needs root", "run it again with sudo")
+        raise UserError("undoing needs root", AGAIN_AS_ROOT)
     if not journal.numbers(journal.STATE) and not options["run"]:
         _nothing("Nothing was applied on this host, so there is nothing to undo.", options)
         return 0

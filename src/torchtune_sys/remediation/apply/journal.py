@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from torchtune_sys.errors import UserError
+from torchtune_sys.errors import AGAIN_AS_ROOT, UserError
 from torchtune_sys.host import state_folder
 from torchtune_sys.model import codec
 from torchtune_sys.remediation.apply import durable
@@ -48,9 +48,7 @@ class NoJournals(UserError):
 
     def __init__(self, path: str, error: OSError) -> None:
         root = isinstance(error, PermissionError)
-        todo = (
-            "run it again with sudo" if root else "what was changed on this host is written there, so nothing is done without it"
-        )
+        todo = AGAIN_AS_ROOT if root else "what was changed on this host is written there, so nothing is done without it"
         super().__init__(f"{path}: {error.strerror}", todo)
 
 

@@ -1,0 +1,67 @@
+"""How this tool was started, and how the same person starts it again, also as root."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+
+from torchtune_sys import PROGRAM
+from torchtune_sys.errors import AGAIN_AS_ROOT
+
+_PASTABLE = re.compile(r"[\w.~/-]*/[\w.-]+", re.ASCII)
+_ON_EVERY_SECURE_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
+"""Where sudo finds commands whatever the distribution: RHEL's secure_path has no /usr/local/bin (sudoers(5))."""
+_LENT = "/archive-v"
+"""In paths of environments that uvx makes for one command, and puts before the session's own on PATH."""
+
+
+def program(env: Mapping[str, str]) -> str:
+    """Return how a person starts this tool here: ``./run`` of a clone, which hands it on; the path of what is on no PATH; else its name.
+
+    >>> program({"TORCHTUNE_SYS_CALLED_AS": "./run"}), program({"TORCHTUNE_SYS_CALLED_AS": "a b/run"}), program({})
+    ('./run', 'torchtune-sys', 'torchtune-sys')
+    """
+    called = env.get("TORCHTUNE_SYS_CALLED_AS")
+    path = called or _script()
+    if not _PASTABLE.fullmatch(path):
+        return PROGRAM
+    name = os.path.basename(path)
+    on_path = not called and name == PROGRAM and _LENT not in path and _found(name, env) == path
+    return name if on_path else path
+
+
+def behind_sudo(env: Mapping[str, str]) -> str:
+    """Return how root starts this tool by sudo, which does not look along the caller's PATH (``secure_path``)."""
+    shown = program(env)
+    found = shown if "/" in shown else _found(shown, env)
+    return shown if os.path.dirname(found) in _ON_EVERY_SECURE_PATH or not _PASTABLE.fullmatch(found) else found
+
+
+def again_as_root(todo: str, args: list[str], env: Mapping[str, str]) -> str:
+    """Return ``todo`` with the command to paste where sudo would not find this tool, and with what this host has in the place of sudo."""
+    if not todo.startswith(AGAIN_AS_ROOT):
+        return todo
+    rest = todo.removeprefix(AGAIN_AS_ROOT)
+    tool = next((name for name in ("sudo", "doas", "run0") if _found(name, env)), "")
+    if not tool:
+        return f"run it again as root{rest}"
+    shown = behind_sudo(env)
+    if shown == program(env):
+        return f"run it again with {tool}{rest}"
+    return f"run it again with {tool}{rest}; {tool} needs the path: {tool} {shown} {shlex.join(args)}"
+
+
+def _script() -> str:
+    """Return the path by which a shell or the kernel started this tool; "" where a Python was told to (``-m``)."""
+    given = sys.orig_argv[-len(sys.argv)] if len(sys.argv) <= len(sys.orig_argv) else ""
+    return given if os.path.basename(given).startswith(PROGRAM) and os.access(given, os.X_OK) else ""
+
+
+def _found(name: str, env: Mapping[str, str]) -> str:
+    for folder in env.get("PATH", "").split(":"):
+        if folder and os.access(os.path.join(folder, name), os.X_OK):
+            return os.path.join(folder, name)
+    return ""
