@@ -13,7 +13,6 @@ from torchtune_sys.cli import look, main
 from torchtune_sys.cli.commands import check, plan
 from torchtune_sys.cli.options import INTENT
 from torchtune_sys.host.base import Host
-from torchtune_sys.host.input import opening
 from torchtune_sys.host.input.opening import PastedText
 from torchtune_sys.model.snapshot import Snapshot
 
@@ -77,7 +76,6 @@ def outputs(
         mock.patch.object(look, "opened", opened),
         mock.patch("torchtune_sys.cli.pipeline.begin", begin),
         mock.patch.object(look, "begin", begin),
-        mock.patch.object(opening, "open_host", opened),
     ):
         for command in commands:
             yield " ".join(command), said(*command)

@@ -13,6 +13,8 @@ from driven import HOSTS, PROGRAM, environment
 from silent_fuse import silent_fuse
 
 RECORDED = str(HOSTS / "healthy.json")
+CHANGED = str(HOSTS / "thp-never.fail.json")
+"""One whose plan has a change that tuned makes."""
 SHORT = (
     "import torchtune_sys.host.children.apart as a, torchtune_sys.host.files as f; a.TIMEOUT_S = 2.0; f._TIMEOUT_MS = 500\n"
     "import torchtune_sys.__main__ as m; m.main()"
@@ -55,8 +57,8 @@ def test_an_input_that_does_not_answer_costs_the_timeout(words: str, silent: Pat
         pytest.param(f"compare {RECORDED} {{}}/other.json", marks=pytest.mark.exhaustive),
         pytest.param("record -o {}/host.json", marks=pytest.mark.exhaustive),
         pytest.param("smoke --list -o {}/list", marks=pytest.mark.exhaustive),
-        pytest.param("generate systemd --output-dir {}/files", marks=pytest.mark.exhaustive),
-        pytest.param("generate tuned --output-dir {}/files", marks=pytest.mark.exhaustive),
+        pytest.param("generate systemd --unit train --output-dir {}/files", marks=pytest.mark.exhaustive),
+        pytest.param(f"generate tuned --from {CHANGED} --output-dir {{}}/files", marks=pytest.mark.exhaustive),
         pytest.param("generate dockerfile --system debian-12 --gpu H100 -o {}/image", marks=pytest.mark.exhaustive),
     ],
 )

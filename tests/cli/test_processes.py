@@ -256,9 +256,10 @@ def test_a_session_with_little_room_is_judged_all_the_same(limit: tuple[int, int
     [
         "check",
         "snapshot",
+        "record",
         *(
             pytest.param(words, marks=pytest.mark.exhaustive)
-            for words in ("plan", "apply --dry-run", "smoke", "record", "generate script", "generate env", "generate numactl")
+            for words in ("plan", "apply --dry-run", "smoke", "generate script", "generate env", "generate numactl")
         ),
         "generate sysctl",
         "generate install",

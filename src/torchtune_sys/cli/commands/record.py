@@ -32,16 +32,16 @@ tokens, equal names by equal tokens. Read the file before you publish it.
 def command(**options: Any) -> int:
     """Write an anonymised recording of this host (JSON) that can be judged elsewhere."""
     from torchtune_sys import engine
-    from torchtune_sys.cli.look import ended, seconds_to_look
+    from torchtune_sys.cli.look import ended, opened, seconds_to_look
     from torchtune_sys.cli.status import missed, status_of_look
     from torchtune_sys.cli.workload import intent_of
-    from torchtune_sys.host.input.opening import open_host
+    from torchtune_sys.host.input.opening import as_host
     from torchtune_sys.host.recording.pseudonym import pseudonymise
     from torchtune_sys.host.recording.recorder import RecordingHost
     from torchtune_sys.model import codec
     from torchtune_sys.model.values import Why
 
-    host = open_host(options["from_"], options["root"])
+    host = as_host(opened(options))
     intent = intent_of({name: options[name] for name in shared.INTENT}, host)
     keeper = RecordingHost(host)
     seen = ended(engine.ProbeRun(keeper, intent), seconds_to_look(options))

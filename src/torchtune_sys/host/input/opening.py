@@ -60,7 +60,11 @@ def _named(from_: str | None, root: str | None, timeout_s: float, deadline: floa
 
 def open_host(from_: str | None = None, root: str | None = None) -> Host:
     """Open as :func:`open_input`, for commands that need a host: pasted text is refused."""
-    found = open_input(from_, root)
+    return as_host(open_input(from_, root))
+
+
+def as_host(found: Host | PastedText) -> Host:
+    """Return what was opened. Raises UnreadableInput if it is pasted text."""
     if isinstance(found, PastedText):
         raise UnreadableInput(f"{found.name}: is text, and this needs a host", _WANTED)
     return found
