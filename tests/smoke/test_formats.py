@@ -119,3 +119,24 @@ def test_junit_counts_and_escapes() -> None:
     assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["4", "1", "0", "2"]
     failure = suite.find("testcase[@name='ddp']/failure")
     assert failure is not None and failure.get("type") == "rank-stopped" and "<&>" in (failure.get("message") or "")
+
+
+def _slow(figure: str, now: float) -> FigureComparison:
+    return FigureComparison(stage="ddp", figure=figure, unit="s", now=now, before=1.0, proofs=4)
+
+
+def test_where_others_hold_the_cpus_what_is_slower_is_a_line_that_says_so() -> None:
+    crowd = msgspec.structs.replace(
+        PASSED, stage="device", figures=(Figure(name="processes for each CPU before the test", value=12.2, unit=""),)
+    )
+    many = tuple(_slow(f"figure {number}", 2.0 + number) for number in range(6))
+    said = text(report(crowd, PASSED, slower=many))
+    assert "figure 5" in said
+    assert "figure 4" not in said
+    assert "others held the CPUs: 12 processes wanted each of them" in said
+    assert "and 5 more figures (--verbose)" in said
+    assert "figure 0" in text(report(crowd, PASSED, slower=many), verbose=True)
+    calm = text(report(PASSED, slower=many))
+    assert "others held" not in calm
+    assert "figure 3" in calm
+    assert "and 3 more figures" in calm

@@ -78,6 +78,10 @@ class Team(msgspec.Struct, frozen=True, kw_only=True):
     """Who the ranks ran as, where it was not who ran the tool: root runs nobody else's files as root."""
 
 
+_CROWD = "processes for each CPU before the test"
+"""The figure by which the stage *device* tells of others on the CPUs."""
+
+
 class FigureComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A figure beside this host's own earlier ones."""
 
@@ -106,6 +110,11 @@ class SmokeReport(msgspec.Struct, frozen=True, kw_only=True):
     """The end of what the ranks printed, where something failed."""
     cut_off: str = ""
     """"interrupted" or "terminated" where a signal ended the test: the stages that are through, the others unknown."""
+
+    @property
+    def crowd(self) -> float:
+        """Return how many processes wanted each CPU before the test; 0.0 where it was no crowd."""
+        return max((one.value for stage in self.stages for one in stage.figures if one.name == _CROWD), default=0.0)
 
     @property
     def proven(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.model.smoke import Figure, FigureComparison, SmokeReport, StageResult
+from torchtune_sys.model.smoke import Figure, SmokeReport, StageResult
 from torchtune_sys.render import layout
 from torchtune_sys.render.junit import Case, Suite, document, escape
 from torchtune_sys.render.layout import Line, Style, line
@@ -14,6 +14,7 @@ from torchtune_sys.render.layout import Line, Style, line
 _STYLES = {Verdict.PASS: "good", Verdict.FAIL: "error", Verdict.UNKNOWN: "warning", Verdict.CRASHED: "error", Verdict.NA: "dim"}
 _HANG = 37
 _OUTPUT_LINES = 20
+_MOST_SLOWER = 3
 
 
 def text(report: SmokeReport, style: Style, *, quiet: bool, verbose: bool) -> str:
@@ -25,7 +26,7 @@ def text(report: SmokeReport, style: Style, *, quiet: bool, verbose: bool) -> st
     for stage in report.stages:
         if not quiet or stage.verdict not in (Verdict.PASS, Verdict.NA):
             lines.extend(_stage(stage, verbose))
-    lines.extend(_slower(report.slower))
+    lines.extend(_slower(report, verbose))
     lines.extend(_printed(report, verbose))
     return layout.render(lines, style)
 
@@ -46,7 +47,7 @@ def ending(report: SmokeReport, shown: Mapping[str, StageResult], style: Style, 
     if report.cut_off:  # the verdict counts those that were not reached
         left = [stage for stage in left if stage.verdict is not Verdict.UNKNOWN]
     lines = [row for stage in left for row in _stage(stage, verbose)]
-    lines += [*_slower(report.slower), *_printed(report, verbose), line(), line((headline(report), _STYLES[report.verdict]))]
+    lines += [*_slower(report, verbose), *_printed(report, verbose), line(), line((headline(report), _STYLES[report.verdict]))]
     return layout.render(lines, style)
 
 
@@ -132,10 +133,19 @@ def _worse(now: float, before: float) -> str:
     return f"{times:.0f} times worse" if times >= 4 else f"{abs(1 - now / before) * 100 if before else 0.0:.0f} % worse"
 
 
-def _slower(slower: tuple[FigureComparison, ...]) -> Iterator[Line]:
-    for item in slower:
+def _slower(report: SmokeReport, verbose: bool) -> Iterator[Line]:
+    """Yield what is slower than it was; without ``verbose`` the worst of it in a line, where others hold the CPUs or there is much."""
+    ordered = sorted(report.slower, key=lambda item: -max(item.now, item.before) / max(min(item.now, item.before), 1e-12))
+    crowded = report.crowd > 0.0
+    shown = report.slower if verbose else ordered[: 1 if crowded else _MOST_SLOWER]
+    for item in shown:
         words = f"{item.figure}: {item.now:.3g} {item.unit}, {_worse(item.now, item.before)} than {item.before:.3g} {item.unit}"
         yield line(f"{words} (median of {item.proofs} earlier runs here)", label=(f"slower  {item.stage}", "warning"), hang=_HANG)
+    if shown and crowded:
+        words = f"others held the CPUs: {report.crowd:.0f} processes wanted each of them before the test, so that these figures say little"
+        yield line(words, label=("slower", "warning"), hang=_HANG)
+    if len(shown) < len(report.slower):
+        yield line(f"and {len(report.slower) - len(shown)} more figures (--verbose)", label=("slower", "warning"), hang=_HANG)
 
 
 def junit(report: SmokeReport) -> str:

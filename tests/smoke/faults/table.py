@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from smoke.faults import calculating, differing, exchanging, feeding, hosting, installing, keeping, mixed
 from smoke.faults.eighth import opened as eighth_opened
+from smoke.faults.eleventh import opened as eleventh_opened
+from smoke.faults.eleventh import sealed as eleventh_sealed
 from smoke.faults.fifth import opened as fifth_opened
 from smoke.faults.fifth import sealed as fifth_sealed
 from smoke.faults.fourth import opened as fourth_opened
@@ -44,4 +46,6 @@ FAULTS: tuple[Fault, ...] = (
     *eighth_opened.ROWS,
     *ninth_alike.ROWS,
     *tenth_alike.ROWS,
+    *eleventh_opened.ROWS,
+    *eleventh_sealed.ROWS,
 )

@@ -119,6 +119,15 @@ def run_delay() -> Optional[float]:
         return None
 
 
+def stolen_s() -> float:
+    """Return the seconds that this machine's host gave other guests since the start (proc(5), /proc/stat: steal); 0 where nobody tells."""
+    try:
+        with open("/proc/stat") as file:
+            return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def _idle_s() -> Optional[float]:
     """Return the seconds that the CPUs of this process stood idle, together, in ticks of some 10 ms (proc(5), /proc/stat: idle and iowait)."""
     try:

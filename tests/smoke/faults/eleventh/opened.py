@@ -69,12 +69,12 @@ ROWS: tuple[Fault, ...] = (
     row("fsdp-reduces-low", "FSDP adds gradients in bfloat16 where float32 is asked for", "fsdp", "fsdp-step-wrong", """
         import torch
         import torch.distributed.fsdp as fsdp
-        real = fsdp.MixedPrecisionPolicy.__post_init__
-        def made(self):
-            real(self)
+        real = fsdp.MixedPrecisionPolicy.__init__
+        def made(self, *args, **more):
+            real(self, *args, **more)
             if self.reduce_dtype == torch.float32:
                 object.__setattr__(self, "reduce_dtype", torch.bfloat16)
-        fsdp.MixedPrecisionPolicy.__post_init__ = made
+        fsdp.MixedPrecisionPolicy.__init__ = made
     """, when="torch.distributed.fsdp", seen="mixed precision"),
     row("hsdp-replicas-apart", "FSDP over two dimensions does not add gradients over replicas", "fsdp", "fsdp-step-wrong", """
         import sys

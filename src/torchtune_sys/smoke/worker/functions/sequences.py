@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 from torch import nn
 
-from torchtune_sys.smoke.worker.context import THOROUGH, RankContext, StageFailed
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 from torchtune_sys.smoke.worker.functions.operators import bound_on, distinct
 
 _WIDTHS = (3, 4)
@@ -230,9 +230,6 @@ def _promises(here: RankContext) -> Any:
     (middle * middle).sum().backward()
     yield "retain_grad keeps what lies between", middle.grad, [4.0, -8.0, 12.0]
     yield from _changed_in_place(here)
-    if here.level == THOROUGH and hasattr(torch, "func"):  # it imports a second of modules
-        found = torch.func.vmap(torch.func.grad(lambda value: value**3))(_leaf(here).detach())
-        yield "torch.func's gradients, one by one", found, [3.0, 12.0, 27.0]
 
 
 def _hooks_of_modules(here: RankContext) -> Any:

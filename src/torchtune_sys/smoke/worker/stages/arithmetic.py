@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
+import os
 from typing import Iterator, List, Tuple
 
 import torch
@@ -25,6 +26,8 @@ from torchtune_sys.smoke.worker.stages.process_state import process_is_as_starte
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _PLAIN = torch.contiguous_format
+_CROWD = 2.0
+"""Processes that want each CPU, from which on each takes a part of its time from the others."""
 
 
 def device_works(here: RankContext) -> None:
@@ -41,6 +44,9 @@ def device_works(here: RankContext) -> None:
     if total != float(mebibytes << 18):
         raise StageFailed("device-computes-wrong", "the sum of %d ones is %r" % (mebibytes << 18, total))
     here.measure("allocated", mebibytes, "MiB")
+    crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
+    if crowd >= _CROWD:
+        here.measure("processes for each CPU before the test", crowd, "")
 
 
 def _no_gpu_was_overlooked(here: RankContext) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import mmap
 import os
 import tempfile
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import torch
 from torch import nn
@@ -88,14 +89,22 @@ def _kinds_survive(path: str) -> None:
     held = {str(kind)[6:]: thirds.to(kind) for kind in kinds}
     held.update(transposed=thirds.t(), tied=thirds, twin=thirds[2:], large=torch.arange(_LARGE_RECORD, dtype=torch.int32))
     write_checkpoint(held, path)
-    found = torch.load(path, map_location="cpu", weights_only=True)
+    in_memory = io.BytesIO()
+    torch.save(held, in_memory)
+    in_memory.seek(0)
+    places: Tuple[Tuple[str, Any], ...] = (("a checkpoint", path), ("a checkpoint in memory (io.BytesIO)", in_memory))
+    for place, file in places:
+        _has_kept(place, torch.load(file, map_location="cpu", weights_only=True), held)
+
+
+def _has_kept(place: str, found: Dict[str, torch.Tensor], held: Dict[str, torch.Tensor]) -> None:
     for name, wanted in held.items():
         same = found[name].dtype == wanted.dtype and found[name].shape == wanted.shape
         if not same or not torch.equal(*(one.contiguous().view(torch.uint8) for one in (found[name], wanted))):
-            raise StageFailed("checkpoint-damaged", "a tensor (%s) comes back from a checkpoint as another" % name)
+            raise StageFailed("checkpoint-damaged", "a tensor (%s) comes back from %s as another" % (name, place))
     found["tied"].zero_()
     if bool(found["twin"].any()):
-        raise StageFailed("checkpoint-damaged", "two tensors that share memory come back from a checkpoint as two apart")
+        raise StageFailed("checkpoint-damaged", "two tensors that share memory come back from %s as two apart" % place)
 
 
 def _gaps_are_told(here: RankContext) -> None:
@@ -117,6 +126,14 @@ def _gaps_are_told(here: RankContext) -> None:
     narrow.load_state_dict({"weight": thirds})
     if narrow.weight.dtype != torch.bfloat16 or not torch.equal(narrow.weight.detach(), thirds.bfloat16()):
         raise StageFailed("checkpoint-damaged", "weights of float32 that a model of bfloat16 loads are not those, rounded")
+    if torch_has_reached(2, 1):
+        narrow.load_state_dict({"weight": thirds}, assign=True)
+        taken = narrow.weight
+        if taken.data_ptr() != thirds.data_ptr() or taken.dtype != thirds.dtype or not isinstance(taken, nn.Parameter):
+            seen = (
+                "load_state_dict(assign=True) leaves a model its own tensors, where those that are loaded are to take their place"
+            )
+            raise StageFailed("checkpoint-damaged", seen)
 
 
 def _kept_open_by_nothing(here: RankContext, path: str) -> None:

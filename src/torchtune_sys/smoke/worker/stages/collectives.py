@@ -22,6 +22,8 @@ from torchtune_sys.smoke.worker.context import (
 from torchtune_sys.smoke.worker.interfaces import lost_on_the_way, unanswered
 from torchtune_sys.smoke.worker.measures import patience
 from torchtune_sys.smoke.worker.stages.collective_table import barriers_hold, each_is_right, objects_arrive, repeated_exchanges
+from torchtune_sys.smoke.worker.stages.punctuality import late_now_and_then
+from torchtune_sys.smoke.worker.stages.senders import senders_named
 
 _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
 """Elements: odd ones leave remainders in rings, the large ones take the paths in chunks."""
@@ -63,13 +65,11 @@ def exchanges_are_right(here: RankContext) -> None:
         _swapped,
         _largest_size,
         _by_table,
-        objects_arrive,
-        barriers_hold,
     ):
         faults += exchange(here)
-    faults += repeated_exchanges(here)
-    judge(here, faults)
-    slow = _bandwidths(here)
+    judge(here, senders_named(here, faults))  # before objects: of what arrives wrong none can be made
+    judge(here, [*objects_arrive(here), *barriers_hold(here), *repeated_exchanges(here)])
+    slow = _bandwidths(here) or late_now_and_then(here)
     judge(here, _lost(here), slow)
     if here.world == 1:
         here.remark = "only one rank: it exchanged data only with itself"
@@ -115,7 +115,7 @@ def _reduced(here: RankContext, dtype: torch.dtype, count: int) -> List[Fault]:
         return []
     factor = _WIDE if dtype in (torch.int64, torch.float64) else 1
     held = _integers_of(here, here.rank, count).to(here.device, dtype) * factor
-    if not _can(here, lambda: _all_reduce(held)):
+    if not can_exchange(here, lambda: _all_reduce(held)):
         return []
     wanted = sum((_integers_of(here, rank, count).double() for rank in range(here.world)), torch.zeros(count).double())
     return _compared("all_reduce of %d %s" % (count, str(dtype)[6:]), held, wanted * factor)
@@ -143,7 +143,7 @@ def _ordered(here: RankContext) -> List[Fault]:
     marks = torch.tensor([[1 + rank % 100, 200 - rank % 100] for rank in range(here.world)], dtype=torch.uint8)
     for op, wanted in (("MAX", marks.amax(0)), ("MIN", marks.amin(0))):  # masks, and the bytes of what is sent as text
         held = marks[here.rank].clone().to(here.device)
-        if _can(here, functools.partial(dist.all_reduce, held, op=getattr(dist.ReduceOp, op))):
+        if can_exchange(here, functools.partial(dist.all_reduce, held, op=getattr(dist.ReduceOp, op))):
             faults += _compared("all_reduce (%s) of uint8" % op, held, wanted)
     factors = _factors(here)
     product = factors[here.rank].clone().to(here.device)
@@ -166,15 +166,15 @@ def _rooted(here: RankContext) -> List[Fault]:
         for op, rows in (("SUM", torch.stack(every)), ("PRODUCT", _factors(here)), ("MAX", torch.stack(every))):
             held = rows[here.rank].clone().to(here.device)
             wanted = {"SUM": rows.sum(0), "PRODUCT": rows.prod(0), "MAX": rows.amax(0)}[op]
-            done = _can(here, functools.partial(dist.reduce, held, root, op=getattr(dist.ReduceOp, op)))
+            done = can_exchange(here, functools.partial(dist.reduce, held, root, op=getattr(dist.ReduceOp, op)))
             faults += _compared("reduce (%s) %s" % (op, at), held, wanted) if done and here.rank == root else []
         own = every[here.rank].to(here.device)
         pieces = [torch.zeros_like(own) for _ in range(here.world)] if here.rank == root else None
-        done = _can(here, functools.partial(dist.gather, own, pieces, dst=root))
+        done = can_exchange(here, functools.partial(dist.gather, own, pieces, dst=root))
         faults += _compared("gather %s" % at, torch.cat(pieces), torch.cat(every)) if done and pieces else []
         given = [(each + 1).to(here.device) for each in every] if here.rank == root else None
         taken = torch.zeros_like(own)
-        done = _can(here, functools.partial(dist.scatter, taken, given, src=root))
+        done = can_exchange(here, functools.partial(dist.scatter, taken, given, src=root))
         faults += _compared("scatter from rank %d" % root, taken, every[here.rank] + 1) if done else []
     return faults
 
@@ -214,7 +214,7 @@ def _swapped(here: RankContext) -> List[Fault]:
     given, own = every[here.rank].to(here.device), slice(here.rank * 101, here.rank * 101 + 101)
     taken = torch.empty_like(given)
     faults: List[Fault] = []
-    if _can(here, lambda: dist.all_to_all_single(taken, given)):
+    if can_exchange(here, lambda: dist.all_to_all_single(taken, given)):
         faults += _compared("all_to_all", taken, torch.cat([each[own] for each in every]))
     faults += _unequal_parts(here)
     before, after = (here.rank - 1) % here.world, (here.rank + 1) % here.world
@@ -230,7 +230,7 @@ def _unequal_parts(here: RankContext) -> List[Fault]:
     mine = [sizes[rank][here.rank] for rank in range(here.world)]
     taken = torch.zeros(sum(mine), device=here.device)
     given = every[here.rank].to(here.device)
-    if not _can(here, lambda: dist.all_to_all_single(taken, given, mine, sizes[here.rank])):
+    if not can_exchange(here, lambda: dist.all_to_all_single(taken, given, mine, sizes[here.rank])):
         return []
     parts = [every[rank].split(sizes[rank])[here.rank] for rank in range(here.world)]
     return _compared("all_to_all_single of unequal parts", taken, torch.cat(parts))
@@ -248,7 +248,7 @@ def _largest_size(here: RankContext) -> List[Fault]:
 
 
 def _by_table(here: RankContext) -> List[Fault]:
-    return each_is_right(here, functools.partial(_can, here), _compared)
+    return each_is_right(here, functools.partial(can_exchange, here), _compared)
 
 
 def _parts(here: RankContext) -> Tuple[int, int]:
@@ -266,7 +266,7 @@ def _gathered(here: RankContext) -> List[Fault]:
         faults += _compared("all_gather of %d elements" % count, torch.cat(pieces), wanted)
         joined = torch.empty(here.world * count, device=here.device)
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.13 renamed it
-        if _can(here, functools.partial(gather, joined, own)):
+        if can_exchange(here, functools.partial(gather, joined, own)):
             faults += _compared("all_gather_into_tensor of %d elements" % count, joined, wanted)
     return faults
 
@@ -278,13 +278,13 @@ def _scattered(here: RankContext) -> List[Fault]:
         every = [_integers_of(here, rank, here.world * count) for rank in range(here.world)]
         own = torch.empty(count, device=here.device)
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-        if _can(here, functools.partial(scatter, own, every[here.rank].to(here.device))):
+        if can_exchange(here, functools.partial(scatter, own, every[here.rank].to(here.device))):
             wanted = sum((each.double() for each in every), torch.zeros(here.world * count).double())
             faults += _compared("reduce_scatter of %d elements" % count, own, wanted[here.rank * count : (here.rank + 1) * count])
     return faults
 
 
-def _can(here: RankContext, exchange: Callable[[], object]) -> bool:
+def can_exchange(here: RankContext, exchange: Callable[[], object]) -> bool:
     """Say whether the backend has an exchange. gloo learned some operations late, and some for the CPU only, NCCL has none on bits; they refuse those before
     they exchange anything, NCCL's process group with a ValueError (ProcessGroupNCCL.cpp, getNcclReduceOp)."""
     try:

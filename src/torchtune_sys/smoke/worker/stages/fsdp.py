@@ -21,6 +21,7 @@ from torchtune_sys.smoke.worker.integers import (
     linear_loss,
 )
 from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
+from torchtune_sys.smoke.worker.stages.sharded_ways import local_part, sharded_in_other_ways
 
 _SHARD_WIDTH = 64
 _SHARD_SEED = 31
@@ -61,6 +62,11 @@ def _cpu_has_what_it_takes() -> None:
     except (RuntimeError, ValueError):
         return  # refused, not wrong: FSDP then does without it, or says so
     if world > 1 and float(mean[0]) == float(world * world):
+        total = torch.zeros(2)
+        torch.distributed.reduce_scatter_tensor(total, given)
+        if float(total[0]) != float(world * world):
+            words = "reduce_scatter of a %g from each of %d ranks gives %g, with AVG %g"
+            raise StageFailed("collective-wrong", words % (world, world, float(total[0]), float(mean[0])))
         seen = "gloo of torch %s answers reduce_scatter (AVG) with the sum, which FSDP takes for the mean" % torch.__version__
         if gloo_scatters_by_operation():
             raise StageFailed("fsdp-step-wrong", seen)
@@ -75,11 +81,6 @@ def _sharded_net(here: RankContext, seed: int) -> IntegerNet:
         shard(layer, mesh=mesh)
     shard(net, mesh=mesh)
     return net
-
-
-def _local(value: torch.Tensor) -> torch.Tensor:
-    held = value.to_local() if hasattr(value, "to_local") else value
-    return held.detach()
 
 
 def _rows(here: RankContext, rows: int) -> Tuple[int, int]:
@@ -98,7 +99,7 @@ def sharded_step_is_right(here: RankContext) -> None:
     linear_loss(net(inputs), targets).backward()
     every = [integer_batch(rank, 0, _SHARD_WIDTH) for rank in range(here.world)]
     wanted = gradients_alone(first, every, BATCH * here.world)
-    gradients = {name: _local(value.grad) for name, value in net.named_parameters() if value.grad is not None}
+    gradients = {name: local_part(value.grad) for name, value in net.named_parameters() if value.grad is not None}
     faults += _part_is_right(here, "gradient of ", gradients, wanted)
     optimizer.step()
     after = {name: value.detach().double() - STEP_SIZE * wanted[name] for name, value in first.named_parameters()}
@@ -106,6 +107,7 @@ def sharded_step_is_right(here: RankContext) -> None:
     faults += _gathers_what_the_step_left(net, inputs, after)
     faults += _clips_as_a_whole(here, net, wanted)
     del net, optimizer
+    faults += sharded_in_other_ways(here, _sharder(here))
     judge(here, faults)
 
 
@@ -124,7 +126,7 @@ def _gathers_what_the_step_left(net: IntegerNet, inputs: torch.Tensor, after: Di
 
 
 def _holds_its_rows(here: RankContext, when: str, net: IntegerNet, wanted: Dict[str, torch.Tensor]) -> List[Fault]:
-    held = {name: _local(value) for name, value in net.named_parameters()}
+    held = {name: local_part(value) for name, value in net.named_parameters()}
     for name, value in wanted.items():
         first, last = _rows(here, value.shape[0])
         if held[name].numel() != (last - first) * value[0].numel():
@@ -138,7 +140,7 @@ def _clips_as_a_whole(here: RankContext, net: IntegerNet, wanted: Dict[str, torc
     norm = sum(float((value**2).sum()) for value in wanted.values()) ** 0.5
     found = torch.nn.utils.clip_grad_norm_(net.parameters(), norm / 2)
     told = float(found.full_tensor() if hasattr(found, "full_tensor") else found)
-    gradients = [_local(value.grad).double() for value in net.parameters() if value.grad is not None]
+    gradients = [local_part(value.grad).double() for value in net.parameters() if value.grad is not None]
     left = sum(float((gradient**2).sum()) for gradient in gradients) ** 0.5
     own = sum(float((value[slice(*_rows(here, value.shape[0]))] ** 2).sum()) for value in wanted.values()) ** 0.5
     if abs(told - norm) <= _NORM_OFF * norm and abs(left - own / 2) <= _NORM_OFF * norm:
@@ -231,10 +233,10 @@ def _same_training(when: str, one: _Pair, other: _Pair) -> List[Fault]:
 
 def _parts_held(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[str, str]:
     """Digests of this rank's parts of the weights and of what the optimizer remembers of them."""
-    held = {name: bits_of([_local(value)]) for name, value in net.state_dict().items()}
+    held = {name: bits_of([local_part(value)]) for name, value in net.state_dict().items()}
     for name, value in net.named_parameters():
         for key, memory in sorted(optimizer.state[value].items()):
-            held["%s of %s" % (key, name)] = bits_of([_local(torch.as_tensor(memory))])
+            held["%s of %s" % (key, name)] = bits_of([local_part(torch.as_tensor(memory))])
     return held
 
 

@@ -17,6 +17,7 @@ from torchtune_sys.smoke.worker.functions.places import operators_of_places
 from torchtune_sys.smoke.worker.functions.products import convolutions, functions_of_pictures, products
 from torchtune_sys.smoke.worker.functions.rows import operators_of_rows
 from torchtune_sys.smoke.worker.functions.sequences import autograd_keeps_its_promises, sequences_are_right
+from torchtune_sys.smoke.worker.functions.transforms import transforms_are_right
 from torchtune_sys.smoke.worker.stages.operations import operations_are_right
 
 _OFF = 2.0**-13
@@ -46,6 +47,7 @@ def layers_follow_their_formulas(here: RankContext) -> None:
         answers_are_known,
         sequences_are_right,
         autograd_keeps_its_promises,
+        transforms_are_right,
     ):
         check(here)
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterable, Iterator, List, Optional
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -142,7 +142,7 @@ def loader_delivers(here: RankContext) -> None:
         with _reasons_are_kept():
             _deliver(here)
     except EOFError as error:
-        _too_few_files(error)
+        _too_few_files("a worker could not hand over its samples", error)
         raise
     except (OSError, RuntimeError) as error:
         if not os.access(_SHARED, os.W_OK | os.X_OK):
@@ -179,12 +179,12 @@ def _stopped_children() -> List[int]:
     return found
 
 
-def _too_few_files(error: EOFError) -> None:
+def _too_few_files(what: str, error: Optional[EOFError] = None) -> None:
     """Name too few files as the reason: a worker that may not open another file goes without a reason that reaches the rank."""
     limit, held = resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(os.listdir("/proc/self/fd"))
     if limit - held < _FILES:
-        seen = "a worker could not hand over its samples: this process has %d of %d files open" % (held, limit)
-        raise StageFailed("nofile-limit-too-low", seen, "ulimit -n 65536") from error
+        seen = "%s: this process has %d of %d files open"
+        raise StageFailed("nofile-limit-too-low", seen % (what, held, limit), "ulimit -n 65536") from error
 
 
 def _sockets_have_a_place() -> None:
@@ -220,6 +220,7 @@ def _deliver(here: RankContext) -> None:
     here.measure("first epoch", began_again - started, "s")
     second = _epoch(here, loader, pinned)
     here.measure("loaded", _SAMPLES * _WORDS * 4 / (time.perf_counter() - began_again) / 1e9, "GB/s")
+    _too_few_files("a loader of two workers worked, but one with a few more would not")
     del loader
     gc.collect()
     processes = {*first["process"], *second["process"]}
@@ -284,17 +285,48 @@ def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, Lis
             raise StageFailed("memory-not-pinned", "a loader with pin_memory=True delivers memory that is not pinned")
         content = batch["content"].to(here.device, non_blocking=pinned)
         numbers = batch["index"].to(here.device, torch.int32)
-        differing = int((content != numbers[:, None] * _WORDS + offsets).sum().item())
-        if differing:
-            raise StageFailed("dataloader-corrupts", "%d words of a batch are not what the worker wrote" % differing)
+        differing = (content != numbers[:, None] * _WORDS + offsets).sum(1)
+        if bool(differing.any()):
+            raise StageFailed("dataloader-corrupts", _spoiled(here, batch, differing.tolist()))
         for name, values in told.items():
             values.extend(batch[name].flatten().tolist())
     if told["index"] != [*range(_SAMPLES)]:
         missing = len({*range(_SAMPLES)} - {*told["index"]})
         again = len(told["index"]) - len({*told["index"]})
         how = "%d missing, %d twice" % (missing, again) if missing or again else "in another order"
+        places = [place for place in range(min(_SAMPLES, len(told["index"]))) if told["index"][place] != place]
+        workers = _workers_named(told["worker"][place] for place in places)
+        if workers:
+            how += "; what is out of place came from %s of rank %d, first sample %d for %d" % (
+                workers,
+                here.rank,
+                told["index"][places[0]],
+                places[0],
+            )
         raise StageFailed("dataloader-loses-samples", "%d samples were to come in order: %s" % (_SAMPLES, how))
     return told
+
+
+def _spoiled(here: RankContext, batch: Dict[str, torch.Tensor], differing: List[int]) -> str:
+    wrong = [place for place, words in enumerate(differing) if words]
+    numbers, workers = batch["index"].flatten().tolist(), batch["worker"].flatten().tolist()
+    figures = (
+        sum(differing),
+        len(wrong),
+        len(differing),
+        numbers[wrong[0]],
+        _workers_named(workers[one] for one in wrong),
+        here.rank,
+    )
+    return (
+        "%d words in %d of the %d samples of a batch (first: sample %d) are not what was written into them: they come from %s of rank %d"
+        % figures
+    )
+
+
+def _workers_named(numbers: Iterable[int]) -> str:
+    found = sorted({*numbers})
+    return "worker%s %s" % ("s"[: len(found) > 1], ", ".join(map(str, found))) if found else ""
 
 
 def _have_ended(processes: List[int]) -> None:

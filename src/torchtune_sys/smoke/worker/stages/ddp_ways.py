@@ -1,0 +1,104 @@
+"""What replaces parts of DistributedDataParallel's step: hooks that send gradients in another way, and an optimizer that is spread over ranks."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Iterator, List, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from torchtune_sys.smoke.worker.agreement import Fault
+from torchtune_sys.smoke.worker.context import QUICK, RankContext, small_integers
+from torchtune_sys.smoke.worker.stages.collectives import can_exchange
+
+_HOOKED_INPUTS, _HOOKED_OUTPUTS = 64, 32
+_AWAY_HOOKED = 2.0**-5
+"""What hooks send has 8 bits at least, and PowerSGD makes one of sums of 64 products; the largest gradient is 2. A hook that does not divide, or leaves out a rank of
+eight, is off by an eighth of 2 and more."""
+_FIRST_OF_POWERSGD = 2
+"""Steps before it begins: torch allows no less where it keeps what it left out."""
+_SPREAD_SHAPES = ((5, 7), (31,), (4, 4), (3, 2))
+_SPREAD_STEP = 0.25
+_Hook = Tuple[str, Any, Any, int]
+
+
+def hooks_average(here: RankContext) -> List[Fault]:
+    """Return what is wrong with a gradient that hooks send: a column times a row, for PowerSGD gives that alone; all ranks have the row."""
+    inputs = small_integers((1, _HOOKED_INPUTS), 341, -1, 2)
+    asked = [small_integers((_HOOKED_OUTPUTS,), 350 + rank, -2, 3) for rank in range(here.world)]
+    wanted = (torch.stack(asked).double().mean(0)[:, None] * inputs.double()).float()
+    faults: List[Fault] = []
+    for name, hook, state, passes in _hooks(here):
+        model = nn.Linear(_HOOKED_INPUTS, _HOOKED_OUTPUTS, bias=False).to(here.device)
+        parallel = DistributedDataParallel(model, device_ids=[here.device] if here.kind == "cuda" else None)
+        try:
+            parallel.register_comm_hook(state, hook)
+        except (TypeError, ValueError):  # bfloat16 by a torch without NCCL
+            continue
+        for _ in range(passes):
+            parallel.zero_grad()
+            (parallel(inputs.to(here.device)) * asked[here.rank].to(here.device)).sum().backward()
+        found = torch.zeros_like(wanted) if model.weight.grad is None else model.weight.grad.detach().cpu()
+        off = (found - wanted).abs()
+        if not float(off.max()) <= _AWAY_HOOKED * 2:
+            place = int(off.argmax())
+            figures = (
+                name,
+                int((off > _AWAY_HOOKED * 2).sum()),
+                off.numel(),
+                float(found.flatten()[place]),
+                float(wanted.flatten()[place]),
+            )
+            seen = "DDP with the hook %s: %d of %d elements of a gradient are not the mean over ranks, one is %.6g, not %.6g"
+            faults.append(("ddp-gradients-wrong", seen % figures))
+        del parallel
+    return faults
+
+
+def _hooks(here: RankContext) -> Iterator[_Hook]:
+    try:  # PowerSGD draws by NumPy, and is imported with the others
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    except ImportError:
+        return
+    for name in ("fp16_compress_hook", "allreduce_hook", "bf16_compress_hook")[: 1 if here.level == QUICK else 3]:
+        dtype = {"bf": torch.bfloat16, "fp": torch.float16}.get(name[:2], torch.float32)
+        tried = torch.ones(1, device=here.device, dtype=dtype)
+        if (dtype != torch.bfloat16 or here.has_bfloat16()) and can_exchange(here, functools.partial(dist.all_reduce, tried)):
+            yield name, getattr(default_hooks, name), None, 1
+    if here.level == QUICK:
+        return
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powers
+
+    state = powers.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=_FIRST_OF_POWERSGD)
+    yield "powerSGD_hook", powers.powerSGD_hook, state, _FIRST_OF_POWERSGD + 2
+
+
+def spread_optimizer_steps(here: RankContext) -> List[Fault]:
+    """Return what is wrong after two steps of an optimizer of which each rank has a part (ZeRO): all weights are to be those of the whole optimizer, to the last bit."""
+    if here.level == QUICK:
+        return []
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    weights = [nn.Parameter(small_integers(shape, 360 + number).to(here.device)) for number, shape in enumerate(_SPREAD_SHAPES)]
+    alone = [value.detach().cpu().double() for value in weights]
+    speeds = [torch.zeros_like(value) for value in alone]
+    optimizer = ZeroRedundancyOptimizer(weights, torch.optim.SGD, lr=_SPREAD_STEP, momentum=0.5)
+    for turn in range(2):
+        for number, value in enumerate(weights):
+            gradient = small_integers(tuple(value.shape), 370 + 10 * turn + number)
+            value.grad = gradient.to(here.device)
+            speeds[number] = speeds[number] * 0.5 + gradient.double()
+            alone[number] = alone[number] - _SPREAD_STEP * speeds[number]
+        optimizer.step()
+    for number, (value, wanted) in enumerate(zip(weights, alone)):
+        off = int((value.detach().cpu().double() != wanted).sum())
+        if off:
+            owner = getattr(optimizer, "_param_to_rank", {}).get(value, "?")
+            seen = (
+                "ZeroRedundancyOptimizer: after two steps %d of %d elements of parameter %d, which rank %s steps with, are wrong"
+            )
+            return [("zero-step-wrong", seen % (off, wanted.numel(), number, owner))]
+    return []

@@ -1,0 +1,112 @@
+"""Whose data are wrong where an exchange is: all ranks see a wrong sum, whoever gave or sent the wrong part of it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict, List, Tuple
+
+import torch
+import torch.distributed as dist
+
+from torchtune_sys.smoke.worker.agreement import Fault, tell_all
+from torchtune_sys.smoke.worker.context import RankContext, small_integers
+
+_MOST_RANKS_ASKED = 16
+_COUNTS_ALONE = (3, 1000, (1 << 20) + 5)
+_COUNT_SENT = 65537
+
+
+def senders_named(here: RankContext, faults: List[Fault]) -> List[Fault]:
+    """Return the faults, with who gave or sent what is wrong if that can be told. All ranks must call it: they try more exchanges if any of them saw a fault."""
+    saw = [rank for rank, word in enumerate(tell_all(here, "wrong" if faults else "")) if word]
+    if not saw or not 1 < here.world <= _MOST_RANKS_ASKED:
+        return faults
+    words = _wrong_alone(here, saw) or _wrong_in_turns(here) or _wrong_on_the_way(here)
+    return [(cause, "%s; %s" % (seen, words) if words else seen) for cause, seen in faults]
+
+
+def _wrong_alone(here: RankContext, saw: List[int]) -> str:
+    groups = [dist.new_group([rank]) for rank in range(here.world)]
+    own = ""
+    for count in _COUNTS_ALONE:
+        given = small_integers((count,), 401 + here.rank, -4, 5).to(here.device)
+        for name, exchange in _exchanges_alone(here, groups[here.rank], given).items():
+            try:
+                found = exchange()
+            except (RuntimeError, ValueError):  # the backend has none
+                continue
+            own = own or (name if not torch.equal(found, given) else "")
+    told = tell_all(here, own)
+    wrong = [rank for rank, name in enumerate(told) if name]
+    if not wrong or len(wrong) == here.world or wrong == saw:  # of these it is said already
+        return ""
+    return "rank %d gives wrong values: its %s with itself alone is wrong, too" % (wrong[0], told[wrong[0]])
+
+
+def _exchanges_alone(here: RankContext, group: Any, given: torch.Tensor) -> Dict[str, Callable[[], torch.Tensor]]:
+    """Return what gives back what it is given, in a group of one."""
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+    def in_place(exchange: Callable[..., object], *more: Any) -> torch.Tensor:
+        held = given.clone()
+        exchange(held, *more, group=group)
+        return held
+
+    def into(exchange: Callable[..., object], listed: Tuple[bool, bool]) -> torch.Tensor:
+        """Return what comes of it. ``listed``: whether the exchange takes a list to fill, and one that is given."""
+        held, sent = torch.zeros_like(given), given.clone()
+        exchange([held] if listed[0] else held, [sent] if listed[1] else sent, group=group)
+        return held
+
+    return {
+        "all_reduce": functools.partial(in_place, dist.all_reduce),
+        "reduce_scatter": functools.partial(into, scatter, (False, False)),
+        "reduce_scatter of a list": functools.partial(into, dist.reduce_scatter, (False, True)),
+        "all_gather": functools.partial(into, dist.all_gather, (True, False)),
+        "all_gather into a tensor": functools.partial(into, gather, (False, False)),
+        "broadcast": functools.partial(in_place, dist.broadcast, here.rank),
+        "reduce": functools.partial(in_place, dist.reduce, here.rank),
+        "all_to_all_single": functools.partial(into, dist.all_to_all_single, (False, False)),
+    }
+
+
+def _wrong_in_turns(here: RankContext) -> str:
+    """One rank after the other gives values to a sum, all others give zeros."""
+    wrong: List[str] = []
+    for turn in range(here.world):
+        wanted = small_integers((_COUNT_SENT,), 420 + turn, -4, 5).to(here.device)
+        held = wanted.clone() if here.rank == turn else torch.zeros_like(wanted)
+        dist.all_reduce(held)
+        wrong += [str(turn)] if not torch.equal(held, wanted) else []
+    turns = {turn for said in tell_all(here, " ".join(wrong)) for turn in said.split()}
+    if len(turns) != 1:
+        return ""
+    return "what rank %s gives to a sum arrives wrong, what the others give is right" % turns.pop()
+
+
+def _wrong_on_the_way(here: RankContext) -> str:
+    """Each rank sends to each other, and no third is between them."""
+    device = torch.device("cpu") if here.backend == "gloo" else here.device
+    wrong: List[str] = []
+    for sender in range(here.world):
+        wanted = small_integers((_COUNT_SENT,), 440 + sender, -4, 5).to(device)
+        for receiver in range(here.world):
+            if here.rank == sender != receiver:
+                dist.send(wanted, receiver)
+            elif here.rank == receiver != sender:
+                taken = torch.zeros_like(wanted)
+                dist.recv(taken, sender)
+                wrong += [str(sender)] if not torch.equal(taken, wanted) else []
+    told = [said.split() for said in tell_all(here, " ".join(wrong))]
+    pairs = [(int(sender), receiver) for receiver, senders in enumerate(told) for sender in senders]
+    senders, receivers = ({pair[side] for pair in pairs} for side in (0, 1))
+    if len(senders) == 1:
+        return "what rank %d sends arrives wrong at rank%s %s" % (pairs[0][0], "s"[: len(receivers) > 1], _numbered(receivers))
+    if len(receivers) == 1:
+        return "what rank %d receives is wrong, from whomever" % pairs[0][1]
+    return ""
+
+
+def _numbered(ranks: Any) -> str:
+    return ", ".join(map(str, sorted(ranks)))

@@ -1,0 +1,116 @@
+"""Sharded training in low precision and over two dimensions, and what it is made of: tensors that are spread over ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch import nn
+
+from torchtune_sys.smoke.worker.agreement import Fault
+from torchtune_sys.smoke.worker.context import RankContext, small_integers
+
+_LAYER_INPUTS, _LAYER_OUTPUTS = 24, 16
+_TOO_WIDE = 256.0
+"""bfloat16 has 8 bits: it holds this, and nothing odd above it. Beside what the other ranks give it shows in which precision ranks add."""
+_ROUNDED = 2.0**-18
+"""Of float32, where the number of ranks is no power of two."""
+
+
+def local_part(value: torch.Tensor) -> torch.Tensor:
+    """Return what this rank holds of a tensor that is spread over ranks."""
+    held = value.to_local() if hasattr(value, "to_local") else value
+    return held.detach()
+
+
+def sharded_in_other_ways(here: RankContext, shard: Callable[..., Any]) -> List[Fault]:
+    """Return what is wrong. ``shard`` is torch's ``fully_shard``."""
+    faults: List[Fault] = []
+    policy = _low_precision(shard)
+    if policy is not None and here.has_bfloat16() and here.world <= _TOO_WIDE:
+        faults += _one_layer(
+            here, shard, "in mixed precision (bfloat16, gradients added in float32)", (here.world,), mp_policy=policy
+        )
+    both = (2, here.world // 2) if here.world % 2 == 0 else (here.world, 1)
+    if here.world > 1:
+        faults += _one_layer(here, shard, "over %d replicas of %d parts (HSDP)" % both, both)
+    return faults + _spread_tensors(here)
+
+
+def _low_precision(shard: Callable[..., Any]) -> Optional[Any]:
+    import sys
+
+    policy = getattr(sys.modules[shard.__module__.partition("._fully_shard")[0]], "MixedPrecisionPolicy", None)
+    return policy and policy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def _one_layer(here: RankContext, shard: Callable[..., Any], how: str, shape: Tuple[int, ...], **more: Any) -> List[Fault]:
+    """Take the gradient of one layer: in each of its rows it is what the rank asks for there times the one input that all have."""
+    names = {"mesh_dim_names": ("replicas", "parts")} if len(shape) == 2 else {}
+    mesh = torch.distributed.init_device_mesh(here.kind, shape, **names)
+    layer = nn.Linear(_LAYER_INPUTS, _LAYER_OUTPUTS, bias=False)
+    inputs = small_integers((1, _LAYER_INPUTS), 311, -1, 2)
+    with torch.no_grad():
+        layer.weight.copy_(small_integers((_LAYER_OUTPUTS, _LAYER_INPUTS), 312, -1, 2))
+    layer.to(here.device)
+    shard(layer, mesh=mesh, **more)
+    asked = [torch.full((_LAYER_OUTPUTS,), _TOO_WIDE)]
+    asked += [small_integers((_LAYER_OUTPUTS,), 320 + rank, 1, 3) for rank in range(1, here.world)]
+    answer = layer(inputs.to(here.device))
+    faults: List[Fault] = []
+    if more and answer.dtype != torch.bfloat16:
+        faults.append(("fsdp-step-wrong", "sharded %s: a layer answers in %s" % (how, str(answer.dtype)[6:])))
+    (answer * asked[here.rank].to(here.device, answer.dtype)).sum().backward()
+    parts, place = shape[-1], here.rank % shape[-1]
+    each = -(-_LAYER_OUTPUTS // parts)
+    wanted = (sum(asked) / here.world)[:, None].double() * inputs.double()
+    wanted = wanted[place * each : (place + 1) * each]
+    gradient = layer.weight.grad
+    found = None if gradient is None else local_part(gradient).cpu()
+    if found is None or found.shape != wanted.shape or found.dtype != torch.float32:
+        if wanted.numel():
+            told = "none" if found is None else "%s of shape %s" % (str(found.dtype)[6:], tuple(found.shape))
+            faults.append(
+                ("fsdp-step-wrong", "sharded %s: the gradient here is %s, not float32 of %s" % (how, told, tuple(wanted.shape)))
+            )
+        return faults
+    off = (found.double() - wanted).abs()
+    if wanted.numel() and not float(off.max()) <= (0.0 if here.world & (here.world - 1) == 0 else _ROUNDED * 2 * _TOO_WIDE):
+        at = int(off.argmax())
+        words = (how, int((off > 0).sum()), off.numel(), float(found.flatten()[at]), float(wanted.flatten()[at]))
+        faults.append(
+            ("fsdp-step-wrong", "a step sharded %s: %d of %d elements of a gradient are wrong, one is %.9g, not %.9g" % words)
+        )
+    return faults
+
+
+def _spread_tensors(here: RankContext) -> List[Fault]:
+    """Tensors that are spread over ranks (DTensor), which FSDP2 and tensor parallel training are made of."""
+    try:
+        from torch.distributed import tensor as spread
+
+        distribute, cut, copied = spread.distribute_tensor, spread.Shard, spread.Replicate
+    except (ImportError, AttributeError):  # until torch 2.5
+        return []
+    mesh = torch.distributed.init_device_mesh(here.kind, (here.world,))
+    whole = small_integers((2 * here.world + 1, 3 * here.world), 331, -9, 10)
+    device = whole.to(here.device)
+    rows = distribute(device, mesh, [cut(0)])
+    columns = rows.redistribute(mesh, [cut(1)])
+    product = distribute(device.t().contiguous(), mesh, [cut(1)]) @ rows
+    part = (torch.chunk(whole, here.world, 0) + (whole[:0],) * here.world)[here.rank]
+    answers: Dict[str, Tuple[torch.Tensor, torch.Tensor]] = {
+        "a tensor's rows": (rows.to_local(), part),
+        "rows that become columns": (columns.to_local(), torch.chunk(whole, here.world, 1)[here.rank]),
+        "rows put together": (rows.full_tensor(), whole),
+        "columns given to all": (columns.redistribute(mesh, [copied()]).to_local(), whole),
+        "a product whose terms are on all ranks": (product.full_tensor(), whole.t() @ whole),
+        "the sum of all": (rows.sum().full_tensor(), whole.sum()),
+        "a sum over what is spread": (rows.sum(0).full_tensor(), whole.sum(0)),
+    }
+    for what, (found, wanted) in answers.items():
+        if found.shape != wanted.shape or not torch.equal(found.detach().cpu(), wanted):
+            seen = "tensors spread over ranks (DTensor), %s: %s, where %s is right"
+            shown = [" ".join("%g" % one for one in value.flatten().tolist()[:4]) for value in (found.cpu(), wanted)]
+            return [("dtensor-wrong", seen % (what, *shown))]
+    return []
