@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Mapping
 
@@ -51,6 +50,8 @@ def again_as_root(todo: str, args: list[str], env: Mapping[str, str]) -> str:
     shown = behind_sudo(env)
     if shown == program(env):
         return f"run it again with {tool}{rest}"
+    import shlex
+
     return f"run it again with {tool}{rest}; {tool} needs the path: {tool} {shown} {shlex.join(args)}"
 
 
