@@ -60,6 +60,6 @@ def another(value: Any) -> Any:
     if isinstance(value, frozenset):
         return value | {"drift"}
     if isinstance(value, tuple):
-        return (*value, another(value[-1]) if value else "drift")
+        return (*value, another(value[0]) if value else "drift")  # the last mount options are those that are left out
     assert value is None, value
     return 1

@@ -78,10 +78,10 @@ FAULTS: dict[str, Fault] = {
         {**STEP, **TWO, "GLOO_SOCKET_IFNAME": "docker0"}, DOCKER0, ("fatal gloo-interface-doubtful user",), "no-go", network=True
     ),
     "8 Gloo on no interface, two nodes": Fault(
-        {**STEP, **TWO, "GLOO_SOCKET_IFNAME": "ib7"}, NET, ("fatal gloo-interface-missing user",), "no-go", network=True
+        {**STEP, **TWO, "GLOO_SOCKET_IFNAME": "ib7"}, NET, ("fatal gloo-wrong-interface user",), "no-go", network=True
     ),
     "9 Gloo on no interface, one node": Fault(
-        {"GLOO_SOCKET_IFNAME": "ib7"}, NET, ("warning gloo-interface-missing user",), network=True
+        {"GLOO_SOCKET_IFNAME": "ib7"}, NET, ("warning gloo-wrong-interface user",), network=True
     ),
     "10 memory eaten": Fault(PROLOG, LITTLE_MEMORY, ("warning host-memory-oom node",)),
     "11 /tmp full": Fault(PROLOG, FULL_TMP, ("fatal disk-full-or-quota node",), "no-go"),
