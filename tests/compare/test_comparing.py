@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
@@ -52,6 +53,36 @@ def test_one_odd_host_is_named_with_the_weight_of_the_rules(change: object, fact
     found = compared(*ten_hosts()[:4], facts_line(9, change))  # type: ignore[arg-type]
     assert odd(found) == [("node-00009", fact)]
     assert found.odd[0].weight is weight
+
+
+SET = put("session/env/NCCL_IB_DISABLE", "1")
+
+
+def _earlier(line: bytes) -> bytes:
+    """Return a facts file as a release wrote it that did not tell which variables it looked for."""
+    shorter = re.sub(rb'"env":"[0-9a-f]{6}",', b"", line)
+    assert shorter != line
+    return shorter
+
+
+def test_a_variable_that_an_earlier_release_does_not_tell_is_not_none() -> None:
+    """It may have been set there: the release did not look for it."""
+    later = [facts_line(number, SET) for number in range(4)]
+    assert odd(compared(*later, _earlier(facts_line(9)))) == []
+    assert odd(compared(*later, facts_line(9))) == [("node-00009", "session.env[NCCL_IB_DISABLE]")]
+    # Among hosts that the earlier release told of, one that tells it shows that it was looked for.
+    assert odd(compared(*map(_earlier, later), _earlier(facts_line(9)))) == [("node-00009", "session.env[NCCL_IB_DISABLE]")]
+    assert odd(compared(*later, _earlier(facts_line(9, put("session/env/NCCL_IB_DISABLE", "0"))))) == [
+        ("node-00009", "session.env[NCCL_IB_DISABLE]")
+    ]
+
+
+def test_a_variable_that_was_not_looked_for_yesterday_is_not_new() -> None:
+    for now, then in ((facts_line(1, SET), _earlier(facts_line(1))), (facts_line(1), _earlier(facts_line(1, SET)))):
+        found = Comparing(store(then, now), READERS).before(1)
+        assert found.odd == ()
+    found = Comparing(store(facts_line(1), facts_line(1, SET)), READERS).before(1)
+    assert [item.fact for item in found.odd] == ["session.env[NCCL_IB_DISABLE]"]
 
 
 def test_what_is_heaviest_comes_first() -> None:

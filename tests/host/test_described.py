@@ -155,6 +155,8 @@ def test_every_card_of_the_tables_is_taken_by_its_names(name: str) -> None:
         ({"system": ""}, "names no release"),
         ({"gpu": ""}, "names no release"),
         ({"system": "debian-12", "gpu": ""}, "is in no table"),
+        ({"system": "azurelinux-3"}, "names no release: known: ubuntu-22.04, "),  # AlmaLinux is another distribution
+        ({"system": "fedora-coreos-43"}, "names no release: known: ubuntu-22.04, "),
         ({"system": "debian"}, "did you mean debian-12"),
         ({"system": "arch-2026"}, "did you mean arch"),
         ({"system": 'debian-12"; reboot'}, "names no release"),

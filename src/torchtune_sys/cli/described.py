@@ -93,7 +93,22 @@ def _system(value: str) -> tuple[str, str]:
         if bool(found[2]) is not rolling:
             return found[1], found[2] or ""
     known = [f"{row['id']}-{row['version']}".rstrip("-") for row in rows("install_systems")]
-    raise click.BadParameter(f"{value} names no release: {_near(value, known)}", param_hint="--system")
+    same = _of_the_same(value, known)
+    meant = _near(value, same) if same else f"known: {', '.join(known)}"
+    raise click.BadParameter(f"{value} names no release: {meant}", param_hint="--system")
+
+
+def _of_the_same(value: str, releases: list[str]) -> list[str]:
+    """Return the releases of the distribution that a person typed, perhaps wrongly.
+
+    >>> _of_the_same("debain-12", ["debian-12", "fedora-43"]), _of_the_same("azurelinux-3", ["almalinux-9", "arch"])
+    (['debian-12'], [])
+    """
+    import difflib
+
+    ids = {release: release.rstrip("0123456789.-") for release in releases}
+    close = difflib.get_close_matches(value.lower().rstrip("0123456789.-"), {*ids.values()}, cutoff=0.8)
+    return [release for release in releases if ids[release] in close]
 
 
 def _gpu(value: str, number: int) -> tuple[str, str]:

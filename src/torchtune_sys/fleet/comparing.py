@@ -36,6 +36,8 @@ from torchtune_sys.model.comparison import (
 )
 
 _RULES_SHOWN = 3
+_VARIABLE = "session.env["
+"""A variable that a release did not look for may have been set: where it is none, one of the same release must have told it."""
 _SEEN_AS = {"clock.offset_s": "hardware.clock_synchronised"}
 """A fact that is seen from outside → the host's own fact of the same thing, which the rules read."""
 
@@ -169,14 +171,17 @@ class Comparing:
     # Against another host
 
     def _pair(self, host: int, other: int) -> None:
+        one, two = self._store.hosts[host], self._store.hosts[other]
         for name, family in self._store.families.items():
-            now, then = self._store.hosts[host].variants.get(name), self._store.hosts[other].variants.get(name)
+            now, then = one.variants.get(name), two.variants.get(name)
             if now is None or then is None or now == then:
                 continue
             delta, was = family.deltas[now], family.deltas[then]
             for fact in {**delta, **was}:
                 value, usual = value_seen(family, now, fact), value_seen(family, then, fact)
                 if value is None or usual is None or usual in UNSEEN or are_alike(fact, value, usual):
+                    continue
+                if fact.startswith(_VARIABLE) and NOT_THERE in (value, usual) and one.variables != two.variables:
                     continue
                 self._odd.append(self._one(host, fact, value, usual))
 
@@ -217,6 +222,9 @@ def _different(family: Family, all_hosts: Sequence[HostFacts], hosts: Sequence[i
             value = value_seen(family, variant, fact)
             if value is not None:
                 values.update(dict.fromkeys(same, value))
+        if fact.startswith(_VARIABLE):
+            told = {all_hosts[host].variables for host, value in values.items() if value != NOT_THERE}
+            values = {host: value for host, value in values.items() if value != NOT_THERE or all_hosts[host].variables in told}
         if len(set(values.values())) > 1:
             yield fact, values
 

@@ -17,6 +17,7 @@ import msgspec
 
 from torchtune_sys.fleet.left_out import left_out, mount_option_left_out, variable_left_out
 from torchtune_sys.fleet.own_names import OwnNames, comes_and_goes, own_names
+from torchtune_sys.host.environment import looked_for
 from torchtune_sys.model import codec
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.gpu import Peers
@@ -50,7 +51,9 @@ def host_name(seen: Snapshot) -> str:
 
 def document(seen: Snapshot, *, version: str, volatile: Mapping[str, Any]) -> str:
     """Return the facts file, one line of JSON. All that may differ between two looks at an unchanged host stands below ``volatile``."""
-    return codec.line({"schema": SCHEMA, "tool": {"version": version}, "facts": facts(seen), "volatile": volatile})
+    return codec.line(
+        {"schema": SCHEMA, "tool": {"env": looked_for(), "version": version}, "facts": facts(seen), "volatile": volatile}
+    )
 
 
 def _value(value: Any, path: str, own: OwnNames) -> Any:

@@ -120,6 +120,8 @@ LEFT_OUT: dict[str, str] = {
 
 ASKED_FOR = {
     "sysctl.settings": "which keys are asked for is the tool's, and grows with its version",
+    "session.named_paths": "of variables that are set, and which are asked for is the tool's",
+    "session.devices": "which files are asked for is the tool's, and grows with its version",
     "limits.limits": "which limits are asked for is the tool's, and grows with its version",
 }
 """Lists of what the tool asks for, not of what a host has: what one lacks was not asked there. Its entries are compared."""

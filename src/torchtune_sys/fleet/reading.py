@@ -41,6 +41,7 @@ _WANTED = "is neither facts, a snapshot, a report, a recording nor a pre-flight"
 class _Envelope(msgspec.Struct):
     schema: Any = None
     facts: dict[str, msgspec.Raw] | None = None
+    tool: Any = None
     volatile: dict[str, Any] = {}
 
 
@@ -188,11 +189,13 @@ def _add_facts(found: _Envelope, name: str, store: Store) -> None:
         raise ValueError("a facts file without facts")
     volatile = found.volatile
     findings = volatile.get("findings")
+    variables = found.tool.get("env") if isinstance(found.tool, dict) else None
     store.add(
         plain_name(str(volatile.get("host") or _stem(name))),
         name,
         {family: bytes(raw) for family, raw in found.facts.items()},
         findings={str(key): tuple(map(str, rules)) for key, rules in findings.items()} if isinstance(findings, dict) else {},
+        variables=str(variables or ""),
     )
 
 

@@ -100,6 +100,8 @@ class HostFacts(msgspec.Struct, kw_only=True):
     variants: dict[str, int]
     findings: dict[str, tuple[str, ...]] = {}
     """What check found there: severity → rules."""
+    variables: str = ""
+    """Which variables were looked for there (:func:`looked_for`), where the file tells."""
     weights: dict[str, str] = {}
     """Of facts that no rule of ours reads, as the file tells them (a report's own severities)."""
 

@@ -99,6 +99,18 @@ def relevant(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def looked_for() -> str:
+    """Return a fingerprint of the names that :func:`relevant` takes: of two releases with different ones, a variable that the earlier does not
+    tell may have been set.
+
+    >>> looked_for() == looked_for(), len(looked_for())
+    (True, 6)
+    """
+    import zlib
+
+    return f"{zlib.crc32(' '.join([*sorted(NAMES | {*VARIABLES}), *PREFIXES]).encode()):08x}"[:6]
+
+
 def _is_free_text(name: str) -> bool:
     may_be = name.startswith(_MAY_HOLD_FREE_TEXT) or name.endswith("_COMMAND_LINE")
     return may_be and _FREE_TEXT.fullmatch(name) is not None

@@ -28,6 +28,14 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 """Where the schemas are shipped."""
 _TOOL = {"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}}
+_LOOKED_WITH = {
+    "type": "object",
+    "required": ["version"],
+    "properties": {
+        "version": {"type": "string"},
+        "env": {"type": "string", "description": "Fingerprint of the names of the variables that were looked for."},
+    },
+}
 
 
 def schemas() -> dict[str, str]:
@@ -102,7 +110,7 @@ def _facts() -> str:
             "required": ["schema", "tool", "facts", "volatile"],
             "properties": {
                 "schema": {"const": FACTS},
-                "tool": _TOOL,
+                "tool": _LOOKED_WITH,
                 "facts": {
                     "type": "object",
                     "properties": {family: {"$ref": "#/$defs/value"} for family in FAMILIES},
