@@ -61,15 +61,20 @@ SEALED = ALL[2::3]
 OPENED = tuple(row for row in ALL if row not in SEALED)
 
 
-def main(which: str) -> None:
+def told_of(opened: tuple[tuple[str, str, str], ...], sealed: tuple[tuple[str, str, str], ...]) -> None:
+    """Print which of the rows come out, as the first argument says."""
     from torchtune_sys.host.secrets import scrubbed
 
-    rows = {"opened": OPENED, "sealed": SEALED}[which]
-    out = [(name, told) for name, text, secret in rows if secret in (told := scrubbed(text.replace("@", secret, 1)))]
+    rows = {"opened": opened, "sealed": sealed}[sys.argv[1]]
+    out = [
+        (name, told)
+        for name, text, secret in rows
+        if secret in (told := scrubbed(text.replace("@", secret, 1).replace("%", "@")))
+    ]
     for name, told in out:
         print(f"{name}: {told!r}")
     print(f"{len(out)} of {len(rows)} come out")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    told_of(OPENED, SEALED)
