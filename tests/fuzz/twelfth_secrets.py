@@ -1,6 +1,6 @@
 """Secrets as clouds, trackers, network equipment, databases and build tools write them: written down before the filter saw them, every third sealed.
 
-``python tests/fuzz/twelfth_secrets.py opened|sealed`` prints those that come out. ``@`` stands for the secret.
+``python -m fuzz.twelfth_secrets opened|sealed`` (in ``tests``) prints those that come out. ``@`` stands for the secret.
 """
 
 from __future__ import annotations

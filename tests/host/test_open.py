@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,26 @@ def test_a_log_may_hold_zeros(tmp_path: Path) -> None:
 )
 def test_binary_garbage(tmp_path: Path, data: bytes, words: str) -> None:
     assert words in refusal(put(tmp_path / "x", data))
+
+
+def test_damaged_zstd_is_told_as_other_damages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An internal error, where Python or a package reads zstd: their error is none of Python's other ones."""
+
+    class ZstdError(Exception):
+        pass
+
+    class ZstdFile:
+        def __init__(self, packed: object) -> None:
+            pass
+
+        def read(self, size: int) -> bytes:
+            raise ZstdError("Restored data doesn't match checksum")
+
+    reader = types.ModuleType("backports.zstd")
+    reader.__dict__.update(ZstdError=ZstdError, ZstdFile=ZstdFile)
+    monkeypatch.setitem(sys.modules, "compression.zstd", None)
+    monkeypatch.setitem(sys.modules, "backports.zstd", reader)
+    assert "the zstd data are damaged or cut off: Restored" in refusal(put(tmp_path / "x", b"\x28\xb5\x2f\xfd" + b"\0" * 100))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

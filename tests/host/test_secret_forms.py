@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzz import eleventh_secrets
+from fuzz import eleventh_secrets, twelfth_secrets
 from fuzz.tenth_secrets import OPENED
 from torchtune_sys.host import secrets
 from torchtune_sys.host.secret_values import HIDDEN
@@ -48,8 +48,28 @@ LEFT = ("Consul, tokens", "davfs2", "Firebase", "Twilio", "mail")
 """Known to come out: no name, and no shape that nothing else has."""
 
 
+H = "correcthorse7battery"
+LIKE_THEM = (
+    ("rclone, command", "rclone config create lake s3 provider Minio secret_access_key @", H),
+    ("MinIO, before", "mc config host add lake http://h:9000 AK @ --api s3v4", H),
+    ("MySQL, kind", "CREATE USER 'joe'%'h' IDENTIFIED WITH mysql_native_password BY '@'", H),
+    ("MySQL, function", "SET PASSWORD FOR 'joe' = PASSWORD('@');", H),
+    ("Oracle", "CREATE USER joe IDENTIFIED BY @;", H),
+    ("psql, command", "psql -c \"ALTER USER joe PASSWORD '@'\"", H),
+    ("a domain", "net ads join -U admin%@", H),
+    ("TACACS", "tacacs-server host 10.0.0.1 key 7 @", "08701E1D0A0B1545"),
+    ("router, kind 4", "username bob secret 4 @", "08701E1D0A0B1545aa"),
+    ("a part with its kind", 'Content-Disposition: form-data; name="api_token"\r\nContent-Type: text/plain\r\n\r\n@\r\n--x', eleventh_secrets.HEX),
+    ("key in words", "Master Key 2 = @", eleventh_secrets.HEX),
+    ("Mosquitto, file", "mosquitto_passwd -b /etc/m joe @", H),
+)  # fmt: skip
+"""Of the same classes as those of the twelfth look, written after its mends."""
 STILL_OUT = ("CSV",)
-IN_PLACES = {row[0]: row[1:] for row in (*OPENED, *eleventh_secrets.ALL) if row[0] not in (*LEFT, *STILL_OUT)}
+IN_PLACES = {
+    row[0]: row[1:]
+    for row in (*OPENED, *eleventh_secrets.ALL, *twelfth_secrets.OPENED, *LIKE_THEM)
+    if row[0] not in (*LEFT, *STILL_OUT)
+}
 
 
 @pytest.mark.parametrize("place", IN_PLACES)
@@ -107,6 +127,10 @@ def test_a_secret_in_a_place_that_no_list_had(place: str) -> None:
         'send "x" to y',
         "x509: sha256 4f1e8f8f",
         "docker run --user joe:users nvcr.io/x",
+        "identified by its serial",
+        "cache key: 4f1e8f8f8a1e8f8b4f1e8f8f8a1e8f8b",
+        "session key: none",
+        "net rx 12, net config created",
         "the community standard is used here",
         "com.example.community member joined",
         "10.0.0.1@o2ib:10.0.0.2@o2ib",
@@ -135,7 +159,7 @@ def test_what_a_look_before_the_forms_leaves_out_they_would_not_have_found(text:
     "piece",
     ["name: passwordvalue ", " password: |\n   x\n", 'token=["a",', "password = '''", "cookie: ", "docker login -p", "curl -b ", "echo '%s' a | x",
      "config set password", "?key=1&", "('password','a", "<password>a", "password&quot;%3A%22", "\u00a0password", 'password=\\"\\', "://a:b@", "ab~1Q~", "eyJabcdefgh.", "kind: Secret\ndata:\n a: b\n", '"kind":"Secret","data":{', '"data":{"a', "login -p", "token<<<",
-     "machine a login b account ", "passphrase = a b ", "password = " + "a " * 40 + "#\n", "token:", "Private-Lines: 1\nab\n", "password for ", "a1_", "%2F%2Fa%3A", "'--token','", "- --token\n- ", "comment=", "a.token a\n", "curlftpfs user=", "a:b@c:", "/t/a1-", "QUJDREVGR0hJSktMTU5P="],
+     "machine a login b account ", "passphrase = a b ", "password = " + "a " * 40 + "#\n", "token:", "Private-Lines: 1\nab\n", "password for ", "a1_", "%2F%2Fa%3A", "'--token','", "- --token\n- ", "comment=", "a.token a\n", "curlftpfs user=", "password 2 ", "tacacs-server x key ", "identified with a by ", 'form-data name="password"\n\n', "mc alias set ", "master key 1 =", "config create ", "ipa-x -w", "a:b@c:", "/t/a1-", "QUJDREVGR0hJSktMTU5P="],
 )  # fmt: skip
 def test_each_form_takes_time_in_proportion(piece: str) -> None:
     def seconds(size: int) -> float:

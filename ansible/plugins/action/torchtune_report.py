@@ -15,7 +15,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.torchtune.sys.plugins.plugin_utils import differences, fleet, outdated
+from ansible_collections.torchtune.sys.plugins.plugin_utils import answers, differences, fleet, outdated
 
 
 class ActionModule(ActionBase):
@@ -41,7 +41,7 @@ class ActionModule(ActionBase):
         )[1]
         held = _Held((task_vars or {})["hostvars"], asked)
         names = asked["hosts"] or held.asked((task_vars or {}).get("ansible_play_hosts_all") or [])
-        hosts = [fleet.host(str(name), *held.of(name)) for name in names]
+        hosts = [_host(str(name), *held.of(name)) for name in names]
         facts = {str(name): found for name in names if (found := held.facts(name)) is not None}
         said = _differences(facts, asked)
         document = fleet.fleet(hosts, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), said.get("document"))
@@ -118,7 +118,7 @@ class _Held:
         held = self._hostvars[name] if name in self._hostvars else {}
         result = held.get(self._names["result"])
         found = result.get("facts") if isinstance(result, t.Mapping) else None
-        return _plain(found)
+        return _plain(found) if isinstance(found, t.Mapping) else None
 
     def _preflight(self, held: t.Any) -> t.Any:
         """Its verdict; else why it did not begin, or did not end. None where it was not asked for."""
@@ -132,6 +132,14 @@ class _Held:
         return asked or "torchtune_sys_copied" in held
 
 
+def _host(name: str, result: t.Any, failure: str, applied: t.Any, change_failure: str, preflight: t.Any) -> dict[str, t.Any]:
+    """What one host answered; an answer that is none of a module's costs no other host its report."""
+    wrong = answers.misshapen(result, applied, preflight)
+    if wrong:
+        return fleet.host(name, None, f"it answered otherwise than the module does ({wrong})")
+    return fleet.host(name, result, failure, applied, change_failure, preflight)
+
+
 def _differences(facts: t.Mapping[str, t.Any], asked: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """What compare says of these hosts; nothing where it is not wanted, or of fewer than two."""
     if not asked["compare"] or len(facts) < 2:
@@ -143,7 +151,13 @@ def _differences(facts: t.Mapping[str, t.Any], asked: t.Mapping[str, t.Any]) -> 
 
 
 def _plain(value: t.Any) -> t.Any:
-    return None if value is None else json.loads(json.dumps(value, default=str))
+    """Nothing but JSON. What is no such thing, or nested too deep, is an answer that failed."""
+    if value is None:
+        return None
+    try:
+        return json.loads(json.dumps(value, default=str), parse_constant=str)
+    except (ValueError, TypeError, RecursionError):
+        return {"msg": "it answered what cannot be read as JSON"}
 
 
 def _json(value: t.Any) -> str:

@@ -92,15 +92,15 @@ def _state(result: t.Mapping[str, t.Any]) -> str:
 
 
 def fleet(hosts: list[dict[str, t.Any]], time: str, differences: t.Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:
-    """The document: hosts in their order, each rule with the hosts on which it fails, and what differs between hosts.
+    """The document: hosts in their order, each rule with the hosts that say the same of it, and what differs between hosts.
 
     ``differences`` is the document of compare, or why there is none; None where it was not asked.
     """
-    rules: dict[str, dict[str, t.Any]] = {}
+    rules: dict[tuple[t.Any, ...], dict[str, t.Any]] = {}
     for one in hosts:
         for finding in one.get("findings", ()):
-            same = ("rule", "severity", "cause", "title", "fix")
-            rule = rules.setdefault(finding["rule"], {**{key: finding[key] for key in same}, "hosts": []})
+            same = {key: finding[key] for key in ("rule", "severity", "cause", "title", "fix")}
+            rule = rules.setdefault((*list(same.values())[:-1], *same["fix"]), {**same, "hosts": []})
             rule["hosts"].append(one["host"])
     worst = sorted(rules.values(), key=lambda rule: (SEVERITIES.index(rule["severity"]), -len(rule["hosts"]), rule["rule"]))
     counts = {state: sum(one["state"] == state for one in hosts) for state in STATES}
@@ -132,7 +132,7 @@ def text(document: t.Mapping[str, t.Any], differs: str = "") -> list[str]:
             lines.append(f"{STATES[one['state']]}: {one['host']}: {one['reason']}")
     if "why" in document.get("differences", ()):
         lines.append(f"what differs between hosts was not asked: {document['differences']['why']}")
-    return lines + [line for line in differs.splitlines() if line.strip()]
+    return [*map(_printable, lines), *(line for line in differs.splitlines() if line.strip())]
 
 
 def markdown(document: t.Mapping[str, t.Any], differs: str = "") -> str:
@@ -183,10 +183,24 @@ def _few(hosts: list[str]) -> str:
 
 
 def _line(text_: t.Any) -> str:
-    return " ".join(str(text_).split())
+    return _printable(" ".join(str(text_).split()))[:_LONGEST]
+
+
+_LONGEST = 1000
+"""Characters of a reason."""
+
+
+def _printable(words: str) -> str:
+    return words if words.isprintable() else "".join(sign if sign.isprintable() else " " for sign in words)
 
 
 def _cell(words: str) -> str:
     """Text of a host in a table: nothing in it is markup."""
-    plain = "".join(sign if sign.isprintable() else " " for sign in str(words))
-    return plain.replace("\\", "\\\\").replace("|", "\\|").replace("`", "'").replace("<", "&lt;").replace("[", "\\[")
+    return (
+        _printable(str(words))
+        .replace("\\", "\\\\")
+        .replace("|", "\\|")
+        .replace("`", "'")
+        .replace("<", "&lt;")
+        .replace("[", "\\[")
+    )

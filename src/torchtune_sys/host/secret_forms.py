@@ -7,7 +7,7 @@ import re
 import unicodedata
 
 from torchtune_sys.host.secret_values import HIDDEN, hide_value
-from torchtune_sys.host.secret_words import IN_ESCAPED_QUOTES, IN_NAMES, IN_QUOTES, NAMES, QUOTE, VALUE
+from torchtune_sys.host.secret_words import IN_ESCAPED_QUOTES, IN_NAMES, IN_QUOTES, KEY_WORDS, NAMES, QUOTE, VALUE
 from torchtune_sys.model.patterns import pattern
 
 _NAMED = rf"[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}"
@@ -17,22 +17,32 @@ _OPTIONS = pattern(
     r"\b((?:"
     rf"login{_SAME_COMMAND}-p(?![ \t]{{1,4}}[0-9]{{1,5}}\b)|(?:cqlsh|twine){_SAME_COMMAND}-p|(?:(?:un)?zip|mosquitto_\w{{3}}){_SAME_COMMAND}-P|7z[ar]?{_SAME_COMMAND}-p(?=\S)"
     rf"|lftp{_SAME_COMMAND}-u[ \t]{{0,4}}[^\s,]{{1,64}},|ipmi\w{{0,16}}{_SAME_COMMAND}-P|(?:racadm|redfish\w{{0,8}}|mongo\w{{0,8}}){_SAME_COMMAND}-p"
-    rf"|redis-cli{_SAME_COMMAND}-a|ldap\w{{0,16}}{_SAME_COMMAND}-w|(?:mysql|mariadb)[\w-]{{0,16}}{_SAME_COMMAND}-p(?=\S)|snmp\w{{0,16}}{_SAME_COMMAND}-c"
+    rf"|redis-cli{_SAME_COMMAND}-a|(?:ldap|ipa)[\w-]{{0,20}}{_SAME_COMMAND}-w|(?:mysql|mariadb)[\w-]{{0,16}}{_SAME_COMMAND}-p(?=\S)|snmp\w{{0,16}}{_SAME_COMMAND}-c"
     rf"|curl{_SAME_COMMAND}(?:-b|--cookie)|ssh-keygen{_SAME_COMMAND}-[NP]|openssl{_SAME_COMMAND}-k|openssl{_SAME_COMMAND}-pass(?:in|out)?[ \t]{{1,4}}pass:"
     rf"|kdb5_util{_SAME_COMMAND}-[Pw]|[xw]?freerdp{_SAME_COMMAND}/p:"
     rf")(?:[\"'],)?[ \t=]{{0,4}})({VALUE})"
 )
 """Of programs whose options for a password have one letter: their manual pages."""
 _ARGUMENTS = pattern(
-    r"\b((?:(?:htpasswd[ \t]+-\w{0,6}b\w{0,6}[ \t]+\S{1,200}|add_user|change_password|http-basic\.\S{1,64})[ \t]+\S{1,64}"
+    r"\b((?:(?:(?:ht|mosquitto_)passwd[ \t]+-\w{0,6}b\w{0,6}[ \t]+\S{1,200}|add_user|change_password|http-basic\.\S{1,64})[ \t]+\S{1,64}"
     r"|ngrok[ \t][^\n|;&]{0,60}?authtoken|from-literal[ \t=\"']{1,4}[\w.-]{1,64}="
-    rf"|(?:smbclient|smbget|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:\S{{0,200}},)?(?:-U|--user|user(?:name)?)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
+    r"|mc[ \t]+(?:alias[ \t]+set|config[ \t]+host[ \t]+add)(?:[ \t]+\S{1,200}){3}"
+    rf"|(?:smbclient|smbget|rpcclient|net[ \t]+(?:ads|rpc)|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:\S{{0,200}},)?(?:-U|--user|user(?:name)?)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
     r"|smbclient[ \t]+[/\\]{2,4}\S{1,200}[ \t]+(?!-)"
     rf"|curlftpfs{_SAME_COMMAND}(?:\S{{0,200}}[,(])?user=[^\s:,]{{1,64}}:"
-    rf"|(?:(?:config|configure)[ \t]+(?:set|--global)[ \t]+|conf[ \t]{{1,4}}|nmcli{_SAME_COMMAND}){_NAMED}"
+    rf"|(?:(?:config|configure)[ \t]+(?:set|--global)[ \t]+|config[ \t]+create{_SAME_COMMAND}|conf[ \t]{{1,4}}|nmcli{_SAME_COMMAND}){_NAMED}"
     rf")[ \t=]{{0,4}})({VALUE})"
 )
 """Of programs that take a password as it stands."""
+_SQL = pattern(
+    r"(?i)(\bidentified[ \t]+(?:with[ \t]+\S{1,64}[ \t]+)?(?:by|as)[ \t]+(?:password[ \t]+)?(?=\\{0,3}[\"']|[^\s;]{4,200}[ \t]{0,4}(?:;|$))|\bpassword(?:[ \t]{1,4}|[ \t]{0,4}\([ \t]{0,4})(?=\\{0,3}[\"']))"
+    rf"({VALUE})"
+)
+"""Users of MySQL, Oracle, PostgreSQL."""
+_WORDED_KEY = pattern(
+    rf"(?i)(\b(?:{KEY_WORDS})[ ]key(?:[ ][0-9]{{1,2}})?[ \t]{{0,8}}[:=][ \t]{{0,8}})([0-9a-f]{{32,}}|[a-z0-9+/]{{22,}}={{0,2}})(?=[\s\"',;]|$)"
+)
+"""``shared key: 9b2f…``: in words, where it could be anybody's sentence, but for what follows."""
 _PIPED = pattern(
     rf"\b((?:echo|printf)[ \t]+(?:-\w+[ \t]+|['\"]?%s(?:\\n)?['\"]?[ \t]+){{0,2}})({VALUE})"
     r"(?=[ \t]{0,8}\|[ \t]{0,8}(?:sudo[ \t]+-S|cryptsetup|chpasswd|kinit|passwd\b|[^\n|]{1,200}?-stdin\b|sudo[ \t]+chpasswd))"
@@ -135,6 +145,10 @@ _BLOCK = pattern(
     rf"(?im)^([ \t]{{0,64}})((?:-[ \t])?[\"']?{_NAMED}[\"']?[ \t]{{0,8}}:[ \t]{{1,8}}[|>][0-9+-]{{0,2}}[ \t]{{0,8}}\n)((?:\1[ \t]+[^\n]*(?:\n|\Z)){{1,200}})"
 )
 _LIST = pattern(rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE})?[ \t]{{0,8}}[:=][ \t]{{0,8}}\[)([^\[\]{{}}]{{1,4096}})(?=\])")
+_PART_OF_A_FORM = pattern(
+    rf"(?i)(\bname={QUOTE}{_NAMED}{QUOTE}[^\n]{{0,100}}\n(?:[\w-]{{1,40}}:[^\n]{{0,200}}\n){{0,4}}\r?\n)([^\r\n]{{1,4096}})"
+)
+"""As a browser sends it."""
 _LONG_QUOTES = pattern(
     rf"(?i)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}[:=][ \t]{{0,8}})((?P<marks>\"{{3}}|'{{3}})(?:(?!(?P=marks)).){{1,4096}}(?P=marks))",
     re.DOTALL,
@@ -175,7 +189,7 @@ _IN_A_LINE = (
     (
         _ARGUMENTS,
         (
-            "htpasswd",
+            "passwd",
             "add_user",
             "change_password",
             "http-basic",
@@ -184,11 +198,16 @@ _IN_A_LINE = (
             "smbget",
             "cifs",
             "curlftpfs",
+            "rpcclient",
+            "net ",
+            "mc ",
             "conf",
             "nmcli",
         ),
     ),
     (_PIPED, ("|",)),
+    (_SQL, ("identified", "password '", 'password "', "password(", "password (", "password \\")),
+    (_WORDED_KEY, (" key",)),
     (
         _DIRECTIVE,
         (
@@ -259,6 +278,8 @@ def over_lines(text: str, low: str) -> str:
         text = _CHANGED.sub(lambda found: found[1] + _CHANGED_TO.sub(rf"\1{HIDDEN}", found[2]), text)
     if ": |" in text or ": >" in text:
         text = _BLOCK.sub(lambda found: f"{found[1]}{found[2]}{found[1]}  {HIDDEN}\n", text)
+    if "form-data" in low:
+        text = _PART_OF_A_FORM.sub(hide_value, text)
     text = _without_data(_without_lists(text, low) if "[\n" in text else text)
     return _LONG_QUOTES.sub(hide_value, text) if '= """' in text or "= '''" in text else text
 

@@ -74,7 +74,7 @@ SHAPES = (
     (r"ABSK[A-Za-z0-9+/]{40,}={0,2}", "AWS, Bedrock"),
     (r"SWMTKN-1-[\w-]{20,}", "Docker, a swarm"),
     (r"dt0[a-z][0-9]{2}\.[A-Z0-9]{20,}\.[A-Z0-9]{40,}", "Dynatrace"),
-    (r"\$(?:1|2[abxy]|5|6|7|y|gy|apr1|sha1|argon2(?:i|d|id))\$[^\s:'\"]{8,}", "hash of a password (crypt(5))"),
+    (r"\$(?:1|2[abxy]|[5-9]|y|gy|apr1|sha1|argon2(?:i|d|id))\$[^\s:'\"]{8,}", "hash of a password (crypt(5))"),
 )
 """How tokens begin, and whose they are: from the issuers' own documents and from the rules of GitHub's and GitLab's secret scanning."""
 _KEYS = (
@@ -83,6 +83,8 @@ _KEYS = (
     *("wep", "deploy", "license", "hmac", "aes", "luks", "wandb", "comet", "openai", "anthropic", "hf"),
 )  # fmt: skip
 """Whose key is a secret; of the first five the words may stand apart."""
+KEY_WORDS = "|".join(("unseal", *_KEYS[5:]))
+"""Before a word of its own, as people write it."""
 _PASSES = "dbd|db|storage|store|key|user|admin|root|bind|login|smtp|ldap|become|ssh|ssl"
 NAMES = (
     r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass(?:in|out)?|pwd|psk|jwt|sas|sig|auth|creds)(?![a-z])|[_-]pw(?![a-z_])|requirepass"
@@ -121,7 +123,7 @@ IN_FORMS = (
     *("?key=", "&key=", "?code=", "&code=", "signature=", "digest ", "aws4-", "cookie:", "wandb", "config set", "configure set", "--global"),
     *("nmcli", "--conf ", "comment=", "%40"),
     *("login(", 'send "', ": psk", ' * "', '"key', " -a ", "--auth ", "-auth ", "etcdctl", "thin:", "sqlplus"),
-    *("openssl ", "kdb5_util", "freerdp", "authtoken", "cryptsetup", "community", "com2sec", "createuser", "digest-key", "proctitle="),
+    *("openssl ", "kdb5_util", "freerdp", "authtoken", "cryptsetup", "community", "com2sec", "createuser", "identified by", "identified with", "identified as", "ipa-", "mc alias", "mc config", "rpcclient", "net ads", "net rpc", "config create", "mosquitto_passwd", "digest-key", "proctitle="),
 )  # fmt: skip
 """Each of the forms of ``secret_forms`` holds one of these, or the name of a secret and one of the next."""
 IN_NAMED_FORMS = (
@@ -174,6 +176,8 @@ IN_NAMED_FORMS = (
         "passwd ",
         "secret ",
         "psk ",
+        " key",
+        "password(",
         "stats auth",
         '="',
         "='",

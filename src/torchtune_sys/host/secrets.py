@@ -88,8 +88,10 @@ _HEADER = pattern(
     rf"(?i)\b((?:proxy-)?authorization(?:{QUOTE})?[ \t]{{0,4}}[:,][ \t]{{0,4}}b?(?:{QUOTE})?(?!digest|aws4)(?:[\w-]{{1,20}}[ \t]{{1,4}})?|bearer[ \t]{{1,4}})([\w.~+/=:!@-]{{8,}})"
 )
 _NETRC = pattern(
-    r"(?:(?m:^)|(?<=\s))((?:[ \t]*|login[ \t]+\S{1,200}[ \t]+)password[ \t]+)(?![-=:]+>?[ \t]|(?:is|was|has|for|auth\w{0,20}|not|incorrect|expired|required|prompt|file)\b)(\S{1,400})"
+    r"(\b(?:password|secret|key-string|server-key|(?:tacacs|radius)-server[ \t][^\n]{0,100}?\bkey)[ \t]+[0-9]{1,3}[ \t]+)(?=\S{4,400}[ \t]*(?:$|[\"']))([^\s\"']{4,400})"
+    r"|(?:(?m:^)|(?<=\s))((?:[ \t]*|login[ \t]+\S{1,200}[ \t]+)password[ \t]+)(?![-=:]+>?[ \t]|(?:is|was|has|for|auth\w{0,20}|not|incorrect|expired|required|prompt|file)\b)(\S{1,400})"
 )
+"""On consoles of switches and of BMCs a number stands between, of the form or of the user."""
 _LOGIN = pattern(r"://([^\s/@:\"'<>]{0,256}:(?![0-9]{1,5}(?:/|\Z))[^\s\"'<>,]{1,1024}|[^\s/@\"'<>]{1,1024})@(?=[\w.\[-]|\Z)")
 _SOURCE_LOGIN = pattern(
     r"(?:(?<=//)|(?<![\w@.:/]))([\w.+%-]{1,64}:[^\s/@:,]{1,256})@(?=[\w-]+(?:\.[\w-]+)*(?::?/|:[0-9]{2,5}(?![\w.:@]))|(?:tcp|unix)\()"
@@ -216,10 +218,11 @@ def _by_name(text: str, low: str, forms: tuple[str, ...]) -> str:
         text = _YAML.sub(hide_value, text)
     if _has(low, forms) or (is_named and _has(low, IN_NAMED_FORMS)):
         text = _forms().in_a_line(text, low)
-    return _NETRC.sub(hide_value, text) if "password" in text else text
+    return _NETRC.sub(hide_value, text) if _has(low, _BEFORE_A_NUMBER) else text
 
 
-_OVER_LINES = ("chpasswd:", "value", ": |", ": >", "[\n", '= """', "= '''", "kind", '"-', "'-", "- -")
+_BEFORE_A_NUMBER = ("password", "secret ", "key-string", "server")
+_OVER_LINES = ("chpasswd:", "value", ": |", ": >", "[\n", '= """', "= '''", "kind", "form-data", '"-', "'-", "- -")
 """What stands in a text of which a secret and its name are on two lines."""
 
 

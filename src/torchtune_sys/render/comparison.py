@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchtune_sys.model import codec
 from torchtune_sys.model.comparison import Comparison, DifferenceWeight, Group, Odd
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.render import layout
 from torchtune_sys.render.layout import Line, Style, clean, cut, line
 from torchtune_sys.render.markdown import cell
@@ -228,7 +230,7 @@ def markdown(value: Comparison) -> str:
 
 
 def as_csv(value: Comparison) -> str:
-    """Return one odd fact a row. No cell begins as a formula."""
+    """Return one odd fact a row. No cell begins as a formula, whichever sign a spreadsheet takes for the separator."""
     into = io.StringIO()
     writer = csv.writer(into, lineterminator="\n")
     writer.writerow(("host", "fact", "value", "usual", "weight", "rules"))
@@ -243,8 +245,11 @@ def _whole(value: Any) -> str:
 
 
 def _no_formula(word: str) -> str:
+    word = _BEHIND_A_SEPARATOR.sub(r"\1'", word)
     return f"'{word}" if word.lstrip()[:1] in _FORMULA else word
 
 
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """Signs of full width too: spreadsheets of East Asian languages take them for the same."""
+_BEHIND_A_SEPARATOR = pattern(rf"([;|]\s{{0,8}})(?=[{re.escape(''.join(_FORMULA))}])")
+"""Where a program whose lists have another separator begins a cell, also within quotation marks: its file has none at the cell's start."""

@@ -276,17 +276,20 @@ def _decompressed(source: Source) -> Source:
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
+_READERS_OF_ZSTD = ("compression.zstd", "backports.zstd", "zstandard")
+
+
 def _zstd() -> Callable[[Any], IO[bytes]] | None:
     """Python's own reader (3.14), or a package that brings one; None where there is none."""
     import importlib
 
-    for name in ("compression.zstd", "backports.zstd"):
+    for name in _READERS_OF_ZSTD[:2]:
         try:
             return cast("Callable[[Any], IO[bytes]]", importlib.import_module(name).ZstdFile)
         except ImportError:
             continue
     try:
-        zstandard = importlib.import_module("zstandard")
+        zstandard = importlib.import_module(_READERS_OF_ZSTD[2])
     except ImportError:
         return None
     return cast(
@@ -296,13 +299,15 @@ def _zstd() -> Callable[[Any], IO[bytes]] | None:
 
 def damaged() -> tuple[type[Exception], ...]:
     """Return what decompressors raise."""
+    import sys
     import zlib
 
+    of_zstd = [module.ZstdError for name in _READERS_OF_ZSTD if (module := sys.modules.get(name)) is not None]
     try:
         from lzma import LZMAError
     except ImportError:  # a Python built without liblzma
-        return EOFError, OSError, zlib.error
-    return EOFError, OSError, zlib.error, LZMAError
+        return EOFError, OSError, zlib.error, *of_zstd
+    return EOFError, OSError, zlib.error, LZMAError, *of_zstd
 
 
 def _unpacked(stream: IO[bytes], kind: str, name: str) -> Callable[[int], bytes]:
