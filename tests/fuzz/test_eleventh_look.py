@@ -183,7 +183,12 @@ def test_of_two_hosts_with_one_name_the_folders_are_told(tmp_path: Path) -> None
 
 
 def test_no_cell_of_a_sheet_is_a_formula(tmp_path: Path) -> None:
-    lines = [*(_facts(f"n{number}") for number in range(5)), _facts("x", "\uff1dcmd()"), _facts("y", " =cmd()"), _facts("z", "a; =cmd()")]
+    lines = [
+        *(_facts(f"n{number}") for number in range(5)),
+        _facts("x", "\uff1dcmd()"),
+        _facts("y", " =cmd()"),
+        _facts("z", "a; =cmd()"),
+    ]
     (tmp_path / "hosts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = subprocess.run(
         [*PROGRAM, "compare", str(tmp_path / "hosts.jsonl"), "--format", "csv"], capture_output=True, text=True, timeout=60
