@@ -26,6 +26,7 @@ _OPTIONS = pattern(
 _ARGUMENTS = pattern(
     r"\b((?:(?:(?:ht|mosquitto_)passwd[ \t]+-\w{0,6}b\w{0,6}[ \t]+\S{1,200}|add_user|change_password|http-basic\.\S{1,64})[ \t]+\S{1,64}"
     r"|ngrok[ \t][^\n|;&]{0,60}?authtoken|from-literal[ \t=\"']{1,4}[\w.-]{1,64}="
+    r"|[Cc]onvert[Tt]o-[Ss]ecure[Ss]tring[ \t]+(?:-[Ss]tring[ \t]+)?(?!-)"
     r"|mc[ \t]+(?:alias[ \t]+set|config[ \t]+host[ \t]+add)(?:[ \t]+\S{1,200}){3}"
     rf"|(?:smbclient|smbget|rpcclient|net[ \t]+(?:ads|rpc)|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:\S{{0,200}},)?(?:-U|--user|user(?:name)?)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
     r"|smbclient[ \t]+[/\\]{2,4}\S{1,200}[ \t]+(?!-)"
@@ -45,7 +46,7 @@ _WORDED_KEY = pattern(
 """``shared key: 9b2f…``: in words, where it could be anybody's sentence, but for what follows."""
 _PIPED = pattern(
     rf"\b((?:echo|printf)[ \t]+(?:-\w+[ \t]+|['\"]?%s(?:\\n)?['\"]?[ \t]+){{0,2}})({VALUE})"
-    r"(?=[ \t]{0,8}\|[ \t]{0,8}(?:sudo[ \t]+-S|cryptsetup|chpasswd|kinit|passwd\b|[^\n|]{1,200}?-stdin\b|sudo[ \t]+chpasswd))"
+    r"(?=[ \t]{0,8}\|[ \t]{0,8}(?:sudo[ \t]+-S|cryptsetup|chpasswd|kinit|passwd\b|(?:realm|adcli|smbpasswd|vncpasswd)\b|[^\n|]{1,200}?-stdin\b|sudo[ \t]+chpasswd))"
 )
 _LOGGED_IN = pattern(
     r"((?:wandb|vault|pulumi|cargo|hf|huggingface-cli|ngc|comet|src)[ \t]+login[ \t]+(?:--\w[\w-]{0,30}[ \t]+){0,4})(?=\S{0,200}?(?:[0-9]|[A-Z]\S))([\w.~+/=-]{8,4096})"
@@ -74,7 +75,7 @@ _DIRECTIVE = pattern(
 """A name and a value with a blank between them, in files of settings and on consoles of switches: two words, where more could be a sentence."""
 _BESIDE = pattern(
     r"(?i)((?:\buser(?:name)?\\{0,3}\"[ \t]{0,4}:[ \t]{0,4}\\{0,3}\"[^\"\\\n]{1,64}\\{0,3}\",\s{0,4}\\{0,3}\"key\\{0,3}\"[ \t]{0,4}:[ \t]{0,4}"
-    r"|\bsend[ \t]+(?=\"[^\"\n]{1,200}(?:\\r|\Z))|:[ \t]{1,4}psk[ \t]{1,4}(?=\")|^[ \t]*\"?[\w.-]{1,64}\"?[ \t]+\*[ \t]+(?=\"))"
+    r"|\bsend[ \t]+(?=\"[^\"\n]{1,200}(?:\\r|\Z))|:[ \t]{1,4}psk[ \t]{1,4}(?=\")|\bcreateuser[ \t]+(?:-e[ \t]+\S{1,80}[ \t]+)?\S{1,64}[ \t]+(?:sha|md5)[\w-]{0,6}[ \t]+(?=\")|^[ \t]*\"?[\w.-]{1,64}\"?[ \t]+\*[ \t]+(?=\"))"
     rf")({VALUE})"
 )
 """Of Kaggle, of expect, of IPsec, of PPP."""
@@ -201,6 +202,7 @@ _IN_A_LINE = (
             "rpcclient",
             "net ",
             "mc ",
+            "convertto-",
             "conf",
             "nmcli",
         ),
@@ -225,7 +227,7 @@ _IN_A_LINE = (
             "md5 ",
         ),
     ),
-    (_BESIDE, ('"key', 'send "', ": psk", ' * "')),
+    (_BESIDE, ("createuser", '"key', 'send "', ": psk", ' * "')),
     (_LOGIN_BESIDE, ("-a ", "auth", "etcdctl", "thin:", "sqlplus")),
     (_LOGGED_IN, ("login ", "login\t", "login(")),
     (_HERE_STRING, ("<<<",)),

@@ -123,7 +123,7 @@ IN_FORMS = (
     *("?key=", "&key=", "?code=", "&code=", "signature=", "digest ", "aws4-", "cookie:", "wandb", "config set", "configure set", "--global"),
     *("nmcli", "--conf ", "comment=", "%40"),
     *("login(", 'send "', ": psk", ' * "', '"key', " -a ", "--auth ", "-auth ", "etcdctl", "thin:", "sqlplus"),
-    *("openssl ", "kdb5_util", "freerdp", "authtoken", "cryptsetup", "community", "com2sec", "createuser", "identified by", "identified with", "identified as", "ipa-", "mc alias", "mc config", "rpcclient", "net ads", "net rpc", "config create", "mosquitto_passwd", "digest-key", "proctitle="),
+    *("openssl ", "kdb5_util", "freerdp", "authtoken", "cryptsetup", "community", "com2sec", "createuser", "identified by", "identified with", "identified as", "ipa-", "mc alias", "mc config", "rpcclient", "net ads", "net rpc", "config create", "mosquitto_passwd", "convertto-secure", "realm ", "adcli", "smbpasswd", "digest-key", "proctitle="),
 )  # fmt: skip
 """Each of the forms of ``secret_forms`` holds one of these, or the name of a secret and one of the next."""
 IN_NAMED_FORMS = (
