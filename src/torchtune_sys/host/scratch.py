@@ -41,7 +41,7 @@ def directory(parent: str, user: Account | None = None) -> Iterator[str]:
             )
             break
         except OSError as error:
-            failure = CannotWrite(f"{place}: {error.strerror}", todo)
+            failure = CannotWrite(f"{place}: {error.strerror}{_no_more_files(place)}", todo)
     if not made:
         raise UserError(failure.seen, failure.todo) if parent else failure
     try:
@@ -51,6 +51,15 @@ def directory(parent: str, user: Account | None = None) -> Iterator[str]:
             shutil.rmtree(made, ignore_errors=True)
         else:
             process.run(("rm", "-rf", "--", made), timeout_s=_TIMEOUT_S, user=user)
+
+
+def _no_more_files(place: str) -> str:
+    """Tell that it has room for bytes and for no more files: the kernel has one word for both (ENOSPC); a user without rights there has another."""
+    with contextlib.suppress(OSError):
+        found = os.statvfs(place)
+        if found.f_files and not found.f_favail and found.f_bavail:
+            return f" (there is room for {found.f_bavail * found.f_frsize >> 20} MB, but all {found.f_files} inodes are taken)"
+    return ""
 
 
 def _made_by(user: Account, parent: str) -> str:

@@ -12,10 +12,12 @@ import msgspec
 
 from torchtune_sys.diagnosis.known_words import known
 from torchtune_sys.host.children.process import ended_by
+from torchtune_sys.host.live_queries.loader import cut_libraries
 from torchtune_sys.host.secrets import brief
 from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd
+from torchtune_sys.model.values import known as known_fact
 from torchtune_sys.smoke.watch import RunFailure
 from torchtune_sys.smoke.worker.killed import MORE_MEMORY
 
@@ -40,8 +42,10 @@ def of_end(end: RankEnd, stage: str, found: Collection[str], before: Sequence[st
     """Return an end with its cause. ``found`` are the causes that the rules name on this host, ``before`` those of earlier stages."""
     if end.cause or end.verdict.value != "fail":
         return end
-    blame = of_text(end.seen + "\n" + end.trace, stage, found, before)
+    text = end.seen + "\n" + end.trace
     seen = _sentence(end.seen, stage)
+    blame = _of_other_library(text) or _of_broken_connection(text, stage, seen) or of_text(text, stage, found, before)
+    seen = blame.seen or seen
     trace = end.trace if seen == end.seen else f"{end.seen}\n{end.trace}"
     return msgspec.structs.replace(
         end, cause=blame.cause, remedy=end.remedy or blame.remedy, seen=seen, trace=trace, confidence=blame.confidence
@@ -56,6 +60,42 @@ def _sentence(text: str, stage: str) -> str:
     whole = known(text, stage)
     telling = next((line for line in lines if whole is not None and known(line, stage) == whole), "")
     return brief(telling or _last_error(text) or lines[0], _LINE)
+
+
+_CUT = re.compile(r"(/\S+?\.so[\w.]*): (?:file too short|cannot read file data|invalid ELF header|ELF load command)")
+_TORCHS_OWN = re.compile(r"/torch/|/nvidia/|/site-packages/|/dist-packages/")
+_BROKE = re.compile(r"(?s)(?:gloo|ProcessGroup|NCCL).{0,400}[Cc]onnection (?:closed|reset) by peer|gloo.{0,400}[Bb]roken pipe")
+
+
+def _of_other_library(text: str) -> Attribution | None:
+    """Return that a damaged library is not torch's: to install torch again mends nothing then."""
+    found = _CUT.search(text)
+    if found is None or _TORCHS_OWN.search(found.group(1)):
+        return None
+    return Attribution(cause="library-damaged", remedy=_MEND_LIBRARY.format(found.group(1)))
+
+
+def _of_broken_connection(text: str, stage: str, seen: str) -> Attribution | None:
+    """Return what ranks say that had met and lost each other while none of them ended: a rank that ends is blamed before this is asked."""
+    if stage in ("import", "rendezvous") or not _BROKE.search(text):
+        return None
+    words = "a connection between ranks broke while they used it, and no rank has ended: "
+    remedy = "see what ends connections between the ranks' addresses: a firewall or proxy, a full table of connections (dmesg: nf_conntrack)"
+    return Attribution(cause="connection-broken", seen=words + seen, remedy=remedy, confidence=Confidence.LIKELY)
+
+
+_MEND_LIBRARY = "a whole {0}: install its package again, or leave its directory out of LD_LIBRARY_PATH"
+_DAMAGE = ("torch-install-damaged", "rank-crashed")
+
+
+def with_cut_library(blame: Attribution, search_path: str) -> Attribution:
+    """Return the cause of a crash while torch was loaded: a library of ``search_path`` (LD_LIBRARY_PATH) that ends before its headers say, if there is one."""
+    for folder in filter(None, search_path.split(":")) if blame.cause in _DAMAGE else ():
+        for name, size, least in known_fact(cut_libraries(folder, 0.0), []):
+            path = f"{folder}/{name}"
+            seen = f"{blame.seen}: LD_LIBRARY_PATH has a library that is cut short, {path} ({size} of {least} bytes)"
+            return Attribution(cause="library-damaged", seen=seen, remedy=_MEND_LIBRARY.format(path))
+    return blame
 
 
 _LOST = re.compile(r"connection (was )?(closed|reset|refused|aborted)|broken pipe|did not answer|timed? ?out", re.IGNORECASE)

@@ -222,6 +222,8 @@ def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, oom: boo
     if any(end.verdict is Verdict.FAIL for end in ends.values()):
         return
     blamed = attribution.of_failure(failure, output, crash, oom, run.found)
+    if failure.stage == "import":
+        blamed = attribution.with_cut_library(blamed, run.env.get("LD_LIBRARY_PATH", ""))
     verdict = Verdict.UNKNOWN if failure.kind == "out-of-time" else Verdict.FAIL
     for rank in failure.ranks or (-1,):
         ends[rank] = RankEnd(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from smoke.faults import calculating, differing, exchanging, feeding, hosting, installing, keeping, mixed
 from smoke.faults.eighth import opened as eighth_opened
+from smoke.faults.eleventh import alike as eleventh_alike
 from smoke.faults.eleventh import opened as eleventh_opened
 from smoke.faults.eleventh import sealed as eleventh_sealed
 from smoke.faults.fifth import opened as fifth_opened
@@ -48,4 +49,5 @@ FAULTS: tuple[Fault, ...] = (
     *tenth_alike.ROWS,
     *eleventh_opened.ROWS,
     *eleventh_sealed.ROWS,
+    *eleventh_alike.ROWS,
 )

@@ -35,13 +35,15 @@ from torchtune_sys.smoke.worker.launching import launch
 from torchtune_sys.smoke.worker.measures import patience
 from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S
 from torchtune_sys.smoke.worker.stages.container import container_is_as_promised, promises_in
-from torchtune_sys.smoke.worker.stages.import_torch import IMPORT_S
+from torchtune_sys.smoke.worker.stages.import_torch import IMPORT_S, no_address_space
 from torchtune_sys.smoke.worker.stages.process_state import threads_that_stay
 from torchtune_sys.smoke.worker.stages.rendezvous import check_in, part
 from torchtune_sys.smoke.worker.summary import gather, summarize
 from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
 
 _BESIDE = "compile"
+_SHARE_OF_ALLOCATIONS = 0.5
+"""Of the address space: what one allocation asks for at once may be as much."""
 _LEAST_STAGES = 8
 _TIMED = ("container", "device", "gemm", "memory", "copy", "conv", "stress")
 """What is timed, and compared with earlier runs, has the CPUs to itself."""
@@ -122,6 +124,9 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
         ended.update(verdict="fail", cause=error.cause, seen=error.seen, remedy=error.remedy)
     except Exception as error:
         seen = "%s: %s%s" % (type(error).__name__, error, _files_left(error, here.scratch))
+        if isinstance(error, MemoryError) or "llocate memory" in str(error):
+            limited = no_address_space(_SHARE_OF_ALLOCATIONS)
+            seen, ended["remedy"] = seen + limited, "ulimit -v unlimited" if limited else ""
         ended.update(verdict="fail", seen=seen, trace=last_lines(error))
         here.lost_device = not here.device_works()
         here.broken = here.broken or stage.together or here.lost_device

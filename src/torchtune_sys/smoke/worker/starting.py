@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
 import socket
+import struct
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 _LOOPBACK_S = 5.0
@@ -88,7 +90,20 @@ def _no_loopback() -> Optional[Obstacle]:
             if not isinstance(error, socket.timeout):
                 break
     seen = "no connection to %s: %s" % (address, getattr(failure, "strerror", None) or failure)
+    if isinstance(failure, socket.timeout) and _is_up("lo"):
+        seen += ", though the loopback is up and the port is open"
+        return Obstacle(
+            "rendezvous", "firewall-blocks-nccl", seen, "allow what goes over lo: nft list ruleset; iptables -nvL INPUT"
+        )
     return Obstacle("rendezvous", "loopback-down", seen, "ip link set lo up; look at the firewall")
+
+
+def _is_up(interface: str) -> bool:
+    """Tell by this process's own network, which /sys may not show (netdevice(7), SIOCGIFFLAGS and IFF_UP)."""
+    with contextlib.suppress(OSError), socket.socket() as asked:
+        told = fcntl.ioctl(asked, 0x8913, struct.pack("16s16x", interface.encode()))
+        return bool(struct.unpack_from("H", told, 16)[0] & 1)
+    return False
 
 
 def _no_localhost() -> Optional[Obstacle]:

@@ -1,7 +1,8 @@
 """Tries the lists that were written down beforehand and writes a line for each fault:
 ``PYTHONPATH=tests python -m smoke.faults.second LIST [NAME …]``, the lists being reported, opened, sealed, third-opened, third-sealed,
 fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened,
-seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened and eleventh-sealed.
+seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened, eleventh-sealed
+and eleventh-alike.
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from smoke.faults.bench import NotHere, Outcome
 from smoke.faults.eighth import opened as eighth_opened
+from smoke.faults.eleventh import alike as eleventh_alike
 from smoke.faults.eleventh import opened as eleventh_opened
 from smoke.faults.eleventh import sealed as eleventh_sealed
 from smoke.faults.fifth import opened as fifth_opened
@@ -41,7 +43,7 @@ LISTS |= {"fifth-opened": fifth_opened.ROWS, "fifth-sealed": fifth_sealed.ROWS}
 LISTS |= {"sixth-opened": sixth_opened.ROWS, "sixth-sealed": sixth_sealed.ROWS}
 LISTS |= {"eighth-opened": eighth_opened.ROWS}
 LISTS |= {"ninth-alike": ninth_alike.ROWS, "tenth-alike": tenth_alike.ROWS}
-LISTS |= {"eleventh-opened": eleventh_opened.ROWS, "eleventh-sealed": eleventh_sealed.ROWS}
+LISTS |= {"eleventh-opened": eleventh_opened.ROWS, "eleventh-sealed": eleventh_sealed.ROWS, "eleventh-alike": eleventh_alike.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 

@@ -121,7 +121,13 @@ def _gradient_faults(
         what = "%s, %s," % (_LEAVES_OUT, ", ".join(kept)) if len(kept) < len(own) else "all of it"
         seen = "%s: %s holds the gradient of this rank's data alone; %s" % (way, what, wrong)
         return [("ddp-gradients-not-synchronised", seen)]
-    return [("ddp-gradients-wrong", "%s: gradients are not those of all data; %s" % (way, wrong))]
+    narrow = [name for name in ("float16", "bfloat16") if all(_holds(getattr(torch, name), value) for value in found.values())]
+    how = ": each is one that %s holds, as if they travelled in it (a communication hook?)" % narrow[0] if narrow else ""
+    return [("ddp-gradients-wrong", "%s: gradients are not those of all data%s; %s" % (way, how, wrong))]
+
+
+def _holds(dtype: torch.dtype, values: torch.Tensor) -> bool:
+    return not same_bits(values.to(dtype), values)
 
 
 def not_finite(here: RankContext, way: str, loss: torch.Tensor) -> List[Fault]:

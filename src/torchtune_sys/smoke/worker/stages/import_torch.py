@@ -25,12 +25,13 @@ def _hiding() -> str:
 def _why(error: BaseException) -> str:
     """Where the address space is used up, whatever breaks next says something else than that."""
     try:
-        return "%s: %s%s%s" % (type(error).__name__, error, _hiding(), _no_address_space())
+        return "%s: %s%s%s" % (type(error).__name__, error, _hiding(), no_address_space())
     except MemoryError:
         return "MemoryError"
 
 
-def _no_address_space() -> str:
+def no_address_space(share: float = 0.9) -> str:
+    """Return that so much of what a limit allows is used, "" else."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return ""
@@ -38,7 +39,7 @@ def _no_address_space() -> str:
         used = int(pages.read().split()[0]) * resource.getpagesize()
     return (
         "; MemoryError: %d of %d MiB of address space are used (ulimit -v)" % (used >> 20, limit >> 20)
-        if used > 0.9 * limit
+        if used > share * limit
         else ""
     )
 

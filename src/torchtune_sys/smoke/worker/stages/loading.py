@@ -43,6 +43,8 @@ _PATIENCE_S = 40.0
 
 _initialised: Dict[str, int] = {}
 """In a worker: its number, once it has run what it was given to begin with."""
+_awaited: Dict[str, int] = {}
+"""The number of the batch that an epoch waits for."""
 _reasons: Dict[str, int] = {}
 """The descriptor of a file in memory, which workers that are forked share: why one of them could not hand over its samples."""
 
@@ -163,9 +165,9 @@ def loader_delivers(here: RankContext) -> None:
                 "dataloader-worker-threads", seen % told.group(1), "look for torch.set_num_threads in plug-ins"
             ) from error
         if "DataLoader timed out" in str(error):
-            raise StageFailed(
-                "dataloader-worker-hung", "a worker has not delivered its batch in %g s: it timed out" % _PATIENCE_S
-            ) from error
+            which = "worker %d of rank %d" % (_awaited["batch"] % _WORKERS, here.rank) if _awaited else "a worker"
+            seen = "%s has not delivered its batch in %g s: it timed out" % (which, _PATIENCE_S)
+            raise StageFailed("dataloader-worker-hung", seen) from error
         raise
 
 
@@ -280,7 +282,9 @@ def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, Lis
         name: [] for name in ("index", "worker", "process", "initialised", "seed", "drawn", "python drawn", "numpy drawn")
     }
     offsets = torch.arange(_WORDS, dtype=torch.int32, device=here.device)
+    _awaited["batch"] = 0  # workers take them in turns
     for batch in loader:
+        _awaited["batch"] += 1
         if pinned and not batch["content"].is_pinned():
             raise StageFailed("memory-not-pinned", "a loader with pin_memory=True delivers memory that is not pinned")
         content = batch["content"].to(here.device, non_blocking=pinned)
@@ -290,6 +294,7 @@ def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, Lis
             raise StageFailed("dataloader-corrupts", _spoiled(here, batch, differing.tolist()))
         for name, values in told.items():
             values.extend(batch[name].flatten().tolist())
+    _awaited.clear()
     if told["index"] != [*range(_SAMPLES)]:
         missing = len({*range(_SAMPLES)} - {*told["index"]})
         again = len(told["index"]) - len({*told["index"]})
