@@ -181,6 +181,13 @@ LD_LIBRARY_PATH was *torch is damaged*, a connection that broke in use and SYNs 
 
 | sealed fault | first result |
 |---|---|
+| PowerSGD leaves each rank its own gradients | right |
+| The hook that sends gradients in bfloat16 gives twice the mean (torch 2.15.0+cu132: others do not offer it on the CPU) | right |
+| One rank steps twice with its part in ZeroRedundancyOptimizer | right |
+| torch.func.grad ignores argnums | right |
+| One rank's last element is another before each all_gather | vague: the row raised with truth values; mended |
+| Worker 0 gives a sample the content of the one before it | right, with the worker |
+| Each fourth all_reduce of one rank begins 30 ms late | right, with the rank |
 """
 
 
