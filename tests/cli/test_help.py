@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from driven import HOSTS, environment, run
 
+import torchtune_sys
 from torchtune_sys import __version__
 from torchtune_sys.cli.help import HELP_ALL, SCREEN, Command
 from torchtune_sys.cli.main import cli
@@ -251,3 +252,13 @@ def test_without_sudo_the_host_s_own_means_is_named() -> None:
     from torchtune_sys.cli.invocation import again_as_root
 
     assert again_as_root("run it again with sudo, or look", [], {"PATH": "/nowhere"}) == "run it again as root, or look"
+
+
+def test_packages_of_one_user_are_not_promised_to_root() -> None:
+    """``pip install --user`` and ``--target``: sudo drops PYTHONPATH, and the tool as root uses no packages that others may change."""
+    from torchtune_sys.cli.invocation import again_as_root
+
+    packages = Path(torchtune_sys.__file__).parent.parent
+    told = again_as_root("run it again with sudo", ["undo"], {"PATH": "/usr/bin", "PYTHONPATH": f"/x:{packages}"})
+    assert told.startswith(f"run it as root; root does not use packages of {packages}: use pipx, uv tool, ")
+    assert "packages" not in again_as_root("run it again with sudo", ["undo"], {"PATH": "/usr/bin", "PYTHONPATH": "/x"})

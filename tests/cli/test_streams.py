@@ -212,3 +212,24 @@ def test_progress_is_told_on_a_terminal_only_and_cleared() -> None:
     with pytest.MonkeyPatch.context() as patch, open(os.devnull, "w") as stream:
         patch.setattr(sys, "stderr", stream)
         assert terminal.progress() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        (("diagnose", "train.log", "--share", "./train.log"), "./train.log"),
+        (("diagnose", "train.log", "--output", "train.log"), "train.log"),
+        (("check", "--from", "train.log", "-o", "train.log"), "train.log"),
+        (("check", "--from", "train.log", "--facts", "train.log"), "train.log"),
+        (("snapshot", "--from", "./train.log", "-o", "train.log"), "train.log"),
+        (("compare", "train.log", "other", "-o", "train.log"), "train.log"),
+        (("compare", "other", "--before", "train.log", "-o", "train.log"), "train.log"),
+        (("fleet", "--nodes", "n1", "--save", "train.log", "--before", "train.log"), "train.log"),
+    ],
+)
+def test_what_is_read_is_not_written_over(tmp_path: Path, arguments: tuple[str, ...], written: str) -> None:
+    (tmp_path / "train.log").write_text("Bus error\n")
+    (tmp_path / "other").write_text("Bus error\n")
+    found = subprocess.run([*PROGRAM, *arguments], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 2 and found.stderr.startswith(f"torchtune-sys: {written} is read, so nothing is written over it\n")
+    assert (tmp_path / "train.log").read_text() == "Bus error\n"

@@ -13,6 +13,8 @@ from torchtune_sys.errors import AGAIN_AS_ROOT
 _PASTABLE = re.compile(r"[\w.~/-]*/[\w.-]+", re.ASCII)
 _ON_EVERY_SECURE_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """Where sudo finds commands whatever the distribution: RHEL's secure_path has no /usr/local/bin (sudoers(5))."""
+_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""Where this tool is installed."""
 _LENT = "/archive-v"
 """In paths of environments that uvx makes for one command, and puts before the session's own on PATH."""
 
@@ -44,6 +46,8 @@ def again_as_root(todo: str, args: list[str], env: Mapping[str, str]) -> str:
     if not todo.startswith(AGAIN_AS_ROOT):
         return todo
     rest = todo.removeprefix(AGAIN_AS_ROOT)
+    if _is_of_the_caller_alone(env):
+        return f"run it as root{rest}; root does not use packages of {_PACKAGES}: use pipx, uv tool, or the self-contained file"
     tool = next((name for name in ("sudo", "doas", "run0") if _found(name, env)), "")
     if not tool:
         return f"run it again as root{rest}"
@@ -59,6 +63,12 @@ def _script() -> str:
     """Return the path by which a shell or the kernel started this tool; "" where a Python was told to (``-m``)."""
     given = sys.orig_argv[-len(sys.argv)] if len(sys.argv) <= len(sys.orig_argv) else ""
     return given if os.path.basename(given).startswith(PROGRAM) and os.access(given, os.X_OK) else ""
+
+
+def _is_of_the_caller_alone(env: Mapping[str, str]) -> bool:
+    """Whether this tool was found by PYTHONPATH, which sudo drops, or in the user's site directory, which is not root's."""
+    named = map(os.path.abspath, filter(None, env.get("PYTHONPATH", "").split(":")))
+    return _PACKAGES in (*named, getattr(sys.modules.get("site"), "USER_SITE", None))
 
 
 def _found(name: str, env: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys import engine
 from torchtune_sys.cli.options import DESCRIPTION, INTENT
-from torchtune_sys.cli.terminal import clear_progress, progress
+from torchtune_sys.cli.terminal import clear_progress, progress, require_apart
 from torchtune_sys.cli.watch import LIVE_TIMEOUT_S, TIMEOUT_S
 from torchtune_sys.cli.workload import intent_of
 from torchtune_sys.errors import UnreadableInput, UserError
@@ -61,6 +61,7 @@ def opened(options: Mapping[str, Any]) -> Host | PastedText:
         from torchtune_sys.cli.described import described_host
 
         return described_host(options)
+    require_apart((options.get("output"), options.get("facts")), (options["from_"],))
     timeout_s = seconds_to_look(options)
     within_s = timeout_s - min(_MARGIN_S, 0.3 * timeout_s)
     deadline = time.monotonic() + within_s

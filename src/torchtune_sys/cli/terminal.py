@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from torchtune_sys.cli.invocation import behind_sudo, program
-from torchtune_sys.errors import CannotWrite
+from torchtune_sys.errors import CannotWrite, UserError
 from torchtune_sys.model.numbers import natural
 
 if TYPE_CHECKING:
@@ -102,6 +102,14 @@ def require_output(output: str | None, *named: str | None) -> None:
             from torchtune_sys.host.files import require_place
 
             require_place(file)
+
+
+def require_apart(outputs: Iterable[str | None], inputs: Iterable[str | None]) -> None:
+    """Raise UserError where a result would be written over what it is made from: a log that somebody pasted is then gone."""
+    named = {os.path.normpath(path) for path in inputs if path}
+    for output in outputs:
+        if output and output != "-" and os.path.normpath(output) in named:
+            raise UserError(f"{output} is read, so nothing is written over it", "name another file for the result")
 
 
 def _open_stdout() -> TextIO:

@@ -10,7 +10,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
-from torchtune_sys.cli.terminal import give, growing_number, style
+from torchtune_sys.cli.terminal import give, growing_number, require_apart, style
 from torchtune_sys.cli.watch import LOGS_TIMEOUT_S
 from torchtune_sys.errors import UnreadableInput
 
@@ -85,6 +85,7 @@ def compared(options: dict[str, Any]) -> Comparison:
     from torchtune_sys.model.comparison import DifferenceWeight
     from torchtune_sys.rules import CATALOGUE
 
+    require_apart((options["output"],), (options["golden"], options["before"], *options["paths"]))
     for path in _places(options):
         require_answer(path)
     store = Store()

@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
-from torchtune_sys.cli.terminal import give, growing_number, require_output, style
+from torchtune_sys.cli.terminal import give, growing_number, require_apart, require_output, style
 from torchtune_sys.cli.watch import LOGS_TIMEOUT_S
 from torchtune_sys.errors import UnreadableInput
 
@@ -73,6 +73,7 @@ def command(**options: Any) -> int:
         raise UnreadableInput(
             "--share writes what this node's files hold, and --merge reads no such file", "give --share on a node"
         )
+    require_apart((options["output"], options["share"]), options["paths"])
     require_output(options["output"], options["share"])
     paths = options["paths"] or ("-",)
     found = _merged(paths) if options["merge"] else _diagnosed(paths, options["share"])

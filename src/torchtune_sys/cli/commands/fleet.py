@@ -11,7 +11,7 @@ import click
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.compare import FORMATS, WEIGHTS
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
-from torchtune_sys.cli.terminal import growing_number, require_output, tell
+from torchtune_sys.cli.terminal import growing_number, require_apart, require_output, tell
 from torchtune_sys.cli.watch import LOGS_TIMEOUT_S, run_limited
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.children.child_environment import for_transports
@@ -83,6 +83,7 @@ def command(**options: Any) -> int:
     """Run COMMAND on many hosts, and show what differs and what check finds there."""
     if options["golden"] is not None and options["before"] is not None:
         raise UnreadableInput("--golden and --before exclude each other", "give one of them")
+    require_apart((options["output"], options["save"]), (options["golden"], options["before"]))
     require_output(options["output"])
     if options["folder"] is not None:
         if options["words"] or options["slurm"] or options["nodes"] or options["inventory"] or options["save"]:
