@@ -60,7 +60,9 @@ def test_a_cause_that_a_rank_names_goes_before_what_a_lost_connection_may_stand_
 
 
 def test_where_all_lost_each_other_the_first_speaks() -> None:
-    assert merged("fsdp", {0: failed(0, LOST), 1: failed(1, LOST)}, {}, ()).seen == LOST
+    stage = merged("fsdp", {0: failed(0, LOST), 1: failed(1, LOST)}, {}, ())
+    assert (stage.cause, stage.confidence) == ("connection-broken", Confidence.LIKELY)
+    assert stage.seen.endswith(f"no rank has ended: {LOST}")
 
 
 def test_a_cause_goes_before_an_exception() -> None:
