@@ -170,7 +170,7 @@ def test_the_first_lines_tell_who_failed_and_who_waited(tmp_path: Path) -> None:
     text = FRAME.format(rank=40) + "[rank40]: KeyError: 'loss_mask'\n"
     text += "".join(CLOSED.format(rank=rank, port=4000 + rank) for rank in range(64) if rank not in (40, 63))
     lines = rendered(of(tmp_path, job_log=text + "world_size: 64\n"), Style(width=120)).splitlines()
-    assert lines[0] == "error not known, rank 40: no signature and no rule explains it"
+    assert lines[0] == "error of the training program itself, rank 40; no sign of a fault of its host"
     assert any(line.startswith("  waited     ranks 0-39, 41-62 only waited") for line in lines)
     assert any(line.startswith("  no line    of rank 63:") for line in lines)
 

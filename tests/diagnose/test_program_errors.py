@@ -102,3 +102,39 @@ def test_the_first_line_says_so_and_the_exit_status_is_3(raised: Mapping[str, st
 def test_a_cause_in_the_same_text_comes_first(raised: Mapping[str, str]) -> None:
     text = raised["shapes"] + "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"
     assert b"dev-shm-too-small" in run(stdin=text.encode()).stdout.splitlines()[0]
+
+
+FRAMES = """Traceback (most recent call last):
+  File "/home/me/train.py", line 15, in step
+    loss = net(batch)
+  File "/opt/conda/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 125, in forward
+    return F.linear(input, self.weight, self.bias)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "place", "words"),
+    [
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (16x64 and 128x10)", "/home/me/train.py:15 in step; raised at /opt", "(16x64"),
+        ("RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: \"enc.w\". ", "/home/me/train.py:15", '"enc.w"'),
+    ],
+)  # fmt: skip
+def test_the_place_is_the_programs_own_and_the_message_is_whole(error: str, place: str, words: str) -> None:
+    told = found(stdin=f"{FRAMES}{error}\n".encode())["unexplained"]
+    assert isinstance(told, list)
+    assert told[0]["place"].startswith(place)
+    assert words in told[0]["text"]
+
+
+def test_a_mistake_in_the_programs_own_file_is_told_as_such() -> None:
+    own = FRAMES.partition("  File \"/opt")[0] + "KeyError: 'text'\n"
+    assert run(stdin=own.encode()).stdout.startswith(b"error of the training program itself")
+    assert run(stdin=f"{FRAMES}KeyError: 'text'\n".encode()).stdout.startswith(b"error not known")
+
+
+def test_what_ended_the_program_comes_before_a_warning() -> None:
+    warned = "/opt/torch/cuda/__init__.py:182: UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).\n"
+    ended = "ImportError: /opt/flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcEE\n"
+    value = found(stdin=f"{warned}{FRAMES}{ended}".encode())
+    assert isinstance(value["causes"], list)
+    assert [each["cause"] for each in value["causes"]] == ["extension-torch-abi-mismatch", "driver-too-old"]

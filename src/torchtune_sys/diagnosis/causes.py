@@ -229,10 +229,31 @@ def _ranked(found: Iterable[GatheredCause]) -> list[GatheredCause]:
             each.weight = POSSIBLE
     most = max((each.weight for each in named), default=0)
     kept = [each for each in named if each.weight > POSSIBLE or most < CERTAIN]
+    kept = [each for each in kept if not _is_said_better(each, kept)]
     causes = cause_rows()
     return sorted(
-        kept, key=lambda each: (-each.weight, each.cause not in causes, each.order, not each.by_text, each.first, each.cause)
+        kept,
+        key=lambda each: (-each.weight, _is_warned(each), each.cause not in causes, each.order, not each.by_text, each.first, each.cause),
     )
+
+
+def _is_said_better(found: GatheredCause, named: Sequence[GatheredCause]) -> bool:
+    """Whether all lines that it has tell another cause for certain."""
+    lines = {(quote.source, quote.line) for quote in found.quotes if quote.line}
+    return (
+        found.weight < CERTAIN
+        and not found.rules
+        and bool(lines)
+        and any(each.weight == CERTAIN and lines <= {(quote.source, quote.line) for quote in each.quotes} for each in named)
+    )
+
+
+_WARNING = re.compile(r"\b[A-Z]\w{1,40}Warning: ")
+
+
+def _is_warned(found: GatheredCause) -> bool:
+    """Whether Python only warned of it: what ended the program comes first."""
+    return bool(found.quotes) and all(_WARNING.search(quote.text) for quote in found.quotes)
 
 
 def _cause(finding: GatheredCause) -> NamedCause:

@@ -25,7 +25,7 @@ _SOLVED = re.compile(
     r"|(?:now|again) (?:it |everything |training |all |that |this )?(?:works?|runs?|passes|starts)|(?:it|that|this|everything|training|all|both|they|jobs?|scripts?|code|tests?|model) (?:all )?(?:now works?|now runs?|now passes|worked|finally \w+)"
     r"|works? (?:now|again)|worked(?: for me| fine| well)?|runs? (?:now|again)"
     r"|(?:problem|issue|error|hang|freeze|crash|timeout)s? (?:disappear\w*|(?:is|was|were|are) gone|goes away|went away|vanishe[sd]|stopped|no longer)|no longer (?:hangs?|fails?|crash\w*|occurs?|happens?|freezes?)"
-    r"|back to normal|(?:does|did|do)(?:n't| not) (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again)|(?:was|is) (?:the|my) (?:solution|fix|answer)|(?:works?|fix(?:es|ed)|solves?) (?:for me|(?:the|this|my) (?:problem|issue|error|hang))|seem(?:s|ed)? to (?:fix|solve|help|work|do)\b|(?:get|got|gives?|see) the expected (?:results?|output|behaviou?r|bandwidth|speed))\b"
+    r"|back to normal|(?:does|did|do)(?:n't| not) (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again)|(?:was|is) (?:the|my) (?:solution|fix|answer)|(?:works?|fix(?:es|ed)|solves?) (?:for me|(?:the|this|my) (?:problem|issue|error|hang))|seem(?:s|ed)? (?:to )?(?:fix|solve|help|work|run|do)\b|(?:get|got|gives?|see) the expected (?:results?|output|behaviou?r|bandwidth|speed))\b"
 )
 _ANSWER = re.compile(
     r"(?i)\b(?:solution|fix|remedy|answer|workaround) (?:for (?:me|us|this) |in my case |here )?was(?:(?: to)? (?:\w+ ){0,2})?\W{0,4}$"
@@ -38,6 +38,7 @@ _WORKS = re.compile(
 _BY = re.compile(r"(?i)\b(?:with|after|when|once|by|using|setting|via|as soon as|if i|if we|i ran|export)\b.{0,30}$")
 _FAILING = re.compile(
     r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|killed|refused|problem|\bissue|broken?\b|\blost\b|missing|(?:not|n't) (?:work|start|come up|run\b|usable|respond|connect|see\b|find|detect|boot|load|build|compile|install|import|recogni|visible|available|support)|unusable|unable to|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong|confus|reject|denied|unavailable|unknown error|\bdown\b|offline|disappear|vanish|\bloses?\b|mismatch|cancell?ed|interrupt|stopped|stops\b|refus|evict|preempt|exceed|stall|\bidle\b|\bbad\b|ENOMEM|ENOSPC|can(?:['’]t|not)\b|out of memory|crawl|\bfull\b|quota|strange|short (?:of )?an?\b|pending|rebooted|returns? false|too (?:old|new|small|low)\b|\bno (?:gpu|device|driver)s? (?:was|were|is|are|found|detected|visible|available)\b"
+    r"|报错|错误|出错|失败|异常|崩溃|卡[住死]|被 ?kill|自动kill|[太过][低高旧新老]|返回 ?False|不可用|用不了|中断|退出|杀死|不[足够了]|无法|不能|溢出|满了|エラー|失敗|落ち(?:る|た|ます)|でき(?:ない|ません)|不足|오류|에러|실패|멈[추춤]|부족|종료|ошибк|не (?:работает|могу|запускается|хватает)|пада(?:ет|ют)|вылета|завис|нехват|Fehler|nicht|schlägt fehl|stürzt|erreur|échou|plante\b|insuffisant|\bfalla\b|insuficiente|lleno"
 )
 """A remedy with which something works says little where nothing failed."""
 _BLAMED = re.compile(
@@ -49,11 +50,12 @@ _IS_THE_CAUSE = re.compile(
     r"(?i)\b(?:(?:was|were|is|are|being) the (?:\w+ )?(?:problem|cause|culprit|issue|reason)|caus(?:ed|es|ing) (?:this|it|the|all|my|our|these)|led to (?:this|it|the))\b"
 )
 _NEGATED = re.compile(
-    r"(?i)n't(?! (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again))\b|\b(?:not(?! (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again))|never|neither|nor|cannot|nothing|without(?! (?:the |any |an? )?(?:crash|error|problem|issue|hang)\w*))\b|\bno (?!longer|more\b|further|problem|issue|error|space left)"
+    r"(?i)n't(?! (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again))\b|\b(?:not(?! (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again))|never|neither|nor|cannot|nothing|without(?! (?:the |any |an? )?(?:crash|error|problem|issue|hang)\w*))\b|\bno (?!longer|more\b|further|problem|issue|error|space left)|不是|并非|没有(?=\S{0,3}(?:不足|不够))|ではな|아니|не из-за|\bkein\b"
 )
 _HEDGED = re.compile(
     r"(?i)\b(?:can(?![\'’]t| (?:now|again|finally)\b)|already|if|whether|should|would(?! not|n't)|may|might|could(?! not|n't)|does(?! not)|unless|only hides|usually|typically|often|probably|perhaps|maybe"
-    r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports|support (?:for|is|was)|users? (?:can|may|should|who|often|report)|previously|(?:the|this|user|our) manual|mock\w*|we show|guides?|docs?|documentation|tutorial|read ?me|FAQ|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed)\b|(?<!seems )(?<!seem )(?<!seemed )\bto (?:fix|solve|resolve|avoid|prevent)\b|\?\s*$"
+    r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports|support (?:for|is|was)|users? (?:can|may|should|who|often|report)|previously|(?:the|this|user|our) manual|mock\w*|we show|guides?|docs?|documentation|tutorial|read ?me|FAQ|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed)\b|(?<!seems )(?<!seem )(?<!seemed )\bto (?:fix|solve|resolve|avoid|prevent)\b|[?？]\s*$"
+    r"|可能|避免|防止|修复|支持|新增|添加|优化|解决了?[^,，。]{0,12}问题|(?:の|する|した)場合|ときは|是不是|是否|会不会|吗|如果|应该|大概|也许|怀疑|かもしれ|(?:です|でしょう|ます)か|(?:인가|일까|을까|나)요|може(?:т|те) быть|наверн|возможно|\bvielleicht\b|\bpeut-être\b|\bquizás?\b|\bwenn\b|\bsi\b"
 )
 _OWN_TRIAL = re.compile(r"(?i)\b(?:if|when|once) (?:i|we)\b(?! (?:am|are|want|need|should|could|would|can|may|might))")
 """Somebody tells what happens where he does it."""
@@ -85,7 +87,7 @@ _ADVISES = re.compile(
     r"(?i)^\W*(?:(?:check|make|ensure|verify|try|add|allow|support|handle|detect|document|improve|implement|use|please|consider|see|note|fix|update|set|run|create|remove|avoid|test|this|these|how|what|why|is|are|do|does|can|has|have|did|was|could)\b)|\?\W*$"
 )
 _FIRST_PERSON = re.compile(
-    r"(?i)(?<![\w/.])(?:I|I'm|I've|we|we're|we've|my|our|us|me|hi|hello|thanks|anyone)(?![\w/.])|[\u4e00-\u9fff]{4}"
+    r"(?i)(?<![\w/.])(?:I|I'm|I've|we|we're|we've|my|our|us|me|hi|hello|thanks|anyone)(?![\w/.])|[\u4e00-\u9fff]{4}|[\u3040-\u30ff]{3}|[\uac00-\ud7af]{2}|[\u0400-\u04ff]{4}|(?<!\w)(?:ich|wir|mein\w*|je|nous|mon|mes|yo|mi|nosotros)(?!\w)"
 )
 _PARTS = re.compile(r"[,;:()]|\b(?:since|(?<!not )because|so|and|as|which|that)\b")
 """Between them a "not" or a "when" reaches no further."""
@@ -95,7 +97,8 @@ _CODE = re.compile(
 )
 """What a program printed, or a table."""
 _PROSE = re.compile(
-    r"^[#>*\-\s\d.)(\[]*[A-Za-z`'\"\u4e00-\u9fff].*(?:[a-z]{2,}\W+(?:\S+ )?[a-z]{2,}|[\u4e00-\u9fff]{4})|'s password: ?\S+@"
+    r"^[#>*\-\s\d.)(\[]*[A-Za-z`'\"\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af].*"
+    r"(?:[a-z]{2,}\W+(?:\S+ )?[a-z]{2,}|[\u3040-\u30ff\u4e00-\u9fff]{4}|[\uac00-\ud7af]{2}\W+(?:\S+ )?[\uac00-\ud7af]{2}|[\u0400-\u04ff]{2,}\W+(?:\S+ )?[\u0400-\u04ff]{2,})|'s password: ?\S+@"
 )
 _LONGEST, _GAP, _NEAR, _AFTER, _BEFORE, _SHORT, _CELLS, _MOST = 1500, 90, 34, 80, 50, 400, 3, 200
 _BETWEEN = r"(?:\W{1,3}[\w/%.'-]+)"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import Symptom
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.diagnosis import Unexplained
 
-_MOST, _TEXT = 3, 400
-_PASTE = 12
+_MOST, _TEXT, _HEAD = 3, 900, 300
+_PASTE, _MORE = 12, 12
 """Lines up to which a text is what somebody cut out of a failure: the error's own line is enough there, without the frames above it. In longer
 texts people also speak of errors."""
 _RAISED = re.compile(r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure))\b(?::|$)")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:, in (?P<function>[^\n]{1,120}))?')
+_OF_OTHERS = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]Python\d+[/\\][Ll]ib[/\\]|^<frozen |[/\\]torch[/\\]csrc[/\\]")
+"""Files that are not the training program's own."""
+_MISTAKES = frozenset(("KeyError", "IndexError", "NameError", "UnboundLocalError", "ZeroDivisionError", "SyntaxError", "IndentationError"))
+_WHERE = "the line that the traceback ends with is the program's own: print what it uses there, on this rank and with this data"
 _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (program, re.compile(pattern))
     for program, pattern in (
@@ -58,14 +63,16 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
     first: list[Unexplained] = []
     after: list[Unexplained] = []
     for source, part in lines.items():
-        for place, line, program in _errors(part, source, known):
+        for error in _errors(part, source, known):
+            line = error.line
+            remedy = known[source, line.number].remedy if (source, line.number) in known else ""
             found = Unexplained(
                 source=source,
                 line=line.number,
-                text=scrubbed(line.text)[:_TEXT].strip(),
-                program=program,
-                place=place,
-                fix=known[source, line.number].remedy if (source, line.number) in known else "",
+                text=scrubbed(error.words),
+                program=error.program,
+                place=error.place,
+                fix=remedy or (_WHERE if error.is_own_mistake else ""),
                 hosts=(line.host,) if line.host else (),
                 ranks=(line.rank,) if line.rank is not None else (),
             )
@@ -75,24 +82,61 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
     return tuple(_distinct(first or ([] if named else after[:1])))[:_MOST]
 
 
-def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], Symptom]) -> list[tuple[str, LogLine, str]]:
-    frame = ""
-    found = []
-    for line in lines:
-        at = _FRAME.match(line.text)
-        if at is not None:
-            frame = f"{at['file']}:{at['line']}" + (f" in {at['function']}" if at["function"] else "")
+class _Error(NamedTuple):
+    line: LogLine
+    words: str
+    program: str
+    place: str = ""
+    is_own_mistake: bool = False
+
+
+def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], Symptom]) -> Iterator[_Error]:
+    frames: list[re.Match[str]] = []
+    for at, line in enumerate(lines):
+        frame = _FRAME.match(line.text)
+        if frame is not None:
+            frames.append(frame)
             continue
         raised = _RAISED.match(line.text)
-        if raised is not None and (frame or len(lines) <= _PASTE):
-            found.append((frame, line, raised["name"].partition(".")[0] if "." in raised["name"] else "python"))
-            frame = ""
+        if raised is not None and (frames or len(lines) <= _PASTE):
+            name = raised["name"]
+            is_own_mistake = name in _MISTAKES and bool(frames) and not _OF_OTHERS.search(frames[-1]["file"])
+            program = name.partition(".")[0] if "." in name else "python"
+            yield _Error(line, _message(lines, at), program, _place(frames), is_own_mistake)
+            frames = []
             continue
         program = next((name for name, pattern in _DEATHS if pattern.search(line.text[:_TEXT])), "")
         message = known.get((source, line.number))
         if program or (message is not None and not message.remedy and (message.program or not message.consequence)):
-            found.append(("", line, program or (message.program if message is not None else "")))
-    return found
+            yield _Error(line, _cut(line.text), program or (message.program if message is not None else ""))
+
+
+def _place(frames: Sequence[re.Match[str]]) -> str:
+    """Return the innermost line of the program's own files, and what it called where the error is raised in a library."""
+    own = next((frame for frame in reversed(frames) if not _OF_OTHERS.search(frame["file"])), None)
+    if own is None or own is frames[-1]:
+        return _written(frames[-1]) if frames else ""
+    return f"{_written(own)}; raised at {_written(frames[-1])}"
+
+
+def _written(frame: re.Match[str]) -> str:
+    return f"{frame['file']}:{frame['line']}" + (f" in {frame['function']}" if frame["function"] else "")
+
+
+def _message(lines: Sequence[LogLine], at: int) -> str:
+    """Return an exception's message, with the indented lines that go on with it."""
+    words = [lines[at].text]
+    for line in lines[at + 1 : at + 1 + _MORE]:
+        if not line.text.startswith(("\t", "  ")) or _FRAME.match(line.text):
+            break
+        words.append(line.text.strip())
+    return _cut(" ".join(words))
+
+
+def _cut(words: str) -> str:
+    """Without its middle, where it is long: what names the thing often stands at the end."""
+    words = words.strip()
+    return words if len(words) <= _TEXT else f"{words[:_HEAD]} … {words[_HEAD - _TEXT :]}"
 
 
 def _distinct(found: list[Unexplained]) -> list[Unexplained]:

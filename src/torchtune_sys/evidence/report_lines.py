@@ -72,17 +72,24 @@ def parse_lines(text: str) -> Lines:
                 values["Flags"] = ""
     others, gpus, arches = other_collectors.values(text)
     values = {**others, **values}
+    env, shown = _environment(lines), tuple(_gpus(lines, values))
+    if gpus and not shown and not _COUNTED.search(text):
+        env.pop("CUDA_VISIBLE_DEVICES", None)
     return Lines(
         values=values,
         packages=tuple(_packages(lines)),
-        gpus=tuple(_gpus(lines, values)) or gpus,
+        gpus=shown or gpus,
         complaints=tuple(dict.fromkeys(_complaints(text, lines)))[:50],
-        env=_environment(lines),
+        env=env,
         recognised=bool(_OF_ITS_OWN & values.keys()),
         driver=_driver_line(text),
         arches=arches,
         capabilities=other_collectors.capabilities(text),
     )
+
+
+_COUNTED = re.compile(r"- GPU number: \d|Device: cuda:|GPU \d")
+"""Collectors that name the first GPU alone do not say how many there are."""
 
 
 def _wrapped(lines: list[str], number: int) -> bool:

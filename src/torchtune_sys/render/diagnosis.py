@@ -12,7 +12,7 @@ from torchtune_sys.render.layout import Line, Style, clean, cut, line
 from torchtune_sys.render.node_set import node_set
 
 _STYLES = {Confidence.CERTAIN: "error", Confidence.LIKELY: "warning", Confidence.POSSIBLE: "advice"}
-_QUOTES, _QUOTE, _RANKS, _SPAN, _UNREAD, _DIFFERENCES, _VALUE = 3, 300, 16, 2, 6, 6, 60
+_QUOTES, _QUOTE, _ERROR, _RANKS, _SPAN, _UNREAD, _DIFFERENCES, _VALUE = 3, 300, 700, 16, 2, 6, 6, 60
 
 
 def text(value: Diagnosis, style: Style) -> str:
@@ -31,7 +31,7 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
         whose = ", ".join(filter(None, (clean(error.program), *_where(error))))
         by = f" ({whose})" if whose else ""
         yield line(
-            f"{clean(error.source)}:{error.line}{by}: {cut(error.text, _QUOTE)}",
+            f"{clean(error.source)}:{error.line}{by}: {cut(error.text, _ERROR)}",
             label=("in program" if error.fix else "not known", "warning"),
             indent=2,
             hang=13,
@@ -70,11 +70,11 @@ def _others(value: Diagnosis) -> Iterator[Line]:
 def _headline(value: Diagnosis) -> str:
     if value.causes:
         return _first(value.causes)
-    if value.unexplained and value.unexplained[0].fix:
-        return "error of the training program itself; no sign of a fault of its host"
     if value.unexplained:
-        where = _where(value.unexplained[0])
-        return f"error not known{', ' if where else ''}{', '.join(where)}: no signature and no rule explains it"
+        where = "".join(f", {each}" for each in _where(value.unexplained[0]))
+        if value.unexplained[0].fix:
+            return f"error of the training program itself{where}; no sign of a fault of its host"
+        return f"error not known{where}: no signature and no rule explains it"
     if not value.sources:
         return "nothing could be read"
     return f"nothing wrong was found in {value.lines:,} line{'s' if value.lines != 1 else ''}"
@@ -133,7 +133,7 @@ def _cause(cause: NamedCause, quotes: Sequence[Quote]) -> Iterator[Line]:
     if len(quotes) > _QUOTES:
         yield line((f"and {len(quotes) - _QUOTES} more such lines", "dim"), indent=13)
     if cause.fix:
-        yield line("; or ".join(clean(fix) for fix in cause.fix[:2]), label="do: ", indent=13, hang=17)
+        yield line("; or ".join(clean(fix).removeprefix("or").lstrip(", ") for fix in cause.fix[:2]), label="do: ", indent=13, hang=17)
     if cause.confirm and cause.confidence is not Confidence.CERTAIN:
         yield line(clean(cause.confirm), label="sure by: ", indent=13, hang=22)
 
