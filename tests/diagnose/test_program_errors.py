@@ -127,7 +127,7 @@ def test_the_place_is_the_programs_own_and_the_message_is_whole(error: str, plac
 
 
 def test_a_mistake_in_the_programs_own_file_is_told_as_such() -> None:
-    own = FRAMES.partition("  File \"/opt")[0] + "KeyError: 'text'\n"
+    own = FRAMES.partition('  File "/opt')[0] + "KeyError: 'text'\n"
     assert run(stdin=own.encode()).stdout.startswith(b"error of the training program itself")
     assert run(stdin=f"{FRAMES}KeyError: 'text'\n".encode()).stdout.startswith(b"error not known")
 

@@ -233,7 +233,15 @@ def _ranked(found: Iterable[GatheredCause]) -> list[GatheredCause]:
     causes = cause_rows()
     return sorted(
         kept,
-        key=lambda each: (-each.weight, _is_warned(each), each.cause not in causes, each.order, not each.by_text, each.first, each.cause),
+        key=lambda each: (
+            -each.weight,
+            _is_warned(each),
+            each.cause not in causes,
+            each.order,
+            not each.by_text,
+            each.first,
+            each.cause,
+        ),
     )
 
 

@@ -87,7 +87,7 @@ _ADVISES = re.compile(
     r"(?i)^\W*(?:(?:check|make|ensure|verify|try|add|allow|support|handle|detect|document|improve|implement|use|please|consider|see|note|fix|update|set|run|create|remove|avoid|test|this|these|how|what|why|is|are|do|does|can|has|have|did|was|could)\b)|\?\W*$"
 )
 _FIRST_PERSON = re.compile(
-    r"(?i)(?<![\w/.])(?:I|I'm|I've|we|we're|we've|my|our|us|me|hi|hello|thanks|anyone)(?![\w/.])|[\u4e00-\u9fff]{4}|[\u3040-\u30ff]{3}|[\uac00-\ud7af]{2}|[\u0400-\u04ff]{4}|(?<!\w)(?:ich|wir|mein\w*|je|nous|mon|mes|yo|mi|nosotros)(?!\w)"
+    r"(?i)(?<![\w/.])(?:I|I'm|I've|we|we're|we've|my|our|us|me|hi|hello|thanks|anyone)(?![\w/.])|[\u4e00-\u9fff]{4}|[\u3040-\u30ff]{3}|[\uac00-\ud7af]{2}|[\u0400-\u04ff]{4}|(?<!\w)(?:ich|wir|mein\w*|nous|notre|nosotros)(?!\w)"
 )
 _PARTS = re.compile(r"[,;:()]|\b(?:since|(?<!not )because|so|and|as|which|that)\b")
 """Between them a "not" or a "when" reaches no further."""

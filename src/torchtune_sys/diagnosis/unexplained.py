@@ -17,9 +17,13 @@ _PASTE, _MORE = 12, 12
 texts people also speak of errors."""
 _RAISED = re.compile(r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure))\b(?::|$)")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:, in (?P<function>[^\n]{1,120}))?')
-_OF_OTHERS = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]Python\d+[/\\][Ll]ib[/\\]|^<frozen |[/\\]torch[/\\]csrc[/\\]")
+_OF_OTHERS = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]Python\d+[/\\][Ll]ib[/\\]|^<frozen |[/\\]torch[/\\]csrc[/\\]"
+)
 """Files that are not the training program's own."""
-_MISTAKES = frozenset(("KeyError", "IndexError", "NameError", "UnboundLocalError", "ZeroDivisionError", "SyntaxError", "IndentationError"))
+_MISTAKES = frozenset(
+    ("KeyError", "IndexError", "NameError", "UnboundLocalError", "ZeroDivisionError", "SyntaxError", "IndentationError")
+)
 _WHERE = "the line that the traceback ends with is the program's own: print what it uses there, on this rank and with this data"
 _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (program, re.compile(pattern))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from torchtune_sys.render.layout import Line, Style, clean, cut, line
 from torchtune_sys.render.node_set import node_set
 
 _STYLES = {Confidence.CERTAIN: "error", Confidence.LIKELY: "warning", Confidence.POSSIBLE: "advice"}
+_OR = re.compile(r"^or\b,? ")
+"""Some remedies say themselves that they are the second."""
 _QUOTES, _QUOTE, _ERROR, _RANKS, _SPAN, _UNREAD, _DIFFERENCES, _VALUE = 3, 300, 700, 16, 2, 6, 6, 60
 
 
@@ -133,7 +136,7 @@ def _cause(cause: NamedCause, quotes: Sequence[Quote]) -> Iterator[Line]:
     if len(quotes) > _QUOTES:
         yield line((f"and {len(quotes) - _QUOTES} more such lines", "dim"), indent=13)
     if cause.fix:
-        yield line("; or ".join(clean(fix).removeprefix("or").lstrip(", ") for fix in cause.fix[:2]), label="do: ", indent=13, hang=17)
+        yield line("; or ".join(_OR.sub("", clean(fix)) for fix in cause.fix[:2]), label="do: ", indent=13, hang=17)
     if cause.confirm and cause.confidence is not Confidence.CERTAIN:
         yield line(clean(cause.confirm), label="sure by: ", indent=13, hang=22)
 
