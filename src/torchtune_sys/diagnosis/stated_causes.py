@@ -55,7 +55,7 @@ _NEGATED = re.compile(
 _HEDGED = re.compile(
     r"(?i)\b(?:can(?![\'’]t| (?:now|again|finally)\b)|already|if|whether|should|would(?! not|n't)|may|might|could(?! not|n't)|does(?! not)|unless|only hides|usually|typically|often|probably|perhaps|maybe"
     r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports|support (?:for|is|was)|users? (?:can|may|should|who|often|report)|previously|(?:the|this|user|our) manual|mock\w*|we show|guides?|docs?|documentation|tutorial|read ?me|FAQ|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed)\b|(?<!seems )(?<!seem )(?<!seemed )\bto (?:fix|solve|resolve|avoid|prevent)\b|[?？]\s*$"
-    r"|可能|避免|防止|修复|支持|新增|添加|优化|解决了?[^,，。]{0,12}问题|(?:の|する|した)場合|ときは|是不是|是否|会不会|吗|如果|应该|大概|也许|怀疑|かもしれ|(?:です|でしょう|ます)か|(?:인가|일까|을까|나)요|може(?:т|те) быть|наверн|возможно|\bvielleicht\b|\bpeut-être\b|\bquizás?\b|\bwenn\b|\bsi\b"
+    r"|可能|避免|防止|修复|支持|新增|添加|优化|解决了?[^,，。]{0,12}问题|(?:の|する|した)場合|ときは|是不是|是否|会不会|吗|如果|应该|大概|也许|怀疑|かもしれ|(?:です|でしょう|ます)か|(?:인가|일까|을까|나)요|(?<=… )(?:하면|할)|може(?:т|те) быть|наверн|возможно|\bvielleicht\b|\bpeut-être\b|\bquizás?\b|\bwenn\b|\bsi\b"
 )
 _OWN_TRIAL = re.compile(r"(?i)\b(?:if|when|once) (?:i|we)\b(?! (?:am|are|want|need|should|could|would|can|may|might))")
 """Somebody tells what happens where he does it."""
