@@ -18,6 +18,7 @@ from torchtune_sys.host.children.child_environment import for_training
 from torchtune_sys.host.children.examined import runner
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import SmokeReport, StageResult, Team
+from torchtune_sys.model.snapshot import gpus_told
 from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.remediation.placement.gpus import visible
 from torchtune_sys.render.report import host_name
@@ -142,7 +143,7 @@ def _gpus(seen: Snapshot) -> int:
 
 def _visible(seen: Snapshot) -> int:
     """Return how many GPUs torch must find; 0 if that is uncertain. Only NVML counts: on the PCI bus a container also sees other containers' GPUs."""
-    devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
+    devices = gpus_told(seen)
     addresses = visible(seen, Missing(Why.ABSENT, "boards")).addresses
     sure = "" not in addresses and not any(known(device.mig, False) for device in devices)
     return len(addresses) if sure and len(addresses) <= len(devices) else 0
@@ -154,7 +155,7 @@ def _ranks(seen: Snapshot) -> int:
     A process sees one MIG instance, and no other GPU beside it (MIG User Guide, CUDA device enumeration).
     """
     shown = visible(seen, Missing(Why.ABSENT, "boards"))
-    devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
+    devices = gpus_told(seen)
     addresses = {*shown.addresses, *(shown.candidates if "" in shown.addresses else ())}
     ours = [device for device in devices if known(device.pci_address, "") in addresses]
     instances = any(known(device.mig, False) and known(device.mig_instances, 1) for device in ours)

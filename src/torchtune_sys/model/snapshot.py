@@ -9,20 +9,21 @@ import msgspec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.driver import DriverFacts
-from torchtune_sys.model.facts.gpu import GpuFacts
+from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.facts.hardware import HardwareFacts
 from torchtune_sys.model.facts.kernel import KernelFacts
 from torchtune_sys.model.facts.limits import LimitsFacts
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.facts.network import NetworkFacts
 from torchtune_sys.model.facts.numa import NumaFacts
-from torchtune_sys.model.facts.pci import PciFacts
+from torchtune_sys.model.facts.pci import PciDevice, PciFacts
 from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.facts.session import SessionFacts, Workload
 from torchtune_sys.model.facts.software import SoftwareFacts
 from torchtune_sys.model.facts.storage import StorageFacts
 from torchtune_sys.model.facts.sysctl import SysctlFacts
 from torchtune_sys.model.facts.system import SystemFacts
+from torchtune_sys.model.values import Missing, known
 
 
 class PrintedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,3 +65,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FAMILIES = tuple(name for name in Snapshot.__struct_fields__ if name not in {"intent", "origin", "said", "failures"})
+
+
+def gpus_told(seen: Snapshot) -> tuple[Gpu, ...]:
+    """Return the GPUs that the driver tells of; none where nobody could ask it."""
+    return () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
+
+
+def pci_devices_told(seen: Snapshot) -> tuple[PciDevice, ...]:
+    """Return the devices on the PCI bus; none where nobody could read it."""
+    return () if isinstance(seen.pci, Missing) else known(seen.pci.devices, ())

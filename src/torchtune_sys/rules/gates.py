@@ -13,7 +13,7 @@ from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.facts.numa import NumaNode
 from torchtune_sys.model.facts.python import LiveTorch, Torch
 from torchtune_sys.model.launchers import JOB_VARIABLES
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
 from torchtune_sys.model.values import (
     Missing,
     NotApplicable,
@@ -57,7 +57,7 @@ _OLDEST = (3, 0)
 
 def torch_serves(s: Snapshot, addresses: tuple[str, ...]) -> tuple[str, ...]:
     """Return which of these NVIDIA GPUs any torch could use; a server's old display card is none of them, whatever drives it."""
-    devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
+    devices = pci_devices_told(s)
     generations = {device.address: architecture_by_device(known(device.device, "")) for device in devices}
     old = {address for address, arch in generations.items() if arch is not None and arch.last_cc < _OLDEST}
     return tuple(address for address in addresses if address not in old)
@@ -65,7 +65,7 @@ def torch_serves(s: Snapshot, addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 def handed_over(s: Snapshot, addresses: tuple[str, ...]) -> bool:
     """Return whether this host keeps none of these PCI functions for itself."""
-    devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
+    devices = pci_devices_told(s)
     kept = {device.address for device in devices if for_guests(device.driver)}
     return kept.issuperset(addresses)
 

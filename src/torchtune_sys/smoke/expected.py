@@ -6,7 +6,7 @@ from __future__ import annotations
 from torchtune_sys.knowledge import gpus
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import StageResult
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known
 from torchtune_sys.rules.gates import torch_build
 
@@ -43,7 +43,7 @@ _PCIE_GBYTES_PER_S = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
 def expected(seen: Snapshot) -> dict[str, dict[str, dict[str, float]]]:
     """Return the expected figures by the GPU's name, stage and figure: each rank looks for its own GPU. Nothing of a model that is not known, or of a part of a GPU
     (MIG), which torch calls by another name."""
-    devices = () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())
+    devices = gpus_told(seen)
     found: dict[str, dict[str, dict[str, float]]] = {}
     for device in devices:
         name = known(device.name, "")

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import msgspec
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.input.limits import FILE_LIMIT, TIMEOUT_S
+from torchtune_sys.host.input.limits import FILE_LIMIT
 from torchtune_sys.host.input.reading import PIECE, Source, opened_input
 from torchtune_sys.host.input.text_bytes import as_utf8, is_utf16
 
 
-def read_documents(path: str, timeout_s: float = TIMEOUT_S) -> Iterator[bytes]:
+def read_documents(path: str) -> Iterator[bytes]:
     """Yield the lines of a file (``-``: standard input) of which the first one or the second is a JSON document; else the whole of it.
 
     Lines are read one after the other, however many there are. Raises UnreadableInput, also after the first ones.
     """
-    with opened_input(path, timeout_s) as source:
+    with opened_input(path) as source:
         held = source.read(PIECE).removeprefix(b"\xef\xbb\xbf")
         if is_utf16(held):
             held = as_utf8(held + source.rest(FILE_LIMIT))

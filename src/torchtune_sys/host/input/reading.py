@@ -150,9 +150,9 @@ def whole(source: Source) -> bytes:
     return data
 
 
-def read_input(path: str, timeout_s: float = TIMEOUT_S, *, plain: bool = False) -> bytes:
+def read_input(path: str, *, plain: bool = False) -> bytes:
     """Read as :func:`opened_input`, all at once."""
-    with opened_input(path, timeout_s, plain=plain) as source:
+    with opened_input(path, plain=plain) as source:
         return whole(source)
 
 

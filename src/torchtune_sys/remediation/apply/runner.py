@@ -58,11 +58,7 @@ def _few(words: list[str]) -> str:
     return "; ".join(words[:3]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _nobody(what: str) -> None:
-    pass
-
-
-def carry_out(journal: Journal, files: Files, stop: Stop, tell: Tell = _nobody) -> StepOutcome:
+def carry_out(journal: Journal, files: Files, stop: Stop, tell: Tell) -> StepOutcome:
     """Do every step. A step that fails fails its change, and what the change did already is taken back; the others go on.
 
     Raises OSError where the journal cannot be written, Interrupted where ``stop`` says so: then the caller takes all back.

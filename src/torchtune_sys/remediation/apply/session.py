@@ -110,11 +110,11 @@ def unfinished(folder: str = journals.STATE) -> Journal | None:
     return None
 
 
-def made_since_start(boot_id: str, folder: str = journals.STATE) -> frozenset[str]:
+def made_since_start(boot_id: str) -> frozenset[str]:
     """Return the keys of changes by commands, which leave no file of ours, that were made since the host started and not undone."""
     found: set[str] = set()
-    for number in journals.numbers(folder):
-        journal = journals.load(folder, number)
+    for number in journals.numbers(journals.STATE):
+        journal = journals.load(journals.STATE, number)
         if journal.state == "applied" and journal.header.boot_id == boot_id:
             found.update(entry.change for entry in journal.header.entries if isinstance(entry, CommandEntry))
     return frozenset(found)

@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.placement import GpuDevice
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told, pci_devices_told
 from torchtune_sys.model.values import Missing, Why, known
 
 _ORDER = (
@@ -53,7 +53,7 @@ def on_bus(s: Snapshot) -> tuple[str, ...]:
 
 
 def _of_nvml(s: Snapshot) -> tuple[GpuDevice, ...]:
-    gpus = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    gpus = gpus_told(s)
     return tuple(
         GpuDevice(address=known(gpu.pci_address, ""), name=known(gpu.name, ""), uuid=known(gpu.uuid, ""))
         for gpu in gpus
@@ -63,7 +63,7 @@ def _of_nvml(s: Snapshot) -> tuple[GpuDevice, ...]:
 
 def _of_bus(s: Snapshot, vendor: str, driver: str) -> tuple[GpuDevice, ...]:
     """In the order of the bus. A driver that could not be seen is taken for the right one; one for virtual machines, nouveau and none are not."""
-    found = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
+    found = pci_devices_told(s)
     return tuple(
         GpuDevice(address=device.address)
         for device in found

@@ -10,7 +10,7 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.numa import NumaNode
 from torchtune_sys.model.placement import PlacementFacts
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
 from torchtune_sys.model.values import Missing, Unknown, Why, known, need
 
 
@@ -80,6 +80,6 @@ def whole(places: tuple[NodeCpus, ...]) -> NodeCpus:
 
 
 def node_of(s: Snapshot, address: str) -> int | None:
-    devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
+    devices = pci_devices_told(s)
     node = next((known(device.numa_node, -1) for device in devices if device.address == address), -1)
     return node if node >= 0 else None

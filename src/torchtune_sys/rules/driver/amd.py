@@ -8,7 +8,7 @@ from torchtune_sys.knowledge.install_rocm import gpu as amd_gpu
 from torchtune_sys.model.actions import Action, Advice, Install, Needs, Safety
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.driver.common import container
 from torchtune_sys.rules.gates import amd_gpus
@@ -61,7 +61,7 @@ def amdgpu_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def unserved(s: Snapshot) -> bool:
     """Return whether an AMD GPU that people train on has no driver, as far as the bus is seen."""
-    devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
+    devices = pci_devices_told(s)
     return any(_trains(device) and absent(device.driver) for device in devices)
 
 

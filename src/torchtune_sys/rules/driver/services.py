@@ -9,7 +9,7 @@ from torchtune_sys.knowledge.nccl import usable_ports
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need, need_any
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
@@ -49,7 +49,7 @@ def fabric_manager_not_running(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(subject="nvidia-fabricmanager", seen=failed, wanted="started", source=source)
         return
     gates.nvidia_hardware(s)
-    gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    gpus = gpus_told(s)
     telling = [gpu for gpu in gpus if _fabric(gpu) in _STATES and gpu.mig is not True]
     for gpu in telling:
         state = _fabric(gpu)
@@ -80,7 +80,7 @@ def _failed_start(s: Snapshot) -> str:
     failure = s.driver if isinstance(s.driver, Missing) else s.driver.fabric_manager_failure
     if isinstance(failure, Missing) or not failure:
         return ""
-    gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    gpus = gpus_told(s)
     models = [by_name(gpu.name) for gpu in gpus if not isinstance(gpu.name, Missing)]
     if any(_fabric(gpu) == "completed" for gpu in gpus) or (models and not any(model and model.nvswitch for model in models)):
         return ""
@@ -250,7 +250,7 @@ def gpudirect_rdma_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not gates.training_network(s):
         raise NotApplicable("no RDMA network for training is up")
     require_module(s)
-    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    shown = gpus_told(s)
     if shown and all(any(kind in known(gpu.name, "") for kind in ("GeForce", "TITAN")) for gpu in shown):
         raise NotApplicable("the driver offers GPUDirect RDMA on no GeForce and no TITAN")
     peermem = need(need(s.driver).peermem_loaded)

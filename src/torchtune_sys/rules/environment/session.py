@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment import values
@@ -138,7 +138,7 @@ _OF_SYSTEM = Advice(
 
 def _amd_alone(s: Snapshot) -> int:
     """Return how many AMD GPUs there are, where there is none of NVIDIA's."""
-    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    shown = gpus_told(s)
     if isinstance(s.driver, Missing) or shown or known(s.driver.nvidia_devices, ()):
         return 0
     return len(known(s.driver.amd_devices, ()))

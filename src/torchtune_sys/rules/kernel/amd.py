@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
 from torchtune_sys.model.values import Missing, known, need
 from torchtune_sys.rules.gates import amd_gpus
 from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, shorter, since_last_start, when
@@ -181,7 +181,7 @@ def amdgpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _runs_by_now(s: Snapshot, address: str) -> bool:
     """Whether the driver was loaded again and has the GPU (it lets go of one that it could not initialise), or nobody would train on it."""
-    devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
+    devices = pci_devices_told(s)
     device = next((one for one in devices if one.address == address), None)
     return device is not None and (device.driver == "amdgpu" or is_integrated("0x1002", known(device.device, ""), address))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.kernel.common import DAYS, grouped, logged, none_logged, recent, shorter, total, when
 from torchtune_sys.rules.kernel.common import events as log_events
@@ -191,7 +191,7 @@ def _trains(s: Snapshot, event: KernelEvent) -> bool:
     """Whether the device is a GPU, or a card of a driver of fast networks."""
     if event.text.startswith(("mlx5_core ", "bnxt_en ", "nvidia ", "amdgpu ")):
         return True
-    known_gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    known_gpus = gpus_told(s)
     functions = () if isinstance(s.driver, Missing) or isinstance(s.driver.nvidia_devices, Missing) else s.driver.nvidia_devices
     return event.subject in functions or any(gpu.pci_address == event.subject for gpu in known_gpus)
 

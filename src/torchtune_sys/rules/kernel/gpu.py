@@ -8,7 +8,7 @@ from torchtune_sys.knowledge.xid import xid
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import TO_DO, Evidence, Param, Params, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.kernel.common import (
     DAYS,
@@ -58,7 +58,7 @@ def _evidence(s: Snapshot, incident: XidIncident) -> Evidence:
 
 def _seen_now(s: Snapshot, incident: XidIncident) -> str:
     """Return what NVML says of the same fault, for which its own rule is folded into this finding."""
-    devices = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    devices = gpus_told(s)
     for gpu in devices:
         if incident.over or gpu.pci_address != incident.address:
             continue

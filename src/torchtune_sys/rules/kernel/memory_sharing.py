@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Install, ModuleOption, Needs
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.driver.common import driver_version
@@ -237,7 +237,7 @@ _PASSED_THROUGH = Advice(
 
 
 def _iommu_of(s: Snapshot, address: str) -> str:
-    devices = () if isinstance(s.pci, Missing) else known(s.pci.devices, ())
+    devices = pci_devices_told(s)
     return next((known(device.iommu_type, "") for device in devices if device.address == address), "")
 
 

@@ -9,7 +9,7 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.numa import NumaNode
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.pci.common import gpus
 
@@ -33,7 +33,7 @@ def memory_apart(s: Snapshot) -> bool:
 
 def _in_use(s: Snapshot, gpus: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
     """Those that the driver shows to this session: containers and batch systems grant some, while the bus shows all."""
-    devices = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    devices = gpus_told(s)
     shown = {gpu.pci_address for gpu in devices}
     return tuple(gpu for gpu in gpus if gpu.address in shown) or gpus
 

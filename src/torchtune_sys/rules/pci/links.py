@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.facts.python import LoadedLink
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import subject
@@ -73,7 +73,7 @@ def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
     found = functions(s)
     gpus = pci_seen.gpus(s)
-    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    shown = gpus_told(s)
     links = {link.address: link for link in known(_loaded(s), ())}
     judged = False
     for device in gpus:
@@ -209,7 +209,7 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
         need(need(s.system).hypervisor)
         raise NotApplicable("a virtual machine: its slots are made up")
     found = functions(s)
-    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    shown = gpus_told(s)
     soldered = {gpu.pci_address for gpu in shown if gates.of_laptop(s, gpu)}
     for device in found.values():
         above = found.get(device.parent)

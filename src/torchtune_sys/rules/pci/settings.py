@@ -8,7 +8,7 @@ from torchtune_sys.formats.pci_paths import is_network
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 from torchtune_sys.rules.pci import common as pci_seen
 
@@ -47,7 +47,7 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     gpus = pci_seen.gpus(s)
     if len(gpus) < 2 and not pci_seen.rails(s):
         raise NotApplicable("one GPU and no RDMA card: nothing else reaches its memory")
-    shown = () if isinstance(s.gpu, Missing) else known(s.gpu.devices, ())
+    shown = gpus_told(s)
     names = {gpu.pci_address: known(gpu.name, "") for gpu in shown if isinstance(gpu.pci_address, str)}
     by_design = _SMALL_BY_DESIGN if pci_seen.rails(s) else (*_SMALL_BY_DESIGN, *_SMALL_WITH_DISPLAY)
     small = {address for address, name in names.items() if any(word in name for word in by_design)}

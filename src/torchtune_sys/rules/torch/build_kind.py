@@ -9,7 +9,7 @@ from torchtune_sys.knowledge import torch as known
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.rules.gates import amd_gpus, nvidia_hardware, torch_build, torch_imported
 from torchtune_sys.rules.torch.common import OTHER_ACCELERATORS, cuda_build, cuda_of, installed, machine
@@ -33,7 +33,7 @@ _JETSON_BUILD = (
 def jetson(s: Snapshot) -> bool:
     """Return whether this is a module with the GPU on the processor's chip, by its kernel or its GPU."""
     kernel = "" if isinstance(s.system, Missing) or isinstance(s.system.kernel, Missing) else s.system.kernel
-    gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    gpus = gpus_told(s)
     capabilities = [gpu.compute_capability for gpu in gpus]
     return kernel.endswith("-tegra") or any(not isinstance(cc, Missing) and known.on_chip(cc) for cc in capabilities)
 
@@ -180,7 +180,7 @@ def _amd_architectures(s: Snapshot) -> Iterator[tuple[str, str]]:
     """Yield (the GPU, its gfx name), by what torch calls it or by its PCI device."""
     from torchtune_sys.knowledge import install_rocm
 
-    gpus = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    gpus = gpus_told(s)
     for gpu in gpus:
         found = re.search(r"\b(gfx[0-9a-f]{3,4})\b", gpu.name) if isinstance(gpu.name, str) else None
         if found:

@@ -11,7 +11,7 @@ from torchtune_sys.model.actions import Advice, Install, Needs
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.driver.common import driver_version
@@ -169,7 +169,7 @@ def _serves(s: Snapshot, release: str, variant: str) -> bool:
     """Whether a build has code for every GPU whose capability is known, or its CUDA at least can make some, as gpu-arch-not-in-wheel judges."""
     cuda = known.local_cuda(f"{release}+{variant}")
     found = known.compiled_for(release, cuda, machine(s) or "x86_64")
-    seen = () if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) else s.gpu.devices
+    seen = gpus_told(s)
     capabilities = [cc for gpu in seen if not isinstance(cc := capability(gpu), Missing)]
     if found is not None:
         return all(any(known.runs(code, cc, version(cuda)) for code in found.arches) for cc in capabilities)

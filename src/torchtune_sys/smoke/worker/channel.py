@@ -104,11 +104,11 @@ def end_with_parent(parent: int = 0) -> None:
         os._exit(1)
 
 
-def last_lines(error: BaseException, count: int = 3) -> str:
+def last_lines(error: BaseException) -> str:
     """Where an exception came from: the innermost frames, one a line."""
     import traceback
 
-    frames = traceback.extract_tb(error.__traceback__)[-count:]
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
     return "\n".join("%s:%s in %s: %s" % (frame.filename, frame.lineno, frame.name, frame.line) for frame in frames)
 
 
