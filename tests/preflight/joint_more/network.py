@@ -68,9 +68,8 @@ def rank_twice(made: Cluster, node: int) -> dict[str, Any]:
 def stale_port(made: Cluster, node: int) -> dict[str, Any]:
     listens = "import socket, time; s = socket.create_server(('', 29711)); print(flush=True); time.sleep(600)"
     words = ["ip", "netns", "exec", made.space(node), sys.executable, "-c", listens]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE)
+    child = made.stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))  # its end waits, and closes the pipe
     made.planted.add(child.pid)
-    made.stack.callback(child.wait)
     made.stack.callback(child.kill)
     assert child.stdout is not None
     child.stdout.readline()
