@@ -266,7 +266,7 @@ SAID: dict[str, dict[str, set[str]]] = {
     "intel-snc4": {"advice": _NUMA | _BIG},
     "mi300x-container": {"advice": _SWAP},
     "gaudi": {"advice": _BIG},
-    "intel-xpu": {"advice": _SWAP},
+    "intel-xpu": {"advice": _SWAP | _HEADERS},
     "wsl2-docker-desktop": {"advice": _SWAP | _HEADERS | {"host-small-for-gpu-training"}},
     "podman-rootless": {"advice": _SWAP | {"gpu-persistence-mode-off", "c-compiler-missing"}},
     "kubernetes-static": {

@@ -340,7 +340,7 @@ _IMAGE = {"gpu-persistence-mode-off", "c-compiler-missing"}
 
 SAID: dict[str, dict[str, set[str]]] = {
     "gb200-cdmm": {"advice": _BIG},
-    "power9-ac922": {"advice": _SWAP | _NUMA | {"bf16-emulated"}},
+    "power9-ac922": {"advice": _SWAP | _NUMA | {"bf16-emulated", "python-headers-missing"}},
     "vast-pod": {"warning": {"cpu-quota-ignored-by-torch"}, "advice": _IMAGE | _SWAP | _NUMA | {"cgroup-memory-far-below-host"}},
     "runpod": {"advice": _IMAGE | _SWAP},
     "slurm-gres": {"advice": _SWAP | _NUMA | _BIG | {"compile-cache-on-network"}},
@@ -351,7 +351,7 @@ SAID: dict[str, dict[str, set[str]]] = {
     "ryzen-laptop-cuda-wheel": {},
     "hybrid-desktop": {"advice": _SWAP | {"python-headers-missing"}},
     "kvm-guest": {},
-    "vfio-host": {"advice": _SWAP},
+    "vfio-host": {"advice": _SWAP | {"python-headers-missing"}},
     "jetson-thor": {},
 }
 

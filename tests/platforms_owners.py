@@ -263,7 +263,7 @@ SAID: dict[str, dict[str, set[str]]] = {
     "mig-server": {"advice": _NUMA | _BIG},
     "vgpu-host": {"advice": _SWAP | _HEADERS},
     "grace-hypervisor": {},
-    "xen-dom0": {"advice": _SWAP},
+    "xen-dom0": {"advice": _SWAP | _HEADERS},
 }
 
 HEADS = {

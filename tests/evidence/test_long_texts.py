@@ -191,6 +191,12 @@ def test_the_last_lines_of_many_that_are_alike_are_kept() -> None:
         ("kern.ostype: FreeBSD\nkern.osrelease: 12.1-RELEASE\n", "sysctl of another system"),
         ("Slot:\t00:00.0\nClass:\tHost bridge [0600]\n", "lspci -mm"),
         ("binfmt_misc 24576 1 - Live 0xffffffffc0ab4000\n", "/proc/modules"),
+        (
+            "deviceQuery Starting...\n\n CUDA Device Query (Runtime API) version (CUDART static linking)\n\nDetected 1 CUDA Capable device(s)\n",
+            "deviceQuery",
+        ),
+        ("nvbandwidth Version: v0.5\nBuilt from Git version: v0.5\n", "nvbandwidth"),
+        ("# nThread 1 nGpus 8 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20\n", "nccl-tests"),
         ("AMDSMI Tool: 26.2.2+e1a6bc5663 | AMDSMI Library version: 26.2.2 | ROCm version: 7.2.1\n", "amd-smi version"),
     ],
 )

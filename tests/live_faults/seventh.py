@@ -28,7 +28,7 @@ ROWS = (
     Fault("preload-of-the-system-gone", f"{_LAY_ETC}; echo /usr/lib/libnope.so > /etc/ld.so.preload", "says:ld.so.preload", severity="warning|advice"),
     Fault("healthy-venv-over-conda", "mkdir -p $W/conda/conda-meta $W/conda/bin $W/conda/lib; export CONDA_PREFIX=$W/conda CONDA_DEFAULT_ENV=base CONDA_SHLVL=1 VIRTUAL_ENV=$(dirname $(dirname $PY)) PATH=$(dirname $PY):$W/conda/bin:$PATH"),
     Fault("memmap-takes-8g", "edit /proc/cmdline 's/^/memmap=8G$4G /'", "says:memmap", severity="warning|advice"),
-    Fault("pyvenv-cfg-gone", "d=$(dirname $(dirname $PY)); lay $d; rm $d/pyvenv.cfg", "says:pyvenv|says:torch.*not|says:no.torch", severity="error|warning", left="no fact tells that an environment lies beside an interpreter that does not look into it"),
+    Fault("pyvenv-cfg-gone", "d=$(dirname $(dirname $PY)); lay $d; rm $d/pyvenv.cfg", "says:pyvenv|says:torch.*not|says:no.torch", severity="error|warning"),
     Fault("healthy-fixed-addresses", "RUN='setarch -R'"),
     Fault("windows-of-64k", "sysctl -qw net.ipv4.tcp_window_scaling=0", "says:window_scaling", args="--nnodes 4", severity="warning|error"),
     Fault("certificates-gone", "export REQUESTS_CA_BUNDLE=/opt/nope/ca.pem SSL_CERT_FILE=/opt/nope/ca.pem", "says:REQUESTS_CA_BUNDLE|says:SSL_CERT_FILE", severity="warning|advice"),

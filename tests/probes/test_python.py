@@ -94,6 +94,32 @@ def test_a_directory_called_python3_is_passed_over(tmp_path: Path) -> None:
     assert interpreter.chosen(LiveHost(), {"PATH": f"{tmp_path}/a:{tmp_path}/b"}, None) == f"{tmp_path}/b/python3"
 
 
+def test_an_environment_that_lost_its_base_is_still_the_one_that_is_meant(tmp_path: Path) -> None:
+    """The shell passes over it, and "no torch in /usr/bin/python3" is not what went wrong."""
+    (tmp_path / "env/bin").mkdir(parents=True)
+    (tmp_path / "env/bin/python3").symlink_to(tmp_path / "base/python3.9")
+    path, variables = f"{tmp_path}/env/bin/python3", {"PATH": f"{tmp_path}/env/bin:{Path(sys.executable).parent}"}
+    assert interpreter.chosen(LiveHost(), variables, None) != path, "a link that leads nowhere, in no environment"
+    (tmp_path / "env/pyvenv.cfg").write_text(f"home = {tmp_path}/base\n")
+    assert interpreter.chosen(LiveHost(), variables, None) == path
+    answer = answers.interpreter(path, 5)
+    assert isinstance(answer, Missing) and answer.detail == f"it leads to {tmp_path}/base, which is gone"
+
+
+def test_an_environment_whose_base_this_user_may_not_reach_is_judged() -> None:
+    path, base = f"{VENV}/bin/python3", "/root/base/bin/python3"
+    seen = RecordedHost(
+        {
+            "files": {f"{VENV}/pyvenv.cfg": "home = /root/base/bin", base: {"error": "denied"}, "/usr/bin/python3": ""},
+            "links": {path: base},
+            "stats": {path: {"error": "denied"}, base: {"error": "denied"}},
+        },
+        "recording",
+    )
+    for wanted in (None, VENV, path):
+        assert interpreter.chosen(seen, {"PATH": f"{VENV}/bin:/usr/bin"}, wanted) == path
+
+
 def test_an_environment_may_be_named_by_its_directory() -> None:
     assert interpreter.chosen(host(), {"PATH": ""}, "env") == f"{VENV}/bin/python3"
     assert interpreter.chosen(host(), {"PATH": ""}, f"{VENV}/bin/python3") == f"{VENV}/bin/python3"
@@ -207,6 +233,43 @@ def test_what_python_itself_passes_over_hides_no_torch(uid: int, closed: str, wh
     found = python.probe(RecordedHost({**recording, "answers": answers}, "r"), Workload())
     assert isinstance(found.torch, Missing) and found.torch.why is why
     assert isinstance(found.distributions, Missing) is (why is Why.DENIED)
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "hidden"),
+    [
+        (("random.py",), ("/w", "/usr/lib/python312.zip"), ("/w/random.py",)),
+        (("random.py",), ("/w/", "/usr/lib/python3.12"), ("/w/random.py",)),
+        (("random.py",), ("/usr/lib/python3.12", "/w"), ()),  # Python's own comes first
+        (("random.py",), ("/w",), ()),  # a report that tells no order
+        (("queue/__init__.py",), ("/w", "/usr/lib/python3.12"), ("/w/queue/__init__.py",)),
+        (
+            ("queue/notes.txt", "train.py", "test.py", "random.pyc"),
+            ("/w", "/usr/lib/python3.12"),
+            (),
+        ),  # a folder alone hides nothing
+        (("torch.py", "numpy/__init__.py"), ("/w", "/usr/lib/python3.12"), ("/w/numpy/__init__.py", "/w/torch.py")),
+        (("torch/__init__.py", "torch/version.py", "numpy/__init__.py", "numpy/version.py"), ("/w", "/usr/lib/python3.12"), ()),
+        (("torch/__init__.py", "numpy.py"), ("/usr/lib/python3.12", "/w"), ()),
+    ],
+)
+def test_files_that_hide_a_module_which_torch_needs(
+    files: tuple[str, ...], path: tuple[str, ...], hidden: tuple[str, ...]
+) -> None:
+    found = probe({f"/w/{name}": "" for name in files}, path=[*path, SITE])
+    assert tuple(sorted(found.hiding)) == hidden
+
+
+def test_an_environment_without_its_pyvenv_cfg_is_told_from_one_without_torch() -> None:
+    """Its python then is the base Python, whose packages are others."""
+    torch = {f"{SITE}/torch/version.py": VERSION_PY}
+    lost = {"prefix": "/usr", "path": ["/usr/lib/python3.12", "/usr/lib/python3/dist-packages"]}
+    found = probe(torch, **lost).torch
+    assert isinstance(found, Missing) and found.why is Why.FAILED and "it has no pyvenv.cfg" in found.detail
+    found = probe({**torch, f"{VENV}/pyvenv.cfg": "home = /usr/bin"}, **lost).torch
+    assert isinstance(found, Missing) and found.why is Why.FAILED and "PYTHONHOME" in found.detail
+    assert absent(probe({}, **lost).torch), "there is no torch in the environment"
+    assert absent(probe({}, prefix=VENV).torch), "nor here"
 
 
 def test_conda_packages() -> None:

@@ -163,6 +163,11 @@ _NOT_READ = (
     ),
     (r"^Slot:\t[0-9a-f:.]+\nClass:\t", "lspci -mm", "give lspci -nnvv as root, which shows more"),
     (r"^\w+ \d+ \d+ (?:-|[\w,-]+,) (?:Live|Loading) 0x", "/proc/modules", "give the kernel's log, or torchtune-sys record"),
+    (
+        r"^ ?CUDA Device Query \(|^deviceQuery, CUDA Driver = |^\[CUDA Bandwidth Test\]|^\[P2P \(Peer-to-Peer\) GPU Bandwidth|^nvbandwidth Version|^# nThread \d+ nGpus \d",
+        "a test program of CUDA or NCCL (deviceQuery, nvbandwidth, nccl-tests …)",
+        "give nvidia-smi -q and nvidia-smi topo -m for the state of the GPUs, and what failed to torchtune-sys diagnose",
+    ),
     (r"^HSA System Attributes", "rocminfo", "give torchtune-sys record, or torch's collect_env"),
     (r"^Module {2,}Size {2,}Used by", "lsmod", "give the kernel's log, or torchtune-sys record"),
     (r"^ GDS release version: ", "gdscheck", "for files that libcufile refuses give its cufile.log to torchtune-sys diagnose"),

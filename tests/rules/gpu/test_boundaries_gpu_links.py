@@ -141,6 +141,8 @@ def matrix(count: int, *links: Any, **facts: Any) -> Snapshot:
         (matrix(3, 19, 0, 0, mig=UNTOLD), "unknown"),
         (matrix(3, 19, UNTOLD, UNTOLD, mig=UNTOLD), "unknown"),
         (matrix(3, 19, 1, 0, mig=UNTOLD), "fail"),
+        (matrix(4, 18, 18, 0, 18, 0, 0, mig=UNTOLD), "fail"),  # one of four alone
+        (matrix(4, 19, 0, 0, 0, 0, 0, mig=UNTOLD), "unknown"),  # two of four
         (matrix(3, 18, 18, 12, nvlinks_down=()), "pass"),
         (matrix(3, 18, 12, 12, nvlinks_down=()), "pass"),  # where NVML tells the links themselves, the matrix is not asked
     ],
@@ -156,7 +158,8 @@ def test_who_is_left_out_of_a_matrix(left_out: dict[str, Any]) -> None:
     assert failed("nvlink-inactive", having(host, left_out)) == [3]
     assert words("nvlink-inactive", having(host, left_out)) == ["12 of 18 links"]
     silent = having(host, {"mig": UNTOLD})
-    assert failed("nvlink-inactive", silent) == [3]
+    assert failed("nvlink-inactive", silent) == [0, 3], "one of four alone: MIG is said, and does not excuse it"
+    assert words("nvlink-inactive", silent)[0] == "0 of 18 links (or it alone has MIG on)"
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,9 @@ def test_bits_have_names() -> None:
 @pytest.mark.parametrize(("limit", "expected"), [(700_000, "pass"), (695_000, "pass"), (690_000, "fail"), (800_000, "pass")])
 def test_power_limit(limit: int, expected: str) -> None:
     gpu = {"power_limit_mw": limit, "power_default_mw": 700_000}
-    assert verdict("gpu-power-limit-lowered", gpu).verdict.value == expected
+    result = verdict("gpu-power-limit-lowered", gpu)
+    assert result.verdict.value == expected
+    assert {evidence.wanted for evidence in result.evidence} == {"700 W, the card's default"}
 
 
 def test_unsupported_readings_are_not_judged() -> None:

@@ -135,3 +135,13 @@ def test_the_file_that_lifts_the_limit_of_a_service() -> None:
     assert fix.path == "/etc/systemd/system/containerd.service.d/90-torchtune-sys.conf"  # systemd.unit(5), drop-ins
     assert fix.content.splitlines() == ["[Service]", "LimitMEMLOCK=infinity"]
     assert fix.needs is Needs.SERVICE_RESTART
+
+
+def test_each_container_runtime_is_given_a_file_of_its_own(healthy: Snapshot) -> None:
+    """K3s and RKE2 bring a containerd of their own: no unit containerd.service is there."""
+    found = (service("k3s", None), service("rke2-agent", 8 << 20), service("containerd", None))
+    evidence = judged(
+        changed(with_intent(healthy), "limits", services=(service("kubelet", None), *found)), "container-memlock-too-low"
+    ).evidence
+    paths = [[action.path for action in item.fix if isinstance(action, OwnedFile)] for item in evidence]
+    assert paths == [[], ["/etc/systemd/system/rke2-agent.service.d/90-torchtune-sys.conf"], []]

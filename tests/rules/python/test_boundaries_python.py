@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from torchtune_sys import engine
+from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -129,3 +130,19 @@ def test_a_build_for_the_other_maker(healthy: Snapshot, build: dict[str, Any], e
 def test_nouveau_is_loaded_and_the_bus_unseen(healthy: Snapshot, loaded: Any, bus: bool, expected: Verdict) -> None:
     seen = changed(healthy, "driver", nouveau_loaded=loaded)
     assert verdict(seen if bus else changed(seen, "pci", devices=DENIED), "nouveau-loaded") is expected
+
+
+@pytest.mark.parametrize(
+    ("detail", "remedy", "expected", "word"),
+    [
+        ("it leads into /root, which this user may not enter", "", FAIL, "UV_PYTHON_INSTALL_DIR"),
+        ("/opt/env/bin/python may not be executed", "", FAIL, "noexec"),
+        ("not run as root: two users may write there", "run it as the user who trains with it", UNKNOWN, ""),
+    ],
+)
+def test_a_python_that_may_not_be_started(healthy: Snapshot, detail: str, remedy: str, expected: Verdict, word: str) -> None:
+    """That its base Python was removed, as the rule itself says, would be wrong for each."""
+    seen = changed(healthy, "python", version=Missing(Why.DENIED, "/opt/env/bin/python", detail, remedy))
+    result = engine.judge(seen, (BY_ID["interpreter-does-not-start"],))[0]
+    assert result.verdict is expected
+    assert word in " ".join(action.text for evidence in result.evidence for action in evidence.fix if isinstance(action, Advice))

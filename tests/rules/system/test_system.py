@@ -6,9 +6,12 @@ import datetime
 from typing import Any
 
 import pytest
+from altered import altered, result
 
 from conftest import judge, load
 from torchtune_sys.knowledge import eol, tables
+from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.snapshot import Snapshot
 
 
 def verdict(rule_id: str, **overlay: Any) -> str:
@@ -95,3 +98,20 @@ def test_kernels_with_backports_are_not_judged_by_number(release: str, expected:
 @pytest.mark.parametrize(("today", "expected"), [(eol.AS_OF, "pass"), ("1970-01-01", "fail"), ("2099-01-01", "pass")])
 def test_a_clock_before_the_tables_is_wrong(today: str, expected: str) -> None:
     assert verdict("system-clock-wrong", answers={"today": today}) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "affinity", "expected"),
+    [
+        ("isolcpus=2-3", "0-1", "fail"),
+        ("isolcpus=2-3", "0-3", "pass"),  # this session is bound to one of them
+        ("isolcpus=domain,managed_irq,2-3", "0-1", "fail"),
+        ("isolcpus=managed_irq,2-3", "0-1", "pass"),  # interrupts alone
+        ("isolcpus=nohz,2-3", "0-1", "pass"),
+        ("isolcpus=8-N", "0-1", "fail"),
+        ("nohz_full=2-3", "0-1", "pass"),
+    ],
+)
+def test_processors_that_the_scheduler_leaves_alone(healthy: Snapshot, word: str, affinity: str, expected: str) -> None:
+    seen = altered(healthy, system__cmdline=("ro", word), cpu__affinity=CpuSet.parse(affinity))
+    assert result(seen, "boot-argument-withholds-hardware").verdict.value == expected

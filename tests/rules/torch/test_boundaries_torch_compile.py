@@ -50,6 +50,20 @@ def test_the_headers_of_the_c_library(healthy: Snapshot, there: Any, expected: V
     assert verdict(seen, "c-library-headers-missing") is expected
 
 
+@pytest.mark.parametrize(
+    ("torch", "compiler", "expected"),
+    [
+        ("2.11.0", "/usr/bin/gcc", FAIL),  # torch.compile builds C++ for the CPU
+        ("2.11.0", NOTHING, NA),  # and nothing without a compiler
+        ("2.11.0", DENIED, FAIL),
+        ("1.13.1", "/usr/bin/gcc", NA),
+    ],
+)
+def test_the_headers_of_python_matter_without_triton(healthy: Snapshot, torch: str, compiler: Any, expected: Verdict) -> None:
+    seen = altered(with_items(healthy, torch=torch), python__headers=False, python__compiler=compiler)
+    assert verdict(seen, "python-headers-missing") is expected
+
+
 @pytest.mark.parametrize(("there", "expected"), [("/usr/bin/ninja", PASS), (NOTHING, FAIL), (DENIED, UNKNOWN)])
 def test_ninja(healthy: Snapshot, there: Any, expected: Verdict) -> None:
     seen = altered(with_items(healthy, ninja="1.13"), software__build_tools=BuildTools(**{**TOOLS, "ninja": there}))

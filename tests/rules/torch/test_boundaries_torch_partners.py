@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from altered import FAIL, NA, NOTHING, PASS, altered, lines, verdict
+from altered import FAIL, NA, NOTHING, PASS, altered, lines, result, verdict
 from torch_packages_hosts import BUILD, UNTOLD, host, item, torch
 
+from torchtune_sys.model.actions import text
 from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -31,6 +32,19 @@ from torchtune_sys.rules.torch import partners
 def test_numpy(healthy: Snapshot, numpy: tuple[Distribution, ...], build: str, expected: Verdict) -> None:
     seen = host(healthy, torch(build, "12.1"), item("pillow", "12.0"), *numpy)
     assert verdict(seen, "numpy2-with-old-torch") is expected
+
+
+def test_numpy_is_not_to_blame_for_a_torch_in_front(healthy: Snapshot) -> None:
+    """PYTHONPATH holds an old torch: the environment's own goes with its NumPy."""
+    items = (
+        item("torch", "2.2.2", "/old"),
+        item("torch", "2.12.0", "/env/site-packages"),
+        item("numpy", "2.1.3", "/env/site-packages"),
+    )
+    seen = host(healthy, torch("2.2.2", "12.1"), *items)
+    evidence = result(seen, "numpy2-with-old-torch").evidence[0]
+    assert "in front of 2.12.0" in evidence.seen and "/env/site-packages" in text(evidence.fix[0])
+    assert result(host(healthy, torch("2.2.2", "12.1"), *items[::2]), "numpy2-with-old-torch").evidence[0].fix == ()
 
 
 @pytest.mark.parametrize(

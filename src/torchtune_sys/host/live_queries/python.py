@@ -9,7 +9,7 @@ from typing import Any
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
 from torchtune_sys.host.children.child_environment import for_python, kept_from_root
-from torchtune_sys.host.children.examined import runner
+from torchtune_sys.host.children.examined import out_of_reach, runner
 from torchtune_sys.host.isolation import session, session_path
 from torchtune_sys.host.live import read_text
 from torchtune_sys.host.secrets import brief
@@ -69,7 +69,8 @@ def _child(path: str, script: str, timeout_s: float, user: Account | None) -> Fa
         return source
     output = process.run((path, "-c", source), timeout_s=timeout_s, env=for_python(user), user=user)
     if isinstance(output, Missing):
-        return Missing(output.why, path, output.detail.replace(source, "…"), output.remedy)
+        unreached = out_of_reach(path) if output.why in (Why.DENIED, Why.NO_TOOL) and user is None else ""
+        return Missing(output.why, path, unreached or output.detail.replace(source, "…"), output.remedy)
     if output.rc < 0:
         return Missing(Why.FAILED, path, f"the interpreter was ended by {process.ended_by(output.rc)}")
     if output.rc != 0:

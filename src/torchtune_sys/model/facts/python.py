@@ -193,6 +193,8 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """In a report: what the loader, or CUDA through torch, complained of, one line each."""
     not_found: tuple[str, ...] = ()
     """Modules that ``import torch`` needs and this interpreter does not find."""
+    hiding: tuple[str, ...] = ()
+    """Files on PYTHONPATH that Python imports in place of a module of the same name which ``import torch`` needs."""
     cut_libraries: Fact[tuple[str, ...]] = Missing(Why.ABSENT, "torch", "not looked at")
     """torch's own libraries that are shorter than their headers say, each with its sizes; ABSENT where nobody looked."""
     conda: Fact[bool] = NOT_READ

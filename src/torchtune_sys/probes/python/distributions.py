@@ -28,6 +28,99 @@ _READ = frozenset(
 """Those of which the requirements are judged; reading metadata costs more than listing a directory."""
 
 
+_IMPORTED = frozenset(
+    [
+        "argparse",
+        "array",
+        "ast",
+        "asyncio",
+        "base64",
+        "bisect",
+        "bz2",
+        "calendar",
+        "cmath",
+        "collections",
+        "concurrent",
+        "contextlib",
+        "contextvars",
+        "copy",
+        "copyreg",
+        "csv",
+        "ctypes",
+        "dataclasses",
+        "datetime",
+        "difflib",
+        "dis",
+        "email",
+        "enum",
+        "fnmatch",
+        "functools",
+        "gettext",
+        "glob",
+        "gzip",
+        "hashlib",
+        "heapq",
+        "http",
+        "importlib",
+        "inspect",
+        "ipaddress",
+        "json",
+        "keyword",
+        "linecache",
+        "locale",
+        "logging",
+        "lzma",
+        "math",
+        "mmap",
+        "multiprocessing",
+        "numbers",
+        "numpy",
+        "opcode",
+        "operator",
+        "pathlib",
+        "pickle",
+        "pickletools",
+        "pkgutil",
+        "platform",
+        "pprint",
+        "queue",
+        "quopri",
+        "random",
+        "re",
+        "reprlib",
+        "runpy",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "ssl",
+        "string",
+        "struct",
+        "subprocess",
+        "tarfile",
+        "tempfile",
+        "textwrap",
+        "threading",
+        "timeit",
+        "token",
+        "tokenize",
+        "torch",
+        "traceback",
+        "types",
+        "typing",
+        "unittest",
+        "urllib",
+        "uuid",
+        "warnings",
+        "weakref",
+        "zipfile",
+        "zlib",
+    ]
+)
+"""What ``import torch`` (2.13) imports from elsewhere and Python has not imported before, and what is not to be found in their place."""
+
+
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
     distributions: tuple[Distribution, ...]
     leftovers: tuple[str, ...]
@@ -35,6 +128,8 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     """sys.path entries that hold something called torch, in order."""
     refused: tuple[Missing, ...]
     """Entries that could not be listed."""
+    hiding: tuple[str, ...] = ()
+    """Files in entries before Python's own modules (PYTHONPATH), with a name of one that torch imports."""
 
 
 def matters(name: str) -> bool:
@@ -46,12 +141,16 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
     leftovers: list[str] = []
     torch_entries: list[str] = []
     refused: list[Missing] = []
+    hiding: list[str] = []
+    sys_path = tuple(sys_path)
+    first = _before_the_library(sys_path)
     for entry in _places(sys_path):
         names = host.names(entry)
         if isinstance(names, Missing):
             refused += [names] if names.why not in (Why.ABSENT, Why.NOT_RECORDED) else []
             continue
         torch_entries += [entry] if "torch" in names else []
+        hiding += _hiding(host, entry, names) if entry in first else []
         leftovers += [f"{entry}/{name}" for name in names if name[:1] == "~" and _is_leftover(name)]
         found += _in_entry(host, entry, names)
     return Scan(
@@ -59,7 +158,27 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
         leftovers=tuple(leftovers),
         torch_entries=tuple(torch_entries),
         refused=tuple(refused),
+        hiding=tuple(hiding),
     )
+
+
+def _before_the_library(sys_path: tuple[str, ...]) -> tuple[str, ...]:
+    own = next((at for at, entry in enumerate(sys_path) if entry.rpartition("/")[2].startswith("python3")), 0)
+    return tuple(entry.rstrip("/") for entry in sys_path[:own])
+
+
+def _hiding(host: Host, entry: str, names: Iterable[str]) -> list[str]:
+    """Return what is imported in their place: a file, or a folder with an ``__init__.py``; those of torch and NumPy have a ``version.py``, too."""
+    found = []
+    for name in names:
+        if name.removesuffix(".py") not in _IMPORTED:
+            continue
+        package = f"{entry}/{name}"
+        if name.endswith(".py"):
+            found.append(package)
+        elif host.exists(f"{package}/__init__.py") is True and host.exists(f"{package}/version.py") is False:
+            found.append(f"{package}/__init__.py")
+    return found[:20]
 
 
 def _places(sys_path: Iterable[str]) -> list[str]:

@@ -43,7 +43,7 @@ def chosen(host: Host, env: Fact[dict[str, str]], wanted: str | None) -> Fact[st
     if isinstance(env, Missing):
         return Missing(env.why, "PATH", "the session's PATH is not known", "--python PATH")
     lent = None
-    for path in which(host, env, NAMES):
+    for path in which(host, env, NAMES, environments=True):
         real = behind_shim(host, env, path)
         if real is not None and _is_lent_by_uvx(host, real):
             lent = lent or real
@@ -74,7 +74,7 @@ def _named(host: Host, env: Fact[dict[str, str]], wanted: str) -> Fact[str]:
     if not path.startswith("/"):
         here = host.ask(queries.CWD)
         path = f"{here}/{wanted}" if isinstance(here, str) else wanted
-    inside = next((f"{path.rstrip('/')}/bin/{name}" for name in NAMES if host.exists(f"{path}/bin/{name}") is True), None)
+    inside = next((f"{path.rstrip('/')}/bin/{name}" for name in NAMES if _is_there(host, f"{path}/bin/{name}")), None)
     if inside is None:
         links = (f"{path.rstrip('/')}{end}" for end in ("", *(f"/bin/{name}" for name in NAMES)))
         for link in links:
@@ -86,15 +86,33 @@ def _named(host: Host, env: Fact[dict[str, str]], wanted: str) -> Fact[str]:
     return inside or path
 
 
-def which(host: Host, env: Mapping[str, str], names: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files on PATH with one of ``names``, all directories for the first name before those for the second."""
+def _is_there(host: Host, path: str) -> bool:
+    """Tell whether there is such a file, or a link to where this user may not go."""
+    found = host.exists(path)
+    return found is True or (isinstance(found, Missing) and found.why is Why.DENIED and isinstance(host.link(path), str))
+
+
+def which(host: Host, env: Mapping[str, str], names: tuple[str, ...], environments: bool = False) -> Iterator[str]:
+    """Yield the files on PATH with one of ``names``, all directories for the first name before those for the second.
+
+    ``environments``: also the link of a virtual environment whose base Python is gone or may not be reached. The shell passes over it,
+    but it is what the session means.
+    """
     folders = [folder for folder in env.get("PATH", "").split(":")[:200] if folder.startswith("/")]
     for name in names:
         for folder in dict.fromkeys(folders):
             path = f"{folder.rstrip('/')}/{name}"
             found = host.stat(path)
-            if not isinstance(found, Missing) and found.mode & 0o170000 == 0o100000:
+            if not isinstance(found, Missing):
+                if found.mode & 0o170000 == 0o100000:
+                    yield path
+            elif environments and _has_lost_its_base(host, path, found):
                 yield path
+
+
+def _has_lost_its_base(host: Host, path: str, found: Missing) -> bool:
+    cannot = found.why in (Why.ABSENT, Why.DENIED) and isinstance(host.link(path), str)
+    return cannot and host.exists(f"{path.rpartition('/')[0].rpartition('/')[0]}/pyvenv.cfg") is True
 
 
 def behind_shim(host: Host, env: Mapping[str, str], path: str) -> str | None:

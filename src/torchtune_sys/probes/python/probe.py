@@ -47,9 +47,31 @@ def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
         facts,
         distributions=refused if unlisted and refused is not None else seen.distributions,
         leftovers=seen.leftovers,
-        torch=(torch := torch_of(host, seen)),
+        torch=(torch := _beside(host, facts, torch_of(host, seen))),
+        hiding=seen.hiding,
         carrier=torch if isinstance(torch, Missing) else _carrier(host, torch.location),
         conda=conda,
+    )
+
+
+def _beside(host: Host, facts: PythonFacts, torch: Fact[Torch]) -> Fact[Torch]:
+    """Return why an environment's torch is not found: its interpreter does not know that it is one, as pyvenv.cfg is not there."""
+    if not isinstance(torch, Missing) or torch.why is not Why.ABSENT:
+        return torch
+    if isinstance(facts.executable, Missing) or isinstance(facts.prefix, Missing) or isinstance(facts.version, Missing):
+        return torch
+    place = facts.executable.rpartition("/")[0].rpartition("/")[0]
+    packages = f"{place}/lib/python{'.'.join(facts.version.split('.')[:2])}/site-packages"
+    if place in ("", facts.prefix) or host.exists(f"{packages}/torch/version.py") is not True:
+        return torch
+    if host.exists(f"{place}/pyvenv.cfg") is False:
+        return Missing(
+            Why.FAILED,
+            f"{packages}/torch",
+            f"{place} is no environment any more: it has no pyvenv.cfg, and its packages are not found",
+        )
+    return Missing(
+        Why.FAILED, f"{packages}/torch", f"Python looks for packages in {facts.prefix} and not in {place} (PYTHONHOME)"
     )
 
 

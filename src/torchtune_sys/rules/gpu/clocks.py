@@ -191,9 +191,13 @@ def gpu_power_limit_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
         lambda gpu: _limit(s, gpu),
         lambda gpu, limit: limit < share * need(defaults[gpu.index]),
         lambda limit: f"{limit / 1000:g} W",
-        "the card's default",
+        _default,
         "nvmlDeviceGetEnforcedPowerLimit",
     )
+
+
+def _default(gpu: Gpu) -> str:
+    return ("" if isinstance(gpu.power_default_mw, Missing) else f"{gpu.power_default_mw / 1000:g} W, ") + "the card's default"
 
 
 def _limit(s: Snapshot, gpu: Gpu) -> Fact[int]:

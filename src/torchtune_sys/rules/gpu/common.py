@@ -25,23 +25,24 @@ def each(
     fact: Callable[[Gpu], Fact[_T]],
     bad: Callable[[Gpu, _T], bool],
     seen: Callable[[_T], str],
-    wanted: str,
+    wanted: str | Callable[[Gpu], str],
     source: str,
 ) -> Iterator[Evidence]:
     """Yield evidence for each GPU that has the fact. GPUs that do not offer the reading are left out, lost ones have a rule of their own."""
     judged = False
     for gpu in gates.nvidia_gpus(s):
         value = fact(gpu)
+        asked = wanted if isinstance(wanted, str) else wanted(gpu)
         if isinstance(value, Missing):
             if value.why not in (Why.NOT_SUPPORTED, Why.ABSENT) and not gpu.lost:
                 judged = True
-                yield unsure(subject(gpu), value, wanted)
+                yield unsure(subject(gpu), value, asked)
             continue
         judged = True
         yield Evidence(
             subject=subject(gpu),
             seen=seen(value),
-            wanted=wanted,
+            wanted=asked,
             verdict=Verdict.FAIL if bad(gpu, value) else Verdict.PASS,
             source=source,
         )

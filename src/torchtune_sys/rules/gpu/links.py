@@ -85,16 +85,18 @@ def _counts(s: Snapshot) -> dict[int, list[int]]:
 
 def _by_matrix(gpus: tuple[Gpu, ...], counts: dict[int, list[int]]) -> Iterator[Evidence]:
     best = max(max(links) for links in counts.values())
+    bare = sum(not any(links) for links in counts.values())
     for gpu in gpus:
         links = max(counts.get(gpu.index, [0]))
         if gpu.mig is True or gpu.lost or gpu.index not in counts:
             continue
-        if not links and isinstance(gpu.mig, Missing):
+        if not links and isinstance(gpu.mig, Missing) and 4 * bare > len(counts):
             yield unsure(subject(gpu), gpu.mig, "every link up, unless MIG is on")
             continue
         yield Evidence(
             subject=subject(gpu),
-            seen=f"{links} of {best} links" if links < best else f"{links} links",
+            seen=(f"{links} of {best} links" if links < best else f"{links} links")
+            + (" (or it alone has MIG on)" if not links and isinstance(gpu.mig, Missing) else ""),
             wanted="every link up",
             verdict=Verdict.FAIL if links < best else Verdict.PASS,
             source="nvidia-smi topo -m",

@@ -36,7 +36,8 @@ def _services(s: Snapshot, units: tuple[str, ...]) -> list[ServiceLimits]:
     return services
 
 
-def _judged(services: list[ServiceLimits], floor: int, wanted: str) -> Iterator[Evidence]:
+def _judged(services: list[ServiceLimits], floor: int, wanted: str, *more: Advice) -> Iterator[Evidence]:
+    """``more``: what helps beside a file for each service that is named."""
     for service in services:
         if isinstance(service.memlock, Missing):
             yield unsure(service.unit, service.memlock, wanted)
@@ -47,6 +48,7 @@ def _judged(services: list[ServiceLimits], floor: int, wanted: str) -> Iterator[
             wanted=wanted,
             verdict=verdict_on(below(service.memlock.hard, floor)),
             source=service.source,
+            fix=(_drop_in(service.unit), *more) if more and below(service.memlock.hard, floor) else (),
         )
 
 
@@ -56,6 +58,9 @@ def _drop_in(unit: str) -> OwnedFile:
         content="[Service]\nLimitMEMLOCK=infinity\n",
         needs=Needs.SERVICE_RESTART,
     )
+
+
+_FOR_PODS = Advice(text="or default_ulimits in crio.conf (CRI-O); or give the pods the capability IPC_LOCK")
 
 
 @rule(
@@ -175,9 +180,7 @@ def _elsewhere(service: ServiceLimits) -> bool:
     cause="memlock-limit-too-low",
     fix=(
         _drop_in("containerd"),
-        Advice(
-            text="CRI-O: the same for crio.service, or default_ulimits in crio.conf; or give the pods the capability IPC_LOCK"
-        ),
+        _FOR_PODS,
     ),
     params=(Param("min_mib", 128, "locked memory below which registering even the first buffers fails, MiB"),),
     applies=_rdma_outside,
@@ -198,7 +201,7 @@ def container_memlock_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     if not {service.unit for service in _services(s, _PODS)}:
         raise NotApplicable("Kubernetes does not run here")
-    yield from _judged(_services(s, _POD_RUNTIMES), int(p["min_mib"]) * _MIB, "unlimited (LimitMEMLOCK=infinity)")
+    yield from _judged(_services(s, _POD_RUNTIMES), int(p["min_mib"]) * _MIB, "unlimited (LimitMEMLOCK=infinity)", _FOR_PODS)
 
 
 @rule(

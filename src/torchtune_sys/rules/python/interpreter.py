@@ -46,18 +46,34 @@ def interpreter_does_not_start(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     path = need(python.executable)
     found = python.version
     if isinstance(found, Missing) and found.why in (Why.NO_TOOL, Why.DENIED, Why.FAILED, Why.UNPARSED):
+        if found.why is Why.DENIED and found.remedy:
+            need(found)  # root would not start it: whether it starts for its user is not known
         small = _small_stack(s)
         yield Evidence(
             subject=path,
             seen=(found.detail or found.why.value) + (f", with a stack of {small >> 10} KiB (ulimit -s)" if small else ""),
             wanted="a Python that starts",
             source=found.source,
-            fix=(Advice(text="ulimit -s 8192 before the job, which is what most systems give"),) if small else (),
+            fix=_fix(found, small),
         )
         return
     yield Evidence(subject=path, seen=f"Python {need(found)}", verdict=Verdict.PASS)
 
 
+def _fix(found: Missing, small_stack: int) -> tuple[Advice, ...]:
+    if found.why is Why.DENIED:
+        return _CLOSED if "may not enter" in found.detail else _NOT_EXECUTABLE
+    return (Advice(text="ulimit -s 8192 before the job, which is what most systems give"),) if small_stack else ()
+
+
+_NOT_EXECUTABLE = (Advice(text="chmod a+rx the interpreter and the folders on the way, or mount its file system without noexec"),)
+_CLOSED = (
+    Advice(
+        text="install the base Python where every user may read it, and create the environment from that one (uv: "
+        "UV_PYTHON_INSTALL_DIR=/opt/python uv python install, then uv venv --clear; never below /root)"
+    ),
+    Advice(text="or let its users in: chmod o+x the folder named above and those below it"),
+)
 _LEAST_STACK = 1 << 20
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge import eol
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
@@ -232,7 +233,20 @@ _WITHHELD = (
     ("nr_cpus", "processors above this number"),
     ("nosmp", "all processors but one"),
     ("memmap", "memory of this size, from this address on"),
+    ("isolcpus", "these processors for what is not bound to them by hand"),
 )
+
+
+def _isolates(s: Snapshot, word: str) -> bool:
+    """Tell whether isolcpus= takes processors out of the scheduler's domains ("domain", the default), and this session is not bound to any."""
+    parts = word.partition("=")[2].split(",")
+    flags = {"nohz", "domain", "managed_irq"}.intersection(parts)
+    own = set() if isinstance(s.cpu, Missing) else set(known(s.cpu.affinity, CpuSet()))
+    try:
+        isolated = CpuSet.parse(",".join(part for part in parts if part not in flags))
+    except ValueError:
+        isolated = CpuSet()  # forms that only the kernel reads: "8-N"
+    return (not flags or "domain" in flags) and own.isdisjoint(isolated)
 
 
 _RESERVES = pattern(r"\d[gGtT][$!]")
@@ -250,7 +264,7 @@ _RESERVES = pattern(r"\d[gGtT][$!]")
     ),
 )
 def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel was started with mem=, maxcpus=, nr_cpus=, nosmp or a memmap= that reserves gigabytes, which limit what it uses of the machine.
+    """The kernel was started with mem=, maxcpus=, nr_cpus=, nosmp, isolcpus= or a memmap= that reserves gigabytes, which limit what it uses of the machine.
 
     Why it matters
     The memory that free(1) shows, and the processors in /proc/cpuinfo, look like those of a smaller machine: nothing else says that there
@@ -260,7 +274,7 @@ def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The rest is kept for something else on purpose (DPDK, a persistent memory region, a partitioning hypervisor).
 
     References
-    Linux Documentation/admin-guide/kernel-parameters.txt (mem, maxcpus, nr_cpus, nosmp, memmap: nn$ss reserves, nn!ss is for persistent memory)
+    Linux Documentation/admin-guide/kernel-parameters.txt (mem, maxcpus, nr_cpus, nosmp, isolcpus, memmap: nn$ss reserves, nn!ss is for persistent memory)
     """
     if known(need(s.system).container, ""):
         raise NotApplicable("inside a container: whoever boots the host decides")
@@ -269,6 +283,7 @@ def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
     words = need(need(s.system).cmdline)
     found = [(word, what) for name, what in _WITHHELD for word in words if word == name or word.startswith(f"{name}=")]
     found = [(word, what) for word, what in found if not word.startswith("memmap=") or _RESERVES.search(word)]
+    found = [(word, what) for word, what in found if not word.startswith("isolcpus=") or _isolates(s, word)]
     for word, what in found:
         yield Evidence(subject=word, seen=f"Linux does not use {what}", wanted="not set", source="/proc/cmdline")
     if not found:

@@ -10,6 +10,7 @@ from torchtune_sys.model.facts.software import CACHE_VARIABLES, BuildTools, Comp
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
+from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, ranks_here
 from torchtune_sys.rules.storage.common import places
 from torchtune_sys.rules.torch.common import installed, installed_triton
@@ -26,6 +27,13 @@ def _tools(s: Snapshot) -> BuildTools:
 
 def _triton_there(s: Snapshot) -> None:
     installed_triton(s)
+
+
+def _compiles_c(s: Snapshot) -> None:
+    """With Triton; and on a CPU with a torch that compiles and a compiler."""
+    torch = installed(s).get("torch")
+    if torch is None or version(torch.version) < (2,) or absent(need(s.python).compiler):
+        installed_triton(s)
 
 
 def _compiles(s: Snapshot) -> None:
@@ -95,14 +103,16 @@ def host_compiler_too_new(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="python-headers-missing",
-    title="Python.h, which Triton needs, is missing",
+    title="Python.h, which torch.compile and Triton need, is missing",
     severity=Severity.ADVICE,
     cause="python-headers-missing",
     fix=(Install(text="install the development package of this Python (python3-dev, python3.12-dev, python3-devel)"),),
-    applies=_triton_there,
+    applies=_compiles_c,
 )
 def python_headers_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Triton compiles a small C module on first use, which needs Python.h.
+    """Triton compiles a small C module on first use, and torch.compile for CPUs each kernel: both need Python.h.
+
+    Without Triton this is judged where there is a C compiler: without one nothing is compiled.
 
     Why it matters
         torch.compile and libraries with Triton kernels stop with "fatal error: Python.h: No such file or directory".
@@ -111,7 +121,7 @@ def python_headers_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         You use neither torch.compile nor Triton kernels.
 
     References
-        triton/runtime/build.py
+        triton/runtime/build.py; torch/_inductor/codecache.py (CppPythonBindingsCodeCache)
     """
     python = need(s.python)
     if not need(python.headers):

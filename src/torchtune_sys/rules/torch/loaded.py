@@ -248,8 +248,8 @@ def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     ),
 )
 def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """pip lists torch but its files are gone, one of its libraries is cut short, or a module that it imports at once is not installed; or, with
-    --live, importing it in the judged interpreter failed.
+    """pip lists torch but its files are gone, its environment has lost its pyvenv.cfg, one of its libraries is cut short, or a module that it
+    imports at once is not installed or hidden by a file of its name on PYTHONPATH; or, with --live, importing it in the judged interpreter failed.
 
     Why it matters
         Nothing can train.
@@ -262,8 +262,19 @@ def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     python = need(s.python)
     if isinstance(python.torch, Missing) and python.torch.why is Why.FAILED and python.torch.source.endswith("/torch"):
+        lost = "pyvenv.cfg" in python.torch.detail
         yield Evidence(
-            subject="torch", seen=python.torch.detail, wanted="the package beside its metadata", source=python.torch.source
+            subject="torch",
+            seen=python.torch.detail,
+            wanted="the package where Python looks for it",
+            source=python.torch.source,
+            fix=(
+                Advice(
+                    text="python3 -m venv DIRECTORY with the Python it was made with: it writes pyvenv.cfg again and keeps the packages"
+                ),
+            )
+            if lost
+            else (),
         )
         return
     if faults := tuple(_seen_in_files(s)):
@@ -293,6 +304,15 @@ def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
     for words in known(python.cut_libraries, ()):
         yield Evidence(
             subject="torch", seen=words, wanted="whole libraries", source=python.torch.location, fix=(Advice(text=_DAMAGED),)
+        )
+    for path in python.hiding:
+        folder, _, file = path.removesuffix("/__init__.py").rpartition("/")
+        yield Evidence(
+            subject="import torch",
+            seen=f"{path} is imported in place of the module {file.removesuffix('.py')}",
+            wanted="the module that torch means",
+            source="sys.path",
+            fix=(Advice(text=f"rename it, or take {folder} out of PYTHONPATH"),),
         )
     item = None if isinstance(python.distributions, Missing) else installed(s).get("torch")
     asked = () if item is None else item.requires

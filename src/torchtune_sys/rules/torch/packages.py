@@ -333,7 +333,15 @@ def torch_installed_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         elif len(found) > 1 and len({item.location for item in found}) == 1:
             both = " and ".join(item.version for item in found)
             yield Evidence(
-                subject=name, seen=f"metadata of {both} in {found[0].location}", wanted="one", source=found[0].location
+                subject=name,
+                seen=f"metadata of {both} in {found[0].location}",
+                wanted="one",
+                source=found[0].location,
+                fix=(
+                    Advice(
+                        text=f"pip uninstall {name} until it says that nothing is installed, then install it once (an installation was interrupted or mixed)"
+                    ),
+                ),
             )
 
 

@@ -45,12 +45,22 @@ def numpy2_with_old_torch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if numpy is None:
         raise NotApplicable("no NumPy in the judged interpreter")
     clash = version(numpy.version) >= (2,) and version(build.version) < (2, 3)
+    behind = [item for item in need(need(s.python).distributions) if item.name == "torch" and version(item.version) >= (2, 3)]
     yield Evidence(
         subject=f"numpy {numpy.version}",
-        seen=f"with torch {build.version}",
+        seen=f"with torch {build.version}"
+        + (f" in {build.location}, in front of {behind[0].version}" if clash and behind else ""),
         wanted="numpy < 2 for torch < 2.3",
         verdict=Verdict.FAIL if clash else Verdict.PASS,
         source=numpy.location,
+        fix=tuple(
+            Advice(
+                text=f"use torch {item.version} of {item.location}, which suits it: take {build.location.rpartition('/')[0]} out of PYTHONPATH, "
+                "or uninstall the torch there"
+            )
+            for item in behind[:1]
+            if clash
+        ),
     )
 
 
