@@ -55,6 +55,14 @@ def test_size_in_kib_and_size_unknown() -> None:
     assert memory_devices(module("X", 0xFFFF) + END)[0]["size_mib"] == 0
 
 
+@pytest.mark.parametrize("technology", range(9))
+def test_persistent_memory_is_no_module_of_the_main_memory(technology: int) -> None:
+    """DSP0134 7.18.6: 3 is DRAM, 4 to 7 are kinds of persistent memory, whose sizes are others."""
+    area = bytearray(module("X", 8))
+    area[0x28] = technology
+    assert bool(memory_devices(bytes(area) + END)) is (technology not in (4, 5, 6, 7))
+
+
 @given(ANY)
 def test_any_bytes_of_a_table(noise: bytes) -> None:
     assert isinstance(memory_devices(noise), list)

@@ -9,6 +9,8 @@ from typing import Any
 _MOST = 4096
 _FIRMWARE = (0x08, 0x09, 0x0A, 0x0B, 0x0C)
 """Memory types (7.18.2): ROM, flash, EEPROM, FEPROM, EPROM."""
+_PERSISTENT = (0x04, 0x05, 0x06, 0x07)
+"""Memory technologies (7.18.6): NVDIMM-N, -F and -P, Intel Optane persistent memory; they stand beside the modules that are judged."""
 _FORMS = {0x05: "soldered", 0x09: "DIMM", 0x0B: "soldered", 0x0D: "SODIMM", 0x0F: "FB-DIMM", 0x10: "soldered", 0x11: "CAMM"}
 """Form factors (7.18.1); chip, row of chips and die are soldered."""
 
@@ -31,12 +33,12 @@ def memory_devices(data: bytes) -> list[dict[str, Any]]:
     """Return each slot: ``locator``, ``bank``, ``size_mib`` (0: empty), ``rated_mts`` and ``configured_mts`` (null: not told), ``form``.
 
     Sizes and speeds that do not fit their old 16-bit fields are in the extended ones (7.18.5, 7.18.4). Boards list the chips of their
-    firmware, too: these are left out.
+    firmware, too, and persistent memory: these are left out.
     """
     return [
         _device(area, strings)
         for kind, area, strings in structures(data)
-        if kind == 17 and len(area) >= 0x15 and area[0x12] not in _FIRMWARE
+        if kind == 17 and len(area) >= 0x15 and area[0x12] not in _FIRMWARE and _number(area, 0x28, "<B") not in _PERSISTENT
     ]
 
 

@@ -380,6 +380,14 @@ def test_a_limit_on_threads_that_binds(env: dict[str, str], expected: Verdict) -
     assert engine.judge(with_env(load("healthy"), **env), [RULE["fast-path-switched-off"]])[0].verdict is expected
 
 
+@pytest.mark.parametrize(("mask", "expected"), [(0o022, PASS), (0o077, PASS), (0o177, FAIL), (0o277, FAIL), (0o477, FAIL)])
+def test_the_umask_and_what_its_owner_needs(mask: int, expected: Verdict) -> None:
+    """177 leaves files alone and makes directories that nobody can enter."""
+    seen = load("umask-shuts-owner-out.fail")
+    handed = msgspec.structs.replace(seen.session.handed_down, umask=mask)
+    assert engine.judge(having(seen, "session", handed_down=handed), [RULE["umask-shuts-owner-out"]])[0].verdict is expected
+
+
 def test_root_is_kept_out_by_no_umask_and_background_jobs_ignore_ctrl_c() -> None:
     seen = load("umask-shuts-owner-out.fail")
     assert engine.judge(having(seen, "session", uid=0), [RULE["umask-shuts-owner-out"]])[0].verdict is PASS

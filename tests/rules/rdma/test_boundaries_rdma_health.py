@@ -29,7 +29,9 @@ from rdma_hosts import (
     words,
 )
 
+from conftest import load
 from torchtune_sys.model.facts.network import Gid
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -42,6 +44,12 @@ NEEDS_DEVICES = sorted(set(RULES) - {"efa-not-in-container", "efa-plugin-missing
 def test_no_device_is_not_judged_and_devices_that_were_not_seen_are_unknown(rule: str) -> None:
     assert verdict(rule, net(NOTHING)) == "na"
     assert verdict(rule, net(REFUSED)) == ("na" if rule == "rdma-errors-growing" else "unknown") or rule == "rdma-errors-growing"
+
+
+@pytest.mark.parametrize(("nodes", "expected"), [(None, "fail"), (2, "fail"), (1, "na")])
+def test_a_job_on_one_host_needs_no_efa_in_its_container(nodes: int | None, expected: str) -> None:
+    host = replace(load("efa-not-in-container.fail"), intent=Workload(nodes=nodes))
+    assert verdict("efa-not-in-container", host) == expected
 
 
 GLOBAL6 = "2001:0db8:0000:0000:0000:0000:0000:0001"

@@ -143,7 +143,19 @@ def kernel(**facts: Any) -> NextKernel:
 )
 def test_what_waits_for_a_reboot(healthy: Snapshot, wanted_by: Any, manager: Any, next_kernel: Any, expected: Verdict) -> None:
     facts = {"software__reboot_required": wanted_by, "software__manager": manager, "software__next_kernel": next_kernel}
-    assert verdict(altered(healthy, **facts), "reboot-pending") is expected
+    assert verdict(altered(healthy, software__packages=(UPGRADER,), **facts), "reboot-pending") is expected
+
+
+@pytest.mark.parametrize(("running", "expected"), [(False, FAIL), (True, PASS)])
+def test_where_no_package_would_ask_for_a_reboot_the_kernels_are_compared(
+    healthy: Snapshot, running: bool, expected: Verdict
+) -> None:
+    """Debian itself writes no /run/reboot-required."""
+    facts = {"software__reboot_required": NOTHING, "software__manager": "dpkg", "software__next_kernel": kernel(running=running)}
+    assert verdict(altered(healthy, software__packages=(DRIVER,), **facts), "reboot-pending") is expected
+    asks = package("update-notifier-common")
+    assert verdict(altered(healthy, software__packages=(DRIVER, asks), **facts), "reboot-pending") is PASS
+    assert verdict(altered(healthy, software__packages=DENIED, **facts), "reboot-pending") is PASS
 
 
 @pytest.mark.parametrize(

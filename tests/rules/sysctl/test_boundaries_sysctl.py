@@ -78,9 +78,16 @@ def test_the_wish_for_process_numbers_is_an_old_kernels_own(healthy: Snapshot) -
     assert policy.meets(wish.target(healthy, DEFAULTS), "32768") and not policy.meets(wish.target(healthy, DEFAULTS), "32767")
 
 
-@pytest.mark.parametrize(("limit", "told"), [(100 * GIB, "2 (CommitLimit 100 GiB)"), (DENIED, "2")])
-def test_strict_overcommit_is_told_with_its_limit(healthy: Snapshot, limit: Any, told: str) -> None:
-    seen = changed(healthy, "memory", commit_limit_bytes=limit)
+@pytest.mark.parametrize(
+    ("limit", "taken", "told"),
+    [
+        (100 * GIB, 99 * GIB, "2 (CommitLimit 100 GiB, 99 of them taken)"),
+        (100 * GIB, DENIED, "2 (CommitLimit 100 GiB)"),
+        (DENIED, 99 * GIB, "2"),
+    ],
+)
+def test_strict_overcommit_is_told_with_its_limit(healthy: Snapshot, limit: Any, taken: Any, told: str) -> None:
+    seen = changed(healthy, "memory", commit_limit_bytes=limit, committed_bytes=taken)
     strict = with_keys(seen, {"vm.overcommit_memory": "2"})
     assert judged(strict, "overcommit-strict").evidence[0].seen == told
     assert judged(with_keys(seen, {"vm.overcommit_memory": "1"}), "overcommit-strict").evidence[0].seen == "1"

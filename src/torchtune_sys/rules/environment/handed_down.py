@@ -63,7 +63,7 @@ def signals_kept(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 yield Evidence(subject=name, seen=f"{kind}: {effects[name]}", wanted="as usual", source=_SOURCE)
 
 
-_OF_OWNER = 0o600
+_OF_OWNER = 0o700
 
 
 @rule(
@@ -73,7 +73,7 @@ _OF_OWNER = 0o600
     fix=(Advice(text="umask 022 (or 027, 077), in the shell's profile, the service (UMask=) or the job's script"),),
 )
 def umask_shuts_owner_out(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The umask clears the owner's own permission to read or write.
+    """The umask clears the owner's own permission to read or write, or to enter the directories that it makes.
 
     Why it matters
     Files that the job writes can then not be opened again by itself, unless it runs as root: checkpoints, caches of compiled kernels, and

@@ -11,6 +11,10 @@ from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, know
 from torchtune_sys.rules.gates import gpu_host, not_in_container
 from torchtune_sys.rules.torch.build_kind import jetson
 
+_REACH = (
+    "see which servers it asks and whether they answer (chronyc sources -v, timedatectl timesync-status, ntpq -p): name one that this network "
+    "reaches, and let UDP port 123 pass; a second time daemon would only stop this one"
+)
 _TIME_FIX = (Service(unit="systemd-timesyncd", state="enabled"), Advice(text="or use chrony, as most clusters do"))
 
 
@@ -76,12 +80,14 @@ def _clock(s: Snapshot) -> Evidence:
     synchronised = need(s.hardware).clock_synchronised
     silent = isinstance(synchronised, Missing) and synchronised.why is Why.NOT_SUPPORTED
     good = silent or need(synchronised)
+    reach = (Advice(text=_REACH),) if daemon and not good else ()
     return Evidence(
         subject="clock",
         seen=f"{daemon} runs" + ", and has not reached a server" * (not good) if daemon else "no time daemon runs",
         wanted="kept by a time daemon",
         verdict=Verdict.PASS if good else Verdict.FAIL,
         source="/sys/fs/cgroup/system.slice, /run/systemd/timesync",
+        fix=reach,
     )
 
 

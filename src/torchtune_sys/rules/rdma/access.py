@@ -131,6 +131,7 @@ def efa_not_in_container(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/efa.html
     https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html
     """
+    may_span_hosts(s)
     if not need(need(s.system).container):
         raise NotApplicable("not in a container")
     found = [device for device in _pci_devices(s) if _is_efa(device)]

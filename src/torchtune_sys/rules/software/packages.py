@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, Needs
 from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, need, need_if_there
+from torchtune_sys.model.values import Missing, NotApplicable, absent, need, need_if_there
 from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
 
 
@@ -148,6 +148,14 @@ def driver_installed_twice(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+def _asks_for_reboots(s: Snapshot) -> bool:
+    """Tell whether something here would write /run/reboot-required; Debian itself does not."""
+    found = need(s.software).packages
+    return isinstance(found, Missing) or any(
+        package.name in ("update-notifier-common", "unattended-upgrades") for package in found
+    )
+
+
 @rule(
     id="reboot-pending",
     title="A reboot is pending after upgrades",
@@ -172,7 +180,7 @@ def reboot_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
     asked = need(s.software).reboot_required
     kernel = need(s.software).next_kernel
     manager = need(s.software).manager
-    if absent(asked) and (absent(manager) or need(manager) != "dpkg"):
+    if absent(asked) and (absent(manager) or need(manager) != "dpkg" or not _asks_for_reboots(s)):
         if absent(kernel):
             raise NotApplicable("nothing here records pending reboots")
         yield Evidence(

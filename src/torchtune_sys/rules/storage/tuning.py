@@ -173,7 +173,12 @@ def _scheduler(s: Snapshot, kind: str, accepted: tuple[str, ...], target: OneOf)
     title="NFS mount options limit the throughput",
     severity=Severity.ADVICE,
     cause="slow-data-storage",
-    fix=(Advice(text="mount with rsize=1048576,wsize=1048576,nconnect=8,proto=tcp and without noac, sync or actimeo=0"),),
+    fix=(
+        Advice(
+            text="mount with rsize=1048576,wsize=1048576,nconnect=8,proto=tcp and without noac, sync or actimeo=0; unmount first, every mount of that "
+            "server (a remount changes neither sizes nor connections)"
+        ),
+    ),
     params=(Param("minimum_rsize", 131072, "size of a read request below which it counts as small, bytes"),),
     nothing="none of the judged paths is on NFS",
 )

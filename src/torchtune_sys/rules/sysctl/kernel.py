@@ -165,7 +165,8 @@ def overcommit_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
     found = judged(s, "vm.overcommit_memory", overcommit_target(s, p), Safety.UNSAFE)
     memory = s.memory
     if found.verdict is Verdict.FAIL and not isinstance(memory, Missing) and not isinstance(memory.commit_limit_bytes, Missing):
-        limit = f"{found.seen} (CommitLimit {memory.commit_limit_bytes / _GIB:.0f} GiB)"
+        taken = "" if isinstance(memory.committed_bytes, Missing) else f", {memory.committed_bytes / _GIB:.0f} of them taken"
+        limit = f"{found.seen} (CommitLimit {memory.commit_limit_bytes / _GIB:.0f} GiB{taken})"
         found = msgspec.structs.replace(found, seen=limit)
     yield found
 
