@@ -48,8 +48,8 @@ def dev_shm_too_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     with "Error while creating shared memory segment" or "unable to extend". One batch of 64 images of 224x224 in float32 takes 37 MiB.
 
     When to leave it
-    The job runs in one process with num_workers=0 (specify --nproc-per-node 1 --workers 0), or workers use the sharing strategy
-    file_system on another directory.
+    The job runs in one process with num_workers=0 (specify --nproc-per-node 1 --workers 0). The sharing strategy file_system needs the
+    space as well: its files are in /dev/shm, too.
 
     References
     PyTorch's package description: "either with --ipc=host or --shm-size command line options to nvidia-docker run".

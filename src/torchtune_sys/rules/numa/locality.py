@@ -199,7 +199,8 @@ def _hidden_nodes(s: Snapshot) -> Iterator[Evidence]:
     severity=Severity.WARNING,
     fix=(
         Advice(
-            text="set cpuset.cpus and cpuset.mems to the same nodes (--cpuset-cpus with --cpuset-mems, Slurm ConstrainRAMSpace)"
+            text="set cpuset.cpus and cpuset.mems to the same nodes (docker: --cpuset-cpus with --cpuset-mems; Kubernetes: memory manager and "
+            "topology manager; systemd: AllowedCPUs= with AllowedMemoryNodes=)"
         ),
     ),
 )
