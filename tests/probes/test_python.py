@@ -347,6 +347,21 @@ def test_what_sitecustomize_prints_does_not_matter(tmp_path: Path, monkeypatch: 
     assert isinstance(found, dict) and str(tmp_path) in found["path"]
 
 
+def test_what_fails_at_the_start_of_python_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An editable installation whose finder is gone, and a site's own hook: Python prints it and goes on."""
+    env = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True)
+    (packages,) = env.glob("lib/python3*/site-packages")
+    assert answers.interpreter(f"{env}/bin/python3", 60)["start_errors"] == []  # type: ignore[index]
+    (packages / "__editable__.mine.pth").write_text("import __editable___mine_finder; __editable___mine_finder.install()\n")
+    (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('hook')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = answers.interpreter(f"{env}/bin/python3", 60)
+    pth, hook = found["start_errors"]  # type: ignore[index]
+    assert pth == f"line 1 of {packages}/__editable__.mine.pth: ModuleNotFoundError: No module named '__editable___mine_finder'"
+    assert hook == "sitecustomize: RuntimeError: hook"
+
+
 HOSTILE = ("", "\0\0", "\ufffd" * 100, "=" * 10_000, "{" * 5000, "[[[", "-1", "9" * 5000)
 
 

@@ -27,6 +27,7 @@ LEFT_OUT: dict[str, str] = {
     "cpu.weight": "the share of the session of who looks; check judges it",
     "cpu.weight_source": "the file that sets that share",
     "python.not_found": "what an import would fail at; check judges it",
+    "python.start_errors": "what Python prints at its start; check judges it",
     "python.hiding": "what the session's PYTHONPATH hides; check judges it",
     "python.cut_libraries": "what an import would fail at; check judges it",
     "session.devices": "devices that are the same on all hosts; check judges them",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -29,7 +30,7 @@ def interpreter(path: str, timeout_s: float) -> Fact[Any]:
     if user is None and path == sys.executable and not _steered():
         return _ourselves()
     found = _child(path, "interpreter_child.py", timeout_s, user)
-    return found if isinstance(found, Missing) or os.geteuid() != 0 else _by_root(found, user)
+    return _by_root(found, user) if isinstance(found, dict) and os.geteuid() == 0 else found
 
 
 def live_torch(path: str, timeout_s: float) -> Fact[Any]:
@@ -77,7 +78,33 @@ def _child(path: str, script: str, timeout_s: float, user: Account | None) -> Fa
         lines = output.stderr.strip().splitlines() or ["no message"]
         said = next((line for line in lines if "command not found" in line), lines[-1])  # pyenv explains at length behind it
         return Missing(Why.FAILED, path, f"the interpreter ended with status {output.rc}: {brief(said, 200)}")
-    return _last_object(output.stdout, path)
+    found = _last_object(output.stdout, path)
+    told = isinstance(found, dict) and script == "interpreter_child.py"
+    return {**found, "start_errors": start_errors(output.stderr)} if told else found
+
+
+_AT_START = ("Error processing line ", "Error in sitecustomize", "Error in usercustomize")
+
+
+def start_errors(text: str) -> list[str]:
+    """Return what Python printed of its own start that failed (site.py): lines of .pth files, sitecustomize and usercustomize.
+
+    >>> start_errors("Error processing line 1 of /e/x.pth:\\n\\n  Traceback (most recent call last):\\n  KeyError: 'x'\\n\\nRemainder of file ignored\\n")
+    ["line 1 of /e/x.pth: KeyError: 'x'"]
+    >>> start_errors("Error in sitecustomize; set PYTHONVERBOSE for traceback:\\nRuntimeError: hook\\n"), start_errors("a warning\\n")
+    (['sitecustomize: RuntimeError: hook'], [])
+    """
+    found: list[str] = []
+    for line in text.splitlines()[:200] if "Error " in text else ():
+        said = line.strip()
+        if said.startswith(_AT_START):
+            found.append(said.removeprefix("Error processing ").removeprefix("Error in ").partition(";")[0].rstrip(":"))
+        elif found and _NAMED.match(said) and ": " not in found[-1]:
+            found[-1] = f"{found[-1]}: {brief(said, 200)}"
+    return list(dict.fromkeys(found))[:10]  # a virtual environment reads its .pth files twice
+
+
+_NAMED = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b")
 
 
 def _last_object(text: str, path: str) -> Fact[Any]:

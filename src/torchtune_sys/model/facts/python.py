@@ -193,6 +193,8 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """In a report: what the loader, or CUDA through torch, complained of, one line each."""
     not_found: tuple[str, ...] = ()
     """Modules that ``import torch`` needs and this interpreter does not find."""
+    start_errors: Fact[tuple[str, ...]] = NOT_READ
+    """What Python printed of its own start that failed: lines of .pth files, sitecustomize; ABSENT where it was not started for it."""
     hiding: tuple[str, ...] = ()
     """Files on PYTHONPATH that Python imports in place of a module of the same name which ``import torch`` needs."""
     cut_libraries: Fact[tuple[str, ...]] = Missing(Why.ABSENT, "torch", "not looked at")

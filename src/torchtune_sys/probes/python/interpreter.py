@@ -32,6 +32,7 @@ class InterpreterAnswer(msgspec.Struct, frozen=True, kw_only=True):
     glibc: str | None = None
     abiflags: str = ""
     not_found: tuple[str, ...] = ()
+    start_errors: tuple[str, ...] | None = None
     judged_as: str = ""
     judged_without: tuple[str, ...] = ()
 
@@ -248,6 +249,7 @@ def facts(executable: Fact[str], answer: Fact[InterpreterAnswer]) -> PythonFacts
             sys_path=answer,
             user_site=answer,
             glibc=answer,
+            start_errors=answer,
         )
     no_libc = Why.ABSENT if answer.version.startswith("3") and answer.machine else Why.NOT_RECORDED
     unsaid = Missing(Why.NOT_RECORDED, "interpreter", "derived from its files, not asked")
@@ -264,6 +266,9 @@ def facts(executable: Fact[str], answer: Fact[InterpreterAnswer]) -> PythonFacts
         or Missing(Why.ABSENT if answer.machine else Why.NOT_RECORDED, "site", "no user site directory is in use"),
         glibc=answer.glibc or Missing(no_libc, "confstr(CS_GNU_LIBC_VERSION)", "the interpreter names no glibc"),
         not_found=answer.not_found,
+        start_errors=Missing(Why.ABSENT, "interpreter", "not started for this look")
+        if answer.start_errors is None
+        else answer.start_errors,
         judged_as=answer.judged_as,
         judged_without=answer.judged_without,
     )

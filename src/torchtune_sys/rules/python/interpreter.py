@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need, need_if_there
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import torch_build
 from torchtune_sys.rules.torch.common import installed
@@ -82,6 +82,39 @@ def _small_stack(s: Snapshot) -> int:
     limit = None if isinstance(s.limits, Missing) else s.limits.limits.get("stack")
     soft = None if limit is None or isinstance(limit, Missing) else limit.soft
     return soft if soft is not None and soft < _LEAST_STACK else 0
+
+
+@rule(
+    id="python-start-reports-errors",
+    title="Python reports an error each time that it starts",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="a .pth file: install the package that it belongs to again, or remove the file (pip uninstall, then delete what is left)"
+        ),
+        Advice(
+            text="sitecustomize, usercustomize: mend the module, or take its folder out of PYTHONPATH (python -v shows which file it is)"
+        ),
+    ),
+)
+def python_start_reports_errors(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A line of a .pth file, sitecustomize or usercustomize fails while the interpreter starts; Python says so and goes on without it.
+
+    Why it matters
+        The rest of that file is ignored: the packages that it makes known (editable installations, most of all) cannot be imported. Every rank and every
+        worker prints the error.
+
+    When to leave it
+        Nothing that the training imports depends on it.
+
+    References
+        https://docs.python.org/3/library/site.html
+    """
+    found = need_if_there(need(s.python).start_errors, "the interpreter was not started for this look")
+    for line in found:
+        yield Evidence(subject="Python's start", seen=line, wanted="no error", source="stderr of the interpreter")
+    if not found:
+        yield Evidence(subject="Python's start", seen="no error", verdict=Verdict.PASS, source="stderr of the interpreter")
 
 
 @rule(
@@ -318,6 +351,7 @@ def environment_on_network_filesystem(s: Snapshot, p: Params) -> Iterator[Eviden
 
 RULES: tuple[Rule, ...] = (
     interpreter_does_not_start,
+    python_start_reports_errors,
     no_wheel_for_python,
     glibc_too_old,
     pip_leftovers,
