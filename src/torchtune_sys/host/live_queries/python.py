@@ -79,8 +79,9 @@ def _child(path: str, script: str, timeout_s: float, user: Account | None) -> Fa
         said = next((line for line in lines if "command not found" in line), lines[-1])  # pyenv explains at length behind it
         return Missing(Why.FAILED, path, f"the interpreter ended with status {output.rc}: {brief(said, 200)}")
     found = _last_object(output.stdout, path)
-    told = isinstance(found, dict) and script == "interpreter_child.py"
-    return {**found, "start_errors": start_errors(output.stderr)} if told else found
+    if isinstance(found, dict) and script == "interpreter_child.py":
+        return {**found, "start_errors": start_errors(output.stderr)}
+    return found
 
 
 _AT_START = ("Error processing line ", "Error in sitecustomize", "Error in usercustomize")
