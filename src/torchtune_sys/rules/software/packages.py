@@ -151,9 +151,8 @@ def driver_installed_twice(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _asks_for_reboots(s: Snapshot) -> bool:
     """Tell whether something here would write /run/reboot-required; Debian itself does not."""
     found = need(s.software).packages
-    return isinstance(found, Missing) or any(
-        package.name in ("update-notifier-common", "unattended-upgrades") for package in found
-    )
+    names = ("update-notifier-common", "unattended-upgrades")
+    return absent(found) or any(package.name in names for package in need(found))
 
 
 @rule(
@@ -180,7 +179,8 @@ def reboot_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
     asked = need(s.software).reboot_required
     kernel = need(s.software).next_kernel
     manager = need(s.software).manager
-    if absent(asked) and (absent(manager) or need(manager) != "dpkg" or not _asks_for_reboots(s)):
+    newer = not isinstance(kernel, Missing) and not kernel.running
+    if absent(asked) and (absent(manager) or need(manager) != "dpkg" or (newer and not _asks_for_reboots(s))):
         if absent(kernel):
             raise NotApplicable("nothing here records pending reboots")
         yield Evidence(
