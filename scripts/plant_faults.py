@@ -173,11 +173,12 @@ LATER = (
 
 _PLACE = Path(__file__).parent / "planted"
 _SHELL = f"""
-JOB={_PLACE}/job.py DRESSED={_PLACE}/dressed.py ME=planted-$$ ULIMITS="--ulimit nofile=1000:1000 --ulimit nproc=1000:1000"
+JOB={_PLACE}/job.py TRAINER={_PLACE}/trainer.py DRESSED={_PLACE}/dressed.py ME=planted-$$ ULIMITS="--ulimit nofile=1000:1000 --ulimit nproc=1000:1000"
 PYCUDA=$TORCHTUNE_SYS_TEST_TORCH_CUDA PYOLD=$TORCHTUNE_SYS_TEST_TORCH_OLD
 PY38=$(ls ~/.pyenv/versions/3.8*/bin/python /usr/bin/python3.8 2> /dev/null | head -1) PY313=$(ls ~/.pyenv/versions/3.13*/bin/python /usr/bin/python3.13 2> /dev/null | head -1)
 MANY="timeout 145 $PY {_PLACE}/many.py" AGENT="timeout 100 $PY -m torch.distributed.run" PORT=$((20000 + RANDOM % 9000))
 RUN="$PY -m torch.distributed.run --standalone --nproc-per-node" RUNCUDA="$PYCUDA -m torch.distributed.run --standalone --nproc-per-node"
+TRAINERS="env SCRIPT={_PLACE}/trainer.py JOB_LIMIT=100 $MANY"
 export PORT AGENT LC_ALL=C.UTF-8
 lan() {{ unshare -nmu bash -c '
 mount -t tmpfs x /run; ip link set lo up; ip link add br0 type bridge; ip link set br0 up; echo 127.0.0.1 localhost > hosts
@@ -186,7 +187,7 @@ ip -n gpu-$i link set lo up; ip -n gpu-$i addr add 10.77.0.$i/24 dev eth0; ip -n
 at() {{ i=$1; shift; ip netns exec gpu-$i unshare -u bash -c "hostname gpu-\\$0; exec \\"\\$@\\"" $i "$@"; }}
 on() {{ i=$1; at "$@" 2>&1 | sed -u "s/^/gpu-$i: /"; }}
 eval "$1"; wait' "$1" "$2"; }}
-export JOB DRESSED PY PYCUDA PYOLD PATH=$PATH:/usr/sbin:/sbin PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+export JOB TRAINER DRESSED PY PYCUDA PYOLD PATH=$PATH:/usr/sbin:/sbin PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 wheel() {{ d=$1-$2.dist-info; rm -rf w; mkdir -p w/$d
 printf "Metadata-Version: 2.1\nName: $1\nVersion: $2\n$3\n" > w/$d/METADATA; printf 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n' > w/$d/WHEEL; touch w/$d/RECORD
 (cd w; $PY -m zipfile -c ../$1-$2-py3-none-any.whl *); }}

@@ -1,4 +1,4 @@
-"""Many ranks of job.py from one Python, which imports torch once: ``many.py RANKS HOW RANK [HEAD]``.
+"""Many ranks of job.py, or of SCRIPT, from one Python, which imports torch once: ``many.py RANKS HOW RANK [HEAD]``.
 
 HEAD stands before each line of a rank, {} in it is the rank's number; where it begins with ``/`` it is the rank's file. With HOW ``absent`` RANK is not started.
 """
@@ -14,7 +14,7 @@ import torch  # noqa: F401  (the ranks have it)
 
 RANKS, HOW, WHO = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 HEAD = sys.argv[4] if len(sys.argv) > 4 else ""
-JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
+JOB = os.environ.get("SCRIPT") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 
 def started(rank):
