@@ -19,8 +19,9 @@ from torch.distributed.elastic.multiprocessing.errors import record
 WHEN, _, CODE = sys.argv[1].partition(":")
 WHO = int(sys.argv[2])
 for name in ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-    os.environ.setdefault("RANK", os.environ.get(name, os.environ.get("RANK", "0")))
-RANK = int(os.environ["RANK"])
+    if name in os.environ:
+        os.environ.setdefault("RANK", os.environ[name])
+RANK = int(os.environ.get("RANK", "0"))
 LOOK, WRAP = os.environ.get("LOOK", "plain"), os.environ.get("WRAP", "ddp")
 SECONDS, STEPS = float(os.environ.get("JOB_SECONDS", "12")), int(os.environ.get("STEPS", "9"))
 
@@ -34,7 +35,13 @@ def happens(when, **known):
 
 class AsJson(logging.Formatter):
     def format(self, record):
-        said = {"ts": self.formatTime(record), "level": record.levelname, "rank": RANK, "logger": record.name, "message": record.getMessage()}
+        said = {
+            "ts": self.formatTime(record),
+            "level": record.levelname,
+            "rank": RANK,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
         if record.exc_info:
             said["exception"] = "".join(traceback.format_exception(*record.exc_info))
         return json.dumps(said)
@@ -43,7 +50,7 @@ class AsJson(logging.Formatter):
 def say(words, *more):
     if LOOK == "plain":
         print(words % more, flush=True)
-    elif LOOK == "megatron" and RANK == dist.get_world_size() - 1:
+    elif LOOK == "megatron" and dist.get_world_size() == RANK + 1:
         print(f" [{datetime.datetime.now()}] iteration {more[0]:8d}/{STEPS:8d} | consumed samples: {more[0] * 8:12d} | elapsed time per iteration (ms): {11.7 * more[0]:.1f} | learning rate: 1.000000E-04 | global batch size: {8:5d} | lm loss: {more[1]:.6E} | loss scale: 1.0 | grad norm: 0.612 | number of skipped iterations:   0 | number of nan iterations:   0 |", flush=True)  # fmt: skip
     elif LOOK in ("logging", "json"):
         logging.getLogger("llm.train").info(words, *more)
@@ -81,7 +88,10 @@ def main():
     model = wrapped(model)
     adam = torch.optim.AdamW(model.parameters())
     data = torch.utils.data.DataLoader(
-        Tokens(), batch_size=8, num_workers=int(os.environ.get("WORKERS", "0")), timeout=float(os.environ.get("LOADER_SECONDS", "0"))
+        Tokens(),
+        batch_size=8,
+        num_workers=int(os.environ.get("WORKERS", "0")),
+        timeout=float(os.environ.get("LOADER_SECONDS", "0")),
     )
     begun = time.monotonic()
     for step, tokens in enumerate(data):

@@ -21,7 +21,7 @@ from torchtune_sys.diagnosis import (
     unexplained,
 )
 from torchtune_sys.diagnosis.lines import LogLine, lines_of, seldom
-from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, peers, ras, roll_call, stalls
+from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, odd, peers, ras, roll_call, stalls
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
 from torchtune_sys.formats.pickles import plain_data
@@ -49,7 +49,7 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
         symptoms += differing
     named = causes.causes_of(symptoms, given.reported, lines)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
-    named, unknown = ended.of_process(named, () if sure else unexplained.unexplained_of(lines, symptoms), lines)
+    named, unknown = ended.of_process(named, () if sure else odd.named(unexplained.unexplained_of(lines, symptoms), lines), lines)
     return Diagnosis(
         causes=named,
         unexplained=unknown,
@@ -155,7 +155,17 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
         shadowing.symptoms_of,
     ):
         yield from symptoms_in(lines)
-    yield from stated_causes.symptoms_of({source: tuple(seldom(part)) for source, part in lines.items()})
+    yield from stated_causes.symptoms_of({source: tuple(_without_frames(seldom(part))) for source, part in lines.items()})
+
+
+def _without_frames(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """Yield the lines but those of a traceback's frames: the names of functions and the code are nothing that somebody says."""
+    is_code = False
+    for line in lines:
+        is_frame = line.text.lstrip().startswith('File "')
+        if not is_frame and not (is_code and line.text.startswith("  ")):
+            yield line
+        is_code = is_frame
 
 
 def _left_out(source: str, lines: Sequence[LogLine]) -> Iterator[UnreadSource]:

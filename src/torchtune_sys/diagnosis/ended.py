@@ -48,7 +48,8 @@ def without_consequences(symptoms: Sequence[Symptom], lines: Mapping[str, Sequen
     followed: set[int] = set()
     if deaths:
         forced, waited = _forced(lines), peers.speakers(lines)
-        followed = {id(each) for each in deaths if each.line.rank in waited or _pids(each.line) & forced.keys()}
+        ended_later = forced.keys() | _after_the_first(lines)
+        followed = {id(each) for each in deaths if each.line.rank in waited or _pids(each.line) & ended_later}
     alone = [each for each in symptoms if _is_of_peers(each)]
     if alone and len(followed) == len(deaths):
         known = {(each.source, each.line.number) for each in symptoms}
@@ -64,6 +65,32 @@ def without_consequences(symptoms: Sequence[Symptom], lines: Mapping[str, Sequen
     )
 
 
+_SUMMARY = re.compile(
+    r"^\s*(?:(?P<root>Root Cause \(first observed failure\):)|time {1,8}: (?P<time>\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)$|exitcode {1,8}: (?P<code>-?\d{1,3}) {1,2}\(pid: (?P<pid>\d{1,9})\))"
+)
+"""torch/distributed/elastic/multiprocessing/errors/__init__.py: the failures, and last the one that was seen first."""
+
+
+def _after_the_first(lines: Mapping[str, Sequence[LogLine]]) -> frozenset[str]:
+    """Return the processes that were killed later than the one that ended by itself: torchrun kills who does not end when it is asked to."""
+    found: set[str] = set()
+    for part in lines.values():
+        killed: dict[str, str] = {}
+        root, time = False, ""
+        for line in part:
+            told = _SUMMARY.match(line.text[:_LONGEST]) if line.text.lstrip()[:4] in _SUMMARY_WORDS else None
+            if told is None:
+                continue
+            root, time = root or bool(told["root"]), told["time"] or time
+            if told["code"] == "-9":
+                killed[told["pid"]] = time
+            if root and told["code"]:
+                found |= {pid for pid, when in killed.items() if when > time and not told["code"].startswith("-")}
+                killed, root = {}, False
+    return frozenset(found)
+
+
+_SUMMARY_WORDS = ("Root", "time", "exit")
 _CRASHED = re.compile(r"exitcode {0,8}: ?-(?:11|8)\b|[Ss]ignal (?:11|8)\b")
 
 

@@ -49,6 +49,8 @@ _FORWARDED = re.compile(
 )
 """torch/distributed/checkpoint/api.py, torch/multiprocessing/spawn.py: another process says what happened in this one."""
 _TRACE = re.compile(r"^(?:\s|Traceback |During handling of the above|The above exception was)")
+_RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z]\w{2,60}(?:: |:?$)")
+_CHAINED = re.compile(r"^(?:During handling of the above|The above exception was)")
 _LONGEST = 400
 
 
@@ -61,22 +63,39 @@ def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
     """
     named = _IN_NAME.search(name)
     block = _Block(int(next(filter(None, named.groups()))) if named is not None else None)
-    found = []
+    found: list[LogLine] = []
     teller: int | None = None
+    told: int | None = None
+    of_record = False
     before = _before(lines)
     for line in lines:
         forwarded = _FORWARDED.match(line.text)
         if forwarded is not None:
-            teller = int(next(filter(None, forwarded.groups())))
+            teller, of_record = int(next(filter(None, forwarded.groups()))), False
+        elif teller is None and line.rank is None and _TRACE.match(line.text) and found:
+            teller, of_record = (told if _CHAINED.match(line.text) else _of_record(line, found[-1])), True
+        elif of_record and (line.rank is not None or line.time):
+            teller = None
+        told = None
         if teller is not None:
             found.append(replace(line, rank=teller))
-            goes_on = forwarded["ended"] is None if forwarded is not None else _TRACE.match(line.text)
-            teller = teller if goes_on else None
+            goes_on = (
+                forwarded["ended"] is None
+                if forwarded is not None
+                else _TRACE.match(line.text) or (of_record and not _RAISED.match(line.text))
+            )
+            teller, told = (teller, None) if goes_on else (None, teller)
         elif before is not None and (local := _LOCAL.search(line.text[:_LONGEST])) is not None:
             found.append(replace(line, rank=before + int(local["local"])))
         else:
             found.append(_of_one(line) or block.of(line))
     return tuple(found)
+
+
+def _of_record(line: LogLine, before: LogLine) -> int | None:
+    """Return the rank of the log record that the traceback belongs to: ``logging`` puts a head before its first line only."""
+    is_record = before.rank is not None and bool(before.time) and _LOCAL.search(before.text[:_LONGEST]) is None
+    return before.rank if is_record and line.text.startswith("Traceback ") and not line.time else None
 
 
 def _before(lines: Sequence[LogLine]) -> int | None:

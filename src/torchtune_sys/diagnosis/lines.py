@@ -6,7 +6,7 @@ What a prefix says of host, process, rank and moment is kept beside the line. Ea
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
@@ -36,10 +36,11 @@ def lines_of(numbered: Iterable[tuple[int, str]]) -> tuple[LogLine, ...]:
     node-3 5 way
     node-4 9 x
     """
-    plain = [(number, unwrapping.plain(line)) for number, line in unwrapping.unpacked(unwrapping.mailed([*numbered]))]
+    labels: dict[int, unwrapping.Labels] = {}
+    plain = [(number, unwrapping.plain(line)) for number, line in unwrapping.unpacked(unwrapping.mailed([*numbered]), labels)]
     plain = unwrapping.unquoted([(number, line) for number, line in plain if line.strip()])
     heads = _repeated_heads([line for _, line in plain])
-    return _headed(_continued([_read(number, line, heads) for number, line in plain]))
+    return _headed(_continued([_read(number, line, heads, labels.get(number, _NO_LABELS)) for number, line in plain]))
 
 
 def _continued(lines: list[LogLine]) -> list[LogLine]:
@@ -127,6 +128,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
         (r"[\w./-]{0,200}\.(?:log|out|err|txt):(?:\d{1,9}:)?", True),
         (r" {0,6}\d{1,6}\t", True),
         (r"[A-Za-z]\w{1,30}/(?P<rank>\d{1,5}) ", True),
+        (r"\[(?P<rank>\d{1,5})\] ", True),
         (r"\((?:[\w.:]{1,60} )?(?:pid|PID)=(?P<pid>\d{1,9})(?:, ip=(?P<host>[\w.:]{2,45}))?\) ?", False),
         (r"\((?:\w{1,40} )?rank=(?P<rank>\d{1,7})(?: pid=(?P<pid>\d{1,9}))?\) ?", False),
         (r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,63}\] ?", False),
@@ -139,8 +141,12 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
 _PREFIXES_AT_MOST = 6
 _NCCL = re.compile(r"^(?P<host>[\w.-]{1,64}):(?P<pid>\d{1,9}):\d{1,9} \[(?P<rank>\d{1,4})\] ")
 _INNER_RANK = re.compile(r"\[(?:[Rr]ank |rank)(?P<rank>\d{1,7})\]")
-_FEW, _SHARE = 3, 0.3
-_NUMBER = "0: "
+_RANK_FIELD = re.compile(r"(?:^|[\[(<|,;] ?)(?:global_?)?[Rr](?:ank|ANK)[ =:#_-]{0,2}(?P<rank>\d{1,6}) ?[\])>|,;]")
+_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b", re.IGNORECASE)
+_WORDS = re.compile(r"[a-z]{2,} [a-z]{2,}")
+_FEW, _SHARE, _HEAD_LONG = 3, 0.3, 160
+_NUMBER, _IN_BRACKETS = "0: ", "[0] "
+"""srun --label; mpiexec -prepend-rank, and what somebody counts: that has each number once."""
 _NO_HOSTS = frozenset(
     [
         "error",
@@ -217,13 +223,19 @@ def _repeated_heads(lines: Sequence[str]) -> frozenset[str]:
 
 
 def _heads_of(lines: Sequence[str], enough: float) -> set[str]:
-    shapes: Counter[str] = Counter()
+    shapes: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for line in lines:
         for pattern, repeated in _PREFIXES:
             found = pattern.match(line) if repeated else None
             if found is not None:
-                shapes[_shape(found[0])] += 1
-    return {shape for shape, count in shapes.items() if count >= enough and not _names_program(shape.strip(" :|[]"))}
+                shapes[_shape(found[0])][found[0]] += 1
+    return {
+        shape
+        for shape, heads in shapes.items()
+        if sum(heads.values()) >= enough
+        and not _names_program(shape.strip(" :|[]"))
+        and (shape != _IN_BRACKETS or max(heads.values()) >= _FEW)
+    }
 
 
 def _without_prefixes(line: str, heads: frozenset[str]) -> str:
@@ -253,7 +265,10 @@ def _shape(head: str) -> str:
     return re.sub(r"\d+", "0", head)
 
 
-def _read(number: int, line: str, heads: frozenset[str]) -> LogLine:
+_NO_LABELS = unwrapping.Labels(None, "")
+
+
+def _read(number: int, line: str, heads: frozenset[str], labels: unwrapping.Labels) -> LogLine:
     fields: dict[str, str] = {}
     text = line
     for _ in range(_PREFIXES_AT_MOST):
@@ -270,18 +285,31 @@ def _read(number: int, line: str, heads: frozenset[str]) -> LogLine:
     if nccl is not None:
         fields.setdefault("host", nccl["host"])
         fields.setdefault("pid", nccl["pid"])
-    inner = _INNER_RANK.search(text[:400]) if "rank" not in fields else None
+    if labels.rank is not None:
+        fields.setdefault("rank", str(labels.rank))
+    inner = (_INNER_RANK.search(text[:400]) or _rank_field(text)) if "rank" not in fields else None
     if inner is not None:
         fields["rank"] = inner["rank"]
     return LogLine(
         number=number,
         text=text.rstrip(),
         printed=line,
-        host=fields.get("host", ""),
+        host=fields.get("host", labels.host),
         rank=int(fields["rank"]) if "rank" in fields else None,
         pid=int(fields["pid"]) if "pid" in fields else None,
         time=fields.get("time", ""),
     )
+
+
+def _rank_field(text: str) -> re.Match[str] | None:
+    """Return the rank that is a field of its own in the head of a log record, before the message.
+
+    >>> _rank_field("ERROR,rank 5,llm.train:109: failed")["rank"], _rank_field("ERROR llm: lost the heartbeat (rank 3)")
+    ('5', None)
+    """
+    found = _RANK_FIELD.search(text[:_HEAD_LONG]) if "ank" in text[:_HEAD_LONG] or "RANK" in text[:_HEAD_LONG] else None
+    is_field = found is not None and _LEVEL.search(text[:_HEAD_LONG]) and not _WORDS.search(text[: found.start()])
+    return found if is_field else None
 
 
 def _prefix(text: str, heads: frozenset[str]) -> re.Match[str] | None:
@@ -357,6 +385,14 @@ def glued(lines: Sequence[LogLine], width: int, blank: str) -> str:
         broken_within = before.printed.endswith(("-", "/")) or len(before.printed) >= width
         whole += (blank if broken_within else " ") + line.text.lstrip()
     return whole
+
+
+_EXCEPTION = re.compile(r"(?:[A-Za-z_<][\w<>]{0,60}\.){0,8}(?:[A-Z]\w{2,60}(?:: |$)|(?<=\.)[a-z]\w{2,60}: )")
+
+
+def is_raised(line: LogLine, before: LogLine | None) -> bool:
+    """Return whether it is the exception below the frames of a traceback, whatever it is called (``StopIteration``, ``NonFiniteLoss: step 5``)."""
+    return before is not None and before.text.startswith("  ") and _EXCEPTION.match(line.text[:_SHAPE]) is not None
 
 
 JOINED = 24

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.lines import LogLine, is_raised
 from torchtune_sys.diagnosis.symptoms import Symptom
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.diagnosis import Unexplained
@@ -15,7 +15,8 @@ _MOST, _TEXT, _HEAD = 3, 900, 300
 _PASTE, _MORE = 12, 12
 """Lines up to which a text is what somebody cut out of a failure: the error's own line is enough there, without the frames above it. In longer
 texts people also speak of errors."""
-_RAISED = re.compile(r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure))\b(?::|$)")
+_RAISED = re.compile(r"^(?P<name>(?:[A-Za-z_<][\w<>]*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure))\b(?::|$)")
+_ANY_NAME = re.compile(r"^(?P<name>[\w.<>]{1,200})")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:, in (?P<function>[^\n]{1,120}))?')
 _OF_OTHERS = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]Python\d+[/\\][Ll]ib[/\\]|^<frozen |[/\\]torch[/\\]csrc[/\\]"
@@ -25,6 +26,8 @@ _MISTAKES = frozenset(
     ("KeyError", "IndexError", "NameError", "UnboundLocalError", "ZeroDivisionError", "SyntaxError", "IndentationError")
 )
 _WHERE = "the line that the traceback ends with is the program's own: print what it uses there, on this rank and with this data"
+_ROOT_HEAD, _ROOT, _LAUNCHER = "Root Cause (first observed failure)", re.compile(r"^\s*exitcode {1,8}: -?[1-9]"), "torchrun"
+"""torch/distributed/elastic/multiprocessing/errors/__init__.py: all that is left where only torchrun's summary is given."""
 _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (program, re.compile(pattern))
     for program, pattern in (
@@ -66,6 +69,7 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
     named = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.candidates}
     first: list[Unexplained] = []
     after: list[Unexplained] = []
+    roots: list[Unexplained] = []
     for source, part in lines.items():
         for error in _errors(part, source, known):
             line = error.line
@@ -82,8 +86,8 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
             )
             if (source, line.number) in named:
                 continue
-            (after if (source, line.number) in following else first).append(found)
-    return tuple(_distinct(first or ([] if named else after[:1])))[:_MOST]
+            (roots if error.program == _LAUNCHER else after if (source, line.number) in following else first).append(found)
+    return tuple(_distinct(first or ([] if named else (roots or after)[:1])))[:_MOST]
 
 
 class _Error(NamedTuple):
@@ -96,12 +100,21 @@ class _Error(NamedTuple):
 
 def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], Symptom]) -> Iterator[_Error]:
     frames: list[re.Match[str]] = []
+    is_root = False
+    before: dict[int | None, LogLine] = {}
     for at, line in enumerate(lines):
+        above = before.get(line.rank)
+        before[line.rank] = line
+        is_root |= line.text.startswith(_ROOT_HEAD)
+        if is_root and _ROOT.match(line.text):
+            is_root = False
+            yield _Error(line, _cut(line.text), _LAUNCHER)
+            continue
         frame = _FRAME.match(line.text)
         if frame is not None:
             frames.append(frame)
             continue
-        raised = _RAISED.match(line.text)
+        raised = _RAISED.match(line.text) or (_ANY_NAME.match(line.text) if frames and is_raised(line, above) else None)
         if raised is not None and (frames or len(lines) <= _PASTE):
             name = raised["name"]
             is_own_mistake = name in _MISTAKES and bool(frames) and not _OF_OTHERS.search(frames[-1]["file"])

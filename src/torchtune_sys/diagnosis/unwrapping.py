@@ -8,7 +8,7 @@ import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchtune_sys.model import codec
 
@@ -40,7 +40,30 @@ _MESSAGE_KEYS = (
     "stderr",
     "exc_info",
     "stack_trace",
+    "exception",
+    "exc",
+    "exc_text",
+    "traceback",
+    "stacktrace",
+    "stack",
+    "event",
+    "error.message",
+    "error.stack_trace",
 )
+_ERROR_KEYS = ("error", "err", "exception", "exc", "exc_info")
+"""Where structured logs keep an error that has parts of its own (ECS, structlog)."""
+
+
+class Labels(NamedTuple):
+    """What a JSON document says of the process whose line it holds."""
+
+    rank: int | None
+    host: str
+
+
+_RANK_KEYS = ("rank", "global_rank", "RANK", "process_rank", "process_index")
+_HOST_KEYS = ("pod_name", "pod", "hostname", "host", "node_name", "node", "_HOSTNAME")
+_NAME = re.compile(r"(?=[^.]*[a-zA-Z])[\w.-]{1,253}")
 
 
 def uncoloured(line: str) -> str:
@@ -98,32 +121,87 @@ _SOFT = (70, 76)
 _QP = re.compile(r"=(?:3D|20|09|C[23]=|E2=)")
 
 
-def unpacked(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield the lines, those within JSON and HTML apart.
+def unpacked(numbered: Iterable[tuple[int, str]], labels: dict[int, Labels] | None = None) -> Iterator[tuple[int, str]]:
+    """Yield the lines, those within JSON and HTML apart; put into ``labels`` what the document of a line says of its process.
 
-    >>> list(unpacked([(1, '{"log": "a\\\\nb", "stream": "stderr"}'), (2, "<p>x &gt; y</p><br>z")]))
-    [(1, 'a'), (1, 'b'), (2, 'x > y'), (2, 'z')]
+    >>> said: dict[int, Labels] = {}
+    >>> list(unpacked([(1, '{"log": "a\\nb", "rank": 3, "kubernetes": {"pod_name": "llm-3"}}'), (2, "<p>x &gt; y</p><br>z")], said)), said[1]
+    ([(1, 'a'), (1, 'b'), (2, 'x > y'), (2, 'z')], Labels(rank=3, host='llm-3'))
     """
-    for number, line in numbered:
-        for text in _of_json(line):
+    for number, line in _rejoined([*numbered]):
+        document = _document(line)
+        if labels is not None and isinstance(document, dict) and any(told := _labels(document, 0)):
+            labels[number] = Labels(told[0] if told[0] is None else int(told[0]), told[1])
+        for text in _of_json(line, document):
             for part in _of_html(text):
                 yield number, part
 
 
-def _of_json(line: str) -> Iterable[str]:
+def _rejoined(numbered: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield the lines, JSON documents that somebody broke at a width whole.
+
+    >>> list(_rejoined([(1, '{"message": "no space'), (2, 'left on device"}'), (3, "x")]))
+    [(1, '{"message": "no space left on device"}'), (3, 'x')]
+    """
+    at = 0
+    while at < len(numbered):
+        number, line = numbered[at]
+        end = at + 1
+        if line.startswith('{"') and not line.rstrip().endswith("}"):
+            end, line = _document_from(numbered, at)
+        yield number, line
+        at = end
+
+
+def _document_from(numbered: Sequence[tuple[int, str]], at: int) -> tuple[int, str]:
+    """Return the document whose first piece is there, and where the line after it stands; the line alone if it is none."""
+    pieces = [numbered[at][1]]
+    for end in range(at + 1, min(at + _PIECES, len(numbered))):
+        pieces.append(numbered[end][1])
+        if pieces[-1].lstrip().startswith('{"'):
+            break
+        if pieces[-1].rstrip().endswith("}"):
+            whole = next((text for blank in ("", " ") if isinstance(_document(text := blank.join(pieces)), dict)), None)
+            if whole is not None:
+                return end + 1, whole
+    return at + 1, pieces[0]
+
+
+_PIECES = 64
+
+
+def _document(line: str) -> Any:
     start = line.lstrip()[:1]
-    if start and start in '{["' and len(line) < _LIMIT:
-        try:
-            value = codec.loads(line.strip())
-        except ValueError:
-            value = None
-        if isinstance(value, dict) and str(value.get("schema", "")).startswith(DIAGNOSIS):
-            return ()  # what a bundle says of itself is no evidence
-        if isinstance(value, (dict, list, str)):
-            found = [part for text in _texts(value, 0) for part in text.replace("\r", "\n").split("\n")]
-            if found:
-                return found
-    if line.count("\\n") >= _ESCAPED and (len(line) > _LONG or start == '"' or start == "{"):
+    if not start or start not in '{["' or len(line) >= _LIMIT:
+        return None
+    try:
+        return codec.loads(line.strip())
+    except ValueError:
+        return None
+
+
+def _labels(document: dict[str, Any], depth: int) -> tuple[str | None, str]:
+    """Return the rank and the host (rather the pod) that the document or a part of it names."""
+    ranks = [str(document[key]) for key in _RANK_KEYS if key in document and str(document[key]).isdigit()]
+    hosts = [document[key] for key in _HOST_KEYS if isinstance(document.get(key), str) and _NAME.fullmatch(document[key])]
+    rank, host = ranks[0] if ranks else None, hosts[0] if hosts else ""
+    for part in document.values() if depth < _LABELS_DEEP and not (rank and host) else ():
+        inner = _labels(part, depth + 1) if isinstance(part, dict) else (None, "")
+        rank, host = rank or inner[0], host or inner[1]
+    return (rank if rank is None or len(rank) <= _DIGITS else None), host
+
+
+_LABELS_DEEP, _DIGITS = 2, 6
+
+
+def _of_json(line: str, value: Any) -> Iterable[str]:
+    if isinstance(value, dict) and str(value.get("schema", "")).startswith(DIAGNOSIS):
+        return ()  # what a bundle says of itself is no evidence
+    if isinstance(value, (dict, list, str)):
+        found = [part for text in _texts(value, 0) for part in text.replace("\r", "\n").split("\n")]
+        if found:
+            return found
+    if line.count("\\n") >= _ESCAPED and (len(line) > _LONG or line.lstrip()[:1] in ('"', "{")):
         return line.replace("\\r", "").replace("\\n", "\n").replace("\\t", " ").replace('\\"', '"').split("\n")
     return (line,)
 
@@ -142,8 +220,13 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
             yield from _texts(item, depth + 1)
     elif isinstance(value, dict) and depth < _DEEP:
         named = [value[key] for key in _MESSAGE_KEYS if isinstance(value.get(key), str) and value[key].strip()]
+        parts = [value[key] for key in _ERROR_KEYS if isinstance(value.get(key), (dict, list))]
+        if isinstance(value.get("exc_type"), str):
+            named.append(f"{value['exc_type']}: {value.get('exc_value', '')}")
         if named:
             yield from named
+            for part in parts:
+                yield from _texts(part, depth + 1)
             return
         for item in value.values():
             if isinstance(item, (dict, list)) or (isinstance(item, str) and " " in item.strip()):

@@ -68,7 +68,8 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
                 reached[int(found[1])] = int(found[2])
             if found := _TIMED_OUT.search(line.text[:4000]):
                 waited.setdefault(int(found[1]), (int(found[2]), found[3], source, line))
-    yield from _behind(waited, reached, set(range(world)) if 0 < world <= _MOST else seen)
+    known = range(max([world, *(rank + 1 for rank in waited if len(waited) > 1)]))
+    yield from _behind(waited, reached, set(known) if 0 < len(known) <= _MOST else seen)
 
 
 _MOST = 1 << 17

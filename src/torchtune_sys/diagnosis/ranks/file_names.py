@@ -26,7 +26,7 @@ def attributed(
     lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]
 ) -> tuple[dict[str, Sequence[LogLine]], list[Symptom]]:
     """Return both with the rank or the host of their file, where their own lines do not tell one."""
-    ranks, hosts, pods = numbered(lines), _hosts(lines), _pods(lines)
+    ranks, hosts, pods = numbered(lines), _hosts(lines), _pods(lines) or _of_one_each(lines)
     if not ranks and not hosts and not pods:
         return dict(lines), list(symptoms)
 
@@ -98,6 +98,22 @@ def _pods(lines: Mapping[str, Sequence[LogLine]]) -> dict[str, int]:
 
 
 _LONGEST = 4000
+
+
+def _of_one_each(lines: Mapping[str, Sequence[LogLine]]) -> dict[str, int]:
+    """Return the rank of each host where some of its lines tell it, and each host has one, from 0 on.
+
+    >>> _of_one_each({"x": [LogLine(number=1, text="", printed="", host=f"w{at}", rank=at) for at in range(3)]})
+    {'w0': 0, 'w1': 1, 'w2': 2}
+    """
+    told: defaultdict[str, set[int]] = defaultdict(set)
+    for part in lines.values():
+        for line in part:
+            if line.host and line.rank is not None:
+                told[line.host].add(line.rank)
+    ranks = {host: min(of) for host, of in told.items() if len(of) == 1}
+    is_each = len(ranks) == len(told) >= _FEW and sorted(ranks.values()) == list(range(len(ranks)))
+    return ranks if is_each else {}
 
 
 def _hosts(lines: Mapping[str, Sequence[LogLine]]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine, unbroken
+from torchtune_sys.diagnosis.lines import LogLine, is_raised, unbroken
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 
 _SAYS = re.compile(
@@ -19,7 +19,7 @@ _SAYS = re.compile(
 )
 _MARKS = ("gloo/transport", "closed by remote peer")
 _TOLD = re.compile(
-    r"^[\w.]{0,80}(?<!ChildFailed)(?:Error|Exception)\b(?!.{0,300}(?:gloo/|NCCL|[Cc]onnection (?:closed|reset)|Broken pipe|[Tt]imed out|monitoredBarrier))"
+    r"^[\w.<>]{0,80}(?<!ChildFailed)(?:Error|Exception)\b(?!.{0,300}(?:gloo/|NCCL|[Cc]onnection (?:closed|reset)|Broken pipe|(?<!DataLoader )[Tt]imed out|monitoredBarrier))"
     r"|exitcode {0,8}: -(?!(?:15|6)\b)|\bKilled\b|Fatal(?! Python error: Aborted)|Watchdog|death signal|failed to pass monitoredBarrier"
     r"|enforce fail at .{0,160}(?:preamble|nbytes|expected)|[Cc]ollective mismatch|Mismatched collective|Detected mismatch between collectives|Message truncated : received"
 )
@@ -52,7 +52,7 @@ class _Said(msgspec.Struct, kw_only=True):
 def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     """Yield that a rank is gone or does not come, where nobody says another thing; with its number where only one of those that are known says nothing."""
     said = _said(lines)
-    if said is None or any(_tells(line, said.speakers) for part in lines.values() for line in unbroken(part)):
+    if said is None or any(_tells(line, begun, said.speakers) for part in lines.values() for line, begun in _telling(part)):
         return
     silent = _silent(said, world(lines)) or _elsewhere(said)
     peers = said.peers - said.hosts
@@ -84,22 +84,32 @@ def gone(lines: Mapping[str, Sequence[LogLine]]) -> tuple[int, ...]:
 def own_errors(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[tuple[str, LogLine]]:
     """Yield the errors of ranks that are not of a peer or of a connection, each with its source."""
     for source, part in lines.items():
-        for line in unbroken(part):
-            words = line.text[:_LONGEST]
-            told = _TOLD.match(words) if line.rank is not None else None
-            if told is not None and not _OF_CONNECTION.search(words):
+        for line, begun in _telling(part):
+            if line.rank is not None and line.text.startswith(begun) and not _OF_CONNECTION.search(line.text[:_LONGEST]):
                 yield source, line
 
 
+def _telling(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, str]]:
+    """Yield the lines that say more than that a peer is gone, each with the words that do."""
+    before: dict[int | None, LogLine] = {}
+    for line in unbroken(lines):
+        found = _TOLD.search(line.text[:_LONGEST])
+        if found is not None:
+            yield line, found[0]
+        elif is_raised(line, before.get(line.rank)) and not _NAMED_ERROR.match(line.text[:_LONGEST]):
+            yield line, line.text
+        before[line.rank] = line
+
+
+_NAMED_ERROR = re.compile(r"[\w.<>]{0,80}(?:Error|Exception)\b")
 _OF_CONNECTION = re.compile(
     r"(?i)Dist(?:Network|Store|Backend)Error|socket|connect|rendezvous|TCPStore|got 0 bytes|address|timeout|host"
 )
 
 
-def _tells(line: LogLine, waited: set[int]) -> bool:
+def _tells(line: LogLine, begun: str, waited: set[int]) -> bool:
     """Whether it says more than that a peer is gone; how a process ended that said so before does not."""
-    found = _TOLD.search(line.text[:_LONGEST])
-    return found is not None and not (found[0].startswith("exitcode") and line.rank in waited)
+    return not (begun.startswith("exitcode") and line.rank in waited)
 
 
 def _candidates(said: _Said, silent: Sequence[int]) -> tuple[Candidate, ...]:
