@@ -15,7 +15,7 @@ _PARAMETERS = re.compile(
     r"expects same model across all ranks, but Rank (\d{1,6}) has (\d{1,9}) params, while rank (\d{1,6}) has inconsistent (\d{1,9}) params"
 )
 _CALLS = re.compile(
-    r"mismatch between collectives on ranks?\. Rank (\d{1,6}) is running (collective: .{1,1500}?),? ?but Rank (\d{1,6}) is running (collective: .{1,1500}?)(?:\.?\s?Collectives differ|\.?$)"
+    r"mismatch between collectives on ranks?\. Rank (\d{1,6}) is running (collective: .{1,1500}?),? ?but Rank (\d{1,6}) is running (collective: .{1,1500}?)(?:(?<=\))\.|\.?\s?Collectives differ|\.?$)"
 )
 """torch/csrc/distributed/c10d/reducer.cpp, ProcessGroupWrapper.cpp."""
 _SEQUENCE = re.compile(r"SequenceNumber=\d{1,12}, ?")
