@@ -82,6 +82,16 @@ def test_reports_differ_in_what_the_rules_say(tmp_path: Path) -> None:
     assert ("swappiness-high", 1) in {(item["rule"], len(item["hosts"])) for item in value["findings"]}
 
 
+def test_a_rule_that_an_earlier_release_has_not_is_no_difference(tmp_path: Path) -> None:
+    """It was told as *none*, with the weight of an error."""
+    for name in ("1.json", "2.json", "3.json"):
+        run("check", "--from", HOSTS / "healthy.json", "--format", "json", "-o", tmp_path / name)
+    report = json.loads((tmp_path / "3.json").read_text())
+    report["results"] = [item for item in report["results"] if item["rule"] not in ("driver-too-old", "dev-shm-small")]
+    (tmp_path / "3.json").write_text(json.dumps(report))
+    assert found(run("compare", tmp_path, "--format", "json"))["odd"] == []
+
+
 def test_all_forms_of_a_host_without_torch_are_alike(tmp_path: Path) -> None:
     """The report's torch was there, without a version, where the others had none."""
     host = str(tmp_path / "recording.json")

@@ -38,6 +38,8 @@ from torchtune_sys.model.comparison import (
 _RULES_SHOWN = 3
 _VARIABLE = "session.env["
 """A variable that a release did not look for may have been set: where it is none, one of the same release must have told it."""
+_RULES = "check.rules"
+"""Of a report: which rules there are is the tool's, and which are judged is said by --select."""
 _SEEN_AS = {"clock.offset_s": "hardware.clock_synchronised"}
 """A fact that is seen from outside → the host's own fact of the same thing, which the rules read."""
 
@@ -235,7 +237,7 @@ def value_seen(family: Family, variant: int, fact: str) -> bytes | None:
     if value is not None or not fact.endswith("]"):
         return value
     held_by = _list_of(fact)
-    return NOT_THERE if held_by not in ASKED_FOR and family.get(variant, held_by) == KNOWN else None
+    return NOT_THERE if held_by not in (*ASKED_FOR, _RULES) and family.get(variant, held_by) == KNOWN else None
 
 
 def _list_of(fact: str) -> str:
