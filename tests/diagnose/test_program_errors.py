@@ -59,6 +59,7 @@ MADE = {
     "weights_only=False": weights,
     "init_process_group first": lambda: dist.all_reduce(torch.ones(1)),
     "the dataset's code": lambda: next(iter(torch.utils.data.DataLoader(Failing(), num_workers=1))),
+    "started by spawn": lambda: next(iter(torch.utils.data.DataLoader([1], num_workers=1, multiprocessing_context="spawn", collate_fn=lambda each: each))),
     "stands where a number": lambda: bool(torch.ones(2)),
     "which parameters": lambda: torch.optim.SGD([], 1),
 }
@@ -77,7 +78,7 @@ def raised(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     place = tmp_path_factory.mktemp("made")
     done = subprocess.run([torch_python(), "-c", MADE, str(place / "saved.pt")], capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 17
+    assert len(found) == 18
     return found
 
 

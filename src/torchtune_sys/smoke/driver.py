@@ -251,7 +251,7 @@ def _argv(run: SmokeRun, stages: list[str]) -> tuple[str, ...]:
         "--scratch",
         run.folder,
     ]
-    words += ["--nproc-per-node", str(asked.ranks), "--world", str(asked.ranks)]
+    words += ["--nproc-per-node", str(asked.ranks), "--world", str(asked.ranks), "--cpus", str(asked.cpus)]
     words += ["--stages", ",".join(stages)] if stages else []
     words += ["--backend", asked.backend] if asked.backend else []
     words += ["--gpus", str(asked.visible)] if asked.visible else []

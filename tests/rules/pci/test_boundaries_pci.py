@@ -124,7 +124,27 @@ def test_widths_that_the_driver_tells_where_the_bus_shows_none(first: dict[str, 
     both = with_gpus(host, first, {"pcie_width": 4})
     assert failed("gpu-pcie-link-degraded", both)[-1].startswith("GPU 1")
     assert verdict("gpu-pcie-link-degraded", with_gpus(host, *([{"pcie_width": gone(Why.ABSENT)}] * 8))) == "na"
-    assert verdict("gpu-pcie-link-degraded", with_gpus(host, *([{"pcie_width": 1}] * 8))) == "pass"
+    assert verdict("gpu-pcie-link-degraded", with_gpus(host, *([{"pcie_width": 8}] * 8))) == "pass"
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ({"pcie_width": 4}, "unknown"),
+        ({"pcie_width": 4, "utilization_pct": 49}, "unknown"),
+        ({"pcie_width": 4, "utilization_pct": 50}, "fail"),
+        ({"pcie_width": 1, "utilization_pct": 90}, "fail"),
+        ({"pcie_width": 8, "utilization_pct": 90}, "pass"),
+        ({"pcie_width": 4, "pcie_width_max": 8, "utilization_pct": 90}, "pass"),
+        ({"pcie_width": 4, "pcie_width_max": gone(Why.NOT_RECORDED), "utilization_pct": 90}, "pass"),
+        ({"pcie_width": 1, "name": "NVIDIA GB10", "utilization_pct": 90}, "pass"),
+        ({"pcie_width": 4, "name": "NVIDIA GeForce RTX 4060 Laptop GPU", "utilization_pct": 90}, "pass"),
+    ],
+)
+def test_very_few_lanes_of_a_gpu_without_siblings(first: dict[str, Any], expected: str) -> None:
+    host = with_system(replace(healthy(), pci=gone(Why.NOT_RECORDED)), hypervisor=gone(Why.NOT_RECORDED))
+    alone = with_gpus(host, *({"pcie_width": gone(Why.ABSENT)} for _ in range(8)))
+    assert verdict("gpu-pcie-link-degraded", with_gpus(alone, {"pcie_width_max": 16, **first})) == expected
 
 
 SLOW = {"current_gts": 8.0}

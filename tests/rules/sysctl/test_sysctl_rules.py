@@ -133,6 +133,24 @@ def test_the_queue_is_measured_by_the_job(healthy: Snapshot, nodes: int, value: 
 
 
 @pytest.mark.parametrize(
+    ("ranks", "ports", "verdict"),
+    [
+        (2, "32768 60999", "pass"),
+        (2, "60900 60999", "fail"),
+        (1, "60900 60999", "na"),
+        (1, "60901 60999", "fail"),
+        (1, "60990\t60999", "fail"),
+        (1, "", "na"),
+    ],
+)
+def test_few_local_ports_are_a_matter_of_many_ranks_and_very_few_of_one(
+    healthy: Snapshot, ranks: int, ports: str, verdict: str
+) -> None:
+    one = msgspec.structs.replace(healthy, intent=msgspec.structs.replace(healthy.intent, ranks=ranks, nodes=1))
+    assert said(running(one, net__ipv4__ip_local_port_range=ports), "local-ports-few").verdict.value == verdict
+
+
+@pytest.mark.parametrize(
     ("name", "verdict"), [("bbr", "pass"), ("brr", "fail"), ("cubic", "pass"), ("dctcp", "pass"), ("Cubic", "fail"), ("", "fail")]
 )
 def test_a_module_that_is_not_loaded_yet_is_no_typing_error(healthy: Snapshot, name: str, verdict: str) -> None:

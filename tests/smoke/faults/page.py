@@ -168,6 +168,25 @@ a convolution's gradient without the last sample, products of low precision on r
 | Rank 1 begins 40 s late | vague: a rendezvous of 45 s | right: the rank, and how late; the verdict stays a pass |
 | Every fifth message of rank 1 is 20 ms late (sealed) | vague: "slower" beside earlier runs, without the rank | right: `collective-slow`, what rank 1 sends comes late |
 | 48 open files (sealed) | not noticed: the test fits into them; `check` names the limit | right: `nofile-limit-too-low`, as a loader with more workers would not fit |
+
+### A second list by another
+
+Forty more on 2026-11-27, twenty of them sealed (load 20 to 40; faults of correctness with `--quick` and the stages that they concern). What had no effect was replaced before it counted.
+
+| | right | vague | wrong | not noticed |
+|---|---|---|---|---|
+| 20 opened, first | 14 | 3 | 3 | 0 |
+| the six of these, after mending | 6 | 0 | 0 | 0 |
+| 20 sealed, once, by a state before those mends | 14 | 2 | 1 | 3 |
+
+| sealed, and not right | first result | since |
+|---|---|---|
+| The kernel has four local ports to give | wrong: `master-port-in-use` | `ephemeral-ports-exhausted` |
+| Both ranks are bound to CPU 0 before torch is loaded | not noticed | `openmp-affinity-pins-process` |
+| A quota of 0.12 CPUs for both ranks | not noticed | told beside *device*; it fails nothing |
+| The main thread of rank 1 sleeps for 250 ms each second | not noticed | not noticed |
+| Large messages of rank 1 lose a bit now and then | vague: not whose | not tried again |
+| torch.load gives AdamW's second moments back as zeros | vague: a second save that is not read | not tried again |
 """
 _ELEVENTH = """
 ## The eleventh list: first and last results

@@ -10,6 +10,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.facts.python import LoadedLink
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
@@ -48,12 +49,15 @@ def _reachable_gts(device: PciDevice, above: PciDevice) -> float | None:
 def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The link has fewer lanes than both the card and the slot support, or it runs at a low speed although the GPU is busy.
 
+    In a virtual machine or a report, which do not show the slot: fewer lanes than other GPUs of the model have, or a quarter of its own.
+
     Why it matters
         Half the lanes mean half the bandwidth to and from the GPU and, on hosts without NVLink, between GPUs.
 
     When to leave it
         The firmware splits the slot's lanes between two cards. An idle GPU's link drops to a lower speed to save power, so the
-        speed is judged only while the GPU is busy, or with --live, which copies 64 MB a few times.
+        speed is judged only while the GPU is busy, or with --live, which copies 64 MB a few times. Without a slot to compare with, so is a quarter of
+        the lanes.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (PCIe link)
@@ -67,7 +71,7 @@ def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise Unknown(hypervisor)
     seen = () if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing) else s.pci.devices
     judged = tuple(narrower(device for device in seen if is_gpu(device)))
-    yield from judged or _unlike_its_siblings(gates.nvidia_gpus(s))
+    yield from judged or _by_what_nvml_says(s, gates.nvidia_gpus(s), int(p["busy_pct"]))
 
 
 def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
@@ -159,8 +163,16 @@ def _unseen_load(
     return next((look for look in looks if isinstance(look, Missing) and look.why in _FAILED), None)
 
 
-def _unlike_its_siblings(gpus: tuple[Gpu, ...]) -> Iterator[Evidence]:
-    """In a virtual machine or a report the slot is not seen; a GPU with fewer lanes than others of its model still stands out."""
+_VERY_FEW = 4
+"""A quarter of its lanes: clouds give a GPU half of them (T4 of AWS G4), and no board that is made for a card of 16 lanes gives it 4."""
+
+
+_BESIDE_A_GRACE = pattern(r"\bG[HB]\d")
+"""GH200, GB10, GB200: data takes NVLink-C2C, and the link may have one lane (https://github.com/Syllo/nvtop/issues/426)."""
+
+
+def _by_what_nvml_says(s: Snapshot, gpus: tuple[Gpu, ...], busy_pct: int) -> Iterator[Evidence]:
+    """In a virtual machine or a report the slot is not seen; a GPU with fewer lanes than others of its model still stands out, and one with very few."""
     widest: dict[str, int] = {}
     for gpu in gpus:
         if not isinstance(gpu.pcie_width, Missing) and not isinstance(gpu.name, Missing):
@@ -170,15 +182,28 @@ def _unlike_its_siblings(gpus: tuple[Gpu, ...]) -> Iterator[Evidence]:
         if isinstance(gpu.pcie_width, Missing) or isinstance(gpu.name, Missing):
             continue
         judged = True
+        width, most = gpu.pcie_width, known(gpu.pcie_width_max, 0)
+        has_few = width * _VERY_FEW <= most and not gates.of_laptop(s, gpu) and not _BESIDE_A_GRACE.search(gpu.name)
+        if has_few and width == widest[gpu.name] and known(gpu.utilization_pct, 0) < busy_pct:
+            yield unsure(subject(gpu), _of_an_idle_gpu(width, most), f"x{most}")
+            continue
         yield Evidence(
             subject=subject(gpu),
-            seen=f"x{gpu.pcie_width}",
-            wanted=f"x{widest[gpu.name]} as others of its model here",
-            verdict=Verdict.FAIL if gpu.pcie_width < widest[gpu.name] else Verdict.PASS,
+            seen=f"x{width}",
+            wanted=f"x{most}" if has_few else f"x{widest[gpu.name]} as others of its model here",
+            verdict=Verdict.FAIL if has_few or width < widest[gpu.name] else Verdict.PASS,
             source="nvmlDeviceGetCurrPcieLinkWidth",
         )
     if not judged:
         raise NotApplicable("the PCIe slots cannot be seen here")
+
+
+def _of_an_idle_gpu(width: int, most: int) -> Missing:
+    """Return why its lanes say nothing: some GPUs give up lanes while they are idle (nvidia-smi --help-query-gpu, pcie.link.width.current)."""
+    source = "nvmlDeviceGetCurrPcieLinkWidth"
+    return Missing(
+        Why.NOT_SUPPORTED, source, f"x{width} of x{most}, but the GPU is idle", "look again while something trains on it"
+    )
 
 
 @rule(

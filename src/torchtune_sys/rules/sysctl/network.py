@@ -11,7 +11,7 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known_or_unknown, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, known_or_unknown, need
 from torchtune_sys.rules.gates import rdma_active
 from torchtune_sys.rules.sysctl.policy import (
     judged,
@@ -273,6 +273,10 @@ def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
             )
 
 
+_FEW_FOR_ANY = 100
+"""Ports that a DataLoader, a download and a tracker of experiments beside each other may take, with those that wait for a minute after their end."""
+
+
 @rule(
     id="local-ports-few",
     title="Few ephemeral local ports are available",
@@ -290,7 +294,7 @@ def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     Why it matters
     Each listener of Gloo and NCCL takes a port from that range, and so does each connection to a peer. Once they are used up,
-    within seconds for many ranks, programs fail with "Address already in use" or "Cannot assign requested address".
+    within seconds for many ranks, programs fail with "Address already in use" or "Cannot assign requested address". Fewer than 100 are too few for one process, too.
 
     When to leave it
     A firewall allows only this range, and you have checked that it is enough for the ranks of this host.
@@ -298,13 +302,14 @@ def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/networking/ip-sysctl.rst, ip_local_port_range (32768 to 60999 by default), ip_local_reserved_ports
     """
-    if (s.intent.ranks or 1) < 2 and (s.intent.nodes or 1) < 2:
-        raise NotApplicable("neither several ranks nor several hosts were specified")
     found = setting(s, "net.ipv4.ip_local_port_range")
-    running = need(found.running)
-    ends = [number for word in running.split() if (number := natural(word, 5)) is not None]
+    is_one_process = (s.intent.ranks or 1) < 2 and (s.intent.nodes or 1) < 2
+    ends = [number for word in known(found.running, "").split() if (number := natural(word, 5)) is not None]
     count = max(ends[1] - ends[0] + 1, 0) if len(ends) == 2 else 0
     kept = _reserved(s, ends[0], ends[1]) if count >= int(p["min"]) else 0
+    if is_one_process and (not count or count - kept >= _FEW_FOR_ANY):
+        raise NotApplicable("neither several ranks nor several hosts were specified")
+    running = need(found.running)
     yield Evidence(
         subject=found.key,
         seen=f"{running}: {count} ports" + (f", {kept} of them in net.ipv4.ip_local_reserved_ports" if kept else ""),

@@ -49,6 +49,8 @@ class RankContext:
         """How many ranks the job is to have; 0 if nobody said."""
         self.gpus_wish = 0
         """How many GPUs torch must see here; 0 if nobody said."""
+        self.cpus_wish = 0
+        """How many CPUs the ranks of this host may use between them; 0 if nobody said."""
         self.device_wish = device
         self.kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
         self.gpus = countable_gpus() if self.kind == "cuda" else 0

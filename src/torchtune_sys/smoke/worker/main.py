@@ -61,6 +61,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--nproc-per-node", type=int, default=0, help="ranks to start if there is no launcher; GPUs, else 2")
     parser.add_argument("--world", type=int, default=0, help="required number of ranks in the whole job; 0: any")
     parser.add_argument("--gpus", type=int, default=0, help="required number of GPUs visible to each rank; 0: any")
+    parser.add_argument("--cpus", type=int, default=0, help="CPUs that the ranks of a host may use between them; 0: not known")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default=None)
     parser.add_argument("--master-port", type=int, default=0, help="meet at this port of the loopback, too")
@@ -279,7 +280,7 @@ def main() -> None:
     device = next(stage for stage in STAGES if stage.name == "device")
     channel.tell("begin", stage=device.name, deadline_s=device.deadline_s)  # CUDA starts now, and may hang in its driver
     here = _here(asked)
-    here.world_wish, here.gpus_wish = asked.world, asked.gpus
+    here.world_wish, here.gpus_wish, here.cpus_wish = asked.world, asked.gpus, asked.cpus
     channel.tell("about", stages=plan, **about(here))
     if any(stage.together for stage in stages):
         check_in(here)

@@ -77,4 +77,11 @@ ROWS: tuple[Fault, ...] = (
             self.register_comm_hook(None, default_hooks.fp16_compress_hook)
         parallel.DistributedDataParallel.__init__ = init
     """, seen="float16 holds"),
+    row("bound-before-torch", "Each rank is bound to the same CPU before torch is loaded", "stragglers", "openmp-affinity-pins-process", """
+        import os
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    """, when="json", stages="stragglers", seen="before torch was loaded"),
+    row("four-local-ports", "The kernel has four local ports to give", "allreduce", "ephemeral-ports-exhausted",
+        inject=unshared("--net", "ip link set lo up\necho 40000 40003 >/proc/sys/net/ipv4/ip_local_port_range"), means="namespace",
+        stages="allreduce"),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Iterator, List, Tuple
 import torch
 import torch.nn.functional as functional
 
+from torchtune_sys.smoke.worker.cgroups import cpus_of_quota
 from torchtune_sys.smoke.worker.context import (
     QUICK,
     THOROUGH,
@@ -47,6 +48,9 @@ def device_works(here: RankContext) -> None:
     crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
     if crowd >= _CROWD:
         here.measure("processes for each CPU before the test", crowd, "")
+    quota = cpus_of_quota()
+    if quota is not None and quota < here.local_world:
+        here.remark = "a quota of their cgroup leaves the %d ranks of this host %.3g CPUs" % (here.local_world, quota)
 
 
 def _no_gpu_was_overlooked(here: RankContext) -> None:

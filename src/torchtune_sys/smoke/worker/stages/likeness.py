@@ -47,7 +47,7 @@ def differences(here: RankContext) -> List[Fault]:
     told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
     return [
         *_unlike_clocks(told),
-        *_bound_together(told),
+        *_bound_together(told, here.cpus_wish),
         *_unlike_quotas(told),
         *_unlike_threads(told),
         *_unlike_rights(told),
@@ -79,16 +79,19 @@ def _by(told: List[Dict[str, Any]], name: str) -> Iterable[List[int]]:
     return groups.values()
 
 
-def _bound_together(told: List[Dict[str, Any]]) -> Iterable[Fault]:
-    """Made for one program that has the host to itself: each rank's main thread is bound to the first place, and all it starts with it."""
+def _bound_together(told: List[Dict[str, Any]], allowed: int) -> Iterable[Fault]:
+    """Made for one program that has the host to itself: each rank's main thread is bound to the first place, and all it starts with it. ``allowed``: the CPUs
+    that the driver may use; 0 where there is none."""
     for ranks in _by(told, "where"):
         left = {cpu for rank in ranks for cpu in told[rank]["cpus"]}
-        bound = [rank for rank in ranks if len(told[rank]["cpus"]) < told[rank]["cpus before"]]
-        room = max(told[rank]["cpus before"] for rank in ranks)
+        room = max(allowed, *(told[rank]["cpus before"] for rank in ranks))
+        bound = [rank for rank in ranks if len(told[rank]["cpus"]) < max(allowed, told[rank]["cpus before"])]
         if len(bound) > 1 and len(left) < min(len(ranks), room):
             named = ", ".join("%s=%s" % (name, os.environ[name]) for name in _BINDING if name in os.environ)
-            figures = (", ".join(map(str, bound)), ", ".join(map(str, sorted(left))), room, named or "no variable says so")
-            yield "openmp-affinity-pins-process", "loading torch bound ranks %s to CPU %s, of %d that they had (%s)" % figures
+            by_torch = any(len(told[rank]["cpus"]) < told[rank]["cpus before"] for rank in bound)
+            how = "loading torch bound" if by_torch else "before torch was loaded something bound"
+            figures = (how, ", ".join(map(str, bound)), ", ".join(map(str, sorted(left))), room, named or "no variable says so")
+            yield "openmp-affinity-pins-process", "%s ranks %s to CPU %s, of %d that they had (%s)" % figures
 
 
 def _unlike_threads(told: List[Dict[str, Any]]) -> Iterable[Fault]:
