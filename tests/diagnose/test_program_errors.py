@@ -139,3 +139,27 @@ def test_what_ended_the_program_comes_before_a_warning() -> None:
     value = found(stdin=f"{warned}{FRAMES}{ended}".encode())
     assert isinstance(value["causes"], list)
     assert [each["cause"] for each in value["causes"]] == ["extension-torch-abi-mismatch", "driver-too-old"]
+
+
+CRASH = """Fatal Python error: Segmentation fault
+
+Thread 0x00007f10aa7fc6c0 [pt_autograd_0] (most recent call first):
+  <no Python frame>
+
+Current thread 0x00007ff80a5bdb80 [python] (most recent call first):
+  File "/opt/python/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/home/me/train.py", line 71 in fused_rope
+  File "/home/me/train.py", line 74 in <module>
+
+Extension modules: numpy._core._multiarray_umath, torch._C
+"""
+
+
+def test_the_place_of_a_crash_is_in_the_stack_below_it() -> None:
+    crash = "\n".join(f"[rank1]: {line}" if line else line for line in CRASH.splitlines())
+    text = f'{crash}\n[rank0]:   File "/home/me/other.py", line 3 in wait\nexitcode  : -11 (pid: 1243) (SIGSEGV)\n'
+    causes = found(stdin=text.encode())["causes"]
+    assert isinstance(causes, list)
+    assert causes[0]["evidence"][0]["text"] == (
+        "Fatal Python error: Segmentation fault, at /home/me/train.py:71 in fused_rope; raised at /opt/python/lib/python3.11/ctypes/__init__.py:519 in string_at"
+    )

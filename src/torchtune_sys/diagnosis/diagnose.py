@@ -11,6 +11,7 @@ from torchtune_sys.diagnosis import (
     change_descriptions,
     ended,
     facts,
+    frames,
     launchers,
     node_values,
     own_documents,
@@ -111,7 +112,7 @@ class _Input:
         self.lines[name] = part
         self.empty += not excerpt.total
         self.budget.take(LINE_COST * max(len(part) - len(excerpt.lines), 0))
-        symptoms = [*own_texts.symptoms_of(name, part), *symptoms_of(name, part)]
+        symptoms = [*own_texts.symptoms_of(name, part), *frames.with_places(symptoms_of(name, part), part)]
         raw = "\n".join(line for _, line in excerpt.lines)
         self._add(symptoms, facts.reported_hosts(name, part, raw) if self.budget.left else ())
 

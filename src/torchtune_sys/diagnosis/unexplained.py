@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from torchtune_sys.diagnosis.frames import frame_of, is_own, place_of
 from torchtune_sys.diagnosis.lines import LogLine, is_raised
 from torchtune_sys.diagnosis.symptoms import Symptom
 from torchtune_sys.host.secrets import scrubbed
@@ -17,11 +18,6 @@ _PASTE, _MORE = 12, 12
 texts people also speak of errors."""
 _RAISED = re.compile(r"^(?P<name>(?:[A-Za-z_<][\w<>]*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure))\b(?::|$)")
 _ANY_NAME = re.compile(r"^(?P<name>[\w.<>]{1,200})")
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:, in (?P<function>[^\n]{1,120}))?')
-_OF_OTHERS = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]Python\d+[/\\][Ll]ib[/\\]|^<frozen |[/\\]torch[/\\]csrc[/\\]"
-)
-"""Files that are not the training program's own."""
 _MISTAKES = frozenset(
     ("KeyError", "IndexError", "NameError", "UnboundLocalError", "ZeroDivisionError", "SyntaxError", "IndentationError")
 )
@@ -110,16 +106,16 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
             is_root = False
             yield _Error(line, _cut(line.text), _LAUNCHER)
             continue
-        frame = _FRAME.match(line.text)
+        frame = frame_of(line)
         if frame is not None:
             frames.append(frame)
             continue
         raised = _RAISED.match(line.text) or (_ANY_NAME.match(line.text) if frames and is_raised(line, above) else None)
         if raised is not None and (frames or len(lines) <= _PASTE):
             name = raised["name"]
-            is_own_mistake = name in _MISTAKES and bool(frames) and not _OF_OTHERS.search(frames[-1]["file"])
+            is_own_mistake = name in _MISTAKES and bool(frames) and is_own(frames[-1])
             program = name.partition(".")[0] if "." in name else "python"
-            yield _Error(line, _message(lines, at), program, _place(frames), is_own_mistake)
+            yield _Error(line, _message(lines, at), program, place_of(frames), is_own_mistake)
             frames = []
             continue
         program = next((name for name, pattern in _DEATHS if pattern.search(line.text[:_TEXT])), "")
@@ -128,23 +124,11 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
             yield _Error(line, _cut(line.text), program or (message.program if message is not None else ""))
 
 
-def _place(frames: Sequence[re.Match[str]]) -> str:
-    """Return the innermost line of the program's own files, and what it called where the error is raised in a library."""
-    own = next((frame for frame in reversed(frames) if not _OF_OTHERS.search(frame["file"])), None)
-    if own is None or own is frames[-1]:
-        return _written(frames[-1]) if frames else ""
-    return f"{_written(own)}; raised at {_written(frames[-1])}"
-
-
-def _written(frame: re.Match[str]) -> str:
-    return f"{frame['file']}:{frame['line']}" + (f" in {frame['function']}" if frame["function"] else "")
-
-
 def _message(lines: Sequence[LogLine], at: int) -> str:
     """Return an exception's message, with the indented lines that go on with it."""
     words = [lines[at].text]
     for line in lines[at + 1 : at + 1 + _MORE]:
-        if not line.text.startswith(("\t", "  ")) or _FRAME.match(line.text):
+        if not line.text.startswith(("\t", "  ")) or frame_of(line) is not None:
             break
         words.append(line.text.strip())
     return _cut(" ".join(words))
