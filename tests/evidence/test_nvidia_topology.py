@@ -74,7 +74,10 @@ def test_fewer_links_of_one_gpu_on_a_board_with_switches() -> None:
 def test_a_gpu_without_links_may_be_cut_into_instances() -> None:
     odd = {(3, other): "SYS" for other in range(8) if other != 3}
     result = judged(matrix(8, "NV18", odd=odd))["nvlink-inactive"]
-    assert result.verdict is Verdict.UNKNOWN
+    assert result.verdict is Verdict.FAIL
+    assert [item.seen for item in result.evidence if item.verdict is Verdict.FAIL] == ["0 of 18 links (or it alone has MIG on)"]
+    several = {**odd, **{(number, other): "SYS" for number in (4, 5) for other in range(8) if other != number}}
+    assert judged(matrix(8, "NV18", odd=several))["nvlink-inactive"].verdict is Verdict.UNKNOWN
     listed = "".join(f"GPU {number}: NVIDIA H100 80GB HBM3 (UUID: GPU-{number})\n" for number in range(8))
     cut = listed.replace("GPU-3)\n", "GPU-3)\n  MIG 1g.10gb     Device  0: (UUID: MIG-1)\n")
     assert "nvlink-inactive" not in failed(cut + matrix(8, "NV18", odd=odd))

@@ -87,6 +87,8 @@ ZEROED = """
 real = torch.save
 def zeroed(held, path):
     real(held, path)
+    if not isinstance(path, str):  # in memory
+        return
     with open(path, "rb+") as file:
         if file.seek(0, 2) > 1 << 18:
             file.seek(1 << 17)

@@ -30,14 +30,14 @@ def program(env: Mapping[str, str]) -> str:
     if not _PASTABLE.fullmatch(path):
         return PROGRAM
     name = os.path.basename(path)
-    on_path = not called and name == PROGRAM and _LENT not in path and _found(name, env) == path
+    on_path = not called and name == PROGRAM and _LENT not in path and os.path.dirname(path) in env.get("PATH", "").split(":")
     return name if on_path else path
 
 
 def behind_sudo(env: Mapping[str, str]) -> str:
     """Return how root starts this tool by sudo, which does not look along the caller's PATH (``secure_path``)."""
     shown = program(env)
-    found = shown if "/" in shown else _found(shown, env)
+    found = shown if "/" in shown else _script()
     return shown if os.path.dirname(found) in _ON_EVERY_SECURE_PATH or not _PASTABLE.fullmatch(found) else found
 
 

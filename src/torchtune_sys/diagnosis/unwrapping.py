@@ -125,7 +125,7 @@ def unpacked(numbered: Iterable[tuple[int, str]], labels: dict[int, Labels] | No
     """Yield the lines, those within JSON and HTML apart; put into ``labels`` what the document of a line says of its process.
 
     >>> said: dict[int, Labels] = {}
-    >>> list(unpacked([(1, '{"log": "a\\nb", "rank": 3, "kubernetes": {"pod_name": "llm-3"}}'), (2, "<p>x &gt; y</p><br>z")], said)), said[1]
+    >>> list(unpacked([(1, '{"log": "a\\\\nb", "rank": 3, "kubernetes": {"pod_name": "llm-3"}}'), (2, "<p>x &gt; y</p><br>z")], said)), said[1]
     ([(1, 'a'), (1, 'b'), (2, 'x > y'), (2, 'z')], Labels(rank=3, host='llm-3'))
     """
     for number, line in _rejoined([*numbered]):
@@ -140,7 +140,7 @@ def unpacked(numbered: Iterable[tuple[int, str]], labels: dict[int, Labels] | No
 def _rejoined(numbered: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Yield the lines, JSON documents that somebody broke at a width whole.
 
-    >>> list(_rejoined([(1, '{"message": "no space'), (2, 'left on device"}'), (3, "x")]))
+    >>> list(_rejoined([(1, '{"message": "no space '), (2, 'left on device"}'), (3, "x")]))
     [(1, '{"message": "no space left on device"}'), (3, 'x')]
     """
     at = 0

@@ -26,7 +26,7 @@ def refused(kind, words):
     def exchange():
         raise kind(words)
     try:
-        return smoke._can(here, exchange)
+        return smoke.can_exchange(here, exchange)
     except kind:
         return "raised"
 found["exchanges"] = [
