@@ -7,7 +7,7 @@ import re
 import unicodedata
 
 from torchtune_sys.host.secret_values import HIDDEN, hide_value
-from torchtune_sys.host.secret_words import IN_ESCAPED_QUOTES, IN_NAMES, IN_QUOTES, KEY_WORDS, NAMES, QUOTE, VALUE
+from torchtune_sys.host.secret_words import BEFORE_KEY, IN_ESCAPED_QUOTES, IN_NAMES, IN_QUOTES, NAMES, QUOTE, VALUE
 from torchtune_sys.model.patterns import pattern
 
 _NAMED = rf"[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}"
@@ -41,7 +41,7 @@ _SQL = pattern(
 )
 """Users of MySQL, Oracle, PostgreSQL."""
 _WORDED_KEY = pattern(
-    rf"(?i)(\b(?:{KEY_WORDS})[ ]key(?:[ ][0-9]{{1,2}})?[ \t]{{0,8}}[:=][ \t]{{0,8}})([0-9a-f]{{32,}}|[a-z0-9+/]{{22,}}={{0,2}})(?=[\s\"',;]|$)"
+    rf"(?i)(\b(?:{'|'.join(BEFORE_KEY)})[ ]key(?:[ ][0-9]{{1,2}})?[ \t]{{0,8}}[:=][ \t]{{0,8}})([0-9a-f]{{32,}}|[a-z0-9+/]{{22,}}={{0,2}})(?=[\s\"',;]|$)"
 )
 """``shared key: 9b2f…``: in words, where it could be anybody's sentence, but for what follows."""
 _PIPED = pattern(
@@ -209,7 +209,7 @@ _IN_A_LINE = (
     ),
     (_PIPED, ("|",)),
     (_SQL, ("identified", "password '", 'password "', "password(", "password (", "password \\")),
-    (_WORDED_KEY, (" key",)),
+    (_WORDED_KEY, tuple(f"{word} key" for word in BEFORE_KEY)),
     (
         _DIRECTIVE,
         (

@@ -83,7 +83,7 @@ _KEYS = (
     *("wep", "deploy", "license", "hmac", "aes", "luks", "wandb", "comet", "openai", "anthropic", "hf"),
 )  # fmt: skip
 """Whose key is a secret; of the first five the words may stand apart."""
-KEY_WORDS = "|".join(("unseal", *_KEYS[5:]))
+BEFORE_KEY = ("unseal", *_KEYS[5:])
 """Before a word of its own, as people write it."""
 _PASSES = "dbd|db|storage|store|key|user|admin|root|bind|login|smtp|ldap|become|ssh|ssl"
 NAMES = (
