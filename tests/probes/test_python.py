@@ -352,12 +352,14 @@ def test_what_fails_at_the_start_of_python_is_told(tmp_path: Path, monkeypatch: 
     env = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True)
     (packages,) = env.glob("lib/python3*/site-packages")
-    assert answers.interpreter(f"{env}/bin/python3", 60)["start_errors"] == []  # type: ignore[index]
+    clean = answers.interpreter(f"{env}/bin/python3", 60)
+    assert isinstance(clean, dict) and clean["start_errors"] == []
     (packages / "__editable__.mine.pth").write_text("import __editable___mine_finder; __editable___mine_finder.install()\n")
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('hook')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = answers.interpreter(f"{env}/bin/python3", 60)
-    pth, hook = found["start_errors"]  # type: ignore[index]
+    assert isinstance(found, dict)
+    pth, hook = found["start_errors"]
     assert pth == f"line 1 of {packages}/__editable__.mine.pth: ModuleNotFoundError: No module named '__editable___mine_finder'"
     assert hook == "sitecustomize: RuntimeError: hook"
 

@@ -34,9 +34,8 @@ def program(env: Mapping[str, str]) -> str:
     return name if on_path else path
 
 
-def behind_sudo(env: Mapping[str, str]) -> str:
-    """Return how root starts this tool by sudo, which does not look along the caller's PATH (``secure_path``)."""
-    shown = program(env)
+def behind_sudo(shown: str) -> str:
+    """Return how root starts this tool by sudo, which does not look along the caller's PATH (``secure_path``). ``shown``: how a person starts it."""
     found = shown if "/" in shown else _script()
     return shown if os.path.dirname(found) in _ON_EVERY_SECURE_PATH or not _PASTABLE.fullmatch(found) else found
 
@@ -51,8 +50,9 @@ def again_as_root(todo: str, args: list[str], env: Mapping[str, str]) -> str:
     tool = next((name for name in ("sudo", "doas", "run0") if _found(name, env)), "")
     if not tool:
         return f"run it again as root{rest}"
-    shown = behind_sudo(env)
-    if shown == program(env):
+    own = program(env)
+    shown = behind_sudo(own)
+    if shown == own:
         return f"run it again with {tool}{rest}"
     import shlex
 

@@ -38,7 +38,8 @@ def style(color: str, output: str | None = None) -> Style:
     asked = asked_columns() if output is None else 0
     width = max(asked, NARROW) if asked else _width() if to_terminal else USUAL
     env = environment()
-    return Style(width=width, color=colored(color, env, to_terminal), program=program(env), behind_sudo=behind_sudo(env))
+    shown = program(env)
+    return Style(width=width, color=colored(color, env, to_terminal), program=shown, behind_sudo=behind_sudo(shown))
 
 
 def colored(color: str, env: Mapping[str, str], to_terminal: bool) -> bool:

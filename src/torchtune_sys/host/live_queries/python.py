@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from typing import Any
 
@@ -15,6 +14,7 @@ from torchtune_sys.host.isolation import session, session_path
 from torchtune_sys.host.live import read_text
 from torchtune_sys.host.secrets import brief
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why
 
 _CHILDREN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "children")
@@ -105,7 +105,7 @@ def start_errors(text: str) -> list[str]:
     return list(dict.fromkeys(found))[:10]  # a virtual environment reads its .pth files twice
 
 
-_NAMED = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b")
+_NAMED = pattern(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b")
 
 
 def _last_object(text: str, path: str) -> Fact[Any]:

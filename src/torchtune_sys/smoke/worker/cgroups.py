@@ -35,6 +35,14 @@ def cpus_of_quota() -> Optional[float]:
     return min(found, default=None)
 
 
+def told_of_quota(ranks: int) -> str:
+    """Return that a quota leaves the ranks of this host less than a CPU each; "" where it does not."""
+    quota = cpus_of_quota()
+    if quota is None or quota >= ranks:
+        return ""
+    return "a quota of their cgroup leaves the %d ranks of this host %.3g CPUs" % (ranks, quota)
+
+
 def number_in(path: str) -> Optional[int]:
     """Return the first number of a file; None where there is none: no such file, or the word max."""
     with contextlib.suppress(OSError, ValueError, IndexError), open(path) as file:

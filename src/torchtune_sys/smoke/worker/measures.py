@@ -18,6 +18,11 @@ _CROWDED, _MOST_PATIENCE = 4.0, 4.0
 compilation, which takes 16 s alone, was seen to take more than its 300 s."""
 
 
+def processes_a_cpu() -> float:
+    """Return how many processes wanted each CPU of this host in the last minute (getloadavg(3))."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
 def patience() -> float:
     """How many times its deadline a stage may take, as busy as this host is: a rank that gets no CPU does not hang."""
     load = max(os.getloadavg()[:2])
@@ -110,13 +115,18 @@ def cpu_share() -> Tuple[float, float, Optional[float]]:
     return round(ran / wall, 3), round(gap, 3), spare
 
 
-def run_delay() -> Optional[float]:
-    """Return the seconds in which this thread could have run, and another did (Documentation/scheduler/sched-stats.rst)."""
+def run_delay(thread: str = "thread-self") -> Optional[float]:
+    """Return the seconds in which a thread (a folder below /proc) could have run, and another did (Documentation/scheduler/sched-stats.rst)."""
     try:
-        with open("/proc/thread-self/schedstat") as file:
+        with open("/proc/%s/schedstat" % thread) as file:
             return int(file.read().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return None
+
+
+def run_delay_of_all() -> float:
+    """Return the same of all threads of this process, together; 0 where nobody tells."""
+    return sum(run_delay("self/task/%s" % thread) or 0.0 for thread in os.listdir("/proc/self/task"))
 
 
 def stolen_s() -> float:

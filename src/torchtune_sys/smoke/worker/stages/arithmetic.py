@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
-import os
 from typing import Iterator, List, Tuple
 
 import torch
 import torch.nn.functional as functional
 
-from torchtune_sys.smoke.worker.cgroups import cpus_of_quota
+from torchtune_sys.smoke.worker.cgroups import told_of_quota
 from torchtune_sys.smoke.worker.context import (
     QUICK,
     THOROUGH,
@@ -22,6 +21,7 @@ from torchtune_sys.smoke.worker.context import (
     same_bits,
     small_integers,
 )
+from torchtune_sys.smoke.worker.measures import processes_a_cpu
 from torchtune_sys.smoke.worker.stages.process_settings import nothing_was_set_before
 from torchtune_sys.smoke.worker.stages.process_state import process_is_as_started
 
@@ -45,12 +45,10 @@ def device_works(here: RankContext) -> None:
     if total != float(mebibytes << 18):
         raise StageFailed("device-computes-wrong", "the sum of %d ones is %r" % (mebibytes << 18, total))
     here.measure("allocated", mebibytes, "MiB")
-    crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
+    crowd = processes_a_cpu()
     if crowd >= _CROWD:
         here.measure("processes for each CPU before the test", crowd, "")
-    quota = cpus_of_quota()
-    if quota is not None and quota < here.local_world:
-        here.remark = "a quota of their cgroup leaves the %d ranks of this host %.3g CPUs" % (here.local_world, quota)
+    here.remark = told_of_quota(here.local_world)
 
 
 def _no_gpu_was_overlooked(here: RankContext) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import time
 from typing import Callable, Dict, List, Tuple
 
@@ -14,7 +12,7 @@ import torch.distributed as dist
 from torchtune_sys.smoke.worker.agreement import Fault, tell_all, word_of
 from torchtune_sys.smoke.worker.cgroups import times_throttled
 from torchtune_sys.smoke.worker.context import RankContext
-from torchtune_sys.smoke.worker.measures import stolen_s
+from torchtune_sys.smoke.worker.measures import run_delay_of_all, stolen_s
 
 _EXCHANGES, _ROUNDS_LATE = 40, 3
 """What is late in a tenth of an exchange in each of the rounds is no accident."""
@@ -30,7 +28,7 @@ def late_now_and_then(here: RankContext) -> List[Fault]:
     """Return what makes exchanges between ranks of this host late in between, and the rank where it can be told. The same on all ranks."""
     if not here.on_one_host or here.gpus or not 1 < here.world <= _MOST_RANKS_TIMED:
         return []
-    if any(tell_all(here, "" if _waited_for_a_cpu() else "not told")):
+    if any(tell_all(here, "" if run_delay_of_all() else "not told")):
         return []  # a kernel without these counts (CONFIG_SCHED_INFO), a sandbox: whoever waits for a CPU would be late
     before, began, stolen, late = times_throttled(), time.monotonic(), stolen_s(), 0
     held = torch.ones(_LATE_ELEMENTS)
@@ -50,10 +48,10 @@ def _all_together(here: RankContext, exchange: Callable[[], object]) -> List[Lis
     """Return for each rank when it entered each exchange and when it left, less what its threads waited for a CPU meanwhile (all ranks of a host have one clock)."""
     moments: List[_Moment] = []
     for _ in range(_EXCHANGES):
-        waited, entered = _waited_for_a_cpu(), time.monotonic()
+        waited, entered = run_delay_of_all(), time.monotonic()
         exchange()
         left = time.monotonic()
-        moments.append((entered, left - (_waited_for_a_cpu() - waited)))
+        moments.append((entered, left - (run_delay_of_all() - waited)))
     return [json.loads(said) for said in tell_all(here, json.dumps(moments))]
 
 
@@ -69,9 +67,9 @@ def _who_is_late(here: RankContext) -> str:
     groups = [dist.new_group([rank]) for rank in range(here.world)]
     held, alone = torch.ones(_LATE_ELEMENTS), 0
     for _ in range(_EXCHANGES):
-        waited, entered = _waited_for_a_cpu(), time.monotonic()
+        waited, entered = run_delay_of_all(), time.monotonic()
         dist.all_reduce(held, group=groups[here.rank])
-        alone += time.monotonic() - entered - (_waited_for_a_cpu() - waited) > _TOO_LATE_S
+        alone += time.monotonic() - entered - (run_delay_of_all() - waited) > _TOO_LATE_S
     slow = [rank for rank, said in enumerate(tell_all(here, str(alone))) if int(said) >= _LATE_SHARE * _EXCHANGES]
     if len(slow) == 1:
         return "rank %d is late also with itself alone" % slow[0]
@@ -90,7 +88,7 @@ def _late_senders(here: RankContext) -> List[int]:
             moments: List[float] = []
             waits: List[float] = []
             for _ in range(_EXCHANGES):
-                waited = _waited_for_a_cpu()
+                waited = run_delay_of_all()
                 if here.rank == sender:
                     moments.append(time.monotonic())
                     dist.send(held, receiver)
@@ -99,7 +97,7 @@ def _late_senders(here: RankContext) -> List[int]:
                     dist.recv(held, sender)
                     moments.append(time.monotonic())
                     dist.send(held, sender)
-                waits.append(_waited_for_a_cpu() - waited)
+                waits.append(run_delay_of_all() - waited)
             key = "sent from %d to %d" % (sender, receiver)
             if here.rank == sender:
                 here.store.set(key, json.dumps([moments, waits]))
@@ -110,12 +108,3 @@ def _late_senders(here: RankContext) -> List[int]:
     told = [json.loads(said) for said in tell_all(here, json.dumps(late))]
     counts = {rank: sum(int(one.get(str(rank), 0)) for one in told) for rank in range(here.world)}
     return [rank for rank, count in counts.items() if count >= _LATE_SHARE * _EXCHANGES]
-
-
-def _waited_for_a_cpu() -> float:
-    """Return the seconds that all threads of this process could have run, and others did (Documentation/scheduler/sched-stats.rst)."""
-    total = 0
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/task/%s/schedstat" % thread) as file:
-            total += int(file.read().split()[1])
-    return total / 1e9
