@@ -34,6 +34,27 @@ def test_the_rank_that_did_not_come_is_named_and_not_those_that_waited(tmp_path:
     assert [(cause.cause, cause.ranks) for cause in found.causes] == [("rank-hung", (5,))]
 
 
+def test_a_rank_that_waits_for_an_earlier_collective_did_not_finish_it(tmp_path: Path) -> None:
+    text = "".join(TIMED_OUT.format(rank=rank, number=40 if rank == 7 else 41) for rank in range(8))
+    (cause,) = of(tmp_path, job=text).causes
+    assert (cause.cause, cause.ranks) == ("rank-hung", (7,))
+    assert "rank 7 did not finish ALLREDUCE #40" in cause.evidence[0].text
+
+
+def test_ranks_are_compared_within_their_process_group(tmp_path: Path) -> None:
+    """Collectives are numbered for each group, and torch prints the rank within it."""
+    line = (
+        "[rank{rank}]:[E1018 12:00:00.1 ProcessGroupNCCL.cpp:632] [PG ID 1 PG GUID {group}(tp) Rank {within}] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum={number}, OpType=ALLGATHER, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds\n"
+    )
+    apart = "".join(line.format(rank=rank, group=rank // 4 + 1, within=rank % 4, number=40 + rank // 4) for rank in range(8))
+    assert of(tmp_path, job=apart).causes == ()
+    behind = "".join(
+        line.format(rank=rank, group=rank // 4 + 1, within=rank % 4, number=39 if rank == 6 else 41) for rank in range(8)
+    )
+    assert [(each.cause, each.ranks) for each in of(tmp_path, job=behind).causes] == [("rank-hung", (6,))]
+
+
 def test_a_time_out_of_all_ranks_names_nobody(tmp_path: Path) -> None:
     found = of(tmp_path, job="".join(TIMED_OUT.format(rank=rank, number=41) for rank in range(8)))
     assert found.causes == ()

@@ -266,7 +266,7 @@ def _is_warned(found: GatheredCause) -> bool:
 
 def _cause(finding: GatheredCause) -> NamedCause:
     row = cause_rows().get(finding.cause)
-    fix = [*dict.fromkeys(finding.fix), *([row.fix] if row is not None else [])]
+    fix = finding.fix or ([row.fix] if row is not None else [])
     return NamedCause(
         cause=finding.cause,
         confidence=_CONFIDENCE[finding.weight],

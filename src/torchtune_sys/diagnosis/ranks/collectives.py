@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -52,10 +54,23 @@ _UNWRITTEN = re.compile(
 """gloo's context writes one key for each rank, of which others wait for the lowest that is not there (torch ProcessGroupGloo.cpp)."""
 
 
+class _Group(msgspec.Struct):
+    """What the watchdogs of one process group say: in which collective a rank waits, and the last one that it had enqueued."""
+
+    waited: dict[int, _Wait] = {}
+    reached: dict[int, int] = {}
+
+
+class _Wait(NamedTuple):
+    sequence: int
+    name: str
+    source: str
+    line: LogLine
+
+
 def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     """Yield, of the ranks whose watchdogs gave up, those that were behind; of the others, those that never came."""
-    waited: dict[int, tuple[int, str, str, LogLine]] = {}
-    reached: dict[int, int] = {}
+    groups: dict[str, _Group] = {_ALL: _Group()}
     world, seen = 0, set[int]()
     for source, part in lines.items():
         for line in part:
@@ -64,14 +79,31 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
                 yield _hung(source, line, [int(rank) for rank in barrier[1].split(",")], "torch ProcessGroupGloo.cpp")
             if "orld" in line.text or "nranks" in line.text or "WORLD_SIZE" in line.text:
                 world = max([world, *(int(size) for size in _WORLD.findall(line.text[:4000]))])
-            if found := _ENQUEUED.search(line.text[:4000]):
-                reached[int(found[1])] = int(found[2])
-            if found := _TIMED_OUT.search(line.text[:4000]):
-                waited.setdefault(int(found[1]), (int(found[2]), found[3], source, line))
+            if (found := _ENQUEUED.search(line.text[:4000])) and (at := _member(line, int(found[1]))):
+                groups.setdefault(at[0], _Group()).reached[at[1]] = int(found[2])
+            if (found := _TIMED_OUT.search(line.text[:4000])) and (at := _member(line, int(found[1]))):
+                groups.setdefault(at[0], _Group()).waited.setdefault(at[1], _Wait(int(found[2]), found[3], source, line))
+    waited = groups[_ALL].waited
     known = range(max([world, *(rank + 1 for rank in waited if len(waited) > 1)]))
-    yield from _behind(waited, reached, set(known) if 0 < len(known) <= _MOST else seen)
+    everybody = set(known) if 0 < len(known) <= _MOST else seen
+    for name, group in groups.items():
+        yield from _behind(group, everybody if name == _ALL else set())
 
 
+def _member(line: LogLine, rank: int) -> tuple[str, int] | None:
+    """Return the process group of a watchdog's line, "" for the one of all ranks, and the rank in the job; None where the line tells only the rank within another group.
+
+    torch prints the rank within the group, and beside it the group (``PG GUID 3(tp) Rank 0``, ``PG 1 Rank 0``).
+    """
+    found = _GROUP.search(line.text[:4000])
+    group = (found["guid"] or found["id"]) if found is not None else "0"
+    if group == "0":
+        return _ALL, rank
+    return (group, line.rank) if line.rank is not None and found is not None and found["guid"] else None
+
+
+_GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s(\]]{1,60}))?\S* Rank \d")
+_ALL = ""
 _MOST = 1 << 17
 
 
@@ -144,22 +176,25 @@ def of_processes(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
                 )
 
 
-def _behind(
-    waited: Mapping[int, tuple[int, str, str, LogLine]], reached: Mapping[int, int], ranks: set[int]
-) -> Iterator[Symptom]:
+def _behind(group: _Group, ranks: set[int]) -> Iterator[Symptom]:
+    """Yield the ranks that are behind in a group, or that are among ``ranks``, all that it has, and did not wait."""
+    waited, reached = group.waited, group.reached
     if not waited:
         return
-    sequence, name, source, line = min(waited.values(), key=lambda one: one[0])
+    count = Counter(wait.sequence for wait in waited.values())
+    usual = max(count, key=lambda sequence: (count[sequence], sequence))
     furthest = max(reached.values(), default=0)
     late = {rank for rank, last in reached.items() if last < furthest} | {
-        rank for rank, (number, *_) in waited.items() if number > sequence and rank not in reached
+        rank for rank, wait in waited.items() if wait.sequence != usual and rank not in reached
     }
-    if not late:
-        late = ranks - set(waited)
-    if not late or len(late) * 2 > len(ranks | set(waited)):
+    late = late or ranks - set(waited)
+    if not late or len(late) * 2 > len(ranks | set(waited) | set(reached)):
         return
-    text = f"{line.text[:300]} (rank{'s' if len(late) > 1 else ''} {_some(sorted(late))} did not reach {name} #{sequence})"
-    yield _hung(source, replace(line, text=text, rank=None, host=""), sorted(late), "torch ProcessGroupNCCL.cpp")
+    stays = [waited[rank] for rank in sorted(late) if rank in waited]
+    wait = stays[0] if stays else next(wait for wait in waited.values() if wait.sequence == usual)
+    how = f"did not {'finish' if stays else 'reach'} {wait.name} #{wait.sequence}"
+    text = f"{wait.line.text[:300]} (rank{'s' if len(late) > 1 else ''} {_some(sorted(late))} {how})"
+    yield _hung(wait.source, replace(wait.line, text=text, rank=None, host=""), sorted(late), "torch ProcessGroupNCCL.cpp")
 
 
 def _some(ranks: Sequence[int]) -> str:
