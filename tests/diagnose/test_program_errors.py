@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -163,3 +165,12 @@ def test_the_place_of_a_crash_is_in_the_stack_below_it() -> None:
     assert causes[0]["evidence"][0]["text"] == (
         "Fatal Python error: Segmentation fault, at /home/me/train.py:71 in fused_rope; raised at /opt/python/lib/python3.11/ctypes/__init__.py:519 in string_at"
     )
+
+
+def test_words_behind_the_first_line_of_a_message_tell_where_to_look(tmp_path: Path) -> None:
+    """CPython's message begins with an empty line: really made by a spawned worker whose program is not guarded."""
+    program = tmp_path / "train.py"
+    program.write_text("import multiprocessing\nmultiprocessing.get_context('spawn').Process(target=print).start()\n")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, check=False, timeout=60)
+    (error,) = found(stdin=done.stderr)["unexplained"]  # type: ignore[misc]
+    assert "under if __name__ == '__main__'" in error["fix"]

@@ -69,7 +69,8 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
     for source, part in lines.items():
         for error in _errors(part, source, known):
             line = error.line
-            remedy = known[source, line.number].remedy if (source, line.number) in known else ""
+            said = (known[source, number] for number in range(line.number, error.last + 1) if (source, number) in known)
+            remedy = next((symptom.remedy for symptom in said if symptom.remedy), "")
             found = Unexplained(
                 source=source,
                 line=line.number,
@@ -88,6 +89,8 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
 
 class _Error(NamedTuple):
     line: LogLine
+    last: int
+    """The number of the line with which its message ends."""
     words: str
     program: str
     place: str = ""
@@ -104,7 +107,7 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
         is_root |= line.text.startswith(_ROOT_HEAD)
         if is_root and _ROOT.match(line.text):
             is_root = False
-            yield _Error(line, _cut(line.text), _LAUNCHER)
+            yield _Error(line, line.number, _cut(line.text), _LAUNCHER)
             continue
         frame = frame_of(line)
         if frame is not None:
@@ -115,23 +118,24 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
             name = raised["name"]
             is_own_mistake = name in _MISTAKES and bool(frames) and is_own(frames[-1])
             program = name.partition(".")[0] if "." in name else "python"
-            yield _Error(line, _message(lines, at), program, place_of(frames), is_own_mistake)
+            yield _Error(line, *_message(lines, at), program, place_of(frames), is_own_mistake)
             frames = []
             continue
         program = next((name for name, pattern in _DEATHS if pattern.search(line.text[:_TEXT])), "")
         message = known.get((source, line.number))
         if program or (message is not None and not message.remedy and (message.program or not message.consequence)):
-            yield _Error(line, _cut(line.text), program or (message.program if message is not None else ""))
+            yield _Error(line, line.number, _cut(line.text), program or (message.program if message is not None else ""))
 
 
-def _message(lines: Sequence[LogLine], at: int) -> str:
-    """Return an exception's message, with the indented lines that go on with it."""
-    words = [lines[at].text]
+def _message(lines: Sequence[LogLine], at: int) -> tuple[int, str]:
+    """Return the number of the line with which an exception's message ends, and its words, with the indented lines that go on with it."""
+    words, last = [lines[at].text], lines[at].number
     for line in lines[at + 1 : at + 1 + _MORE]:
         if not line.text.startswith(("\t", "  ")) or frame_of(line) is not None:
             break
         words.append(line.text.strip())
-    return _cut(" ".join(words))
+        last = line.number
+    return last, _cut(" ".join(words))
 
 
 def _cut(words: str) -> str:
