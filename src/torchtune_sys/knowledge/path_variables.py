@@ -17,6 +17,7 @@ READERS = {
     "TRITON_LIBCUDA_PATH": "the directory in which Triton looks for libcuda",
     "NCCL_GRAPH_FILE": "NCCL's graph",
     "NCCL_DEBUG_FILE": "the directory of NCCL's log",
+    "TORCH_LOGS_OUT": "torch's log: without its directory import torch fails",
     "REQUESTS_CA_BUNDLE": "certificates for downloads, as with huggingface_hub",
     "CURL_CA_BUNDLE": "certificates for downloads",
     "SSL_CERT_FILE": "certificates for downloads",
@@ -24,7 +25,7 @@ READERS = {
     "TMPDIR": "temporary files: Python takes /tmp without a word, mktemp and others fail",
 }
 _COMPILERS = ("CC", "CXX", "CUDAHOSTCXX", "NVCC_CCBIN")
-_WRITTEN = ("NCCL_DEBUG_FILE",)
+_WRITTEN = ("NCCL_DEBUG_FILE", "TORCH_LOGS_OUT")
 """Written by the library itself: its directory has to be there."""
 
 

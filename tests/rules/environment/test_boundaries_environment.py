@@ -13,7 +13,7 @@ from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, need
 from torchtune_sys.rules.environment import RULES
 from torchtune_sys.rules.environment.common import number
 from torchtune_sys.rules.environment.values import allocator_faults, unknown_allocator_names, visible_devices_fault
@@ -336,6 +336,24 @@ def test_a_number_without_a_name_that_does_no_harm_is_told_as_good(healthy: Snap
         ({"RANK": "", "WORLD_SIZE": ""}, []),
         ({"TORCH_DISTRIBUTED_DEBUG": "detail"}, []),
         ({"TORCH_DISTRIBUTED_DEBUG": "1"}, ["TORCH_DISTRIBUTED_DEBUG"]),
+        ({"TORCH_LOGS": "+dynamo, -inductor,torch.distributed,my_module"}, []),
+        ({"TORCH_LOGS": "all"}, []),
+        *(
+            ({"TORCH_LOGS": value}, ["TORCH_LOGS"])
+            for value in ("", "inductr", "+dynamo,", "dynamo ,aot", "dynamo=DEBUG", "INFO", "1", "help")
+        ),
+        (
+            {
+                "TORCH_NCCL_BLOCKING_WAIT": "True",
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+                "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "30m",
+            },
+            [],
+        ),
+        ({"TORCH_NCCL_BLOCKING_WAIT": "on"}, ["TORCH_NCCL_BLOCKING_WAIT"]),
+        ({"NCCL_ASYNC_ERROR_HANDLING": "true"}, ["NCCL_ASYNC_ERROR_HANDLING"]),
+        ({"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": ""}, ["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"]),
+        ({"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "9999999999"}, ["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"]),
         ({"GLOO_DEVICE_TRANSPORT": "RDMA"}, ["GLOO_DEVICE_TRANSPORT"]),
         ({"GLOO_DEVICE_TRANSPORT": "TCP_TLS"}, ["GLOO_DEVICE_TRANSPORT"]),
         (
@@ -350,6 +368,14 @@ def test_a_number_without_a_name_that_does_no_harm_is_told_as_good(healthy: Snap
 def test_what_torch_refuses(env: dict[str, str], refused: list[str]) -> None:
     found = engine.judge(with_env(load("healthy"), **env), [RULE["variable-refused"]])[0]
     assert [item.subject for item in found.evidence if item.verdict is FAIL] == refused
+
+
+def test_a_torch_without_nccl_reads_none_of_its_switches(healthy: Snapshot) -> None:
+    build = need(need(healthy.python).torch)
+    env = {"TORCH_NCCL_NAN_CHECK": "on"}
+    for change, expected in (({}, FAIL), ({"cuda": ABSENT}, PASS), ({"cuda": ABSENT, "hip": "6.2"}, FAIL)):
+        seen = having(healthy, "python", torch=msgspec.structs.replace(build, **change))
+        assert verdict("variable-refused", with_env(seen, **env)) is expected
 
 
 @pytest.mark.parametrize(

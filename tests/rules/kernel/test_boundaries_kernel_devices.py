@@ -119,6 +119,15 @@ def test_devices_whose_counters_were_read_are_judged_by_those(healthy: Snapshot,
         assert verdict(blind, rule_id, told) is FAIL
 
 
+HOUR = 3600
+
+
+def often(count: int, seconds: float, ago: float = 0.0) -> list[KernelEvent]:
+    """Return corrected errors that were logged over so many seconds, the last of them so long ago."""
+    told = event("aer-corrected", "0000:ff:00.0", count=count)
+    return [msgspec.structs.replace(told, first_s=NOW - ago - seconds, last_s=NOW - ago)]
+
+
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
@@ -129,6 +138,12 @@ def test_devices_whose_counters_were_read_are_judged_by_those(healthy: Snapshot,
         ([event("aer-corrected", "0000:ff:00.0", count=80, at=NOW - DAY - 60)], PASS),
         ([event("aer-corrected", "0000:ff:00.0", count=80, who="Transaction Layer")], PASS),  # an advisory error
         ([event("aer-corrected", "0000:ff:00.0", count=80, who="Physical Layer")], FAIL),
+        (often(10, 3 * HOUR), FAIL),  # 80 a day
+        (often(10, 3 * HOUR + 60), PASS),
+        (often(9, 300), PASS),
+        (often(10, 60), FAIL),
+        (often(10, 59), PASS),  # one moment
+        (often(79, 300, ago=DAY - 600), PASS),  # and none since
     ],
 )
 def test_corrected_errors_of_one_device_in_a_day(healthy: Snapshot, events: list[KernelEvent], expected: Verdict) -> None:

@@ -123,9 +123,9 @@ def test_several_programs_on_one_gpu_make_it_a_suspect() -> None:
     assert "dcgmi" not in first.wanted + second.wanted
 
 
-@pytest.mark.parametrize(("count", "found"), [(79, set()), (80, {"pcie-corrected-errors"})])
+@pytest.mark.parametrize(("count", "found"), [(9, set()), (10, {"pcie-corrected-errors"})])
 def test_few_corrected_errors_are_normal(count: int, found: set[str]) -> None:
-    line = "[ {}.000000] pcieport 0000:00:03.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)\n"
+    line = "[ {}0.000000] pcieport 0000:00:03.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)\n"
     assert failing(pasted("".join(line.format(number) for number in range(count)))) == found
 
 

@@ -264,6 +264,27 @@ def test_rates_of_siblings(rates: tuple[int, ...], found: list[str]) -> None:
     assert failed("rdma-rate-degraded", net(lone)) == found
 
 
+@pytest.mark.parametrize(
+    ("rates", "found"),
+    [
+        ((400, 400, 100), ["mlx5_2:1"]),
+        ((200, 200, 200, 25), ["mlx5_3:1"]),
+        ((400, 400, 400, 200), []),  # another model with the same chip, perhaps
+        ((400, 100), []),
+        ((100, 100, 400), []),
+    ],
+)
+def test_rates_of_cards_of_which_the_chip_alone_is_told(rates: tuple[int, ...], found: list[str]) -> None:
+    told = net(tuple(card(at, port(rate_gbps=float(rate), lanes=UNTOLD), board=UNTOLD) for at, rate in enumerate(rates)))
+    assert failed("rdma-rate-degraded", told) == found
+
+
+def test_roce_cards_of_which_the_chip_alone_is_told_are_not_compared() -> None:
+    rates = (400.0, 400.0, 400.0, 400.0, 100.0)
+    devices = tuple(card(at, port(**ROCE, rate_gbps=rate), board=UNTOLD) for at, rate in enumerate(rates))
+    assert failed("rdma-rate-degraded", net(devices)) == []
+
+
 ROCE = {"link_layer": "Ethernet", "lanes": NOTHING}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.launchers import JOB_VARIABLES, LOCAL_RANK_VARIABLES, RANK_VARIABLES
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
@@ -299,6 +299,9 @@ def cpus_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cpu = need(s.cpu)
     online, present = need(cpu.online), need(cpu.present)
     lost = present - online
+    if lost and isinstance(cpu.smt_control, Missing) and len(lost) == len(online) and not known(cpu.smt, False):
+        yield unsure("CPUs", cpu.smt_control)  # as many offline as cores that have one thread each: their second threads, perhaps
+        return
     off = bool(lost) and known(cpu.smt_control, "") in ("off", "forceoff") and len(lost) <= len(online)
     yield Evidence(
         subject="CPUs",

@@ -10,8 +10,9 @@ from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.environment.common import environment, seen
+from torchtune_sys.rules.environment.values import process_group_faults, torch_logs_fault
 
 _PORTS = 65535
 _TRANSPORTS = ("TCP", "TCP_TLS", "UV", "IBVERBS")
@@ -20,25 +21,26 @@ _OF_TLS = ("GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY", "GLOO_DEVICE_TRANSPORT_TCP_TLS_
 
 @rule(
     id="variable-refused",
-    title="torch.distributed refuses the value of an environment variable",
+    title="PyTorch refuses the value of an environment variable",
     severity=Severity.ERROR,
     fix=(Advice(text="correct the value, or unset the variable"),),
 )
 def variable_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """MASTER_PORT is no port, RANK and WORLD_SIZE are no numbers or do not fit each other, TORCH_DISTRIBUTED_DEBUG has an unknown level, or
-    GLOO_DEVICE_TRANSPORT names a transport that cannot be made.
+    GLOO_DEVICE_TRANSPORT names a transport that cannot be made; TORCH_LOGS names no log, or a switch or number of ProcessGroupNCCL
+    (TORCH_NCCL_BLOCKING_WAIT, TORCH_NCCL_ASYNC_ERROR_HANDLING …) is neither.
 
     Why it matters
     init_process_group fails at once ("port must have value from 0 to 65535", "invalid literal for int()", "must be OFF, INFO, or DETAIL",
-    "unsupported gloo device"), or waits for ranks that are never started.
+    "unsupported gloo device", "Invalid value for environment variable"), or waits for ranks that are never started. With a wrong or empty
+    TORCH_LOGS, import torch fails.
 
     When to leave it
-    torchrun and the batch system set MASTER_PORT, RANK and WORLD_SIZE anew for each rank; TORCH_DISTRIBUTED_DEBUG and GLOO_DEVICE_TRANSPORT
-    they pass on.
+    torchrun and the batch system set MASTER_PORT, RANK and WORLD_SIZE anew for each rank; they pass on all others.
 
     References
     pytorch torch/distributed/rendezvous.py (env://), torch/csrc/distributed/c10d/debug.cpp, ProcessGroupGloo.cpp, GlooDeviceFactory.cpp
-    (all tried with torch 2.13)
+    torch/_logging/_internal.py (all tried with torch 2.13); torch/csrc/distributed/c10d/Utils.hpp (getCvarBool, getCvarInt)
     """
     env = environment(s)
     port = env.get("MASTER_PORT", "")
@@ -56,6 +58,16 @@ def variable_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if level and level.upper() not in ("OFF", "INFO", "DETAIL"):
         yield seen("TORCH_DISTRIBUTED_DEBUG", level, "OFF, INFO or DETAIL")
     yield from _transport(env)
+    if fault := torch_logs_fault(env["TORCH_LOGS"]) if "TORCH_LOGS" in env else "":
+        yield seen("TORCH_LOGS", env["TORCH_LOGS"], "names of torch's logs, or unset", fault)
+    if not _without_nccl(s):
+        yield from (seen(name, env[name], wanted) for name, wanted in process_group_faults(env))
+
+
+def _without_nccl(s: Snapshot) -> bool:
+    """Return whether the judged torch is known to be built for the CPU alone, where nothing reads the variables of ProcessGroupNCCL."""
+    build = s.python if isinstance(s.python, Missing) else s.python.torch
+    return not isinstance(build, Missing) and absent(build.cuda) and isinstance(build.hip, Missing)
 
 
 def _whole(text: str) -> int | None:

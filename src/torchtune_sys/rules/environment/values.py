@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from torchtune_sys.model.numbers import natural
@@ -181,9 +182,13 @@ def unknown_allocator_names(value: str) -> list[str]:
 
 
 def _near(name: str) -> str:
+    return _nearest(name, _BOOLEAN + _OTHER)
+
+
+def _nearest(name: str, names: tuple[str, ...]) -> str:
     import difflib
 
-    return next(iter(difflib.get_close_matches(name.lower(), _BOOLEAN + _OTHER, n=1, cutoff=0.82)), "")
+    return next(iter(difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.82)), "")
 
 
 def _setting_faults(name: str, setting: str, torch: str | None) -> list[str]:
@@ -208,3 +213,72 @@ def _between(text: str, low: float, high: float, closed: bool) -> bool:
     except ValueError:
         return False
     return low < number < high or (closed and number in (low, high))
+
+
+_LOGS = (
+    "all annotation aot aot_graphs aot_graphs_effects aot_joint_graph async_compile auto_chunker autograd autotuning benchmarking bytecode c10d "
+    "cache caching compiled_autograd compiled_autograd_verbose compute_dependencies cudagraph_static_inputs cudagraphs ddp ddp_graphs "
+    "dist_c10d dist_ddp dist_fsdp distributed dtensor dynamic dynamo export fake_tensor fsdp fusion graph graph_breaks graph_code "
+    "graph_code_verbose graph_region_expansion graph_sizes guards hierarchical_compile incremental inductor inductor_metrics ir_post_fusion "
+    "ir_pre_fusion kernel_code loop_ordering loop_tiling native_dsl node_runtime_estimation not_implemented onnx onnx_diagnostics output_code "
+    "overlap overlap_scheduling perf_hints post_grad_graphs pp pre_grad_graphs recompiles recompiles_verbose schedule side_effects sym_node "
+    "torch trace_bytecode trace_call trace_shape_events trace_source verbose_guards"
+)
+_LOG_LEVELS = ("debug", "info", "warn", "warning", "error", "critical", "verbose", "true", "false", "on", "off", "none")
+_LOG_NAMES = r"([+-]?[\w.]+,\s*)*[+-]?[\w.]+"
+
+
+def torch_logs_fault(value: str) -> str:
+    """Return why ``import torch`` fails with this TORCH_LOGS, ``""`` where nothing is known against it: a name that is in no list here may
+    be a module's, or came with a newer release.
+
+    >>> torch_logs_fault("+dynamo, -inductor,torch.fx,mine"), torch_logs_fault("+dynamo,inductr")
+    ('', 'there is no log inductr (inductor?)')
+    >>> torch_logs_fault("dynamo=DEBUG"), torch_logs_fault("DEBUG")
+    ('names are separated by commas, each with + or - before it or nothing', 'DEBUG is no log: a level is told by + or - before a name')
+    """
+    if not value:
+        return "an empty value is no list of logs"
+    if value in ("help", "+help"):
+        return "torch prints the names of its logs and ends"
+    if not re.fullmatch(_LOG_NAMES, value):
+        return "names are separated by commas, each with + or - before it or nothing"
+    logs = tuple(_LOGS.split())
+    for name in (part.strip().lstrip("+-") for part in value.split(",")):
+        if name.lower() in _LOG_LEVELS or name.isdigit():
+            return f"{name} is no log: a level is told by + or - before a name"
+        if name not in logs and "." not in name and (near := _nearest(name, logs)):
+            return f"there is no log {name} ({near}?)"
+    return ""
+
+
+_SWITCHES = (
+    *("TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_DESYNC_DEBUG", "TORCH_NCCL_ENABLE_TIMING", "TORCH_NCCL_DUMP_ON_TIMEOUT"),
+    *("TORCH_NCCL_ENABLE_MONITORING", "TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_CUDA_EVENT_CACHE", "TORCH_NCCL_NAN_CHECK"),
+    *("TORCH_NCCL_HIGH_PRIORITY", "TORCH_NCCL_BCAST_UNIQUEID", "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"),
+    *("TORCH_NCCL_LOG_CPP_STACK_ON_UNCLEAN_SHUTDOWN", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING"),
+)
+_NUMBERS = (
+    *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "TORCH_FR_BUFFER_SIZE"),
+    *("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_COORD_CHECK_MILSEC"),
+    "TORCH_NCCL_RANKS_PER_ROOT",
+)
+_WHOLE = r"\s*[+-]?0*([0-9]+)"
+_TRUTH = ("y", "yes", "1", "t", "true", "n", "no", "0", "f", "false")
+
+
+def process_group_faults(env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the variables for which ProcessGroupNCCL raises *Invalid value for environment variable*, and what each takes. A number is read as
+    std::stoi does: what follows its digits is ignored.
+
+    >>> process_group_faults({"TORCH_NCCL_BLOCKING_WAIT": "on", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "true", "TORCH_NCCL_NAN_CHECK": "True"})
+    [('TORCH_NCCL_BLOCKING_WAIT', '1 or 0'), ('TORCH_NCCL_ASYNC_ERROR_HANDLING', 'a whole number')]
+    >>> process_group_faults({"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "30m", "TORCH_NCCL_COORD_CHECK_MILSEC": ""})
+    [('TORCH_NCCL_COORD_CHECK_MILSEC', 'a whole number')]
+    """
+    wrong = [(name, "1 or 0") for name in _SWITCHES if name in env and env[name].lower() not in _TRUTH]
+    for name in _NUMBERS:
+        found = re.match(_WHOLE, env.get(name, "1"))
+        if found is None or len(found[1]) > 10 or int(found[1]) > 2**31 - 1:
+            wrong.append((name, "a whole number"))
+    return wrong

@@ -9,9 +9,10 @@ from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, need
-from torchtune_sys.rules.kernel.common import DAYS, grouped, logged, none_logged, recent, shorter, total, when
+from torchtune_sys.rules.kernel.common import DAYS, grouped, logged, none_logged, recent, same_clock, shorter, total, when
 from torchtune_sys.rules.kernel.common import events as log_events
 
+_MINUTE_S = 60
 _DAY = Param("days", 1, "older messages in the log are ignored, days")
 
 
@@ -92,10 +93,18 @@ def _counted(s: Snapshot, address: str) -> bool:
             "parts"
         ),
     ),
-    params=(_DAY, Param("count", 80, "corrected errors of one device from which on they are reported")),
+    params=(
+        _DAY,
+        Param("count", 80, "corrected errors of one device from which on they are reported"),
+        Param(
+            "few",
+            10,
+            "corrected errors of one device, over a minute or more, from which on their rate is reported where it reaches the count",
+        ),
+    ),
 )
 def pcie_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """PCIe advanced error reporting (AER) logged at least 80 corrected errors for one device within a day.
+    """PCIe advanced error reporting (AER) logged at least 80 corrected errors for one device within a day, or at least 10 that come as often as that.
 
     Why it matters
     Each one is a retransmitted packet: the link is slower than it looks, and such links tend to fail. A few corrected errors are
@@ -111,16 +120,28 @@ def pcie_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
     log = need(s.kernel)
     # An advisory error (ANFE) has the transaction layer: an unsupported request, not a packet that was sent again.
     found = grouped(tuple(event for event in recent(s, p, "aer-corrected") if not event.who.startswith("Transaction")))
-    many = {address: events for address, events in found.items() if total(events) >= int(p["count"]) and not _counted(s, address)}
+    many = {address: events for address, events in found.items() if _often(log, events, p) and not _counted(s, address)}
     for address, events in many.items():
         yield Evidence(
             subject=_place(s, address),
             seen=f"corrected errors ({events[-1].who}){when(log, events)}",
-            wanted=f"fewer than {p['count']} in {p['days']} d",
+            wanted=f"fewer than {p['count']} in {p['days']} d"
+            + (", also by their rate" if total(events) < int(p["count"]) else ""),
             source=log.source,
         )
     if not many:
         yield from none_logged(s, "PCIe", "device with many corrected errors")
+
+
+def _often(log: KernelFacts, events: list[KernelEvent], p: Params) -> bool:
+    """Return whether the errors are as many as the rule reports, or come as often up to the end of the log. Those of one moment (a link that is
+    trained, a card that is reset) have no rate."""
+    count, many = total(events), int(p["count"])
+    times = [time for event in events for time in (event.first_s, event.last_s) if time is not None]
+    if count < int(p["few"]) or not times or isinstance(log.now_s, Missing) or not same_clock(min(times), log.now_s):
+        return count >= many
+    lasted, since = max(times) - min(times), log.now_s - min(times)
+    return count >= many or (lasted >= _MINUTE_S and count * float(p["days"]) * 86_400 >= many * since)
 
 
 @rule(

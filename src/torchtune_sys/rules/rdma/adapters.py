@@ -185,7 +185,8 @@ def rdma_rate_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     When to leave it
     The port is deliberately connected to an older fabric (storage). Two lanes are what a split cable provides and are not judged
     by themselves; nor is the RoCE port of the default route, which may be on the management network. A RoCE port is compared with
-    at least three others, of which three quarters must be faster.
+    at least three others, of which three quarters must be faster. Where a listing tells a card's chip and not its model (ibstat), only
+    a quarter of the others' rate, or less, is reported.
 
     References
     Linux Documentation/ABI/stable/sysfs-class-infiniband (rate)
@@ -232,7 +233,9 @@ def _below_siblings(s: Snapshot, groups: list[list[rdma_links.Pair]]) -> Iterato
         part = _SIBLINGS[need(group[0][1].link_layer)][1]
         if sum(rate == best for rate in rates.values()) > len(rates) * part:
             apart = {f"{device.name}:{port.port}" for device, port in group if outward.intersection(known(device.interfaces, ()))}
-            yield from ((name, best) for name, rate in rates.items() if rate < best and name not in apart)
+            # Where the chip alone is told: its models differ by less than a link differs that has one lane of four.
+            limit = best / 4 if isinstance(group[0][0].board, Missing) else best - 0.1
+            yield from ((name, best) for name, rate in rates.items() if rate <= limit and name not in apart)
 
 
 @rule(

@@ -29,11 +29,16 @@ def unreadable_ports(devices: Iterable[RdmaDevice]) -> Iterator[tuple[str, Missi
 
 
 def by_board(pairs: Iterable[Pair]) -> dict[tuple[str, str], list[Pair]]:
-    """Return the ports of the same link layer and card model; cards whose model is not known are left out."""
+    """Return the ports of the same link layer and card model; cards whose model is not known are left out.
+
+    ibstat tells the chip alone (``type``), which several models have: it stands for the model of InfiniBand cards.
+    """
     groups: dict[tuple[str, str], list[Pair]] = {}
     for device, port in pairs:
-        if not isinstance(device.board, Missing):
-            groups.setdefault((need(port.link_layer), device.board), []).append((device, port))
+        layer = need(port.link_layer)
+        model = known(device.board, known(device.type, "") if layer == "InfiniBand" else "")
+        if model:
+            groups.setdefault((layer, model), []).append((device, port))
     return groups
 
 
