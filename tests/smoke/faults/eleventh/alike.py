@@ -84,4 +84,13 @@ ROWS: tuple[Fault, ...] = (
     row("four-local-ports", "The kernel has four local ports to give", "allreduce", "ephemeral-ports-exhausted",
         inject=unshared("--net", "ip link set lo up\necho 40000 40003 >/proc/sys/net/ipv4/ip_local_port_range"), means="namespace",
         stages="allreduce"),
+    row("each-exchange-late", "Each all_reduce of one rank begins 80 ms late", "allreduce", "collective-slow", """
+        import time
+        import torch.distributed as dist
+        real = dist.all_reduce
+        def all_reduce(*args, **more):
+            time.sleep(0.08)
+            return real(*args, **more)
+        dist.all_reduce = all_reduce
+    """, rank=1, when="torch.distributed", seen="rank 1"),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Callable, List, Tuple
 import torch
 import torch.distributed as dist
 
-from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
+from torchtune_sys.smoke.worker.agreement import Fault, judge
 from torchtune_sys.smoke.worker.context import (
     QUICK,
     THOROUGH,
@@ -22,7 +22,7 @@ from torchtune_sys.smoke.worker.context import (
 from torchtune_sys.smoke.worker.interfaces import lost_on_the_way, unanswered
 from torchtune_sys.smoke.worker.measures import patience
 from torchtune_sys.smoke.worker.stages.collective_table import barriers_hold, each_is_right, objects_arrive, repeated_exchanges
-from torchtune_sys.smoke.worker.stages.punctuality import late_now_and_then
+from torchtune_sys.smoke.worker.stages.punctuality import always_late, crawling, held_up, late_now_and_then, slowest, timed_once
 from torchtune_sys.smoke.worker.stages.senders import senders_named
 
 _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
@@ -50,6 +50,7 @@ _EXACT_IN_BFLOAT16 = 256
 def exchanges_are_right(here: RankContext) -> None:
     """Check that reductions, gathers and broadcasts are bit-exact on every rank, and measure their speed."""
     large_packets_arrive(here)
+    judge(here, (), always_late(here) or crawling(here))
     faults: List[Fault] = []
     for name in _DTYPES:
         dtype = getattr(torch, name)
@@ -331,24 +332,23 @@ def _bandwidths(here: RankContext) -> List[Fault]:
     """Bus bandwidth as nccl-tests defines it: what each link must carry, 2(n-1)/n of the bytes, whatever the number of ranks."""
     slow: List[Fault] = []
     single = torch.ones(1, device=here.device)
-    latency = _slowest(here, _timed(here, lambda: dist.all_reduce(single), 50))
+    latency = slowest(here, _timed(here, lambda: dist.all_reduce(single), 50))
     if here.world > 1:
         here.measure("latency", latency * 1e6, "us")
     for size, calls in _sizes(here):
         held = torch.zeros(size // 4, device=here.device)
         work = functools.partial(dist.all_reduce, held)
-        calls = fitting(calls, _slowest(here, _once(here, work)))
+        calls = fitting(calls, slowest(here, timed_once(here, work)))
         if not calls:
             here.remark = "the network is too slow to time %d MiB within this stage" % (size >> 20)
             return [("collective-slow", here.remark + ", though all ranks are on one host")] if here.on_one_host else []
-        seconds = _slowest(here, _timed(here, work, calls))
+        seconds = slowest(here, _timed(here, work, calls))
         del held
         if here.world > 1:
             moved = 2 * (here.world - 1) / here.world * size
             here.measure("bus bandwidth of %d MiB" % (size >> 20), moved / seconds / 1e9, "GB/s")
             if here.on_one_host and moved / seconds < _LEAST_WITHIN / patience():
-                seen = "ranks of one host exchange %d MiB in %.1f s: something between them (a traffic shaper, a sandbox) holds it up"
-                slow = [("collective-slow", seen % (size >> 20, seconds))]
+                slow = held_up(size, seconds)
     return slow
 
 
@@ -360,19 +360,6 @@ def fitting(calls: int, seconds: float) -> int:
     (10, 4, 1, 0)
     """
     return min(calls, int(_TIMING_S / seconds) or (1 if seconds < _TIMED_ONCE_S else 0))
-
-
-def _slowest(here: RankContext, seconds: float) -> float:
-    """Of all ranks: they must agree on what comes next, so no rank's own clock has a say."""
-    return max(float(said) for said in tell_all(here, repr(seconds)))
-
-
-def _once(here: RankContext, work: Callable[[], object]) -> float:
-    here.synchronize()
-    started = time.perf_counter()
-    work()
-    here.synchronize()
-    return time.perf_counter() - started
 
 
 def _timed(here: RankContext, work: Callable[[], object], calls: int) -> float:

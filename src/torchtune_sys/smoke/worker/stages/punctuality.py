@@ -1,10 +1,12 @@
-"""Exchanges that come late now and then, though nobody who takes part waits for a CPU."""
+"""Exchanges within a host that are late or crawl, each or now and then, though nobody who takes part waits for a CPU; and who is late."""
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import time
-from typing import Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 import torch.distributed as dist
@@ -12,7 +14,8 @@ import torch.distributed as dist
 from torchtune_sys.smoke.worker.agreement import Fault, tell_all, word_of
 from torchtune_sys.smoke.worker.cgroups import times_throttled
 from torchtune_sys.smoke.worker.context import RankContext
-from torchtune_sys.smoke.worker.measures import run_delay_of_all, stolen_s
+from torchtune_sys.smoke.worker.interfaces import lost_on_the_way
+from torchtune_sys.smoke.worker.measures import patience, run_delay_of_all, stolen_s
 
 _EXCHANGES, _ROUNDS_LATE = 40, 3
 """What is late in a tenth of an exchange in each of the rounds is no accident."""
@@ -21,15 +24,85 @@ _TOO_LATE_S, _LATE_SHARE = 0.004, 0.1
 _STOLEN_SHARE = 0.05
 _LATE_ELEMENTS = 1000
 _MOST_RANKS_TIMED = 8
+_SLOW_S = 0.05
+"""Of the quickest, where each rank has a CPU: at a load of 20 on two CPUs 0.3 ms were seen."""
+_TRIES = 10
+_CRAWLING_S, _CRAWLING_TRIES, _DROPPED_BY_A_SHAPER = 0.5, 3, 0.01
+"""For a MiB: what is this slow would take longer for all exchanges than a stage may. A queue of 8 Mbit/s dropped 0.003 of the segments."""
+_TELLING_S, _FEWEST_ASKED = 20.0, 5
+"""What it may take to find out who is late, and how many exchanges between two must fit into it."""
 _Moment = Tuple[float, float]
+
+
+def always_late(here: RankContext) -> List[Fault]:
+    """Return what makes each exchange of a few bytes between ranks of this host late, and the rank where it can be told. The same on all ranks."""
+    if not here.on_one_host:
+        return []
+    held, quickest = torch.ones(_LATE_ELEMENTS, device=here.device), float("inf")
+    for _ in range(_TRIES):
+        dist.barrier()
+        quickest = min(quickest, timed_once(here, lambda: dist.all_reduce(held.fill_(1.0))))
+    slow_s = _SLOW_S * patience() * max(1.0, here.local_world / (os.cpu_count() or 1))
+    longest = slowest(here, quickest if quickest > slow_s else 0.0)
+    if not longest:
+        return []
+    seen = "the quickest of %d all_reduces of 4 kB within this host takes %.0f ms: something in it sleeps" % (
+        _TRIES,
+        1e3 * longest,
+    )
+    times = min(_EXCHANGES, int(_TELLING_S / (longest * here.world**2)))
+    who = _who_is_late(here, times) if times >= _FEWEST_ASKED and _can_be_timed(here) else ""
+    return [("collective-slow", "%s; %s" % (seen, who) if who else seen)]
+
+
+def crawling(here: RankContext) -> List[Fault]:
+    """Return what holds up the ranks of one host so much that exchanges of some MiB would not end in time. The same on all ranks."""
+    if not here.on_one_host or here.world == 1:
+        return []
+    held, seconds = torch.zeros(1 << 18, device=here.device), 0.0
+    for _ in range(_CRAWLING_TRIES):
+        took = timed_once(here, functools.partial(dist.all_reduce, held))
+        seconds = slowest(here, took if took > _CRAWLING_S * patience() else 0.0)
+        if not seconds:
+            return []
+    lost, sent = lost_on_the_way()
+    if any(tell_all(here, "lost" if lost > _DROPPED_BY_A_SHAPER * sent else "")):
+        return []  # that is told when more were sent
+    return held_up(1 << 20, seconds)
+
+
+def held_up(size: int, seconds: float) -> List[Fault]:
+    """Return the fault of an exchange of so many bytes that took so long."""
+    seen = "ranks of one host exchange %d MiB in %.1f s: something between them (a traffic shaper, a sandbox) holds it up"
+    return [("collective-slow", seen % (size >> 20, seconds))]
+
+
+def slowest(here: RankContext, seconds: float) -> float:
+    """Return the most of all ranks: they must agree on what comes next, so no rank's own clock has a say."""
+    return max(float(said) for said in tell_all(here, repr(seconds)))
+
+
+def timed_once(here: RankContext, work: Callable[[], object]) -> float:
+    """Return the seconds that a work takes on this rank."""
+    here.synchronize()
+    started = time.perf_counter()
+    work()
+    here.synchronize()
+    return time.perf_counter() - started
+
+
+def _can_be_timed(here: RankContext) -> bool:
+    """Say whether who waits for a CPU can be told from who is late: not below a kernel without these counts (CONFIG_SCHED_INFO), or in a sandbox.
+    The same on all ranks."""
+    if here.gpus or not 1 < here.world <= _MOST_RANKS_TIMED:
+        return False
+    return not any(tell_all(here, "" if run_delay_of_all() else "not told"))
 
 
 def late_now_and_then(here: RankContext) -> List[Fault]:
     """Return what makes exchanges between ranks of this host late in between, and the rank where it can be told. The same on all ranks."""
-    if not here.on_one_host or here.gpus or not 1 < here.world <= _MOST_RANKS_TIMED:
+    if not here.on_one_host or not _can_be_timed(here):
         return []
-    if any(tell_all(here, "" if run_delay_of_all() else "not told")):
-        return []  # a kernel without these counts (CONFIG_SCHED_INFO), a sandbox: whoever waits for a CPU would be late
     before, began, stolen, late = times_throttled(), time.monotonic(), stolen_s(), 0
     held = torch.ones(_LATE_ELEMENTS)
     for _ in range(_ROUNDS_LATE):
@@ -41,7 +114,7 @@ def late_now_and_then(here: RankContext) -> List[Fault]:
         return []  # by a quota, of which stragglers tells, or by other guests of the machine
     words = "%d of %d all_reduces of 4 kB within this host take %.0f ms and more, though no rank waits for a CPU"
     seen = words % (late, _EXCHANGES, 1e3 * _TOO_LATE_S)
-    return [("collective-slow", "%s; %s" % (seen, _who_is_late(here) or "no single rank is seen to be late"))]
+    return [("collective-slow", "%s; %s" % (seen, _who_is_late(here, _EXCHANGES) or "no single rank is seen to be late"))]
 
 
 def _all_together(here: RankContext, exchange: Callable[[], object]) -> List[List[_Moment]]:
@@ -63,40 +136,52 @@ def _count_late(here: RankContext, told: List[List[_Moment]]) -> int:
     return max(int(said) for said in tell_all(here, str(late)))
 
 
-def _who_is_late(here: RankContext) -> str:
+def _who_is_late(here: RankContext, times: int) -> str:
+    """Return whose exchanges are late: of so many with itself alone, else of so many with each other rank."""
     groups = [dist.new_group([rank]) for rank in range(here.world)]
     held, alone = torch.ones(_LATE_ELEMENTS), 0
-    for _ in range(_EXCHANGES):
+    for _ in range(times):
         waited, entered = run_delay_of_all(), time.monotonic()
         dist.all_reduce(held, group=groups[here.rank])
         alone += time.monotonic() - entered - (run_delay_of_all() - waited) > _TOO_LATE_S
-    slow = [rank for rank, said in enumerate(tell_all(here, str(alone))) if int(said) >= _LATE_SHARE * _EXCHANGES]
+    slow = _often([int(said) for said in tell_all(here, str(alone))], times)
     if len(slow) == 1:
         return "rank %d is late also with itself alone" % slow[0]
-    senders = _late_senders(here)
-    return "what rank %s sends comes late" % senders[0] if len(senders) == 1 else ""
+    own, senders = _late_between_two(here, times)
+    if len(own) == 1:
+        return "rank %d is late to give what it sends, or awaits, to the network" % own[0]
+    return "what rank %d sends comes late" % senders[0] if len(senders) == 1 else ""
 
 
-def _late_senders(here: RankContext) -> List[int]:
-    """Each rank sends to each other, which answers: one way is timed."""
+def _late_between_two(here: RankContext, times: int) -> Tuple[List[int], List[int]]:
+    """Each rank sends to each other, which answers: one way is timed, and what either does before it waits, in which the other has no part. (To
+    receive is to send, too: gloo says that it is ready.) Return who is late in that, and whose messages are late."""
     late: Dict[int, int] = {}
-    held = torch.ones(_LATE_ELEMENTS)
+    held, own = torch.ones(_LATE_ELEMENTS), 0
+
+    def passed(begin: Callable[..., Any], other: int) -> bool:
+        waited, began = run_delay_of_all(), time.monotonic()
+        work = begin(held, other)
+        took = time.monotonic() - began - (run_delay_of_all() - waited)
+        work.wait()
+        return took > _TOO_LATE_S
+
     for sender in range(here.world):
         for receiver in range(here.world):
             if sender == receiver or here.rank not in (sender, receiver):
                 continue
             moments: List[float] = []
             waits: List[float] = []
-            for _ in range(_EXCHANGES):
+            for _ in range(times):
                 waited = run_delay_of_all()
                 if here.rank == sender:
                     moments.append(time.monotonic())
-                    dist.send(held, receiver)
-                    dist.recv(held, receiver)
+                    own += passed(dist.isend, receiver)
+                    own += passed(dist.irecv, receiver)
                 else:
-                    dist.recv(held, sender)
+                    own += passed(dist.irecv, sender)
                     moments.append(time.monotonic())
-                    dist.send(held, sender)
+                    own += passed(dist.isend, sender)
                 waits.append(run_delay_of_all() - waited)
             key = "sent from %d to %d" % (sender, receiver)
             if here.rank == sender:
@@ -105,6 +190,10 @@ def _late_senders(here: RankContext) -> List[int]:
                 sent, waited_there = json.loads(word_of(here, key, sender, here.patience_s))
                 took = [b - a - u - v for a, b, u, v in zip(sent, moments, waited_there, waits)]
                 late[sender] = late.get(sender, 0) + sum(one > _TOO_LATE_S for one in took)
-    told = [json.loads(said) for said in tell_all(here, json.dumps(late))]
-    counts = {rank: sum(int(one.get(str(rank), 0)) for one in told) for rank in range(here.world)}
-    return [rank for rank, count in counts.items() if count >= _LATE_SHARE * _EXCHANGES]
+    told = [json.loads(said) for said in tell_all(here, json.dumps([own, late]))]
+    counts = [sum(int(one.get(str(rank), 0)) for _, one in told) for rank in range(here.world)]
+    return _often([count for count, _ in told], times), _often(counts, times)
+
+
+def _often(counts: List[int], times: int) -> List[int]:
+    return [rank for rank, count in enumerate(counts) if count >= _LATE_SHARE * times]
