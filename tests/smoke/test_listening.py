@@ -350,7 +350,7 @@ import pickle, sys
 import torch
 import torch.distributed as dist
 sys.path.insert(0, sys.argv[1])
-from torchtune_sys.smoke.worker.stages.collective_table import plain_objects_only
+from torchtune_sys.smoke.worker.exchanges.collective_table import plain_objects_only
 
 class Hostile:
     def __reduce__(self):

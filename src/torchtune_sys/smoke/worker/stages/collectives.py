@@ -19,11 +19,18 @@ from torchtune_sys.smoke.worker.context import (
     same_bits,
     small_integers,
 )
+from torchtune_sys.smoke.worker.exchanges.collective_table import barriers_hold, each_is_right, objects_arrive, repeated_exchanges
+from torchtune_sys.smoke.worker.exchanges.punctuality import (
+    always_late,
+    crawling,
+    held_up,
+    late_now_and_then,
+    slowest,
+    timed_once,
+)
+from torchtune_sys.smoke.worker.exchanges.senders import senders_named
 from torchtune_sys.smoke.worker.interfaces import lost_on_the_way, unanswered
 from torchtune_sys.smoke.worker.measures import patience
-from torchtune_sys.smoke.worker.stages.collective_table import barriers_hold, each_is_right, objects_arrive, repeated_exchanges
-from torchtune_sys.smoke.worker.stages.punctuality import always_late, crawling, held_up, late_now_and_then, slowest, timed_once
-from torchtune_sys.smoke.worker.stages.senders import senders_named
 
 _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
 """Elements: odd ones leave remainders in rings, the large ones take the paths in chunks."""
