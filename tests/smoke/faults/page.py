@@ -184,7 +184,7 @@ Forty more on 2026-11-27, twenty of them sealed (load 20 to 40; faults of correc
 | The kernel has four local ports to give | wrong: `master-port-in-use` | `ephemeral-ports-exhausted` |
 | Both ranks are bound to CPU 0 before torch is loaded | not noticed | `openmp-affinity-pins-process` |
 | A quota of 0.12 CPUs for both ranks | not noticed | told beside *device*; it fails nothing |
-| The main thread of rank 1 sleeps for 250 ms each second | not noticed | not noticed |
+| The main thread of rank 1 sleeps for 250 ms each second | not noticed | right: `straggler-held-back`, with the rank |
 | Large messages of rank 1 lose a bit now and then | vague: not whose | not tried again |
 | torch.load gives AdamW's second moments back as zeros | vague: a second save that is not read | not tried again |
 """

@@ -9,7 +9,8 @@ import time
 from typing import Any, Optional, Tuple
 
 _STEP_WIDTH = 256
-_SHARE_S = 0.25
+MOMENT_S = 0.25
+"""So long a process computes to see its share of a CPU."""
 _PIECE, _PIECES = 1 << 21, 4
 """Elements of a piece that is copied (8 MiB, so that the copy ends within a time slice), and how many there are: together more than most caches
 hold, else a neighbour that fills the cache of one host would make its memory look slow."""
@@ -105,7 +106,7 @@ def cpu_share() -> Tuple[float, float, Optional[float]]:
     (0 where nobody can tell), and how many of its CPUs stood idle meanwhile (None where nobody can tell)."""
     began, ran, waited, idle = time.monotonic(), time.process_time(), run_delay(), _idle_s()
     number = 0
-    while time.monotonic() - began < _SHARE_S:
+    while time.monotonic() - began < MOMENT_S:
         number += 1
     wall = time.monotonic() - began
     ran = time.process_time() - ran

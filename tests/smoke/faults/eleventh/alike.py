@@ -93,4 +93,9 @@ ROWS: tuple[Fault, ...] = (
             return real(*args, **more)
         dist.all_reduce = all_reduce
     """, rank=1, when="torch.distributed", seen="rank 1"),
+    row("rank-pauses", "The main thread of one rank sleeps for 250 ms each second", "stragglers", "straggler-held-back", """
+        import signal, time
+        signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.25))
+        signal.setitimer(signal.ITIMER_REAL, 1, 1)
+    """, rank=1, when="torch.distributed", stages="stragglers", seen="rank 1 .*pauses"),
 )  # fmt: skip

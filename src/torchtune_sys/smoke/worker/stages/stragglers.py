@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
 from torchtune_sys.smoke.worker.context import RankContext
-from torchtune_sys.smoke.worker.measures import cpu_share, run_delay
+from torchtune_sys.smoke.worker.measures import MOMENT_S, cpu_share, run_delay, stolen_s
 from torchtune_sys.smoke.worker.stages.likeness import differences, hardware
 from torchtune_sys.smoke.worker.starting import loopback_address
 
@@ -45,6 +45,8 @@ _STEP_SAMPLES = 40
 _WAITS_IN_STEPS = 0.5
 _HELD_BACK = 0.15
 """Of the time in which a rank neither runs nor waits for a CPU while it has work: a quota, a debugger, a stop and go."""
+_PAUSES = 3
+"""Of the moments of a quarter of a second in which a rank computes: so many with a pause in them, and none of the others', are no accident."""
 
 
 class Gauge(NamedTuple):
@@ -66,6 +68,7 @@ def ranks_keep_pace(here: RankContext) -> None:
     with _gauges(here) as gauges:
         best = {gauge.name: float("inf") for gauge in gauges}
         held_back: List[float] = []
+        pauses = 0
         waited: List[float] = []
         step = _small_step(here)
         faults: List[Fault] = []
@@ -73,7 +76,9 @@ def ranks_keep_pace(here: RankContext) -> None:
         for turn in range(_MOST_ROUNDS):
             for gauge in gauges:
                 best[gauge.name] = min(best[gauge.name], _quickest(here, gauge))
+            stolen = stolen_s()
             held_back.append(cpu_share()[1])
+            pauses += held_back[-1] - (stolen_s() - stolen) / MOMENT_S > _HELD_BACK
             waited.append(0.0 if here.gpus else _share_waited(step))  # a step on a GPU may wait for that
             idle = _lower_median(held_back), _lower_median(waited)
             own = {
@@ -81,13 +86,15 @@ def ranks_keep_pace(here: RankContext) -> None:
                 "place": here.place(),
                 "best": best,
                 "held back": max(idle),
+                "pauses": pauses,
                 "in steps": idle[1] - idle[0],
                 "spent": time.monotonic() - began,
             }
             told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
             faults = _slow_ones(told, {gauge.name: gauge for gauge in gauges}) or _all_wait(told) or _slow_disk(told)
             spent = max(each["spent"] for each in told)  # the same for all, as is what follows from it
-            if (turn + 1 >= _LEAST_ROUNDS and not faults) or (faults and turn and spent > _PATIENCE_WITH_ALL_S):
+            suspected = faults or any(each["pauses"] for each in told)
+            if (turn + 1 >= _LEAST_ROUNDS and not suspected) or (faults and turn and spent > _PATIENCE_WITH_ALL_S):
                 break
     for name, seconds in best.items():
         here.measure(name, seconds * 1e3, "ms")
@@ -278,6 +285,9 @@ def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fau
         if own["held back"] > _HELD_BACK + _lower_median([peer["held back"] for peer in told]):
             words = "%s is kept from running for %.0f %% of the time, though no CPU is missing (a quota, a debugger, something that sleeps)"
             found.append(("straggler-held-back", words % (who, 100 * own["held back"])))
+        elif own["pauses"] >= _PAUSES and not _lower_median([peer["pauses"] for peer in told]):
+            words = "%s pauses: it was kept from running in %d moments, the others in none, though no CPU is missing (a debugger, a profiler, a thread that holds the interpreter)"
+            found.append(("straggler-held-back", words % (who, own["pauses"])))
         for name, seconds in own["best"].items():
             middle = _lower_median([peer["best"][name] for peer in peers if name in peer["best"]])
             if seconds > gauges[name].effect * middle and seconds - middle > gauges[name].least_s:
