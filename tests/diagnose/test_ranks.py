@@ -55,6 +55,20 @@ def test_ranks_are_compared_within_their_process_group(tmp_path: Path) -> None:
     assert [(each.cause, each.ranks) for each in of(tmp_path, job=behind).causes] == [("rank-hung", (6,))]
 
 
+def test_a_rank_that_waits_in_an_unnamed_group_did_not_stay_away(tmp_path: Path) -> None:
+    """torch 2.3 and 2.4 name the group, without its GUID, only where the watchdog ends."""
+    plain = TIMED_OUT.format(rank=5, number=9141)
+    ended = "".join(
+        TIMED_OUT.format(rank=rank, number=9141).replace(
+            f"[Rank {rank}] Watchdog",
+            f"[PG 3 Rank {rank}] Process group watchdog thread terminated with exception: [Rank {rank}] Watchdog",
+        )
+        for rank in (0, 1, 2)
+    )
+    assert ended.count("[PG 3 Rank") == 3
+    assert of(tmp_path, job=plain + ended).causes == ()
+
+
 def test_a_time_out_of_all_ranks_names_nobody(tmp_path: Path) -> None:
     found = of(tmp_path, job="".join(TIMED_OUT.format(rank=rank, number=41) for rank in range(8)))
     assert found.causes == ()

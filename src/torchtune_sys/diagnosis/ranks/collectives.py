@@ -71,7 +71,7 @@ class _Wait(NamedTuple):
 def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     """Yield, of the ranks whose watchdogs gave up, those that were behind; of the others, those that never came."""
     groups: dict[str, _Group] = {_ALL: _Group()}
-    world, seen = 0, set[int]()
+    world, seen, elsewhere = 0, set[int](), set[int]()
     for source, part in lines.items():
         for line in part:
             seen |= {line.rank} if line.rank is not None else set()
@@ -81,13 +81,16 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
                 world = max([world, *(int(size) for size in _WORLD.findall(line.text[:4000]))])
             if (found := _ENQUEUED.search(line.text[:4000])) and (at := _member(line, int(found[1]))):
                 groups.setdefault(at[0], _Group()).reached[at[1]] = int(found[2])
-            if (found := _TIMED_OUT.search(line.text[:4000])) and (at := _member(line, int(found[1]))):
-                groups.setdefault(at[0], _Group()).waited.setdefault(at[1], _Wait(int(found[2]), found[3], source, line))
+            if found := _TIMED_OUT.search(line.text[:4000]):
+                if at := _member(line, int(found[1])):
+                    groups.setdefault(at[0], _Group()).waited.setdefault(at[1], _Wait(int(found[2]), found[3], source, line))
+                elif line.rank is not None:
+                    elsewhere.add(line.rank)
     waited = groups[_ALL].waited
     known = range(max([world, *(rank + 1 for rank in waited if len(waited) > 1)]))
     everybody = set(known) if 0 < len(known) <= _MOST else seen
     for name, group in groups.items():
-        yield from _behind(group, everybody if name == _ALL else set())
+        yield from _behind(group, everybody - elsewhere if name == _ALL else set())  # those wait, too
 
 
 def _member(line: LogLine, rank: int) -> tuple[str, int] | None:
