@@ -10,6 +10,7 @@ import pytest
 from conftest import judge
 from torchtune_sys import engine, evidence
 from torchtune_sys.evidence.numactl import numa_facts
+from torchtune_sys.evidence.report_lines import parse_lines
 from torchtune_sys.evidence.sysctl import sysctl_facts
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.model.facts.session import Workload
@@ -118,3 +119,20 @@ def test_of_a_cut_output_nothing_is_made_up() -> None:
     late = numa_facts(THREADRIPPER[: THREADRIPPER.index("  2:  12")])
     assert late is not None
     assert [isinstance(node.distances, Missing) for node in need(late.nodes)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("$ env | grep NCCL\nNCCL_DEBUG=INFO\nNCCL_SOCKET_IFNAME=lo\n", {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "lo"}),
+        ("root@n1:/w# printenv\nMASTER_ADDR=10.0.0.1\nHOME=/root\n", {"MASTER_ADDR": "10.0.0.1", "HOME": "/root"}),
+        ("# for the job\nexport NCCL_DEBUG=WARN\nOMP_NUM_THREADS=8\n", {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "8"}),
+        ("TORCH_DISTRIBUTED_DEBUG=yes\n", {"TORCH_DISTRIBUTED_DEBUG": "yes"}),
+        ("NCCL_DEBUG=INFO\nTraceback (most recent call last):\n", {}),  # a program printed it: of which node, and when?
+        ("NCCL_DEBUG=INFO\nepoch 1 loss=0.3\n", {}),
+        ("NCCL_DEBUG=INFO NCCL_IB_DISABLE=1 ./train.sh\n", {}),
+        ("LANG=C\nLC_ALL=C\nHOME=/root\n", {}),  # locale(1) and others
+    ],
+)
+def test_a_part_of_an_environment(text: str, expected: dict[str, str]) -> None:
+    assert parse_lines(text).env == expected

@@ -198,7 +198,7 @@ READ = ", ".join(
     (
         "python -m torch.utils.collect_env",
         *(reader.printed_by for reader in _READERS),
-        "uname -a, /etc/os-release, /proc/cmdline",
+        "uname -a, env, /etc/os-release, /proc/cmdline",
         "the fabric manager's log",
     )
 )

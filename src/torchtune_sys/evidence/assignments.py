@@ -17,6 +17,7 @@ _LAUNCHED = re.compile(
     r"(?:\S{0,200}/)?(?:torchrun|python[\d.]*|accelerate|deepspeed|srun|mpirun|mpiexec|horovodrun|ray|vllm|colossalai|llamafactory-cli|bash|sh)\b"
 )
 _ASSIGNED = re.compile(rf"([A-Z_][A-Z0-9_]{{1,60}})=({_VALUE})")
+_ALONE = re.compile(rf"\s*[A-Z_][A-Z0-9_]{{1,60}}=(?:{_VALUE})\s*")
 _OPTION = re.compile(rf"(?<!\S)(?:-x|-e|--env|-genv)[ =]([A-Z_][A-Z0-9_]{{1,60}})[= ]({_VALUE})(?=\s|$)")
 _OF_LAUNCHERS = re.compile(r"\b(?:mpirun|mpiexec|docker|podman|nerdctl)\b")
 _OF_NCCL = re.compile(rf"NCCL INFO ({_NAME}) set by environment to (\S{{1,2000}}?)\.?$")
@@ -33,11 +34,12 @@ def assignments(lines: Iterable[str], whole: bool) -> dict[str, str]:
     {'NCCL_SOCKET_IFNAME': 'lo', 'NCCL_DEBUG': 'INFO'}
     >>> assignments(["n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1."], False)
     {'NCCL_IB_DISABLE': '1'}
-    >>> assignments(["A=1", "loss=0.3"], False)
-    {}
+    >>> assignments(["$ env | grep NCCL", "NCCL_DEBUG=WARN", "NCCL_IB_DISABLE=1"], False), assignments(["A=1", "loss=0.3"], False)
+    ({'NCCL_DEBUG': 'WARN', 'NCCL_IB_DISABLE': '1'}, {})
     """
     plain: list[tuple[str, str]] = []
     pairs: list[tuple[str, str]] = []
+    lines = list(lines)
     for line in lines:
         if len(line) > _LONGEST or (
             "=" not in line and "set by environment" not in line and "setenv" not in line and "ENV " not in line
@@ -47,7 +49,7 @@ def assignments(lines: Iterable[str], whole: bool) -> dict[str, str]:
         if found := _PLAIN.match(line):
             plain.append((found[1], found[2]))
     names = {name for name, _ in plain}
-    if whole or (len(plain) >= _DUMP and len(names & _OF_SHELLS) >= _MARKERS):
+    if whole or (len(plain) >= _DUMP and len(names & _OF_SHELLS) >= _MARKERS) or (_of_training(names) and _nothing_else(lines)):
         pairs += plain
     values: dict[str, set[str]] = {}
     for name, value in pairs:
@@ -56,6 +58,22 @@ def assignments(lines: Iterable[str], whole: bool) -> dict[str, str]:
 
 
 _LONGEST = 8000
+_PRINTED = re.compile(r"^\S{0,60}\s?[$#>%]\s{0,4}(?:env|printenv|set|cat)\b")
+"""The command that printed them, behind a shell's prompt."""
+
+
+def _of_training(names: set[str]) -> bool:
+    """Return whether a variable among them is one that only training, its libraries or its launchers read."""
+    from torchtune_sys.host.environment import PREFIXES
+
+    return any(name.startswith((*PREFIXES, "MASTER_")) for name in names)
+
+
+def _nothing_else(lines: list[str]) -> bool:
+    """Return whether a text is a list of assignments and no more (a part of the environment, a file of variables): only comments, and the command
+    that printed it, stand beside them."""
+    told = [line for line in lines if line.strip() and not line.lstrip().startswith("# ") and not _PRINTED.match(line)]
+    return all(_ALONE.fullmatch(line) or _DECLARED.match(line) for line in told)
 
 
 def _of_line(line: str) -> Iterator[tuple[str, str]]:
