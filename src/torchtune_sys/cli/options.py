@@ -54,7 +54,7 @@ def was_given(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def refuse_without_effect(piece: str, used_by: Mapping[str, Sequence[str]], harmless: Sequence[str] = ()) -> None:
+def refuse_without_effect(piece: str, used_by: Mapping[str, Sequence[str]], harmless: Sequence[str]) -> None:
     """Raise click.UsageError for an option that was given and has no effect on ``piece``; say so on stderr where that is ``harmless``.
 
     ``used_by``: parameter → the pieces that it is for, where that is not every piece."""

@@ -20,9 +20,7 @@ FAMILIES = ("session", "cpu", "numa", "pci")
 """The families that placement needs; none of them starts a child process."""
 
 
-def placement_of_host(
-    options: Mapping[str, Any], *, one_thread_per_core: bool = False
-) -> tuple[Snapshot, PlacementFacts, Placement]:
+def placement_of_host(options: Mapping[str, Any], *, one_thread_per_core: bool) -> tuple[Snapshot, PlacementFacts, Placement]:
     """Read the whole host and place its ranks. Raises UnreadableInput, UserError where what must be known could not be read."""
     seen, facts = look(options), _placement_facts(options)
     try:

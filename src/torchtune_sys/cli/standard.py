@@ -14,7 +14,7 @@ from torchtune_sys.host.files import write_in_new_folder
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.state_folder import doubt_of
 from torchtune_sys.preflight.hosts_now import PROVEN
-from torchtune_sys.probes.proof import SYSTEM, path_beside
+from torchtune_sys.probes.proof import SYSTEM, path_of_standard
 
 if TYPE_CHECKING:
     from torchtune_sys.model.preflight import Cause
@@ -54,7 +54,7 @@ def causes_that_count(seen: Snapshot, policy: Policy, *, hook: bool) -> list[Cau
     """Return what the last run at level standard found, where it still counts, and a core that is slower than it was then: by this user's
     runs, and by the system's. In a hook, what speaks against the hardware alone: who ran it may have had the wrong Python."""
     found: list[Cause] = []
-    for place in dict.fromkeys((_own(), path_beside(SYSTEM, "standard"))):
+    for place in dict.fromkeys((_own(), path_of_standard(SYSTEM))):
         last = _last(place)
         if last is not None:
             found += [*_of_last(last, seen, policy), *_of_core(last, policy)]
@@ -73,7 +73,7 @@ def _of_last(last: LastStandard, seen: Snapshot, policy: Policy) -> list[Cause]:
 
 
 def _own() -> str:
-    return path_beside(own_path(), "standard")
+    return path_of_standard(own_path())
 
 
 def _last(place: str) -> LastStandard | None:

@@ -121,7 +121,7 @@ _SOFT = (70, 76)
 _QP = re.compile(r"=(?:3D|20|09|C[23]=|E2=)")
 
 
-def unpacked(numbered: Iterable[tuple[int, str]], labels: dict[int, Labels] | None = None) -> Iterator[tuple[int, str]]:
+def unpacked(numbered: Iterable[tuple[int, str]], labels: dict[int, Labels]) -> Iterator[tuple[int, str]]:
     """Yield the lines, those within JSON and HTML apart; put into ``labels`` what the document of a line says of its process.
 
     >>> said: dict[int, Labels] = {}
@@ -130,7 +130,7 @@ def unpacked(numbered: Iterable[tuple[int, str]], labels: dict[int, Labels] | No
     """
     for number, line in _rejoined([*numbered]):
         document = _document(line)
-        if labels is not None and isinstance(document, dict) and any(told := _labels(document, 0)):
+        if isinstance(document, dict) and any(told := _labels(document, 0)):
             labels[number] = Labels(told[0] if told[0] is None else int(told[0]), told[1])
         for text in _of_json(line, document):
             for part in _of_html(text):

@@ -32,11 +32,11 @@ def probe(host: Host, own: str) -> list[Fact[str]]:
     return [host.text(path) for path in dict.fromkeys((own, SYSTEM)) if path and not doubt_of(path)]
 
 
-def path_beside(own: str, name: str) -> str:
-    """Return the place of another file of the same user's, which is written where the proof is.
+def path_of_standard(own: str) -> str:
+    """Return the place of the file of figures, which is written where the proof of the same user is.
 
-    >>> path_beside("/home/ada/.local/state/torchtune-sys/proof-n7.json", "standard"), path_beside(SYSTEM, "standard"), path_beside("", "standard")
+    >>> path_of_standard("/home/ada/.local/state/torchtune-sys/proof-n7.json"), path_of_standard(SYSTEM), path_of_standard("")
     ('/home/ada/.local/state/torchtune-sys/standard-n7.json', '/var/lib/torchtune-sys/standard.json', '')
     """
     folder, slash, last = own.rpartition("/")
-    return f"{folder}{slash}{last.replace('proof', name, 1)}"
+    return f"{folder}{slash}{last.replace('proof', 'standard', 1)}"

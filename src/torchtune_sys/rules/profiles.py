@@ -146,7 +146,7 @@ def choose(
     return RuleSelection(rules=chosen, overrides=params, heeded=heeded)
 
 
-def families_asked(rules: Sequence[Rule], config: Config, select: Iterable[str] = ()) -> tuple[str, ...]:
+def families_asked(rules: Sequence[Rule], config: Config, select: Iterable[str]) -> tuple[str, ...]:
     """Return the families that are selected by name; torch's where nothing is selected, since without it nothing of training was judged."""
     asked = _items(select) or config.select
     families = {rule.family for rule in rules}

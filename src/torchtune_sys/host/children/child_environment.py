@@ -90,7 +90,7 @@ def _trusted_entries(value: str, seen: Decision) -> str:
     return ":".join(entry for entry in value.split(":") if entry.startswith("/") and not distrust(entry, seen=seen))
 
 
-def untrusted_files(name: str, value: str, seen: Decision | None = None) -> bool:
+def untrusted_files(name: str, value: str, seen: Decision) -> bool:
     """Return whether a variable's value names, anywhere in it, a file that others than root can change or make: children start in /, where relative
     names begin. A directory that everybody may write to is one, but for temporary files: in a cache (PYTHONPYCACHEPREFIX) code is found."""
     words = {

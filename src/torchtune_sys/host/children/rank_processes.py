@@ -236,10 +236,10 @@ class RankProcesses:
 
     def wait_for_cpus(self, pid: int) -> tuple[float, str]:
         """Return the seconds that a process's first thread could have run while others did, and how it is scheduled (sched(7)); 0 and "" where nobody tells."""
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/schedstat", "rb") as file:
+        with contextlib.suppress(OSError, ValueError, IndexError):
             policy, niceness = os.sched_getscheduler(pid), os.getpriority(os.PRIO_PROCESS, pid)
-            named = {os.SCHED_IDLE: "SCHED_IDLE", os.SCHED_BATCH: "SCHED_BATCH"}.get(policy, "")
-            return int(file.read().split()[1]) / 1e9, ", ".join(filter(None, [named, f"niceness {niceness}"]))
+            named = {os.SCHED_IDLE: "SCHED_IDLE, ", os.SCHED_BATCH: "SCHED_BATCH, "}.get(policy, "")
+            return int(processes.read(pid, "schedstat").split()[1]) / 1e9, f"{named}niceness {niceness}"
         return 0.0, ""
 
     def end(self) -> None:

@@ -29,7 +29,7 @@ def place_ranks(s: Snapshot, facts: PlacementFacts, ranks: int | None, *, one_th
 
 
 def place_rank(
-    s: Snapshot, facts: PlacementFacts, rank: int, ranks: int | None, *, one_thread_per_core: bool = False
+    s: Snapshot, facts: PlacementFacts, rank: int, ranks: int | None, *, one_thread_per_core: bool
 ) -> RankPlacement | int:
     """Place one rank, or return how many there are where it has no place. Raises Unknown as ``place_ranks``."""
     basis, gpus = _basis(s, facts, ranks, one_thread_per_core)

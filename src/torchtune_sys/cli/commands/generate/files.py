@@ -58,13 +58,11 @@ Prints nothing if no change in the plan needs the file.
     return command
 
 
-def part_of_plan(options: dict[str, Any], found: Planned | None = None) -> Plan:
+def part_of_plan(options: dict[str, Any], found: Planned) -> Plan:
     """Return the plan, without what is unsafe if so asked."""
-    from torchtune_sys.cli.planning import planned
     from torchtune_sys.model.actions import Safety
     from torchtune_sys.remediation import plan as planner
 
-    found = planned(options) if found is None else found
     return planner.part(found.plan, found.context, lambda c: c.safety is Safety.SAFE or not options["safe_only"])
 
 

@@ -266,7 +266,7 @@ def _blamed(
 
 
 def localised(
-    told: Mapping[Way, tuple[str, str]], tested: Iterable[Way], connected: Iterable[Way] = ()
+    told: Mapping[Way, tuple[str, str]], tested: Iterable[Way], connected: Iterable[Way]
 ) -> Iterator[tuple[int, str, list[Way]]]:
     """Yield the nodes that explain bad ways: everything that comes in, or everything that goes out, is bad, with at least two others. ``connected``: ways
     of which no more was tried than a connection, which came about: no node explains that two others do not.
