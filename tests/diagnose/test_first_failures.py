@@ -198,3 +198,32 @@ def test_a_number_of_nodes_above_which_it_fails(tmp_path: Path) -> None:
     says = "We see the error if the number of nodes is larger than 60, and gloo is fine below that.\n"
     assert of(tmp_path, job_log=says).causes[0].cause == "fails-only-at-scale"
     assert of(tmp_path, job_log="Please warn if the number of nodes exceeds 60: NCCL gives no error there.\n").causes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "causes"),
+    [
+        ("1/2 clients joined.", ["node-never-came", "ranks-missing", "firewall-blocks-nccl"]),
+        ("11/16 clients joined.", ["node-never-came", "ranks-missing"]),  # the others reached the port
+        ("31/64 clients joined.", ["node-never-came", "ranks-missing"]),
+        ("1/2 clients joined.\n+ export MASTER_ADDR=localhost", ["ranks-missing", "master-addr-wrong"]),
+        ("3/4 clients joined.\n+ torchrun --standalone train.py", ["ranks-missing", "master-addr-wrong"]),
+    ],
+)
+def test_who_joined_a_store_and_where_it_is_narrow_what_kept_the_others(tmp_path: Path, text: str, causes: list[str]) -> None:
+    found = of(tmp_path, job_log=f"torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. {text}\n")
+    assert [each.cause for each in found.causes] == causes
+
+
+@pytest.mark.parametrize("words", ["Bus stuck (I2C or data shorted)", "No EEPROM/retry timeout", "Bad or shorted cable/module"])
+def test_an_adapter_that_complains_of_its_cable_is_not_broken_itself(tmp_path: Path, words: str) -> None:
+    line = f"[  312.400000] mlx5_core 0000:5e:00.0: Port module event[error]: module 0, Cable error, {words}\n"
+    (cause,) = of(tmp_path, job_dmesg=line).causes
+    assert (cause.cause, cause.fix) == (
+        "link-down",
+        ("reseat the cable or transceiver named in the message; replace it if this recurs",),
+    )
+    both = of(
+        tmp_path, job_dmesg=line + "[  313.400000] mlx5_core 0000:af:00.0: device's health compromised - reached miss count\n"
+    )
+    assert {each.cause for each in both.causes} == {"link-down", "rdma-adapter-failed"}

@@ -108,19 +108,36 @@ def _of_facts(
         weight = _weight(result, line is not None, said is None or said.is_failure)
         if not weight or result.rule.id in _GENERAL:
             continue
-        finding = causes.setdefault(result.rule.cause or result.rule.id, GatheredCause(cause=result.rule.cause or result.rule.id))
-        finding.weight = max(finding.weight, weight)
-        finding.first = min(finding.first, start + line.number if line is not None else 1 << 60)
-        finding.by_text |= line is not None
-        finding.rules.append(result.rule.id)
-        finding.hosts += [reported.host] if reported.host else []
-        for item in _failed(result):
-            place = places.line(item)
-            text = place.printed if place is not None else f"{item.subject}: {item.seen}"
-            finding.quotes.append(
-                Quote(source=reported.source, line=place.number if place else 0, text=scrubbed(text)[:_TEXT].strip())
-            )
-            finding.fix += [actions.text(action) for action in item.fix or result.rule.fix]
+        for cause in dict.fromkeys(item.cause for item in _failed(result)) or ("",):  # a brief report quotes no evidence
+            items = [item for item in _failed(result) if item.cause == cause]
+            _take(reported, result, items, min(weight, LIKELY) if cause else weight, causes, places, start)
+
+
+def _take(
+    reported: ReportedHost,
+    result: Result,
+    items: Sequence[Evidence],
+    weight: int,
+    causes: dict[str, GatheredCause],
+    places: Places,
+    start: int,
+) -> None:
+    """Write down what a rule found, of those subjects that have one cause."""
+    cause = next((item.cause for item in items if item.cause), result.rule.cause) or result.rule.id
+    line = next((line for item in items if (line := places.line(item)) is not None), None)
+    finding = causes.setdefault(cause, GatheredCause(cause=cause))
+    finding.weight = max(finding.weight, weight)
+    finding.first = min(finding.first, start + line.number if line is not None else 1 << 60)
+    finding.by_text |= line is not None
+    finding.rules.append(result.rule.id)
+    finding.hosts += [reported.host] if reported.host else []
+    for item in items:
+        place = places.line(item)
+        text = place.printed if place is not None else f"{item.subject}: {item.seen}"
+        finding.quotes.append(
+            Quote(source=reported.source, line=place.number if place else 0, text=scrubbed(text)[:_TEXT].strip())
+        )
+        finding.fix += [actions.text(action) for action in item.fix or result.rule.fix]
 
 
 def _failed(result: Result) -> list[Evidence]:

@@ -65,6 +65,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The rule's fix as this subject needs it (its own path, its own value); empty where the rule's fix says it all."""
     about: tuple[str, ...] = ()
     """Other names of the subject, by which ``superseded_by`` finds what another rule says of the same."""
+    cause: str = ""
+    """The cause that ``diagnose`` names for this subject, where it is not the one that the rule stands for."""
 
 
 def unsure(subject: str, missing: Missing, wanted: str = "") -> Evidence:

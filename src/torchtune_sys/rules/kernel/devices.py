@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.kernel.common import DAYS, grouped, logged, none_logged, recent, same_clock, shorter, total, when
@@ -252,7 +254,12 @@ def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, events.c, main.c; drivers/infiniband/hw/efa/efa_com.c
     """
     kinds = ("nic-hot", "module-fault", "efa-fault", "mlx5-fault")
-    yield from _each(s, p, kinds, "network adapters", "adapter fault", "no fault")
+    for item in _each(s, p, kinds, "network adapters", "adapter fault", "no fault"):
+        of_cable = item.verdict is Verdict.FAIL and "Cable error" in item.seen
+        yield replace(item, fix=(_CABLE,), cause="link-down") if of_cable else item
+
+
+_CABLE = Advice(text="reseat the cable or transceiver named in the message; replace it if this recurs")
 
 
 @rule(
