@@ -10,6 +10,7 @@ import pytest
 from conftest import judge, load
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.knowledge.dataloader import MOST_WORKERS, batch_room_bytes, starting_values
+from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.probes.cpu import probe as cpu_probe
 
@@ -200,6 +201,9 @@ def test_a_control_group_with_hardly_a_share(weight: str, expected: str) -> None
     assert found.verdict.value == expected
     if expected == "fail":
         assert found.evidence[-1].source == "/sys/fs/cgroup/user.slice/cpu.weight"
+        (fix,) = found.evidence[-1].fix  # renice raises no share of a group
+        assert isinstance(fix, Advice)
+        assert "--cpu-shares" in fix.text
 
 
 def test_shares_of_the_first_version_of_cgroups() -> None:

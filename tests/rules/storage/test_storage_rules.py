@@ -8,9 +8,10 @@ import pytest
 
 from conftest import HOSTS, judge_one, load
 from torchtune_sys.host.recorded import load_recording
-from torchtune_sys.model.actions import text
+from torchtune_sys.model.actions import Advice, text
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.rules import storage
+from torchtune_sys.rules.storage.tuning import mount_without_barriers
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -213,6 +214,28 @@ def test_nfs_options(options: str, faults: str) -> None:
 )
 def test_mount_options(line: str, verdict: Verdict) -> None:
     assert result("mount-options-slow", files=mounted(line)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("rw,noatime - ext4 /dev/nvme1n1 rw,data=journal", ["take data=journal out"]),
+        ("rw,noatime,sync - ext4 /dev/nvme1n1 rw,data=journal", ["remount without sync", "take data=journal out"]),
+        ("rw - ext4 /dev/nvme1n1 rw,data=journal", ["remount without sync", "take data=journal out"]),
+        ("rw - xfs /dev/nvme1n1 rw", ["remount without sync"]),
+    ],
+)
+def test_the_mode_of_a_journal_is_not_changed_by_a_remount(options: str, said: list[str]) -> None:
+    (seen,) = result("mount-options-slow", files=mounted(f"51 30 259:3 / /data {options}")).evidence[:1]
+    texts = [action.text for action in seen.fix if isinstance(action, Advice)]
+    assert len(texts) == len(said)
+    assert all(text.startswith(start) for text, start in zip(texts, said, strict=True))
+
+
+def test_barriers_come_back_on_file_systems_that_know_no_barrier_1() -> None:
+    (fix,) = mount_without_barriers.fix
+    assert isinstance(fix, Advice)
+    assert "remount,barrier," in fix.text
 
 
 def test_barriers() -> None:

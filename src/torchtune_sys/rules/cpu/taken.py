@@ -98,6 +98,12 @@ def cpu_quota_throttles(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+_GROUP_SHARE = Advice(
+    text="a service or a container: remove Nice=, CPUSchedulingPolicy= or a low CPUWeight= (systemd), --cpu-shares (docker), cpu.idle of the "
+    "cgroup; in Kubernetes request the CPUs (resources.requests.cpu): a container that requests none has the least share"
+)
+
+
 @rule(
     id="session-scheduled-last",
     title="The session has the lowest scheduling priority",
@@ -110,10 +116,7 @@ def cpu_quota_throttles(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Advice(
             text="start the job from a session without nice or chrt; to raise it again: sudo renice -n 0 -p PID, sudo chrt -o -p 0 PID"
         ),
-        Advice(
-            text="a service or a container: remove Nice=, CPUSchedulingPolicy= or a low CPUWeight= (systemd), --cpu-shares (docker), cpu.idle of the "
-            "cgroup; in Kubernetes request the CPUs (resources.requests.cpu): a container that requests none has the least share"
-        ),
+        _GROUP_SHARE,
     ),
 )
 def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -149,10 +152,11 @@ def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
             seen=f"{100 * weight:.1f} % of the usual share of the CPUs",
             wanted=f"{p['weight_pct']} % or more",
             source=cpu.weight_source,
+            fix=(_GROUP_SHARE,),
         )
     group = need(cpu.idle_group)
     if group:
-        yield Evidence(subject="control group", seen="cpu.idle is 1", wanted="0", source=group)
+        yield Evidence(subject="control group", seen="cpu.idle is 1", wanted="0", source=group, fix=(_GROUP_SHARE,))
 
 
 RULES: tuple[Rule, ...] = (cpu_time_stolen, cpu_quota_throttles, session_scheduled_last)

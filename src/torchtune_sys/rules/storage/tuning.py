@@ -220,15 +220,18 @@ def _nfs_faults(options: tuple[str, ...], is_data: bool, minimum_rsize: int) -> 
     return faults
 
 
+_REMOUNT = Advice(text="remount without sync and dirsync, and with relatime or noatime (fstab, then mount -o remount)")
+_JOURNAL_MODE = Advice(
+    text="take data=journal out of fstab (for /, also out of rootflags= of the kernel command line) and, if tune2fs -l DEVICE lists journal_data, run "
+    "tune2fs -o ^journal_data DEVICE; then unmount and mount again, or restart: ext4 refuses to change it in a remount"
+)
+
+
 @rule(
     id="mount-options-slow",
     title="Mount options slow every access down",
     severity=Severity.ADVICE,
-    fix=(
-        Advice(
-            text="remount without sync, dirsync and data=journal, and with relatime or noatime (fstab, then mount -o remount)"
-        ),
-    ),
+    fix=(_REMOUNT, _JOURNAL_MODE),
 )
 def mount_options_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """sync makes each write go straight to the disk; data=journal writes all data twice; strictatime writes a timestamp for each file that is read.
@@ -241,7 +244,7 @@ def mount_options_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Something relies on access times (a policy that removes unused files), or losing the last second of data would be worse.
 
     References
-        mount(8): sync, relatime, strictatime; ext4(5), data=journal
+        mount(8): sync, relatime, strictatime; ext4(5), data=journal; Linux fs/ext4/super.c ("Cannot change data mode on remount")
         https://docs.kernel.org/filesystems/ext4/index.html
     """
     for place in places(s, USED):
@@ -259,11 +262,18 @@ def mount_options_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 seen=seen,
                 wanted="relatime or noatime, no sync or data=journal",
                 source="/proc/self/mountinfo",
+                fix=_without(faults),
             )
         elif not marked and isinstance(place.filesystem, Missing):
             yield unsure(subject(place), place.filesystem)
         else:
             yield passed(place, f"{place.filesystem} on {place.mount_point}")
+
+
+def _without(faults: list[str]) -> tuple[Advice, ...]:
+    """Return how to be rid of these options: the mode of the journal is the only one that a remount cannot change."""
+    journal = (_JOURNAL_MODE,) if "data=journal" in faults else ()
+    return ((_REMOUNT,) if len(faults) > len(journal) else ()) + journal
 
 
 _MARKS_ACCESS_TIMES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs")
@@ -275,7 +285,9 @@ _ACCESS_TIMES_MARKED = frozenset({"noatime", "relatime", "ro", "lazytime"})
     id="mount-without-barriers",
     title="Checkpoints are on a file system mounted without write barriers",
     severity=Severity.ADVICE,
-    fix=(Advice(text="remount with barrier (the default): mount -o remount,barrier=1, and remove nobarrier from fstab"),),
+    fix=(
+        Advice(text="remount with barrier (the default): mount -o remount,barrier, and remove nobarrier or barrier=0 from fstab"),
+    ),
 )
 def mount_without_barriers(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """Without write barriers, a power failure may corrupt the journal and with it the file system.
@@ -287,7 +299,7 @@ def mount_without_barriers(s: Snapshot, p: Params) -> Iterator[Evidence]:
         The disk or controller has a battery- or capacitor-backed cache, like data-centre drives.
 
     References
-        ext4(5), "barrier"
+        ext4(5), "barrier"; btrfs(5), "barrier" (neither it nor XFS knows barrier=1)
         xfs(5), "nobarrier" (removed in Linux 4.19)
     """
     for place in places(s, ("checkpoints", "working directory")):
