@@ -55,8 +55,28 @@ def test_ranks_are_compared_within_their_process_group(tmp_path: Path) -> None:
     assert [(each.cause, each.ranks) for each in of(tmp_path, job=behind).causes] == [("rank-hung", (6,))]
 
 
+NAMED = "[rank{rank}]:[E1018 12:00:00.2 ProcessGroupNCCL.cpp:2268] [PG ID 1 PG GUID {group}(mesh tp) Rank {within}]  failure detected by watchdog at work sequence id: {number} PG status: last enqueued work: {number}, last completed work: {done}\n"
+
+
+def test_the_line_below_a_time_out_names_the_group_that_it_is_of(tmp_path: Path) -> None:
+    """What a watchdog caught is told with the rank within the group, and without the group."""
+    text = ""
+    for rank in range(8):
+        number, within = 39 if rank == 6 else 41 + 9 * (rank // 4), rank % 4
+        text += TIMED_OUT.format(rank=rank, number=number).replace(f"[Rank {rank}]", f"[Rank {within}]")
+        text += NAMED.format(rank=rank, group=rank // 4 + 1, within=within, number=number, done=number - 1)
+    assert [(each.cause, each.ranks) for each in of(tmp_path, job=text).causes] == [("rank-hung", (6,))]
+
+
+@pytest.mark.parametrize("head", ["[PG 3 (tp) Rank 1]", "[PG 3 Rank 1]", "[Rank 1]"])
+def test_a_rank_within_another_group_is_no_rank_of_the_job(tmp_path: Path, head: str) -> None:
+    line = TIMED_OUT.format(rank=5, number=7).replace("[Rank 5]", head)
+    rest = "".join(TIMED_OUT.format(rank=rank, number=9) for rank in range(8) if rank not in (1, 5))
+    assert [each.ranks for each in of(tmp_path, job=line + rest).causes] == [(1,)]
+
+
 def test_a_rank_that_waits_in_an_unnamed_group_did_not_stay_away(tmp_path: Path) -> None:
-    """torch 2.3 and 2.4 name the group, without its GUID, only where the watchdog ends."""
+    """Some releases name the group, without its GUID, only where the watchdog ends."""
     plain = TIMED_OUT.format(rank=5, number=9141)
     ended = "".join(
         TIMED_OUT.format(rank=rank, number=9141).replace(

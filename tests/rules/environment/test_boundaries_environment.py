@@ -386,11 +386,15 @@ def test_a_torch_without_nccl_reads_none_of_its_switches(healthy: Snapshot) -> N
         ({"WORLD_SIZE": "2"}, NA),
         ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_JOB_ID": "5"}, NA),
         ({"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}, NA),
+        ({"RANK": "1", "WORLD_SIZE": "2", "GROUP_RANK": "0"}, NA),
         ({"RANK": "1", "WORLD_SIZE": "2", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, NA),
     ],
 )
 def test_who_may_have_left_the_variables_of_a_rank(env: dict[str, str], expected: Verdict) -> None:
-    assert engine.judge(with_env(load("healthy"), **env), [RULE["rank-variables-left"]])[0].verdict is expected
+    live = with_env(load("healthy"), **env)
+    assert engine.judge(live, [RULE["rank-variables-left"]])[0].verdict is expected
+    pasted = msgspec.structs.replace(live, origin="report (environment)")
+    assert engine.judge(pasted, [RULE["rank-variables-left"]])[0].verdict is NA
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,8 @@ class _Wait(NamedTuple):
 def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     """Yield, of the ranks whose watchdogs gave up, those that were behind; of the others, those that never came."""
     groups: dict[str, _Group] = {_ALL: _Group()}
+    waits: list[tuple[int, _Wait]] = []
+    named: dict[tuple[int | None, int], tuple[str, int]] = {}
     world, seen, elsewhere = 0, set[int](), set[int]()
     for source, part in lines.items():
         for line in part:
@@ -81,11 +83,15 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
                 world = max([world, *(int(size) for size in _WORLD.findall(line.text[:4000]))])
             if (found := _ENQUEUED.search(line.text[:4000])) and (at := _member(line, int(found[1]))):
                 groups.setdefault(at[0], _Group()).reached[at[1]] = int(found[2])
+                if work := _AT_WORK.search(line.text[:4000]):
+                    named[line.rank, int(work[1])] = at
             if found := _TIMED_OUT.search(line.text[:4000]):
-                if at := _member(line, int(found[1])):
-                    groups.setdefault(at[0], _Group()).waited.setdefault(at[1], _Wait(int(found[2]), found[3], source, line))
-                elif line.rank is not None:
-                    elsewhere.add(line.rank)
+                waits.append((int(found[1]), _Wait(int(found[2]), found[3], source, line)))
+    for rank, wait in waits:
+        if at := named.get((wait.line.rank, wait.sequence)) or _member(wait.line, rank):
+            groups.setdefault(at[0], _Group()).waited.setdefault(at[1], wait)
+        elif wait.line.rank is not None:
+            elsewhere.add(wait.line.rank)
     waited = groups[_ALL].waited
     known = range(max([world, *(rank + 1 for rank in waited if len(waited) > 1)]))
     everybody = set(known) if 0 < len(known) <= _MOST else seen
@@ -96,16 +102,20 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
 def _member(line: LogLine, rank: int) -> tuple[str, int] | None:
     """Return the process group of a watchdog's line, "" for the one of all ranks, and the rank in the job; None where the line tells only the rank within another group.
 
-    torch prints the rank within the group, and beside it the group (``PG GUID 3(tp) Rank 0``, ``PG 1 Rank 0``).
+    torch prints the rank within the group, which is never above that in the job, and in some lines the group (``PG GUID 3(tp) Rank 0``, ``PG 1 Rank 0``).
     """
     found = _GROUP.search(line.text[:4000])
-    group = (found["guid"] or found["id"]) if found is not None else "0"
-    if group == "0":
+    if found is None:
+        return None if line.rank is not None and rank < line.rank else (_ALL, rank)
+    if (found["guid"] or found["id"]) == "0" or found["what"] == "default_pg":
         return _ALL, rank
-    return (group, line.rank) if line.rank is not None and found is not None and found["guid"] else None
+    return (found["guid"], line.rank) if line.rank is not None and found["guid"] else None
 
 
-_GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s(\]]{1,60}))?\S* Rank \d")
+_GROUP = re.compile(
+    r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s(\]]{1,60}))?(?: ?\((?P<what>[^()\n]{0,80})\))? Rank \d"
+)
+_AT_WORK = re.compile(r"\bat work(?: sequence id)?: (\d{1,12})")
 _ALL = ""
 _MOST = 1 << 17
 

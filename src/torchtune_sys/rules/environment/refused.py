@@ -148,7 +148,9 @@ def rank_variables_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if "RANK" not in env:
         raise NotApplicable("RANK is not set")
     container = "" if isinstance(s.system, Missing) else known(s.system.container, "")
-    if container or any(name in env for name in (*JOB_VARIABLES, "KUBERNETES_SERVICE_HOST", "TORCHELASTIC_RUN_ID")):
+    if s.origin.startswith("report"):
+        raise NotApplicable("pasted variables are those of a job")
+    if container or any(name in env for name in (*JOB_VARIABLES, "KUBERNETES_SERVICE_HOST", "TORCHELASTIC_RUN_ID", "GROUP_RANK")):
         raise NotApplicable("a launcher, a batch system or a container's owner set them")
     if size > 1:
         yield seen("RANK", env["RANK"], "unset", f"rank {env['RANK']} of {size}, which nobody else is seen to start")
