@@ -61,7 +61,8 @@ def unwired(host: Snapshot, **facts: Any) -> Snapshot:
 def test_links_of_a_board(first: dict[str, Any], expected: str) -> None:
     assert verdict("nvlink-inactive", having(healthy(), first)) == expected
     assert failed("nvlink-inactive", last(having(healthy(), first), nvlinks_down=(1, 5)))[-1] == 7
-    assert words("nvlink-inactive", last(having(healthy(), first), nvlinks_down=(1, 5)))[-1] == "links 1, 5 of 18 down"
+    assert words("nvlink-inactive", last(having(healthy(), first), nvlinks_down=(1, 5)))[-1] == "links 1, 5 down, of 18"
+    assert words("nvlink-inactive", last(having(healthy(), first), nvlinks_down=(2,)))[-1] == "link 2 down, of 18"
 
 
 def test_links_that_the_log_tells_of_are_left_to_it() -> None:

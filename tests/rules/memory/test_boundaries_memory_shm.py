@@ -219,3 +219,10 @@ def test_shared_memory_that_is_closed_is_wrong_on_a_host_without_gpus() -> None:
     closed = msgspec.structs.replace(seen, memory=msgspec.structs.replace(need(seen.memory), shm_writable=False))
     assert judge(closed)["dev-shm-not-writable"].verdict is Verdict.FAIL
     assert judge(seen)["dev-shm-not-writable"].verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("size", "expected"), [(64 * MIB + 1, FAIL), (1024 * MIB - 1, FAIL), (1024 * MIB, UNKNOWN)])
+def test_a_small_one_is_small_whatever_its_file_system(healthy: Snapshot, size: int, expected: Verdict) -> None:
+    """ds_report tells the size alone."""
+    seen = with_shm(without_gpus(healthy), size, filesystem=DENIED)
+    assert judged(seen, "dev-shm-small").verdict is expected

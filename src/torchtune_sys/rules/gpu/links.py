@@ -62,7 +62,9 @@ def nvlink_inactive(s: Snapshot, p: Params) -> Iterator[Evidence]:
         down = ", ".join(map(str, gpu.nvlinks_down))
         yield Evidence(
             subject=subject(gpu),
-            seen=f"links {down} of {need(gpu.nvlinks)} down" if down else f"{need(gpu.nvlinks)} links up",
+            seen=f"link{'s' if ',' in down else ''} {down} down, of {need(gpu.nvlinks)}"
+            if down
+            else f"{need(gpu.nvlinks)} links up",
             wanted="every link up",
             verdict=Verdict.FAIL if down else Verdict.PASS,
             source="nvmlDeviceGetNvLinkState",

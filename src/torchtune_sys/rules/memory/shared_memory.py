@@ -102,13 +102,15 @@ def dev_shm_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
             raise NotApplicable("nothing is mounted on /dev/shm, and no workers were specified")
         yield Evidence(subject="/dev/shm", seen="nothing is mounted there", wanted="a tmpfs", source="/proc/self/mountinfo")
         return
-    kind = need(memory.shm_filesystem)
-    if known(carrier(kind, ""), "memory") != "memory":
+    kind = known(memory.shm_filesystem, "")
+    if kind and known(carrier(kind, ""), "memory") != "memory":
         yield Evidence(subject="/dev/shm", seen=f"{kind}, not in memory", wanted="a tmpfs", source="/proc/self/mountinfo")
         return
     total = need(memory.shm_size_bytes)
     wanted = int(p["min_mib"]) * _MIB
     verdict = Verdict.FAIL if total < wanted else Verdict.PASS
+    if verdict is Verdict.PASS:
+        need(memory.shm_filesystem)  # ds_report tells the size alone
     yield Evidence(
         subject="/dev/shm", seen=size(total), wanted=f"{size(wanted)} or more", verdict=verdict, source="statvfs /dev/shm"
     )
