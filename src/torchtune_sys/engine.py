@@ -15,7 +15,7 @@ from torchtune_sys.host.witnesses import Witnessed
 from torchtune_sys.model.actions import Action, Advice
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import SEE, Evidence, Param, Params, Result, Rule, Severity, Verdict, asked
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why
 
 Overrides = Mapping[str, Mapping[str, Any]]
@@ -164,7 +164,7 @@ def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = N
     results = tuple(_told(_judge_one(rule, seen, _params(rule, overrides or {})), seen) for rule in rules)
     if not isinstance(seen.system, Missing) and not isinstance(seen.system.container, Missing) and seen.system.container:
         results = tuple(map(_flag_first, results))
-    return fold(tuple(map(_of_report, results)) if seen.origin.startswith("report") else results)
+    return fold(tuple(map(_of_report, results)) if is_pasted(seen) else results)
 
 
 _OF_WHO_STARTS = ("in a container:", "docker", "podman", "Kubernetes:")

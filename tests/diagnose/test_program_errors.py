@@ -172,5 +172,6 @@ def test_words_behind_the_first_line_of_a_message_tell_where_to_look(tmp_path: P
     program = tmp_path / "train.py"
     program.write_text("import multiprocessing\nmultiprocessing.get_context('spawn').Process(target=print).start()\n")
     done = subprocess.run([sys.executable, str(program)], capture_output=True, check=False, timeout=60)
-    (error,) = found(stdin=done.stderr)["unexplained"]  # type: ignore[misc]
-    assert "under if __name__ == '__main__'" in error["fix"]
+    told = found(stdin=done.stderr)["unexplained"]
+    assert isinstance(told, list)
+    assert ["under if __name__ == '__main__'" in error["fix"] for error in told] == [True]

@@ -15,7 +15,7 @@ from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.model import actions
 from torchtune_sys.model.diagnosis import Confidence, NamedCause, Quote
-from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
+from torchtune_sys.model.rule import Evidence, Result, Rule, Severity, Verdict
 
 _CONFIDENCE = {CERTAIN: Confidence.CERTAIN, LIKELY: Confidence.LIKELY, POSSIBLE: Confidence.POSSIBLE}
 _QUOTES, _TEXT = 6, 400
@@ -101,43 +101,40 @@ def _of_facts(
 ) -> None:
     """``named``: lines of which it is known what they stand for; a rule that has no cause says nothing more of them."""
     for result in reported.results:
-        line = next((line for item in _failed(result) if (line := places.line(item)) is not None), None)
+        failed = _failed(result)
+        line = next((line for item in failed if (line := places.line(item)) is not None), None)
         if line is not None and not result.rule.cause and (reported.source, line.number) in named:
             continue
         said = reported.snapshot.said.get(result.rule.id)
         weight = _weight(result, line is not None, said is None or said.is_failure)
         if not weight or result.rule.id in _GENERAL:
             continue
-        for cause in dict.fromkeys(item.cause for item in _failed(result)) or ("",):  # a brief report quotes no evidence
-            items = [item for item in _failed(result) if item.cause == cause]
-            _take(reported, result, items, min(weight, LIKELY) if cause else weight, causes, places, start)
+        by_cause: dict[str, list[Evidence]] = {}
+        for item in failed:
+            by_cause.setdefault(item.cause, []).append(item)
+        for own, items in (by_cause or {"": []}).items():  # a brief report quotes no evidence
+            name = own or result.rule.cause or result.rule.id
+            finding = causes.setdefault(name, GatheredCause(cause=name))
+            finding.weight = max(finding.weight, min(weight, LIKELY) if own else weight)
+            _take(finding, reported, result.rule, items, places, start)
 
 
 def _take(
-    reported: ReportedHost,
-    result: Result,
-    items: Sequence[Evidence],
-    weight: int,
-    causes: dict[str, GatheredCause],
-    places: Places,
-    start: int,
+    finding: GatheredCause, reported: ReportedHost, rule: Rule, items: Sequence[Evidence], places: Places, start: int
 ) -> None:
     """Write down what a rule found, of those subjects that have one cause."""
-    cause = next((item.cause for item in items if item.cause), result.rule.cause) or result.rule.id
-    line = next((line for item in items if (line := places.line(item)) is not None), None)
-    finding = causes.setdefault(cause, GatheredCause(cause=cause))
-    finding.weight = max(finding.weight, weight)
+    lines = [places.line(item) for item in items]
+    line = next((line for line in lines if line is not None), None)
     finding.first = min(finding.first, start + line.number if line is not None else 1 << 60)
     finding.by_text |= line is not None
-    finding.rules.append(result.rule.id)
+    finding.rules.append(rule.id)
     finding.hosts += [reported.host] if reported.host else []
-    for item in items:
-        place = places.line(item)
+    for item, place in zip(items, lines, strict=True):
         text = place.printed if place is not None else f"{item.subject}: {item.seen}"
         finding.quotes.append(
             Quote(source=reported.source, line=place.number if place else 0, text=scrubbed(text)[:_TEXT].strip())
         )
-        finding.fix += [actions.text(action) for action in item.fix or result.rule.fix]
+        finding.fix += [actions.text(action) for action in item.fix or rule.fix]
 
 
 def _failed(result: Result) -> list[Evidence]:

@@ -67,6 +67,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 FAMILIES = tuple(name for name in Snapshot.__struct_fields__ if name not in {"intent", "origin", "said", "failures"})
 
 
+def is_pasted(seen: Snapshot) -> bool:
+    """Return whether the facts are of a text that somebody pasted: such a text tells a part of a host, and mostly that of a failed job."""
+    return seen.origin.startswith("report")
+
+
 def gpus_told(seen: Snapshot) -> tuple[Gpu, ...]:
     """Return the GPUs that the driver tells of; none where nobody could ask it."""
     return () if isinstance(seen.gpu, Missing) else known(seen.gpu.devices, ())

@@ -16,7 +16,7 @@ from torchtune_sys.model.facts.numa import NumaFacts
 from torchtune_sys.model.facts.python import PythonFacts, Torch
 from torchtune_sys.model.facts.session import SessionFacts, Workload
 from torchtune_sys.model.facts.system import SystemFacts
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, Why, absent, known
 from torchtune_sys.render.accelerators import accelerators
 from torchtune_sys.render.layout import Line, line
@@ -124,7 +124,7 @@ def host_parts(seen: Snapshot) -> list[str]:
         parts.extend(_memory(seen.memory))
     if not isinstance(seen.system, Missing):
         parts.extend(_surroundings(seen.system))
-    return parts or ["not told" if seen.origin.startswith("report") else "unknown"]
+    return parts or ["not told" if is_pasted(seen) else "unknown"]
 
 
 def _system(facts: SystemFacts) -> Iterator[str]:

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.environment.common import environment, seen
 from torchtune_sys.rules.environment.values import process_group_faults, torch_logs_fault
@@ -148,7 +148,7 @@ def rank_variables_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if "RANK" not in env:
         raise NotApplicable("RANK is not set")
     container = "" if isinstance(s.system, Missing) else known(s.system.container, "")
-    if s.origin.startswith("report"):
+    if is_pasted(s):
         raise NotApplicable("pasted variables are those of a job")
     if container or any(name in env for name in (*JOB_VARIABLES, "KUBERNETES_SERVICE_HOST", "TORCHELASTIC_RUN_ID", "GROUP_RANK")):
         raise NotApplicable("a launcher, a batch system or a container's owner set them")

@@ -60,11 +60,10 @@ def nvlink_inactive(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield unsure(subject(gpu), gpu.mig, "every link up, unless MIG is on")
             continue
         down = ", ".join(map(str, gpu.nvlinks_down))
+        links = "links" if len(gpu.nvlinks_down) > 1 else "link"
         yield Evidence(
             subject=subject(gpu),
-            seen=f"link{'s' if ',' in down else ''} {down} down, of {need(gpu.nvlinks)}"
-            if down
-            else f"{need(gpu.nvlinks)} links up",
+            seen=f"{links} {down} down, of {need(gpu.nvlinks)}" if down else f"{need(gpu.nvlinks)} links up",
             wanted="every link up",
             verdict=Verdict.FAIL if down else Verdict.PASS,
             source="nvmlDeviceGetNvLinkState",

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, NvmlSetting
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.session import SessionFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import each, subject
@@ -134,7 +134,7 @@ def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     gpus = gates.nvidia_gpus(s)
     ranks = s.intent.ranks if s.intent.ranks is not None else len(gpus)
-    if s.intent.ranks is None and all(gpu.mig is True for gpu in gpus) and not s.origin.startswith("report"):
+    if s.intent.ranks is None and all(gpu.mig is True for gpu in gpus) and not is_pasted(s):
         raise NotApplicable("every GPU is partitioned, and how many ranks run here is not known (--nproc-per-node)")
     if ranks < 2:
         raise NotApplicable("the job is one process")

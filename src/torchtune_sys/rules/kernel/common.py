@@ -1,4 +1,4 @@
-"""Code shared by the rules on the kernel's log: time window, wording of times and counts, names of GPUs."""
+"""Code shared by the rules on the kernel's log: time window, wording of times and counts, names of GPUs and PCI devices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Verdict
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need
 from torchtune_sys.rules.gates import nvidia_hardware
 
@@ -179,6 +179,22 @@ def gpu_name(s: Snapshot, address: str) -> str:
             if gpu.pci_address == address:
                 return f"GPU {gpu.index} ({address})"
     return f"GPU at {address}" if address else "a GPU"
+
+
+def device_name(s: Snapshot, address: str) -> str:
+    """Return the PCI device at an address with its driver, and with what lies below it where it is a bridge."""
+    devices = pci_devices_told(s)
+    parents = {device.address: device.parent for device in devices}
+    below = []
+    for device in devices:
+        above, steps = device.parent, 0
+        while above and above != address and steps < 16:
+            above, steps = parents.get(above, ""), steps + 1
+        if above == address and isinstance(device.driver, str) and device.driver not in ("pcieport", "i801_smbus"):
+            below.append(f"{device.driver} {device.address}")
+    own = next((device.driver for device in devices if device.address == address), "")
+    name = f"{own} {address}" if isinstance(own, str) and own else address
+    return f"{name} (above {', '.join(below[:4])})" if below else name
 
 
 def grouped(events: tuple[KernelEvent, ...]) -> dict[str, list[KernelEvent]]:

@@ -9,35 +9,29 @@ from msgspec.structs import replace
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot, gpus_told
+from torchtune_sys.model.snapshot import Snapshot, gpus_told, pci_devices_told
 from torchtune_sys.model.values import Missing, NotApplicable, need
-from torchtune_sys.rules.kernel.common import DAYS, grouped, logged, none_logged, recent, same_clock, shorter, total, when
+from torchtune_sys.rules.kernel.common import (
+    DAYS,
+    device_name,
+    grouped,
+    logged,
+    none_logged,
+    recent,
+    same_clock,
+    shorter,
+    total,
+    when,
+)
 from torchtune_sys.rules.kernel.common import events as log_events
 
 _MINUTE_S = 60
 _DAY = Param("days", 1, "older messages in the log are ignored, days")
 
 
-def _place(s: Snapshot, address: str) -> str:
-    """Return the device at an address, with what lies below it where it is a bridge."""
-    if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
-        return address
-    parents = {device.address: device.parent for device in s.pci.devices}
-    below = []
-    for device in s.pci.devices:
-        above, steps = device.parent, 0
-        while above and above != address and steps < 16:
-            above, steps = parents.get(above, ""), steps + 1
-        if above == address and isinstance(device.driver, str) and device.driver not in ("pcieport", "i801_smbus"):
-            below.append(f"{device.driver} {device.address}")
-    own = next((device.driver for device in s.pci.devices if device.address == address), "")
-    name = f"{own} {address}" if isinstance(own, str) and own else address
-    return f"{name} (above {', '.join(below[:4])})" if below else name
-
-
 def _each(s: Snapshot, p: Params, kinds: tuple[str, ...], name: str, what: str, wanted: str) -> Iterator[Evidence]:
     def named(subject: str) -> str:
-        return _place(s, subject) if ":" in subject else subject
+        return device_name(s, subject) if ":" in subject else subject
 
     yield from logged(s, p, kinds, name, what, wanted, named)
 
@@ -69,7 +63,7 @@ def pcie_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
     found = {address: group for address, group in grouped(tuple(serious)).items() if not _counted(s, address)}
     for address, group in found.items():
         yield Evidence(
-            subject=_place(s, address),
+            subject=device_name(s, address),
             seen=f"{shorter(group[-1].text)}{when(log, group)}",
             wanted="no uncorrected error",
             source=log.source,
@@ -80,9 +74,7 @@ def pcie_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _counted(s: Snapshot, address: str) -> bool:
     """Whether the kernel's own counters of the device were read: pcie-errors-uncorrectable and -correctable judge those."""
-    if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
-        return False
-    return any(device.address == address and not isinstance(device.errors, Missing) for device in s.pci.devices)
+    return any(device.address == address and not isinstance(device.errors, Missing) for device in pci_devices_told(s))
 
 
 @rule(
@@ -125,7 +117,7 @@ def pcie_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
     many = {address: events for address, events in found.items() if _often(log, events, p) and not _counted(s, address)}
     for address, events in many.items():
         yield Evidence(
-            subject=_place(s, address),
+            subject=device_name(s, address),
             seen=f"corrected errors ({events[-1].who}){when(log, events)}",
             wanted=f"fewer than {p['count']} in {p['days']} d"
             + (", also by their rate" if total(events) < int(p["count"]) else ""),
@@ -139,11 +131,13 @@ def _often(log: KernelFacts, events: list[KernelEvent], p: Params) -> bool:
     """Return whether the errors are as many as the rule reports, or come as often up to the end of the log. Those of one moment (a link that is
     trained, a card that is reset) have no rate."""
     count, many = total(events), int(p["count"])
+    if count >= many:
+        return True
     times = [time for event in events for time in (event.first_s, event.last_s) if time is not None]
     if count < int(p["few"]) or not times or isinstance(log.now_s, Missing) or not same_clock(min(times), log.now_s):
-        return count >= many
+        return False
     lasted, since = max(times) - min(times), log.now_s - min(times)
-    return count >= many or (lasted >= _MINUTE_S and count * float(p["days"]) * 86_400 >= many * since)
+    return lasted >= _MINUTE_S and count * float(p["days"]) * 86_400 >= many * since
 
 
 @rule(
@@ -201,7 +195,7 @@ def pcie_narrow_slot_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     judged = {address: event for address, event in latest.items() if _trains(s, event) and not _read(s, address)}
     for address, event in judged.items():
         yield Evidence(
-            subject=_place(s, address),
+            subject=device_name(s, address),
             seen=shorter(event.text.partition(f"{address}: ")[2] or event.text, 180),
             wanted="as many lanes as the card has",
             source=log.source,
@@ -221,9 +215,7 @@ def _trains(s: Snapshot, event: KernelEvent) -> bool:
 
 def _read(s: Snapshot, address: str) -> bool:
     """Whether the device's own link was read."""
-    if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
-        return False
-    return any(device.address == address and not isinstance(device.link.current_width, Missing) for device in s.pci.devices)
+    return any(device.address == address and not isinstance(device.link.current_width, Missing) for device in pci_devices_told(s))
 
 
 @rule(

@@ -8,7 +8,7 @@ from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, known_or_unknown, need
 from torchtune_sys.rules.gates import may_span_hosts, rdma_devices
 from torchtune_sys.rules.nccl.common import interface_named, several_hosts, values
@@ -93,7 +93,7 @@ def ib_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
     unrecorded = isinstance(settings, Missing) and settings.why is Why.NOT_RECORDED  # a tree of files belongs to no job
     hca = "" if unrecorded else values(s).get("NCCL_IB_HCA", "")
     reported = False
-    asked = (s.intent.nodes or 1) > 1 or s.origin.startswith("report")  # nobody pastes the ports of a network that is not used
+    asked = (s.intent.nodes or 1) > 1 or is_pasted(s)  # nobody pastes the ports of a network that is not used
     for device, port, why in rdma_links.inactive(devices, hca, _addressed(s), several=asked):
         reported = True
         yield Evidence(

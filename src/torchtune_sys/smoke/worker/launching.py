@@ -15,6 +15,7 @@ from typing import Dict, Iterator, List, Sequence, Tuple
 
 from torchtune_sys.smoke.worker.channel import LAUNCHER_VARIABLE, RankLauncher, channel
 from torchtune_sys.smoke.worker.killed import memory_kills, say_if_memory_ran_out
+from torchtune_sys.smoke.worker.measures import processes_a_cpu
 from torchtune_sys.smoke.worker.starting import Obstacle, loopback_address, obstacle
 
 _OTHERS_FINISH_S = 20.0
@@ -97,7 +98,7 @@ def _started(rank: int, ranks: int, inherited: RankLauncher, port: int, words: S
         env.update(MASTER_ADDR=loopback_address()[1], MASTER_PORT=str(port))
     if ranks > 1:
         env.setdefault("OMP_NUM_THREADS", "1")
-    if os.getloadavg()[0] > _CROWDED_CPU * (os.cpu_count() or 1):
+    if processes_a_cpu() > _CROWDED_CPU:
         env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     script = os.path.abspath(sys.argv[0])
