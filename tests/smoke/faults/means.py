@@ -192,17 +192,22 @@ def _remove_group(group: Path) -> None:
         time.sleep(0.05)
 
 
+def shared_library(bench: Bench, name: str, source: str, *flags: str) -> Path:
+    """A library that is built from C in the bench's folder."""
+    (bench.folder / f"{name}.c").write_text("#define _GNU_SOURCE\n" + textwrap.dedent(source))
+    library = bench.folder / f"{name}.so"
+    words = [_tool("cc"), "-shared", "-fPIC", "-O1", *flags, "-o", str(library), str(bench.folder / f"{name}.c"), "-ldl"]
+    built = subprocess.run(words, check=False, capture_output=True, text=True)
+    if built.returncode:
+        raise NotHere(f"no library can be built: {built.stderr}")
+    return library
+
+
 def preloaded(source: str) -> Inject:
     """A library in front of the C library's functions, in every process."""
 
     def inject(bench: Bench) -> None:
-        (bench.folder / "fault.c").write_text("#define _GNU_SOURCE\n" + textwrap.dedent(source))
-        library = bench.folder / "fault.so"
-        words = [_tool("cc"), "-shared", "-fPIC", "-O1", "-o", str(library), str(bench.folder / "fault.c"), "-ldl"]
-        built = subprocess.run(words, check=False, capture_output=True, text=True)
-        if built.returncode:
-            raise NotHere(f"no library can be built: {built.stderr}")
-        bench.env["LD_PRELOAD"] = str(library)
+        bench.env["LD_PRELOAD"] = str(shared_library(bench, "fault", source))
 
     return inject
 

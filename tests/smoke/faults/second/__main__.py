@@ -1,8 +1,8 @@
 """Tries the lists that were written down beforehand and writes a line for each fault:
 ``PYTHONPATH=tests python -m smoke.faults.second LIST [NAME …]``, the lists being reported, opened, sealed, third-opened, third-sealed,
 fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened,
-seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened, eleventh-sealed
-and eleventh-alike.
+seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened, eleventh-sealed,
+eleventh-alike, twelfth-opened and twelfth-sealed.
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -35,6 +35,8 @@ from smoke.faults.tenth import alike as tenth_alike
 from smoke.faults.third import opened as third_opened
 from smoke.faults.third import sealed as third_sealed
 from smoke.faults.trial import expected, tried, words
+from smoke.faults.twelfth import opened as twelfth_opened
+from smoke.faults.twelfth import sealed as twelfth_sealed
 
 LISTS = {"reported": reported.ROWS, "opened": opened.ROWS, "sealed": sealed.ROWS}
 LISTS |= {"third-opened": third_opened.ROWS, "third-sealed": third_sealed.ROWS}
@@ -44,6 +46,7 @@ LISTS |= {"sixth-opened": sixth_opened.ROWS, "sixth-sealed": sixth_sealed.ROWS}
 LISTS |= {"eighth-opened": eighth_opened.ROWS}
 LISTS |= {"ninth-alike": ninth_alike.ROWS, "tenth-alike": tenth_alike.ROWS}
 LISTS |= {"eleventh-opened": eleventh_opened.ROWS, "eleventh-sealed": eleventh_sealed.ROWS, "eleventh-alike": eleventh_alike.ROWS}
+LISTS |= {"twelfth-opened": twelfth_opened.ROWS, "twelfth-sealed": twelfth_sealed.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 
