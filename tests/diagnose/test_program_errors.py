@@ -175,3 +175,10 @@ def test_words_behind_the_first_line_of_a_message_tell_where_to_look(tmp_path: P
     told = found(stdin=done.stderr)["unexplained"]
     assert isinstance(told, list)
     assert ["under if __name__ == '__main__'" in error["fix"] for error in told] == [True]
+
+
+def test_a_warning_that_the_gpus_cannot_be_used_is_an_error_not_known_where_nothing_explains_it() -> None:
+    text = "x.py:138: UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 305: new error\nFalse\n"
+    done = run("--format", "json", "-", stdin=text.encode())
+    assert done.returncode == 3
+    assert [each["program"] for each in json.loads(done.stdout)["unexplained"]] == ["CUDA"]

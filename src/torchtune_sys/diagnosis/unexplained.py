@@ -29,7 +29,7 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for program, pattern in (
         ("python", r"Fatal Python error: "),
         ("C++", r"terminate called after throwing|what\(\):  "),
-        ("CUDA", r"(?:torch\.AcceleratorError: )?CUDA error: |CUDA failure|Cuda failure"),
+        ("CUDA", r"(?:torch\.AcceleratorError: )?CUDA error: |CUDA failure|Cuda failure|CUDA initialization: "),
         ("NCCL", r"NCCL WARN |NCCL error "),
         ("shell", r"Segmentation fault|Aborted \(core dumped\)|Bus error|Illegal instruction"),
         (
