@@ -169,6 +169,17 @@ def test_columns_is_honoured(columns: int) -> None:
     assert widest <= max(columns, 80) and (columns < 80 or widest > 80)
 
 
+@pytest.mark.parametrize(
+    "words", [("rules",), ("check", "-v", "--from", RECORDED), ("plan", "-v", "--from", RECORDED), ("diagnose", "LOG")]
+)
+def test_on_a_narrow_terminal_only_a_word_alone_is_wider(words: tuple[str, ...], tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_text("[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. " * 2 + "\n")
+    given = [str(log) if word == "LOG" else word for word in words]
+    shown = run(*given, env={"COLUMNS": "40"}).stdout
+    assert shown and not [row for row in shown.splitlines() if len(row) > 40 and " " in row.strip()]
+
+
 @pytest.mark.parametrize("columns", ["", "0", "-5", "x", "99999999999999", "²"])
 def test_columns_that_are_none_are_left_aside(columns: str) -> None:
     found = run("check", "--from", RECORDED, env={"COLUMNS": columns})

@@ -36,6 +36,24 @@ def test_lines_are_no_wider_than_asked_and_lose_no_word(words: list[str], width:
     assert shown.split() == ["label", *words]
 
 
+@given(
+    st.lists(st.text("abc/-", min_size=1, max_size=40), min_size=1, max_size=9),
+    st.text("ab", max_size=36),
+    st.integers(0, 4),
+    st.integers(0, 60),
+    st.integers(40, 100),
+    st.booleans(),
+)
+def test_only_a_word_that_is_wider_than_the_terminal_leaves_it(
+    words: list[str], label: str, indent: int, hang: int, width: int, is_command: bool
+) -> None:
+    given = line(" ".join(words), label=label, indent=indent, hang=hang, is_command=is_command)
+    rows = [row.removesuffix(" \\") for row in render([given], Style(width=width)).splitlines()]
+    assert all(len(row) <= width for row in rows)
+    shown = " ".join(rows).split()
+    assert shown == [*([label] if label else []), *words] or hang < indent + len(label)
+
+
 def test_a_word_longer_than_the_line_stays_whole_so_that_it_can_be_copied() -> None:
     path = "/" + "x" * 90
     assert path in render([line(f"see {path}")], Style(width=40)).splitlines()

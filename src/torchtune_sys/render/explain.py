@@ -115,6 +115,10 @@ def table(rules: tuple[Rule, ...], style: Style) -> str:
         if rule.family != family:
             family = rule.family
             lines.extend([line(), line((family, "heading"))] if lines else [line((family, "heading"))])
-        label = f"  {rule.severity.value.ljust(8)} {rule.id.ljust(width)}  "
-        lines.append(line(rule.title, label=(label, rule.severity.value), hang=len(label)))
+        label, severity = f"  {rule.severity.value.ljust(8)} ", rule.severity.value
+        if style.width - len(label) - width < layout.ROOM:
+            lines += [line(rule.id, label=(label, severity)), line(rule.title, indent=4)]
+        else:
+            label += f"{rule.id.ljust(width)}  "
+            lines.append(line(rule.title, label=(label, severity), hang=len(label)))
     return layout.render(lines, style)

@@ -42,6 +42,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _COMMAND = re.compile(rf"(?<![^\s(\"'`]){re.escape(PROGRAM)}(?= (?:--)?[a-z]+(?:[\s,;:.)\"'`-]|$))")
+ROOM, _NARROW_HANG = 24, 4
+"""Columns that words must have beside a label, and how far they are indented below a label that leaves them less."""
 _CODES = {"bold": "1", "dim": "2", "error": "1;31", "warning": "33", "advice": "36", "good": "32", "heading": "1"}
 
 
@@ -93,23 +95,25 @@ def cut(text: str, limit: int) -> str:
 
 
 def _rows(item: Line, style: Style) -> list[str]:
-    label, label_style = item.label
-    head = " " * item.indent + _paint(clean(label), label_style, style)
-    head += " " * max(item.hang - item.indent - len(clean(label)), 0)
-    rows: list[str] = []
-    row, used = head, max(item.hang, item.indent + len(clean(label)))
-    start = True
+    """Return the rows of a line: none is wider than asked, unless one word alone is, which stays whole so that it can be copied."""
     more, room = (" \\", style.width - 2) if item.is_command else ("", style.width)
+    label, hang = clean(item.label[0]), item.hang
+    used = item.indent + len(label)
+    gap = max(hang - used, 0)
+    if style.width - hang < ROOM:
+        label, hang = label.rstrip(" "), min(hang, item.indent + _NARROW_HANG)
+        used = item.indent + len(label)
+        gap = 1 if used < style.width // 2 else room
+    row = " " * item.indent + _paint(label, item.label[1], style)
+    rows: list[str] = []
     for word in _words(item.spans, style.program):
         length = sum(len(text) for text, _ in word)
-        if not start and used + 1 + length > room:
-            rows.append(row + more)
-            row, used, start = " " * item.hang, item.hang, True
-        if not start:
-            row, used = row + " ", used + 1
-        row += "".join(_paint(text, name, style) for text, name in word)
-        used += length
-        start = False
+        if used + gap + length > room:
+            rows += [row + more] if used > item.indent else []
+            row, used, gap = "", 0, max(min(hang, room - length), 0)
+        row += " " * gap + "".join(_paint(text, name, style) for text, name in word)
+        used += gap + length
+        gap = 1
     return [found.rstrip(" ") for found in [*rows, row]]
 
 
