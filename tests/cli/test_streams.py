@@ -6,12 +6,15 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from driven import HOSTS, PROGRAM, environment, run, shown
+
+from torchtune_sys.cli.main import COMMANDS
 
 SMALL = str(HOSTS / "base-system.json")
 
@@ -44,6 +47,35 @@ def test_a_full_disk_behind_standard_output_is_told(arguments: list[str]) -> Non
         )
     assert found.returncode == 4
     assert "No space left" in found.stderr and "Traceback" not in found.stderr
+
+
+RESULTS = {
+    **{name: [[name]] for name in ("check", "plan", "history", "help", "rules", "snapshot", "record")},
+    "diagnose": [["diagnose", SMALL]],
+    "apply": [["apply", "--dry-run", "--select", "limits"]],
+    "undo": [["undo", "--dry-run"]],
+    "note": [["note", "--run", "99999", "never entered"]],
+    "launch": [],
+    "smoke": [["smoke", "--list"], ["smoke", "--python", "/no/python"]],
+    "preflight": [["preflight", "--select", "system"]],
+    "generate": [["generate", "slurm", "conf"], ["generate", "install"]],
+    "explain": [["explain", "dev-shm-too-small"]],
+    "compare": [["compare", SMALL, SMALL]],
+    "fleet": [["fleet", "--nodes", ""]],
+    "completion": [["completion", "bash"]],
+}
+"""Command → ways to call it that have a result; launch has that of the program which it becomes."""
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("output", ["/dev/full", "&-"])
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_no_command_ends_well_where_its_result_cannot_be_written(name: str, output: str) -> None:
+    words = [word for word in (name,) if word]
+    called = [[*words, "--help"], *([["--version"], [], ["--help-all"]] if not name else RESULTS[name])]
+    for arguments in called:
+        found = shell(f"PROGRAM {shlex.join(arguments)} >{output}")
+        assert found.returncode not in (0, 1) and "Traceback" not in found.stderr and found.stderr, arguments
 
 
 def test_a_full_disk_behind_output_is_told() -> None:

@@ -84,6 +84,10 @@ def main() -> NoReturn:
     """Run the command line."""
     args = sys.argv[1:]
     try:
+        if sys.stdout is None:
+            from torchtune_sys.cli.terminal import Closed
+
+            sys.stdout = Closed()  # click would leave out what it prints itself, and end with status 0
         _heed_termination()
         from torchtune_sys.cli.watch import run_within_timeout
 

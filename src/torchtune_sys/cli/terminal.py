@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -113,9 +114,16 @@ def require_apart(outputs: Iterable[str | None], inputs: Iterable[str | None]) -
             raise UserError(f"{output} is read, so nothing is written over it", "name another file for the result")
 
 
+class Closed(io.StringIO):
+    """What stands for a standard output that was closed before the start: nothing can be written to it. Raises CannotWrite."""
+
+    def write(self, text: str) -> int:
+        raise CannotWrite("standard output is closed", "leave it open")
+
+
 def _open_stdout() -> TextIO:
     stream = sys.stdout
-    if stream is None or stream.closed:
+    if stream is None or isinstance(stream, Closed) or stream.closed:
         raise CannotWrite("standard output is closed", "leave it open, or name a file with --output")
     return stream
 

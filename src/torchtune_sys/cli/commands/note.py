@@ -8,6 +8,7 @@ import click
 
 from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.terminal import require_output, say
 from torchtune_sys.errors import AGAIN_AS_ROOT, UserError
 
 
@@ -37,6 +38,7 @@ def command(**options: Any) -> int:
 
     if not is_root():
         raise UserError("the journal is root's", AGAIN_AS_ROOT)
+    require_output(None)
     try:
         with changing.progress_lines() as tell, changing.alone(options["wait"], tell):
             if options["run"] and options["run"] not in journal.numbers(journal.STATE):
@@ -45,5 +47,5 @@ def command(**options: Any) -> int:
             found = session.enter(options["texts"], options["run"], moment)
     except OSError as error:
         raise changing.NotMade(f"{error.filename or journal.STATE}: {error.strerror}", "nothing was entered") from None
-    click.echo(f"Entered in run {found.number}.")
+    say(f"Entered in run {found.number}.\n")
     return 0
