@@ -83,6 +83,7 @@ PAIRS: tuple[tuple[str, str, Callable[[], Snapshot]], ...] = (
     ("memory-channels-empty", "memory-modules-uneven", half_filled),
     ("dev-shm-too-small", "dev-shm-small", lambda: load("dev-shm-too-small.fail")),
     ("memlock-limit-too-low", "memlock-limit-finite", lambda: load("memlock-limit-too-low.fail")),
+    ("rank-seeks-master-on-own-host", "master-address-loopback", lambda: load("rank-seeks-master-on-own-host.fail")),
     ("disk-full", "disk-space-low", lambda: load("disk-full.fail")),
     ("disk-full", "temporary-space-low", lambda: load("healthy", spaces={"/tmp": FULL}, answers={"cwd": "/tmp"})),
     ("inodes-exhausted", "inodes-low", lambda: load("inodes-exhausted.fail")),

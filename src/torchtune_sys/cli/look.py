@@ -12,14 +12,14 @@ from torchtune_sys import engine
 from torchtune_sys.cli.options import DESCRIPTION, INTENT
 from torchtune_sys.cli.terminal import clear_progress, progress, require_apart
 from torchtune_sys.cli.watch import LIVE_TIMEOUT_S, TIMEOUT_S
-from torchtune_sys.cli.workload import intent_of
+from torchtune_sys.cli.workload import from_environment, intent_of
 from torchtune_sys.errors import UnreadableInput, UserError
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.input.limits import TIMEOUT_S as INPUT_TIMEOUT_S
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, known
 
 _MARGIN_S = 1.5
 """How much earlier than the whole look a hanging tool is ended, so that it can be named: the time that ending it may take."""
@@ -131,7 +131,9 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
             f"{pasted.name}: is neither a recording nor a report that can be read",
             f"known reports: {evidence.READ}; for a program that failed, give its error lines to torchtune-sys diagnose",
         )
-    return msgspec.structs.replace(seen, intent=intent)
+    env = {} if isinstance(seen.session, Missing) else known(seen.session.env, {})
+    told = {name: value for name, value in from_environment(env).items() if getattr(intent, name) is None}
+    return msgspec.structs.replace(seen, intent=msgspec.structs.replace(intent, **told))
 
 
 def now() -> tuple[str, float]:

@@ -109,6 +109,7 @@ OF_A_JOB: dict[str, str] = {
     "gloo-interface-missing": "a variable of the job",
     "nccl-net-without-device": "a variable of the job",
     "variable-refused": "a variable of the job",
+    "rank-seeks-master-on-own-host": "a variable of the job",
     "gloo-interface-doubtful": "a variable of the job",
     "nccl-wrong-interface": "a variable of the job decides; where it has none, its pre-flight in the job says so",
 }

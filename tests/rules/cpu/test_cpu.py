@@ -31,10 +31,16 @@ def job(ranks: int | None = 8, workers: int | None = 4, **more: Any) -> dict[str
 
 
 @pytest.mark.parametrize(
-    ("threads", "expected"), [("8", "pass"), ("9", "fail"), ("8,4", "pass"), ("nonsense", "pass"), ("0", "pass")]
+    ("threads", "expected"), [("8", "pass"), ("9", "fail"), ("8,4", "pass"), ("nonsense", "fail"), ("0", "fail"), ("4,", "fail")]
 )
 def test_ranks_times_threads_may_fill_the_cpus(threads: str, expected: str) -> None:
     assert verdict("cpu-oversubscribed", env={"OMP_NUM_THREADS": threads}) == expected
+
+
+def test_a_number_that_openmp_refuses_keeps_torchrun_from_setting_one() -> None:
+    (told,) = result("cpu-oversubscribed", env={"OMP_NUM_THREADS": "auto"}).evidence
+    assert told.seen.startswith("8 x 32 threads (torch's default, as OpenMP refuses OMP_NUM_THREADS=auto)")
+    assert verdict("cpu-oversubscribed", env={"OMP_NUM_THREADS": "auto"}, intent=job(ranks=1)) == "pass"
 
 
 def test_what_the_user_says_goes_before_the_environment() -> None:

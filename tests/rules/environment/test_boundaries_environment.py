@@ -355,6 +355,25 @@ def test_a_limit_on_threads_that_binds(env: dict[str, str], expected: Verdict) -
     assert engine.judge(with_env(load("healthy"), **env), [RULE["fast-path-switched-off"]])[0].verdict is expected
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("OMP_NUM_THREADS", "auto", ["OMP_NUM_THREADS=auto: OpenMP refuses it: each rank starts a thread for every core"]),
+        ("OMP_NUM_THREADS", "4,x", ["OMP_NUM_THREADS=4,x: OpenMP refuses it: each rank starts a thread for every core"]),
+        ("OMP_NUM_THREADS", "4,2", []),
+        ("MKL_NUM_THREADS", "auto", ["MKL_NUM_THREADS=auto: MKL reads it as 1: torch computes with one thread"]),
+        ("MKL_NUM_THREADS", "4,2", ["MKL_NUM_THREADS=4,2: MKL reads it as 1: torch computes with one thread"]),
+        ("MKL_NUM_THREADS", "0", []),
+    ],
+)
+def test_what_the_libraries_make_of_a_number_of_threads(name: str, value: str, expected: list[str]) -> None:
+    seen = with_env(load("healthy"), **{name: value})
+    told = engine.judge(seen, [RULE["variable-without-effect"]])[0].evidence
+    assert [item.seen for item in told] == expected
+    arm = having(seen, "system", machine="aarch64")
+    assert bool(engine.judge(arm, [RULE["variable-without-effect"]])[0].evidence) is (bool(expected) and name[0] == "O")
+
+
 @pytest.mark.parametrize(("mask", "expected"), [(0o022, PASS), (0o077, PASS), (0o177, FAIL), (0o277, FAIL), (0o477, FAIL)])
 def test_the_umask_and_what_its_owner_needs(mask: int, expected: Verdict) -> None:
     """177 leaves files alone and makes directories that nobody can enter."""

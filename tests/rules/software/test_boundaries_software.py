@@ -10,6 +10,7 @@ import pytest
 from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, verdict, with_env
 
 from torchtune_sys.model.facts.network import Address
+from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.software import Mps, NextKernel, Package
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -380,3 +381,32 @@ def test_an_interface_whose_addresses_are_not_known_hides_no_other(healthy: Snap
     assert verdict(altered(seen, network__interfaces=hidden), "master-port-in-use") is NA
     own = msgspec.structs.replace(hidden[-1], addresses=(Address(family="inet", address="10.0.0.11", prefix_length=24),))
     assert verdict(altered(seen, network__interfaces=(*hidden[:-1], own)), "master-port-in-use") is FAIL
+
+
+# --- where the ranks meet
+
+RANK = {"RANK": "8", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "localhost"}
+
+
+@pytest.mark.parametrize(
+    ("env", "nodes", "expected"),
+    [
+        (RANK, 2, FAIL),
+        ({**RANK, "MASTER_ADDR": "127.0.0.1"}, 2, FAIL),
+        ({**RANK, "MASTER_ADDR": "::1"}, 2, FAIL),
+        ({**RANK, "MASTER_ADDR": "node0"}, 2, PASS),
+        ({**RANK, "RANK": "7"}, 2, NA),  # the first host's: master-address-loopback warns
+        (RANK, None, NA),
+        (RANK, 1, NA),
+        ({**RANK, "TORCHELASTIC_RUN_ID": "none"}, 2, NA),  # two agents on one host may be meant
+        ({**RANK, "LOCAL_WORLD_SIZE": "0"}, 2, NA),
+        ({**RANK, "RANK": "x"}, 2, NA),
+        ({name: RANK[name] for name in RANK if name != "LOCAL_WORLD_SIZE"}, 2, NA),
+        ({name: RANK[name] for name in RANK if name != "MASTER_ADDR"}, 2, NA),
+    ],
+)
+def test_a_rank_of_another_host_cannot_meet_rank_0_at_its_own_loopback(
+    healthy: Snapshot, env: dict[str, str], nodes: int | None, expected: Verdict
+) -> None:
+    seen = msgspec.structs.replace(with_env(healthy, env), intent=Workload(nodes=nodes))
+    assert verdict(seen, "rank-seeks-master-on-own-host") is expected

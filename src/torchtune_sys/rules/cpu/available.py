@@ -11,7 +11,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Ve
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
-from torchtune_sys.rules.cpu.common import asked_threads, budget, default_threads, some
+from torchtune_sys.rules.cpu.common import asked_threads, budget, some, unasked_threads
 from torchtune_sys.rules.gates import gpu_count, gpu_host, ranks_here
 
 
@@ -34,12 +34,13 @@ def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     PyTorch performance tuning guide, section on OMP_NUM_THREADS
     torch 2.15 distributed/run.py: torchrun sets OMP_NUM_THREADS=1 where several ranks start and it is unset
+    libgomp/env.c (a value that is no number is refused, with a message of each process)
     """
     ranks = max(s.intent.ranks or 1, 1)
     asked = asked_threads(s)
     if asked is None and s.intent.ranks is None:
         raise NotApplicable("none of --nproc-per-node, --threads and OMP_NUM_THREADS says how many threads will run")
-    threads, where = asked or ((1, "torchrun's default") if ranks > 1 else (1, "one rank"))
+    threads, where = asked or (unasked_threads(s) if ranks > 1 else (1, "one rank"))
     have = budget(s)
     total = ranks * threads
     if total <= have.cpus:
@@ -87,12 +88,9 @@ def cpu_quota_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no CPU quota")
     ranks = ranks_here(s)
     asked = asked_threads(s)
-    if asked is not None or (s.intent.ranks or 1) > 1:
-        threads, where = asked or (1, "torchrun's default")
-        judged = Verdict.PASS  # whether these are too many is cpu-oversubscribed's to say
-    else:
-        threads, where = default_threads(cpu), "torch's default"
-        judged = Verdict.FAIL if threads > math.ceil(quota) else Verdict.PASS
+    threads, where = asked or unasked_threads(s)
+    several = asked is not None or (s.intent.ranks or 1) > 1  # whether these are too many is cpu-oversubscribed's to say
+    judged = Verdict.FAIL if not several and threads > math.ceil(quota) else Verdict.PASS
     yield Evidence(
         subject="CPU quota",
         seen=f"{some(quota, 'CPU')} allowed, {len(need(cpu.affinity))} visible; {some(threads, 'thread')} per rank ({where})",

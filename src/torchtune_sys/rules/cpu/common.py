@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from torchtune_sys.model.facts.cpu import CpuFacts
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known, need
 
@@ -53,9 +54,29 @@ def asked_threads(s: Snapshot) -> tuple[int, str] | None:
     """Return the threads per rank that somebody set, and where; None where nobody did."""
     if s.intent.threads is not None:
         return max(s.intent.threads, 1), "--threads"
+    value = need(need(s.session).env).get("OMP_NUM_THREADS", "")
     # A list (OMP_NUM_THREADS=4,2) gives the levels of nested regions; torch uses the first.
-    first = need(need(s.session).env).get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return (int(first), "OMP_NUM_THREADS") if first.isdecimal() and 0 < len(first) < 6 and int(first) > 0 else None
+    first = natural(value.split(",")[0].strip(), digits=5)
+    return (first, "OMP_NUM_THREADS") if first and not openmp_refuses(value) else None
+
+
+def openmp_refuses(value: str) -> bool:
+    """Return whether libgomp says "Invalid value for environment variable OMP_NUM_THREADS", and takes a thread for each CPU as if it were unset.
+
+    >>> [openmp_refuses(value) for value in (" +4", "4,2", "auto", "", "0", "4,", "4x")]
+    [False, False, True, True, True, True, True]
+    """
+    return not all(natural(part.strip().removeprefix("+")) for part in value.split(","))
+
+
+def unasked_threads(s: Snapshot) -> tuple[int, str]:
+    """Return the threads per rank where nobody set a number, and who decides: torchrun sets 1 for several ranks, unless the variable is there."""
+    value = need(need(s.session).env).get("OMP_NUM_THREADS")
+    if value is not None:
+        return default_threads(need(s.cpu)), f"torch's default, as OpenMP refuses OMP_NUM_THREADS={value}"
+    if (s.intent.ranks or 1) > 1:
+        return 1, "torchrun's default"
+    return default_threads(need(s.cpu)), "torch's default"
 
 
 def default_threads(cpu: CpuFacts) -> int:

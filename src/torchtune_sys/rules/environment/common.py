@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchtune_sys.model.rule import Evidence
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import need
+from torchtune_sys.model.values import Missing, known, need
 
 
 def environment(s: Snapshot) -> dict[str, str]:
@@ -13,6 +13,11 @@ def environment(s: Snapshot) -> dict[str, str]:
 
 def seen(name: str, value: str, wanted: str = "unset", why: str = "") -> Evidence:
     return Evidence(subject=name, seen=f"{name}={value}{f': {why}' if why else ''}", wanted=wanted, source="environment")
+
+
+def on_x86(s: Snapshot) -> bool:
+    """Return whether the processor is not known to be another: the one for which torch is built with MKL, and MKL and oneDNN choose instructions."""
+    return isinstance(s.system, Missing) or known(s.system.machine, "x86_64") == "x86_64"
 
 
 def number(text: str) -> int:

@@ -8,9 +8,9 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.model.version import version
-from torchtune_sys.rules.environment.common import environment, number, seen
+from torchtune_sys.rules.environment.common import environment, number, on_x86, seen
 from torchtune_sys.rules.gates import gpu_host, nvidia_gpus, nvidia_hardware
 
 
@@ -273,7 +273,7 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     pytorch aten/src/ATen/native/DispatchStub.cpp; oneDNN, "CPU dispatcher control"; Intel oneMKL developer guide, "Instruction Set Specific Dispatching" and MKL_CBWR
     """
     env = environment(s)
-    x86 = isinstance(s.system, Missing) or known(s.system.machine, "x86_64") == "x86_64"
+    x86 = on_x86(s)
     for names, values, effect in _SWITCHES:
         for name in names:
             value = env.get(name, "")

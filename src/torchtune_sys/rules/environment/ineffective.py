@@ -10,7 +10,8 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.version import version
-from torchtune_sys.rules.environment.common import environment, seen
+from torchtune_sys.rules.cpu.common import openmp_refuses
+from torchtune_sys.rules.environment.common import environment, on_x86, seen
 
 _RENAMED = {
     "NCCL_ASYNC_ERROR_HANDLING": ("TORCH_NCCL_ASYNC_ERROR_HANDLING", (2, 2)),
@@ -68,7 +69,8 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The name is misspelt, or is only read when PyTorch is built; or OpenMP and MKL cannot read the number of threads.
 
     Why it matters
-    The intended setting is not in effect.
+    The intended setting is not in effect. OpenMP takes a thread for each CPU where it refuses the number, and torchrun, which finds the variable
+    set, does not set 1 in its place; MKL takes one thread, and torch with it.
 
     When to leave it
     One of your own programs reads the variable.
@@ -76,15 +78,16 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     CUDA C++ Programming Guide, "CUDA Environment Variables"
     https://docs.pytorch.org/docs/stable/notes/cuda.html
+    libgomp/env.c; aten/src/ATen/ParallelOpenMP.cpp, which asks MKL (both tried with torch 2.13)
     """
     for name, why in _WITHOUT_EFFECT.items():
         if name in environment(s):
             yield seen(name, environment(s)[name], "another name, or unset", why)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        value = environment(s).get(name, "").strip()
-        counts = [part.strip() for part in value.split(",")]
-        if value and not all(natural(part) for part in counts):
-            yield seen(name, value, "a number from 1 on", "it is ignored, so each rank starts a thread for every core")
+    openmp, mkl = (environment(s).get(name, "").strip() for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
+    if openmp and openmp_refuses(openmp):
+        yield seen("OMP_NUM_THREADS", openmp, "a number from 1 on", "OpenMP refuses it: each rank starts a thread for every core")
+    if mkl and natural(mkl) is None and on_x86(s):
+        yield seen("MKL_NUM_THREADS", mkl, "a number", "MKL reads it as 1: torch computes with one thread")
 
 
 RULES: tuple[Rule, ...] = (variable_renamed, variable_without_effect)

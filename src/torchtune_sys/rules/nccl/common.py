@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.facts.network import Interface, NcclSetting, NetworkFacts
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, verbs_devices
@@ -23,6 +23,17 @@ def several_hosts(s: Snapshot) -> None:
         raise NotApplicable("whether the job spans several hosts is not known (--nnodes)")
     if s.intent.nodes < 2:
         raise NotApplicable("the job runs on this host only")
+
+
+def at_loopback(s: Snapshot, variable: str) -> str:
+    """Return the value of NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME of a job over several hosts that names the loopback alone, where the report that
+    tells it lists no interfaces: with them, what the library would choose says more. ``""`` otherwise."""
+    unlisted = isinstance(s.network, Missing) or isinstance(s.network.interfaces, Missing)
+    if not is_pasted(s) or not unlisted or (s.intent.nodes or 1) < 2 or isinstance(s.session, Missing):
+        return ""
+    value = known(s.session.env, {}).get(variable, "")
+    names = nccl.parse_names(value)
+    return value if names.entries and not names.exclude and all(name == "lo" for name, _ in names.entries) else ""
 
 
 def nccl_on_several_hosts(s: Snapshot) -> None:

@@ -11,6 +11,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules.nccl.common import (
+    at_loopback,
     better,
     doubt,
     interface_named,
@@ -23,6 +24,13 @@ from torchtune_sys.rules.nccl.common import (
     values,
 )
 
+
+def _starts_over_sockets(s: Snapshot) -> None:
+    """Require NVIDIA GPUs; a variable of NCCL's that cannot work is one for whatever it runs on."""
+    if not at_loopback(s, "NCCL_SOCKET_IFNAME"):
+        uses_nccl(s)
+
+
 _SET_IFNAME = Advice(text="set NCCL_SOCKET_IFNAME to the interface that the other hosts can reach (or unset it)")
 
 
@@ -31,7 +39,7 @@ _SET_IFNAME = Advice(text="set NCCL_SOCKET_IFNAME to the interface that the othe
     title="NCCL finds no usable network interface, or one that other hosts cannot reach",
     severity=Severity.ERROR,
     cause="nccl-wrong-interface",
-    applies=uses_nccl,
+    applies=_starts_over_sockets,
     fix=(_SET_IFNAME,),
 )
 def wrong_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -51,6 +59,11 @@ def wrong_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
     NVIDIA/nccl src/misc/socket.cc (ncclFindInterfaces), src/bootstrap.cc
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
     """
+    if value := at_loopback(s, "NCCL_SOCKET_IFNAME"):
+        yield Evidence(
+            subject="NCCL_SOCKET_IFNAME", seen=f"{value}: the loopback alone", wanted=_wanted(()), source="environment"
+        )
+        return
     choice = prediction(s)
     network = need(s.network)
     setting = settings(s).get("NCCL_SOCKET_IFNAME")
@@ -107,7 +120,7 @@ def _wanted(names: tuple[str, ...]) -> str:
     return (
         f"an interface that exists and that other hosts reach: {' or '.join(names[:3])}"
         if names and names[0]
-        else "an interface with an address"
+        else "an interface with an address that other hosts reach"
     )
 
 

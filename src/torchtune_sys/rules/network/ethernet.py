@@ -14,6 +14,7 @@ from torchtune_sys.rules.gates import may_span_hosts
 from torchtune_sys.rules.nccl.common import (
     NO_CARRIER,
     SWITCHED_OFF,
+    at_loopback,
     better,
     doubt,
     interface_named,
@@ -164,7 +165,7 @@ def gloo_interface_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(_NAME_IN_HOSTS,),
 )
 def gloo_interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The address that Gloo would publish belongs to a bridge, a tunnel, a veth pair or a link-local network.
+    """The address that Gloo would publish belongs to the loopback, a bridge, a tunnel, a veth pair or a link-local network.
 
     Why it matters
     CPU process groups, barriers and object collectives then hang or fail with "Connection refused", although NCCL itself may
@@ -176,6 +177,10 @@ def gloo_interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     facebookincubator/gloo transport/tcp/device.cc, pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp
     """
+    if value := at_loopback(s, "GLOO_SOCKET_IFNAME"):
+        wanted = "an interface that other hosts reach"
+        yield Evidence(subject="GLOO_SOCKET_IFNAME", seen=f"{value}: the loopback alone", wanted=wanted, source="environment")
+        return
     network = need(s.network)
     named = need(network.gloo_interfaces)
     addresses = () if absent(network.hostname_addresses) else need(network.hostname_addresses)

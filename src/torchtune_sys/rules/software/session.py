@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.launchers import RANK_VARIABLES
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, absent, known, need, need_if_there
@@ -121,13 +122,17 @@ def _would_listen(s: Snapshot, env: Mapping[str, str]) -> None:
         raise NotApplicable(f"{address} is not seen to be this host")
 
 
+_EXPORT_ADDRESS = Advice(text="export MASTER_ADDR with the first host's name or address, as the others reach it, on every host")
+
+
 @rule(
     id="master-address-loopback",
     title="MASTER_ADDR is a loopback address in a multi-node job",
     severity=Severity.WARNING,
     cause="master-addr-wrong",
+    superseded_by=("rank-seeks-master-on-own-host",),
     fix=(
-        Advice(text="export MASTER_ADDR with the first host's name or address, as the others reach it, on every host"),
+        _EXPORT_ADDRESS,
         EnvironmentVariable(name="MASTER_ADDR", value=None),
     ),
 )
@@ -144,19 +149,53 @@ def master_address_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         https://docs.pytorch.org/docs/stable/distributed.html (environment variable initialization)
     """
-    if (s.intent.nodes or 1) < 2:
+    yield _master_address(need(need(s.session).env), s.intent.nodes)
+
+
+def _master_address(env: Mapping[str, str], nodes: int | None, note: str = "") -> Evidence:
+    if (nodes or 1) < 2:
         raise NotApplicable("one host: its ranks meet over the loopback")
-    address = need(need(s.session).env).get("MASTER_ADDR", "")
+    address = env.get("MASTER_ADDR", "")
     if not address:
         raise NotApplicable("MASTER_ADDR is not set")
     own = address == "localhost" or address.startswith(("localhost.", "127.")) or address == "::1"
-    yield Evidence(
+    return Evidence(
         subject="MASTER_ADDR",
-        seen=address,
+        seen=address + note * own,
         wanted="an address that the other hosts reach" if own else "",
         verdict=Verdict.FAIL if own else Verdict.PASS,
         source="environment",
     )
 
 
-RULES: tuple[Rule, ...] = (mps_server_unreachable, master_port_in_use, master_address_loopback)
+@rule(
+    id="rank-seeks-master-on-own-host",
+    title="MASTER_ADDR is a loopback address, and rank 0 is on another host",
+    severity=Severity.ERROR,
+    cause="master-addr-wrong",
+    fix=(_EXPORT_ADDRESS,),
+)
+def rank_seeks_master_on_own_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The process is a rank of a job over several hosts, its RANK is beyond the ranks of the first host, and MASTER_ADDR is its own loopback.
+
+    Why it matters
+        Nobody on this host listens for the ranks: each gets "Connection refused" until init_process_group times out, and the ranks of the
+        first host wait for them as long.
+
+    When to leave it
+        The ranks of two nodes are started on one host, as a trial.
+
+    References
+        https://docs.pytorch.org/docs/stable/distributed.html (environment variable initialization)
+        https://docs.pytorch.org/docs/stable/elastic/run.html (ranks are numbered host by host; two agents on one host)
+    """
+    env = need(need(s.session).env)
+    rank, local = natural(env.get("RANK", "")), natural(env.get("LOCAL_WORLD_SIZE", ""))
+    if rank is None or not local or rank < local:
+        raise NotApplicable("RANK and LOCAL_WORLD_SIZE do not tell of a rank on another host than the first")
+    if any(name.startswith("TORCHELASTIC_") for name in env):
+        raise NotApplicable("torchrun told its ranks the address: its agents may run on one host")
+    yield _master_address(env, s.intent.nodes, f", for rank {rank} with {local} ranks on each host")
+
+
+RULES: tuple[Rule, ...] = (mps_server_unreachable, master_port_in_use, master_address_loopback, rank_seeks_master_on_own_host)
