@@ -16,6 +16,7 @@ from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.model import actions
 from torchtune_sys.model.diagnosis import Confidence, NamedCause, Quote
 from torchtune_sys.model.rule import Evidence, Result, Rule, Severity, Verdict
+from torchtune_sys.rules.kernel.common import without_when
 
 _CONFIDENCE = {CERTAIN: Confidence.CERTAIN, LIKELY: Confidence.LIKELY, POSSIBLE: Confidence.POSSIBLE}
 _QUOTES, _TEXT = 6, 400
@@ -46,6 +47,12 @@ _WORTH_ALONE = frozenset(
         "gpu-pages-retired",
         "nvme-errors-logged",
         "file-server-not-responding",
+        "pcie-corrected-errors",
+        "memory-corrected-errors",
+        "network-link-flapping",
+        "cpu-lockup-logged",
+        "cpu-thermal-throttle-logged",
+        "xid-for-support",
     )
 )
 """Rules whose warning is of something that does not work, not of how it is set up: it stands for itself where nothing else is told."""
@@ -171,7 +178,7 @@ class Places:
 
     def line(self, item: Evidence) -> LogLine | None:
         """Return the line that the evidence quotes."""
-        words = item.seen[:_QUOTED].rstrip("…")
+        words = without_when(item.seen)[:_QUOTED].rstrip("…")
         if len(words) < _SHORTEST or " " not in words:
             return None
         at = self._whole.find("".join(words.split()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
@@ -102,6 +103,17 @@ def when(log: KernelFacts, events: tuple[KernelEvent, ...] | list[KernelEvent]) 
     return f"{often}, {first}" if first == last else f"{often} from {first} to {last}"
 
 
+def without_when(seen: str) -> str:
+    """Return the words of evidence without what ``when`` added.
+
+    >>> without_when("nf_conntrack: table full, dropping packet, 3 times from 99 s after boot to 4 min after boot")
+    'nf_conntrack: table full, dropping packet'
+    >>> without_when("Cable unplugged, 2026-11-20 10:02 UTC"), without_when("Cable unplugged, Nov 20 10:02"), without_when("a, b")
+    ('Cable unplugged', 'Cable unplugged', 'a, b')
+    """
+    return re.sub(_WHEN, "", seen)
+
+
 def _time(log: KernelFacts, time: float) -> str:
     """In UTC where the boot time is known; else by the log's own clock, whose zone and (in syslog's stamps) year it does not tell."""
     base = 0.0 if isinstance(log.booted, Missing) else log.booted
@@ -116,6 +128,9 @@ def _time(log: KernelFacts, time: float) -> str:
 
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_WHEN = (
+    rf"(?:, [\d,]{{1,12}} times)?(?:(?:,| from) (?:\d{{1,9}} (?:s|min|h) after boot|\d{{4}}-\d\d-\d\d |(?:{'|'.join(_MONTHS)}) \d\d ).{{0,60}}|(?<= times))$"
+)
 
 
 def _civil(day: int) -> tuple[int, int, int]:
