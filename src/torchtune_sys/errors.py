@@ -58,8 +58,14 @@ class CannotWrite(UserError):
     def because(cls, error: OSError, name: str, todo: str) -> CannotWrite:
         """Return the error for an OSError; ``todo`` is what helps where the disk is full or the place the wrong one."""
         if error.errno == errno.EFBIG:  # setrlimit(2), RLIMIT_FSIZE; Python ignores the signal that comes with it
-            todo = "raise the limit on the size of files (file-size-limit): ulimit -f unlimited"
+            return FileTooLarge(
+                f"{name}: {error.strerror}", "raise the limit on the size of files (file-size-limit): ulimit -f unlimited"
+            )
         return cls(f"{name}: {error.strerror or error}", todo)
+
+
+class FileTooLarge(CannotWrite):
+    """A file reached the limit on the size of files (RLIMIT_FSIZE)."""
 
 
 class Terminated(BaseException):

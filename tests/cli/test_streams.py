@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pty
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 from driven import HOSTS, PROGRAM, environment, run, shown
 
+import torchtune_sys
 from torchtune_sys.cli.main import COMMANDS
+from torchtune_sys.cli.terminal import encoded
 
 SMALL = str(HOSTS / "base-system.json")
 
@@ -76,6 +79,13 @@ def test_no_command_ends_well_where_its_result_cannot_be_written(name: str, outp
     for arguments in called:
         found = shell(f"PROGRAM {shlex.join(arguments)} >{output}")
         assert found.returncode not in (0, 1) and "Traceback" not in found.stderr and found.stderr, arguments
+
+
+def test_a_limit_on_the_size_of_files_is_a_finding_of_smoke() -> None:
+    """Not even the script that the ranks run may be written."""
+    found = shell(f"ulimit -f 100; PROGRAM smoke --python {sys.executable} --nproc-per-node 1 --format json")
+    (stage,) = json.loads(found.stdout)["stages"]
+    assert (found.returncode, stage["stage"], stage["verdict"], stage["cause"]) == (1, "import", "fail", "file-size-limit")
 
 
 def test_a_full_disk_behind_output_is_told() -> None:
@@ -207,6 +217,35 @@ def test_the_terminals_width_is_used_up_to_100_columns(columns: int, limit: int)
     breakable = [row for row in rows if " " in row.strip()]
     assert max(map(len, breakable)) <= limit + 8
     assert max(map(len, breakable)) > limit - 25
+
+
+SHOWN = ("rules", "render", "cli", "remediation", "consequences", "preflight", "model")
+"""Packages whose texts people read."""
+READ_NOT_SHOWN = {
+    "model/steering.py",
+    "remediation/plan/files.py",
+    "model/numbers.py",
+    "model/codec.py",
+    "model/facts/cpu.py",
+    "render/comparison.py",
+    "render/generate/script.py",
+    "render/layout.py",
+    "render/preflight.py",
+}
+"""Modules in which other signs stand for what is read or left out."""
+
+
+def test_each_sign_of_our_own_texts_has_a_form_in_ascii() -> None:
+    """LC_ALL=C, or POSIX, with Python's UTF-8 mode off: a person would read escapes."""
+    source, signs = Path(torchtune_sys.__file__).parent, dict[str, str]()
+    for file in sorted(source.glob("**/*.py")):
+        name = str(file.relative_to(source))
+        if name.startswith(SHOWN) and name not in READ_NOT_SHOWN:
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    signs |= {sign: name for sign in node.value if not sign.isascii()}
+    assert {"→", "…", "°"} <= signs.keys()
+    assert {sign: name for sign, name in signs.items() if b"\\" in encoded(sign, "ascii")} == {}
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 NARROW, USUAL, WIDE = 40, 80, 100
 _MOST_COLUMNS = 10_000
-_ASCII = {"→": "->", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "µ": "u"}
+_ASCII = {"→": "->", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "µ": "u", "°": "deg "}
+"""Signs that our own texts hold (tests/cli/test_streams.py), and how they look where the terminal's locale has ASCII alone (LC_ALL=C)."""
 
 
 def environment() -> Mapping[str, str]:

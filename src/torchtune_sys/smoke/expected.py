@@ -95,6 +95,11 @@ def no_gpu_build(seen: Snapshot) -> StageResult | None:
     )
 
 
+def of_small_files(seen: str, todo: str) -> StageResult:
+    """Return the end of the first stage where a process may not even write the script that the ranks run."""
+    return StageResult(stage="import", verdict=Verdict.FAIL, seconds=0.0, cause="file-size-limit", seen=seen, remedy=todo)
+
+
 def _of(model: gpus.GpuModel) -> list[tuple[str, str, float]]:
     rates = (
         ("float32", model.fp32_tflops),
