@@ -15,6 +15,11 @@ OWNERS: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
     "NixOS": ({"files": {"/etc/NIXOS": ""}}, "NixOS owns", {"": "nixos-rebuild switch"}),
     "Talos": ({"files": {"/etc/talos-release": "v1.9.1\n"}}, "Talos owns", {"": "talosctl"}),
     "Bottlerocket": ({"files": {"/usr/share/bottlerocket/release": ""}}, "Bottlerocket owns", {"": "apiclient set"}),
+    "COS": (
+        {"files": {"/etc/os-release": 'NAME="Container-Optimized OS"\nID=cos\nVERSION_ID=121\n'}},
+        "Container-Optimized OS owns",
+        {"": "user-data"},
+    ),
     "an image": (
         {"spaces": {"/etc": {"size": 1 << 30, "free": 0, "inodes": 9, "inodes_free": 0, "read_only": True}}},
         "the image (/etc is read-only) owns",

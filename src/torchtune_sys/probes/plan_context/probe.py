@@ -9,6 +9,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.plan_context import LIMITS_FILE, OWNED, TOOLS, PlanContext, TunedOption, UnitFacts
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.plan_context import boot_commands, boot_entries, device_rules, limit_files, tuned, writable
+from torchtune_sys.probes.system.os_release import read_os
 
 _PROGRAM_DIRS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _DAEMONS = {"udevadm": "/run/udev/control", "systemctl": "/run/systemd/system"}
@@ -26,6 +27,11 @@ _IMAGES = (
         "set it in the machine configuration (machine.sysctls, machine.kernel) and apply it by talosctl",
     ),
 )
+_COS_WAY = (
+    "set it in the instance's user-data (cloud-init: bootcmd with sysctl -w, write_files), on GKE in linuxConfig of the node pool: "
+    "/etc is a tmpfs there, and what is written to it is gone after a restart"
+)
+"""cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem"""
 
 
 def probe(
@@ -78,6 +84,9 @@ def _owner(host: Host) -> tuple[str, str]:
     for path, name, way in _IMAGES:
         if host.exists(path) is True:
             return name, way
+    release = read_os(host)
+    if not isinstance(release, Missing) and release.id == "cos":
+        return "Container-Optimized OS", _COS_WAY
     space = host.space("/etc")
     if not isinstance(space, Missing) and space.read_only:
         return "the image (/etc is read-only)", "change the image, or remount /etc writable if it is yours to change"
