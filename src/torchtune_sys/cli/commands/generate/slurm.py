@@ -42,7 +42,8 @@ Examples:
 
 \b
 Make the scripts executable. Only no-go drains a node. If the tool is missing,
-broken, too slow or cannot judge, no node is drained and the log says why.
+broken, too slow or cannot judge, the job starts on the node: no node is
+drained, and the log says why. These scripts have no --fail-closed.
 Without --drain-state the scripts ask Slurm how many nodes they have drained.
 The task prolog sets environment and placement. batch checks the nodes of a
 job, leaves out bad ones within the spare count, and starts the program.
