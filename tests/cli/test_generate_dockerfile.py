@@ -80,3 +80,9 @@ def test_as_json(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_meant_is_a_usage_error(words: tuple[str, ...]) -> None:
     assert run(*HEALTHY, *words).returncode == 2
+
+
+def test_a_minimal_image_gets_dnf_by_microdnf_first() -> None:
+    words = ("--cpu", "--base-system", "rocky:9.4", "--base")
+    assert "RUN microdnf install --assumeyes dnf && dnf install" in run(*words, "rockylinux/rockylinux:9-minimal").stdout
+    assert "microdnf" not in run(*words, "rockylinux/rockylinux:9").stdout

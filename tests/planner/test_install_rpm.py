@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 from itertools import product
@@ -15,6 +16,7 @@ from test_install_interpreter import empty
 from torchtune_sys.model.install import Installation, InstallCommand, InstallOptions
 from torchtune_sys.remediation.install.plan import plan
 from torchtune_sys.render.generate.commands import step_commands
+from torchtune_sys.render.generate.install import shell
 
 CARDS = ([H100] * 8, [B200] * 8, [V100], [RTX4090])
 WISHES = (InstallOptions(extras=("container-toolkit", "cuda-toolkit", "jemalloc", "rdma")), InstallOptions(cpu=True))
@@ -132,3 +134,17 @@ def test_pacman_knows_the_options() -> None:
     for line in commands("pacman", "--sync"):
         done = subprocess.run([*line[:-1], "--print", line[-1]], capture_output=True, text=True, check=False)
         assert "invalid option" not in done.stderr and "unrecognized option" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["dnf", "microdnf"])
+def test_where_microdnf_stands_in_for_dnf_it_installs_dnf_first(name: str, tmp_path: Path) -> None:
+    """Minimal images of RHEL: the script ended with "dnf: command not found"."""
+    head, _, _ = shell(plan(bare([H100], "rocky", "9.4"), InstallOptions())).partition("\n# 1. ")
+    asked = re.search(r"if ! command -v dnf.*?\nfi\n", head, re.S)
+    assert asked is not None and "microdnf" not in shell(plan(bare([H100]), InstallOptions()))
+    (tmp_path / name).write_text('#!/bin/sh\necho "$0 $*"\n')
+    (tmp_path / name).chmod(0o755)
+    said = subprocess.run(
+        ["/bin/bash", "-c", f'as_root() {{ "$@"; }}\n{asked[0]}'], env={"PATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert said.stdout == (f"{tmp_path}/microdnf install --assumeyes dnf\n" if name == "microdnf" else ""), said.stderr

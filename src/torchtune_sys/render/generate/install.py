@@ -24,6 +24,11 @@ as_root() {
   if [[ ${EUID} -eq 0 ]]; then "$@"; else sudo -- "$@"; fi
 }
 """
+_DNF = """
+if ! command -v dnf >/dev/null; then # minimal images have microdnf in its place
+  as_root microdnf install --assumeyes dnf
+fi
+"""
 _WRITE_FILE = """
 write_file() { # PATH: standard input becomes the file
   install -D -m 0644 /dev/stdin "$1"
@@ -85,6 +90,8 @@ def _helpers(value: Installation) -> Iterator[str]:
         yield _FIRST
     if any(isinstance(action, Key) or action.root for action in actions):
         yield _AS_ROOT
+    if any(isinstance(action, InstallCommand) and action.words[0] == "dnf" for action in actions):
+        yield _DNF
     if any(isinstance(action, InstallCommand) and action.words == _APT_LISTS for action in actions):
         yield _APT_UPDATE
     if any(isinstance(action, InstallFile) and not action.root for action in actions):
