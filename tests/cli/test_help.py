@@ -239,9 +239,10 @@ def test_a_shell_completes_names_and_files(line: str, offered: list[str]) -> Non
 @pytest.mark.parametrize(
     ("folder", "on_path", "explains", "again"),
     [
-        ("home/.local/bin", True, "torchtune-sys", "sudo; sudo needs the path: sudo {path} undo --all"),
-        ("home/venv/bin", False, "{path}", "sudo"),
-        ("cache/archive-v0/x1/bin", True, "{path}", "sudo"),
+        ("home/.local/bin", True, "torchtune-sys", "with sudo; sudo needs the path: sudo {path} undo --all"),
+        ("home/venv/bin", False, "{path}", "with sudo; sudo needs the path: sudo {path} undo --all"),
+        (".cache/uv/archive-v0/x1/bin", True, "{path}", "with sudo; sudo needs the path: sudo {path} undo --all"),
+        (".cache/pipx/d610d3b/bin", False, "{path}", "as root; root needs the path: {path} undo --all"),
     ],
 )
 def test_what_is_to_be_run_next_can_be_pasted(tmp_path: Path, folder: str, on_path: bool, explains: str, again: str) -> None:
@@ -250,13 +251,13 @@ def test_what_is_to_be_run_next_can_be_pasted(tmp_path: Path, folder: str, on_pa
     path.parent.mkdir(parents=True)
     path.write_text(f"#!{sys.executable}\n{_ASKED}")
     (tmp_path / "sudo").write_text("")
-    for program in (path, tmp_path / "sudo"):
-        program.chmod(0o755)
+    path.chmod(0o755)
+    (tmp_path / "sudo").chmod(0o755 if "with sudo" in again else 0o644)
     env = environment({"PATH": f"{tmp_path}:{path.parent}" if on_path else str(tmp_path)})
     said = subprocess.run([path, "explain", "no-such"], env=env, capture_output=True, text=True, check=False).stderr
     assert f"  {explains.format(path=path)} rules lists" in said
     told = subprocess.run([path, "undo", "--all"], env=env, capture_output=True, text=True, check=False).stdout
-    assert told == f"run it again with {again.format(path=path)}\n"
+    assert told == f"run it again {again.format(path=path)}\n"
 
 
 def test_without_sudo_the_host_s_own_means_is_named() -> None:

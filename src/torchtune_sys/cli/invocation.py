@@ -48,15 +48,14 @@ def again_as_root(todo: str, args: list[str], env: Mapping[str, str]) -> str:
     if _is_of_the_caller_alone(env):
         return f"run it as root{rest}; root does not use packages of {_PACKAGES}: use pipx, uv tool, or the self-contained file"
     tool = next((name for name in ("sudo", "doas", "run0") if _found(name, env)), "")
-    if not tool:
-        return f"run it again as root{rest}"
-    own = program(env)
-    shown = behind_sudo(own)
-    if shown == own:
-        return f"run it again with {tool}{rest}"
+    again = f"run it again {f'with {tool}' if tool else 'as root'}{rest}"
+    shown = behind_sudo(program(env))
+    if "/" not in shown:
+        return again
     import shlex
 
-    return f"run it again with {tool}{rest}; {tool} needs the path: {tool} {shown} {shlex.join(args)}"
+    # uvx and pipx run lie where sudo does not look, either
+    return f"{again}; {tool or 'root'} needs the path: {f'{tool} ' if tool else ''}{shlex.join((shown, *args))}"
 
 
 def _script() -> str:
