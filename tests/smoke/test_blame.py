@@ -18,8 +18,10 @@ from torchtune_sys.smoke import attribution
 from torchtune_sys.smoke.merge import merged
 from torchtune_sys.smoke.stack_traces import waits_for_others
 from torchtune_sys.smoke.watch import RunFailure
-from torchtune_sys.smoke.worker.killed import killed_since
+from torchtune_sys.smoke.worker.cgroups import told_of_memory
+from torchtune_sys.smoke.worker.killed import killed_for_memory, killed_since
 
+KILLED = "the kernel killed a process for lack of memory"
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5029."
 LOADER = """RuntimeError: Caught RuntimeError in DataLoader worker process 0.
 Original Traceback (most recent call last):
@@ -33,9 +35,9 @@ def failed(rank: int, seen: str, cause: str = "") -> RankEnd:
     return RankEnd(rank=rank, verdict=Verdict.FAIL, seconds=1.0, seen=seen, cause=cause)
 
 
-def died(code: int, *, crash: str = "", oom: bool = False, more: str = "") -> attribution.Attribution:
+def died(code: int, *, crash: str = "", killed: str = "", more: str = "") -> attribution.Attribution:
     trouble = RunFailure(kind="died", stage="ddp", ranks=(1,), pids=(77,), status=code)
-    return attribution.of_failure(trouble, more, crash, oom, ())
+    return attribution.of_failure(trouble, more, crash, killed, ())
 
 
 def test_a_rank_that_only_lost_another_is_not_the_one_to_hear() -> None:
@@ -87,24 +89,24 @@ def test_how_a_rank_ended() -> None:
     assert (died(-9).cause, died(-9).seen) == ("rank-killed", "rank 1 was ended by SIGKILL")
     assert (died(-11).cause, died(-11).seen) == ("rank-crashed", "rank 1 was ended by SIGSEGV")
     assert died(-4).cause == "cpu-lacks-avx"
-    assert died(-9, oom=True).cause == "host-memory-oom"
+    assert died(-9, killed=KILLED).cause == "host-memory-oom"
     limit = died(1, more="libgomp: Thread creation failed: Resource temporarily unavailable\n")
     assert limit.cause == "cgroup-pids-limit" and limit.seen.startswith("rank 1 ended with status 1: libgomp: Thread creation")
 
 
 def test_a_launcher_that_was_killed_takes_the_ranks_with_it() -> None:
     trouble = RunFailure(kind="launcher-killed", stage="ddp", status=-9)
-    found = attribution.of_failure(trouble, "", "", False, ())
+    found = attribution.of_failure(trouble, "", "", "", ())
     assert (found.cause, found.seen) == (
         "launcher-killed",
         "the process that started the ranks was ended by SIGKILL, and they with it",
     )
-    assert attribution.of_failure(trouble, "", "", True, ()).cause == "host-memory-oom"
+    assert attribution.of_failure(trouble, "", "", KILLED, ()).cause == "host-memory-oom"
 
 
 def test_how_ranks_hang() -> None:
     def told(kind: str, *ranks: int) -> tuple[str, str]:
-        found = attribution.of_failure(RunFailure(kind=kind, stage="ddp", ranks=ranks), "", "", False, ())
+        found = attribution.of_failure(RunFailure(kind=kind, stage="ddp", ranks=ranks), "", "", "", ())
         return found.cause, found.seen
 
     assert told("stopped", 1) == ("rank-stopped", "rank 1 is stopped (SIGSTOP or a debugger) and the others wait")
@@ -128,21 +130,20 @@ def test_a_rank_that_ends_by_itself_has_not_been_killed() -> None:
 
 
 def test_a_rank_of_which_the_launcher_said_nothing_has_been_killed_as_well() -> None:
-    found = attribution.of_failure(RunFailure(kind="died", stage="ddp", ranks=(1,), pids=(77,)), "", "", False, ())
+    found = attribution.of_failure(RunFailure(kind="died", stage="ddp", ranks=(1,), pids=(77,)), "", "", "", ())
     assert (found.cause, found.seen) == ("rank-killed", "rank 1 ended")
 
 
 def test_a_bus_error_while_torch_is_imported_is_a_library_that_ends_too_early() -> None:
     crash = "Fatal Python error: Bus error\n\nCurrent thread 0x7f (most recent call first):\n"
-    found = attribution.of_failure(RunFailure(kind="not-started", stage="import"), "", crash, False, ())
+    found = attribution.of_failure(RunFailure(kind="not-started", stage="import"), "", crash, "", ())
     assert found.cause == "torch-install-damaged" and "Bus error" in found.seen
 
 
 def test_ranks_that_ran_without_the_driver_are_not_said_to_have_failed() -> None:
     said = "pass    device  0.1 s\nsmoke test: pass, 2 rank(s)\n"
     assert (
-        "did not report anything"
-        in attribution.of_failure(RunFailure(kind="not-started", stage="import"), said, "", False, ()).seen
+        "did not report anything" in attribution.of_failure(RunFailure(kind="not-started", stage="import"), said, "", "", ()).seen
     )
 
 
@@ -162,6 +163,22 @@ def test_what_a_rank_tells_of_its_cgroup_is_read_of_no_other_file(tmp_path: Path
         assert not killed_since(one)
 
 
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"memory.max": "734003200"}, " (its cgroup allows 700 MiB: {}/memory.max)"),
+        ({"memory.limit_in_bytes": "64000000", "memory.max": "max"}, " (its cgroup allows 61.04 MiB: {}/memory.limit_in_bytes)"),
+        ({"memory.limit_in_bytes": "9223372036854771712"}, ""),
+        ({"memory.max": "max"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_limit_that_memory_ran_into_is_told(limits: dict[str, str], words: str, tmp_path: Path) -> None:
+    for name, text in limits.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    assert told_of_memory([str(tmp_path), str(tmp_path / "none")]) == words.format(tmp_path)
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.isdir("/sys/fs/cgroup/memory"), reason="makes a cgroup (version 1)")
 def test_a_kill_in_a_rank_s_own_cgroup_is_seen_from_outside() -> None:
     place = Path(f"/sys/fs/cgroup/memory/smoke-test-{os.getpid()}")
@@ -178,6 +195,9 @@ held = bytearray(256 << 20)
         path, count = done.stdout.split()
         assert done.returncode == -9 and path == f"{place}/memory.oom_control"
         assert killed_since([path, int(count)]) and not killed_since([path, int(count) + 1])
+        words = f"{KILLED} (its cgroup allows 64 MiB: {place}/memory.limit_in_bytes)"
+        assert killed_for_memory(1 << 60, [[path, int(count)]]) == words
+        assert killed_for_memory(1 << 60, [[path, int(count) + 1]]) == ""
     finally:
         for _ in range(50):
             with contextlib.suppress(OSError):

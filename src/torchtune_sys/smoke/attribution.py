@@ -120,10 +120,10 @@ def of_text(text: str, stage: str, found: Collection[str], before: Sequence[str]
     return Attribution(cause=sure or again or row.causes[0], remedy=remedy, confidence=confidence)
 
 
-def of_failure(failure: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Attribution:
+def of_failure(failure: RunFailure, output: str, crash: str, killed: str, found: Collection[str]) -> Attribution:
     """Return why ranks had to be ended. ``output`` is what it printed last, ``crash`` what faulthandler wrote of the dead rank."""
     if failure.kind == "died":
-        return _of_death(failure, output, crash, killed_for_memory, found)
+        return _of_death(failure, output, crash, killed, found)
     if failure.kind == "died-at-end":
         seen = f"{_ranks(failure.ranks)} was ended by {ended_by(failure.status or 0)} at its end, after all stages (a handler of atexit, libraries that do not fit)"
         return Attribution(cause="rank-crashed", seen=seen)
@@ -137,7 +137,7 @@ def of_failure(failure: RunFailure, output: str, crash: str, killed_for_memory: 
         words = _last_error(output) or f"the ranks exited before they started work{how}"
         return msgspec.structs.replace(blame, seen=words)
     if failure.kind == "launcher-killed":
-        return _of_launcher(failure.status or 0, killed_for_memory)
+        return _of_launcher(failure.status or 0, killed)
     who = _ranks(failure.ranks)
     words = {
         "stopped": f"{who} {_is(failure.ranks)} stopped (SIGSTOP or a debugger) and the others wait",
@@ -153,21 +153,21 @@ def of_failure(failure: RunFailure, output: str, crash: str, killed_for_memory: 
     return Attribution(cause=causes.get(failure.kind, "rank-hung"), seen=words)
 
 
-def _of_launcher(status: int, killed_for_memory: bool) -> Attribution:
+def _of_launcher(status: int, killed: str) -> Attribution:
     seen = f"the process that started the ranks was ended by {ended_by(status)}, and they with it"
-    if killed_for_memory:
-        return Attribution(cause="host-memory-oom", seen=f"{seen}: the kernel killed it for lack of memory", remedy=MORE_MEMORY)
+    if killed:
+        return Attribution(cause="host-memory-oom", seen=f"{seen}: {killed}", remedy=MORE_MEMORY)
     return Attribution(cause="launcher-killed", seen=seen, remedy=_WHO_ENDS)
 
 
-def _of_death(failure: RunFailure, output: str, crash: str, killed_for_memory: bool, found: Collection[str]) -> Attribution:
+def _of_death(failure: RunFailure, output: str, crash: str, killed: str, found: Collection[str]) -> Attribution:
     code = failure.status
     how = "ended" if code is None else f"was ended by {ended_by(code)}" if code < 0 else f"ended with status {code}"
     seen = f"{_ranks(failure.ranks)} {how}"
-    if killed_for_memory:
+    if killed:
         return Attribution(
             cause="host-memory-oom",
-            seen=f"{seen}: the kernel killed it for lack of memory",
+            seen=f"{seen}: {killed}",
             remedy=MORE_MEMORY,
         )
     blame = of_text(

@@ -24,7 +24,7 @@ from torchtune_sys.smoke.script import SCRIPT, source
 from torchtune_sys.smoke.stack_traces import innermost
 from torchtune_sys.smoke.watch import RunFailure, Watch
 from torchtune_sys.smoke.worker.channel import SOCKET_VARIABLE
-from torchtune_sys.smoke.worker.killed import killed_since, memory_kills
+from torchtune_sys.smoke.worker.killed import killed_for_memory, memory_kills
 
 _STARTS_AT_MOST = 6
 """After this many early ends the remaining stages are left unknown."""
@@ -113,8 +113,7 @@ class SmokeRun(msgspec.Struct, kw_only=True):
         self._learn(watch, failure)
         if failure is not None and not (failure.kind == "not-started" and failure.stage in self.ends):
             dead = [rank.kills for rank in watch.ranks.values() if rank.rank in failure.ranks or not failure.ranks]
-            oom = memory_kills() > oom_before or any(map(killed_since, dead))
-            _blame(self, failure, processes.output, crash, oom)
+            _blame(self, failure, processes.output, crash, killed_for_memory(oom_before, dead))
         return failure
 
     def _watched(self, processes: RankProcesses) -> Watch:
@@ -212,7 +211,7 @@ def _complete(ends: Mapping[int, RankEnd], watch: Watch, failure: RunFailure | N
     return len(ends) >= len(watch.ranks)
 
 
-def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, oom: bool) -> None:
+def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, killed: str) -> None:
     """Fail the stage that ended the ranks, with the cause. What a rank itself reported takes precedence."""
     ends = run.ends.setdefault(failure.stage, {})
     run.places[failure.stage] = failure.places or run.places.get(failure.stage, ())
@@ -221,7 +220,7 @@ def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, oom: boo
             del ends[rank]
     if any(end.verdict is Verdict.FAIL for end in ends.values()):
         return
-    blamed = attribution.of_failure(failure, output, crash, oom, run.found)
+    blamed = attribution.of_failure(failure, output, crash, killed, run.found)
     if failure.stage == "import":
         blamed = attribution.with_cut_library(blamed, run.env.get("LD_LIBRARY_PATH", ""))
     verdict = Verdict.UNKNOWN if failure.kind == "out-of-time" else Verdict.FAIL

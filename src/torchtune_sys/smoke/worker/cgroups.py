@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import List, Optional
+from typing import Iterable, List, Optional
 
 
 def cgroup_folders(controller: str) -> List[str]:
@@ -41,6 +41,16 @@ def told_of_quota(ranks: int) -> str:
     if quota is None or quota >= ranks:
         return ""
     return "a quota of their cgroup leaves the %d ranks of this host %.3g CPUs" % (ranks, quota)
+
+
+def told_of_memory(folders: Iterable[str]) -> str:
+    """Return the least that these cgroups allow, where it is less than the machine has; "" where it is not."""
+    paths = ["%s/%s" % (folder, name) for folder in folders for name in ("memory.max", "memory.limit_in_bytes")]
+    found = [(most, path) for path in paths for most in [number_in(path)] if most is not None]
+    least, path = min(found, default=(0, ""))
+    if not path or least >= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        return ""
+    return " (its cgroup allows %.4g MiB: %s)" % (least / 2**20, path)
 
 
 def number_in(path: str) -> Optional[int]:

@@ -6,12 +6,12 @@ import contextlib
 import os
 import signal
 import sys
-from typing import Any, Iterator, List, Optional
+from typing import Any, Iterable, Iterator, List, Optional
 
-from torchtune_sys.smoke.worker.cgroups import cgroup_folders
+from torchtune_sys.smoke.worker.cgroups import cgroup_folders, told_of_memory
 from torchtune_sys.smoke.worker.channel import channel
 
-OUT_OF_MEMORY = "the kernel killed a process for lack of memory"
+_OUT_OF_MEMORY = "the kernel killed a process for lack of memory"
 MORE_MEMORY = "more memory, or a larger limit"
 _TELLING_FILES = ("memory.events", "memory.oom_control")
 
@@ -28,6 +28,15 @@ def memory_kills() -> int:
 def kills_of_cgroup() -> List[Any]:
     """Return the file of this process's cgroup and how often it tells so far; nothing where there is none. Whoever started a rank may have put it into a cgroup of its own."""
     return next(([path, found] for path in _cgroup_files() for found in [kills_told_by(path)] if found is not None), [])
+
+
+def killed_for_memory(before: int, told: Iterable[object] = ()) -> str:
+    """Return that the kernel killed a process for lack of memory, and what its cgroup allows; "" where it did not. ``before``: how often it had until then; ``told``: what
+    ranks told of their cgroups."""
+    theirs = [os.path.dirname(os.path.realpath(each[0])) for each in told if isinstance(each, list) and killed_since(each)]
+    if not theirs and memory_kills() <= before:
+        return ""
+    return _OUT_OF_MEMORY + told_of_memory(theirs or cgroup_folders("memory"))
 
 
 def killed_since(told: object) -> bool:
@@ -58,8 +67,9 @@ def _cgroup_files() -> Iterator[str]:
 
 def say_if_memory_ran_out(kills: int) -> None:
     """Say so where memory ran out: a rank that the kernel killed has no last word. ``kills``: as many as there were when the ranks began."""
-    if not channel.driven and memory_kills() > kills:
-        sys.stderr.write("the smoke test: %s [host-memory-oom]\n    %s\n" % (OUT_OF_MEMORY, MORE_MEMORY))
+    killed = "" if channel.driven else killed_for_memory(kills)
+    if killed:
+        sys.stderr.write("the smoke test: %s [host-memory-oom]\n    %s\n" % (killed, MORE_MEMORY))
         sys.stderr.flush()
 
 

@@ -30,7 +30,7 @@ from torchtune_sys.smoke.worker.context import (
     environment_number,
 )
 from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
-from torchtune_sys.smoke.worker.killed import MORE_MEMORY, OUT_OF_MEMORY, kills_of_cgroup, memory_kills, say_why_when_ended
+from torchtune_sys.smoke.worker.killed import MORE_MEMORY, killed_for_memory, kills_of_cgroup, memory_kills, say_why_when_ended
 from torchtune_sys.smoke.worker.launching import launch
 from torchtune_sys.smoke.worker.measures import patience
 from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S
@@ -131,8 +131,9 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
         ended.update(verdict="fail", seen=seen, trace=last_lines(error))
         here.lost_device = not here.device_works()
         here.broken = here.broken or stage.together or here.lost_device
-        if memory_kills() > kills and not (channel.driven and stage.together):  # the driver knows which rank it was
-            ended.update(cause="host-memory-oom", seen="%s; %s" % (ended["seen"], OUT_OF_MEMORY), remedy=MORE_MEMORY)
+        killed = "" if channel.driven and stage.together else killed_for_memory(kills)  # the driver knows which rank it was
+        if killed:
+            ended.update(cause="host-memory-oom", seen="%s; %s" % (ended["seen"], killed), remedy=MORE_MEMORY)
     return ended
 
 
