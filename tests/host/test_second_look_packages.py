@@ -164,6 +164,11 @@ def test_an_empty_variable_reaches_what_runs_as_root() -> None:
     assert not {"LD_LIBRARY_PATH", "PYTHONPATH"} & {*told}, "an empty entry of these is the working directory"
 
 
+def test_what_the_c_library_allocates_by_reaches_training_as_root() -> None:
+    given = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4096", "MALLOC_ARENA_MAX": "2", "LD_AUDIT": "/usr/lib/audit.so"}
+    assert {name: for_root(given).get(name) for name in given} == {**given, "LD_AUDIT": None}
+
+
 KEYCTL = """
 import ctypes, os
 libc, number = ctypes.CDLL(None, use_errno=True), {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280}[os.uname().machine]

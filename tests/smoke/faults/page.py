@@ -208,6 +208,27 @@ LD_LIBRARY_PATH was *torch is damaged*, a connection that broke in use and SYNs 
 | Worker 0 gives a sample the content of the one before it | right, with the worker |
 | Each fourth all_reduce of one rank begins 30 ms late | right, with the rank |
 """
+_TWELFTH = """
+## The twelfth list: first and last results
+
+Written down and committed on 2026-11-27 before anything was built for it (`python -m smoke.faults.second twelfth-opened|twelfth-sealed`): what hosts do to one rank, or now and then. Torch 2.13.0+cpu, two ranks, load 20 to 60 on two cores, each once.
+**Opened: first 1 of 8 right**, 1 without the reason, 1 with another cause, 5 not noticed; **last 7 of 8. Sealed, after the opened ones were mended: 3 of 4 right**, 1 with another cause that is true too.
+
+| fault | list | first result | last result |
+|---|---|---|---|
+| The CPU of one rank is three times slower for 2 s of every 10 | opened | not noticed | not noticed: the quickest of many samples is what ranks are compared by |
+| One rank is bound to a single CPU, which the other ranks use too | opened | not noticed | right: `ranks-unlike`, with the rank and the CPU |
+| Now and then a gradient of a bfloat16 product under autocast is NaN on one rank | opened | wrong: `loss-not-finite`, of the next step | right: `gradient-not-finite`, with the rank |
+| A package that torch loads by itself was built for another torch (undefined symbol) | opened | the cause without the symbol | right |
+| GLIBC_TUNABLES has the C library map each piece of memory above 4 kB by itself | opened | not noticed: it did not reach ranks of root | right |
+| A product in a process that was forked beside OpenMP's threads never returns | opened | not noticed: no worker computed | right: `dataloader-worker-hung` |
+| The directory for temporary files is mounted noexec | opened | right | right |
+| A plug-in handles SIGTERM and does nothing: a rank is never told to save and leave | opened | not noticed | right: `signals-blocked`, with the rank and the plug-in |
+| One in 300 looks at CLOCK_MONOTONIC of one rank is 40 ms behind | sealed | right | – |
+| A preloaded allocator makes each malloc of one rank take 4 microseconds more | sealed | right | – |
+| g++ is there, but not the compiler proper that it calls (cc1plus) | sealed | right | – |
+| What one rank reads of a file that was written again has a block of what was there before | sealed | `checkpoint-damaged` with the rank, not `checkpoint-stale`: the rest of the file is new | – |
+"""
 
 
 def page() -> str:
@@ -230,7 +251,7 @@ def page() -> str:
         (_EIGHTH, _results(EIGHTH_RESULTS, eighth_opened.ROWS, ())),
     )
     lists = "".join(head + "\n".join(told) + "\n" for head, told in parts)
-    return _HEAD + "\n".join(rows) + "\n" + table + _TAIL + lists + _NINTH + _TENTH + _BY_A_STRANGER + _ELEVENTH
+    return _HEAD + "\n".join(rows) + "\n" + table + _TAIL + lists + _NINTH + _TENTH + _BY_A_STRANGER + _ELEVENTH + _TWELFTH
 
 
 def _results(results: Mapping[str, tuple[str, str]], opened_rows: Sequence[Fault], sealed_rows: Sequence[Fault]) -> list[str]:

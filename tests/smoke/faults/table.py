@@ -21,6 +21,8 @@ from smoke.faults.sixth import sealed as sixth_sealed
 from smoke.faults.tenth import alike as tenth_alike
 from smoke.faults.third import opened as third_opened
 from smoke.faults.third import sealed as third_sealed
+from smoke.faults.twelfth import opened as twelfth_opened
+from smoke.faults.twelfth import sealed as twelfth_sealed
 
 FAULTS: tuple[Fault, ...] = (
     *calculating.ROWS,
@@ -50,4 +52,6 @@ FAULTS: tuple[Fault, ...] = (
     *eleventh_opened.ROWS,
     *eleventh_sealed.ROWS,
     *eleventh_alike.ROWS,
+    *twelfth_opened.ROWS,
+    *twelfth_sealed.ROWS,
 )

@@ -14,8 +14,8 @@ from torchtune_sys.model.patterns import pattern
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LISTS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Of these single entries are left out; any other variable goes as a whole."""
-_KEPT = ("LD_LIBRARY_PATH", "LD_PRELOAD")
-"""Of the loader's variables; the others are for debugging, and some write files."""
+_KEPT = ("LD_LIBRARY_PATH", "LD_PRELOAD", "GLIBC_TUNABLES")
+"""Of the loader's and the C library's variables; the others are for debugging, and some write files."""
 _SPLIT = pattern(r"""[\s:,;="'{}()\[\]|&<>]+""")
 
 

@@ -82,5 +82,10 @@ def unlike(here: RankContext, cause: str, what: str, mine: Dict[str, str]) -> Li
     return []
 
 
+def few(numbers: List[int]) -> str:
+    """Return the first of some ranks or CPUs for people."""
+    return ", ".join(map(str, numbers[:4])) + (", …" if len(numbers) > 4 else "")
+
+
 def _listed(ranks: List[int]) -> str:
     return ", ".join(map(str, ranks)) + (" differ" if len(ranks) > 1 else " differs")

@@ -57,7 +57,7 @@ ROWS: tuple[Fault, ...] = (
     row("compiler-without-cc1plus", "g++ is there, but not the compiler proper that it calls (cc1plus)", "compile", "build-tool-missing",
         inject=_without_cc1plus, means="environment"),
     row("reads-an-old-block", "What one rank reads of a file that was written again has a block of what was there before", "checkpoint",
-        "checkpoint-stale", """
+        "checkpoint-damaged", """
         import io
         import torch
         real, kept = torch.load, {}

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torchtune_sys.smoke.worker.agreement import Fault, tell_all, word_of
 from torchtune_sys.smoke.worker.cgroups import times_throttled
 from torchtune_sys.smoke.worker.context import RankContext
+from torchtune_sys.smoke.worker.exchanges.senders import own_group
 from torchtune_sys.smoke.worker.interfaces import lost_on_the_way
 from torchtune_sys.smoke.worker.measures import patience, processes_a_cpu, run_delay_of_all, stolen_s
 
@@ -145,11 +146,10 @@ def _count_late(here: RankContext, told: List[List[_Moment]]) -> int:
 
 def _who_is_late(here: RankContext, times: int) -> str:
     """Return whose exchanges are late: of so many with itself alone, else of so many with each other rank."""
-    groups = [dist.new_group([rank]) for rank in range(here.world)]
-    held, alone = torch.ones(_LATE_ELEMENTS), 0
-    for _ in range(times):
+    held, alone, group = torch.ones(_LATE_ELEMENTS), 0, own_group(here)
+    for _ in range(times if group is not None else 0):
         waited, entered = run_delay_of_all(), time.monotonic()
-        dist.all_reduce(held, group=groups[here.rank])
+        dist.all_reduce(held, group=group)
         alone += time.monotonic() - entered - (run_delay_of_all() - waited) > _TOO_LATE_S
     slow = _often([int(said) for said in tell_all(here, str(alone))], times)
     if len(slow) == 1:

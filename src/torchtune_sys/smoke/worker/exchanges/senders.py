@@ -25,12 +25,20 @@ def senders_named(here: RankContext, faults: List[Fault]) -> List[Fault]:
     return [(cause, "%s; %s" % (seen, words) if words else seen) for cause, seen in faults]
 
 
-def _wrong_alone(here: RankContext, saw: List[int]) -> str:
+def own_group(here: RankContext) -> Any:
+    """Return a group of this rank alone; None on all ranks if one that was made of a rank has others, who would await another exchange."""
     groups = [dist.new_group([rank]) for rank in range(here.world)]
-    own = ""
+    alone = dist.get_world_size(groups[here.rank]) == 1
+    return None if any(tell_all(here, "" if alone else "others")) else groups[here.rank]
+
+
+def _wrong_alone(here: RankContext, saw: List[int]) -> str:
+    own, group = "", own_group(here)
+    if group is None:
+        return ""
     for count in _COUNTS_ALONE:
         given = small_integers((count,), 401 + here.rank, -4, 5).to(here.device)
-        for name, exchange in _exchanges_alone(here, groups[here.rank], given).items():
+        for name, exchange in _exchanges_alone(here, group, given).items():
             try:
                 found = exchange()
             except (RuntimeError, ValueError):  # the backend has none

@@ -9,7 +9,7 @@ from typing import Callable, List, Tuple
 import torch
 import torch.distributed as dist
 
-from torchtune_sys.smoke.worker.agreement import Fault, judge
+from torchtune_sys.smoke.worker.agreement import Fault, few, judge
 from torchtune_sys.smoke.worker.context import (
     QUICK,
     THOROUGH,
@@ -95,6 +95,7 @@ def large_packets_arrive(here: RankContext) -> None:
     if not work.is_completed():
         stuck = unanswered()
         if stuck:
+            here.broken = True  # what is still under way lets no barrier pass
             seen = "small messages arrived, but of %d MiB nothing does: %s" % (4 * _LARGE_COUNT >> 20, "; ".join(stuck))
             remedy = (
                 "set the same MTU on all hosts and switches, or a smaller one here (ping -M do -s 1472 shows what gets through)"
@@ -110,11 +111,12 @@ def _integers_of(here: RankContext, rank: int, count: int) -> torch.Tensor:
 
 
 def _compared(what: str, found: torch.Tensor, wanted: torch.Tensor) -> List[Fault]:
-    differing = same_bits(found, wanted)
+    held = found.detach().to("cpu", torch.float64, copy=True)  # an exchange that ended too early may still write into it
+    differing = same_bits(held, wanted)
     if not differing:
         return []
-    place = int((found.detach().cpu().double() != wanted.cpu().double()).nonzero()[0][0])
-    figures = "element %d is %g, not %g" % (place, float(found.flatten()[place]), float(wanted.flatten()[place]))
+    place = int((held != wanted.cpu().double()).nonzero()[0][0])
+    figures = "element %d is %g, not %g" % (place, float(held.flatten()[place]), float(wanted.flatten()[place]))
     return [("collective-wrong", "%s: %d of %d elements are wrong; %s" % (what, differing, wanted.numel(), figures))]
 
 
@@ -195,7 +197,7 @@ def _grouped(here: RankContext) -> List[Fault]:
         group = dist.new_group(members)  # all ranks take part in making it
         if here.rank not in members:
             continue
-        what = "the group of ranks %s" % _few(members)
+        what = "the group of ranks %s" % few(members)
         if dist.get_world_size(group) != len(members) or dist.get_rank(group) != members.index(here.rank):
             numbers = (what, dist.get_rank(group), dist.get_world_size(group), here.rank)
             faults.append(("collective-wrong", "%s: rank %d of %d is what rank %d is told that it is there" % numbers))
@@ -208,10 +210,6 @@ def _grouped(here: RankContext) -> List[Fault]:
         dist.broadcast(sent, members[-1], group=group)
         faults += _compared("broadcast in %s" % what, sent, _integers_of(here, members[-1], 255))
     return faults
-
-
-def _few(ranks: List[int]) -> str:
-    return ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")
 
 
 def _swapped(here: RankContext) -> List[Fault]:

@@ -25,9 +25,17 @@ def _hiding() -> str:
 def _why(error: BaseException) -> str:
     """Where the address space is used up, whatever breaks next says something else than that."""
     try:
-        return "%s: %s%s%s" % (type(error).__name__, error, _hiding(), no_address_space())
+        return "%s: %s%s%s%s" % (type(error).__name__, error, _first_of(error), _hiding(), no_address_space())
     except MemoryError:
         return "MemoryError"
+
+
+def _first_of(error: BaseException) -> str:
+    """Return the error from which this one was raised: torch says which package it could not load, and not why."""
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    return " (%s: %s)" % (type(first).__name__, first) if first is not error else ""
 
 
 def no_address_space(share: float = 0.9) -> str:

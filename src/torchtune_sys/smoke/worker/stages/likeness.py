@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List
 
 import torch
 
-from torchtune_sys.smoke.worker.agreement import Fault, tell_all
+from torchtune_sys.smoke.worker.agreement import Fault, few, tell_all
 from torchtune_sys.smoke.worker.cgroups import cpus_of_quota
 from torchtune_sys.smoke.worker.context import RankContext
 from torchtune_sys.smoke.worker.interfaces import host_identity
@@ -48,6 +48,7 @@ def differences(here: RankContext) -> List[Fault]:
     return [
         *_unlike_clocks(told),
         *_bound_together(told, here.cpus_wish),
+        *_fewer_cpus(told),
         *_unlike_quotas(told),
         *_unlike_threads(told),
         *_unlike_rights(told),
@@ -92,6 +93,17 @@ def _bound_together(told: List[Dict[str, Any]], allowed: int) -> Iterable[Fault]
             how = "loading torch bound" if by_torch else "before torch was loaded something bound"
             figures = (how, ", ".join(map(str, bound)), ", ".join(map(str, sorted(left))), room, named or "no variable says so")
             yield "openmp-affinity-pins-process", "%s ranks %s to CPU %s, of %d that they had (%s)" % figures
+
+
+def _fewer_cpus(told: List[Dict[str, Any]]) -> Iterable[Fault]:
+    """Yield the ranks that may use some of the CPUs that another may use too, and no other: who shares a host out gives each rank its own, or all the same."""
+    for ranks in _by(told, "where"):
+        for rank in ranks:
+            own = {*told[rank]["cpus"]}
+            wider = [other for other in ranks if own < {*told[other]["cpus"]}]
+            if wider:
+                words = (_who(rank, told), few(sorted(own)), len(told[wider[0]]["cpus"]), wider[0])
+                yield "ranks-unlike", "%s may use CPU %s alone, of the %d that rank %d may use" % words
 
 
 def _unlike_threads(told: List[Dict[str, Any]]) -> Iterable[Fault]:

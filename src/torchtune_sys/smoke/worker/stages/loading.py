@@ -49,6 +49,7 @@ _reasons: Dict[str, int] = {}
 """The descriptor of a file in memory, which workers that are forked share: why one of them could not hand over its samples."""
 
 
+_SIDE = 64
 _THREADS_OF_WORKERS = "threads with which a worker computes:"
 
 
@@ -98,6 +99,11 @@ def worker_starts(rank_process: int, worker: int) -> None:
     end_with_parent(rank_process if multiprocessing.get_start_method() == "fork" else 0)
     if torch.get_num_threads() > 1:
         raise RuntimeError("%s %d" % (_THREADS_OF_WORKERS, torch.get_num_threads()))
+    ones = torch.ones(
+        _SIDE, _SIDE
+    )  # what was forked beside a library's threads may hang at its first product, or compute with their remains
+    if not bool((torch.mm(ones, ones) == _SIDE).all()):
+        raise RuntimeError("a product is wrong in worker process %d" % worker)
     _initialised["as"] = worker
     queues: Any = multiprocessing.queues.Queue
     queues._on_queue_feeder_error = staticmethod(_samples_stay)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import warnings
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -13,6 +12,7 @@ import torch.nn.functional as functional
 from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, repeatable, small_integers
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler, scaler_skips_and_grows
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
+from torchtune_sys.smoke.worker.stages.training import finite
 
 _STEPS_FOLLOWED = 20
 _RATE = 0.3
@@ -154,11 +154,9 @@ def _losses(here: RankContext, dtype: torch.dtype, scaler: Any) -> List[float]:
         with torch.autocast(here.kind, dtype=dtype) if dtype != torch.float32 else contextlib.nullcontext():
             loss = loss_of(model, sentences(16, step), here.device)
         losses.append(loss.item())
-        if not math.isfinite(losses[-1]):
-            words = (losses[-1], step, "under autocast to %s" % _word(dtype) if dtype != torch.float32 else "in float32")
-            raise StageFailed("loss-not-finite", "the loss is %r in step %d %s" % words)
         (loss if scaler is None else scaler.scale(loss)).backward()
         _stay_float32(model)
+        finite("under autocast to %s" % _word(dtype) if dtype != torch.float32 else "in float32", step, losses[-1], model)
         if scaler is None:
             optimizer.step()
         else:

@@ -19,6 +19,8 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed, torch_h
 
 _TELLING = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGCHLD")
 """What tells a training to save and leave before it is preempted (torchrun, Slurm, Lightning), and that a child has ended."""
+_WENT_ON = 77
+"""The exit status of a child that a signal did not end."""
 _CLOCK_S = 0.02
 _CLOCK_LOOKS = 400
 _CLOCK_OFF = 0.02
@@ -27,6 +29,7 @@ _FEW_NUMBERS, _MANY_NUMBERS, _TENSORS = 25000, 1 << 18, 30
 """100 kB, below what the C library maps by itself (128 KiB); on pages of 64 KiB still one of them. And 1 MiB."""
 _WHO_STARTED = "look who starts the ranks: a service manager, nohup, a wrapper, sitecustomize"
 _CHILDREN_AT_START = signal.getsignal(signal.SIGCHLD)
+_END_AT_START = signal.getsignal(signal.SIGTERM)
 _CLOCKS_AT_START = time.time() - time.monotonic()
 _BLOCKED_AT_START = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -60,6 +63,24 @@ def _signals_arrive() -> None:
     if _CHILDREN_AT_START is signal.SIG_IGN:
         seen = "the rank begins with SIGCHLD ignored: the kernel keeps no exit status of its children (waitpid(2)), so that a command that failed counts as done"
         raise StageFailed("signals-blocked", seen, _WHO_STARTED)
+    if callable(_END_AT_START) and _survives(_END_AT_START):
+        seen = "before training does anything SIGTERM has a handler (%s) that does not end the rank: what saves a checkpoint before a preemption is not told (Lightning sets no handler where one is)"
+        raise StageFailed("signals-blocked", seen % getattr(_END_AT_START, "__module__", ""), _WHO_STARTED)
+
+
+def _survives(handler: Any) -> bool:
+    """Return whether a process with this handler goes on after SIGTERM; tried on a child."""
+    child = os.fork()
+    if child == 0:
+        status = 0
+        try:
+            signal.signal(signal.SIGTERM, handler)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.1)
+            status = _WENT_ON
+        finally:  # whatever the handler raises
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == _WENT_ON << 8
 
 
 def _nobody_stays() -> None:

@@ -42,7 +42,7 @@ def _learns(here: RankContext, name: str, model: nn.Module, batches: Batches) ->
         loss = loss_of(model, batches(_SENTENCES, step), here.device)
         loss.backward()
         losses.append(loss.item())
-        _finite(name, step, losses[-1], model)
+        finite(name, step, losses[-1], model)
         optimizer.step()
     keeps_nothing(name, _STEPS - _LOOKS[0], [*held, held_now(here)])
     here.measure("%s steps" % name, _STEPS / (time.perf_counter() - started), "1/s")
@@ -52,7 +52,8 @@ def _learns(here: RankContext, name: str, model: nn.Module, batches: Batches) ->
     _answers_right(here, name, model, batches, losses)
 
 
-def _finite(name: str, step: int, loss: float, model: nn.Module) -> None:
+def finite(name: str, step: int, loss: float, model: nn.Module) -> None:
+    """Raise StageFailed where a step's loss or a gradient is no finite number: the gradient first, or it is the next loss that is not."""
     if not math.isfinite(loss):
         raise StageFailed("loss-not-finite", "%s: the loss of step %d is %r" % (name, step, loss))
     for key, parameter in model.named_parameters():
