@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -125,6 +126,19 @@ def alone_with(program: str) -> Iterator[None]:
     with open(program, "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """A thread that goes on after its test asks, opens and forks in the tests after it: whoever makes one hang lets it go."""
+    before = threading.active_count()
+    there = {*threading.enumerate()}
+    yield
+    if threading.active_count() > before:
+        left = [thread for thread in threading.enumerate() if thread not in there]
+        for thread in left:
+            thread.join(20)
+        assert not [thread for thread in left if thread.is_alive()], "a thread of this test goes on"
 
 
 @pytest.fixture

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from conftest import HOSTS
 from torchtune_sys import engine, probes
-from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.recorded import RecordedHost, load_recording
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Evidence, Severity, Verdict, rule, unsure
@@ -58,8 +59,16 @@ def test_a_probe_that_may_open_no_file_needs_none_to_say_so(monkeypatch: pytest.
     assert isinstance(seen.cpu, Missing) and seen.cpu.why is Why.FAILED and "ulimit -n" in seen.cpu.remedy
 
 
-def test_a_probe_that_hangs_costs_the_deadline_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(probes.PROBES, "gpu", lambda _host, _intent: time.sleep(60))
+@pytest.fixture
+def end() -> Iterator[threading.Event]:
+    """What hangs in a test waits for this: the threads that are abandoned then end with the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_probe_that_hangs_costs_the_deadline_only(monkeypatch: pytest.MonkeyPatch, end: threading.Event) -> None:
+    monkeypatch.setitem(probes.PROBES, "gpu", lambda _host, _intent: end.wait(60))
     started = time.monotonic()
     seen = engine.snapshot(healthy(), Workload(), timeout_s=2.0)
     assert time.monotonic() - started < 30
@@ -81,13 +90,10 @@ def test_what_only_reads_begins_once_the_look_is_waited_for(monkeypatch: pytest.
     assert sorted(begun) == sorted(probes.PROBES)
 
 
-def test_no_time_at_all_is_unknown_not_healthy() -> None:
-    class Slow(LiveHost):
-        def text(self, path: str) -> Any:
-            time.sleep(0.2)
-            return super().text(path)
-
-    seen = engine.snapshot(Slow(), Workload(), timeout_s=0.0)
+def test_no_time_at_all_is_unknown_not_healthy(monkeypatch: pytest.MonkeyPatch, end: threading.Event) -> None:
+    for family in probes.PROBES:
+        monkeypatch.setitem(probes.PROBES, family, lambda _host, _intent: end.wait(60))
+    seen = engine.snapshot(healthy(), Workload(), timeout_s=0.0)
     late = [name for name in FAMILIES if isinstance(found := getattr(seen, name), Missing) and found.why is Why.TIMEOUT]
     assert "cpu" in late and "memory" in late
 
