@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from conftest import judge, load
+from torchtune_sys.model.actions import Advice, Limit
 from torchtune_sys.model.rule import Verdict
+from torchtune_sys.rules import CATALOGUE
 
 MIB = 1 << 20
 
@@ -79,3 +81,9 @@ def test_tasks_are_counted_as_the_sessions_are() -> None:
         return verdict("service-tasks-too-few", files)
 
     assert (tasks("391\n"), tasks("392\n"), tasks("max\n")) == (Verdict.FAIL, Verdict.PASS, Verdict.NA)
+
+
+def test_each_limit_says_what_to_do_where_limits_conf_does_not_reach() -> None:
+    limits = [rule for rule in CATALOGUE if any(isinstance(action, Limit) for action in rule.fix)]
+    assert len(limits) >= 8
+    assert [rule.id for rule in limits if not any(isinstance(action, Advice) for action in rule.fix)] == []

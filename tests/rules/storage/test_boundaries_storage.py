@@ -158,8 +158,9 @@ def test_a_place_without_a_path_is_called_by_its_role(healthy: Snapshot) -> None
 @pytest.mark.parametrize(
     ("place", "full", "low"),
     [
-        ({"size_bytes": 1500 * GIB, "free_bytes": 15 * GIB}, PASS, FAIL),  # a hundredth
-        ({"size_bytes": 1500 * GIB, "free_bytes": 15 * GIB - 1}, FAIL, NA),
+        ({"size_bytes": 300 * GIB, "free_bytes": 3 * GIB}, PASS, FAIL),  # a hundredth
+        ({"size_bytes": 300 * GIB, "free_bytes": 3 * GIB - 1}, FAIL, NA),
+        ({"size_bytes": 1500 * GIB, "free_bytes": 14 * GIB}, PASS, FAIL),  # most checkpoints still fit
         ({"size_bytes": 1, "free_bytes": 0}, FAIL, NA),
         ({"size_bytes": 0, "free_bytes": 0}, UNKNOWN, UNKNOWN),
         ({"size_bytes": DENIED}, UNKNOWN, UNKNOWN),

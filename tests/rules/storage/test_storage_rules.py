@@ -31,9 +31,10 @@ def space(size: int, free: int, inodes: int = 1_000_000, inodes_free: int = 900_
     [
         (100 * GIB, 1 * GIB - MIB, True, True),  # below 1 GiB
         (100 * GIB, 1 * GIB, False, True),  # exactly 1 GiB, exactly 1 %
-        (1500 * GIB, 14 * GIB, True, True),  # 0.93 %
+        (1500 * GIB, 14 * GIB, False, True),  # 0.93 %, and most checkpoints still fit
+        (400 * GIB, 3 * GIB, True, True),  # 0.75 %
         (100_000 * GIB, 900 * GIB, False, False),  # 0.9 % of 100 TB is plenty
-        (5000 * GIB, 30 * GIB, False, True),  # 0.6 %, but more than 20 GiB
+        (5000 * GIB, 30 * GIB, False, True),  # 0.6 %, but more than 5 GiB
         (100 * GIB, 10 * GIB, False, False),
         (100 * GIB, 10 * GIB - MIB, False, True),
         (1900 * GIB, 99 * GIB, False, False),  # 5.2 %
@@ -41,8 +42,8 @@ def space(size: int, free: int, inodes: int = 1_000_000, inodes_free: int = 900_
         (GIB // 2, GIB // 2 - MIB, False, False),  # small, and nearly empty
         (3 * GIB // 2, 3 * GIB // 4, False, False),  # small, exactly half empty
         (3 * GIB // 2, 3 * GIB // 4 - MIB, True, True),
-        (4000 * GIB, 20 * GIB, False, True),  # 0.5 %, exactly 20 GiB
-        (4000 * GIB, 20 * GIB - MIB, True, True),
+        (4000 * GIB, 5 * GIB, False, True),  # exactly 5 GiB
+        (4000 * GIB, 5 * GIB - MIB, True, True),
         (4000 * GIB, 100 * GIB, False, False),  # 2.5 %, exactly 100 GiB
         (2100 * GIB, 101 * GIB, False, False),  # 4.8 %, but more than 100 GiB
     ],
@@ -90,7 +91,7 @@ def test_no_inode_for_a_temporary_file() -> None:
 
 def test_what_is_wanted_is_the_room_that_would_do() -> None:
     petabyte = result("disk-full", **space(50_000 * GIB, GIB // 2)).evidence[0]
-    assert petabyte.wanted == ">= 20 GiB"  # not a hundredth of it
+    assert petabyte.wanted == ">= 5 GiB"  # not a hundredth of it
     assert result("disk-full", **space(50 * GIB, GIB // 2)).evidence[0].wanted == ">= 1 GiB"
 
 

@@ -229,7 +229,7 @@ def address_space_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="Private memory is limited (ulimit -d)",
     severity=Severity.WARNING,
     cause="host-memory-oom",
-    fix=(Limit(item="data", target="unlimited"),),
+    fix=(Limit(item="data", target="unlimited"), Advice(text=IN_CONTAINER.format("data=-1"))),
 )
 def data_segment_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """RLIMIT_DATA is smaller than the memory, and since Linux 4.7 it covers every private writable mapping.
@@ -259,7 +259,7 @@ def data_segment_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     title="The size of files is limited (ulimit -f)",
     severity=Severity.WARNING,
     cause="file-size-limit",
-    fix=(Limit(item="fsize", target="unlimited"),),
+    fix=(Limit(item="fsize", target="unlimited"), Advice(text=IN_CONTAINER.format("fsize=-1"))),
     params=(Param("min_gib", 1024, "file size that no checkpoint exceeds, GiB"),),
 )
 def file_size_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:

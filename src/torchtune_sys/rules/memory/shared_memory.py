@@ -16,7 +16,10 @@ _MIB = 1 << 20
 _CONTAINER_DEFAULT = 64 * _MIB
 """What Docker, containerd and so Kubernetes give a container."""
 _GROW_SHM = (
-    Advice(text="docker/podman run --ipc=host, or --shm-size=16g; on a host: mount -o remount,size=50% /dev/shm"),
+    Advice(
+        text="docker/podman run --ipc=host, or --shm-size=16g; on a host: mount -o remount,size=50% /dev/shm, and the same size in its line of "
+        "/etc/fstab, if there is one"
+    ),
     Advice(text="Kubernetes: mount an emptyDir with medium: Memory at /dev/shm"),
 )
 

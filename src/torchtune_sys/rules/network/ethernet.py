@@ -27,6 +27,10 @@ from torchtune_sys.rules.nccl.common import (
 from torchtune_sys.rules.network.loopback import NO_ANSWER
 
 _NAME_IN_HOSTS = Advice(text="map the host name to this host's network address in /etc/hosts or DNS, or set GLOO_SOCKET_IFNAME")
+_NAME_IS_REWRITTEN = Advice(
+    text="cloud-init with manage_etc_hosts writes /etc/hosts at each boot: change it in /etc/cloud/templates/hosts.*.tmpl; a container's file is its "
+    "runtime's (docker run --add-host, hostAliases in Kubernetes)"
+)
 
 
 @rule(
@@ -34,7 +38,7 @@ _NAME_IN_HOSTS = Advice(text="map the host name to this host's network address i
     title="The host name resolves to a loopback address, and the job spans several hosts",
     severity=Severity.ERROR,
     cause="hostname-resolves-to-loopback",
-    fix=(_NAME_IN_HOSTS,),
+    fix=(_NAME_IN_HOSTS, _NAME_IS_REWRITTEN),
 )
 def hostname_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """Gloo announces the address that this host's name resolves to; with 127.0.1.1 the other hosts connect to themselves.
@@ -78,7 +82,7 @@ def known_name(s: Snapshot) -> str:
     title="The host cannot resolve its own name to an address of its own",
     severity=Severity.WARNING,
     cause="hostname-unresolvable",
-    fix=(_NAME_IN_HOSTS,),
+    fix=(_NAME_IN_HOSTS, _NAME_IS_REWRITTEN),
 )
 def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The name resolves to nothing, or only to addresses that no interface of this host has.
@@ -92,7 +96,7 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice)
-    hosts(5), nss-myhostname(8)
+    hosts(5), nss-myhostname(8); https://docs.cloud-init.io/en/latest/reference/modules.html#update-etc-hosts
     """
     network = need(s.network)
     may_span_hosts(s)

@@ -61,7 +61,8 @@ def loopback_unusable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.ERROR,
     fix=(
         Advice(
-            text='put "127.0.0.1 localhost" and "::1 localhost" into /etc/hosts (for a container: of the image, or with --add-host)'
+            text='put "127.0.0.1 localhost" and "::1 localhost" into /etc/hosts (for a container: with --add-host; where cloud-init writes the '
+            "file at each boot, into /etc/cloud/templates/hosts.*.tmpl)"
         ),
     ),
 )

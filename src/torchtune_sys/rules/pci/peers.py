@@ -30,8 +30,8 @@ _TRANSLATES = ("DMA", "DMA-FQ")
             "(VFIO)"
         ),
         Advice(
-            text="or boot with pci=disable_acs_redir=ADDRESS;ADDRESS (pci:0:0 means all bridges), which removes that isolation "
-            "permanently"
+            text="or boot with pci=disable_acs_redir=ADDRESS;ADDRESS (pci:0:0 means all bridges; in /etc/default/grub write \\; for ;, which "
+            "ends GRUB's command), which removes that isolation permanently"
         ),
         Advice(text="or switch ACS, and VT-d or the IOMMU if nothing needs it, off in the firmware's setup"),
     ),

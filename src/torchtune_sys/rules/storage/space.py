@@ -24,7 +24,7 @@ _INODES = Advice(text="delete or pack small files (find -xdev lists them), or sa
     params=(
         Param("minimum_gib", 1, "free GiB below which the file system counts as full"),
         Param("percent", 1, "share free below which it counts as full, if percent_applies_below_gib also holds"),
-        Param("percent_applies_below_gib", 20, "free GiB above which the share does not matter"),
+        Param("percent_applies_below_gib", 5, "free GiB above which the share does not matter: most checkpoints still fit"),
     ),
 )
 def disk_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
