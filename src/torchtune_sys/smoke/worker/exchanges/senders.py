@@ -41,7 +41,7 @@ def _wrong_alone(here: RankContext, saw: List[int]) -> str:
         for name, exchange in _exchanges_alone(here, group, given).items():
             try:
                 found = exchange()
-            except (RuntimeError, ValueError):  # the backend has none
+            except Exception:  # the backend has none, or it fails with itself alone, too
                 continue
             own = own or (name if not torch.equal(found, given) else "")
     told = tell_all(here, own)
