@@ -16,6 +16,7 @@ import pytest
 from torchtune_sys.host import slots
 from torchtune_sys.host.account import account
 from torchtune_sys.host.children.rank_processes import RankProcesses
+from torchtune_sys.preflight.drain_limit import DrainLimit
 from two_users import PROGRAM, SYSTEM_PYTHON, Scene, as_root, needs_root
 
 REPO = Path(__file__).resolve().parent.parent.parent
@@ -92,6 +93,63 @@ def test_what_lies_in_a_shared_slot_is_not_read_out(scene: Scene, trap: str) -> 
     assert done.stdout == "(False, ('somebody else',))\n", done
     assert slots.take(str(scene.alice.home / "well"), "node-1.example", 1, 3600.0) == (True, ())
     assert slots.take(str(scene.alice.home / "well"), "node-2", 1, 3600.0) == (False, ("node-1.example",))
+
+
+@needs_root
+def test_a_link_of_another_user_s_leads_no_slot_into_a_folder_of_root_s(scene: Scene) -> None:
+    kept = scene.folder / "kept"
+    kept.mkdir()
+    state = scene.folder / "state"
+    state.mkdir()
+    state.chmod(0o1777)
+    scene.alice.link(state / "all", kept)
+    with open(state / "all" / "x", "w"):
+        assert (kept / "x").exists(), "it is no way in"
+    (kept / "x").unlink()
+    cause = DrainLimit(folder=str(state), nodes=2, window_s=60.0).hold("n1")
+    assert cause is not None and "is a symbolic link of user" in cause.seen
+    assert list(kept.iterdir()) == []
+    (scene.folder / "own").symlink_to(state)
+    assert DrainLimit(folder=str(scene.folder / "own"), nodes=2, window_s=60.0, domain="b").hold("n1") is None, "root's own link"
+    assert os.listdir(state / "b") == ["slot-0"]
+
+
+SWAPS = """
+import os, shutil, sys
+place, kept = sys.argv[1:]
+os.chdir(place)
+def tried(call, *words):
+    try: call(*words)
+    except OSError: pass
+while True:
+    tried(os.mkdir, "all"); tried(os.rename, "all", "mine")
+    tried(os.symlink, kept, "all"); tried(os.unlink, "all"); tried(os.rename, "mine", "all")
+    shutil.rmtree("mine", ignore_errors=True)
+    for name in os.listdir("all") if os.path.isdir("all") else ():
+        if name[0] == ".":
+            tried(os.unlink, "all/" + name); tried(os.symlink, kept + "/precious", "all/" + name)
+"""
+
+
+@needs_root
+def test_a_folder_of_slots_that_its_owner_swaps_all_the_time_leads_root_nowhere(scene: Scene) -> None:
+    kept = scene.folder / "kept"
+    kept.mkdir()
+    (kept / "precious").write_text("precious")
+    place = scene.alice.home / "state"
+    scene.alice.write(place / "all" / "x", "")
+    words = [SYSTEM_PYTHON, "-c", SWAPS, str(place), str(kept)]
+    racer = subprocess.Popen(words, user=scene.alice.uid, group=scene.alice.gid, extra_groups=[], stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            DrainLimit(folder=str(place), nodes=1, window_s=0.001).hold("n1")
+            info = (kept / "precious").stat()
+            assert (os.listdir(kept), info.st_nlink, (kept / "precious").read_text()) == (["precious"], 1, "precious")
+        assert racer.poll() is None, "nobody raced"
+    finally:
+        racer.kill()
+        racer.wait()
 
 
 @needs_root

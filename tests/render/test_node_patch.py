@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import shlex
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -103,6 +106,22 @@ def test_what_a_person_would_type_touches_no_other_taint() -> None:
     assert len(unsure) == 1
     patch = json.loads(shlex.split(unfit[0])[-1])
     assert patch["status"]["conditions"][0]["status"] == "False"
+
+
+_OK, _BLOCK = b"HTTP/1.1 200 OK\r\n", b"x" * (1 << 20)
+TOKEN = "eyJhbGciOiJSUzI1NiJ9.c2VjcmV0LXRva2Vu.c2lnbmF0dXJl"
+ANSWERS = {
+    "a chunk of less than nothing": (_OK + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", _BLOCK),
+    "chunks": (_OK + b"Transfer-Encoding: chunked\r\n\r\n", (b"1000\r\n" + b"[" * 4096 + b"\r\n") * 256),
+    "trailers": (_OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", (b"a: " + b"b" * 1000 + b"\r\n") * 1000),
+    "answers before the answer": (b"", (b"HTTP/1.1 100 Continue\r\na: " + b"b" * 1000 + b"\r\n\r\n") * 1000),
+    "HTTP/1.0 without a length": (b"HTTP/1.0 200 OK\r\n\r\n", _BLOCK),
+    "a length of less than nothing": (_OK + b"Content-Length: -5\r\n\r\n", _BLOCK),
+    "a length of 5,000 digits": (_OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", _BLOCK),
+    "no HTTP": (b"", _BLOCK),
+    "a redirect": (b"HTTP/1.1 307 T\r\nLocation: https://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", b""),
+    "brackets": (_OK + b"\r\n" + b"[" * 400_000, b""),
+}
 
 
 class Api:
@@ -297,6 +316,48 @@ def test_an_answer_of_a_byte_at_a_time_is_not_waited_for(api: tuple[Cluster, Api
     with pytest.raises(UserError, match="did not answer"):
         cluster.node("n1")
     assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("form", ANSWERS)
+def test_an_answer_without_an_end_takes_neither_time_nor_memory(
+    api: tuple[Cluster, Api], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str
+) -> None:
+    """http.client takes a chunk of length -1 for *all that comes*, and a connection from which there is always something to take never waits."""
+    cluster, _made = api
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "account" / "ca.crt", tmp_path / "key")
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        with contextlib.suppress(OSError), context.wrap_socket(listening.accept()[0], server_side=True) as link:
+            link.settimeout(20)
+            link.recv(4096)
+            beginning, more = ANSWERS[form]
+            link.sendall(beginning)
+            while more:
+                link.sendall(more)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    monkeypatch.setattr(cluster, "_port", listening.getsockname()[1])
+    tracemalloc.start()
+    begun = time.monotonic()
+    try:
+        with pytest.raises(UserError, match=r"did not answer|refused"):
+            cluster.node("n1")
+        assert time.monotonic() - begun < 20
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+        listening.close()
+        thread.join(30)
+
+
+def test_a_token_that_no_header_may_hold_is_not_quoted(api: tuple[Cluster, Api], tmp_path: Path) -> None:
+    (tmp_path / "account" / "token").write_text(TOKEN[:30] + "\n" + TOKEN[30:])
+    with pytest.raises(UserError) as raised:
+        api[0].node("n1")
+    assert TOKEN[:30] not in str(raised.value) and TOKEN[30:] not in str(raised.value)
 
 
 def test_no_variable_has_the_keys_of_the_connection_written(

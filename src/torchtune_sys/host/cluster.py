@@ -28,14 +28,23 @@ _NAMES_ALONE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1
 _MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 
-class _UntilDeadline(ssl.SSLSocket):
-    """A connection that ends when the whole answer takes too long: a timeout by itself counts anew with each byte."""
+class _Limited(ssl.SSLSocket):
+    """A connection that ends when the whole answer takes too long, or is too long: a timeout by itself counts anew with each byte, and chunks,
+    headers and answers before the answer are read without a limit by http.client."""
 
     until = float("inf")
+    taken = 0
 
     def recv_into(self, *where: Any, **how: Any) -> int:
-        self.settimeout(min(max(self.until - time.monotonic(), 0.001), _TIMEOUT_S))
-        return super().recv_into(*where, **how)
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer takes too long")
+        if self.taken > _ANSWER_AT_MOST:
+            raise OSError("the answer is too long")
+        self.settimeout(min(left, _TIMEOUT_S))
+        found = super().recv_into(*where, **how)
+        self.taken += found
+        return found
 
 
 class Cluster:
@@ -79,15 +88,18 @@ class Cluster:
     ) -> dict[str, Any]:
         try:
             with open(f"{self._account}/token", encoding="ascii") as file:
-                headers = {"Authorization": f"Bearer {file.read().strip()}", "Accept": accept}
+                token = file.read().strip()
+            if not token.isprintable():
+                raise ValueError("its token is none")  # http.client would quote it
+            headers = {"Authorization": f"Bearer {token}", "Accept": accept}
             # Not create_default_context(): it writes the connection's keys to the file that SSLKEYLOGFILE names.
             trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             trusted.load_verify_locations(f"{self._account}/ca.crt")
-            trusted.sslsocket_class = _UntilDeadline
+            trusted.sslsocket_class = _Limited
             link = http.client.HTTPSConnection(self._host, self._port, timeout=_TIMEOUT_S, context=trusted)
             try:
                 link.connect()
-                if isinstance(link.sock, _UntilDeadline):
+                if isinstance(link.sock, _Limited):
                     link.sock.until = time.monotonic() + _TIMEOUT_S
                 data = None if body is None else json.dumps(body).encode()
                 link.request(method, path, data, {**headers, **({"Content-Type": form} if form else {})})

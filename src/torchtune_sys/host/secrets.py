@@ -44,6 +44,8 @@ _DISTRIBUTIONS_OWN = (
     *(f"/var/lib/{name}/" for name in ("dpkg", "rpm", "pacman", "dkms")),
 )
 _PACKAGES_OWN = (".dist-info/", ".egg-info/", "/site-packages/", "/dist-packages/")
+_OF_BUILDERS = ("/direct_url.json", "/torch/version.py")
+"""What whoever built or installed a package wrote there; the rest came with the package."""
 
 
 def may_hold_secrets(path: str) -> bool:
@@ -62,7 +64,7 @@ def may_hold_secrets(path: str) -> bool:
         return first in _OF_PEOPLE_IN_PROC if not rest else of_process and rest in _OF_A_PROCESS
     if path.startswith(_DISTRIBUTIONS_OWN):
         return False
-    return "direct_url" in path or not any(part in path for part in _PACKAGES_OWN)
+    return path.endswith(_OF_BUILDERS) or not any(part in path for part in _PACKAGES_OWN)
 
 
 _TOKEN = pattern("(?:" + "|".join(shape for shape, _ in SHAPES) + ")")
@@ -79,7 +81,7 @@ _YAML = pattern(
     rf"(?im)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}(?:\[[^\]\n]{{0,40}}\])?:[ \t]{{1,8}}(?:![\w-]{{1,20}}[ \t])?)({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']|,[ \t]|\}}))"
 )
 _OPTION = pattern(
-    rf"(?i)(?<![\w-])((?=-)[\w.-]{{0,42}}(?:{NAMES})[\w.-]{{0,20}}[ \t]{{1,4}})(?!-)({VALUE})"
+    rf"(?i)(?<![\w-])((?=-)[\w.-]{{0,42}}(?:{NAMES})[\w.-]{{0,20}}(?<![-_]file)[ \t]{{1,4}})(?!-)({VALUE})"
     r"|\b((?:sshpass(?:[\"'],?)?[ \t]+(?:a1=)?[\"']?-p(?:[\"'],?)?(?:[ \t]+a2=)?|curl[ \t](?:[^\n|;&]{0,200}?[ \t])??(?:-u|--user))[ \t]{0,4})"
     rf"({VALUE})"
 )

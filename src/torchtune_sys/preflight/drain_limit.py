@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from torchtune_sys.errors import CannotWrite
 from torchtune_sys.host import slots
 from torchtune_sys.model.preflight import Cause
 from torchtune_sys.preflight.verdict import fault
@@ -58,6 +59,8 @@ class DrainLimit(msgspec.Struct, frozen=True, kw_only=True):
             held, others = slots.take(f"{self.folder}/{domain}", node, self.nodes, self.window_s)
         except OSError as error:
             return fault(f"the drain limit could not be read: {self.folder}: {error.strerror}")
+        except CannotWrite as error:
+            return fault(f"the drain limit could not be read: {error.seen}")
         if held:
             return None
         return fault(

@@ -79,9 +79,17 @@ def _processes() -> dict[int, LeftProcess]:
 
 
 def _running_jobs(found: dict[int, LeftProcess]) -> set[str]:
-    """Return the jobs that have a step here: Slurm's step daemon names its own in its title, ``slurmstepd: [123.batch]``."""
-    titles = [processes.text(pid, "cmdline") for pid, process in found.items() if process.name.startswith("slurmstepd")]
+    """Return the jobs that have a step here: Slurm's step daemon names its own in its title, ``slurmstepd: [123.batch]``. A user's program may call
+    itself so, too."""
+    daemons = [pid for pid, process in found.items() if process.name.startswith("slurmstepd") and _is_system(pid)]
+    titles = [processes.text(pid, "cmdline") for pid in daemons]
     return {title.partition("[")[2].partition(".")[0] for title in titles if "[" in title}
+
+
+def _is_system(pid: int) -> bool:
+    """By who started it: the step daemon takes the rights of the job's user for a while."""
+    uid = processes.real_user(pid)
+    return 0 <= uid < FIRST_USER or uid == os.getuid()
 
 
 def _job_of(pid: int) -> str:

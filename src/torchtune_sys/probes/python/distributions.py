@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from torchtune_sys.host.base import Host
+from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import Distribution, normalised
 from torchtune_sys.model.numbers import natural
@@ -149,11 +150,11 @@ def _distribution(host: Host, entry: str, folder: str, name: str, version: str) 
     sizes = {} if isinstance(record, Missing) else library_sizes(record)
     return Distribution(
         name=name,
-        version=version or next(iter(headers.get("version", ())), ""),
+        version=scrubbed(version or next(iter(headers.get("version", ())), "")),
         location=entry,
         weighed=bool(sizes),
         altered=tuple(path for path, size in sizes.items() if _differs(host, f"{entry}/{path}", size)),
-        requires=tuple(headers.get("requires-dist", ())),
+        requires=tuple(map(scrubbed, headers.get("requires-dist", ()))),
         requires_python=next(iter(headers.get("requires-python", ())), ""),
         tags=tuple(tags),
     )

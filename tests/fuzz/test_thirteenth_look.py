@@ -1,0 +1,75 @@
+"""Attacks that the twelve looks before had not tried (docs/security.md, "Thirteenth look"): those with no better place."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from driven import HOSTS
+
+from fuzz import thirteenth_secrets
+from torchtune_sys.host.children.left_processes import at_work
+from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
+from torchtune_sys.host.scrubbed import ScrubbedHost
+from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.probes.python.distributions import _distribution
+from torchtune_sys.probes.python.probe import parse_torch
+from two_users import Scene, needs_root
+
+SECRET = thirteenth_secrets.HORSE
+
+
+@needs_root
+def test_a_user_s_program_that_calls_itself_slurm_s_keeps_no_job_at_work(scene: Scene, tmp_path: Path) -> None:
+    """What a job left behind would be a running job's, in the epilog and for the GPU's memory."""
+    place = scene.alice.home / "slurmstepd"
+    shutil.copy("/bin/sleep", place)
+    argv, job = ["slurmstepd: [4242.batch]", "60"], {"SLURM_JOB_ID": "4242"}
+    asked = subprocess.Popen(["/bin/sleep", "60"], env=job, user=scene.alice.uid, group=scene.alice.gid)
+    hers = subprocess.Popen(argv, executable=place, user=scene.alice.uid, group=scene.alice.gid)
+    try:
+        assert at_work([asked.pid]) == frozenset()
+        daemon = subprocess.Popen(argv, executable=place)
+        try:
+            assert at_work([asked.pid]) == {asked.pid}, "nothing was asked"
+        finally:
+            daemon.kill()
+            daemon.wait()
+    finally:
+        for one in (asked, hers):
+            one.kill()
+            one.wait()
+
+
+def test_a_version_that_holds_a_secret_is_not_shown() -> None:
+    path = "/data/train/.venv/lib/python3.12/site-packages/torch/version.py"
+    folder = f"torch-2.4.0+password={SECRET}.dist-info"
+    found = merged(load_recording(str(HOSTS / "healthy.json")), {"files": {path: f"__version__ = '2.4.0+password={SECRET}'\n"}})
+    host = ScrubbedHost(RecordedHost(found, "x"))
+    text = host.text(path)
+    assert isinstance(text, str)
+    torch = parse_torch(text, "/x", ())
+    assert SECRET not in repr(torch) and "2.4.0+password=" in repr(torch)
+    assert SECRET not in _distribution(host, "/x", folder, "torch", f"2.4.0+password={SECRET}").version
+
+
+def test_the_name_of_a_file_of_secrets_is_none() -> None:
+    assert (
+        scrubbed("--secret-file has no effect: this node is judged alone")
+        == "--secret-file has no effect: this node is judged alone"
+    )
+    assert SECRET not in scrubbed(f"x --secret {SECRET} --password-file /run/pw --token {SECRET}")
+
+
+KNOWN_TO_COME_OUT = ("Vast",)
+"""A login in no URL, and without the name of a secret."""
+
+
+@pytest.mark.parametrize("row", thirteenth_secrets.ALL, ids=lambda row: row[0])
+def test_a_secret_of_the_thirteenth_list(row: tuple[str, str, str]) -> None:
+    name, text, secret = row
+    plain, secret = text.replace("@", secret, 1).replace("%", "@").replace("\0", "%"), secret.replace("\0", "%")
+    assert secret in plain
+    assert (secret in scrubbed(plain)) == (name in KNOWN_TO_COME_OUT)
