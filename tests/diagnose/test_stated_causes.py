@@ -60,6 +60,24 @@ def _named(text: str) -> list[str]:
         ("Setting KMP_DUPLICATE_LIB_OK=TRUE made the training run without the crash.", "openmp-runtime-conflict"),
         ("import torch fails: I had a file called torch.py in the folder.", "torch-shadowed"),
         ("The job crashes because ~/.triton is not writable.", "compile-cache-not-writable"),
+        ("Training on the GPU crawls, and the bottleneck is reading the images.", "slow-data-storage"),
+        ("Our GPUs spend most of the epoch waiting for data.", "slow-data-storage"),
+        ("The profile says that 80 % of each training step goes to the data loader, the GPU is idle.", "slow-data-storage"),
+        ("Training is slow: a batch takes 2.5 s and of that 2.3 s are data loading, the GPU is at 4 %.", "slow-data-storage"),
+        ("Training takes hours. The files are on a hard disk, which is slow, num_workers does not help.", "slow-data-storage"),
+        ("An epoch took hours. Moving the dataset to a local SSD made it 6x faster.", "slow-data-storage"),
+        ("训练的时候数据加载非常慢，显卡一直空着", "slow-data-storage"),
+        ("データの読み込みが遅く、学習が進まない", "slow-data-storage"),
+        ("Загрузка данных очень медленная, обучение на видеокарте идёт неделю", "slow-data-storage"),
+        ("GPU training was slow because all cores are at 100 %.", "dataloader-workers-exceed-cpus"),
+        (
+            "Training was slow. Reducing num_workers to 4 made it twice as fast, it runs faster now.",
+            "dataloader-workers-exceed-cpus",
+        ),
+        ("In training the RAM keeps growing, and at 128 GB the process is killed.", "host-memory-oom"),
+        ("Training is slow, the GPU idle. I noticed that torch was installed as the cpu version?", "cpu-only-build"),
+        ("It hangs: one node has virbr0, and NCCL was opening its socket on it, NCCL used virbr0.", "nccl-wrong-interface"),
+        ("It did not see the GPU. I updated the NVIDIA driver, so both work well finally.", "driver-too-old"),
     ],
 )
 def test_a_finding_is_taken(text: str, cause: str) -> None:
@@ -121,6 +139,38 @@ def test_a_fault_that_is_merely_told_is_possible(text: str, cause: str) -> None:
     ],
 )
 def test_a_fault_that_is_asked_for_advised_or_printed_is_not_told(text: str) -> None:
+    assert _named(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("DDP is stuck with two RTX 4090. I ran\n\nexport NCCL_P2P_DISABLE=1\n\nand the training starts.", "geforce-p2p-broken"),
+        ("Both nodes wait at init. What I did:\nexport NCCL_SOCKET_IFNAME=ens3\nSolved!", "nccl-wrong-interface"),
+        (
+            "It crashes. The workaround is this variable:\nHSA_OVERRIDE_GFX_VERSION=11.0.0\nwhich lets me train.",
+            "rocm-gpu-arch-not-in-wheel",
+        ),
+    ],
+)
+def test_a_remedy_may_stand_above_the_line_that_says_it_helped(text: str, cause: str) -> None:
+    assert _named(text)[:1] == [cause]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Both nodes wait at init. What I did:\nexport NCCL_SOCKET_IFNAME=ens3\nStill the same error.",
+        "The GPU is at 98 %, so the data loader is not the bottleneck, but training on it is slow.",
+        "Training on my GPU is slow. Is the data loader the bottleneck?",
+        "Feature request: read the dataset in more processes, slow disks make training on the GPU slow.",
+        "I did not have this problem until I installed the CUDA toolkit; the build fails.",
+        "The build of the extension worked well until I installed the CUDA toolkit, then it failed.",
+        "My app's memory keeps growing when I scroll, and Android kills it.",
+        "It failed. After changing it to the GPU version it works.",
+    ],
+)
+def test_what_is_no_remedy_and_no_bottleneck_is_not_taken(text: str) -> None:
     assert _named(text) == []
 
 

@@ -10,13 +10,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 
-_METER = re.compile(
-    r"\b[Tt]ime:? {1,4}(?P<time>[\d.]{1,12}) ?\((?P<mean>[\d.]{1,12})\).{0,40}?\b[Dd]ata(?:[ _][Tt]ime)?:? {1,4}(?P<data>[\d.]{1,12}) ?\((?P<data_mean>[\d.]{1,12})\)"
+_VALUE = r"(?:[ _-]?(?:time|cost|wait|t|s|ms))?[ =:]{0,4}(?P<value>\d{1,6}\.\d{1,6})(?!\.?\d|/| ?%| ?[GM]i?B)(?:[^(|,;]{0,24}\((?P<mean>\d{1,6}\.\d{1,6}))?"
+"""What a meter shows: a value, and often its mean in brackets behind it."""
+_DATA = re.compile(
+    rf"(?i)(?<![a-z])(?:(?:avg|train|mean|get|total)[_ .-])?(?:data(?:[_ -]?load(?:ing|er)?)?|d(?=_time)|(?:data )?loading|load[_ -](?:data|batch)|reader|fetch(?:ing)?|batch[_-]generator){_VALUE}"
 )
-"""The meters of torch's ImageNet example, and of those that were made from it: the value, and the mean in brackets."""
-_PAIRS = re.compile(r"(?<!data)[_ ]?\btime: (?P<mean>[\d.]{1,12}),? {1,4}data_time: (?P<data_mean>[\d.]{1,12})")
-"""mmengine's log: seconds of an iteration, and of waiting for data in it."""
-_STEPS, _SHARE = 4, 0.6
+_STEP = re.compile(
+    rf"(?i)(?<![a-z_])(?<!data )(?<!eta )(?<!load )(?:(?:avg|train|total)[_ ])?(?:(?:batch|iter(?:ation)?|step|b)[_ ](?=time|cost)|(?=time\b)){_VALUE}"
+)
+"""The whole step, with the wait for data in it."""
+_WORK = re.compile(
+    rf"(?i)(?<![a-z_])(?P<what>(?:train|model)[_ ](?:step|fwd|forward)|net(?:work)?|forward|backward|fwd|bwd|optim\w{{0,6}}|compute|gpu|f(?=_time)){_VALUE}"
+)
+"""What a step does beside that."""
+_FIRST = re.compile(r"(?i)[\[(]\s{0,6}0/|\b(?:iter\w{0,6}|step|batch)[ :=]{1,3}0\b")
+"""The first step starts the workers, and waits for them."""
+_STEPS, _SHARE, _LONG = 4, 0.6, 400
 _PATH = re.compile(
     r"(?P<pair>\d{1,6}\[\w{1,12}\] -> \d{1,6}\[\w{1,12}\]) \[(?P<way>send|receive)\] via NET/IB/\d{1,3}(?P<direct>/GDRDMA)?"
 )
@@ -25,6 +34,7 @@ _PATH = re.compile(
 def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     for source, part in lines.items():
         yield from _data(source, part)
+        yield from _profiled(source, part)
         yield from _one_sided(source, part)
         yield from _slow_copies(source, part)
     yield from _one_slow_rank(lines)
@@ -81,20 +91,46 @@ def _apart(values: Sequence[float], others: float, waits: bool) -> bool:
 
 def _data(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
     """Yield steps that wait for data most of their time."""
-    steps = [(line, found) for line in lines if (found := _METER.search(line.text[:400]) or _PAIRS.search(line.text[:400]))]
-    shares = [share for _, found in steps if (share := _share(found)) is not None]
-    if len(shares) < _STEPS or sum(share > _SHARE for share in shares) * 2 < len(shares):
-        return
-    slowest, _ = max(steps, key=lambda step: _share(step[1]) or 0.0)
-    yield _likely("slow-data-storage", source, slowest, "torch", "pytorch/examples imagenet/main.py; mmengine")
+    steps = [(line, *times) for line in lines if (times := _times(line.printed[:_LONG])) is not None]
+    waits, whole = sum(wait for _, wait, _ in steps), sum(took for _, _, took in steps)
+    if len(steps) >= _STEPS and waits > _SHARE * whole:
+        slowest, *_ = max(steps, key=lambda step: step[1])
+        yield _likely(
+            "slow-data-storage",
+            source,
+            slowest,
+            "torch",
+            "meters of training loops: pytorch/examples imagenet/main.py, timm, detectron2, mmengine, PaddlePaddle",
+        )
 
 
-def _share(found: re.Match[str]) -> float | None:
-    try:
-        mean, data = float(found["mean"]), float(found["data_mean"])
-    except ValueError:
+_PROFILED = re.compile(
+    r"(?:train_dataloader_next|get_train_batch|fetch_next\S{0,24}|_DataFetcher\S{0,40}__next__)\s*\|.{0,160}?\|\s*(?P<share>\d{1,3}(?:\.\d{1,4})?)(?: ?%)?\s*\|?\s*$"
+)
+"""A row of Lightning's SimpleProfiler: the last column is the share of all time."""
+
+
+def _profiled(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
+    """Yield the profile of a run that waits for data most of its time."""
+    for line in lines:
+        found = _PROFILED.search(line.printed[:_LONG])
+        if found is not None and 100 * _SHARE <= float(found["share"]) <= 100:
+            yield _likely("slow-data-storage", source, line, "lightning", "Lightning pytorch/profilers/simple.py")
+            return
+
+
+def _times(text: str) -> tuple[float, float] | None:
+    """Return how long a step waited for data, and how long it took, of a line that says both."""
+    data = _DATA.search(text)
+    if data is None or _FIRST.search(text):
         return None
-    return data / mean if mean > 0 else None
+    step, work = _STEP.search(text), {each["what"].lower(): each for each in _WORK.finditer(text)}
+    partners = [step] if step is not None else list(work.values())
+    if not partners:
+        return None
+    shown = "mean" if all(each["mean"] for each in (data, *partners)) else "value"
+    waits, others = float(data[shown]), sum(float(each[shown]) for each in partners)
+    return waits, others if step is not None and others >= waits else waits + others
 
 
 def _one_sided(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
