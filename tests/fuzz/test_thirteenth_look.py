@@ -10,10 +10,12 @@ import pytest
 from driven import HOSTS
 
 from fuzz import thirteenth_secrets
+from fuzz.hosts import judged_as_changed, recording
 from torchtune_sys.host.children.left_processes import at_work
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.host.scrubbed import ScrubbedHost
 from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.model.values import Missing
 from torchtune_sys.probes.python.distributions import _distribution
 from torchtune_sys.probes.python.probe import parse_torch
 from two_users import Scene, needs_root
@@ -61,6 +63,16 @@ def test_the_name_of_a_file_of_secrets_is_none() -> None:
         == "--secret-file has no effect: this node is judged alone"
     )
     assert SECRET not in scrubbed(f"x --secret {SECRET} --password-file /run/pw --token {SECRET}")
+
+
+@pytest.mark.parametrize("version", ["3", "", "x", "9" * 400])
+def test_an_interpreter_that_tells_no_version_crashes_no_rule(version: str) -> None:
+    """Found by atheris: torch's wheel was compared with a version of one number."""
+    host, question = recording("healthy"), "interpreter:/data/train/.venv/bin/python3"
+    answers = {**host["answers"], question: {**host["answers"][question], "version": version}}
+    seen, results = judged_as_changed("healthy", {**host, "answers": answers}, {("answers", question)})
+    assert not isinstance(seen.python, Missing) and isinstance(seen.python.version, Missing)
+    assert results, "those that crash raise"
 
 
 KNOWN_TO_COME_OUT = ("Vast",)

@@ -13,6 +13,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.version import version as numbers_of
 
 NAMES = ("python3", "python")
 
@@ -255,7 +256,9 @@ def facts(executable: Fact[str], answer: Fact[InterpreterAnswer]) -> PythonFacts
     unsaid = Missing(Why.NOT_RECORDED, "interpreter", "derived from its files, not asked")
     return PythonFacts(
         executable=executable,
-        version=answer.version,
+        version=answer.version
+        if len(numbers_of(answer.version)) > 1
+        else Missing(Why.UNPARSED, "interpreter", "it tells no version"),
         implementation=answer.implementation or unsaid,
         machine=answer.machine or unsaid,
         free_threaded=answer.free_threaded if answer.machine else unsaid,
