@@ -149,6 +149,8 @@ def test_version_in_short() -> None:
         ("explain", "missing argument 'RULE'", "torchtune-sys explain --help"),
         ("generate slurm", "missing argument 'PIECE'", "choose from: prolog, epilog"),
         ("check --from /nope", "/nope: No such file or directory", "check the path"),
+        ("undo report.json", "RUN: 'report.json' is not a whole number", "torchtune-sys undo --help"),
+        ("check --config /etc/hostname", "/etc/hostname: not valid TOML", "NAME = VALUE"),
         ("check --select nope", "no rule, family or severity is called 'nope'", "torchtune-sys rules"),
     ],
 )
@@ -167,6 +169,16 @@ def test_columns_is_honoured(columns: int) -> None:
     assert columns - 20 < widest <= columns
     widest = max(map(len, run("check", HELP_ALL, env=env).stdout.splitlines()))
     assert widest <= max(columns, 80) and (columns < 80 or widest > 80)
+
+
+def test_a_program_for_python_is_no_interpreter(tmp_path: Path) -> None:
+    """A person gives what is to be trained; without root it would have been started."""
+    place = tmp_path / "train.py"
+    place.write_text("raise SystemExit(7)\n")
+    place.chmod(0o755)
+    for command in ("check", "smoke", "plan"):
+        found = run(command, "--python", str(place))
+        assert found.returncode == 2 and f"{place} is a program for Python, not an interpreter" in found.stderr, found.stderr
 
 
 @pytest.mark.parametrize(

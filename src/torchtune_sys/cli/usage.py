@@ -65,7 +65,7 @@ def _meant(error: click.NoSuchOption, context: click.Context) -> str:
 
 
 def _parameter(found: re.Match[str]) -> str:
-    return f"{(found[1] or found[2]).split(' / ')[-1]}: "
+    return f"{(found[1] or found[2]).split(' / ')[-1].strip('[]')}: "
 
 
 def _begun(text: str) -> str:

@@ -53,7 +53,11 @@ def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = Tru
     if plan.install or plan.install_refused:
         lines += [line(), line(("To install", "bold")), *to_install.lines(plan)]
     if plan.changes and closing:
-        on_it, there = ("", "") if plan.origin == "live" else ("on that host, ", "; generate script prints them for it")
+        on_it, there = (
+            ("", "")
+            if plan.origin == "live"
+            else ("on that host, ", f"; {style.program} generate script, given the same host, prints them for it")
+        )
         program = PROGRAM if on_it else style.behind_sudo
         safe = any(change.safety is Safety.SAFE for change in plan.changes)
         makes = "apply makes the safe changes" if safe else "apply --unsafe makes them once you decided"

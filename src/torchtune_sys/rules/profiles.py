@@ -221,7 +221,7 @@ def toml(text: str, name: str) -> dict[str, Any]:
     except RecursionError:
         raise BadConfig(f"{name}: not valid TOML: nested too deeply") from None
     except ValueError as error:
-        raise BadConfig(f"{name}: not valid TOML: {error}") from None
+        raise BadConfig(f"{name}: not valid TOML: {error}", "its lines are like NAME = VALUE (toml.io)") from None
 
 
 def rule_tables(tables: object, name: str, rules: Sequence[Rule]) -> tuple[tuple[str, ...], Overrides]:

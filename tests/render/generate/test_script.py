@@ -225,7 +225,17 @@ def test_another_shell_says_which_it_wants(shell: str) -> None:
     if shutil.which(shell.split()[0]) is None:
         pytest.skip(f"needs {shell}")
     ran = subprocess.run(shell.split(), input=script(plan(sysctl(SWAP, "10"))), text=True, capture_output=True, check=False)
-    assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr.startswith("this needs bash but runs in another shell: bash ")
+    assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr.startswith("this needs bash but runs in another shell")
+
+
+def test_another_shell_names_the_file_to_give_to_bash(tmp_path: Path) -> None:
+    place = tmp_path / "mine.sh"
+    place.write_text(script(plan(sysctl(SWAP, "10"))))
+    said = [
+        subprocess.run(words, text=True, capture_output=True, check=False).stderr
+        for words in (["sh", place], ["bash", "-c", f". {place}"])
+    ]
+    assert all(f": bash {place}" in each for each in said if "bash" in each) and "must not be sourced" in said[1]
 
 
 @needs_root

@@ -145,6 +145,6 @@ def _one(run: int, numbers: list[int]) -> list[Journal]:
         if later.is_open and both:
             raise LaterRun(
                 f"run {number} changed {both[0]} after run {run}, so nothing was undone",
-                f"torchtune-sys undo {number} undoes that first; undo --all undoes every run",
+                f"torchtune-sys undo {number} undoes that first; torchtune-sys undo --all undoes every run",
             )
     return [found]
