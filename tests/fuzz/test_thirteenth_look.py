@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from driven import HOSTS
 from fuzz import thirteenth_secrets
 from fuzz.hosts import judged_as_changed, recording
 from torchtune_sys.host.children.left_processes import at_work
+from torchtune_sys.host.live_queries.sockets import bound_socket, parse_bound
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.host.scrubbed import ScrubbedHost
 from torchtune_sys.host.secrets import scrubbed
@@ -43,6 +46,25 @@ def test_a_user_s_program_that_calls_itself_slurm_s_keeps_no_job_at_work(scene: 
         for one in (asked, hers):
             one.kill()
             one.wait()
+
+
+@pytest.mark.parametrize("form", ["\0x {}", "\0x\n0: 00000002 00000000 00010000 0005 01 77 {}"], ids=["a blank", "a line"])
+def test_the_name_of_another_socket_is_no_daemon_that_listens(form: str) -> None:
+    """Names of abstract sockets are anybody's, and stand in /proc/net/unix as they are."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as other:
+        path = f"{folder}/control"  # a name may have 107 letters
+        other.bind(form.format(path))
+        with open("/proc/net/unix") as file:
+            assert parse_bound(file.read(), path), "it is no way in"
+        assert bound_socket(path, 1.0) is False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+            daemon.bind(path)
+            daemon.listen()
+            daemon.settimeout(0.2)
+            assert bound_socket(path, 1.0) is True
+            with pytest.raises(TimeoutError):
+                daemon.accept()
+        assert bound_socket(path, 1.0) is False
 
 
 def test_a_version_that_holds_a_secret_is_not_shown() -> None:

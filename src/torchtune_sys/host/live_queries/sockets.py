@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from torchtune_sys.host.live import read_text
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
@@ -45,7 +47,21 @@ def parse_listeners(text: str, port: int) -> tuple[int, ...]:
 
 
 def bound_socket(path: str, _timeout_s: float) -> Fact[bool]:
-    """Return whether a living process holds the Unix socket of this path."""
+    """Return whether a living process holds the Unix socket of this path.
+
+    The kernel is asked by the file itself: connecting with another kind of socket is refused as of the wrong type where one is held, and
+    no connection comes about (unix(7)). In /proc/net/unix any user can have a line of their own making: names of abstract sockets hold newlines.
+    """
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(path)
+        except OSError as error:
+            if error.errno in (errno.EPROTOTYPE, errno.ECONNREFUSED, errno.ENOENT):
+                return error.errno == errno.EPROTOTYPE
+        else:
+            return True
     text = read_text("/proc/net/unix", "/proc/net/unix")
     return text if isinstance(text, Missing) else parse_bound(text, path)
 
