@@ -166,6 +166,7 @@ def test_a_remedy_may_stand_above_the_line_that_says_it_helped(text: str, cause:
         "Feature request: read the dataset in more processes, slow disks make training on the GPU slow.",
         "I did not have this problem until I installed the CUDA toolkit; the build fails.",
         "The build of the extension worked well until I installed the CUDA toolkit, then it failed.",
+        "If I set --nproc_per_node=1, then it runs alright, with 2 it is stuck.",
         "My app's memory keeps growing when I scroll, and Android kills it.",
         "It failed. After changing it to the GPU version it works.",
     ],
