@@ -227,3 +227,43 @@ def test_an_adapter_that_complains_of_its_cable_is_not_broken_itself(tmp_path: P
         tmp_path, job_dmesg=line + "[  313.400000] mlx5_core 0000:af:00.0: device's health compromised - reached miss count\n"
     )
     assert {each.cause for each in both.causes} == {"link-down", "rdma-adapter-failed"}
+
+
+def test_launchers_name_the_node_that_they_do_not_reach_or_lost(tmp_path: Path) -> None:
+    refused = "RuntimeError: Using hostfile at /job/hosts but host=gpu-7 was not reachable via ssh. If you are running with a single node"
+    (first, *_) = of(tmp_path, job_log=refused).causes
+    assert (first.cause, first.hosts) == ("ssh-login-fails", ("gpu-7",))
+    lost = (
+        "command terminated with exit code 137\nORTE has lost communication with a remote daemon.\n\n"
+        "  HNP daemon   : [[11377,0],0] on node launcher\n  Remote daemon: [[11377,0],1] on node worker-3\n"
+    )
+    (first, *_) = of(tmp_path, job_log=lost).causes
+    assert (first.cause, first.hosts) == ("host-memory-oom", ("worker-3",))
+
+
+def test_the_host_of_a_rank_is_not_that_of_those_who_tell_of_it(tmp_path: Path) -> None:
+    forwarded = (
+        "{host}: torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2])\n"
+        "{host}: Traceback (most recent call last): (RANK 2)\n"
+        '{host}:   File "filesystem.py", line 9, in _write\n'
+        "{host}: OSError: [Errno 28] No space left on device\n"
+    )
+    several = of(tmp_path, job_log="".join(forwarded.format(host=f"worker-{at}") for at in (0, 1, 3)))
+    assert (several.causes[0].ranks, several.causes[0].hosts) == ((2,), ())
+    alone = of(tmp_path, job_log=forwarded.format(host="worker-2"))
+    assert (alone.causes[0].ranks, alone.causes[0].hosts) == ((2,), ("worker-2",))
+
+
+def test_who_waits_for_a_node_is_not_the_one_that_never_came(tmp_path: Path) -> None:
+    waits = "{host}: torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n"
+    (first, *_) = of(tmp_path, job_log=waits.format(host="gpu-1") + waits.format(host="gpu-2")).causes
+    assert (first.cause, first.hosts) == ("node-never-came", ())
+
+
+def test_what_somebody_found_comes_before_what_a_message_leaves_open(tmp_path: Path) -> None:
+    message = "An ORTE daemon has unexpectedly failed after launch and before\n"
+    assert of(tmp_path, job_log=message).causes[0].cause == "firewall-blocks-nccl"
+    found = "Turns out that the problem had to do with a mismatch between the MTU of the hosts and of the switch.\n"
+    causes = [cause.cause for cause in of(tmp_path, job_log=message + found).causes]
+    assert causes[0] == "mtu-differs-between-nodes"
+    assert "firewall-blocks-nccl" in causes

@@ -69,6 +69,8 @@ class GatheredCause(msgspec.Struct, kw_only=True):
     by_text: bool = False
     order: int = 0
     """Place among the candidates of its symptom."""
+    is_blamed: bool = False
+    """Whether somebody says that it was this."""
     quotes: list[Quote] = []
     hosts: list[str] = []
     ranks: list[int] = []
@@ -210,6 +212,7 @@ def _of_symptom(
         finding.order = max(finding.order, last + (names.index(each.cause) if each is not chosen else 0))
         finding.first = min(finding.first, start + symptom.line.number)
         finding.by_text = True
+        finding.is_blamed |= symptom.is_blamed and each is chosen
         _add(finding, symptom, each.fix, each.confirm)
 
 
@@ -218,7 +221,7 @@ def _add(finding: GatheredCause, symptom: Symptom, fix: str, confirm: str) -> No
     quote = Quote(source=symptom.source, line=line.number, text=scrubbed(line.text)[:_TEXT].strip())
     if not any(_alike(quote, other) for other in finding.quotes):
         finding.quotes.append(quote)
-    finding.hosts += [line.host] if line.host and (finding.cause not in _OF_OTHERS or symptom.ranks or line.rank is None) else []
+    finding.hosts += [line.host] if line.host and (finding.cause not in _OF_OTHERS or symptom.ranks or line.host in line.text) else []
     finding.absent += symptom.ranks
     finding.ranks += [line.rank] if line.rank is not None and finding.cause not in _OF_OTHERS else []
     finding.fix += [fix] if fix else []
@@ -258,6 +261,7 @@ def _ranked(found: Iterable[GatheredCause]) -> list[GatheredCause]:
             -each.weight,
             _is_warned(each),
             each.cause not in causes,
+            not each.is_blamed,
             each.order,
             not each.by_text,
             each.first,

@@ -140,12 +140,18 @@ def of_process(
         return tuple(named), tuple(unknown)
     line = first_failed(lines)
     ranks: tuple[int, ...] = (line.rank,) if line is not None and line.rank is not None else ()
-    hosts = (line.host,) if line is not None and line.host else ()
+    hosts = (line.host,) if line is not None and line.host else _lost(lines)
     if not ranks and named and named[0].cause in _BY_DEATH:
         ranks = _killed(named[0], lines) or peers.gone(lines)
     first = tuple(replace(each, ranks=ranks, hosts=each.hosts or hosts) for each in named[:1])
     others = tuple(replace(each, ranks=ranks, hosts=each.hosts or hosts) for each in (() if named else unknown[:1]))
     return first + tuple(named[1:]), others + tuple(unknown[len(others) :])
+
+
+def _lost(lines: Mapping[str, Sequence[LogLine]]) -> tuple[str, ...]:
+    """Return the one node whose daemon Open MPI lost."""
+    hosts = {line.host for part in lines.values() for line in part if line.host and "Remote daemon:" in line.text[:_LONGEST]}
+    return tuple(hosts) if len(hosts) == 1 else ()
 
 
 _KILLED = re.compile(r"\bKilled process (\d{1,9})\b|\boom-kill:.{0,300}\bpid=(\d{1,9})\b")

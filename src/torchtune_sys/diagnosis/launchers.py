@@ -31,6 +31,7 @@ _OF_ONE = tuple(
         ("on node ", r"^srun: error: (?:Task launch for \S{1,40} failed|Prolog failure) on node (?P<host>[\w.-]{1,64})"),
         ("ON ", r"\*\*\* (?:JOB|STEP) \S{1,40} (?:STEPD TERMINATED )?ON (?P<host>[\w.-]{1,64}) "),
         ("Node failure", r"^srun: error: Node failure on (?P<host>[\w.-]{1,64})"),
+        ("reachable via ssh", r"\bhost=(?P<host>[\w.-]{1,64}) was not reachable via ssh\b"),
         ("emote daemon", r"Remote daemon: {1,8}\S{1,40} on node (?P<host>[\w.-]{1,64})"),
         ("process rank", r"noticed that process rank (?P<rank>\d{1,6}) with PID \d{1,9} on node (?P<host>[\w.-]{1,64})"),
         ("Process name", r"^\s*Process name: \[\[\d{1,9},\d{1,6}\],(?P<rank>\d{1,6})\]"),
@@ -42,7 +43,7 @@ _OF_ONE = tuple(
         ("Process ", r"^Process (?P<rank>\d{1,6}) exit with status code \d"),
     )
 )
-"""Slurm src/srun; Open MPI help-orte-odls-base.txt, PRRTE; MPICH; MVAPICH2; Horovod runner/gloo_run.py."""
+"""Slurm src/srun; Open MPI help-orte-odls-base.txt, PRRTE; MPICH; MVAPICH2; Horovod runner/gloo_run.py; DeepSpeed launcher/runner.py."""
 _FORWARDED = re.compile(
     r"^(?:Traceback \(most recent call last\): \(RANK (?P<sharded>\d{1,6})\)|-- Process (?P<spawned>\d{1,6}) terminated with the following error:"
     r"|torch\.multiprocessing\.spawn\.ProcessExitedException: process (?P<ended>\d{1,6}) terminated with )"
@@ -66,19 +67,22 @@ def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
     found: list[LogLine] = []
     teller: int | None = None
     told: int | None = None
-    of_record = False
+    of_record = is_elsewhere = False
     before = _before(lines)
+    hosts = {line.host for line in lines}
     for line in lines:
         forwarded = _FORWARDED.match(line.text)
         if forwarded is not None:
             teller, of_record = int(next(filter(None, forwarded.groups()))), False
+            is_elsewhere = len(hosts) > 1 and forwarded["sharded"] is not None
         elif teller is None and line.rank is None and _TRACE.match(line.text) and found:
             teller, of_record = (told if _CHAINED.match(line.text) else _of_record(line, found[-1])), True
         elif of_record and (line.rank is not None or line.time):
             teller = None
         told = None
         if teller is not None:
-            found.append(replace(line, rank=teller))
+            host = "" if is_elsewhere and not of_record and line.rank != teller else line.host
+            found.append(replace(line, rank=teller, host=host))
             goes_on = (
                 forwarded["ended"] is None
                 if forwarded is not None

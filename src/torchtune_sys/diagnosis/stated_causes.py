@@ -169,7 +169,13 @@ def _symptom(source: str, line: LogLine, row: _Stated, is_sure: bool) -> Symptom
     weight = LIKELY if is_sure and len(row.causes) == 1 else POSSIBLE
     candidates = (Candidate(cause=cause, weight=weight, fix="" if at else row.fix) for at, cause in enumerate(row.causes))
     return Symptom(
-        source=source, line=line, candidates=tuple(candidates), program="reporter", words=row.source, merely_told=not is_sure
+        source=source,
+        line=line,
+        candidates=tuple(candidates),
+        program="reporter",
+        words=row.source,
+        merely_told=not is_sure,
+        is_blamed=is_sure,
     )
 
 

@@ -41,6 +41,8 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
     """Who prints the words."""
     merely_told: bool = False
     """Somebody tells it, and neither blames it nor found that something helps: any other cause that is as likely comes first."""
+    is_blamed: bool = False
+    """Somebody says that it was this, or that what is against it helped: it comes before what a program's message leaves open."""
 
 
 CERTAIN, LIKELY, POSSIBLE = 3, 2, 1
