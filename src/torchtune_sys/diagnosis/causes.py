@@ -221,7 +221,9 @@ def _add(finding: GatheredCause, symptom: Symptom, fix: str, confirm: str) -> No
     quote = Quote(source=symptom.source, line=line.number, text=scrubbed(line.text)[:_TEXT].strip())
     if not any(_alike(quote, other) for other in finding.quotes):
         finding.quotes.append(quote)
-    finding.hosts += [line.host] if line.host and (finding.cause not in _OF_OTHERS or symptom.ranks or line.host in line.text) else []
+    finding.hosts += (
+        [line.host] if line.host and (finding.cause not in _OF_OTHERS or symptom.ranks or line.host in line.text) else []
+    )
     finding.absent += symptom.ranks
     finding.ranks += [line.rank] if line.rank is not None and finding.cause not in _OF_OTHERS else []
     finding.fix += [fix] if fix else []
