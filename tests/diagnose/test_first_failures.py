@@ -267,3 +267,30 @@ def test_what_somebody_found_comes_before_what_a_message_leaves_open(tmp_path: P
     causes = [cause.cause for cause in of(tmp_path, job_log=message + found).causes]
     assert causes[0] == "mtu-differs-between-nodes"
     assert "firewall-blocks-nccl" in causes
+
+
+def test_a_log_in_one_line_of_a_document_is_read_as_one_of_many_lines(tmp_path: Path) -> None:
+    failed = FRAME.format(rank=1) + "[rank1]: RuntimeError: Rank 1 has no batches left.\n"
+    waited = FRAME.format(rank=0) + "[rank0]: RuntimeError: stopping all ranks\n" + CLOSED.format(rank=2, port=4000)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "json").mkdir()
+    plain = of(tmp_path / "text", job_log=failed + waited)
+    found = of(tmp_path / "json", job_log=json.dumps({"message": failed + waited}))
+    assert plain.unexplained[0].ranks == found.unexplained[0].ranks == (1,)
+    assert [each.text for each in found.unexplained] == [each.text for each in plain.unexplained]
+    assert {each.line for each in found.unexplained} == {1}
+
+
+def test_open_mpi_tells_whose_error_ended_the_job(tmp_path: Path) -> None:
+    left = "mpirun.openmpi has exited due to process rank 3 with PID 0 on\nnode vm exiting improperly. There are three reasons\n"
+    (tmp_path / "left").mkdir()
+    found = of(tmp_path / "left", job_log=left)
+    assert (found.causes, found.unexplained[0].ranks) == ((), (3,))
+    error = (
+        "[vm:08339] *** An error occurred in MPI_Recv\n[vm:08339] *** reported by process [1282539521,2]\n"
+        "[vm:08339] *** on communicator MPI_COMM_WORLD\n[vm:08339] *** MPI_ERR_TRUNCATE: message truncated\n"
+    )
+    (tmp_path / "error").mkdir()
+    found = of(tmp_path / "error", job_log=error)
+    assert (found.causes, found.unexplained[0].ranks) == ((), (2,))
+    assert "MPI_ERR_TRUNCATE" in found.unexplained[0].text

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from torchtune_sys.diagnosis import (
     batch_scripts,
@@ -31,8 +33,9 @@ from torchtune_sys.host.input.excerpts import Excerpt, MemoryBudget
 from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SNAPSHOT_COST, SYMPTOM_COST
 from torchtune_sys.host.secrets import scrubbed_data
 from torchtune_sys.model import codec
-from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, UnreadSource
+from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, Quote, Unexplained, UnreadSource
 
+_Told = TypeVar("_Told", Quote, Unexplained)
 Comparer = Callable[[Sequence[facts.ReportedHost], bool], tuple[Sequence[FactDifference], Sequence[Symptom]]]
 """In what the hosts and looks differ, and, where no program named a cause (the second argument), what that stands for."""
 
@@ -52,8 +55,8 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
     named, unknown = ended.of_process(named, () if sure else odd.named(unexplained.unexplained_of(lines, symptoms), lines), lines)
     return Diagnosis(
-        causes=named,
-        unexplained=unknown,
+        causes=tuple(replace(each, evidence=tuple(map(given.as_printed, each.evidence))) for each in named),
+        unexplained=tuple(map(given.as_printed, unknown)),
         waited=roll_call.waiting(lines, named or unknown),
         unheard=roll_call.unheard(lines),
         facts={each.name: scrubbed_data(shown) for each in given.reported if (shown := facts.shown(each.snapshot))},
@@ -75,6 +78,8 @@ class _Input:
         self.unread: list[UnreadSource] = []
         self.dumps: list[RankDump] = []
         self.total = self.documents = self.empty = 0
+        self.numbers: dict[str, Mapping[int, int]] = {}
+        """Of a source of which one line holds several: which line of the file each is."""
 
     def take(self, item: Found) -> None:
         """Add one source: a text, a dump of the flight recorder, or one that could not be read."""
@@ -109,12 +114,28 @@ class _Input:
             self.lines[name] = ()
             self.unread += _left_out(name, part)
             return
+        part = self._told_apart(name, part)
         self.lines[name] = part
         self.empty += not excerpt.total
         self.budget.take(LINE_COST * max(len(part) - len(excerpt.lines), 0))
         symptoms = [*own_texts.symptoms_of(name, part), *frames.with_places(symptoms_of(name, part), part)]
         raw = "\n".join(line for _, line in excerpt.lines)
         self._add(symptoms, facts.reported_hosts(name, part, raw) if self.budget.left else ())
+
+    def _told_apart(self, name: str, part: tuple[LogLine, ...]) -> tuple[LogLine, ...]:
+        """Return the lines, each with a number of its own: a message of many lines is one line of a JSON document or of HTML."""
+        if len({line.number for line in part}) == len(part):
+            return part
+        apart: list[LogLine] = []
+        for line in part:
+            before, at = (apart[-1].number, part[len(apart) - 1].number) if apart else (0, 0)
+            apart.append(replace(line, number=before + max(line.number - at, 1)))
+        self.numbers[name] = {own.number: line.number for own, line in zip(apart, part, strict=True)}
+        return tuple(apart)
+
+    def as_printed(self, told: _Told) -> _Told:
+        """Return it with the number of its line in the file."""
+        return replace(told, line=self.numbers.get(told.source, {}).get(told.line, told.line))
 
     def _add(self, symptoms: Sequence[Symptom], reported: Sequence[facts.ReportedHost]) -> None:
         self.symptoms += symptoms

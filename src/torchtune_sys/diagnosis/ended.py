@@ -19,7 +19,7 @@ _BY_SIGNAL = re.compile(r"exitcode {0,8}: ?-\d|[Ss]ignal \d{1,2} \(SIG|exited on
 _BY_DEATH = frozenset(("rank-killed", "host-memory-oom", "dev-shm-too-small", "cpu-lacks-avx"))
 _EXITED = re.compile(
     r"exitcode {0,8}: [1-9]|: task \d{1,6}: Exited with exit code|^\s*Process name: \[|MPI_ABORT was invoked on rank|\bAbort\(-?\d{1,12}\)|^Process \d{1,6} exit with status"
-    r"|^= {1,4}EXIT (?:CODE|STATUS): [1-9]"
+    r"|^= {1,4}EXIT (?:CODE|STATUS): [1-9]|has exited due to process rank \d|\] \*\*\* reported by process \["
 )
 """How launchers say which process ended first: the others they end themselves."""
 _LONGEST = 400

@@ -34,6 +34,8 @@ _OF_ONE = tuple(
         ("reachable via ssh", r"\bhost=(?P<host>[\w.-]{1,64}) was not reachable via ssh\b"),
         ("emote daemon", r"Remote daemon: {1,8}\S{1,40} on node (?P<host>[\w.-]{1,64})"),
         ("process rank", r"noticed that process rank (?P<rank>\d{1,6}) with PID \d{1,9} on node (?P<host>[\w.-]{1,64})"),
+        ("due to process rank", r"has exited due to process rank (?P<rank>\d{1,6}) with PID \d{1,9} on\b"),
+        ("reported by process", r"^\[(?P<host>[\w.-]{1,64}):\d{1,9}\] \*\*\* reported by process \[\d{1,12},(?P<rank>\d{1,6})\]"),
         ("Process name", r"^\s*Process name: \[\[\d{1,9},\d{1,6}\],(?P<rank>\d{1,6})\]"),
         ("Process name", r"^\s*Process name: \[[\w.@-]{1,80},(?P<rank>\d{1,6})\]"),
         ("MPI_", r"MPI_ABORT was invoked on rank (?P<rank>\d{1,6}) "),
@@ -67,27 +69,28 @@ def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
     found: list[LogLine] = []
     teller: int | None = None
     told: int | None = None
-    of_record = is_elsewhere = False
+    forwarding: dict[tuple[str, int | None], int] = {}
     before = _before(lines)
     hosts = {line.host for line in lines}
     for line in lines:
-        forwarded = _FORWARDED.match(line.text)
+        forwarded, teller_of = _FORWARDED.match(line.text), (line.host, line.rank)
         if forwarded is not None:
-            teller, of_record = int(next(filter(None, forwarded.groups()))), False
-            is_elsewhere = len(hosts) > 1 and forwarded["sharded"] is not None
-        elif teller is None and line.rank is None and _TRACE.match(line.text) and found:
-            teller, of_record = (told if _CHAINED.match(line.text) else _of_record(line, found[-1])), True
-        elif of_record and (line.rank is not None or line.time):
+            forwarding[teller_of], teller = int(next(filter(None, forwarded.groups()))), None
+        if teller_of in forwarding:
+            rank = forwarding[teller_of]
+            is_elsewhere = len(hosts) > 1 and line.rank != rank
+            found.append(replace(line, rank=rank, host="" if is_elsewhere else line.host))
+            goes_on = forwarded["ended"] is None if forwarded is not None else _TRACE.match(line.text)
+            told = None if goes_on else forwarding.pop(teller_of)
+            continue
+        if teller is None and line.rank is None and _TRACE.match(line.text) and found:
+            teller = told if _CHAINED.match(line.text) else _of_record(line, found[-1])
+        elif line.rank is not None or line.time:
             teller = None
         told = None
         if teller is not None:
-            host = "" if is_elsewhere and not of_record and line.rank != teller else line.host
-            found.append(replace(line, rank=teller, host=host))
-            goes_on = (
-                forwarded["ended"] is None
-                if forwarded is not None
-                else _TRACE.match(line.text) or (of_record and not _RAISED.match(line.text))
-            )
+            found.append(replace(line, rank=teller))
+            goes_on = _TRACE.match(line.text) or not _RAISED.match(line.text)
             teller, told = (teller, None) if goes_on else (None, teller)
         elif before is not None and (local := _LOCAL.search(line.text[:_LONGEST])) is not None:
             found.append(replace(line, rank=before + int(local["local"])))

@@ -40,7 +40,8 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("Slurm", r"^(?:srun|sbatch|slurmstepd): error: "),
         (
             "MPI",
-            r"^(?:mpirun|mpiexec|prterun|prun) (?:was unable|noticed|detected|has exited)|^Primary job  ?terminated normally, but|^MPI_ABORT was invoked",
+            r"^(?:mpirun|mpiexec|prterun|prun)(?:\.\w{1,12})? (?:was unable|noticed|detected|has exited)|^Primary job  ?terminated normally, but|^MPI_ABORT was invoked"
+            r"|^\[[\w.-]{1,64}:\d{1,9}\] \*\*\* MPI_ERR_",
         ),
         ("nvidia-container-cli", r"nvidia-container-cli(?:\.real)?: "),
         ("pip", r"^ERROR: |^error: (?:subprocess-exited|externally-managed|metadata-generation)"),
@@ -98,7 +99,7 @@ class _Error(NamedTuple):
 
 
 def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], Symptom]) -> Iterator[_Error]:
-    frames: list[re.Match[str]] = []
+    frames_of: dict[int | None, list[re.Match[str]]] = {}
     is_root = False
     before: dict[int | None, LogLine] = {}
     for at, line in enumerate(lines):
@@ -109,7 +110,7 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
             is_root = False
             yield _Error(line, line.number, _cut(line.text), _LAUNCHER)
             continue
-        frame = frame_of(line)
+        frame, frames = frame_of(line), frames_of.setdefault(line.rank, [])
         if frame is not None:
             frames.append(frame)
             continue
@@ -119,7 +120,7 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
             is_own_mistake = name in _MISTAKES and bool(frames) and is_own(frames[-1])
             program = name.partition(".")[0] if "." in name else "python"
             yield _Error(line, *_message(lines, at), program, place_of(frames), is_own_mistake)
-            frames = []
+            del frames_of[line.rank]
             continue
         program = next((name for name, pattern in _DEATHS if pattern.search(line.text[:_TEXT])), "")
         message = known.get((source, line.number))
@@ -131,6 +132,8 @@ def _message(lines: Sequence[LogLine], at: int) -> tuple[int, str]:
     """Return the number of the line with which an exception's message ends, and its words, with the indented lines that go on with it."""
     words, last = [lines[at].text], lines[at].number
     for line in lines[at + 1 : at + 1 + _MORE]:
+        if line.rank is not None and line.rank != lines[at].rank:
+            continue
         if not line.text.startswith(("\t", "  ")) or frame_of(line) is not None:
             break
         words.append(line.text.strip())
