@@ -30,7 +30,7 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else PROGRAM
     if isinstance(error, click.NoSuchOption) and context is not None:
-        return f"no such option {error.option_name}", f"{_meant(error, context)} All options: {path} {HELP_ALL}".strip()
+        return f"no such option {error.option_name}", _instead(error, context)
     message = re.sub(r"^Invalid value for (?:'([^']*)'|(\S+)): ", _parameter, " ".join(error.format_message().split()))
     for clumsy, plain in _PLAINER:
         message = message.replace(clumsy, plain)
@@ -50,6 +50,19 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     if hint:
         return seen, f"did you mean {hint} All {'commands' if group and 'command' in seen else 'options'}: {path} --help"
     return seen, f"how it is used: {path} --help"
+
+
+def _instead(error: click.NoSuchOption, context: click.Context) -> str:
+    """Return where the option belongs, or the nearest ones and how all are shown."""
+    path, root = context.command_path, context.find_root()
+    if context is not root and error.option_name in _options(root):
+        return f"it stands before the command: {root.command_path} {error.option_name} {path.partition(' ')[2]}"
+    all_ = HELP_ALL if HELP_ALL in _options(context) else "--help"
+    return f"{_meant(error, context)} All options: {path} {all_}".strip()
+
+
+def _options(context: click.Context) -> set[str]:
+    return {name for param in context.command.get_params(context) for name in param.opts}
 
 
 def _meant(error: click.NoSuchOption, context: click.Context) -> str:
