@@ -182,8 +182,9 @@ def main() -> int:
     parser.add_argument("--rivals", action="store_true")
     args = parser.parse_args()
     scratch = Path(tempfile.mkdtemp())
-    if args.bundle:  # its python3 is the installed tool's
-        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    # The interpreter that check looks at is the one that is started bare (and the bundle's): another's start, with what its .pth files import,
+    # would be counted as the tool's.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     try:
         good = report(measure(commands(args, scratch), args.rounds))
         profile()

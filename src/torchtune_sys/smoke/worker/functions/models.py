@@ -10,15 +10,10 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
-from torchtune_sys.smoke.worker.functions.operators import Operator, distinct, positive
+from torchtune_sys.smoke.worker.functions.operators import Operator, distinct, normalised, positive
 
 _VOCABULARY = 5000
 """More than any kernel takes in one block."""
-
-
-def _normed(values: torch.Tensor, over: Any, eps: float = 1e-5) -> torch.Tensor:
-    off = values - values.mean(over, keepdim=True)
-    return off / ((off * off).mean(over, keepdim=True) + eps) ** 0.5
 
 
 def functions_of_models() -> Iterator[Operator]:
@@ -29,12 +24,12 @@ def functions_of_models() -> Iterator[Operator]:
 
 def _norms_of_pictures() -> Iterator[Operator]:
     given, weight, bias = distinct(3, 4, 5, seed=41), distinct(4), distinct(4, seed=3)
-    yield Operator("instance_norm", "", (given,), lambda one: _normed(one, 2), way=functional.instance_norm, batch=(0,))
+    yield Operator("instance_norm", "", (given,), lambda one: normalised(one, 2), way=functional.instance_norm, batch=(0,))
     yield Operator(
         "group_norm",
         "",
         (given, weight, bias),
-        lambda one, by, plus: _normed(one.reshape(3, 2, 10), 2).view(3, 4, 5) * by[:, None] + plus[:, None],
+        lambda one, by, plus: normalised(one.reshape(3, 2, 10), 2).view(3, 4, 5) * by[:, None] + plus[:, None],
         way=lambda one, by, plus: functional.group_norm(one, 2, by, plus),
         batch=(0,),
     )
@@ -42,7 +37,7 @@ def _norms_of_pictures() -> Iterator[Operator]:
         "batch_norm",
         "",
         (given, weight, bias),
-        lambda one, by, plus: _normed(one, (0, 2)) * by[:, None] + plus[:, None],
+        lambda one, by, plus: normalised(one, (0, 2)) * by[:, None] + plus[:, None],
         way=lambda one, by, plus: functional.batch_norm(one, None, None, by, plus, training=True),
         low=False,
         batch=(0,),

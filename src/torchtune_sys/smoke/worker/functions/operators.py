@@ -88,8 +88,14 @@ def distinct(*shape: int, seed: int = 37, wide: float = 2.0) -> torch.Tensor:
     return ((places.double() - count // 2 + 0.5) * (2 * wide / halves)).view(shape)
 
 
-def positive(*shape: int, seed: int = 41) -> torch.Tensor:
-    return distinct(*shape, seed=seed).abs() + 0.25
+def positive(*shape: int) -> torch.Tensor:
+    return distinct(*shape, seed=41).abs() + 0.25
+
+
+def normalised(values: torch.Tensor, over: Union[int, Tuple[int, ...]]) -> torch.Tensor:
+    """Return values less their mean, by their deviation, as nn's norms do with the epsilon that they have by default."""
+    off = values - values.mean(over, keepdim=True)
+    return off / ((off * off).mean(over, keepdim=True) + 1e-5) ** 0.5
 
 
 class Rowwise:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
-from torchtune_sys.smoke.worker.functions.operators import bound_on, distinct
+from torchtune_sys.smoke.worker.functions.operators import bound_on, distinct, normalised
 
 _WIDTHS = (3, 4)
 """Inputs and states of recurrent layers."""
@@ -110,14 +110,10 @@ def _all_close(here: RankContext, pairs: List[Tuple[str, Any, torch.Tensor]]) ->
             raise StageFailed("layer-wrong", "%s is off by %.3g from its equations in float64" % (name, off))
 
 
-def _split_in_heads(values: torch.Tensor, heads: int) -> torch.Tensor:
-    return values.view(values.shape[0], values.shape[1], heads, -1).transpose(1, 2)
-
-
-def _heads(given: torch.Tensor, weights: Dict[str, torch.Tensor], heads: int, hidden: torch.Tensor) -> torch.Tensor:
+def _of_two_heads(given: torch.Tensor, weights: Dict[str, torch.Tensor], hidden: torch.Tensor) -> torch.Tensor:
     """``hidden``: places that nobody sees, true by place."""
     parts = (given @ weights["in_proj_weight"].t() + weights["in_proj_bias"]).chunk(3, 2)
-    query, key, value = (_split_in_heads(part, heads) for part in parts)
+    query, key, value = (part.view(*given.shape[:2], 2, -1).transpose(1, 2) for part in parts)
     scores = torch.exp(query @ key.transpose(2, 3) / (query.shape[-1] ** 0.5)) * (~hidden).double()[:, None, None]
     seen = (scores / scores.sum(3, keepdim=True) @ value).transpose(1, 2).reshape(given.shape)
     return seen @ weights["out_proj.weight"].t() + weights["out_proj.bias"]
@@ -130,7 +126,7 @@ def _heads_are_right(here: RankContext) -> None:
     hidden = torch.zeros(2, 5, dtype=torch.bool)
     hidden[1, 3:] = True
     layer.to(here.device)
-    wanted = _heads(given, weights, 2, hidden)
+    wanted = _of_two_heads(given, weights, hidden)
     held = given.to(here.device, torch.float32)
     for name, each in (("in training", layer.train()), ("in eval", layer.eval())):
         with torch.no_grad():
@@ -144,10 +140,10 @@ def _blocks_are_right(here: RankContext) -> None:
     weights = {name: value.detach().double() for name, value in layer.named_parameters()}
     given = distinct(2, 5, 8, wide=1.0)
     own = {name[len("self_attn.") :]: value for name, value in weights.items() if name.startswith("self_attn.")}
-    first = _normalised(given + _heads(given, own, 2, torch.zeros(2, 5, dtype=torch.bool)), weights, "norm1")
+    first = _layer_normalised(given + _of_two_heads(given, own, torch.zeros(2, 5, dtype=torch.bool)), weights, "norm1")
     wide = first @ weights["linear1.weight"].t() + weights["linear1.bias"]
     after = (wide * (wide > 0)) @ weights["linear2.weight"].t() + weights["linear2.bias"]
-    wanted = _normalised(first + after, weights, "norm2")
+    wanted = _layer_normalised(first + after, weights, "norm2")
     layer.to(here.device)
     for name, each in (("in training", layer.train()), ("in eval", layer.eval())):
         with torch.no_grad():
@@ -155,9 +151,8 @@ def _blocks_are_right(here: RankContext) -> None:
         _all_close(here, [("nn.TransformerEncoderLayer %s" % name, found, wanted)])
 
 
-def _normalised(values: torch.Tensor, weights: Dict[str, torch.Tensor], name: str) -> torch.Tensor:
-    off = values - values.mean(2, keepdim=True)
-    return off / ((off * off).mean(2, keepdim=True) + 1e-5) ** 0.5 * weights[name + ".weight"] + weights[name + ".bias"]
+def _layer_normalised(values: torch.Tensor, weights: Dict[str, torch.Tensor], name: str) -> torch.Tensor:
+    return normalised(values, 2) * weights[name + ".weight"] + weights[name + ".bias"]
 
 
 def autograd_keeps_its_promises(here: RankContext) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_i
 from torchtune_sys.smoke.worker.functions.known_answers import answers_are_known
 from torchtune_sys.smoke.worker.functions.models import functions_of_models
 from torchtune_sys.smoke.worker.functions.numbers import operators_of_numbers
-from torchtune_sys.smoke.worker.functions.operators import table_is_right
+from torchtune_sys.smoke.worker.functions.operators import normalised, table_is_right
 from torchtune_sys.smoke.worker.functions.places import operators_of_places
 from torchtune_sys.smoke.worker.functions.products import convolutions, functions_of_pictures, products
 from torchtune_sys.smoke.worker.functions.rows import operators_of_rows
@@ -113,11 +113,6 @@ def _activations(here: RankContext) -> None:
         _close("the gradient of %s" % name, held.grad, slope)
 
 
-def _normal(values: torch.Tensor, over: Union[int, Tuple[int, ...]], eps: float) -> torch.Tensor:
-    mean = values.mean(over, keepdim=True)
-    return (values - mean) / ((values - mean) ** 2).mean(over, keepdim=True).add(eps).sqrt()
-
-
 def _layer_norm(here: RankContext) -> None:
     """With inputs so small that epsilon counts."""
     inputs = _points_of((6, 16), 74) / 512
@@ -132,7 +127,7 @@ def _layer_norm(here: RankContext) -> None:
     upstream = _points_of((6, 16), 77)
     output.backward(upstream.to(here.device))
     wide = inputs.double().requires_grad_()
-    wanted = _normal(wide, 1, 1e-5) * weight.double() + bias.double()
+    wanted = normalised(wide, 1) * weight.double() + bias.double()
     wanted.backward(upstream.double())
     _close("nn.LayerNorm", output, wanted.detach())
     _close("the input's gradient of nn.LayerNorm", held.grad, wide.grad)
@@ -141,7 +136,7 @@ def _layer_norm(here: RankContext) -> None:
 def _other_norms(here: RankContext) -> None:
     inputs, weight, bias = _points_of((4, 6, 5), 87), _points_of((6,), 88), _points_of((6,), 89)
     wide = inputs.double()
-    grouped = _normal(wide.reshape(4, 2, 15), 2, 1e-5).view(4, 6, 5) * weight.double()[:, None] + bias.double()[:, None]
+    grouped = normalised(wide.reshape(4, 2, 15), 2).view(4, 6, 5) * weight.double()[:, None] + bias.double()[:, None]
     layer = nn.GroupNorm(2, 6)
     _weigh(layer, weight, bias)
     _close("nn.GroupNorm", layer.to(here.device)(inputs.to(here.device)), grouped)
@@ -166,7 +161,7 @@ def _batch_norm(here: RankContext) -> None:
     layer = nn.BatchNorm1d(5, momentum=0.25).to(here.device)
     inputs = _points_of((8, 5), 78) * 3 + 1
     wide = inputs.double()
-    _close("nn.BatchNorm1d", layer(inputs.to(here.device)), _normal(wide, 0, 1e-5))
+    _close("nn.BatchNorm1d", layer(inputs.to(here.device)), normalised(wide, 0))
     mean, variance = 0.25 * wide.mean(0), 0.75 + 0.25 * wide.var(0, unbiased=True)
     if bool((layer.running_mean == 0).all()):
         raise StageFailed("batchnorm-stuck", "nn.BatchNorm1d does not update its running mean")
@@ -186,7 +181,7 @@ def _pictures(here: RankContext) -> None:
     norm = nn.BatchNorm2d(4)
     _weigh(norm, weight, bias)
     rows: Tuple[Tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]], ...] = (
-        (norm, lambda wide: _normal(wide, (0, 2, 3), 1e-5) * weight.double()[:, None, None] + bias.double()[:, None, None]),
+        (norm, lambda wide: normalised(wide, (0, 2, 3)) * weight.double()[:, None, None] + bias.double()[:, None, None]),
         (nn.MaxPool2d(2), lambda wide: wide.view(3, 4, 3, 2, 3, 2).amax((3, 5))),
         (nn.AvgPool2d(2), lambda wide: wide.view(3, 4, 3, 2, 3, 2).mean((3, 5))),
         (nn.AdaptiveAvgPool2d(1), lambda wide: wide.mean((2, 3), keepdim=True)),
