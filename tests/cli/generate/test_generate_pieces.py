@@ -183,7 +183,7 @@ def test_nothing_needs_root() -> None:
         for name in ("torchtune_sys", "msgspec", "click", "jinja2", "markupsafe", "psutil"):
             (source,) = importlib.import_module(name).__path__
             shutil.copytree(source, Path(place, name), ignore=shutil.ignore_patterns("__pycache__"))
-        templates = Path(__file__).resolve().parents[2] / "templates"
+        templates = Path(__file__).resolve().parents[3] / "templates"
         shutil.copytree(templates, Path(place, "torchtune_sys/templates"), dirs_exist_ok=True)
         for piece in PIECES:
             argv = [
