@@ -294,3 +294,11 @@ def test_open_mpi_tells_whose_error_ended_the_job(tmp_path: Path) -> None:
     found = of(tmp_path / "error", job_log=error)
     assert (found.causes, found.unexplained[0].ranks) == ((), (2,))
     assert "MPI_ERR_TRUNCATE" in found.unexplained[0].text
+
+
+def test_what_the_loader_says_that_it_ignored_is_no_error(tmp_path: Path) -> None:
+    ignored = "ERROR: ld.so: object '/opt/site/libmetrics.so' from LD_PRELOAD cannot be preloaded (cannot open shared object file): ignored.\n"
+    found = of(
+        tmp_path, job_log=f"[rank1]: {ignored}" + FRAME.format(rank=4) + "[rank4]: ValueError: expected 9 tokens, found 8\n"
+    )
+    assert [each.ranks for each in found.unexplained] == [(4,)]

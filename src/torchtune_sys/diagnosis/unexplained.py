@@ -44,7 +44,7 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"|^\[[\w.-]{1,64}:\d{1,9}\] \*\*\* MPI_ERR_",
         ),
         ("nvidia-container-cli", r"nvidia-container-cli(?:\.real)?: "),
-        ("pip", r"^ERROR: |^error: (?:subprocess-exited|externally-managed|metadata-generation)"),
+        ("pip", r"^ERROR: (?!ld\.so: object )|^error: (?:subprocess-exited|externally-managed|metadata-generation)"),
         ("apt", r"^E: [A-Z][\w ']|^ ?\S{2,60} : (?:Pre)?Depends: |^dpkg: error |^Errors were encountered while processing"),
         ("dnf", r"^Error: (?:Unable to find a match|Failed to|Transaction|\s*$)|^ Problem: "),
         ("conda", r"^(?:LibMambaUnsatisfiable|PackagesNotFound|Unsatisfiable|Conda\w{0,20})Error: |^ResolvePackageNotFound:"),
