@@ -7,6 +7,8 @@ import msgspec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
+INSTEAD = "temporary files instead"
+"""Role of the directories that Python takes one after the other where the first for temporary files cannot be written."""
 MOUNTED = "mounted"
 """The role of a mount that is only asked whether it answers."""
 

@@ -10,7 +10,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host, Space
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.facts.storage import StorageFacts, StoragePath, nowhere
+from torchtune_sys.model.facts.storage import INSTEAD, StorageFacts, StoragePath, nowhere
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.storage.block_devices import Descent, Stack, whole_disks
 from torchtune_sys.probes.storage.mounts import read_mounts
@@ -27,6 +27,9 @@ def probe(host: Host, intent: Workload) -> StorageFacts:
     wanted = tuple(_wanted(host, intent))
     host.look_ahead(tuple(path for path, _ in wanted if isinstance(path, str)))
     places = tuple(look.place(path, role) for path, role in wanted)
+    closed = {place.path for place in places if place.role == "temporary files" and place.writable is False}
+    if closed:
+        places += tuple(look.place(path, INSTEAD) for path in _FALLBACKS if path not in closed)
     return StorageFacts(places=places, disks=whole_disks(host, descent))
 
 
@@ -49,6 +52,10 @@ def _wanted(host: Host, intent: Workload) -> Iterator[tuple[Fact[str], str]]:
         yield env["HOME"], "home"
     for path in dict.fromkeys(env[name] for name in _CACHES if env.get(name, "").startswith("/")):
         yield path, "cache"
+
+
+_FALLBACKS = ("/tmp", "/var/tmp")
+"""What tempfile.gettempdir() takes where $TMPDIR, $TEMP and $TMP are of no use, before /usr/tmp and the working directory."""
 
 
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr", "var")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import msgspec
+
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.facts.storage import INSTEAD
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
@@ -25,7 +28,7 @@ from torchtune_sys.rules.storage.common import GIB, places, subject
     ),
 )
 def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """$TMPDIR (or /tmp if it is not set) is read-only, or this user may not write there.
+    """$TMPDIR (or /tmp if it is not set) is read-only, or this user may not write there, nor to what Python takes instead (/tmp, /var/tmp).
 
     Why it matters
         DataLoader workers, torch.compile, Triton and torchrun's logs need temporary files or sockets and fail with "No usable
@@ -37,7 +40,46 @@ def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidenc
     References
         https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir
     """
-    yield from writable(s, "temporary files")
+    for item in writable(s, "temporary files"):
+        if item.verdict is Verdict.FAIL and (other := _instead(s)):
+            item = msgspec.structs.replace(item, seen=f"{item.seen}; Python takes {other}", verdict=Verdict.PASS)
+        yield item
+
+
+def _instead(s: Snapshot) -> str:
+    """Return the first directory that tempfile takes in place of one that cannot be written; ``""`` where none is known to be writable."""
+    others = (place for place in need(s.storage).places if place.role == INSTEAD)
+    return next((place.path for place in others if known(place.exists, False) and known(place.writable, False)), "")
+
+
+@rule(
+    id="temporary-directory-passed-over",
+    title="The temporary directory cannot be written, and Python takes another",
+    severity=Severity.WARNING,
+    fix=(
+        EnvironmentVariable(name="TMPDIR", value="/path/that/is/writable"),
+        Advice(text="mount it read-write, or give this user write permission (chmod 1777 /tmp)"),
+    ),
+)
+def temporary_directory_passed_over(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """$TMPDIR (or /tmp if it is not set) is read-only or closed to this user, and /tmp or /var/tmp is not.
+
+    Why it matters
+        Python's temporary files, the caches of torch.compile and the sockets of DataLoader workers go to another file system than was meant,
+        with other room and other mount options. mktemp, shell scripts and compilers that use $TMPDIR alone fail.
+
+    When to leave it
+        The other directory has room, and nothing but Python runs in the job.
+
+    References
+        https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir
+    """
+    other = _instead(s)
+    for item in writable(s, "temporary files"):
+        if item.verdict is not Verdict.FAIL:
+            yield item
+        elif other:  # else temporary-directory-not-writable says it
+            yield msgspec.structs.replace(item, seen=f"{item.seen}; Python takes {other}")
 
 
 @rule(
@@ -125,4 +167,9 @@ def _falls_back(python: tuple[int, ...]) -> bool:
     return python >= (3, 14) or (python[:2] == (3, 13) and python >= (3, 13, 4))
 
 
-RULES: tuple[Rule, ...] = (temporary_directory_not_writable, temporary_space_low, temporary_path_too_long)
+RULES: tuple[Rule, ...] = (
+    temporary_directory_not_writable,
+    temporary_directory_passed_over,
+    temporary_space_low,
+    temporary_path_too_long,
+)
