@@ -65,6 +65,8 @@ def test_where_all_lost_each_other_the_first_speaks() -> None:
     stage = merged("fsdp", {0: failed(0, LOST), 1: failed(1, LOST)}, {}, ())
     assert (stage.cause, stage.confidence) == ("connection-broken", Confidence.LIKELY)
     assert stage.seen.endswith(f"no rank has ended: {LOST}")
+    silent = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:29572: Connection timed out"
+    assert merged("ddp", {0: failed(0, silent), 1: failed(1, silent)}, {}, ()).cause == "connection-broken"
 
 
 def test_a_cause_goes_before_an_exception() -> None:

@@ -64,7 +64,9 @@ def _sentence(text: str, stage: str) -> str:
 
 _CUT = re.compile(r"(/\S+?\.so[\w.]*): (?:file too short|cannot read file data|invalid ELF header|ELF load command)")
 _TORCHS_OWN = re.compile(r"/torch/|/nvidia/|/site-packages/|/dist-packages/")
-_BROKE = re.compile(r"(?s)(?:gloo|ProcessGroup|NCCL).{0,400}[Cc]onnection (?:closed|reset) by peer|gloo.{0,400}[Bb]roken pipe")
+_BROKE = re.compile(
+    r"(?s)(?:gloo|ProcessGroup|NCCL).{0,400}[Cc]onnection (?:closed|reset) by peer|gloo.{0,400}(?:[Bb]roken pipe|error \S{1,80} Connection timed out)"
+)
 
 
 def _of_other_library(text: str) -> Attribution | None:
@@ -80,7 +82,7 @@ def _of_broken_connection(text: str, stage: str, seen: str) -> Attribution | Non
     if stage in ("import", "rendezvous") or not _BROKE.search(text):
         return None
     words = "a connection between ranks broke while they used it, and no rank has ended: "
-    remedy = "see what ends connections between the ranks' addresses: a firewall or proxy, a full table of connections (dmesg: nf_conntrack)"
+    remedy = "see what ends connections between the ranks' addresses: a firewall or proxy, a full table of connections (dmesg: nf_conntrack), a queue that drops (tc -s qdisc)"
     return Attribution(cause="connection-broken", seen=words + seen, remedy=remedy, confidence=Confidence.LIKELY)
 
 

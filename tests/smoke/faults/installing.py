@@ -83,6 +83,21 @@ ROWS = (
         cause="hostname-unresolvable",
     ),
     Fault(
+        name="own-address-blocked",
+        what="A firewall drops what calls the address to which the host's own name leads",
+        means="namespace",
+        inject=unshared(
+            f"{_PRIVATE} -u -n",
+            "ip link set lo up; ip link add d0 type veth peer name d1; ip link set d1 up; ip link set d0 up; ip addr add 10.9.9.1/24 dev d0; "
+            "printf '127.0.0.1 localhost\\n10.9.9.1 trainbox\\n' >{folder}/hosts; mount --bind {folder}/hosts /etc/hosts; "
+            "hostname trainbox; iptables -A INPUT -d 10.9.9.1 -p tcp -j DROP",
+        ),
+        stages="device,ddp",
+        stage="rendezvous",
+        cause="firewall-blocks-nccl",
+        seen="10.9.9.1",
+    ),
+    Fault(
         name="checkpoint-cut-off",
         what="torch.save writes half of a checkpoint and says nothing",
         means=_SOME,

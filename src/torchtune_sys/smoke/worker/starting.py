@@ -12,6 +12,8 @@ import socket
 import struct
 from typing import Any, List, NamedTuple, Optional, Tuple
 
+from torchtune_sys.smoke.worker.cgroups import number_in
+
 _LOOPBACK_S = 5.0
 _LOOPBACK_TRIES = 3
 _LAUNCHER_FILES = 23
@@ -134,28 +136,46 @@ def _no_own_name() -> Optional[Obstacle]:
     """At that name the ranks of torchrun meet, whatever --standalone was told; it tries for minutes, too."""
     name = socket.getfqdn()
     failure: Exception = OSError("no address")
+    blocked = ""
     try:
         for family, kind, _protocol, _name, address in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM):
             try:
-                _leads_here(family, kind, address)
-                return None
+                refused = _refused_here(family, kind, address)
+                if refused is None:
+                    return None
+                failure, blocked = refused, blocked or str(address[0])
             except OSError as error:
                 failure = error
     except (OSError, UnicodeError) as error:
         failure = error
-    seen = "this host's own name, %s, does not lead here: %s" % (name, getattr(failure, "strerror", "") or failure)
+    why = getattr(failure, "strerror", "") or failure
+    if blocked and not number_in("/proc/sys/net/ipv4/ip_nonlocal_bind"):
+        seen = "no connection to %s, this host's own address, to which its name %s leads: %s" % (blocked, name, why)
+        remedy = "allow what this host sends to its own addresses: nft list ruleset; iptables -nvL INPUT"
+        return Obstacle("rendezvous", "firewall-blocks-nccl", seen, remedy)
+    seen = "this host's own name, %s, does not lead here: %s" % (name, why)
     return Obstacle("rendezvous", "hostname-unresolvable", seen, "a line for it in /etc/hosts: 127.0.0.1 %s" % name)
 
 
-def _leads_here(family: int, kind: int, address: Tuple[Any, ...]) -> None:
-    """Raise OSError where an address does not lead here. The port is taken, but nothing listens there: a host that is reached refuses at once."""
-    with socket.socket(family, kind) as bound, socket.socket(family, kind) as caller:
-        bound.bind(address)
-        caller.settimeout(_LOOPBACK_S)
-        try:
-            caller.connect(bound.getsockname())
-        except ConnectionRefusedError:
-            return
+def _refused_here(family: int, kind: int, address: Tuple[Any, ...]) -> Optional[OSError]:
+    """Return what keeps a call to this host's own address from it, None where nothing does; raise OSError where the address is another's. The port is taken, but
+    nothing listens there: a host that is reached refuses at once. Silence counts where it lasts, as for the loopback."""
+    failure: Optional[OSError] = None
+    for _try in range(_LOOPBACK_TRIES):
+        with socket.socket(family, kind) as bound, socket.socket(family, kind) as caller:
+            bound.bind(address)
+            caller.settimeout(_LOOPBACK_S)
+            try:
+                caller.connect(bound.getsockname())
+            except ConnectionRefusedError:
+                return None
+            except OSError as error:
+                failure = error
+                if not isinstance(error, socket.timeout):
+                    break
+            else:
+                return None
+    return failure
 
 
 def _port_taken(port: int) -> Optional[Obstacle]:
