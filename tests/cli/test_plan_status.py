@@ -25,7 +25,9 @@ def test_status(host: str, select: str, status: int) -> None:
 
 def test_another_host_is_not_changed_from_here() -> None:
     done = run("plan", "--from", str(HOSTS / "swappiness-high.fail.json"), "--select", "swappiness-high")
-    assert "on that host, sudo torchtune-sys apply makes the safe changes; generate script" in " ".join(done.stdout.split())
+    assert "on that host, sudo torchtune-sys apply makes the safe changes; torchtune-sys generate script" in " ".join(
+        done.stdout.split()
+    )
 
 
 def test_what_a_paste_lacks_is_told_in_one_line(tmp_path: Path) -> None:

@@ -177,6 +177,21 @@ def test_words_behind_the_first_line_of_a_message_tell_where_to_look(tmp_path: P
     assert ["under if __name__ == '__main__'" in error["fix"] for error in told] == [True]
 
 
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("bash: line 3: accelerate: command not found\n", "shell"),
+        ("libnuma: Warning: cpu argument 64-127 is out of range\n<64-127> is invalid\n", "system tool"),
+        ("taskset: failed to set pid 4123's affinity: Invalid argument\n", "system tool"),
+        ("Memory access fault by GPU node-1 (Agent handle: 0x55) on address 0x7f0. Reason: Page not present.\nAborted\n", "ROCm"),
+    ],
+)
+def test_what_a_shell_and_its_tools_refuse_is_an_error_not_known(text: str, program: str) -> None:
+    done = run("--format", "json", "-", stdin=text.encode())
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["unexplained"][0]["program"] == program
+
+
 def test_a_warning_that_the_gpus_cannot_be_used_is_an_error_not_known_where_nothing_explains_it() -> None:
     text = "x.py:138: UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 305: new error\nFalse\n"
     done = run("--format", "json", "-", stdin=text.encode())

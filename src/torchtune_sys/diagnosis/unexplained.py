@@ -31,7 +31,12 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("C++", r"terminate called after throwing|what\(\):  "),
         ("CUDA", r"(?:torch\.AcceleratorError: )?CUDA error: |CUDA failure|Cuda failure|CUDA initialization: "),
         ("NCCL", r"NCCL WARN |NCCL error "),
-        ("shell", r"Segmentation fault|Aborted \(core dumped\)|Bus error|Illegal instruction"),
+        ("ROCm", r"^Memory access fault by GPU node|^:\d:\w+\.cpp\s*:\d+\s*:.{0,80}\bHSA_STATUS_ERROR|^HSA exception: "),
+        ("shell", r"Segmentation fault|Aborted \(core dumped\)|Bus error|Illegal instruction|: command not found$"),
+        (
+            "system tool",
+            r"^(?:libnuma: Warning|numactl|taskset|chrt|prlimit|modprobe|insmod|mount(?:\.\w+)?): .{0,200}(?:invalid|[Ff]ail|[Ee]rror|denied|not permitted|out of range|wrong)",
+        ),
         (
             "docker",
             r"^docker: Error response from daemon|^Error response from daemon|^Error: OCI runtime|OCI runtime create failed|permission denied while trying to connect to the Docker daemon"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
@@ -15,6 +16,7 @@ _STYLES = {Verdict.PASS: "good", Verdict.FAIL: "error", Verdict.UNKNOWN: "warnin
 _HANG = 37
 _OUTPUT_LINES = 20
 _MOST_SLOWER = 3
+_FEW = 3
 
 
 def text(report: SmokeReport, style: Style, *, quiet: bool, verbose: bool) -> str:
@@ -23,9 +25,8 @@ def text(report: SmokeReport, style: Style, *, quiet: bool, verbose: bool) -> st
     if not quiet:
         lines.append(line(about(report)))
         lines.append(line())
-    for stage in report.stages:
-        if not quiet or stage.verdict not in (Verdict.PASS, Verdict.NA):
-            lines.extend(_stage(stage, verbose))
+    told = [stage for stage in report.stages if not quiet or stage.verdict not in (Verdict.PASS, Verdict.NA)]
+    lines.extend(_stages(told, verbose))
     lines.extend(_slower(report, verbose))
     lines.extend(_printed(report, verbose))
     return layout.render(lines, style)
@@ -46,8 +47,13 @@ def ending(report: SmokeReport, shown: Mapping[str, StageResult], style: Style, 
     left = [stage for stage in report.stages if not _was_shown(stage, shown)]
     if report.cut_off:  # the verdict counts those that were not reached
         left = [stage for stage in left if stage.verdict is not Verdict.UNKNOWN]
-    lines = [row for stage in left for row in _stage(stage, verbose)]
-    lines += [*_slower(report, verbose), *_printed(report, verbose), line(), line((headline(report), _STYLES[report.verdict]))]
+    lines = [
+        *_stages(left, verbose),
+        *_slower(report, verbose),
+        *_printed(report, verbose),
+        line(),
+        line((headline(report), _STYLES[report.verdict])),
+    ]
     return layout.render(lines, style)
 
 
@@ -95,6 +101,18 @@ def about(report: SmokeReport) -> str:
     ranks = f"{team.ranks} rank{'s' if team.ranks != 1 else ''}{gpus}"
     judged_as = f"judged as user {team.user}" if team.user else ""
     return ", ".join(filter(None, (torch, ranks, team.backend, f"level {team.level}", team.python, judged_as)))
+
+
+def _stages(stages: Sequence[StageResult], verbose: bool) -> Iterator[Line]:
+    """Yield the stages; of those that follow each other and were not tried for one reason the names alone, lest they bury what failed."""
+    for (verdict, seen), group in itertools.groupby(stages, lambda stage: (stage.verdict, stage.seen)):
+        alike = list(group)
+        if verbose or verdict is not Verdict.UNKNOWN or len(alike) < _FEW:
+            yield from (row for stage in alike for row in _stage(stage, verbose))
+            continue
+        label = f"{verdict.value:<8}{len(alike)} stages"
+        names = ", ".join(stage.stage for stage in alike)
+        yield line(f"{seen}: {names}" if seen else names, label=(f"{label:<{_HANG - 3}}", _STYLES[verdict]), hang=_HANG)
 
 
 def _stage(stage: StageResult, verbose: bool) -> Iterator[Line]:

@@ -47,9 +47,15 @@ def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidenc
 
 
 def _instead(s: Snapshot) -> str:
-    """Return the first directory that tempfile takes in place of one that cannot be written; ``""`` where none is known to be writable."""
-    others = (place for place in need(s.storage).places if place.role == INSTEAD)
-    return next((place.path for place in others if known(place.exists, False) and known(place.writable, False)), "")
+    """Return the first directory that tempfile takes in place of one that cannot be written; ``""`` where none is writable. Raises Unknown: one may be."""
+    others = [place for place in need(s.storage).places if place.role == INSTEAD]
+    usable = (place.path for place in others if known(place.exists, False) and known(place.writable, False))
+    if found := next(usable, ""):
+        return found
+    for place in others:
+        if need(place.exists):
+            need(place.writable)
+    return ""
 
 
 @rule(
@@ -74,11 +80,10 @@ def temporary_directory_passed_over(s: Snapshot, p: Params) -> Iterator[Evidence
     References
         https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir
     """
-    other = _instead(s)
     for item in writable(s, "temporary files"):
         if item.verdict is not Verdict.FAIL:
             yield item
-        elif other:  # else temporary-directory-not-writable says it
+        elif other := _instead(s):  # else temporary-directory-not-writable says it
             yield msgspec.structs.replace(item, seen=f"{item.seen}; Python takes {other}")
 
 
