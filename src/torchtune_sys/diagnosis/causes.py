@@ -59,6 +59,9 @@ _WORTH_ALONE = frozenset(
 _SMALLER_THERE = {"gpu-memory-too-small": "hardware-differs-between-nodes"}
 """What one node's hardware explains where the nodes' differs."""
 
+_Placed = tuple[Evidence, LogLine | None]
+"""What a rule found, and the line of the text that it quotes."""
+
 
 class GatheredCause(msgspec.Struct, kw_only=True):
     """A cause while evidence is gathered for it."""
@@ -110,44 +113,37 @@ def _of_facts(
 ) -> None:
     """``named``: lines of which it is known what they stand for; a rule that has no cause says nothing more of them."""
     for result in reported.results:
-        failed = _failed(result)
-        line = next((line for item in failed if (line := places.line(item)) is not None), None)
+        failed = [(item, places.line(item)) for item in result.evidence if item.verdict is Verdict.FAIL]
+        line = next((line for _, line in failed if line is not None), None)
         if line is not None and not result.rule.cause and (reported.source, line.number) in named:
             continue
         said = reported.snapshot.said.get(result.rule.id)
         weight = _weight(result, line is not None, said is None or said.is_failure)
         if not weight or result.rule.id in _GENERAL:
             continue
-        by_cause: dict[str, list[Evidence]] = {}
-        for item in failed:
-            by_cause.setdefault(item.cause, []).append(item)
+        by_cause: dict[str, list[_Placed]] = {}
+        for item, place in failed:
+            by_cause.setdefault(item.cause, []).append((item, place))
         for own, items in (by_cause or {"": []}).items():  # a brief report quotes no evidence
             name = own or result.rule.cause or result.rule.id
             finding = causes.setdefault(name, GatheredCause(cause=name))
             finding.weight = max(finding.weight, min(weight, LIKELY) if own else weight)
-            _take(finding, reported, result.rule, items, places, start)
+            _take(finding, reported, result.rule, items, start)
 
 
-def _take(
-    finding: GatheredCause, reported: ReportedHost, rule: Rule, items: Sequence[Evidence], places: Places, start: int
-) -> None:
+def _take(finding: GatheredCause, reported: ReportedHost, rule: Rule, items: Sequence[_Placed], start: int) -> None:
     """Write down what a rule found, of those subjects that have one cause."""
-    lines = [places.line(item) for item in items]
-    line = next((line for line in lines if line is not None), None)
+    line = next((line for _, line in items if line is not None), None)
     finding.first = min(finding.first, start + line.number if line is not None else 1 << 60)
     finding.by_text |= line is not None
     finding.rules.append(rule.id)
     finding.hosts += [reported.host] if reported.host else []
-    for item, place in zip(items, lines, strict=True):
+    for item, place in items:
         text = place.printed if place is not None else f"{item.subject}: {item.seen}"
         finding.quotes.append(
             Quote(source=reported.source, line=place.number if place else 0, text=scrubbed(text)[:_TEXT].strip())
         )
         finding.fix += [actions.text(action) for action in item.fix or rule.fix]
-
-
-def _failed(result: Result) -> list[Evidence]:
-    return [item for item in result.evidence if item.verdict is Verdict.FAIL]
 
 
 def _weight(result: Result, by_text: bool, failure: bool) -> int:

@@ -17,6 +17,7 @@ _HANG = 37
 _OUTPUT_LINES = 20
 _MOST_SLOWER = 3
 _FEW = 3
+"""Fewer stages that were not tried have a line each."""
 
 
 def text(report: SmokeReport, style: Style, *, quiet: bool, verbose: bool) -> str:

@@ -99,9 +99,8 @@ def worker_starts(rank_process: int, worker: int) -> None:
     end_with_parent(rank_process if multiprocessing.get_start_method() == "fork" else 0)
     if torch.get_num_threads() > 1:
         raise RuntimeError("%s %d" % (_THREADS_OF_WORKERS, torch.get_num_threads()))
-    ones = torch.ones(
-        _SIDE, _SIDE
-    )  # what was forked beside a library's threads may hang at its first product, or compute with their remains
+    # What was forked beside a library's threads may hang at its first product, or compute with their remains.
+    ones = torch.ones(_SIDE, _SIDE)
     if not bool((torch.mm(ones, ones) == _SIDE).all()):
         raise RuntimeError("a product is wrong in worker process %d" % worker)
     _initialised["as"] = worker
