@@ -107,7 +107,7 @@ def limited(*words: str) -> Inject:
     """prlimit(1): ``--nofile=32``."""
 
     def inject(bench: Bench) -> None:
-        bench.before += [_tool("prlimit"), *words]
+        bench.before += [tool("prlimit"), *words]
 
     return inject
 
@@ -117,7 +117,7 @@ def unshared(flags: str, script: str) -> Inject:
 
     def inject(bench: Bench) -> None:
         _as_root()
-        unshare = _tool("unshare")
+        unshare = tool("unshare")
         if subprocess.run([unshare, *flags.split(), "true"], check=False, capture_output=True).returncode:
             raise NotHere(f"unshare {flags} is not allowed here")
         done = script.replace("{folder}", str(bench.folder))
@@ -126,7 +126,7 @@ def unshared(flags: str, script: str) -> Inject:
     return inject
 
 
-def _tool(name: str) -> str:
+def tool(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         raise NotHere(f"{name} is not installed")
@@ -142,7 +142,7 @@ def as_user(uid: int) -> Inject:
     """Under a number that no line of /etc/passwd has, and without the rights of root."""
 
     def inject(bench: Bench) -> None:
-        words = [_tool("unshare"), "--user", f"--map-user={uid}", f"--map-group={uid}"]
+        words = [tool("unshare"), "--user", f"--map-user={uid}", f"--map-group={uid}"]
         if subprocess.run([*words, "true"], check=False, capture_output=True).returncode:
             raise NotHere("no user namespace can be made here")
         bench.before += words
@@ -196,7 +196,7 @@ def shared_library(bench: Bench, name: str, source: str, *flags: str) -> Path:
     """A library that is built from C in the bench's folder."""
     (bench.folder / f"{name}.c").write_text("#define _GNU_SOURCE\n" + textwrap.dedent(source))
     library = bench.folder / f"{name}.so"
-    words = [_tool("cc"), "-shared", "-fPIC", "-O1", *flags, "-o", str(library), str(bench.folder / f"{name}.c"), "-ldl"]
+    words = [tool("cc"), "-shared", "-fPIC", "-O1", *flags, "-o", str(library), str(bench.folder / f"{name}.c"), "-ldl"]
     built = subprocess.run(words, check=False, capture_output=True, text=True)
     if built.returncode:
         raise NotHere(f"no library can be built: {built.stderr}")

@@ -2,7 +2,8 @@
 ``PYTHONPATH=tests python -m smoke.faults.second LIST [NAME …]``, the lists being reported, opened, sealed, third-opened, third-sealed,
 fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened,
 seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened, eleventh-sealed,
-eleventh-alike, twelfth-opened and twelfth-sealed.
+eleventh-alike, twelfth-opened, twelfth-sealed, thirteenth-opened, thirteenth-sealed
+and thirteenth-harmless (what breaks nothing: no stage may fail).
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -34,6 +35,9 @@ from smoke.faults.sixth import sealed as sixth_sealed
 from smoke.faults.tenth import alike as tenth_alike
 from smoke.faults.third import opened as third_opened
 from smoke.faults.third import sealed as third_sealed
+from smoke.faults.thirteenth import harmless
+from smoke.faults.thirteenth import opened as thirteenth_opened
+from smoke.faults.thirteenth import sealed as thirteenth_sealed
 from smoke.faults.trial import expected, tried, words
 from smoke.faults.twelfth import opened as twelfth_opened
 from smoke.faults.twelfth import sealed as twelfth_sealed
@@ -47,6 +51,8 @@ LISTS |= {"eighth-opened": eighth_opened.ROWS}
 LISTS |= {"ninth-alike": ninth_alike.ROWS, "tenth-alike": tenth_alike.ROWS}
 LISTS |= {"eleventh-opened": eleventh_opened.ROWS, "eleventh-sealed": eleventh_sealed.ROWS, "eleventh-alike": eleventh_alike.ROWS}
 LISTS |= {"twelfth-opened": twelfth_opened.ROWS, "twelfth-sealed": twelfth_sealed.ROWS}
+LISTS |= {"thirteenth-opened": thirteenth_opened.ROWS, "thirteenth-sealed": thirteenth_sealed.ROWS}
+LISTS |= {"thirteenth-harmless": harmless.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 
@@ -72,6 +78,8 @@ def _failed(outcome: Outcome) -> list[tuple[str, dict[str, object]]]:
 
 def _grade(fault: Fault, outcome: Outcome) -> str:
     failed = _failed(outcome)
+    if not fault.cause:
+        return "no alarm" if outcome.rc == 0 else "false alarm"
     if not expected(fault, outcome):
         return "right"
     if not failed:

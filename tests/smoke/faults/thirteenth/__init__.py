@@ -1,0 +1,1 @@
+"""The thirteenth list: one shape of one operation, slow periods, disks and clocks, and what processes inherit or libraries change."""
