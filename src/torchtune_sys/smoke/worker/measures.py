@@ -130,6 +130,15 @@ def run_delay_of_all() -> float:
     return sum(run_delay("self/task/%s" % thread) or 0.0 for thread in os.listdir("/proc/self/task"))
 
 
+def is_traced() -> bool:
+    """Return whether another process follows this one by ptrace(2) (proc(5), TracerPid): a debugger, strace."""
+    try:
+        with open("/proc/self/status") as file:
+            return any(line.startswith("TracerPid:") and int(line.split()[1]) for line in file)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
 def stolen_s() -> float:
     """Return the seconds that this machine's host gave other guests since the start (proc(5), /proc/stat: steal); 0 where nobody tells."""
     try:

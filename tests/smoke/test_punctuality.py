@@ -1,0 +1,67 @@
+"""What is late between ranks is told of a rank only where the same one is late again and again: a crowded host holds up now this one, now that."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from smoke.faults.bench import torch_python
+from smoke.listening import traced
+from torchtune_sys.smoke.script import source
+
+TRIAL = """
+import types
+%s
+here = types.SimpleNamespace(on_one_host=True, gpus=0, world=2)
+first, second = "rank 0 is late also with itself alone", "rank 1 is late also with itself alone"
+_can_be_timed = lambda here: True
+_all_together = lambda here, exchange: []
+tell_all = lambda here, text: [text]
+time.sleep = lambda seconds: None
+for crowd, counts, whos in (
+    (4.0, [16, 16, 16], [second, "", ""]),
+    (4.0, [16, 16, 16], [second, first, second]),
+    (4.0, [16, 16, 2], [second, second, second]),
+    (4.0, [16, 16, 16], [second, second, "what rank 1 sends comes late"]),
+    (0.5, [16, 16, 16], [second, first, second]),
+    (0.5, [2], []),
+):
+    counts, whos = iter(counts), iter(whos)
+    processes_a_cpu = lambda: crowd
+    _count_late = lambda here, told: next(counts)
+    _who_is_late = lambda here, times: next(whos)
+    print([seen.partition("; ")[2] for _, seen in late_now_and_then(here)])
+"""
+ASKED = """
+import types
+%s
+tell_all = lambda here, text: [text]
+print(_can_be_timed(types.SimpleNamespace(gpus=0, world=2)))
+"""
+TOLD = """\
+[]
+[]
+[]
+['rank 1 is late also with itself alone']
+['no single rank is seen to be late']
+[]
+"""
+
+
+def said(trial: str, *before: str) -> str:
+    text = source().rpartition('if __name__ == "__main__":')[0].replace("from __future__ import annotations", "")
+    argv = [*before, torch_python(), "-W", "ignore", "-"]
+    return subprocess.run(argv, input=trial % text, stdout=subprocess.PIPE, text=True, timeout=300, check=True).stdout
+
+
+def test_a_rank_is_named_that_is_late_each_time() -> None:
+    assert said(TRIAL) == TOLD
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_who_is_late_is_not_asked_where_a_tracer_follows(followed: bool, tmp_path: Path) -> None:
+    """Below strace healthy ranks were told to be late with themselves alone."""
+    before = traced(tmp_path / "log") if followed else []
+    assert said(ASKED, *before) == f"{not followed}\n"
