@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smoke.faults.bench import Bench
-from smoke.faults.means import grouped, tool, unshared, variables
+from smoke.faults.means import all_of, grouped, tool, unshared, variables
 from smoke.faults.row import Fault, Inject
 from smoke.faults.second.short import row
 
@@ -36,7 +36,7 @@ _WAYS: Mapping[str, tuple[str, Inject]] = {
     "long-hostname": (f"The host's name has {len(_LONG)} characters",
                       unshared("--mount --uts", f"echo 127.0.0.1 localhost {_LONG} > {{folder}}/hosts\nmount --bind {{folder}}/hosts /etc/hosts\nhostname {_LONG}")),
     "blank-and-nohup": ("The directory for temporary files has a blank in its name, and SIGINT and SIGHUP are ignored, as in the background",
-                        lambda bench: (_blank(bench), _started_by("sh", "-ec", "trap '' INT HUP\nexec \"$@\"", "sh")(bench))[0]),
+                        all_of(_blank, _started_by("sh", "-ec", "trap '' INT HUP\nexec \"$@\"", "sh"))),
 }  # fmt: skip
 ROWS: tuple[Fault, ...] = tuple(
     row(name, what, "", "", inject=inject, means="harmless", stages="") for name, (what, inject) in _WAYS.items()
