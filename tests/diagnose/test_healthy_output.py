@@ -33,3 +33,49 @@ def test_a_log_of_a_job_that_works_has_no_cause(text: str) -> None:
 )
 def test_where_something_is_missed_it_is_the_cause(text: str, cause: str) -> None:
     assert [each.cause for each in diagnosis_of(text).causes][:1] == [cause]
+
+
+CAUGHT = """\
+Traceback (most recent call last):
+  File "/app/fetch.py", line 12, in fetch
+    response = session.get(url, timeout=5)
+requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out. (read timeout=5)
+"""
+BAD_IMAGE = """\
+Traceback (most recent call last):
+  File "/app/data.py", line 31, in load
+    image = Image.open(path)
+PIL.UnidentifiedImageError: cannot identify image file '/data/train/0412.jpg'
+"""
+STEPS = [
+    "step 10 loss 3.1\nstep 20 loss 2.9\n",
+    "{'loss': 1.2, 'epoch': 1}\n{'loss': 1.1, 'epoch': 2}\n",
+    " 1%| | 1/90 [00:01]\n 2%| | 2/90 [00:02]\n",
+]
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("caught", [CAUGHT, BAD_IMAGE])
+def test_an_exception_that_the_program_caught_is_no_error(caught: str, steps: str) -> None:
+    told = diagnosis_of(f"{caught}retrying\n{steps}")
+    assert (told.causes, told.unexplained) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "",
+        "step 1 loss 3\n",
+        "Restarting worker group\nstep 1 loss 3\nstep 2 loss 2\n",
+        "step 1 loss 3\nstep 2 loss 2\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n",
+        f"step 1 loss 3\nstep 2 loss 2\n{BAD_IMAGE}",
+    ],
+)
+def test_one_that_ended_it_is_told(after: str) -> None:
+    told = diagnosis_of(f"step 5 loss 4\n{BAD_IMAGE}{after}")
+    assert told.unexplained
+
+
+def test_a_fault_of_the_host_is_told_though_the_program_caught_it() -> None:
+    text = CAUGHT.replace("requests.exceptions.ReadTimeout: ", "OSError: [Errno 28] No space left on device: '/ckpt/1.pt' ")
+    assert [each.cause for each in diagnosis_of(text + STEPS[0]).causes] == ["disk-full-or-quota"]

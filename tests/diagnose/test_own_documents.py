@@ -47,6 +47,18 @@ def test_of_a_good_host_nothing_is_wrong(form: str, tmp_path: Path) -> None:
     assert diagnosed(document)[1]["causes"] == []
 
 
+@pytest.mark.parametrize("form", ["report", "brief report", "text"])
+def test_the_warnings_of_a_report_are_told(form: str, tmp_path: Path) -> None:
+    host = str(HOSTS / "cuda-launch-blocking.fail.json")
+    report = json.loads(run(*FORMS["report"], "--from", host).stdout)
+    warned = {each["rule"] for each in report["results"] if each["verdict"] == "fail" and each["severity"] == "warning"}
+    document = tmp_path / "document.json"
+    document.write_text(run(*FORMS[form], "--from", host).stdout)
+    status, found = diagnosed(document)
+    assert warned and status == 1
+    assert {each["confidence"] for each in found["causes"]} == {"possible"} and "cuda-launch-blocking" in str(found["causes"])
+
+
 def test_causes_of_a_smoke_test_and_a_preflight_are_theirs() -> None:
     stage = {
         "stage": "ddp",

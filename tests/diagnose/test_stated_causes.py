@@ -21,6 +21,14 @@ def _named(text: str) -> list[str]:
     [
         ("It hangs. I disabled the firewall on both nodes. Now it works.", "firewall-blocks-nccl"),
         (
+            "The two nodes hang at init_process_group. Rank 1 connects to 172.17.0.2, which is docker's own.",
+            "nccl-wrong-interface",
+        ),
+        ("NCCL fails between our machines. Running the containers with --network=host solved it.", "nccl-wrong-interface"),
+        ("After an hour RAM and swap are both full and the job dies.", "host-memory-oom"),
+        ("My GPU is idle: 60% of the training time is spent in the DataLoader, which is a problem.", "slow-data-storage"),
+        ("Training on my GPU is broken: the speed goes from 5 it/s to 0.5 it/s after some epochs.", "gpu-thermal-throttle"),
+        (
             "I tried three drivers and nothing changed, but setting NCCL_SOCKET_IFNAME=bond0 solved the hang.",
             "nccl-wrong-interface",
         ),

@@ -16,6 +16,7 @@ from torchtune_sys.diagnosis import (
     frames,
     launchers,
     node_values,
+    outlived,
     own_documents,
     own_texts,
     shadowing,
@@ -47,13 +48,14 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
         given.take(item)
     lines, own = file_names.attributed(given.lines, given.symptoms)
     symptoms = [*ended.without_consequences(own, lines), *_across_sources(lines, given.dumps)]
+    symptoms, heard = outlived.without(symptoms, lines)
     differences: Sequence[FactDifference] = ()
     if compare is not None and len(given.reported) > 1:
         differences, differing = compare(given.reported, not any(each.candidates for each in symptoms))
         symptoms += differing
     named = causes.causes_of(symptoms, given.reported, lines)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
-    named, unknown = ended.of_process(named, () if sure else odd.named(unexplained.unexplained_of(lines, symptoms), lines), lines)
+    named, unknown = ended.of_process(named, () if sure else odd.named(unexplained.unexplained_of(heard, symptoms), lines), lines)
     return Diagnosis(
         causes=tuple(replace(each, evidence=tuple(map(given.as_printed, each.evidence))) for each in named),
         unexplained=tuple(map(given.as_printed, unknown)),

@@ -14,8 +14,9 @@ from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidat
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.recorded import SECTIONS, recorded_document
 from torchtune_sys.host.scrubbed import ScrubbedHost
+from torchtune_sys.model import actions
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.rule import Evidence, Result, Verdict
+from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.snapshot_json import from_json
 from torchtune_sys.model.values import Missing, Why
@@ -81,7 +82,19 @@ def _of_report(source: str, document: Document, _text: str) -> OwnDocument:
             evidence = tuple(_evidence(found) for found in item.get("evidence") or () if found.get("verdict", "fail") == "fail")
             results.append(Result(rule=rule, verdict=Verdict(item["verdict"]), evidence=evidence))
     name = document["host"].get("name")
-    return OwnDocument(reported=(reported_host(source, name if isinstance(name, str) else "", results, _nothing()),))
+    host = name if isinstance(name, str) else ""
+    warned = (each for each in results if each.verdict is Verdict.FAIL and each.rule.severity is Severity.WARNING)
+    return OwnDocument(
+        reported=(reported_host(source, host, results, _nothing()),),
+        symptoms=tuple(_warning(source, host, each) for each in warned),
+    )
+
+
+def _warning(source: str, host: str, result: Result) -> Symptom:
+    """Return what a report warns of: possible, where it is no more by itself."""
+    seen = "; ".join(f"{each.subject}: {each.seen}" for each in result.evidence) or result.rule.title
+    fix = actions.text(result.rule.fix[0]) if result.rule.fix else ""
+    return _symptom(source, seen, result.rule.cause or result.rule.id, POSSIBLE, host, fix=fix)
 
 
 def _evidence(found: Mapping[str, Any]) -> Evidence:
@@ -118,10 +131,12 @@ _RANKS = 1 << 31
 """Above it no program has ranks; an integer of any size may stand there."""
 
 
-def _symptom(source: str, said: str, cause: object, weight: int, host: str, rank: object = None) -> Symptom:
+def _symptom(source: str, said: str, cause: object, weight: int, host: str, rank: object = None, fix: str = "") -> Symptom:
     number = rank if isinstance(rank, int) and 0 <= rank < _RANKS else None
     line = LogLine(number=0, text=said, printed=said, host=host, rank=number)
-    return Symptom(source=source, line=line, candidates=(Candidate(cause=str(cause), weight=weight),), program="torchtune-sys")
+    return Symptom(
+        source=source, line=line, candidates=(Candidate(cause=str(cause), weight=weight, fix=fix),), program="torchtune-sys"
+    )
 
 
 _READERS: dict[str, Callable[[str, Document, str], OwnDocument]] = {

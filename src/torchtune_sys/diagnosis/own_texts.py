@@ -1,4 +1,4 @@
-"""Read what this tool prints for people, where somebody pasted that: errors of check, causes of a smoke test and of a pre-flight."""
+"""Read what this tool prints for people, where somebody pasted that: findings of check, causes of a smoke test and of a pre-flight."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _AGAINST = re.compile(
 """Of a pre-flight, and of the reason that it gives Slurm."""
 _LINK = re.compile(rf"^\s+link +(?P<node>[\w.-]{{1,255}}) -> [\w.-]{{1,255}} +(?P<cause>{_SLUG}): \S")
 _RANKS = re.compile(r"^ranks? (?P<rank>\d{1,7})\b")
+_WORTH = {Severity.ERROR: CERTAIN, Severity.WARNING: POSSIBLE}
 _WEIGHTS = {None: CERTAIN, "certain": CERTAIN, "likely": LIKELY, "possible": POSSIBLE}
 
 
@@ -50,7 +51,7 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
 
 
 def _of_check(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
-    """Yield the errors: a title, and then, on the same line or one of the next, the rule."""
+    """Yield the errors and the warnings: a title, and then, on the same line or one of the next, the rule."""
     title: LogLine | None = None
     for line in lines:
         title = line if _FINDING.match(line.printed) else title
@@ -58,9 +59,10 @@ def _of_check(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
         if title is None or named is None:
             continue
         rule = by_id().get(named["rule"])
-        if rule is not None and rule.severity is Severity.ERROR and rule.title[:20] in title.printed:
+        if rule is not None and rule.severity in _WORTH and rule.title[:20] in title.printed:
             fix = actions.text(rule.fix[0]) if rule.fix else ""
-            yield _symptom(source, title, title.printed.strip(), Candidate(cause=rule.cause or rule.id, weight=CERTAIN, fix=fix))
+            cause = Candidate(cause=rule.cause or rule.id, weight=_WORTH[rule.severity], fix=fix)
+            yield _symptom(source, title, title.printed.strip(), cause)
         title = None
 
 

@@ -1,0 +1,100 @@
+"""Find the exceptions that a program caught: what it prints later shows that its training went on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from torchtune_sys.diagnosis.frames import frame_of
+from torchtune_sys.diagnosis.lines import LogLine, is_raised
+from torchtune_sys.diagnosis.symptoms import Symptom
+
+_HEAD = "Traceback (most recent call last):"
+_STEP = re.compile(
+    r"(?i)(?<![a-z])(?P<what>epochs?|(?:global_?)?steps?|iter(?:ation)?s?|batch)[\"'\]\[#:=( ]{1,4}(?P<number>\d{1,9})(?![\d.%]|\s?(?:s|ms|it|GB|MB)\b)"
+    r"|\|\s{0,4}(?P<done>\d{1,9})/\d{1,9} \["
+)
+"""What training loops count: words with a number, and tqdm's bar."""
+_AGAIN = re.compile(
+    r"(?i)\bre-?start|\bre-?launch|\bresum(?:e|ing|ed)\b|Worker group|^\S{0,80}[$#>] \S|\bloaded? (?:from )?(?:the )?checkpoint|^(?:Fatal Python error|Segmentation fault)"
+)
+"""Another process, or the same job once more: what follows says nothing about this one."""
+_ENDED = re.compile(
+    r"ChildFailedError|exitcode\b|[Ww]atchdog|[Tt]imed ?out|\bSIG(?:TERM|KILL|ABRT|SEGV|BUS)\b|[Kk]illed\b|^Aborted|core dumped|non-zero exit|[Ee]xit(?:ed with|ed|) (?:exit )?(?:code|status):? [1-9]"
+)
+_STEPS, _GAP, _LONGEST = 2, 12, 400
+_PASSING = frozenset(("index-unreachable", "tracker-unreachable", "hostname-unresolvable", "port-refused", "port-dropped"))
+"""What an attempt of several meets: where a later one succeeded, nothing is left to mend."""
+
+
+def lines_of(lines: Sequence[LogLine]) -> frozenset[int]:
+    """Return the numbers of the lines of the tracebacks, and of the exceptions they end with, after which the same rank went on with its steps.
+
+    >>> text = ['Traceback (most recent call last):', '  File "/a.py", line 3, in load', 'OSError: no', "step 1 loss 2", "step 2 loss 1"]
+    >>> logged = [LogLine(number=at, text=each, printed=each) for at, each in enumerate(text, 1)]
+    >>> sorted(lines_of(logged)), sorted(lines_of(logged[:4]))
+    ([1, 2, 3], [])
+    """
+    found: set[int] = set()
+    for of_rank in _by_rank(lines):
+        for start, end in _tracebacks(of_rank):
+            if not _went_on(of_rank, start, end):
+                return frozenset()  # of processes that print without a rank the others may go on for some steps
+            found.update(line.number for line in of_rank[start : end + 1])
+    ended = found and any(line.number > max(found) and _ENDED.search(line.text[:_LONGEST]) for line in lines)
+    return frozenset() if ended else frozenset(found)
+
+
+def without(
+    symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]]
+) -> tuple[list[Symptom], dict[str, Sequence[LogLine]]]:
+    """Return the symptoms but those of attempts that failed in a traceback that was caught, and the lines but those of such tracebacks."""
+    caught = {source: lines_of(part) for source, part in lines.items()}
+    kept = [
+        each
+        for each in symptoms
+        if each.line.number not in caught.get(each.source, ()) or all(one.cause not in _PASSING for one in each.candidates)
+    ]
+    return kept, {
+        source: [line for line in part if line.number not in caught[source]] if caught[source] else part
+        for source, part in lines.items()
+    }
+
+
+def _by_rank(lines: Sequence[LogLine]) -> Iterator[list[LogLine]]:
+    ranks: dict[int | None, list[LogLine]] = {}
+    for line in lines:
+        ranks.setdefault(line.rank, []).append(line)
+    yield from (of_rank for of_rank in ranks.values() if any(line.text.startswith(_HEAD) for line in of_rank))
+
+
+def _tracebacks(lines: Sequence[LogLine]) -> Iterator[tuple[int, int]]:
+    """Yield where each begins, and where the exception stands."""
+    start, has_frame = -1, False
+    for at, line in enumerate(lines):
+        if line.text.startswith(_HEAD):
+            start, has_frame = at, False
+        elif start >= 0 and frame_of(line) is not None:
+            has_frame = True
+        elif start >= 0 and has_frame and is_raised(line, lines[at - 1]):
+            yield start, at
+            start = -1
+
+
+def _went_on(lines: Sequence[LogLine], start: int, end: int) -> bool:
+    """Whether steps are counted soon after the exception, further than before it, and nothing says that the program ended between."""
+    last = max((number for line in lines[:start] for number in _numbers(line)), default=-1)
+    seen: list[int] = []
+    for at, line in enumerate(lines[end + 1 :]):
+        if _AGAIN.search(line.text[:_LONGEST]) or (not seen and at > _GAP):
+            return False
+        seen += [number for number in _numbers(line) if number >= max([last, *seen])]
+        if len(set(seen)) >= _STEPS:
+            return True
+    return False
+
+
+def _numbers(line: LogLine) -> Iterator[int]:
+    found = _STEP.search(line.text[:_LONGEST])
+    if found is not None:
+        yield int(found["number"] or found["done"])
