@@ -39,6 +39,47 @@ def test_what_confirms_a_damaged_file_reads_its_format(line: str, program: str) 
     assert "zipfile" not in cause.confirm
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver",
+        "PyTorch version: 2.9.0+cu128\nIs CUDA available: True\nCUDA used to build PyTorch: 12.8\n"
+        "Nvidia driver version: 570.65.06\nGPU models and configuration: GPU 0: NVIDIA GeForce GTX 1080",
+        "PyTorch version: 2.5.1+cu124\nIs CUDA available: False\nCUDA used to build PyTorch: 12.4\n"
+        "Nvidia driver version: 470.82.01\nGPU models and configuration: GPU 0: NVIDIA A100-SXM4-80GB",
+    ],
+)
+def test_what_a_remedy_calls_named_above_is_named(text: str) -> None:
+    """A rule's fix refers to what its finding wants; diagnose quotes lines."""
+    [cause] = _causes(text)
+    assert cause.fix
+    if any("named above" in fix for fix in cause.fix):
+        assert all("should be" in quote.text for quote in cause.evidence)
+
+
+def test_a_remedy_of_a_quoted_line_says_what_is_wanted() -> None:
+    [cause] = _causes(
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver"
+    )
+    assert "580" in cause.fix[0] and "cu118" in cause.fix[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "PermissionError: [Errno 13] Permission denied: '/s/.cache/torch_extensions/py311_cu121/fused_adam/lock'",
+            "TORCH_EXTENSIONS_DIR",
+        ),
+        ("There are not enough slots available in the system to satisfy the 16", "slots=N"),
+        ("ssh: connect to host n3 port 22: Connection timed out", "ping"),
+    ],
+)
+def test_a_remedy_fits_the_very_thing_that_failed(line: str, words: str) -> None:
+    assert words in _causes(line)[0].fix[0]
+
+
 def _first(line: str) -> str:
     causes = _causes(line)
     return causes[0].cause if causes else "none"

@@ -136,3 +136,25 @@ def test_of_a_cut_output_nothing_is_made_up() -> None:
 )
 def test_a_part_of_an_environment(text: str, expected: dict[str, str]) -> None:
     assert parse_lines(text).env == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "It hangs here:\n[me@n1 w]$ env | grep -E 'NCCL|GLOO' | sort\nNCCL_IB_HCA=mlx5_0\n\nSorry: NCCL_DEBUG=INFO\n",
+            {"NCCL_IB_HCA": "mlx5_0"},
+        ),
+        (
+            "### Environment variables\n```\nNCCL_P2P_DISABLE=1\nOMP_NUM_THREADS=8\n```\nIt hangs.\n",
+            {"NCCL_P2P_DISABLE": "1", "OMP_NUM_THREADS": "8"},
+        ),
+        ("it hangs\n$ docker exec -it train env\nLD_LIBRARY_PATH=/a b:/c\n", {"LD_LIBRARY_PATH": "/a b:/c"}),
+        ("it hangs\n$ echo $CUDA_VISIBLE_DEVICES\n0,1\n$ echo ${RANK}\n$ date\n", {"CUDA_VISIBLE_DEVICES": "0,1"}),
+        ("it hangs\nn1$ env | grep RANK\nRANK=0\nn2$ env | grep RANK\nRANK=1\n", {}),
+        ("it hangs\n$ cat job.env\nNCCL_P2P_DISABLE=1\n", {}),
+        ("set NCCL_DEBUG in your env\nNCCL_DEBUG=INFO\n", {}),
+    ],
+)
+def test_what_a_command_prints_of_the_environment_beside_other_text(text: str, expected: dict[str, str]) -> None:
+    assert parse_lines(text).env == expected

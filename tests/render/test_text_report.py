@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import msgspec
@@ -9,9 +10,10 @@ import pytest
 from made import DENIED, EVERYTHING, LATE, crashed, failed, not_applicable, passed, report, unknown
 
 from conftest import judge, load
+from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.render import text
+from torchtune_sys.render import as_json, machine, text
 from torchtune_sys.render.layout import Style
 from torchtune_sys.render.report import summary, unjudged
 
@@ -89,6 +91,19 @@ def test_a_finding_says_who_what_wanted_where_and_how_to_mend_it() -> None:
     assert "GPU 0-2,5: 535.104.05, should be 580.65.06 or newer (NVML)" in found
     assert "fix: install driver 580.65.06 or newer (takes effect after: reboot) (+1 more fix: explain)" in found
     assert "torchtune-sys explain driver-too-old" in found
+
+
+def test_what_a_subject_has_of_its_own_is_the_fix_in_every_format() -> None:
+    own = EnvironmentVariable(name="TRITON_CACHE_DIR", value="/local"), Advice(text="hand the node over")
+    subjects = [Evidence(subject=f"it {n}", seen="bad", fix=(action,)) for n, action in enumerate(own)]
+    made = report(failed("cache-bad", *subjects, fix=(Advice(text="the rule's own words"),)))
+    for name in ("markdown", "github"):
+        printed = machine(name, made).replace("\\", "")
+        assert "TRITON_CACHE_DIR" in printed and "the rule's own words" not in printed
+    text = shown(failed("cache-bad", *subjects, fix=(Advice(text="the rule's own words"),)))
+    assert "TRITON_CACHE_DIR=/local (takes effect after: restart of the job) (+1 more fix: explain)" in " ".join(text.split())
+    [result] = json.loads(as_json.report(made))["results"]
+    assert [action["action"] for action in result["fix"]] == ["environment", "advice"]
 
 
 def test_what_is_unknown_says_why_and_what_would_tell() -> None:

@@ -36,6 +36,8 @@ def assignments(lines: Iterable[str], whole: bool) -> dict[str, str]:
     {'NCCL_IB_DISABLE': '1'}
     >>> assignments(["$ env | grep NCCL", "NCCL_DEBUG=WARN", "NCCL_IB_DISABLE=1"], False), assignments(["A=1", "loss=0.3"], False)
     ({'NCCL_DEBUG': 'WARN', 'NCCL_IB_DISABLE': '1'}, {})
+    >>> assignments(["it hangs", "u@n1:~$ env | grep NCCL_S", "NCCL_SOCKET_IFNAME=ib0", "", "NCCL_DEBUG=INFO", "$ echo $RANK", "3"], False)
+    {'NCCL_SOCKET_IFNAME': 'ib0', 'RANK': '3'}
     """
     plain: list[tuple[str, str]] = []
     pairs: list[tuple[str, str]] = []
@@ -48,6 +50,7 @@ def assignments(lines: Iterable[str], whole: bool) -> dict[str, str]:
         pairs += _of_line(line)
         if found := _PLAIN.match(line):
             plain.append((found[1], found[2]))
+    pairs += _of_commands(lines)
     names = {name for name, _ in plain}
     if whole or (len(plain) >= _DUMP and len(names & _OF_SHELLS) >= _MARKERS) or (_of_training(names) and _nothing_else(lines)):
         pairs += plain
@@ -60,6 +63,40 @@ def assignments(lines: Iterable[str], whole: bool) -> dict[str, str]:
 _LONGEST = 8000
 _PRINTED = re.compile(r"^\S{0,60}\s?[$#>%]\s{0,4}(?:env|printenv|set|cat)\b")
 """The command that printed them, behind a shell's prompt."""
+
+
+_PROMPT = r"(?:\[[^\]\n]{1,60}\]|[\w.@:~/+() -]{1,80})? ?[$#%>] {0,4}"
+_LISTED = re.compile(
+    rf"(?:{_PROMPT}(?:[\w./@:=-]{{1,80}} ){{0,12}})?(?:env|printenv)(?: *\| *(?:sort|uniq|(?:e|z|f)?grep|rg|ag|awk|head|tail|sed)\b[^\n]{{0,200}})?"
+    r"|(?:={3,} ?|-{3,} ?|#{1,6} |\*\*|==> )?(?:[Rr]elevant |NCCL )?(?:[Ee]nv(?:ironment)? ?[Vv]ar(?:iable)?s|env)(?: ?={3,}| ?-{3,}|:?\*\*| <==)?:?"
+)
+"""A command that prints variables, or a heading above them."""
+_ASKED = re.compile(rf"{_PROMPT}echo +\"?\$\{{?([A-Z_][A-Z0-9_]{{1,60}})\}}?\"?")
+_FENCE = re.compile(r"\s*(?:```\w{0,12})?\s*")
+_LISTED_AT_MOST = 500
+
+
+def _of_commands(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield what stands below a command that prints variables (``env | grep NCCL``), up to the first line that is none."""
+    for at, line in enumerate(lines):
+        if len(line) > _WIDEST_COMMAND or not ("env" in line or "echo" in line or "vars" in line or "ariables" in line):
+            continue
+        if (asked := _ASKED.fullmatch(line.strip())) and at + 1 < len(lines) and _SHOWN.fullmatch(lines[at + 1]):
+            yield asked[1], lines[at + 1]
+        if not _LISTED.fullmatch(line.strip()):
+            continue
+        start = at + 1
+        while start < len(lines) and start <= at + 2 and _FENCE.fullmatch(lines[start]):
+            start += 1
+        for below in lines[start : start + _LISTED_AT_MOST]:
+            if len(below) > _LONGEST or not (found := _PLAIN.match(below)):
+                break
+            yield found[1], found[2]
+
+
+_WIDEST_COMMAND = 400
+_SHOWN = re.compile(r"[\w.,:/@+=-]{1,200}")
+"""A value as echo prints it; an empty line may be an empty value, or none."""
 
 
 def _of_training(names: set[str]) -> bool:

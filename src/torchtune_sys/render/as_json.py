@@ -17,7 +17,7 @@ from torchtune_sys.model.run import RunReport
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.render.doc_pages import cause_page, rule_page
-from torchtune_sys.render.report import Report, can_train, summary, unexplained
+from torchtune_sys.render.report import Report, can_train, fixes, summary, unexplained
 
 if TYPE_CHECKING:
     from torchtune_sys.knowledge.causes import CauseRow
@@ -121,7 +121,7 @@ def _in_brief(item: Result, subjects: int, length: int) -> dict[str, Any]:
         "evidence": [_evidence(evidence) for evidence in same[:subjects]],
         "more_evidence": max(len(same) - subjects, 0),
         "why_unknown": None if item.why_unknown is None else _why(item.why_unknown),
-        "fix": [actions.text(action) for action in item.rule.fix] if item.verdict is Verdict.FAIL else [],
+        "fix": [actions.text(action) for action in fixes(item)] if item.verdict is Verdict.FAIL else [],
         "note": item.note,
     }
     return document | {name: _cut(part, length) for name, part in more.items() if part}
@@ -261,7 +261,7 @@ def _result(item: Result) -> dict[str, Any]:
         "page": rule_page(item.rule.id),
         "evidence": [_evidence(found) for found in item.evidence],
         "why_unknown": None if item.why_unknown is None else _why(item.why_unknown),
-        "fix": [_fix(action) for action in item.rule.fix],
+        "fix": [_fix(action) for action in fixes(item)],
         "note": item.note,
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import text as action_text
 from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.render.layout import clean
-from torchtune_sys.render.report import Report, failing, findings, host_name, reasons, summary, unjudged, why_text
+from torchtune_sys.render.report import Report, failing, findings, fixes, host_name, reasons, summary, unjudged, why_text
 from torchtune_sys.render.text import evidence_text, grouped, verdict
 
 _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "notice"}
@@ -23,7 +23,7 @@ def render(report: Report) -> str:
 
 def _finding(result: Result) -> str:
     lines = [evidence_text(item) for item in grouped(failing(result))]
-    lines.extend(f"fix: {action_text(action)}" for action in result.rule.fix[:1])
+    lines.extend(f"fix: {action_text(action)}" for action in fixes(result)[:1])
     return command(_LEVEL[result.rule.severity], f"{result.rule.id}: {result.rule.title}", "\n".join(lines))
 
 

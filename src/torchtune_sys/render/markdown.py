@@ -8,7 +8,7 @@ from torchtune_sys.model import actions
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.render import head
 from torchtune_sys.render.layout import clean
-from torchtune_sys.render.report import Report, failing, findings, host_name, reasons, summary, why_text
+from torchtune_sys.render.report import Report, failing, findings, fixes, host_name, reasons, summary, why_text
 from torchtune_sys.render.templates import environment
 from torchtune_sys.render.text import evidence_text, grouped, verdict
 
@@ -33,7 +33,7 @@ def render(report: Report) -> str:
             {
                 "rule": result.rule,
                 "evidence": [evidence_text(item) for item in grouped(failing(result))],
-                "fixes": [actions.text(action) for action in result.rule.fix],
+                "fixes": [actions.text(action) for action in fixes(result)],
             }
             for result in findings(report.results)
         ],

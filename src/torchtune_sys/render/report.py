@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from torchtune_sys.model.actions import Action, Advice, EnvironmentVariable, Install
 from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -64,6 +65,15 @@ def findings(results: tuple[Result, ...]) -> list[Result]:
 
 def failing(result: Result) -> tuple[Evidence, ...]:
     return tuple(item for item in result.evidence if item.verdict is Verdict.FAIL)
+
+
+_WORDS = (Advice, EnvironmentVariable, Install)
+
+
+def fixes(result: Result) -> tuple[Action, ...]:
+    """Return the rule's fix; in its place what its subjects have of their own, where a person does that."""
+    own = tuple(dict.fromkeys(action for item in failing(result) for action in item.fix))
+    return own if own and all(isinstance(action, _WORDS) for action in own) else result.rule.fix
 
 
 _LOOK_FAILED = frozenset({Why.FAILED, Why.TIMEOUT, Why.UNPARSED, Why.CRASHED})

@@ -19,6 +19,7 @@ from torchtune_sys.render.report import (
     can_train,
     failing,
     findings,
+    fixes,
     host_name,
     reasons,
     summary,
@@ -152,20 +153,14 @@ def _finding(result: Result, verbose: bool) -> Iterator[Line]:
         yield line(text if verbose else cut(text, _ROOM[rule.severity]), indent=_HANG)
     if len(groups) > len(shown):
         yield line((f"+{len(groups) - len(shown)} more (--verbose)", "dim"), indent=_HANG)
-    yield from _fixes(_fix(result), verbose)
+    yield from _fixes(fixes(result), verbose)
 
 
-def _fix(result: Result) -> tuple[actions.Action, ...]:
-    """Return the rule's fix, or the words that a subject has in its place."""
-    own = next((item.fix for item in failing(result) if item.fix), ())
-    return own if own and all(isinstance(action, (actions.Advice, actions.Install)) for action in own) else result.rule.fix
-
-
-def _fixes(fixes: tuple[actions.Action, ...], verbose: bool) -> Iterator[Line]:
-    for action in fixes if verbose else fixes[:1]:
+def _fixes(found: tuple[actions.Action, ...], verbose: bool) -> Iterator[Line]:
+    for action in found if verbose else found[:1]:
         words = actions.text(action)
         after = "" if action.needs is actions.Needs.NOTHING else f" (takes effect after: {action.needs.value})"
-        more = f" (+{len(fixes) - 1} more fix{'es' * (len(fixes) > 2)}: explain)" if len(fixes) > 1 and not verbose else ""
+        more = f" (+{len(found) - 1} more fix{'es' * (len(found) > 2)}: explain)" if len(found) > 1 and not verbose else ""
         first = words if verbose else words.partition("\n")[0]
         yield line(f"{first}{after}", (more, "dim"), label=("fix: ", "good"), indent=_HANG)
 

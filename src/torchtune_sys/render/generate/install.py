@@ -127,6 +127,10 @@ def _comments(value: Installation) -> Iterator[str]:
         yield "#"
     for note in value.notes:
         yield f"# {clean(note)}"
+    if value.steps:
+        yield from ("#", "# The steps; their commands stand below the functions, each step with its reason and source:")
+    for number, step in enumerate(value.steps, 1):
+        yield f"#   {number}. {clean(step.title)}{' (optional)' if step.optional else ''}"
 
 
 def _step(number: int, step: InstallStep, steps: int) -> Iterator[str]:

@@ -255,12 +255,25 @@ def _refused(s: Snapshot) -> str:
     amd = not isinstance(s.gpu, Missing) and (s.gpu.vendor == "amd" or bool(s.gpu.error))
     unexpected = next((line for line in complaints if not amd and any(words in line for words in _BROKEN)), "")
     if unexpected:
-        return " ".join(unexpected.split())[:160]
+        return _of_cuda(" ".join(unexpected.split()))
     said = "Found no NVIDIA driver on your system"
     if not amd and any(said in line and "Warning:" not in line for line in complaints):
         return said
     listed = not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and bool(s.gpu.devices)
     return next((" ".join(line.split())[:160] for line in complaints if listed and any(words in line for words in _NO_START)), "")
+
+
+def _of_cuda(line: str) -> str:
+    """Return the error that a warning of torch quotes, or else what it says of CUDA.
+
+    >>> _of_cuda("/a/b.py:9: UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions "
+    ...          "before calling NumCudaDevices()? Error 802: system not yet initialized (Triggered internally at ../c10/cuda/CUDAFunctions.cpp:108.)")
+    'Error 802: system not yet initialized'
+    >>> _of_cuda("UserWarning: CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up environment")
+    'CUDA initialization: CUDA unknown error'
+    """
+    error = re.search(r"\bError \d{1,4}: [^(\n]{3,100}", line)
+    return error[0].strip() if error else line[max(line.find("CUDA initialization"), 0) :].partition(" - ")[0][:160]
 
 
 _BROKEN = ("CUDA initialization: CUDA unknown error", "CUDA initialization: Unexpected error from cudaGetDeviceCount")

@@ -204,7 +204,8 @@ def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     no_kernel = _said(s, (_NO_KERNEL,)) if _torch_unknown(s) else None
     said = _said(s, (_NO_CODE,)) or (None if no_kernel is None or _of_other_package(no_kernel) else no_kernel)
     if said is not None:
-        yield Evidence(subject="GPU", seen=said, wanted="a build of torch with code for this GPU", source="torch")
+        how = (Install(text="install a build of torch with code for this GPU: generate install picks one"),)
+        yield Evidence(subject="GPU", seen=said, wanted="a build of torch with code for this GPU", source="torch", fix=how)
         return
     nvidia_hardware(s)
     build, cuda = cuda_build(s)
