@@ -17,7 +17,16 @@ n1:101:150 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Abort 
 EARLY = "[W socket.cpp:663] [c10d] The client socket has failed to connect to [h1]:29500 (errno: 111 - Connection refused). Retrying...\n"
 
 
-@pytest.mark.parametrize("text", [WITHOUT_VERBS, EARLY + "{'loss': 1.1, 'epoch': 0.1}\n", EARLY + "epoch 1: 4.2it/s\n"])
+INSTALLED = """\
+ERROR: pip's dependency resolver does not currently take into account all the packages that are installed. This behaviour is the source of the following dependency conflicts.
+tensorboard 2.12.0 requires protobuf>=3.19.6, but you have protobuf 3.12.4 which is incompatible.
+Successfully installed torch-2.5.1 triton-3.1.0
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [INSTALLED, WITHOUT_VERBS, EARLY + "{'loss': 1.1, 'epoch': 0.1}\n", EARLY + "epoch 1: 4.2it/s\n"]
+)
 def test_a_log_of_a_job_that_works_has_no_cause(text: str) -> None:
     told = diagnosis_of(text)
     assert (told.causes, told.unexplained) == ((), ())

@@ -26,6 +26,28 @@ def _named(text: str) -> list[str]:
         ),
         ("NCCL fails between our machines. Running the containers with --network=host solved it.", "nccl-wrong-interface"),
         ("After an hour RAM and swap are both full and the job dies.", "host-memory-oom"),
+        ("Our GPU node was updated: the nvidia driver is gone after the OS upgrade.", "nvidia-module-not-built-for-kernel"),
+        ("Two A6000 hang at the barrier. Setting NCCL_P2P_LEVEL=LOC solved it.", "p2p-blocked-by-iommu-acs"),
+        ("It ran on the processor. torch cpu version was installed from the requirements, I have a GPU.", "cpu-only-build"),
+        ("I have problems with my new RTX 5070, pytorch fails there.", "gpu-arch-not-in-wheel"),
+        ("The build of the torch extension fails. The errors occur because gcc 5.4 is too old.", "host-compiler-too-old"),
+        ("CUDA runs out of memory. There is another program that takes most of the GPU memory.", "gpu-memory-in-use"),
+        ("I start two DDP trainings on the same server and get a port conflict error.", "master-port-in-use"),
+        ("CUDA fails with torch: the GPU stops working after the laptop was suspended.", "nvidia-uvm-broken-after-suspend"),
+        (
+            "I managed to fix CUDA after sleep by setting NVreg_PreserveVideoMemoryAllocations=1.",
+            "nvidia-uvm-broken-after-suspend",
+        ),
+        (
+            "DeepSpeed fails for the second user: /tmp/torch_extensions was made without write permission.",
+            "compile-cache-not-writable",
+        ),
+        ("clinfo on ROCm cannot list devices as a user. I had to add the user to the `render` group.", "rocm-device-permission"),
+        ("CUDA fails under WSL, /dev/dxg is missing.", "wsl-gpu-blocked"),
+        (
+            "My GPU is not detected inside the docker container, the error is the same with two images.",
+            "container-toolkit-missing",
+        ),
         ("My GPU is idle: 60% of the training time is spent in the DataLoader, which is a problem.", "slow-data-storage"),
         ("Training on my GPU is broken: the speed goes from 5 it/s to 0.5 it/s after some epochs.", "gpu-thermal-throttle"),
         (
