@@ -43,6 +43,7 @@ class Clone:
         self.path.mkdir()
         for name in [
             "sh",
+            "awk",
             "env",
             "id",
             "cat",
@@ -98,6 +99,16 @@ def clone(tmp_path: Path) -> Clone:
 
 def test_the_tool_is_told_how_it_was_called_so_that_what_it_says_to_run_can_be_pasted(clone: Clone) -> None:
     assert clone.run("plan")[1].endswith(f"called as {clone.here}/run")
+
+
+def test_the_tests_environment_is_made_anew_for_other_packages_and_not_for_a_tool_s_settings(clone: Clone) -> None:
+    packages, settings = '[dependency-groups]\ntest = ["pytest"]\n', "[tool.ruff]\nline-length = 132\n"
+    held = []
+    for text in (packages + settings, packages + settings.replace("132", "100"), packages.replace("pytest", "nose") + settings):
+        (clone.here / "pyproject.toml").write_text(text)
+        clone.run("bundle")
+        held.append(clone.installed())
+    assert 0 < held[0] == held[1] < held[2]
 
 
 def test_the_usage_fits_on_a_terminal(clone: Clone) -> None:
