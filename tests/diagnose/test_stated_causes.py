@@ -44,6 +44,9 @@ def _named(text: str) -> list[str]:
         ),
         ("clinfo on ROCm cannot list devices as a user. I had to add the user to the `render` group.", "rocm-device-permission"),
         ("CUDA fails under WSL, /dev/dxg is missing.", "wsl-gpu-blocked"),
+        ("After an update of Windows WSL doesn't see the GPU, CUDA fails.", "wsl-gpu-blocked"),
+        ("The RTX 5070 Ti cannot work with CUDA 11.8 and its torch, it fails.", "gpu-arch-not-in-wheel"),
+        ("The compute nodes failed to download the weights. Setting HF_HUB_OFFLINE=1 solved it.", "index-unreachable"),
         (
             "My GPU is not detected inside the docker container, the error is the same with two images.",
             "container-toolkit-missing",
