@@ -30,16 +30,37 @@ def can_trace() -> bool:
 needs_trace = pytest.mark.skipif(not can_trace(), reason="needs root that may mount, and strace")
 
 
-def compared(*command: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, str(SCRIPT), "--compare", str(LIST), *(("--", *command) if command else ())]
-    return subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
+TORCH = os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "0")
+
+
+def compared(*more: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, str(SCRIPT), "--compare", str(LIST), *more]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
 
 
 @needs_trace
 @pytest.mark.long
-def test_root_touches_what_is_listed_and_nothing_else() -> None:
-    done = compared()
+@pytest.mark.parametrize("group", trace_root.COMMANDS)
+def test_root_touches_what_is_listed_and_nothing_else(group: str) -> None:
+    if group == "smoke" and "/" not in TORCH:
+        pytest.skip("TORCHTUNE_SYS_TEST_TORCH names no Python with torch")
+    done = compared("--only", group, *(("--torch", TORCH) if group == "smoke" else ()))
     assert done.returncode == 0, f"not in {LIST.name}:\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("group", trace_root.COMMANDS)
+def test_what_one_group_writes_is_not_every_group_s(group: str) -> None:
+    """A line that only the change may have: the others are held to a list of their own."""
+    listed = trace_root.patterns_of(LIST)
+    covered = [*listed[""], *listed[group]]
+    new = {
+        "write /etc/sysctl.d/99-torchtune-sys.conf",
+        "write /root/.ssh/authorized_keys",
+        'bind AF_INET sin_port=htons(N), sin_addr=inet_addr("N.N.N.N")',
+    }
+    assert len(trace_root.unlisted(new, covered)) == len(new), "digits stand there as N"
+    assert ("write /var/lib/torchtune-sys/N.journal" in covered) == (group == "change")
+    assert ("listen" in covered) == (group == "smoke")
 
 
 LISTENS = """
@@ -57,11 +78,12 @@ os.system("true")
 
 @needs_trace
 def test_what_is_not_listed_is_seen() -> None:
-    done = compared(sys.executable, "-I", "-c", LISTENS)
+    done = compared("--", sys.executable, "-I", "-c", LISTENS)
     assert done.returncode == 1, done.stdout + done.stderr
     for line in (
         'bind AF_INET sin_port=htons(N), sin_addr=inet_addr("N.N.N.N")',
-        'connect AF_INET sin_port=htons(N), sin_addr=inet_addr("N.N.N.N")',
+        "connect AF_INET sin_port=htons(N), sin_addr=LOOPBACK",
+        "listen",
         "write /root/.torchtune-sys-planted",
         "read /etc/shadow",
     ):
@@ -80,7 +102,12 @@ def test_what_is_not_listed_is_seen() -> None:
         ('execve("/usr/bin/id", ["id"], 0x7ffd /* 20 vars */) = 0', ["execute /usr/bin/id"]),
         (
             'bind(3<TCP:[1]>, {sa_family=AF_INET, sin_port=htons(80), sin_addr=inet_addr("0.0.0.0")}, 16) = 0',
-            ['bind AF_INET sin_port=htons(N), sin_addr=inet_addr("N.N.N.N")'],
+            ['bind AF_INET sin_port=htons(80), sin_addr=inet_addr("N.N.N.N")'],
+        ),
+        ("listen(3<TCP:[1]>, 128) = 0", ["listen"]),
+        (
+            'bind(3<TCP:[1]>, {sa_family=AF_INET, sin_port=htons(2900), sin_addr=inet_addr("127.0.0.1")}, 16) = 0',
+            ["bind AF_INET sin_port=htons(N), sin_addr=LOOPBACK"],
         ),
         ('openat(AT_FDCWD</>, "/usr/lib/x86_64-linux-gnu/libc.so.6", O_RDONLY) = 3</usr/lib/libc.so.6>', ["read LIBRARY"]),
     ],

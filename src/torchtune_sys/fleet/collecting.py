@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import msgspec
 
+from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.fleet.reading import COLLECTED
 from torchtune_sys.host.secret_values import HIDDEN
 from torchtune_sys.host.secrets import brief, scrubbed
@@ -24,6 +25,12 @@ _CLOCK_S = 2.0
 _SAID, _SAID_AT_MOST = 100, 300
 _NAME = re.compile(r"(?:\w[\w.+-]{0,63}@)?(?:\w|::)[\w.:%-]{0,252}")
 _LOOKED_AT = 1 << 16
+ANSWER_AT_MOST = 4 << 20
+"""Bytes of one host; facts have some 20 kB. Many hosts answer at once."""
+_HOSTS_AT_MOST = 65_533
+"""As many as a Slurm cluster can have (MAX_NODES of slurm.h)."""
+_DOCUMENTS_AT_MOST = 16
+"""Lines of a host that are tried as a document."""
 _OURS = "torchtune-sys/"
 
 
@@ -62,8 +69,12 @@ def collect(
     put: Callable[[str], None],
     show: Callable[[int], None],
 ) -> None:
-    """Pass a line of JSON to ``put`` for each host as it answers. Raises UnreadableInput if there is no host to ask."""
+    """Pass a line of JSON to ``put`` for each host as it answers. Raises UnreadableInput if there is no host to ask, or are too many."""
     listed, dead = transport.hosts()
+    if len(listed) + len(dead) > _HOSTS_AT_MOST:
+        raise UnreadableInput(
+            f"{len(listed) + len(dead)} hosts are more than {_HOSTS_AT_MOST}", "name fewer of them with --nodes"
+        )
     hosts = [name for name in listed if may_be_asked(name)]
     dead = [*dead, *(Answer(host=name, why="not asked: this is no name of a host") for name in listed if not may_be_asked(name))]
     for count, answer in enumerate(chain(dead, _answers(transport, hosts, command, timeout_s, at_once)), 1):
@@ -147,7 +158,8 @@ def _without_secrets(value: Any, name: str) -> Any:
 
 def _candidates(out: str) -> Iterator[str]:
     rows = out.split("\n")
-    yield from (row for row in rows if row.startswith("{") and row.rstrip().endswith("}"))
+    whole = (row for row in rows if row.startswith("{") and _OURS in row and row.rstrip().endswith("}"))
+    yield from islice(whole, _DOCUMENTS_AT_MOST)
     for place, row in enumerate(rows):
         if row.startswith("{"):
             yield "\n".join(rows[place:])
@@ -156,17 +168,17 @@ def _candidates(out: str) -> Iterator[str]:
 
 def _why(answer: Answer) -> str:
     if answer.why:
-        return _cut(answer.why, _SAID_AT_MOST)
+        return excerpt(answer.why)
     last = next((row for row in reversed(answer.error.strip().splitlines()) if row.strip()), "")
-    said = f": {_cut(last, _SAID)}" if last else ""
+    said = f": {excerpt(last, _SAID)}" if last else ""
     if answer.status:
         return f"exit status {answer.status}{said}"
     if answer.out.strip():
-        return f"answered no JSON of ours, but: {_cut(answer.out, _SAID)}"
+        return f"answered no JSON of ours, but: {excerpt(answer.out, _SAID)}"
     return f"answered nothing{said}"
 
 
-def _cut(text: str, most: int) -> str:
+def excerpt(text: str, most: int = _SAID_AT_MOST) -> str:
     """Return shortened output of foreign programs, without secrets."""
     found = clean(brief(text[:_LOOKED_AT], most))
     return found if len(found) < most else found[: most - 1] + "…"

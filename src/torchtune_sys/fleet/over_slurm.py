@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.fleet.collecting import Answer
+from torchtune_sys.fleet.collecting import ANSWER_AT_MOST, Answer, excerpt
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.children import process
 from torchtune_sys.model.facts import Fact
@@ -37,7 +37,8 @@ class Slurm:
 
     def hosts(self) -> tuple[Sequence[str], Sequence[Answer]]:
         where = (f"--nodes={self._nodes}",) if self._nodes else ()
-        found = self._run(("sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *where), _ASK_S)
+        argv = ("sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *where)
+        found = process.run(argv, timeout_s=_ASK_S, env=self._environment)
         if isinstance(found, Missing) or found.rc:
             raise UnreadableInput(f"Slurm could not be asked for its nodes: {_said(found)}", "run it where sinfo works")
         states: dict[str, tuple[str, str]] = {}
@@ -67,15 +68,12 @@ class Slurm:
         how = ("--overlap",) if self._in_a_job else (f"--immediate={max(int(timeout_s), 1)}",)
         argv = ("srun", "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--input=none", *how, *self._gpus, *command)
         unfinished: list[str] = []
-        found = self._run(argv, timeout_s, unfinished)
+        found = process.run(argv, timeout_s=timeout_s, env=self._environment, unfinished=unfinished, at_most=ANSWER_AT_MOST)
         if isinstance(found, Missing):
             why = f"no answer within {timeout_s:g} s" if found.why is Why.TIMEOUT else str(found)
             return [Answer(host=host, out="".join(unfinished), why=why)]
         return [Answer(host=host, out=found.stdout, error=found.stderr, status=found.rc)]
 
-    def _run(self, argv: tuple[str, ...], timeout_s: float, unfinished: list[str] | None = None) -> Fact[Output]:
-        return process.run(argv, timeout_s=timeout_s, env=self._environment, unfinished=unfinished)
-
 
 def _said(found: Fact[Output]) -> str:
-    return str(found) if isinstance(found, Missing) else (found.stderr or found.stdout).strip().rpartition("\n")[2]
+    return str(found) if isinstance(found, Missing) else excerpt((found.stderr or found.stdout).strip().rpartition("\n")[2])

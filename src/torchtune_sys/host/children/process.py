@@ -50,19 +50,20 @@ def run(
     data: str | None = None,
     unfinished: list[str] | None = None,
     user: Account | None = None,
+    at_most: int = OUTPUT_LIMIT,
 ) -> Fact[Output]:
     """Run ``argv`` and wait for it, at most ``timeout_s`` seconds (plus 1.5 s to end it). ``env``, ``data`` and ``user`` are as of
-    :func:`start`; ``unfinished`` is given what one that did not end in time had printed."""
+    :func:`start`; ``unfinished`` is given what one that did not end in time had printed, and ``at_most`` is how many bytes it may print."""
     name = " ".join(argv[:3])
     child = start(argv, env=env, cwd=cwd, data=data, user=user)
     if isinstance(child, Missing):
         return child
     try:
-        output = _collect(child, time.monotonic() + max(timeout_s, 0.0), unfinished)
+        output = _collect(child, time.monotonic() + max(timeout_s, 0.0), unfinished, at_most)
         if output is None:
             return Missing(Why.TIMEOUT, name, f"no answer within {timeout_s:.3g} s{end(child)}")
-        if len(output[0]) + len(output[1]) > OUTPUT_LIMIT:
-            return Missing(Why.FAILED, name, f"printed more than {OUTPUT_LIMIT >> 20} MiB{end(child)}")
+        if len(output[0]) + len(output[1]) > at_most:
+            return Missing(Why.FAILED, name, f"printed more than {at_most >> 20} MiB{end(child)}")
         _kill_group(child)  # what it left behind must not outlive the look
         return Output(rc=child.wait(), stdout=output[0].decode("utf-8", "replace"), stderr=output[1].decode("utf-8", "replace"))
     except BaseException:
@@ -188,8 +189,10 @@ def _start(
         return Missing(Why.FAILED, name, str(error))
 
 
-def _collect(child: subprocess.Popen[bytes], deadline: float, unfinished: list[str] | None) -> tuple[bytes, bytes] | None:
-    """Return what the child prints until it ends; None if it has not ended by the deadline. More than OUTPUT_LIMIT is cut off."""
+def _collect(
+    child: subprocess.Popen[bytes], deadline: float, unfinished: list[str] | None, at_most: int
+) -> tuple[bytes, bytes] | None:
+    """Return what the child prints until it ends; None if it has not ended by the deadline. More than ``at_most`` is cut off."""
     assert child.stdout is not None and child.stderr is not None
     parts: dict[int, list[bytes]] = {}
     poll = select.poll()
@@ -199,7 +202,7 @@ def _collect(child: subprocess.Popen[bytes], deadline: float, unfinished: list[s
         poll.register(stream.fileno(), select.POLLIN)
     with _death_notice(child, poll):
         size = 0
-        while size <= OUTPUT_LIMIT:
+        while size <= at_most:
             ended = child.poll() is not None  # asked before the last reading, so that nothing is lost
             read = _drain(poll, parts)
             size += read
