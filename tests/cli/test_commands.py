@@ -113,6 +113,18 @@ def test_explain_every_cause_that_another_command_names() -> None:
     assert told["cause"]["fix"] and "oom-kill-logged" in [rule["rule"] for rule in told["rules"]]
 
 
+def test_explain_several_at_once_in_their_order_and_each_once() -> None:
+    first, second, cause = (run("explain", name).stdout for name in ("swappiness-high", "dev-shm-too-small", "host-memory-oom"))
+    found = run("explain", "swappiness-high", "host-memory-oom", "dev-shm-too-small", "swappiness-high")
+    assert found.stdout == f"{first}\n{cause}\n{second}", found.stderr
+    refused = run("explain", "swappiness-high", "no-such-rule")
+    assert (refused.returncode, refused.stdout) == (2, "") and "'no-such-rule'" in refused.stderr
+    told = json.loads(run("explain", "oom-kill-logged", "host-memory-oom", "gpu-memory-too-small", "--format", "json").stdout)
+    named = [rule["rule"] for rule in told["rules"]]
+    assert named[0] == "oom-kill-logged" and len(named) == len(set(named)) and "cause" not in told
+    assert [row["cause"] for row in told["causes"]] == ["host-memory-oom", "gpu-memory-too-small"]
+
+
 def test_rules_lists_each_once_as_text_and_as_json() -> None:
     text = run("rules").stdout
     found = json.loads(run("rules", "--format", "json").stdout)

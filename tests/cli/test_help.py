@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -146,7 +147,7 @@ def test_version_in_short() -> None:
         ("check --nproc-per-node x", "--nproc-per-node: 'x' is not a whole number", "torchtune-sys check --help"),
         ("check --python", "option '--python' requires an argument", "--help"),
         ("check extra", "got unexpected extra argument (extra)", "torchtune-sys check --from FILE"),
-        ("explain", "missing argument 'RULE'", "torchtune-sys explain --help"),
+        ("explain", "missing argument 'RULE...'", "torchtune-sys explain --help"),
         ("generate slurm", "missing argument 'PIECE'", "choose from: prolog, epilog"),
         ("check --from /nope", "/nope: No such file or directory", "check the path"),
         ("--help-all", "no such option --help-all", "did you mean --help? All options: torchtune-sys --help"),
@@ -259,6 +260,9 @@ def test_a_shell_completes_names_and_files(line: str, offered: list[str]) -> Non
         ("home/venv/bin", False, "{path}", "with sudo; sudo needs the path: sudo {path} undo --all"),
         (".cache/uv/archive-v0/x1/bin", True, "{path}", "with sudo; sudo needs the path: sudo {path} undo --all"),
         (".cache/pipx/d610d3b/bin", False, "{path}", "as root; root needs the path: {path} undo --all"),
+        ("home/Jörg  Müller's/bin", False, "{path}", "with sudo; sudo needs the path: sudo {path} undo --all"),
+        ("home/a b/bin", True, "torchtune-sys", "with sudo; sudo needs the path: sudo {path} undo --all"),
+        ("home/a\nb/bin", False, "torchtune-sys", "with sudo"),
     ],
 )
 def test_what_is_to_be_run_next_can_be_pasted(tmp_path: Path, folder: str, on_path: bool, explains: str, again: str) -> None:
@@ -271,9 +275,17 @@ def test_what_is_to_be_run_next_can_be_pasted(tmp_path: Path, folder: str, on_pa
     (tmp_path / "sudo").chmod(0o755 if "with sudo" in again else 0o644)
     env = environment({"PATH": f"{tmp_path}:{path.parent}" if on_path else str(tmp_path)})
     said = subprocess.run([path, "explain", "no-such"], env=env, capture_output=True, text=True, check=False).stderr
-    assert f"  {explains.format(path=path)} rules lists" in said
+    assert f"  {explains.format(path=shlex.quote(str(path)))} rules lists" in said
     told = subprocess.run([path, "undo", "--all"], env=env, capture_output=True, text=True, check=False).stdout
-    assert told == f"run it again {again.format(path=path)}\n"
+    assert told == f"run it again {again.format(path=shlex.quote(str(path)))}\n"
+
+
+def test_a_path_with_blanks_is_not_broken_over_rows() -> None:
+    from torchtune_sys.render import layout
+
+    path = "'/home/Jörg  Müller/a folder with a long name/bin/torchtune-sys'"
+    told = layout.render([layout.line("see torchtune-sys explain dev-shm-too-small")], layout.Style(width=40, program=path))
+    assert told == f"see\n{path}\nexplain dev-shm-too-small\n"
 
 
 def test_without_sudo_the_host_s_own_means_is_named() -> None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from torchtune_sys import PROGRAM
 from torchtune_sys.errors import AGAIN_AS_ROOT
 
-_PASTABLE = re.compile(r"[\w.~/-]*/[\w.-]+", re.ASCII)
+_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+"""A word that a shell takes as it stands."""
 _ON_EVERY_SECURE_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """Where sudo finds commands whatever the distribution: RHEL's secure_path has no /usr/local/bin (sudoers(5))."""
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -23,21 +24,23 @@ def program(env: Mapping[str, str]) -> str:
     """Return how a person starts this tool here: ``./run`` of a clone, which hands it on; the path of what is on no PATH; else its name.
 
     >>> program({"TORCHTUNE_SYS_CALLED_AS": "./run"}), program({"TORCHTUNE_SYS_CALLED_AS": "a b/run"}), program({})
-    ('./run', 'torchtune-sys', 'torchtune-sys')
+    ('./run', "'a b/run'", 'torchtune-sys')
     """
     called = env.get("TORCHTUNE_SYS_CALLED_AS")
     path = called or _script()
-    if not _PASTABLE.fullmatch(path):
+    if not _can_be_typed(path):
         return PROGRAM
     name = os.path.basename(path)
     on_path = not called and name == PROGRAM and _LENT not in path and os.path.dirname(path) in env.get("PATH", "").split(":")
-    return name if on_path else path
+    return name if on_path else _word(path)
 
 
 def behind_sudo(shown: str) -> str:
     """Return how root starts this tool by sudo, which does not look along the caller's PATH (``secure_path``). ``shown``: how a person starts it."""
-    found = shown if "/" in shown else _script()
-    return shown if os.path.dirname(found) in _ON_EVERY_SECURE_PATH or not _PASTABLE.fullmatch(found) else found
+    if "/" in shown:
+        return shown
+    found = _script()
+    return shown if os.path.dirname(found) in _ON_EVERY_SECURE_PATH or not _can_be_typed(found) else _word(found)
 
 
 def again_as_root(todo: str, args: list[str], env: Mapping[str, str]) -> str:
@@ -52,10 +55,22 @@ def again_as_root(todo: str, args: list[str], env: Mapping[str, str]) -> str:
     shown = behind_sudo(program(env))
     if "/" not in shown:
         return again
+    # uvx and pipx run lie where sudo does not look, either
+    return f"{again}; {tool or 'root'} needs the path: {f'{tool} ' if tool else ''}{' '.join((shown, *map(_word, args)))}"
+
+
+def _can_be_typed(path: str) -> bool:
+    """Whether it names a file by a folder, with signs that a terminal shows as they are."""
+    return "/" in path and path.isprintable() and not path.endswith("/")
+
+
+def _word(text: str) -> str:
+    """Return it as one word of a shell, in quotes where it has blanks or the like."""
+    if _PLAIN.fullmatch(text):
+        return text
     import shlex
 
-    # uvx and pipx run lie where sudo does not look, either
-    return f"{again}; {tool or 'root'} needs the path: {f'{tool} ' if tool else ''}{shlex.join((shown, *args))}"
+    return shlex.quote(text)
 
 
 def _script() -> str:

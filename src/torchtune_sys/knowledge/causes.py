@@ -26,6 +26,20 @@ def cause_rows() -> dict[str, CauseRow]:
     }
 
 
+def usual_fix(cause: str) -> str:
+    """Return what helps against a cause where the one that saw it says no more; ``""`` for a cause without a row.
+
+    >>> usual_fix("loopback-down"), usual_fix("no-such-cause")
+    ('ip link set lo up', '')
+    """
+    row = cause_rows().get(cause)
+    return (
+        row.fix
+        if row is not None
+        else next((each["fix"] for each in tables.rows("smoke_fixes") if cause in each["causes"].split()), "")
+    )
+
+
 def messages_of(cause: str) -> tuple[str, ...]:
     """Return the messages that stand for a cause, as the programs print them, each after its program.
 

@@ -198,13 +198,13 @@ def environment(variables: tuple[JobVariable, ...]) -> str:
     return codec.dumps({"schema": ENVIRONMENT, "tool": {"version": __version__}, "variables": variables})
 
 
-def rules(chosen: tuple[Rule, ...]) -> str:
-    return codec.dumps({"schema": RULES, "rules": [rule(item) for item in chosen]})
-
-
-def cause(row: CauseRow, finders: tuple[Rule, ...]) -> str:
-    found = {"cause": row.cause, "title": row.title, "fix": row.fix, "confirm": row.confirm, "page": cause_page(row.cause)}
-    return codec.dumps({"schema": RULES, "rules": [rule(item) for item in finders], "cause": found})
+def rules(chosen: tuple[Rule, ...], causes: tuple[CauseRow, ...] = ()) -> str:
+    found = [
+        {"cause": row.cause, "title": row.title, "fix": row.fix, "confirm": row.confirm, "page": cause_page(row.cause)}
+        for row in causes
+    ]
+    named: dict[str, Any] = {"cause": found[0]} if len(found) == 1 else {"causes": found} if found else {}
+    return codec.dumps({"schema": RULES, "rules": [rule(item) for item in chosen], **named})
 
 
 def rule(item: Rule) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 _COMMAND = re.compile(rf"(?<![^\s(\"'`]){re.escape(PROGRAM)}(?= (?:--)?[a-z]+(?:[\s,;:.)\"'`-]|$))")
 ROOM, _NARROW_HANG = 24, 4
 """Columns that words must have beside a label, and how far they are indented below a label that leaves them less."""
+_BLANK = "\u00a0"
+"""A blank at which no row ends, in the path of this tool: ``clean`` leaves none of a text's own."""
 _CODES = {"bold": "1", "dim": "2", "error": "1;31", "warning": "33", "advice": "36", "good": "32", "heading": "1"}
 
 
@@ -121,12 +123,14 @@ def _words(spans: Iterable[Span], program: str) -> list[list[Span]]:
     """Words as lists of spans, since a style may change inside one; ``program`` is this tool where its name begins a command."""
     words: list[list[Span]] = []
     glue = False
+    whole = program.replace(" ", _BLANK)
     for text, name in spans:
-        for place, piece in enumerate(startable(clean(text), program).split(" ")):
+        for place, piece in enumerate(startable(clean(text), whole).split(" ")):
             if place:
                 glue = False
             if not piece:
                 continue
+            piece = piece.replace(_BLANK, " ")
             if glue:
                 words[-1].append((piece, name))
             else:

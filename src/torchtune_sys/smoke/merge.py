@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from torchtune_sys.knowledge.causes import usual_fix
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import LOW_IS_GOOD, Figure, RankEnd, StageResult
 from torchtune_sys.smoke import attribution
@@ -38,7 +39,7 @@ def merged(
         cause=first.cause,
         confidence=first.confidence if first.cause else None,
         seen=first.seen,
-        remedy=first.remedy,
+        remedy=first.remedy or (usual_fix(first.cause) if verdict is Verdict.FAIL else ""),
         trace=first.trace,
     )
 

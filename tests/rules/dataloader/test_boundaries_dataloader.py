@@ -49,6 +49,12 @@ def test_a_cpu_for_a_worker_of_each_rank(healthy: Snapshot, cpus: float, expecte
     assert lines(seen, "no-cpu-for-dataloader-workers") == [("DataLoader", expected)]
 
 
+def test_no_worker_is_wanted_and_there_is_no_cpu_for_one(healthy: Snapshot) -> None:
+    for workers, cpus, expected in ((0, 8.0, NA), (1, 8.0, FAIL), (0, 16.0, PASS)):
+        seen = altered(asked(healthy, ranks=8, workers=workers), cpu__effective=cpus)
+        assert verdict(seen, "no-cpu-for-dataloader-workers") is expected
+
+
 def test_a_quota_that_was_not_seen(healthy: Snapshot) -> None:
     """64 CPUs are then an upper bound: what is too much for them is too much, what fits them may not fit."""
     unsure = altered(healthy, cpu__effective=DENIED, cpu__quota=DENIED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from altered import altered, asked, result
 from network_hosts import (
     BRIDGE,
     ETH0,
@@ -211,3 +212,26 @@ def test_what_each_library_takes_is_told() -> None:
     assert "Gloo takes eth0 (10.0.0.11)" in item.seen and item.wanted.startswith("eth1 (10.0.1.11)")
     (item,) = judged(DIFFER, net(ETH0, ETH1, gloo_interfaces=("eth1",))).evidence
     assert "NCCL takes eth0 (10.0.0.11)" in item.seen and item.wanted.startswith("eth1 (10.0.1.11)")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "with_torch", "expected"),
+    [
+        (None, None, True, "fail"),
+        (2, None, True, "fail"),
+        (2, None, False, "fail"),
+        (1, 2, True, "fail"),
+        (1, None, True, "na"),
+        (None, None, False, "na"),
+    ],
+)
+def test_no_loopback_on_a_host_without_a_gpu(
+    healthy: Snapshot, ranks: int | None, nodes: int | None, with_torch: bool, expected: str
+) -> None:
+    """Nobody said how many ranks there will be: torchrun and the smoke test meet over the loopback, also those of one host."""
+    torch: dict[str, Any] = {} if with_torch else {"python__torch": NOTHING}
+    found = healthy.network
+    assert not isinstance(found, Missing) and not isinstance(found.interfaces, Missing)
+    down = tuple(replace(item, up=False) if item.name == "lo" else item for item in found.interfaces)
+    seen = altered(healthy, driver__nvidia_devices=(), driver__amd_devices=(), gpu__devices=(), network__interfaces=down, **torch)
+    assert result(asked(seen, ranks=ranks, nodes=nodes), "loopback-unusable").verdict.value == expected

@@ -1,4 +1,4 @@
-"""``torchtune-sys explain RULE``, or the cause that another command named."""
+"""``torchtune-sys explain RULE...``: rules, or causes that another command named."""
 
 from __future__ import annotations
 
@@ -11,29 +11,41 @@ from torchtune_sys.errors import UnknownName, nearest
 
 @shared.command(
     "explain",
-    epilog="\b\nExamples:\n  torchtune-sys explain dev-shm-too-small\n  torchtune-sys explain host-memory-oom        a cause that diagnose named",
+    epilog="""\b
+Examples:
+  torchtune-sys explain dev-shm-too-small
+  torchtune-sys explain swappiness-high swap-in-use    several at once
+  torchtune-sys explain host-memory-oom                a cause that diagnose named
+""",
 )
-@click.argument("rule", shell_complete=shared.complete_rules_and_causes)
+@click.argument("names", nargs=-1, required=True, metavar="RULE...", shell_complete=shared.complete_rules_and_causes)
 @shared.format_option("text", "json")
 @shared.output_option
 @shared.color_option
-def command(rule: str, format_: str, output: str | None, color: str) -> None:
-    """Explain RULE, or a cause: why it matters, when to ignore it, its sources, parameters and fixes."""
+def command(names: tuple[str, ...], format_: str, output: str | None, color: str) -> None:
+    """Explain each RULE, or cause: why it matters, when to ignore it, its sources, parameters and fixes."""
     from torchtune_sys.knowledge.causes import cause_rows, messages_of
     from torchtune_sys.render import as_json, explain
     from torchtune_sys.rules import CATALOGUE, by_id
 
-    found, row = by_id().get(rule), cause_rows().get(rule)
-    if found is not None:
-        text = as_json.rules((found,)) if format_ == "json" else explain.render(found, style(color, output))
-    elif row is not None:
-        finders = tuple(each for each in CATALOGUE if each.cause == row.cause)
-        text = (
-            as_json.cause(row, finders)
-            if format_ == "json"
-            else explain.cause(row, finders, messages_of(row.cause), style(color, output))
-        )
+    rules, causes = by_id(), cause_rows()
+    for name in names:
+        if name not in rules and name not in causes:
+            known = [*rules, *causes]
+            raise UnknownName(
+                f"no rule or cause is called {name!r}", nearest(name, known, "torchtune-sys rules lists the rules", 3)
+            )
+    names = tuple(dict.fromkeys(names))
+    finders = {name: tuple(each for each in CATALOGUE if each.cause == name) for name in names if name not in rules}
+    if format_ == "json":
+        asked = dict.fromkeys(rule for name in names for rule in (finders[name] if name in finders else (rules[name],)))
+        text = as_json.rules(tuple(asked), tuple(causes[name] for name in finders))
     else:
-        known = [*by_id(), *cause_rows()]
-        raise UnknownName(f"no rule or cause is called {rule!r}", nearest(rule, known, "torchtune-sys rules lists the rules", 3))
+        how = style(color, output)
+        text = "\n".join(
+            explain.cause(causes[name], finders[name], messages_of(name), how)
+            if name in finders
+            else explain.render(rules[name], how)
+            for name in names
+        )
     give(text, output, machine=format_ == "json")

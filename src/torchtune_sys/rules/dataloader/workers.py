@@ -109,6 +109,8 @@ def no_cpu_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
     start = starting_values(have.cpus, ranks, gpu=gpus > 0)
     if start.num_workers:
         have.settle()
+    elif s.intent.workers == 0:
+        raise NotApplicable("no worker is wanted (--workers 0)")
     yield Evidence(
         subject="DataLoader",
         seen=f"{some(have.cpus, 'CPU')} for {some(ranks, 'rank')}: start with {start}{_room(s, ranks, start.num_workers)}",

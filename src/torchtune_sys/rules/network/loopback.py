@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
-from torchtune_sys.rules.gates import gpu_count
+from torchtune_sys.rules.gates import gpu_count, torch_build
 
 NO_ANSWER = "Temporary failure in name resolution"
 """EAI_AGAIN as glibc words it."""
@@ -114,8 +114,12 @@ def _not_here(s: Snapshot, addresses: tuple[str, ...]) -> str:
 
 
 def _ranks_meet(s: Snapshot) -> None:
-    if (s.intent.ranks or 1) < 2 and (s.intent.nodes or 1) < 2 and not gpu_count(s):
-        raise NotApplicable("no GPU, and no job of several ranks was specified")
+    """Require a job that may have several ranks: only the words for one, or a host on which nothing trains, tell that none has."""
+    if (s.intent.ranks or 1) >= 2 or (s.intent.nodes or 1) >= 2 or gpu_count(s):
+        return
+    if s.intent.ranks == 1:
+        raise NotApplicable("no GPU, and a job of one rank was specified")
+    torch_build(s)
 
 
 def _loop(s: Snapshot) -> Interface | None:
