@@ -238,7 +238,7 @@ def test_launchers_name_the_node_that_they_do_not_reach_or_lost(tmp_path: Path) 
         "  HNP daemon   : [[11377,0],0] on node launcher\n  Remote daemon: [[11377,0],1] on node worker-3\n"
     )
     (first, *_) = of(tmp_path, job_log=lost).causes
-    assert (first.cause, first.hosts) == ("host-memory-oom", ("worker-3",))
+    assert (first.cause, first.hosts) == ("rank-killed", ("worker-3",))
 
 
 def test_the_host_of_a_rank_is_not_that_of_those_who_tell_of_it(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_the_first_failure_comes_before_what_follows_from_it(tmp_path: Path) -> 
 def test_torchruns_block_of_a_failure_gives_its_rank(tmp_path: Path) -> None:
     text = "Root Cause (first observed failure):\n[0]:\n  time      : 2025-01-01_00:00:00\n  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 77)\n"
     found = of(tmp_path, job=text)
-    assert (found.causes[0].cause, found.causes[0].ranks) == ("host-memory-oom", (3,))
+    assert (found.causes[0].cause, found.causes[0].ranks) == ("rank-killed", (3,))
 
 
 def stack(pid: int, frame: str) -> str:

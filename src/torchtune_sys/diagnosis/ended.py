@@ -57,12 +57,55 @@ def without_consequences(symptoms: Sequence[Symptom], lines: Mapping[str, Sequen
         followed |= {id(each) for each in alone if any(_comes_first(source, line, each) for source, line in own)}
     elif alone:
         followed |= {id(each) for each in alone}
-    found = [replace(each, candidates=(), consequence=True) if id(each) in followed else each for each in symptoms]
+    found = [replace(each, candidates=(), consequence=True) if id(each) in followed else _for_want_of(each, lines) for each in symptoms]
+    found = _from_outside(found, lines)
     return (
         [replace(each, candidates=()) if _CRASHED.search(each.line.text[:_LONGEST]) else each for each in found]
         if _all_crashed(deaths, lines)
         else found
     )
+
+
+_SIGNALLED = re.compile(r"Received (?:Signals\.)?(?:SIG)?(?:15|TERM) death signal")
+_MEETING = re.compile(r'elastic/rendezvous/\w{1,40}\.py", line \d{1,6}, in ')
+_AT_END = re.compile(r'elastic/agent/server/api\.py", line \d{1,6}, in _exit_barrier')
+"""Frames of torchrun's stack when it got the signal: its agent waited for those of other nodes, before the ranks began or after its own ended."""
+_RAN = re.compile(r"(?i)\b(?:step|iter|iteration|epoch|batch|loss)\b.{0,20}\d|\d ?(?:it/s|s/it|samples/s|tokens/s)")
+
+
+def _from_outside(symptoms: list[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> list[Symptom]:
+    """Return the symptoms, a signal from outside that ended all agents while they waited for one another as what it was: whoever sent it had seen that
+    nothing went on."""
+    signals = [each for each in symptoms if each.candidates and _SIGNALLED.search(each.line.text[:_LONGEST])]
+    if not signals:
+        return symptoms
+    frames = [line.text[:_LONGEST] for part in lines.values() for line in part if "/elastic/" in line.text]
+    agents = {(each.source, each.line.host, each.line.pid) for each in signals}
+    if any(map(_MEETING.search, frames)):
+        waited_for = tuple(Candidate(cause=cause, weight=POSSIBLE) for cause in ("node-never-came", "ranks-missing"))
+    elif any(map(_AT_END.search, frames)):
+        waited_for = (Candidate(cause="rank-hung", weight=POSSIBLE),)
+    elif len(agents) > 1 and not any(_RAN.search(line.text[:_LONGEST]) for part in lines.values() for line in part):
+        waited_for = ()
+    else:
+        return symptoms
+    return [replace(each, candidates=waited_for) if each in signals else each for each in symptoms]
+
+
+_KILLED_BY = ("rank-killed", "host-memory-oom")
+_MEMORY = re.compile(
+    r"(?i)\b(?:RAM|OOM|swap|VmRSS|anon-rss)\b|\bMem ?:|\bMemoryError\b|\boom[-_ ]?kill|(?<!cuda )(?<!hip )\bout[ -]of[ -](?:\w{3,6} )?memory|--mem\b"
+    r"|\b(?:host|system|cpu|main|physical|enough|more|less|much|free|available|all|insufficient|of|low) memory\b"
+    r"|\bmemory (?:usage|use|limits?|leaks?|consum\w{1,8}|pressure|issues?|problems?|errors?|runs?|ran|is|was|grows?|exceeded|requirements?|cgroup)\b|内存|メモリ"
+)
+"""Somebody or something speaks of main memory: then it is the likelier reason for SIGKILL."""
+
+
+def _for_want_of(symptom: Symptom, lines: Mapping[str, Sequence[LogLine]]) -> Symptom:
+    """Return what SIGKILL ended with memory as its first cause where the text speaks of memory."""
+    is_open = tuple(each.cause for each in symptom.candidates) == _KILLED_BY
+    speaks = is_open and any(_MEMORY.search(line.text[:_LONGEST]) for part in lines.values() for line in part)
+    return replace(symptom, candidates=symptom.candidates[::-1]) if speaks else symptom
 
 
 _SUMMARY = re.compile(

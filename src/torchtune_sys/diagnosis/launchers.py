@@ -23,15 +23,20 @@ _BLOCK_LINES = 5
 _BLOCK_LINE = re.compile(r"^\s*(?:rank|exitcode|error_file|traceback) {1,12}: |^= {1,4}(?:RANK|PID|KILLED|EXIT)\b")
 """What is of the block's rank whoever printed it."""
 _BLOCK_HOST = re.compile(r"^\s*host {1,12}: (?P<host>[\w.-]{1,64})$")
+_SRUN = "srun: "
 _OF_ONE = tuple(
     (word, re.compile(pattern))
     for word, pattern in (
-        ("srun: ", r"^srun: error: (?P<host>[\w.-]{1,64}): task (?P<rank>\d{1,6}): "),
-        ("srun: ", r"^srun: error: (?P<host>[\w.-]{1,64}): tasks \d"),
+        (_SRUN, r"^srun: error: (?P<host>[\w.-]{1,64}): task (?P<rank>\d{1,6}): "),
+        (_SRUN, r"^srun: error: (?P<host>[\w.-]{1,64}): tasks \d"),
         ("on node ", r"^srun: error: (?:Task launch for \S{1,40} failed|Prolog failure) on node (?P<host>[\w.-]{1,64})"),
         ("ON ", r"\*\*\* (?:JOB|STEP) \S{1,40} (?:STEPD TERMINATED )?ON (?P<host>[\w.-]{1,64}) "),
-        ("Node failure", r"^srun: error: Node failure on (?P<host>[\w.-]{1,64})"),
+        ("Node failure", r"^(?:srun|salloc|sattach): error: Node failure on (?P<host>[\w.-]{1,64})$"),
         ("reachable via ssh", r"\bhost=(?P<host>[\w.-]{1,64}) was not reachable via ssh\b"),
+        ("ssh", r"\bssh: connect to host (?P<host>[\w.:-]{1,64}) port \d"),
+        ("ssh", r"\bssh: Could not resolve hostname (?P<host>[\w.-]{1,64}): "),
+        ("ssh", r"^pdsh@[\w.-]{1,64}: (?P<host>[\w.-]{1,64}): ssh exited with exit code 255\b"),
+        ("non-zero exit status 255", r"Command .{0,3}ssh (?:-[a-zA-Z]{1,3} \S{1,80} ){0,6}(?P<host>[A-Za-z0-9][\w.-]{0,63}) [^']{1,200}'"),
         ("emote daemon", r"Remote daemon: {1,8}\S{1,40} on node (?P<host>[\w.-]{1,64})"),
         ("process rank", r"noticed that process rank (?P<rank>\d{1,6}) with PID \d{1,9} on node (?P<host>[\w.-]{1,64})"),
         ("due to process rank", r"has exited due to process rank (?P<rank>\d{1,6}) with PID \d{1,9} on\b"),
@@ -45,7 +50,7 @@ _OF_ONE = tuple(
         ("Process ", r"^Process (?P<rank>\d{1,6}) exit with status code \d"),
     )
 )
-"""Slurm src/srun; Open MPI help-orte-odls-base.txt, PRRTE; MPICH; MVAPICH2; Horovod runner/gloo_run.py; DeepSpeed launcher/runner.py."""
+"""Slurm src/srun, src/salloc; OpenSSH sshconnect.c; pdsh; Open MPI help-orte-odls-base.txt, PRRTE; MPICH; MVAPICH2; Horovod runner/gloo_run.py; DeepSpeed launcher/runner.py."""
 _FORWARDED = re.compile(
     r"^(?:Traceback \(most recent call last\): \(RANK (?P<sharded>\d{1,6})\)|-- Process (?P<spawned>\d{1,6}) terminated with the following error:"
     r"|torch\.multiprocessing\.spawn\.ProcessExitedException: process (?P<ended>\d{1,6}) terminated with )"
@@ -71,6 +76,7 @@ def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
     told: int | None = None
     forwarding: dict[tuple[str, int | None], int] = {}
     before = _before(lines)
+    are_agents = any(both["local"] != "0" for line in lines if (both := _BOTH.match(line.text)) is not None)
     hosts = {line.host for line in lines}
     for line in lines:
         forwarded, teller_of = _FORWARDED.match(line.text), (line.host, line.rank)
@@ -95,7 +101,7 @@ def attributed(lines: Sequence[LogLine], name: str) -> tuple[LogLine, ...]:
         elif before is not None and (local := _LOCAL.search(line.text[:_LONGEST])) is not None:
             found.append(replace(line, rank=before + int(local["local"])))
         else:
-            found.append(_of_one(line) or block.of(line))
+            found.append(_of_one(line, is_agent=are_agents) or block.of(line))
     return tuple(found)
 
 
@@ -111,14 +117,14 @@ def _before(lines: Sequence[LogLine]) -> int | None:
     return told.pop() if len(told) == 1 else None
 
 
-def _of_one(line: LogLine) -> LogLine | None:
-    """Return the line with the process that it names."""
+def _of_one(line: LogLine, *, is_agent: bool) -> LogLine | None:
+    """Return the line with the process that it names, and that one's host, whoever printed it. ``is_agent``: a task of srun's starts several ranks, and is none."""
     words = line.text[:_LONGEST]
     for mark, pattern in _OF_ONE:
         if mark in words and (found := pattern.search(words)) is not None:
             told = found.groupdict()
-            rank = int(told["rank"]) if told.get("rank") else line.rank
-            return replace(line, host=line.host or told.get("host") or "", rank=rank)
+            rank = int(told["rank"]) if told.get("rank") and not (is_agent and mark == _SRUN) else line.rank
+            return replace(line, host=told.get("host") or line.host, rank=rank)
     return None
 
 

@@ -6,13 +6,15 @@ What a prefix says of host, process, rank and moment is kept beside the line. Ea
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from torchtune_sys.diagnosis import unwrapping
+from torchtune_sys.diagnosis.prefixes import PREFIXES_AT_MOST, prefix, repeated_heads
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +41,28 @@ def lines_of(numbered: Iterable[tuple[int, str]]) -> tuple[LogLine, ...]:
     labels: dict[int, unwrapping.Labels] = {}
     plain = [(number, unwrapping.plain(line)) for number, line in unwrapping.unpacked(unwrapping.mailed([*numbered]), labels)]
     plain = unwrapping.unquoted([(number, line) for number, line in plain if line.strip()])
-    heads = _repeated_heads([line for _, line in plain])
-    return _headed(_continued([_read(number, line, heads, labels.get(number, _NO_LABELS)) for number, line in plain]))
+    heads = repeated_heads([line for _, line in plain])
+    read = [_read(number, line, heads, labels.get(number, _NO_LABELS)) for number, line in plain]
+    return _headed(_continued(_without_tasks(read)))
+
+
+class _Numbered(NamedTuple):
+    line: LogLine
+    own: int | None
+    """The rank that the program, a log collector or a launcher's summary tells."""
+    task: int | None
+    """The number that a launcher put before the line."""
+
+
+def _without_tasks(read: Sequence[_Numbered]) -> list[LogLine]:
+    """Return the lines; where the numbers before them count tasks, and not the ranks that each task starts, without these numbers.
+
+    >>> one, two = [(1, "0: [rank0]: a"), (2, "0: b"), (3, "0: c")], [(4, "1: [rank2]: d"), (5, "1: e")]
+    >>> [line.rank for line in lines_of(one)], [line.rank for line in lines_of([*one, *two])]
+    ([0, 0, 0], [0, None, None, 2, None])
+    """
+    are_others = any(None not in (each.own, each.task) and each.own != each.task for each in read)
+    return [msgspec.structs.replace(line, rank=own) if are_others and task is not None else line for line, own, task in read]
 
 
 def _continued(lines: list[LogLine]) -> list[LogLine]:
@@ -108,178 +130,28 @@ def _heading(lines: Sequence[LogLine], at: int, text: str) -> str:
 _HEADING_LENGTH = 240
 
 
-_TIME = r"\d{4}[-/]\d\d[-/]\d\d(?:[T _]{1,2}|, )\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d| UTC)?"
-_PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
-    (re.compile(pattern), repeated)
-    for pattern, repeated in (
-        (rf"\[?(?P<time>{_TIME})[\]|,:]{{0,2}}[ \t]{{0,4}}(?:[-|] |std(?:out|err) [FP] )?", False),
-        (
-            r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]{1,64}) (?!kernel:)[\w./-]{1,40}(?:\[\d{1,8}\])?: ",
-            False,
-        ),
-        (r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)\] ?", False),
-        (r"[EWIF]\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?) {1,4}(?P<pid>\d{1,9}) (?=\S{1,80}:\d{1,6}\] )", False),
-        (r"[^\t]{1,80}\t[^\t]{1,80}\t(?=\d{4}-\d\d-\d\dT)", False),
-        (r"\{[\w.]{1,60}:\d{1,6}\} [A-Z]{4,8} - ", False),
-        (r"\[(?:\d{1,9},)?(?:mpirank:)?(?P<rank>\d{1,7})(?:,(?P<host>[\w.-]{1,64}))?\]<std(?:err|out|diag)>: ?", False),
-        (r"\[(?:default|rank|trainer|worker|Rank |RANK |rank=|rank: ?|Rank: |GPU )(?P<rank>\d{1,7})(?:\|\d{1,4})?\]:? ?", False),
-        (r"(?:rank|Rank|RANK)[ =]?(?P<rank>\d{1,7})(?::| \|| -) ", False),
-        (r"(?P<rank>\d{1,5}):(?: (?![\w.@-]{1,32}(?:: <|\s{1,20}inet))|$)", True),
-        (r"[\w./-]{0,200}\.(?:log|out|err|txt):(?:\d{1,9}:)?", True),
-        (r" {0,6}\d{1,6}\t", True),
-        (r"[A-Za-z]\w{1,30}/(?P<rank>\d{1,5}) ", True),
-        (r"\[(?P<rank>\d{1,5})\] ", True),
-        (r"\((?:[\w.:]{1,60} )?(?:pid|PID)=(?P<pid>\d{1,9})(?:, ip=(?P<host>[\w.:]{2,45}))?\) ?", False),
-        (r"\((?:\w{1,40} )?rank=(?P<rank>\d{1,7})(?: pid=(?P<pid>\d{1,9}))?\) ?", False),
-        (r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,63}\] ?", False),
-        (r"(?P<host>[\w.-]{1,64}) {1,20}\| ", True),
-        (r"(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)(?:[ :|-]{1,3}[\w.]{1,60})?(?: ?[:|-] ?| )", True),
-        (r"(?P<host>[A-Za-z][\w.-]{0,63}):(?: |$)", True),
-        (r"\[(?P<host>[A-Za-z][\w.-]{0,63})\]:?(?: |$)", True),
-    )
-)
-_PREFIXES_AT_MOST = 6
 _NCCL = re.compile(r"^(?P<host>[\w.-]{1,64}):(?P<pid>\d{1,9}):\d{1,9} \[(?P<rank>\d{1,4})\] ")
 _INNER_RANK = re.compile(r"\[(?:[Rr]ank |rank)(?P<rank>\d{1,7})\]")
+_SUMMARY_RANK = re.compile(r"\s{0,8}rank {1,12}: (?P<rank>\d{1,6}) \(local_rank: \d{1,4}\)$")
 _RANK_FIELD = re.compile(r"(?:^|[\[(<|,;] ?)(?:global_?)?[Rr](?:ank|ANK)[ =:#_-]{0,2}(?P<rank>\d{1,6}) ?[\])>|,;]")
 _LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b", re.IGNORECASE)
 _WORDS = re.compile(r"[a-z]{2,} [a-z]{2,}")
-_FEW, _SHARE, _HEAD_LONG = 3, 0.3, 160
-_NUMBER, _IN_BRACKETS = "0: ", "[0] "
-"""srun --label; mpiexec -prepend-rank, and what somebody counts: that has each number once."""
-_NO_HOSTS = frozenset(
-    [
-        "error",
-        "warning",
-        "warn",
-        "info",
-        "debug",
-        "note",
-        "fatal",
-        "critical",
-        "exception",
-        "caused",
-        "cause",
-        "traceback",
-        "file",
-        "ld",
-        "gcc",
-        "nvcc",
-        "runtimeerror",
-        "valueerror",
-        "importerror",
-        "oserror",
-        "e",
-        "w",
-        "make",
-        "cmake",
-        "pip",
-        "conda",
-        "docker",
-        "srun",
-        "sbatch",
-        "salloc",
-        "slurmd",
-        "slurmstepd",
-        "torchrun",
-        "mpirun",
-        "mpiexec",
-        "prterun",
-        "error_code",
-        "typeerror",
-        "step",
-        "epoch",
-        "loss",
-        "state",
-        "rate",
-        "port",
-        "version",
-        "driver",
-        "cuda",
-        "name",
-    ]
-)
-
-
-def _repeated_heads(lines: Sequence[str]) -> frozenset[str]:
-    """Shapes of first words that so many lines share that they are somebody's prefix, also behind a time or a process.
-
-    >>> sorted(_repeated_heads(["n1: a", "n1: b", "n2: c", "x y"])), sorted(_repeated_heads([f"2026-01-01 00:00:00 n{at} | x" for at in range(4)]))
-    (['n0: '], ['n0 | '])
-    """
-    some = lines[:: len(lines) // _SAMPLE + 1]
-    kept = _heads_of(some, max(_FEW, _SHARE * len(some)))
-    if any(line.startswith("srun: ") for line in lines):
-        kept |= {_NUMBER}  # srun --label
-    for _ in range(_LEVELS):
-        behind = [_without_prefixes(line, frozenset(kept)) for line in some]
-        more = _heads_of(behind, max(_FEW, _MOST_LINES * len(some)))
-        if not kept:
-            more |= _heads_of(behind, max(_FEW, _SHARE * len(some))) - {_NUMBER}
-        if more <= kept:
-            break
-        kept |= more
-    return frozenset(kept)
-
-
-def _heads_of(lines: Sequence[str], enough: float) -> set[str]:
-    shapes: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for line in lines:
-        for pattern, repeated in _PREFIXES:
-            found = pattern.match(line) if repeated else None
-            if found is not None:
-                shapes[_shape(found[0])][found[0]] += 1
-    return {
-        shape
-        for shape, heads in shapes.items()
-        if sum(heads.values()) >= enough
-        and not _names_program(shape.strip(" :|[]"))
-        and (shape != _IN_BRACKETS or max(heads.values()) >= _FEW)
-    }
-
-
-def _without_prefixes(line: str, heads: frozenset[str]) -> str:
-    for _ in range(_PREFIXES_AT_MOST):
-        found = _prefix(line, heads)
-        if found is None:
-            break
-        line = line[found.end() :]
-    return line
-
-
-_MOST_LINES, _LEVELS = 0.6, 2
-"""Of what stands behind another prefix: there some lines of any report begin alike (``2: eth0:``)."""
-_SAMPLE = 4096
-
-
-def _names_program(word: str) -> bool:
-    """Whether it is a program or a level rather than a host: known, or letters that are all large.
-
-    >>> _names_program("NVRM"), _names_program("NODE0"), _names_program("warning"), _names_program("node0")
-    (True, False, True, False)
-    """
-    return word.lower() in _NO_HOSTS or (word.isalpha() and word.isupper())
-
-
-def _shape(head: str) -> str:
-    return re.sub(r"\d+", "0", head)
+_HEAD_LONG = 160
 
 
 _NO_LABELS = unwrapping.Labels(None, "")
 
 
-def _read(number: int, line: str, heads: frozenset[str], labels: unwrapping.Labels) -> LogLine:
+def _read(number: int, line: str, heads: frozenset[str], labels: unwrapping.Labels) -> _Numbered:
     fields: dict[str, str] = {}
     text = line
-    for _ in range(_PREFIXES_AT_MOST):
-        found = _prefix(text, heads)
+    for _ in range(PREFIXES_AT_MOST):
+        found = prefix(text, heads)
         if found is None:
             break
         for name, value in found.groupdict().items():
-            if value and (name not in fields or (name == "rank" and not found[0].startswith("[default"))):
-                fields[name] = (
-                    value  # a rank that stands within is the program's own; what stands before it may count tasks or nodes
-                )
+            if value and (name not in fields or (name in ("rank", "task") and not found[0].startswith("[default"))):
+                fields[name] = value
         text = text[found.end() :]
     nccl = _NCCL.match(text)
     if nccl is not None:
@@ -287,18 +159,20 @@ def _read(number: int, line: str, heads: frozenset[str], labels: unwrapping.Labe
         fields.setdefault("pid", nccl["pid"])
     if labels.rank is not None:
         fields.setdefault("rank", str(labels.rank))
-    inner = (_INNER_RANK.search(text[:400]) or _rank_field(text)) if "rank" not in fields else None
+    inner = _SUMMARY_RANK.match(text) or (None if fields.keys() & {"rank", "task"} else _INNER_RANK.search(text[:400]) or _rank_field(text))
     if inner is not None:
         fields["rank"] = inner["rank"]
-    return LogLine(
+    own, task = (int(fields[name]) if name in fields else None for name in ("rank", "task"))
+    line = LogLine(
         number=number,
         text=text.rstrip(),
         printed=line,
         host=fields.get("host", labels.host),
-        rank=int(fields["rank"]) if "rank" in fields else None,
+        rank=task if own is None else own,
         pid=int(fields["pid"]) if "pid" in fields else None,
         time=fields.get("time", ""),
     )
+    return _Numbered(line, own, task)
 
 
 def _rank_field(text: str) -> re.Match[str] | None:
@@ -310,14 +184,6 @@ def _rank_field(text: str) -> re.Match[str] | None:
     found = _RANK_FIELD.search(text[:_HEAD_LONG]) if "ank" in text[:_HEAD_LONG] or "RANK" in text[:_HEAD_LONG] else None
     is_field = found is not None and _LEVEL.search(text[:_HEAD_LONG]) and not _WORDS.search(text[: found.start()])
     return found if is_field else None
-
-
-def _prefix(text: str, heads: frozenset[str]) -> re.Match[str] | None:
-    for pattern, repeated in _PREFIXES:
-        found = pattern.match(text)
-        if found is not None and (not repeated or _shape(found[0]) in heads):
-            return found
-    return None
 
 
 _ALIKE, _SHAPE = 8, 300

@@ -278,6 +278,18 @@ def test_a_link_that_was_narrow_once_is_asked_again_whatever_else_is_wrong() -> 
     assert judge.doubtful_links(found, and_shared=False) == [], "busy CPUs may look so: it waits until they are free"
 
 
+def test_a_slow_link_says_what_shapes_the_interface_of_its_end() -> None:
+    """No cable is bad where the kernel itself holds packets back."""
+    found = gathered()
+    shaper = {"cause": "network-interface-shaped", "rule": "network-interface-shaped", "blame": "node", "weight": "warning"}
+    found.members[2].notes["node"] = [{**shaper, "seen": "eth0: tbf: limits the rate"}]
+    found.links[2, 1] = [msgspec.structs.replace(NARROW, is_alone=True)] * 2
+    (link,) = whole(found).links
+    assert link.cause == "narrow-link" and link.seen.endswith("; n2: eth0: tbf: limits the rate")
+    found.links[2, 1] = [LinkTest(connect="time-out", sent=200, arrived=0)] * 2
+    assert all("tbf" not in link.seen for link in whole(found).links), "a shaper drops no connection"
+
+
 def test_what_shares_switches_and_cpus_is_asked_alone_before_it_is_blamed() -> None:
     found = gathered()
     found.links[2, 1] = [NARROW] * 2

@@ -152,7 +152,7 @@ def _verdict(gathered: Gathered, nodes: Iterable[NodeVerdict], links: list[Joint
 
 
 def _node(gathered: Gathered, node: int, found: list[JointFinding]) -> NodeVerdict:
-    own = taken(gathered.members[node].notes.get("node"), tuple[Cause, ...]) if node in gathered.members else None
+    own = _own(gathered, node) if node in gathered.members else None
     causes = [_cut(cause) for cause in sorted(own or (), key=_lightest_first, reverse=True)[:_CAUSES_AT_MOST]]
     causes += [cause_of(f) for f in found]
     causes = [
@@ -215,7 +215,29 @@ def all_findings(gathered: Gathered) -> list[JointFinding]:
     found += collectives.findings(gathered, found)
     found = [f for f in found if not (isolated.explained(gathered, f) or isolated.refuted(gathered, f))]
     slowed = {f.node for f in found if f.cause in _EXPLAINS_RATES}
-    return [f for f in found if not (f.cause in _RATES and (f.node in slowed or (f.link and slowed & {*f.link})))]
+    found = [f for f in found if not (f.cause in _RATES and (f.node in slowed or (f.link and slowed & {*f.link})))]
+    return [_with_shapers(gathered, f) for f in found]
+
+
+def _with_shapers(gathered: Gathered, finding: JointFinding) -> JointFinding:
+    """Return the finding; of a slow or lossy link with what limits or disturbs the interfaces of its ends, as these say themselves: then no cable is bad."""
+    ends = finding.link or (finding.node,) if finding.cause in _OF_LINKS else ()
+    told = [
+        f"{gathered.name(end)}: {cause.seen}"
+        for end in ends
+        if end is not None and end in gathered.members
+        for cause in _own(gathered, end) or ()
+        if cause.rule == _SHAPER
+    ]
+    return msgspec.structs.replace(finding, seen="; ".join((finding.seen, *told))) if told else finding
+
+
+_OF_LINKS, _SHAPER = ("narrow-link", "link-delay", "packet-loss"), "network-interface-shaped"
+
+
+def _own(gathered: Gathered, node: int) -> tuple[Cause, ...] | None:
+    """Return what a node that came says of itself; None where it did not in time."""
+    return taken(gathered.members[node].notes.get("node"), tuple[Cause, ...])
 
 
 def _meeting(gathered: Gathered) -> list[JointFinding]:
