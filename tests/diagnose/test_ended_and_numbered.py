@@ -32,8 +32,12 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize(("frame", "causes"), [("meeting", {"node-never-came", "ranks-missing"}), ("ended", {"rank-hung"}), ("ranks", set())])
-def test_agents_that_waited_for_one_another_when_they_were_ended_were_not_preempted(tmp_path: Path, frame: str, causes: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("frame", "causes"), [("meeting", {"node-never-came", "ranks-missing"}), ("ended", {"rank-hung"}), ("ranks", set())]
+)
+def test_agents_that_waited_for_one_another_when_they_were_ended_were_not_preempted(
+    tmp_path: Path, frame: str, causes: set[str]
+) -> None:
     texts = {f"n{at}": SIGNAL.format(pid=4000 + at, frame=FRAMES[frame]) for at in range(3)}
     found = of(tmp_path, **texts)
     assert {each.cause for each in found.causes} == causes
@@ -52,7 +56,11 @@ KILLED = (
     "/var/spool/slurmd/job7/slurm_script: line 9: 40117 Killed                  python train.py",
 )
 MEMORY = ("free memory: 2 GiB", "slurmstepd: error: Detected 1 oom_kill event", "the RAM is 64 GB", "MemoryError")
-NO_MEMORY = ("UserWarning: the memory format is channels_last", "torch.OutOfMemoryError: CUDA out of memory.", "DataLoader(pin_memory=True)")
+NO_MEMORY = (
+    "UserWarning: the memory format is channels_last",
+    "torch.OutOfMemoryError: CUDA out of memory.",
+    "DataLoader(pin_memory=True)",
+)
 
 
 @pytest.mark.parametrize("line", KILLED)
@@ -81,7 +89,10 @@ def test_the_host_that_a_launcher_s_message_names(tmp_path: Path, line: str) -> 
 
 
 def test_the_host_in_the_message_comes_before_who_printed_it(tmp_path: Path) -> None:
-    text = "".join(f"gpu-{at}: starting\ngpu-{at}: waiting\n" for at in range(1, 4)) + "gpu-1: ssh: connect to host gpu-4 port 22: Connection refused\n"
+    text = (
+        "".join(f"gpu-{at}: starting\ngpu-{at}: waiting\n" for at in range(1, 4))
+        + "gpu-1: ssh: connect to host gpu-4 port 22: Connection refused\n"
+    )
     assert of(tmp_path, job=text).causes[0].hosts == ("gpu-4",)
 
 

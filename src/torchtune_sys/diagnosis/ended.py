@@ -57,7 +57,9 @@ def without_consequences(symptoms: Sequence[Symptom], lines: Mapping[str, Sequen
         followed |= {id(each) for each in alone if any(_comes_first(source, line, each) for source, line in own)}
     elif alone:
         followed |= {id(each) for each in alone}
-    found = [replace(each, candidates=(), consequence=True) if id(each) in followed else _for_want_of(each, lines) for each in symptoms]
+    found = [
+        replace(each, candidates=(), consequence=True) if id(each) in followed else _for_want_of(each, lines) for each in symptoms
+    ]
     found = _from_outside(found, lines)
     return (
         [replace(each, candidates=()) if _CRASHED.search(each.line.text[:_LONGEST]) else each for each in found]

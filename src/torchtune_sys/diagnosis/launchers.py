@@ -36,7 +36,10 @@ _OF_ONE = tuple(
         ("ssh", r"\bssh: connect to host (?P<host>[\w.:-]{1,64}) port \d"),
         ("ssh", r"\bssh: Could not resolve hostname (?P<host>[\w.-]{1,64}): "),
         ("ssh", r"^pdsh@[\w.-]{1,64}: (?P<host>[\w.-]{1,64}): ssh exited with exit code 255\b"),
-        ("non-zero exit status 255", r"Command .{0,3}ssh (?:-[a-zA-Z]{1,3} \S{1,80} ){0,6}(?P<host>[A-Za-z0-9][\w.-]{0,63}) [^']{1,200}'"),
+        (
+            "non-zero exit status 255",
+            r"Command .{0,3}ssh (?:-[a-zA-Z]{1,3} \S{1,80} ){0,6}(?P<host>[A-Za-z0-9][\w.-]{0,63}) [^']{1,200}'",
+        ),
         ("emote daemon", r"Remote daemon: {1,8}\S{1,40} on node (?P<host>[\w.-]{1,64})"),
         ("process rank", r"noticed that process rank (?P<rank>\d{1,6}) with PID \d{1,9} on node (?P<host>[\w.-]{1,64})"),
         ("due to process rank", r"has exited due to process rank (?P<rank>\d{1,6}) with PID \d{1,9} on\b"),

@@ -159,11 +159,13 @@ def _read(number: int, line: str, heads: frozenset[str], labels: unwrapping.Labe
         fields.setdefault("pid", nccl["pid"])
     if labels.rank is not None:
         fields.setdefault("rank", str(labels.rank))
-    inner = _SUMMARY_RANK.match(text) or (None if fields.keys() & {"rank", "task"} else _INNER_RANK.search(text[:400]) or _rank_field(text))
+    inner = _SUMMARY_RANK.match(text) or (
+        None if fields.keys() & {"rank", "task"} else _INNER_RANK.search(text[:400]) or _rank_field(text)
+    )
     if inner is not None:
         fields["rank"] = inner["rank"]
     own, task = (int(fields[name]) if name in fields else None for name in ("rank", "task"))
-    line = LogLine(
+    read = LogLine(
         number=number,
         text=text.rstrip(),
         printed=line,
@@ -172,7 +174,7 @@ def _read(number: int, line: str, heads: frozenset[str], labels: unwrapping.Labe
         pid=int(fields["pid"]) if "pid" in fields else None,
         time=fields.get("time", ""),
     )
-    return _Numbered(line, own, task)
+    return _Numbered(read, own, task)
 
 
 def _rank_field(text: str) -> re.Match[str] | None:

@@ -128,7 +128,11 @@ with a message on stderr, so that a failing checker does not drain a cluster
     metavar="S",
     help="With --nnodes MIN:MAX: once MIN nodes are there, wait up to S seconds for more. [30]",
 )
-@click.option("--hostfile", metavar="FILE", help="Names of the job's nodes, one per line, for launchers that do not tell them (mpirun, torchrun). [Slurm's list]")
+@click.option(
+    "--hostfile",
+    metavar="FILE",
+    help="Names of the job's nodes, one per line, for launchers that do not tell them (mpirun, torchrun). [Slurm's list]",
+)
 @click.option("--secret-file", metavar="FILE", help="File with the job's shared secret, the same on all nodes; mode 0600.")
 @click.option(
     "--isolate", is_flag=True, help="Test groups of nodes until the bad node or link is found. Implies --level standard."
