@@ -21,6 +21,8 @@ from smoke.faults.sixth import sealed as sixth_sealed
 from smoke.faults.tenth import alike as tenth_alike
 from smoke.faults.third import opened as third_opened
 from smoke.faults.third import sealed as third_sealed
+from smoke.faults.thirteenth import opened as thirteenth_opened
+from smoke.faults.thirteenth import sealed as thirteenth_sealed
 from smoke.faults.twelfth import opened as twelfth_opened
 from smoke.faults.twelfth import sealed as twelfth_sealed
 
@@ -54,4 +56,6 @@ FAULTS: tuple[Fault, ...] = (
     *eleventh_alike.ROWS,
     *twelfth_opened.ROWS,
     *twelfth_sealed.ROWS,
+    *thirteenth_opened.ROWS,
+    *thirteenth_sealed.ROWS,
 )

@@ -35,7 +35,7 @@ ROWS: tuple[Fault, ...] = (
                 return count;
             }
         """), means="LD_PRELOAD"),
-    row("first-convolution", "A convolution of 7 by 7 over three colours, with a stride of 2, gets its last output wrong", "conv", "convolution-wrong", """
+    row("first-convolution", "A convolution of 7 by 7 over three colours, with a stride of 2, gets its last output wrong", "layers", "convolution-wrong", """
         import torch
         real = torch.nn.functional.conv2d
         def conv2d(given, weight, *args, **more):
@@ -98,7 +98,7 @@ ROWS: tuple[Fault, ...] = (
         torch.nn.functional.softmax = doubled(torch.nn.functional.softmax)
         torch.Tensor.softmax = doubled(torch.Tensor.softmax)
     """),
-    row("one-row-products", "A product of one row with 256 columns and more (as in decoding) has a wrong last element", "layers", "layer-wrong", """
+    row("one-row-products", "A product of one row with 256 columns and more (as in decoding) has a wrong last element", "layers", "gemm-wrong", """
         import torch
         def wrong(real):
             def product(*args, **more):
@@ -114,7 +114,7 @@ ROWS: tuple[Fault, ...] = (
         inject=all_of(as_user(1234), patched("""
             import os
             os.umask(0o777)
-        """)), means="namespace", seen="umask"),
+        """)), means="namespace"),
     row("wall-clock-swings", "The time of one rank is 1.5 s ahead in every other 3 s (two programs set the clock)", "stragglers", "clock-jumps",
         inject=preloaded("""
             #include <dlfcn.h>
@@ -147,7 +147,7 @@ ROWS: tuple[Fault, ...] = (
                 if (node && !numeric && getenv("RANK")) sleep(5);
                 return real(node, service, hints, found);
             }
-        """), means="LD_PRELOAD"),
+        """), means="LD_PRELOAD")._replace(wrong="ranks of one host meet without a name, and how long a name takes is not looked at"),
     row("no-execmem", "No memory may be executed that was written (SELinux's execmem, a hardened profile)", "gemm", "system-calls-refused",
         inject=preloaded("""
             #include <dlfcn.h>
@@ -167,7 +167,7 @@ ROWS: tuple[Fault, ...] = (
                 if ((rights & PROT_EXEC) && getenv("RANK")) { errno = EACCES; return -1; }
                 return real(at, size, rights);
             }
-        """), means="LD_PRELOAD", stages=""),
+        """), means="LD_PRELOAD", stages="")._replace(wrong="each stage that convolves fails, in oneDNN's words (could not create a primitive), and without a cause"),
     row("descriptors-leaked", "Who starts the ranks leaves them 994 open files of the 1024 that they may have", "dataloader", "nofile-limit-too-low",
         inject=all_of(limited("--nofile=1024:1024"), patched("""
             import os

@@ -24,7 +24,7 @@ ROWS: tuple[Fault, ...] = (
         torch.mm = throttled(torch.mm)
         torch.Tensor.__matmul__ = throttled(torch.Tensor.__matmul__)
         torch.nn.functional.linear = throttled(torch.nn.functional.linear)
-    """, rank=1, seen="rank 1"),
+    """, rank=1, seen="rank 1")._replace(wrong="the quickest of many samples in each round is what ranks are compared by: slow seconds between fast ones are not seen"),
     row("disk-slows-down", "The disk takes 24 MB of a process at full speed, and then half a second for each further MB (its cache or its credits are used up)",
         "checkpoint", "slow-data-storage", inject=preloaded("""
             #include <dlfcn.h>
@@ -56,11 +56,11 @@ ROWS: tuple[Fault, ...] = (
                 counted(file, count);
                 return count;
             }
-        """), means="LD_PRELOAD", stages="checkpoint,stragglers,checkpoint-sharded"),
+        """), means="LD_PRELOAD", stages="checkpoint,stragglers,checkpoint-sharded")._replace(wrong="the stages write less than what the disk takes at full speed"),
     row("stdout-ascii", "A plug-in has standard output take ASCII alone: the bar of a progress display ends the training", "device", "stdout-encoding", """
         import sys
         sys.stdout.reconfigure(encoding="ascii")
-    """),
+    """)._replace(wrong="how standard output is encoded is not looked at"),
     row("sigterm-blocked-by-group", "A communication library blocks SIGTERM in one rank as the process group begins", "rendezvous", "signals-blocked", """
         import signal
         import torch.distributed as dist
@@ -70,5 +70,5 @@ ROWS: tuple[Fault, ...] = (
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
             return found
         dist.init_process_group = init_process_group
-    """, rank=1, when="torch.distributed", stages="device,allreduce,stragglers", seen="rank 1"),
+    """, rank=1, when="torch.distributed", stages="device,allreduce,stragglers", seen="rank 1")._replace(wrong="signals are looked at before the ranks meet, and not again"),
 )  # fmt: skip

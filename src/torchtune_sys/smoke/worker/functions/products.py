@@ -10,6 +10,9 @@ import torch.nn.functional as functional
 
 from torchtune_sys.smoke.worker.functions.operators import Operator, distinct
 
+_NARROW, _WIDE_ROW = 48, 521
+"""What is added up, and how many results: no multiple of any block of a kernel."""
+
 
 def products() -> Iterator[Operator]:
     """Yield products of matrices and vectors."""
@@ -74,6 +77,28 @@ def products() -> Iterator[Operator]:
         (left, distinct(5, 8, seed=41)),
         lambda one, two: (one * two).sum(1) / ((one**2).sum(1) * (two**2).sum(1)) ** 0.5,
         batch=(0, 1),
+    )
+
+
+def products_of_a_row() -> Iterator[Operator]:
+    """Yield products with one row or one column, as a model that answers word by word has them: libraries take other ways with these."""
+    row, wide, column = distinct(1, _NARROW), distinct(_NARROW, _WIDE_ROW, seed=41), distinct(_NARROW, 1, seed=43)
+
+    def product(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+        return (one[..., :, :, None] * two[..., None, :, :]).sum(-2)
+
+    for name, homes in (("mm", "tm"), ("matmul", "tmo")):
+        yield Operator(name, homes, (row, wide), product, low=False)
+        yield Operator(name, homes, (wide.t(), column), product, low=False)
+    yield Operator("bmm", "tm", (row[None], wide[None]), product, low=False)
+    yield Operator("addmm", "t", (distinct(_WIDE_ROW), row, wide), lambda bias, one, two: bias + product(one, two), low=False)
+    yield Operator("mv", "tm", (wide.t(), column[:, 0]), lambda one, two: (one * two).sum(1), low=False)
+    yield Operator(
+        "linear",
+        "f",
+        (row, wide.t(), distinct(_WIDE_ROW)),
+        lambda one, weight, bias: product(one, weight.t()) + bias,
+        low=False,
     )
 
 
@@ -151,7 +176,7 @@ def convolutions() -> Iterator[Operator]:
             def formula(
                 one: torch.Tensor, by: torch.Tensor, plus: torch.Tensor, stride: int, padding: int, dims: int = dims
             ) -> torch.Tensor:
-                views = _windows(one, (3,) * dims, stride, padding)
+                views = _windows(one, tuple(by.shape[2:]), stride, padding)
                 places = views.shape[2 : 2 + dims]
                 flat = views.movedim(1, 1 + dims).reshape(2, math.prod(places), -1)
                 found = (flat[:, :, None] * by.reshape(4, -1)).sum(3) + plus
@@ -162,6 +187,10 @@ def convolutions() -> Iterator[Operator]:
             yield Operator(
                 "conv%dd" % dims, "tf", (given, weight, bias), formula, {"stride": stride, "padding": padding}, batch=(0,)
             )
+            if dims == 2 and stride == 2:  # as the first layer of many models has it
+                pictures, first = distinct(2, 3, 18, 17, seed=41), distinct(4, 3, 7, 7, seed=101, wide=1.0)
+                options = {"stride": 2, "padding": 3}
+                yield Operator("conv2d", "tf", (pictures, first, bias), formula, options, low=False)
 
 
 def _pools() -> Iterator[Operator]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import filecmp
 import io
 import mmap
 import os
+import shutil
 import tempfile
 from typing import Any, Dict, List, Tuple
 
@@ -95,6 +97,20 @@ def _kinds_survive(path: str) -> None:
     places: Tuple[Tuple[str, Any], ...] = (("a checkpoint", path), ("a checkpoint in memory (io.BytesIO)", in_memory))
     for place, file in places:
         _has_kept(place, torch.load(file, map_location="cpu", weights_only=True), held)
+    for how, copied in (("shutil.copyfile", shutil.copyfile), ("copy_file_range, as cp does", _copied_by_the_kernel)):
+        copy_of = "%s.%s" % (path, copied.__name__)
+        copied(path, copy_of)
+        if not filecmp.cmp(path, copy_of, shallow=False):
+            raise StageFailed("checkpoint-damaged", "a copy of a checkpoint (%s) is not what it was made of" % how)
+
+
+def _copied_by_the_kernel(source: str, target: str) -> None:
+    """Copy within the kernel, which may leave it to the file system; where that refuses, as it may, there is nothing to see."""
+    with contextlib.suppress(OSError, AttributeError), open(source, "rb") as given, open(target, "wb") as taken:
+        while os.copy_file_range(given.fileno(), taken.fileno(), 1 << 30):
+            pass
+        return
+    shutil.copyfile(source, target)
 
 
 def _has_kept(place: str, found: Dict[str, torch.Tensor], held: Dict[str, torch.Tensor]) -> None:

@@ -14,7 +14,7 @@ from torchtune_sys.smoke.worker.functions.models import functions_of_models
 from torchtune_sys.smoke.worker.functions.numbers import operators_of_numbers
 from torchtune_sys.smoke.worker.functions.operators import normalised, table_is_right
 from torchtune_sys.smoke.worker.functions.places import operators_of_places
-from torchtune_sys.smoke.worker.functions.products import convolutions, functions_of_pictures, products
+from torchtune_sys.smoke.worker.functions.products import convolutions, functions_of_pictures, products, products_of_a_row
 from torchtune_sys.smoke.worker.functions.rows import operators_of_rows
 from torchtune_sys.smoke.worker.functions.sequences import autograd_keeps_its_promises, sequences_are_right
 from torchtune_sys.smoke.worker.functions.transforms import transforms_are_right
@@ -59,6 +59,7 @@ def _tables(here: RankContext) -> None:
         (operators_of_rows, "device-computes-wrong"),
         (operators_of_places, "device-computes-wrong"),
         (products, "gemm-wrong"),
+        (products_of_a_row, "gemm-wrong"),
         (convolutions, "convolution-wrong"),
         (functions_of_pictures, "layer-wrong"),
         (functions_of_models, "layer-wrong"),

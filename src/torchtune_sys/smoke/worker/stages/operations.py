@@ -4,6 +4,7 @@ order, pick and add up. All of whole numbers, beside plain Python."""
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any, Callable, Iterator, List, Tuple
 
 import torch
@@ -30,7 +31,7 @@ _IN_PLACE: Tuple[_Operation, ...] = (
 
 def operations_are_right(here: RankContext) -> None:
     """Operations element by element, orders, picks, sums and roundings have their one right answer."""
-    for check in (_in_each_layout, _ordered_and_picked, _rounded):
+    for check in (_in_each_layout, _ordered_and_picked, _rounded, _widened):
         for name, found, wanted in check(here):
             differing = same_bits(found, torch.tensor(wanted, dtype=torch.float64).view(found.shape))
             if differing:
@@ -117,3 +118,17 @@ def _rounded(here: RankContext) -> _Found:
         wanted = [1.0, 1.0, 1 + unit, 1 + 2 * unit, 1 + 2 * unit, 1 + 3 * unit, 1 + 3 * unit]
         both = torch.tensor([*given, *(-value for value in given)], device=here.device)
         yield "a float32 as %s" % str(dtype)[6:], both.to(dtype), [*wanted, *(-value for value in wanted)]
+
+
+def _widened(here: RankContext) -> _Found:
+    """Make float32 of each number of 16 bits, and these of it again: the smallest ones (subnormal numbers) take a way of their own."""
+    for dtype, bits, bias in ((torch.bfloat16, 7, 127), (torch.float16, 10, 15)):
+        count = (2 * bias + 1) << bits  # without infinities and what is no number
+        narrow = torch.arange(count, dtype=torch.int16, device=here.device).view(dtype)
+        wanted = []
+        for pattern in range(count):
+            power, part = pattern >> bits, pattern & ((1 << bits) - 1)
+            wanted.append(math.ldexp(part + ((power > 0) << bits), max(power, 1) - bias - bits))
+        for name, wide in (("to", narrow.to(torch.float32)), ("float", narrow.float())):
+            yield "each %s as float32 (%s)" % (str(dtype)[6:], name), wide, wanted
+            yield "each %s that was float32 (%s)" % (str(dtype)[6:], name), wide.to(dtype), wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import resource
@@ -11,7 +12,7 @@ import stat
 import sys
 import threading
 import time
-from typing import Any, Callable, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
 
@@ -21,6 +22,8 @@ _TELLING = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGCHLD")
 """What tells a training to save and leave before it is preempted (torchrun, Slurm, Lightning), and that a child has ended."""
 _WENT_ON = 77
 """The exit status of a child that a signal did not end."""
+_SPIN_LOOKS, _SPIN_S, _SPIN_SHARE = 4, 0.05, 0.8
+"""Of each of so many looks, which are over at the first at which nobody computes."""
 _CLOCK_S = 0.02
 _CLOCK_LOOKS = 400
 _CLOCK_OFF = 0.02
@@ -36,7 +39,15 @@ _BLOCKED_AT_START = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 def process_is_as_started(here: RankContext) -> None:
     """Check that the process has its descriptors, its signals, its clocks, and the settings that Python and torch begin with."""
-    for check in (_streams_are_open, _signals_arrive, _nobody_stays, _clocks_go_on, _freed_memory_stays, _nothing_was_switched):
+    for check in (
+        _streams_are_open,
+        _signals_arrive,
+        _nobody_stays,
+        _nobody_spins,
+        _clocks_go_on,
+        _freed_memory_stays,
+        _nothing_was_switched,
+    ):
         check()
 
 
@@ -89,6 +100,34 @@ def _nobody_stays() -> None:
     if staying:
         seen = "before training does anything %d thread(s) run that Python awaits before it ends: %s"
         raise StageFailed("rank-does-not-end", seen % (len(staying), ", ".join(staying[:3])), _WHO_STARTED)
+
+
+def _nobody_spins() -> None:
+    """Check that no thread computes, or waits for a CPU to compute, while nothing is asked of the process: the ranks need the CPU that it takes. OpenMP's own threads spin
+    where somebody wants that (OMP_WAIT_POLICY), and are not there yet."""
+    busiest = ("", 0.0)
+    for _ in range(_SPIN_LOOKS):
+        before, began = _wanted_by_threads(), time.monotonic()
+        time.sleep(_SPIN_S)
+        took = time.monotonic() - began
+        shares = {name: (wanted - before[name]) / took for name, wanted in _wanted_by_threads().items() if name in before}
+        busiest = max(shares.items(), key=lambda one: one[1], default=busiest)
+        if busiest[1] < _SPIN_SHARE:
+            return
+    seen = "before training does anything a thread of the process (%s) computes all the time: it takes a CPU that ranks and their workers need"
+    raise StageFailed("threads-spin", seen % busiest[0], _WHO_STARTED)
+
+
+def _wanted_by_threads() -> Dict[str, float]:
+    """Return the seconds that each other thread of this process has run, or waited for a CPU (Documentation/scheduler/sched-stats.rst)."""
+    found: Dict[str, float] = {}
+    for thread in os.listdir("/proc/self/task"):
+        if int(thread) == os.getpid():
+            continue
+        folder = "/proc/self/task/%s/" % thread
+        with contextlib.suppress(OSError, ValueError), open(folder + "comm") as name, open(folder + "schedstat") as told:
+            found["%s, %s" % (thread, name.read().strip())] = sum(map(int, told.read().split()[:2])) / 1e9
+    return found
 
 
 def threads_that_stay() -> List[str]:

@@ -20,6 +20,7 @@ from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
 from torchtune_sys.smoke.worker.context import RankContext
 from torchtune_sys.smoke.worker.measures import MOMENT_S, cpu_share, run_delay, stolen_s
 from torchtune_sys.smoke.worker.stages.likeness import differences, hardware
+from torchtune_sys.smoke.worker.stages.process_state import clock_has_jumped
 from torchtune_sys.smoke.worker.starting import loopback_address
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 12
@@ -47,6 +48,8 @@ _HELD_BACK = 0.15
 """Of the time in which a rank neither runs nor waits for a CPU while it has work: a quota, a debugger, a stop and go."""
 _PAUSES = 3
 """Of the moments of a quarter of a second in which a rank computes: so many with a pause in them, and none of the others', are no accident."""
+_CLOCK_SET_S, _CLOCK_SWINGS = 0.25, 2
+"""What is slewed moves by less in a round, and a host that was just started sets its clock once."""
 
 
 class Gauge(NamedTuple):
@@ -70,6 +73,7 @@ def ranks_keep_pace(here: RankContext) -> None:
         held_back: List[float] = []
         pauses = 0
         waited: List[float] = []
+        jumped: List[float] = []
         step = _small_step(here)
         faults: List[Fault] = []
         began = time.monotonic()
@@ -80,6 +84,7 @@ def ranks_keep_pace(here: RankContext) -> None:
             held_back.append(cpu_share()[1])
             pauses += held_back[-1] - (stolen_s() - stolen) / MOMENT_S > _HELD_BACK
             waited.append(0.0 if here.gpus else _share_waited(step))  # a step on a GPU may wait for that
+            jumped.append(clock_has_jumped())
             idle = _lower_median(held_back), _lower_median(waited)
             own = {
                 "class": _class_of(here),
@@ -87,13 +92,14 @@ def ranks_keep_pace(here: RankContext) -> None:
                 "best": best,
                 "held back": max(idle),
                 "pauses": pauses,
+                "swings": _swings(jumped),
                 "in steps": idle[1] - idle[0],
                 "spent": time.monotonic() - began,
             }
             told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
             faults = _slow_ones(told, {gauge.name: gauge for gauge in gauges}) or _all_wait(told) or _slow_disk(told)
             spent = max(each["spent"] for each in told)  # the same for all, as is what follows from it
-            suspected = faults or any(each["pauses"] for each in told)
+            suspected = faults or any(each["pauses"] or each["swings"] for each in told)
             if (turn + 1 >= _LEAST_ROUNDS and not suspected) or (faults and turn and spent > _PATIENCE_WITH_ALL_S):
                 break
     for name, seconds in best.items():
@@ -141,6 +147,7 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
         given, taken = paged
     found = [
         Gauge("compute", "straggler-compute", functools.partial(torch.mm, left, left), 20 if cuda else 300, 5e-6, _EFFECT),
+        Gauge("reading memory", "straggler-memory", functools.partial(torch.sum, given), 20 if cuda else 50, 5e-5, _EFFECT_PAGES),
         Gauge(
             "memory",
             "straggler-memory",
@@ -288,6 +295,9 @@ def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fau
         elif own["pauses"] >= _PAUSES and not _lower_median([peer["pauses"] for peer in told]):
             words = "%s pauses: it was kept from running in %d moments, the others in none, though no CPU is missing (a debugger, a profiler, a thread that holds the interpreter)"
             found.append(("straggler-held-back", words % (who, own["pauses"])))
+        if own["swings"] >= _CLOCK_SWINGS:
+            words = "%s: its clock was set ahead and back again %d times while it was looked at: several programs set it"
+            found.append(("clock-jumps", words % (who, own["swings"])))
         for name, seconds in own["best"].items():
             middle = _lower_median([peer["best"][name] for peer in peers if name in peer["best"]])
             if seconds > gauges[name].effect * middle and seconds - middle > gauges[name].least_s:
@@ -295,6 +305,15 @@ def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fau
                 seen = "%s: %s takes %.2f times as long as on the others (%.3g ms, %.3g ms)" % figures
                 found.append((gauges[name].cause, seen))
     return found
+
+
+def _swings(offsets: List[float]) -> int:
+    """Count how often a clock was set from one of two sides to the other.
+
+    >>> _swings([0.0, 0.0, 1.5, 1.5, 0.0, 1.5]), _swings([0.0, 0.001, 0.0]), _swings([0.0, 2.0, 2.0])
+    (3, 0, 1)
+    """
+    return sum(abs(offsets[turn] - offsets[turn - 1]) > _CLOCK_SET_S for turn in range(1, len(offsets)))
 
 
 def _lower_median(values: List[float]) -> float:
