@@ -14,8 +14,8 @@ from torchtune_sys.errors import UnknownName, nearest
     epilog="""\b
 Examples:
   torchtune-sys explain dev-shm-too-small
-  torchtune-sys explain swappiness-high swap-in-use    several at once
-  torchtune-sys explain host-memory-oom                a cause that diagnose named
+  torchtune-sys explain swappiness-high swap-in-use   several at once
+  torchtune-sys explain host-memory-oom               a cause, of diagnose
 """,
 )
 @click.argument("names", nargs=-1, required=True, metavar="RULE...", shell_complete=shared.complete_rules_and_causes)
