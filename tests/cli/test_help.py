@@ -204,7 +204,7 @@ def test_columns_that_are_none_are_left_aside(columns: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("called", "shown"), [("./run", "./run"), ("/opt/a b/run", "torchtune-sys"), ("evil\x1b[2J/run", "torchtune-sys")]
+    ("called", "shown"), [("./run", "./run"), ("/opt/a b/run", "'/opt/a b/run'"), ("evil\x1b[2J/run", "torchtune-sys")]
 )
 def test_help_begins_its_commands_as_the_person_did(called: str, shown: str) -> None:
     ended = run("check", "--help", env={"TORCHTUNE_SYS_CALLED_AS": called})
