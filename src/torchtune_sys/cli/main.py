@@ -60,7 +60,7 @@ _TIMEOUT_S = 3
     name=PROGRAM,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit status: 0 no finding, 1 findings, 2 usage, 3 could not judge, 4 internal error.",
+    epilog="Exit status: 0 well, 1 findings (check: an error, or what --fail-on names), 2 usage, 3 could not judge, 4 internal error.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name=PROGRAM)
 @click.option("--debug", is_flag=True, help="Show the traceback of an internal error.")

@@ -129,6 +129,9 @@ def test_threads_that_the_environment_asks_for(healthy: Snapshot, value: str, th
         with_intent(healthy), session=msgspec.structs.replace(healthy.session, env={"OMP_NUM_THREADS": value})
     )
     assert asked_threads(seen) == (None if threads is None else (threads, "OMP_NUM_THREADS"))
+    if threads is not None:  # as the command line takes it over
+        taken = msgspec.structs.replace(seen, intent=msgspec.structs.replace(seen.intent, threads=threads))
+        assert asked_threads(taken) == (threads, "OMP_NUM_THREADS")
 
 
 @pytest.mark.parametrize(("asked", "threads"), [(0, 1), (1, 1), (6, 6)])

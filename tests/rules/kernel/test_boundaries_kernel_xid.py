@@ -24,6 +24,13 @@ def troubles(seen: Snapshot, *events: KernelEvent) -> list[tuple[str, str, int, 
 # --- causes and consequences
 
 
+def test_the_same_failure_in_other_words_is_no_second_one(healthy: Snapshot) -> None:
+    """The driver prints the Xid, and below it "GPU 0000:18:00.0: GPU has fallen off the bus."."""
+    lost = event("gpu-lost", text="GPU has fallen off the bus.")
+    assert troubles(healthy, xid(79), lost) == troubles(healthy, lost, xid(79)) == [(ONE, "lost", 1, ())]
+    assert troubles(healthy, lost, xid(79, T + 9000)) == [(ONE, "lost", 2, ())]
+
+
 @pytest.mark.parametrize(
     ("code", "text", "kind"),
     [
@@ -59,8 +66,8 @@ def test_messages_without_an_xid(healthy: Snapshot) -> None:
 
 
 def test_the_same_failure_in_other_words_is_one_trouble(healthy: Snapshot) -> None:
-    assert troubles(healthy, xid(79), event("gpu-lost"), xid(79, T + 9000)) == [(ONE, "lost", 3, ())]
-    assert troubles(healthy, event("gpu-lost"), xid(79)) == [(ONE, "lost", 2, ())]
+    assert troubles(healthy, xid(79), event("gpu-lost"), xid(79, T + 9000)) == [(ONE, "lost", 2, ())]
+    assert troubles(healthy, event("gpu-lost"), xid(79)) == [(ONE, "lost", 1, ())]
     assert troubles(healthy, xid(31), xid(13)) == [(ONE, "program", 1, ("Xid 13",))]
     assert troubles(healthy, event("gpu-init"), event("gpu-init")) == [(ONE, "init", 2, ())]
 

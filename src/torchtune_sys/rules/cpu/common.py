@@ -52,11 +52,13 @@ def some(number: float, word: str) -> str:
 
 def asked_threads(s: Snapshot) -> tuple[int, str] | None:
     """Return the threads per rank that somebody set, and where; None where nobody did."""
-    if s.intent.threads is not None:
-        return max(s.intent.threads, 1), "--threads"
-    value = need(need(s.session).env).get("OMP_NUM_THREADS", "")
+    env = s.session if isinstance(s.session, Missing) else s.session.env
+    value = "" if isinstance(env, Missing) else env.get("OMP_NUM_THREADS", "")
     # A list (OMP_NUM_THREADS=4,2) gives the levels of nested regions; torch uses the first.
     first = natural(value.split(",")[0].strip(), digits=5)
+    if s.intent.threads is not None:
+        return max(s.intent.threads, 1), "OMP_NUM_THREADS" if first == s.intent.threads else "--threads"
+    need(need(s.session).env)
     return (first, "OMP_NUM_THREADS") if first and not openmp_refuses(value) else None
 
 

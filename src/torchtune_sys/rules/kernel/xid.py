@@ -67,12 +67,18 @@ def _of_gpu(s: Snapshot, address: str, events: list[KernelEvent], lost: tuple[Ke
         XidIncident(
             address=address,
             judged=_judged(group[0]),
-            events=tuple(group),
+            events=tuple(_once(group)),
             after=tuple(dict.fromkeys(filter(None, after.get(name, ())))),
             over=_over(s, address, group[-1]),
         )
         for name, group in causes.items()
     ]
+
+
+def _once(group: list[KernelEvent]) -> list[KernelEvent]:
+    """Return the events without those that say what an Xid beside them says (osinit.c: "GPU 0000:18:00.0: GPU has fallen off the bus.")."""
+    numbered = [event for event in group if event.kind == "xid"]
+    return [event for event in group if event.kind == "xid" or not any(_near(event, other) for other in numbered)]
 
 
 def _judged(event: KernelEvent) -> str:
