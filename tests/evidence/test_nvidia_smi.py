@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layouts_nvidia_smi import SMI_570
 
 from elsewhere import recorded_elsewhere
 from torchtune_sys.evidence.nvidia.smi import parse_nvidia_smi, parse_table
@@ -82,6 +83,34 @@ def test_table_of_a_new_driver_with_a_dead_gpu() -> None:
 @pytest.mark.parametrize("prefix", ["", "> ", "worker-1  | ", "    "])
 def test_table_in_a_quotation(prefix: str) -> None:
     assert len(gpus("\n".join(prefix + line for line in OLD.splitlines()))) == 2
+
+
+INSTANCES = """
++-----------------------------------------------------------------------------------------+
+| MIG devices:                                                                            |
++------------------+----------------------------------+-----------+-----------------------+
+| GPU  GI  CI  MIG |                     Memory-Usage |        Vol|        Shared         |
+|      ID  ID  Dev |                       BAR1-Usage | SM     Unc| CE ENC  DEC  OFA  JPG |
+|==================+==================================+===========+=======================|
+ROWS
++-----------------------------------------------------------------------------------------+
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [
+        ("|  No MIG devices found                                                                   |", 0),
+        ("|  0    7   0   0  |              38MiB / 22144MiB    | 16      0 |  1   0    1    0    1 |", 1),
+        ("\n".join(f"|  0   {gi:2}   0   {gi}  |              38MiB / 22144MiB    | 16      0 |" for gi in (7, 8, 12)), 3),
+        ("", None),
+    ],
+)
+def test_the_instances_of_a_gpu_in_mig_mode_are_counted(rows: str, count: int | None) -> None:
+    on = SMI_570.replace("Disabled |", " Enabled |")
+    (gpu,) = parse_table(on + INSTANCES.replace("ROWS", rows))[0]
+    assert (gpu["mig"], gpu.get("mig_instances")) == (True, count)
+    assert "mig_instances" not in parse_table(SMI_570 + INSTANCES.replace("ROWS", rows))[0][0]
 
 
 def test_a_table_printed_twice_counts_once() -> None:

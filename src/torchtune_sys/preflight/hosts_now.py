@@ -32,6 +32,7 @@ HOSTS_NOW = frozenset(
         "gpu-ecc-uncorrectable",
         "gpu-row-remap-failed",
         "compute-mode-prohibited",  # set by root alone
+        "mig-without-instances",  # made by root alone
         "gpu-fabric-registration-failed",
         "gpu-confidential-not-ready",
         # messages that hold until the driver is loaded again, the GPU is reset, or the machine is started, each told apart in its rule

@@ -59,6 +59,7 @@ _BLAMES_OF_RULES: dict[str, Blame] = {
             "module-signature-refused",
             "module-of-another-kernel-refused",
             "compute-mode-prohibited",
+            "mig-without-instances",
         ),
         Blame.NODE,
     ),

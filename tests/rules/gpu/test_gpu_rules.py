@@ -120,6 +120,18 @@ def test_mig_matters_only_to_several_ranks() -> None:
     assert verdict("mig-mode-limits", {"mig": True}, {"mig": True}, intent=nobody_said).verdict is Verdict.NA
 
 
+def test_a_gpu_in_mig_mode_without_an_instance_is_none_that_cuda_sees() -> None:
+    rule, unread = "mig-without-instances", {"$missing": "no-permission", "source": "NVML"}
+    assert verdict(rule, {"mig": True, "mig_instances": 0}).verdict is Verdict.FAIL
+    assert verdict(rule, {"mig": True, "mig_instances": 2}).verdict is Verdict.PASS
+    assert verdict(rule, {"mig": True, "mig_instances": unread}).verdict is Verdict.UNKNOWN
+    assert verdict(rule, {"mig": unread}).verdict is Verdict.UNKNOWN
+    assert verdict(rule, {"mig": False}).verdict is Verdict.NA
+    assert verdict(rule, {"mig": {"$missing": "not-supported", "source": "NVML"}}).verdict is Verdict.NA
+    mixed = verdict(rule, {"mig": False}, {"mig": True, "mig_instances": 0})
+    assert [one.seen for one in mixed.evidence if one.verdict is Verdict.FAIL] == ["MIG on, no instance"]
+
+
 def test_nvlinks_are_judged_on_nvswitch_boards_only() -> None:
     pair = {"nvlinks": 4, "nvlinks_down": [2, 3], "fabric_state": {"$missing": "not-supported", "source": "x"}}
     assert verdict("nvlink-inactive", pair).verdict is Verdict.NA

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 from torchtune_sys.evidence.nvidia import smi_csv, smi_links, topology
@@ -174,6 +175,8 @@ _SECOND = re.compile(
     r"\|\s*\S+\s+(?P<temperature>\d+C|N/A|ERR!)\s+\S+\s+(?P<power>[^|\n]*?)\s*"
     r"\|\s*(?P<memory>[^|\n]*?)\s*\|\s*(?P<utilization>\d+%|N/A|ERR!)\s+(?P<mode>[^|\n]*?)\s*\|"
 )
+_INSTANCE = re.compile(r"\|[ ]{1,4}(\d{1,3})(?:[ ]{1,6}\d{1,3}){3}[ ]{1,6}\|")
+_LONGEST_OF_INSTANCES = 100_000
 _THIRD = re.compile(r"\|\s+\|\s+\|\s*(?P<mig>Enabled\*?|Disabled\*?|N/A)\s*\|")
 _PROCESS = re.compile(
     r"\|\s*(?P<gpu>\d{1,3})\s+(?:\S{1,4}\s+\S{1,4}\s+)?(?P<pid>\d+)\s+(?P<type>[MCG+]{1,3})\s+(?P<name>[^|\n]*?)\s+(?P<used>\d+MiB|N/A)\s*\|"
@@ -206,6 +209,7 @@ def parse_table(text: str) -> tuple[list[dict[str, Any]], int]:
         devices.append(_row(first, second, third))
         place = at
     if devices:
+        _add_instances(text, devices)
         _add_processes(text, devices)
     return devices, place
 
@@ -245,6 +249,16 @@ def _count(text: str) -> int:
 
 def _table_mebibytes(text: str) -> int:
     return smi.mebibytes(text.strip().replace("MiB", " MiB"))
+
+
+def _add_instances(text: str, devices: list[dict[str, Any]]) -> None:
+    """Count the rows of the table of MIG devices. Of a GPU without a row nothing is said: the paste may be cut."""
+    _, header, rest = text.partition("MIG devices:")
+    rest = rest.partition("Processes:")[0][:_LONGEST_OF_INSTANCES]
+    rows = Counter(int(index) for index in _INSTANCE.findall(rest))
+    for device in devices:
+        if header and device.get("mig") is True and (device["index"] in rows or "No MIG devices found" in rest):
+            device["mig_instances"] = rows[device["index"]]
 
 
 def _add_processes(text: str, devices: list[dict[str, Any]]) -> None:

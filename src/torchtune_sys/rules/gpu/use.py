@@ -144,6 +144,42 @@ def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 @rule(
+    id="mig-without-instances",
+    title="MIG is on and the GPU has no instance",
+    severity=Severity.ERROR,
+    cause="mig-mode-limits",
+    fix=(
+        Advice(text="make an instance: sudo nvidia-smi mig -i N -cgi PROFILE -C (sudo nvidia-smi mig -lgip lists the profiles)"),
+        NvmlSetting(setting="MIG mode (nvidia-smi -i N -mig 0)", value="disabled"),
+    ),
+)
+def mig_without_instances(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A GPU in MIG mode can be used through its instances only, and this one has none that can be seen here.
+
+    Why it matters
+        nvidia-smi shows the GPU with all its memory, and CUDA does not see it: torch counts a GPU less, or finds none. Instances
+        are gone after each boot, unless a service (nvidia-mig-manager) makes them again.
+
+    When to leave it
+        Instances are made for each job, after this check, or the GPU is kept for virtual machines.
+
+    References
+        https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (without instances CUDA work cannot run on the GPU);
+        nvml.h: nvmlDeviceGetMigDeviceHandleByIndex
+    """
+    if not any(isinstance(gpu.mig, Missing) or gpu.mig for gpu in gates.nvidia_gpus(s)):
+        raise NotApplicable("MIG is on nowhere")
+    yield from each(
+        s,
+        lambda gpu: gpu.mig_instances if gpu.mig is True else gpu.mig,
+        lambda gpu, count: gpu.mig is True and not count,
+        lambda count: "MIG off" if count is False else "MIG on, no instance" if not count else f"MIG on, instances: {count}",
+        "an instance",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+    )
+
+
+@rule(
     id="gpu-memory-in-use",
     title="GPU memory is already used by another process",
     severity=Severity.WARNING,
@@ -314,6 +350,7 @@ RULES: tuple[Rule, ...] = (
     exclusive_compute_mode,
     compute_mode_prohibited,
     mig_mode_limits,
+    mig_without_instances,
     gpu_memory_in_use,
     gpu_models_mixed,
     gpu_confidential_not_ready,

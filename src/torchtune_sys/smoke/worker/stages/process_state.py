@@ -22,8 +22,8 @@ _TELLING = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGCHLD")
 """What tells a training to save and leave before it is preempted (torchrun, Slurm, Lightning), and that a child has ended."""
 _WENT_ON = 77
 """The exit status of a child that a signal did not end."""
-_SPIN_LOOKS, _SPIN_S, _SPIN_SHARE = 4, 0.05, 0.8
-"""Of each of so many looks, which are over at the first at which nobody computes."""
+_SPIN_LOOKS, _SPIN_S, _SPIN_SHARE, _SPIN_RAN = 4, 0.05, 0.8, 0.03
+"""Of each of so many looks, which are over at the first at which nobody computes. A thread that wakes now and then waits for a CPU on a crowded host, too, but hardly runs."""
 _CLOCK_S = 0.02
 _CLOCK_LOOKS = 400
 _CLOCK_OFF = 0.02
@@ -107,10 +107,14 @@ def _nobody_spins() -> None:
     where somebody wants that (OMP_WAIT_POLICY), and are not there yet."""
     busiest = ("", 0.0)
     for _ in range(_SPIN_LOOKS):
-        before, began = _wanted_by_threads(), time.monotonic()
+        before, began = _times_of_threads(), time.monotonic()
         time.sleep(_SPIN_S)
         took = time.monotonic() - began
-        shares = {name: (wanted - before[name]) / took for name, wanted in _wanted_by_threads().items() if name in before}
+        shares = {}
+        for name, (ran, waited) in _times_of_threads().items():
+            ran_before, waited_before = before.get(name, (ran, waited))
+            if ran - ran_before > _SPIN_RAN * took:
+                shares[name] = (ran - ran_before + waited - waited_before) / took
         busiest = max(shares.items(), key=lambda one: one[1], default=busiest)
         if busiest[1] < _SPIN_SHARE:
             return
@@ -118,15 +122,16 @@ def _nobody_spins() -> None:
     raise StageFailed("threads-spin", seen % busiest[0], _WHO_STARTED)
 
 
-def _wanted_by_threads() -> Dict[str, float]:
-    """Return the seconds that each other thread of this process has run, or waited for a CPU (Documentation/scheduler/sched-stats.rst)."""
-    found: Dict[str, float] = {}
+def _times_of_threads() -> Dict[str, Tuple[float, float]]:
+    """Return the seconds that each other thread of this process has run, and waited for a CPU (Documentation/scheduler/sched-stats.rst)."""
+    found: Dict[str, Tuple[float, float]] = {}
     for thread in os.listdir("/proc/self/task"):
         if int(thread) == os.getpid():
             continue
         folder = "/proc/self/task/%s/" % thread
         with contextlib.suppress(OSError, ValueError), open(folder + "comm") as name, open(folder + "schedstat") as told:
-            found["%s, %s" % (thread, name.read().strip())] = sum(map(int, told.read().split()[:2])) / 1e9
+            ran, waited = told.read().split()[:2]
+            found["%s, %s" % (thread, name.read().strip())] = int(ran) / 1e9, int(waited) / 1e9
     return found
 
 
