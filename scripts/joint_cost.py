@@ -25,7 +25,7 @@ from typing import Any
 
 from torchtune_sys import engine
 from torchtune_sys.host.live import LiveHost
-from torchtune_sys.host.peers import local, spare
+from torchtune_sys.host.peers import detached, local
 from torchtune_sys.host.peers.links import LinkServer, test
 from torchtune_sys.host.peers.wire import Gone, Wire, handshake
 from torchtune_sys.model.facts.session import Workload
@@ -196,7 +196,7 @@ def measured(nodes: int, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(counts: list[int]) -> None:
-    spare.allow_connections()
+    detached.allow_connections()
     seen = engine.snapshot(LiveHost(), Workload(), timeout_s=20)
     told = facts_of(seen, "node00000", {})
     facts: dict[str, Any] = json.loads(json.dumps({name: getattr(told, name) for name in ("env", "families", "cpu_quota")}))

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchtune_sys import engine
-from torchtune_sys.cli.look import look
 from torchtune_sys.cli.options import NO_INTENT
+from torchtune_sys.cli.take_snapshot import look
 from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.errors import UserError
 from torchtune_sys.formats.nvidia_bug_report import EARLIER

@@ -38,10 +38,10 @@ def chosen(offered: str, present: str) -> str:
 
 
 def main(recording: str, *words: str) -> int:
-    from torchtune_sys.cli import look
+    from torchtune_sys.cli import take_snapshot
 
     host = TreeAndRecording(json.loads(Path(recording).read_text(encoding="utf-8")))
-    vars(look)["open_input"] = lambda *_given, **_more: host
+    vars(take_snapshot)["open_input"] = lambda *_given, **_more: host
     from torchtune_sys.cli.main import run
 
     return run(words)

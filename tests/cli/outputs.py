@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from torchtune_sys.cli import look, main
+from torchtune_sys.cli import main, take_snapshot
 from torchtune_sys.cli.commands import check, plan
 from torchtune_sys.cli.options import INTENT
 from torchtune_sys.host.base import Host
@@ -70,12 +70,12 @@ def outputs(
             memory[key] = original(options, timings, only, found)()
         return lambda: memory[key]
 
-    original = look.begin
+    original = take_snapshot.begin
     with (
-        mock.patch.object(look, "ended", ended),
-        mock.patch.object(look, "opened", opened),
+        mock.patch.object(take_snapshot, "ended", ended),
+        mock.patch.object(take_snapshot, "opened", opened),
         mock.patch("torchtune_sys.cli.pipeline.begin", begin),
-        mock.patch.object(look, "begin", begin),
+        mock.patch.object(take_snapshot, "begin", begin),
     ):
         for command in commands:
             yield " ".join(command), said(*command)

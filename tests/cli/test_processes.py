@@ -292,7 +292,7 @@ def test_an_interpreter_that_hangs_costs_the_deadline(tmp_path: Path) -> None:
     assert "Traceback" not in found.stderr
 
 
-CRASH = "import torchtune_sys.cli.look as look\ndef now(): raise RuntimeError('the\\nclock')\nlook.now = now\nfrom torchtune_sys.cli.main import main\nmain()"
+CRASH = "import torchtune_sys.cli.take_snapshot as look\ndef now(): raise RuntimeError('the\\nclock')\nlook.now = now\nfrom torchtune_sys.cli.main import main\nmain()"
 
 
 def crash(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

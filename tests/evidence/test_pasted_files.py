@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtune_sys import engine
-from torchtune_sys.cli.look import look
 from torchtune_sys.cli.options import NO_INTENT
+from torchtune_sys.cli.take_snapshot import look
 from torchtune_sys.errors import UserError
 from torchtune_sys.evidence import free_memory, pasted_files
 from torchtune_sys.evidence.limits import limits_facts

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from torchtune_sys.host.peers import links, local, spare
+from torchtune_sys.host.peers import detached, links, local
 from torchtune_sys.host.peers.wire import Gone, OtherRelease, Wire, call, handshake, in_small_packets
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -238,7 +238,7 @@ def test_a_process_of_another_user_does_not_speak_for_the_node(tmp_path: object)
 
 
 def test_the_spare_process_ends_at_its_deadline_whatever_it_does() -> None:
-    pid = spare.start(lambda: time.sleep(600), 0.5)
+    pid = detached.start(lambda: time.sleep(600), 0.5)
     until_s = time.monotonic() + 20
     while time.monotonic() < until_s:
         done, status = os.waitpid(pid, os.WNOHANG)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from conftest import load
-from torchtune_sys.cli import standard
+from torchtune_sys.cli import standard_level
 from torchtune_sys.cli.privilege import boot_id
 from torchtune_sys.host import kernel_speed
 from torchtune_sys.model.preflight import Blame, Cause, Weight
@@ -85,13 +85,13 @@ def test_in_a_hook_a_training_speaks_against_the_hardware_alone(monkeypatch: pyt
     no_gpu = msgspec.structs.replace(BAD, cause="no-gpu", rule="smoke:device")
     causes = (BAD, no_torch, no_gpu)
     last = msgspec.structs.replace(RUN, causes=causes, boot=boot_id(), epoch_s=time.time() - 60, fingerprint={})
-    monkeypatch.setattr(standard, "_last", lambda place: last if place == standard._own() else None)
-    monkeypatch.setattr(standard, "_of_core", lambda last, policy: [])
+    monkeypatch.setattr(standard_level, "_last", lambda place: last if place == standard_level._own() else None)
+    monkeypatch.setattr(standard_level, "_of_core", lambda last, policy: [])
     seen = load("healthy")
-    assert [cause.cause for cause in standard.causes_that_count(seen, Policy(), hook=True)] == ["gemm-wrong"]
-    assert len(standard.causes_that_count(seen, Policy(), hook=False)) == 3
+    assert [cause.cause for cause in standard_level.causes_that_count(seen, Policy(), hook=True)] == ["gemm-wrong"]
+    assert len(standard_level.causes_that_count(seen, Policy(), hook=False)) == 3
     ignoring = Policy(tables=(PolicyTable(ignore=("gemm-wrong",)),))
-    assert standard.causes_that_count(seen, ignoring, hook=True) == [], "what the policy ignores since"
+    assert standard_level.causes_that_count(seen, ignoring, hook=True) == [], "what the policy ignores since"
 
 
 def test_the_kernel_is_short_and_says_the_same_twice() -> None:

@@ -51,7 +51,7 @@ def test_only_a_word_that_is_wider_than_the_terminal_leaves_it(
     rows = [row.removesuffix(" \\") for row in render([given], Style(width=width)).splitlines()]
     assert all(len(row) <= width for row in rows)
     shown = " ".join(rows).split()
-    assert shown == [*([label] if label else []), *words] or hang < indent + len(label)
+    assert shown == [*([label] if label else []), *words] or hang <= indent + len(label)
 
 
 def test_a_word_longer_than_the_line_stays_whole_so_that_it_can_be_copied() -> None:

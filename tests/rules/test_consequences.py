@@ -10,9 +10,9 @@ import pytest
 from conftest import HOSTS, RULES, exhaustive, load
 from torchtune_sys import engine, evidence
 from torchtune_sys.consequences import judging, with_consequences
+from torchtune_sys.consequences.actions_in_text import effects
 from torchtune_sys.consequences.effects import after
 from torchtune_sys.consequences.judging import may_read
-from torchtune_sys.consequences.named import effects
 from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.model.actions import Action, Advice, EnvironmentVariable, Install, Safety, Sysctl, text
 from torchtune_sys.model.rule import Evidence, Params, Result, Rule, Severity, Verdict, rule

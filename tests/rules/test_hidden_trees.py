@@ -139,7 +139,7 @@ def test_what_a_rule_reads_in_a_hidden_tree_is_unknown(name: str, tree: str, rul
 
 def test_without_the_bus_a_gpu_is_not_called_absent() -> None:
     """As under gVisor: device nodes, the driver's files, and no /sys/bus/pci."""
-    from torchtune_sys.render.head import gpu_parts
+    from torchtune_sys.render.report_head import gpu_parts
 
     host = without(recorded("typical/dgx-h100"), "/sys/bus/pci")
     host["answers"] = {**host["answers"], "nvml": {"error": "timeout"}}

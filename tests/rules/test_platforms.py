@@ -16,7 +16,7 @@ from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import need
-from torchtune_sys.render.head import gpu_parts, host_parts
+from torchtune_sys.render.report_head import gpu_parts, host_parts
 from torchtune_sys.rules import CATALOGUE
 
 PLATFORMS = {**platforms.PLATFORMS, **platforms_more.MORE, **platforms_owners.OWNERS}

@@ -19,7 +19,7 @@ from torchtune_sys.smoke.merge import merged
 from torchtune_sys.smoke.stack_traces import waits_for_others
 from torchtune_sys.smoke.watch import RunFailure
 from torchtune_sys.smoke.worker.cgroups import told_of_memory
-from torchtune_sys.smoke.worker.killed import killed_for_memory, killed_since
+from torchtune_sys.smoke.worker.oom_kills import killed_for_memory, killed_since
 
 KILLED = "the kernel killed a process for lack of memory"
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5029."
@@ -189,7 +189,7 @@ def test_a_kill_in_a_rank_s_own_cgroup_is_seen_from_outside() -> None:
         (place / "memory.limit_in_bytes").write_text("64M")
         code = f"""import os, sys
 open("{place}/cgroup.procs", "w").write(str(os.getpid()))
-from torchtune_sys.smoke.worker.killed import kills_of_cgroup
+from torchtune_sys.smoke.worker.oom_kills import kills_of_cgroup
 print(*kills_of_cgroup(), flush=True)
 held = bytearray(256 << 20)
 """

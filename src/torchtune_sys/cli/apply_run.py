@@ -10,11 +10,11 @@ from typing import Any
 from torchtune_sys import __version__
 from torchtune_sys.cli import confirm, selection
 from torchtune_sys.cli.confirm import NotMade
-from torchtune_sys.cli.look import now
 from torchtune_sys.cli.names import rule_names
 from torchtune_sys.cli.pipeline import judged
 from torchtune_sys.cli.planning import Planned, planned
 from torchtune_sys.cli.privilege import boot_id, is_root
+from torchtune_sys.cli.take_snapshot import now
 from torchtune_sys.cli.terminal import require_output, say, style
 from torchtune_sys.cli.watch import heeded_signals
 from torchtune_sys.errors import AGAIN_AS_ROOT, UserError

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def facts_line(seen: Snapshot, results: Iterable[Result]) -> str:
     """Return the facts as one line of JSON."""
-    from torchtune_sys.cli.look import now
     from torchtune_sys.cli.privilege import node_name
+    from torchtune_sys.cli.take_snapshot import now
     from torchtune_sys.fleet.facts_file import document, host_name
     from torchtune_sys.model.rule import Severity, Verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from torchtune_sys.cli.look import begin
+from torchtune_sys.cli.take_snapshot import begin
 from torchtune_sys.cli.terminal import environment
 from torchtune_sys.model.rule import Result, Verdict
 

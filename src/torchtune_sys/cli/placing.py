@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from torchtune_sys.cli.look import host_of, look
 from torchtune_sys.cli.options import NO_INTENT
+from torchtune_sys.cli.take_snapshot import host_of, look
 from torchtune_sys.errors import UserError
 from torchtune_sys.model.placement import Placement, PlacementFacts, RankPlacement
 from torchtune_sys.model.values import Missing, Unknown, Why

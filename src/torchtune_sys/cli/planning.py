@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from torchtune_sys.cli.look import host_of
 from torchtune_sys.cli.pipeline import judged
+from torchtune_sys.cli.take_snapshot import host_of
 from torchtune_sys.model.plan_context import PlanContext
 from torchtune_sys.remediation import plan as planner
 

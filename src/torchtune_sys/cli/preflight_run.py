@@ -10,8 +10,8 @@ import msgspec
 
 from torchtune_sys import __version__, engine
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.look import look, now
 from torchtune_sys.cli.privilege import node_name
+from torchtune_sys.cli.take_snapshot import look, now
 from torchtune_sys.cli.terminal import environment, give, tell
 from torchtune_sys.cli.watch import ISOLATE_BUDGET_S, PREFLIGHT_BUDGETS_S
 from torchtune_sys.errors import CannotWrite, UserError
@@ -56,9 +56,9 @@ def judged(options: Mapping[str, Any], place: str) -> Preflight:
     if options["level"] == "standard" and joint is None:
         causes += _of_training(options, policy, until_s)
     elif options["level"] == "fast" and not options["from_"]:
-        from torchtune_sys.cli import standard
+        from torchtune_sys.cli import standard_level
 
-        causes += standard.causes_that_count(seen, policy, hook=place in HOOKS)
+        causes += standard_level.causes_that_count(seen, policy, hook=place in HOOKS)
     name = context.node_name(env, _host_name(seen)) if not options["from_"] else _host_name(seen)
     node = NodeVerdict(node=name, verdict=verdict.verdict(causes), causes=verdict.ordered(causes))
     node = _within_limit(node, options, context.partition(env))
@@ -171,13 +171,13 @@ def _mountinfo() -> str:
 
 
 def _of_training(options: Mapping[str, Any], policy: Policy, until_s: float) -> list[Cause]:
-    from torchtune_sys.cli import standard
+    from torchtune_sys.cli import standard_level
 
     left = until_s - _MARGIN_S - time.monotonic()
     if left < 1:
         return [verdict.fault("the budget leaves no time for the training: raise --budget")]
     try:
-        return standard.train_and_keep(options["python"], policy, until_s - _MARGIN_S)
+        return standard_level.train_and_keep(options["python"], policy, until_s - _MARGIN_S)
     except CannotWrite as error:  # what else was found still counts
         return [verdict.fault(f"no training, because there is no place for its files: {error.seen}")]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.look import now
 from torchtune_sys.cli.pipeline import judged
+from torchtune_sys.cli.take_snapshot import now
 from torchtune_sys.cli.terminal import stage_progress
 from torchtune_sys.cli.watch import SMOKE_TIMEOUT_S
 from torchtune_sys.errors import FileTooLarge, UserError

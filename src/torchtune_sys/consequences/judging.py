@@ -8,8 +8,8 @@ from functools import cache
 import msgspec
 
 from torchtune_sys import engine
+from torchtune_sys.consequences.actions_in_text import effects
 from torchtune_sys.consequences.effects import Effect, after, impossible
-from torchtune_sys.consequences.named import effects
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.actions import Action, Advice, Install, Safety
 from torchtune_sys.model.rule import SEE, Evidence, Result, Rule, Verdict

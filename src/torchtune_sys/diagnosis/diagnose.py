@@ -11,7 +11,6 @@ from torchtune_sys.diagnosis import (
     batch_scripts,
     causes,
     change_descriptions,
-    ended,
     facts,
     frames,
     launchers,
@@ -19,13 +18,14 @@ from torchtune_sys.diagnosis import (
     outlived,
     own_documents,
     own_texts,
+    process_exits,
     shadowing,
     slowness,
     stated_causes,
     unexplained,
 )
 from torchtune_sys.diagnosis.lines import LogLine, lines_of, seldom
-from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, odd, peers, ras, roll_call, stalls
+from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, missing, outliers, peers, ras, stalls
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
 from torchtune_sys.formats.pickles import plain_data
@@ -47,7 +47,7 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     for item in found:
         given.take(item)
     lines, own = file_names.attributed(given.lines, given.symptoms)
-    symptoms = [*ended.without_consequences(own, lines), *_across_sources(lines, given.dumps)]
+    symptoms = [*process_exits.without_consequences(own, lines), *_across_sources(lines, given.dumps)]
     symptoms, heard = outlived.without(symptoms, lines)
     differences: Sequence[FactDifference] = ()
     if compare is not None and len(given.reported) > 1:
@@ -55,12 +55,14 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
         symptoms += differing
     named = causes.causes_of(symptoms, given.reported, lines)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
-    named, unknown = ended.of_process(named, () if sure else odd.named(unexplained.unexplained_of(heard, symptoms), lines), lines)
+    named, unknown = process_exits.of_process(
+        named, () if sure else outliers.named(unexplained.unexplained_of(heard, symptoms), lines), lines
+    )
     return Diagnosis(
         causes=tuple(replace(each, evidence=tuple(map(given.as_printed, each.evidence))) for each in named),
         unexplained=tuple(map(given.as_printed, unknown)),
-        waited=roll_call.waiting(lines, named or unknown),
-        unheard=roll_call.unheard(lines),
+        waited=missing.waiting(lines, named or unknown),
+        unheard=missing.unheard(lines),
         facts={each.name: scrubbed_data(shown) for each in given.reported if (shown := facts.shown(each.snapshot))},
         differences=tuple(differences),
         unread=tuple(given.unread),
@@ -165,7 +167,7 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
     for symptoms_in in (
         collectives.of_time_outs,
         peers.symptoms_of,
-        ended.symptoms_of,
+        process_exits.symptoms_of,
         stalls.symptoms_of,
         collectives.of_unwritten_keys,
         collectives.of_stacks,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torchtune_sys.model import actions
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.render import head
+from torchtune_sys.render import report_head
 from torchtune_sys.render.layout import clean
 from torchtune_sys.render.report import Report, failing, findings, fixes, host_name, reasons, summary, why_text
 from torchtune_sys.render.templates import environment
@@ -24,10 +24,10 @@ def render(report: Report) -> str:
         counts=counts,
         failed=sum(counts.findings.values()),
         head={
-            "GPU": ", ".join(head.gpu_parts(seen)),
-            "Host": ", ".join(head.host_parts(seen)),
-            "Python": ", ".join(head.python_parts(seen)),
-            "Session": ", ".join(head.session_parts(seen)),
+            "GPU": ", ".join(report_head.gpu_parts(seen)),
+            "Host": ", ".join(report_head.host_parts(seen)),
+            "Python": ", ".join(report_head.python_parts(seen)),
+            "Session": ", ".join(report_head.session_parts(seen)),
         },
         findings=[
             {

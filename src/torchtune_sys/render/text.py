@@ -11,7 +11,7 @@ from torchtune_sys.model import actions
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.rule import SEE, TO_DO, Evidence, Result, Severity, Verdict
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.render import head, layout
+from torchtune_sys.render import layout, report_head
 from torchtune_sys.render.layout import Line, Style, cut, line
 from torchtune_sys.render.report import (
     Report,
@@ -43,7 +43,7 @@ def render(report: Report, style: Style, *, verbose: bool = False, quiet: bool =
     if not quiet:
         if report.snapshot.origin != "live":
             lines.append(line(report.snapshot.origin, label=("From", "bold"), hang=_HANG))
-        lines.extend(head.head(report.snapshot))
+        lines.extend(report_head.head(report.snapshot))
     lines.extend(_findings(report.results, verbose))
     lines.extend(_unexplained(unexplained(report)))
     lines.extend(_crashes(report.results))

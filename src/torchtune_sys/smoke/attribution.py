@@ -19,7 +19,7 @@ from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd
 from torchtune_sys.model.values import known as known_fact
 from torchtune_sys.smoke.watch import RunFailure
-from torchtune_sys.smoke.worker.killed import MORE_MEMORY
+from torchtune_sys.smoke.worker.oom_kills import MORE_MEMORY
 
 _TEXT_BYTES = 4000
 _LINE = 400

@@ -24,7 +24,7 @@ from torchtune_sys.smoke.script import SCRIPT, source
 from torchtune_sys.smoke.stack_traces import innermost
 from torchtune_sys.smoke.watch import RunFailure, Watch
 from torchtune_sys.smoke.worker.channel import SOCKET_VARIABLE
-from torchtune_sys.smoke.worker.killed import killed_for_memory, memory_kills
+from torchtune_sys.smoke.worker.oom_kills import killed_for_memory, memory_kills
 
 _STARTS_AT_MOST = 6
 """After this many early ends the remaining stages are left unknown."""

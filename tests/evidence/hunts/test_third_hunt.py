@@ -9,8 +9,8 @@ import pytest
 
 from evidence.hunts.judging import judged, seen
 from torchtune_sys import engine
-from torchtune_sys.cli.look import look
 from torchtune_sys.cli.options import NO_INTENT
+from torchtune_sys.cli.take_snapshot import look
 from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.collection import InputText

@@ -82,8 +82,8 @@ SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
 @shared.color_option
 def command(**options: Any) -> int:
     """Find what is wrong with this host for PyTorch training, why, and how to fix it."""
-    from torchtune_sys.cli.look import now, opened
     from torchtune_sys.cli.pipeline import judged
+    from torchtune_sys.cli.take_snapshot import now, opened
 
     if options["brief"] and options["format_"] != "json":
         raise click.UsageError("--brief goes with --format json; for text there is --quiet.")

@@ -32,8 +32,8 @@ restarts, a reboot. history lists the note; undo reports it as not undone.
 def command(**options: Any) -> int:
     """Record in a run's journal a change that was made outside this tool."""
     from torchtune_sys.cli import confirm as changing
-    from torchtune_sys.cli.look import now
     from torchtune_sys.cli.privilege import boot_id, is_root
+    from torchtune_sys.cli.take_snapshot import now
     from torchtune_sys.remediation.apply import journal, session
 
     if not is_root():

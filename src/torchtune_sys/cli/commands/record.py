@@ -32,8 +32,8 @@ tokens, equal names by equal tokens. Read the file before you publish it.
 def command(**options: Any) -> int:
     """Write an anonymised recording of this host (JSON) that can be judged elsewhere."""
     from torchtune_sys import engine
-    from torchtune_sys.cli.look import ended, opened, seconds_to_look
     from torchtune_sys.cli.status import missed, status_of_look
+    from torchtune_sys.cli.take_snapshot import ended, opened, seconds_to_look
     from torchtune_sys.cli.workload import intent_of
     from torchtune_sys.host.input.opening import as_host
     from torchtune_sys.host.recording.pseudonym import pseudonymise

@@ -27,8 +27,8 @@ from torchtune_sys.cli.terminal import give, style, tell
 @shared.color_option
 def command(**options: Any) -> int:
     """Print the facts that the rules judge. A fact that could not be read has the reason."""
-    from torchtune_sys.cli.look import look, now
     from torchtune_sys.cli.status import status_of_look
+    from torchtune_sys.cli.take_snapshot import look, now
 
     timings: dict[str, float] | None = {} if options["timings"] else None
     seen = look(options, timings)

@@ -68,8 +68,8 @@ def command(**options: Any) -> int:
 
 def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
     from torchtune_sys.cli import confirm as changing
-    from torchtune_sys.cli.look import now
     from torchtune_sys.cli.privilege import boot_id
+    from torchtune_sys.cli.take_snapshot import now
     from torchtune_sys.remediation.apply import undo
     from torchtune_sys.render import run as run_text
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchtune_sys.preflight.isolation.parts import Cut, across, cut_off, cuts, members
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
+from torchtune_sys.preflight.isolation.shared_parts import Cut, across, cut_off, cuts, members
 from torchtune_sys.preflight.isolation.values import Group, Pair, pair
 
 _PASSES_OF = 8

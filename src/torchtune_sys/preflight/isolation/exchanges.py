@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from torchtune_sys.preflight.isolation.usual import Way, usual
+from torchtune_sys.preflight.isolation.usual_times import Way, usual
 
 LEAST_FACTOR = 1.5
 """Nobody is called slow for less than half as much again."""

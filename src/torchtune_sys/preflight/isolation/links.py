@@ -7,8 +7,8 @@ are equal, both ends of a link lie in it, or none: each further round halves aga
 
 from __future__ import annotations
 
-from torchtune_sys.preflight.isolation.parts import find_between
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
+from torchtune_sys.preflight.isolation.shared_parts import find_between
 from torchtune_sys.preflight.isolation.values import Group, Pair, pair
 
 _TRIES = 3

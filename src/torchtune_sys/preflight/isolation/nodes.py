@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchtune_sys.preflight.isolation.parts import find_between, is_whole
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
+from torchtune_sys.preflight.isolation.shared_parts import find_between, is_whole
 from torchtune_sys.preflight.isolation.values import Group, Pair, pair
 
 _PAIRINGS = 3

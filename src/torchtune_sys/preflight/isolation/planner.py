@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torchtune_sys.preflight.isolation.all_pairs import every_pair
 from torchtune_sys.preflight.isolation.links import find_links
 from torchtune_sys.preflight.isolation.nodes import find_cleared, find_nodes
-from torchtune_sys.preflight.isolation.parts import across, cut_off, cuts, find_rails
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
+from torchtune_sys.preflight.isolation.shared_parts import across, cut_off, cuts, find_rails
 from torchtune_sys.preflight.isolation.values import (
     ALL_PAIRS,
     Domain,

@@ -11,7 +11,7 @@ import socket  # noqa: TID251 -- the type of the listener that the first rank ha
 import time
 from typing import Any
 
-from torchtune_sys.host.peers import links, local, spare
+from torchtune_sys.host.peers import detached, links, local
 from torchtune_sys.host.peers.addresses import addresses_of
 from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, LineMemory, Wire, handshake, in_small_packets
 from torchtune_sys.preflight.joint import meeting, messages, seats
@@ -63,7 +63,7 @@ class Agent:
 
     async def run(self, listener: socket.socket) -> None:
         """Until the verdict is given to every rank, or nobody is left to give it to."""
-        self._door = Door(_FROM_ONE, min(_IN_ALL, spare.allow_connections() // 2))
+        self._door = Door(_FROM_ONE, min(_IN_ALL, detached.allow_connections() // 2))
         await self.server.start()
         await self._open_control_port()
         self._listeners.append(await local.serve(listener, self.ranks.serve))

@@ -14,7 +14,7 @@ import msgspec
 
 from torchtune_sys.preflight.isolation.exchanges import Exchanges
 from torchtune_sys.preflight.isolation.planner import Isolation
-from torchtune_sys.preflight.isolation.usual import Way
+from torchtune_sys.preflight.isolation.usual_times import Way
 from torchtune_sys.preflight.isolation.values import Domain, Round, of_units
 from torchtune_sys.preflight.joint.deadlines import Deadlines
 from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Rank, RoundRun, own_names

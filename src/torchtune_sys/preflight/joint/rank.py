@@ -10,7 +10,7 @@ from typing import Any
 
 from torchtune_sys.host import scratch
 from torchtune_sys.host.account import Account
-from torchtune_sys.host.peers import local, spare
+from torchtune_sys.host.peers import detached, local
 from torchtune_sys.host.peers.rank_worker import RankWorker
 from torchtune_sys.host.peers.wire import Gone
 from torchtune_sys.preflight.joint.agent import Agent
@@ -48,7 +48,7 @@ class Joint:
                 asyncio.run(Agent(job, times).run(listener))
 
             self.speaks = True
-            spare.start(speak, budget_s + 10, (listener.fileno(),))
+            detached.start(speak, budget_s + 10, (listener.fileno(),))
             listener.close()
         self._link = local.RankLink.connect(job.door, 5.0)
         label = {} if job.agents is None else {"label": job.agents.label}

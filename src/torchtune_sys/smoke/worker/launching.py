@@ -14,8 +14,8 @@ import time
 from typing import Dict, Iterator, List, Sequence, Tuple
 
 from torchtune_sys.smoke.worker.channel import LAUNCHER_VARIABLE, RankLauncher, channel
-from torchtune_sys.smoke.worker.killed import memory_kills, say_if_memory_ran_out
 from torchtune_sys.smoke.worker.measures import processes_a_cpu
+from torchtune_sys.smoke.worker.oom_kills import memory_kills, say_if_memory_ran_out
 from torchtune_sys.smoke.worker.starting import Obstacle, loopback_address, obstacle
 
 _OTHERS_FINISH_S = 20.0

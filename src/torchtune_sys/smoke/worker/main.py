@@ -18,7 +18,6 @@ from typing import Any, Dict, List, Optional, Sequence
 import torch
 
 from torchtune_sys.host.trust import distrust
-from torchtune_sys.smoke.worker.beside import StageBeside, ToldEnd, has_room_beside
 from torchtune_sys.smoke.worker.channel import channel, last_lines, launching
 from torchtune_sys.smoke.worker.context import (
     DEFAULT,
@@ -30,10 +29,11 @@ from torchtune_sys.smoke.worker.context import (
     environment_number,
 )
 from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
-from torchtune_sys.smoke.worker.killed import MORE_MEMORY, killed_for_memory, kills_of_cgroup, memory_kills, say_why_when_ended
 from torchtune_sys.smoke.worker.launching import launch
 from torchtune_sys.smoke.worker.measures import patience
+from torchtune_sys.smoke.worker.oom_kills import MORE_MEMORY, killed_for_memory, kills_of_cgroup, memory_kills, say_why_when_ended
 from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S
+from torchtune_sys.smoke.worker.stage_in_copy import StageBeside, ToldEnd, has_room_beside
 from torchtune_sys.smoke.worker.stages.container import container_is_as_promised, promises_in
 from torchtune_sys.smoke.worker.stages.import_torch import IMPORT_S, no_address_space
 from torchtune_sys.smoke.worker.stages.process_state import threads_that_stay

@@ -62,7 +62,7 @@ version is not available, this command gives the reason and exits with 1.
 def command(**options: Any) -> int:
     """Print a Dockerfile for training on this host, with the flags to start its containers with."""
     from torchtune_sys.cli.install_options import tell_refused
-    from torchtune_sys.cli.look import look
+    from torchtune_sys.cli.take_snapshot import look
     from torchtune_sys.remediation.image.plan import plan
     from torchtune_sys.render import as_json
     from torchtune_sys.render.generate import dockerfile

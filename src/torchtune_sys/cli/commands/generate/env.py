@@ -32,8 +32,8 @@ or on a path that only you know are commented out.
 @shared.output_option
 def command(**options: Any) -> int:
     """Print the environment variables that a job should have on this host, each with its reason."""
-    from torchtune_sys.cli.look import host_of
     from torchtune_sys.cli.pipeline import judged
+    from torchtune_sys.cli.take_snapshot import host_of
     from torchtune_sys.probes.plan_context import allocators
     from torchtune_sys.remediation.plan.job import variables
     from torchtune_sys.render import as_json

@@ -43,7 +43,7 @@ host, it gives the reason and the newest version that is, and exits with 1.
 @shared.output_option
 def command(**options: Any) -> int:
     """Print the commands that install the driver, torch and what they need, in order, with the reboot."""
-    from torchtune_sys.cli.look import look
+    from torchtune_sys.cli.take_snapshot import look
     from torchtune_sys.remediation.install.plan import plan
     from torchtune_sys.render import as_json
     from torchtune_sys.render.generate.install import shell

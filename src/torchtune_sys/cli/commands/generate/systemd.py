@@ -63,7 +63,7 @@ def command(**options: Any) -> int:
 
 def _own(found: Planned, options: dict[str, Any], path: str) -> dict[str, str]:
     """Return what no change of the plan is: the person's own service, the defaults of all."""
-    from torchtune_sys.cli.look import host_of
+    from torchtune_sys.cli.take_snapshot import host_of
     from torchtune_sys.probes.plan_context import allocators
     from torchtune_sys.remediation.plan import job
     from torchtune_sys.remediation.plan.units import limits

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from statistics import median
 
-from torchtune_sys.preflight.isolation.usual import Way, believable, usual
+from torchtune_sys.preflight.isolation.usual_times import Way, believable, usual
 from torchtune_sys.preflight.joint.gathered import Gathered, LinkTest
 from torchtune_sys.preflight.joint.judge import losses
 from torchtune_sys.preflight.joint.judge.finding import JointFinding

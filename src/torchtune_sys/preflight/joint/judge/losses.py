@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from torchtune_sys.preflight.isolation.usual import Way
+from torchtune_sys.preflight.isolation.usual_times import Way
 from torchtune_sys.preflight.joint.gathered import LinkTest
 
 _LEAST_LOST, _LEAST_LOSS = 5, 0.005

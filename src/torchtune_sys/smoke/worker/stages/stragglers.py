@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
 from torchtune_sys.smoke.worker.context import RankContext
 from torchtune_sys.smoke.worker.measures import MOMENT_S, cpu_share, run_delay, stolen_s
-from torchtune_sys.smoke.worker.stages.likeness import differences, hardware
+from torchtune_sys.smoke.worker.stages.equal_ranks import differences, hardware
 from torchtune_sys.smoke.worker.stages.process_state import clock_has_jumped
 from torchtune_sys.smoke.worker.starting import loopback_address
 

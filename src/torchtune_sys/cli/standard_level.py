@@ -63,7 +63,7 @@ def causes_that_count(seen: Snapshot, policy: Policy, *, hook: bool) -> list[Cau
 
 def _of_last(last: LastStandard, seen: Snapshot, policy: Policy) -> list[Cause]:
     """Return its causes as the policy of today weighs them."""
-    from torchtune_sys.cli.look import now
+    from torchtune_sys.cli.take_snapshot import now
     from torchtune_sys.preflight import last_standard
     from torchtune_sys.preflight.verdict import own
     from torchtune_sys.smoke.proof import fingerprint
