@@ -187,7 +187,7 @@ def rail_pod() -> Recording:
 
 def mig_server() -> Recording:
     """Eight H100 cut into instances for many users."""
-    return told(ordinary("dgx-h100"), mig=True, nvlinks_down=list(range(18)))
+    return told(ordinary("dgx-h100"), mig=True, mig_instances=7, nvlinks_down=list(range(18)))
 
 
 def vgpu_host() -> Recording:

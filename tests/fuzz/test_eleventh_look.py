@@ -18,6 +18,7 @@ from torchtune_sys.fleet.over_slurm import Slurm
 from torchtune_sys.formats.kernel_log import stamps
 from torchtune_sys.formats.kernel_messages import events, read_log
 from torchtune_sys.host.base import Output
+from torchtune_sys.host.children import process
 from torchtune_sys.host.input import excerpts
 from torchtune_sys.host.input.collection import collected
 from torchtune_sys.host.live_queries.kernel_log import kernel_log
@@ -240,6 +241,6 @@ def test_a_reason_that_names_another_node_does_not_count_for_it(tmp_path: Path) 
 @pytest.mark.parametrize("sign", "\u2028\u0085\r\x1c\x0b")
 def test_a_reason_that_sinfo_tells_is_no_other_node_s_line(sign: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told = f"n1|idle|none\nn2|drained|x{sign}n1|down|gone\n"
-    monkeypatch.setattr(Slurm, "_run", lambda *_words: Output(rc=0, stdout=told, stderr=""))
+    monkeypatch.setattr(process, "run", lambda *_words, **_more: Output(rc=0, stdout=told, stderr=""))
     asked, dead = Slurm("", {}).hosts()
     assert (list(asked), [answer.host for answer in dead]) == (["n1"], ["n2"])

@@ -255,7 +255,7 @@ Written down and committed on 2026-11-27 before anything of it was tried (`pytho
 | A plug-in has standard output take ASCII alone | sealed | not noticed | – |
 | A communication library blocks SIGTERM in one rank as the process group begins | sealed | not noticed: it is looked at before | – |
 
-Of ten oddities that break nothing (`thirteenth-harmless`) nine were run once, at a load of 12 to 37: a quota of 1.5 CPUs, 3 GB of memory, nice 19, an old locale (on the state before these changes), a HOME that is not there, a directory that is read only, one CPU for all, a umask of 077, a name of 61 characters: no alarm.
+Of ten oddities that break nothing (`thirteenth-harmless`) each was run, at a load of 12 to 37: a quota of 1.5 CPUs, 3 GB of memory, nice 19, an old locale (on the state before these changes), a HOME that is not there, a directory that is read only, one CPU for all, a umask of 077, a name of 61 characters, a blank in TMPDIR below nohup: no alarm (the last was run again, as its sources were copied while it ran first).
 """
 
 

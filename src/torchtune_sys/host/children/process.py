@@ -50,11 +50,11 @@ def run(
     data: str | None = None,
     unfinished: list[str] | None = None,
     user: Account | None = None,
-    at_most: int = OUTPUT_LIMIT,
+    at_most: int | None = None,
 ) -> Fact[Output]:
     """Run ``argv`` and wait for it, at most ``timeout_s`` seconds (plus 1.5 s to end it). ``env``, ``data`` and ``user`` are as of
-    :func:`start`; ``unfinished`` is given what one that did not end in time had printed, and ``at_most`` is how many bytes it may print."""
-    name = " ".join(argv[:3])
+    :func:`start`; ``unfinished`` is given what one that did not end in time had printed, and ``at_most`` is how many bytes it may print (OUTPUT_LIMIT)."""
+    name, at_most = " ".join(argv[:3]), OUTPUT_LIMIT if at_most is None else at_most
     child = start(argv, env=env, cwd=cwd, data=data, user=user)
     if isinstance(child, Missing):
         return child
