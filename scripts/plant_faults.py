@@ -247,6 +247,8 @@ def planted(fault: Fault, folder: Path, more: Mapping[str, str]) -> None:
 
 
 def main() -> int:
+    if len(sys.argv) < 2 or any(word.startswith("-") and word != "--sealed" for word in sys.argv[1:]):
+        sys.exit(__doc__)
     sealed = "--sealed" in sys.argv
     folder, *names = (word for word in sys.argv[1:] if word != "--sealed")
     scripts = [fault for fault in _of_scripts() if is_sealed(fault.name) == sealed]

@@ -110,3 +110,15 @@ def test_other_names_are_no_journals(tmp_path: Path) -> None:
     assert journal.numbers(str(tmp_path)) == []
     (tmp_path / "12345.journal").write_bytes(b"00000000 {}\n")
     assert journal.numbers(str(tmp_path)) == [12345]
+
+
+@pytest.mark.parametrize("stray", ["999999999.journal", "0999.journal", "0002.journal.d", "0003.journal"])
+def test_the_run_after_a_stray_file_is_found_again(tmp_path: Path, stray: str) -> None:
+    folder = tmp_path / "host"
+    small.set_up(folder)
+    assert not small.apply(folder).failed
+    (folder / "state" / stray).write_text("not a journal")
+    header = journal.load(str(folder / "state"), 1).header
+    made = [journal.begin(str(folder / "state"), header).number for _ in range(3)]
+    assert journal.numbers(str(folder / "state")) == [1, *made]
+    assert (folder / "state" / stray).read_text() == "not a journal"

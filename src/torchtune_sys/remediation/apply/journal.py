@@ -148,7 +148,12 @@ def begin(folder: str, header: Header) -> Journal:
     """Make the next run's journal, whole and synced. Raises OSError, ForeignState; then there is none."""
     state_folder.require_trusted(folder)
     durable.make_folders((*durable.missing_folders(f"{folder}/x"),), 0o700)
-    number = max((*numbers(folder), *strays(folder)), default=0) + 1
+    runs, others = numbers(folder), strays(folder)
+    number = max((*runs, *others), default=0) + 1
+    if not _NAME.fullmatch(f"{number:04d}.journal"):  # behind a stray file of the greatest number a run would not be found again
+        number = max(runs, default=0) + 1
+        while number in others:
+            number += 1
     path = f"{folder}/{number:04d}.journal"
     state = durable.FileState(content=line(header), mode=0o600, uid=os.geteuid(), gid=os.getegid())
     durable.write(path, state)
