@@ -88,3 +88,16 @@ def test_one_that_ended_it_is_told(after: str) -> None:
 def test_a_fault_of_the_host_is_told_though_the_program_caught_it() -> None:
     text = CAUGHT.replace("requests.exceptions.ReadTimeout: ", "OSError: [Errno 28] No space left on device: '/ckpt/1.pt' ")
     assert [each.cause for each in diagnosis_of(text + STEPS[0]).causes] == ["disk-full-or-quota"]
+
+
+LATE_STORE = """\
+[E1127 21:43:53.012296815 socket.cpp:1028] [c10d] The client socket has timed out after 12000ms while trying to connect to (gpu-1, 29500).
+[W1127 21:43:53.012795596 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host gpu-1:29500 - retrying (try=0, timeout=12000ms, delay=11133ms): The client socket has timed out after 12000ms while trying to connect to (gpu-1, 29500).
+"""
+
+
+def test_an_attempt_to_reach_rank_0_that_came_too_early_is_no_cause_once_the_job_trains() -> None:
+    assert diagnosis_of(f"{LATE_STORE}step 0 loss 4.45 time 0.02 s\nstep 1 loss 4.41 time 0.02 s\n").causes == ()
+    raised = "torch.distributed.DistNetworkError: The client socket has timed out after 12000ms while trying to connect to (gpu-1, 29500)."
+    for text in (LATE_STORE, f"step 0 loss 4.45\n{LATE_STORE}{raised}\n"):
+        assert diagnosis_of(text).causes[0].cause == "master-addr-wrong"
