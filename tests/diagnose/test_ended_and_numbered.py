@@ -5,17 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from torchtune_sys.diagnosis.diagnose import diagnose
-from torchtune_sys.host.input.collection import collected
-from torchtune_sys.model.diagnosis import Diagnosis
-
-
-def of(tmp_path: Path, **texts: str) -> Diagnosis:
-    for name, text in texts.items():
-        (tmp_path / f"{name}.log").write_text(text)
-    return diagnose(collected([str(tmp_path)]))
-
+from rank_logs import of
 
 SIGNAL = (
     "W1127 21:21:42.780000 {pid} torch/distributed/elastic/agent/server/api.py:753] Received Signals.SIGTERM death signal, shutting down workers\n"

@@ -8,18 +8,11 @@ import pickle
 from pathlib import Path
 
 import pytest
+from rank_logs import of
 
 from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.input.collection import collected
-from torchtune_sys.model.diagnosis import Diagnosis
-
-
-def of(tmp_path: Path, **texts: str) -> Diagnosis:
-    for name, text in texts.items():
-        (tmp_path / f"{name}.log").write_text(text)
-    return diagnose(collected([str(tmp_path)]))
-
 
 TIMED_OUT = (
     "[rank{rank}]:[E1018 12:00:00.000000000 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: "

@@ -10,11 +10,10 @@ import msgspec
 from torchtune_sys import engine
 from torchtune_sys.diagnosis.facts import ReportedHost, reported_host
 from torchtune_sys.diagnosis.lines import LogLine
-from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom, candidate_of
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.recorded import SECTIONS, recorded_document
 from torchtune_sys.host.scrubbed import ScrubbedHost
-from torchtune_sys.model import actions
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
@@ -93,8 +92,7 @@ def _of_report(source: str, document: Document, _text: str) -> OwnDocument:
 def _warning(source: str, host: str, result: Result) -> Symptom:
     """Return what a report warns of: possible, where it is no more by itself."""
     seen = "; ".join(f"{each.subject}: {each.seen}" for each in result.evidence) or result.rule.title
-    fix = actions.text(result.rule.fix[0]) if result.rule.fix else ""
-    return _symptom(source, seen, result.rule.cause or result.rule.id, POSSIBLE, host, fix=fix)
+    return _symptom(source, seen, candidate_of(result.rule, POSSIBLE), host)
 
 
 def _evidence(found: Mapping[str, Any]) -> Evidence:
@@ -107,7 +105,13 @@ def _of_smoke(source: str, document: Document, _text: str) -> OwnDocument:
             if stage["verdict"] == "fail" and stage.get("cause"):
                 ranks = stage.get("ranks") or [None]
                 weight = _WEIGHTS.get(str(stage.get("confidence")), LIKELY)
-                yield _symptom(source, f"{stage['stage']}: {stage['seen']}", stage["cause"], weight, "", ranks[0])
+                yield _symptom(
+                    source,
+                    f"{stage['stage']}: {stage['seen']}",
+                    Candidate(cause=str(stage["cause"]), weight=weight),
+                    "",
+                    ranks[0],
+                )
 
     return OwnDocument(symptoms=tuple(symptoms()))
 
@@ -117,12 +121,12 @@ def _of_preflight(source: str, document: Document, _text: str) -> OwnDocument:
         for node in document["nodes"]:
             for cause in node.get("causes") or ():
                 if cause.get("weight", "fatal") == "fatal":
-                    yield _symptom(source, str(cause["seen"]), cause["cause"], CERTAIN, str(node["node"]))
+                    yield _symptom(source, str(cause["seen"]), _certain(cause["cause"]), str(node["node"]))
         for link in document.get("links") or ():
             said = f"{link['from']} → {link['to']}: {link['seen']}"
-            yield _symptom(source, said, link["cause"], CERTAIN, str(link["from"]))
+            yield _symptom(source, said, _certain(link["cause"]), str(link["from"]))
         for node in document.get("absent") or ():
-            yield _symptom(source, f"{node} did not come", "node-never-came", CERTAIN, str(node))
+            yield _symptom(source, f"{node} did not come", _certain("node-never-came"), str(node))
 
     return OwnDocument(symptoms=tuple(symptoms()))
 
@@ -131,12 +135,14 @@ _RANKS = 1 << 31
 """Above it no program has ranks; an integer of any size may stand there."""
 
 
-def _symptom(source: str, said: str, cause: object, weight: int, host: str, rank: object = None, fix: str = "") -> Symptom:
+def _certain(cause: object) -> Candidate:
+    return Candidate(cause=str(cause), weight=CERTAIN)
+
+
+def _symptom(source: str, said: str, cause: Candidate, host: str, rank: object = None) -> Symptom:
     number = rank if isinstance(rank, int) and 0 <= rank < _RANKS else None
     line = LogLine(number=0, text=said, printed=said, host=host, rank=number)
-    return Symptom(
-        source=source, line=line, candidates=(Candidate(cause=str(cause), weight=weight, fix=fix),), program="torchtune-sys"
-    )
+    return Symptom(source=source, line=line, candidates=(cause,), program="torchtune-sys")
 
 
 _READERS: dict[str, Callable[[str, Document, str], OwnDocument]] = {

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from torchtune_sys.diagnosis.lines import LogLine
-from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom
-from torchtune_sys.model import actions
+from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom, candidate_of
 from torchtune_sys.model.rule import Severity
 from torchtune_sys.rules import by_id
 
@@ -60,9 +59,7 @@ def _of_check(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
             continue
         rule = by_id().get(named["rule"])
         if rule is not None and rule.severity in _WORTH and rule.title[:20] in title.printed:
-            fix = actions.text(rule.fix[0]) if rule.fix else ""
-            cause = Candidate(cause=rule.cause or rule.id, weight=_WORTH[rule.severity], fix=fix)
-            yield _symptom(source, title, title.printed.strip(), cause)
+            yield _symptom(source, title, title.printed.strip(), candidate_of(rule, _WORTH[rule.severity]))
         title = None
 
 

@@ -12,6 +12,8 @@ from torchtune_sys.diagnosis.cut_ends import completed
 from torchtune_sys.diagnosis.lines import LogLine, joined, seldom
 from torchtune_sys.knowledge import messages, translations
 from torchtune_sys.knowledge.sentences import Sentence, SentenceSearch, is_about_code
+from torchtune_sys.model import actions
+from torchtune_sys.model.rule import Rule
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +26,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Facts, of which one makes it certain (knowledge.messages.Cause)."""
     fix: str = ""
     confirm: str = ""
+
+
+def candidate_of(rule: Rule, weight: int) -> Candidate:
+    """Return the cause that a rule stands for, with the first of its fixes."""
+    return Candidate(cause=rule.cause or rule.id, weight=weight, fix=actions.text(rule.fix[0]) if rule.fix else "")
 
 
 class Symptom(msgspec.Struct, frozen=True, kw_only=True):

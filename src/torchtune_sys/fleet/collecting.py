@@ -168,17 +168,17 @@ def _candidates(out: str) -> Iterator[str]:
 
 def _why(answer: Answer) -> str:
     if answer.why:
-        return excerpt(answer.why)
+        return shortened(answer.why)
     last = next((row for row in reversed(answer.error.strip().splitlines()) if row.strip()), "")
-    said = f": {excerpt(last, _SAID)}" if last else ""
+    said = f": {shortened(last, _SAID)}" if last else ""
     if answer.status:
         return f"exit status {answer.status}{said}"
     if answer.out.strip():
-        return f"answered no JSON of ours, but: {excerpt(answer.out, _SAID)}"
+        return f"answered no JSON of ours, but: {shortened(answer.out, _SAID)}"
     return f"answered nothing{said}"
 
 
-def excerpt(text: str, most: int = _SAID_AT_MOST) -> str:
+def shortened(text: str, most: int = _SAID_AT_MOST) -> str:
     """Return shortened output of foreign programs, without secrets."""
     found = clean(brief(text[:_LOOKED_AT], most))
     return found if len(found) < most else found[: most - 1] + "…"

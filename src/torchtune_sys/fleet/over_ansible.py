@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.fleet.collecting import Answer, excerpt
+from torchtune_sys.fleet.collecting import Answer, shortened
 from torchtune_sys.host.children import process
 from torchtune_sys.host.input.reading import read_input
 from torchtune_sys.host.scratch import directory
@@ -45,7 +45,7 @@ class Ansible:
             raise UnreadableInput(f"Ansible could not be asked: {found}", "install ansible-core, or use --nodes")
         hosts = [row.strip() for row in found.stdout.splitlines() if row.startswith("    ")]
         if found.rc or not hosts:
-            said = excerpt((found.stderr or "it holds no host").strip().partition("\n")[0])
+            said = shortened((found.stderr or "it holds no host").strip().partition("\n")[0])
             raise UnreadableInput(f"--inventory {self._inventory}: {said}", "give an inventory that ansible --list-hosts reads")
         return hosts, ()
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.fleet.collecting import Answer, excerpt
+from torchtune_sys.fleet.collecting import Answer, shortened
 from torchtune_sys.host.children import process
 from torchtune_sys.model.values import Missing, Why
 
@@ -34,7 +34,7 @@ class ClusterShell:
             raise UnreadableInput(f"ClusterShell could not be asked: {found}", "install clustershell, or use --slurm")
         hosts = found.stdout.split()
         if found.rc or not hosts:
-            said = excerpt((found.stderr or "it holds no node").strip().rpartition("\n")[2])
+            said = shortened((found.stderr or "it holds no node").strip().rpartition("\n")[2])
             raise UnreadableInput(f"--nodes {self._nodes}: {said}", "give a node set: node[1-64], @group")
         return hosts, ()
 

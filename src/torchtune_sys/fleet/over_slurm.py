@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.fleet.collecting import ANSWER_AT_MOST, Answer, excerpt
+from torchtune_sys.fleet.collecting import ANSWER_AT_MOST, Answer, shortened
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.children import process
 from torchtune_sys.model.facts import Fact
@@ -76,4 +76,4 @@ class Slurm:
 
 
 def _said(found: Fact[Output]) -> str:
-    return str(found) if isinstance(found, Missing) else excerpt((found.stderr or found.stdout).strip().rpartition("\n")[2])
+    return str(found) if isinstance(found, Missing) else shortened((found.stderr or found.stdout).strip().rpartition("\n")[2])

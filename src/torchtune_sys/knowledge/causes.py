@@ -32,12 +32,9 @@ def usual_fix(cause: str) -> str:
     >>> usual_fix("loopback-down"), usual_fix("no-such-cause")
     ('ip link set lo up', '')
     """
-    row = cause_rows().get(cause)
-    return (
-        row.fix
-        if row is not None
-        else next((each["fix"] for each in tables.rows("smoke_fixes") if cause in each["causes"].split()), "")
-    )
+    if row := cause_rows().get(cause):
+        return row.fix
+    return next((each["fix"] for each in tables.rows("smoke_fixes") if cause in each["causes"].split()), "")
 
 
 def messages_of(cause: str) -> tuple[str, ...]:

@@ -116,13 +116,21 @@ def cpu_share() -> Tuple[float, float, Optional[float]]:
     return round(ran / wall, 3), round(gap, 3), spare
 
 
-def run_delay(thread: str = "thread-self") -> Optional[float]:
-    """Return the seconds in which a thread (a folder below /proc) could have run, and another did (Documentation/scheduler/sched-stats.rst)."""
+def times_of_thread(thread: str = "thread-self") -> Optional[Tuple[float, float]]:
+    """Return the seconds that a thread (a folder below /proc) has run, and in which it could have and another did
+    (Documentation/scheduler/sched-stats.rst)."""
     try:
         with open("/proc/%s/schedstat" % thread) as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
+            ran, waited = file.read().split()[:2]
+            return int(ran) / 1e9, int(waited) / 1e9
+    except (OSError, ValueError):
         return None
+
+
+def run_delay(thread: str = "thread-self") -> Optional[float]:
+    """Return the seconds in which a thread could have run, and another did."""
+    times = times_of_thread(thread)
+    return None if times is None else times[1]
 
 
 def run_delay_of_all() -> float:

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import torch
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, torch_has_reached
+from torchtune_sys.smoke.worker.measures import times_of_thread
 
 _TELLING = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGCHLD")
 """What tells a training to save and leave before it is preempted (torchrun, Slurm, Lightning), and that a child has ended."""
@@ -123,15 +124,14 @@ def _nobody_spins() -> None:
 
 
 def _times_of_threads() -> Dict[str, Tuple[float, float]]:
-    """Return the seconds that each other thread of this process has run, and waited for a CPU (Documentation/scheduler/sched-stats.rst)."""
+    """Return the seconds that each other thread of this process has run, and waited for a CPU."""
     found: Dict[str, Tuple[float, float]] = {}
     for thread in os.listdir("/proc/self/task"):
-        if int(thread) == os.getpid():
+        times = times_of_thread("self/task/%s" % thread)
+        if times is None or int(thread) == os.getpid():
             continue
-        folder = "/proc/self/task/%s/" % thread
-        with contextlib.suppress(OSError, ValueError), open(folder + "comm") as name, open(folder + "schedstat") as told:
-            ran, waited = told.read().split()[:2]
-            found["%s, %s" % (thread, name.read().strip())] = int(ran) / 1e9, int(waited) / 1e9
+        with contextlib.suppress(OSError), open("/proc/self/task/%s/comm" % thread) as name:
+            found["%s, %s" % (thread, name.read().strip())] = times
     return found
 
 
