@@ -56,7 +56,7 @@ def test_layers_hold(copy: Path) -> None:
         ("formats/smbios.py", "import torchtune_sys.knowledge"),
         ("knowledge/xid.py", "import torchtune_sys.host"),
         ("evidence/limits.py", "import torchtune_sys.probes"),
-        ("diagnosis/lines.py", "import torchtune_sys.diagnosis.causes"),
+        ("diagnosis/text/lines.py", "import torchtune_sys.diagnosis.causes"),
         ("diagnosis/causes.py", "import torchtune_sys.render"),
         ("remediation/install/plan.py", "import torchtune_sys.remediation.plan"),
         ("remediation/plan/steps.py", "import torchtune_sys.remediation.apply"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchtune_sys.diagnosis.diagnose import diagnose
-from torchtune_sys.diagnosis.lines import lines_of
+from torchtune_sys.diagnosis.text.lines import lines_of
 from torchtune_sys.fleet.pasted_hosts import compared
 from torchtune_sys.host.input.collection import InputText
 from torchtune_sys.host.input.excerpts import excerpt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchtune_sys.diagnosis import slowness
-from torchtune_sys.diagnosis.lines import lines_of
+from torchtune_sys.diagnosis.text.lines import lines_of
 
 FORMS = {
     "torch's ImageNet example": "Epoch: [0][{n}/5004]\tTime  {step:.3f} ({step:.3f})\tData  {data:.3f} ({data:.3f})\tLoss 6.9 (6.9)",

@@ -7,8 +7,8 @@ import textwrap
 import pytest
 
 from torchtune_sys.diagnosis import stated_causes
-from torchtune_sys.diagnosis.lines import lines_of
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE
+from torchtune_sys.diagnosis.text.lines import lines_of
 
 
 def _named(text: str) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.model.numbers import natural
 
 _OPTION = re.compile(r"^\W{0,2}#SBATCH +(?P<name>-n|-N|--[a-z-]{4,20})[ =]*(?P<value>[\w:.,/=-]{1,80})")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from torchtune_sys.diagnosis.facts import ReportedHost
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import CERTAIN, FOLLOWS, LIKELY, POSSIBLE, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.model import actions

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.text.lines import LogLine
 
 _LONGEST, _LINES, _TITLES = 400, 400, 2
 _VERBS = (

@@ -24,9 +24,9 @@ from torchtune_sys.diagnosis import (
     stated_causes,
     unexplained,
 )
-from torchtune_sys.diagnosis.lines import LogLine, lines_of, seldom
 from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, missing, outliers, peers, ras, stalls
 from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
+from torchtune_sys.diagnosis.text.lines import LogLine, lines_of, seldom
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
 from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.input.collection import Found, InputDump

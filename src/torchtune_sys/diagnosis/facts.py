@@ -9,9 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from torchtune_sys import consequences, engine
-from torchtune_sys.diagnosis.lines import JOINED, LogLine, glued
 from torchtune_sys.diagnosis.parts import parts_of
-from torchtune_sys.diagnosis.unwrapping import goes_on, width
+from torchtune_sys.diagnosis.text.lines import JOINED, LogLine, glued
+from torchtune_sys.diagnosis.text.unwrapping import goes_on, width
 from torchtune_sys.model import codec
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:,? in (?P<function>[^\n]{1,120}))?')
 """CPython Lib/traceback.py, and Python/traceback.c, which writes no comma before ``in``."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from torchtune_sys.diagnosis.lines import lines_of
 from torchtune_sys.diagnosis.symptoms import LIKELY, symptoms_of
+from torchtune_sys.diagnosis.text.lines import lines_of
 from torchtune_sys.knowledge import sentences
 from torchtune_sys.knowledge.causes import cause_rows
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.text.lines import LogLine
 
 _IN_NAME = re.compile(
     r"rank[_-]?(\d{1,6})(?!\d)|[/:](\d{1,6})/(?:stdout|stderr|error)(?:\.\w{1,5})?$|slurm-\d+[_.](\d{1,6})\.(?:out|err)$"

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine, joined
 
 _OWN = "none"
 _TOLD: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from torchtune_sys.diagnosis.frames import frame_of
-from torchtune_sys.diagnosis.lines import LogLine, is_raised
 from torchtune_sys.diagnosis.symptoms import Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine, is_raised
 
 _HEAD = "Traceback (most recent call last):"
 _STEP = re.compile(

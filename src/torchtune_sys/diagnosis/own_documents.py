@@ -9,8 +9,8 @@ import msgspec
 
 from torchtune_sys import engine
 from torchtune_sys.diagnosis.facts import ReportedHost, reported_host
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom, candidate_of
+from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.recorded import SECTIONS, recorded_document
 from torchtune_sys.host.scrubbed import ScrubbedHost

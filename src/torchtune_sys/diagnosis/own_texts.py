@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom, candidate_of
+from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.model.rule import Severity
 from torchtune_sys.rules import by_id
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from torchtune_sys.diagnosis.lines import LogLine
+from torchtune_sys.diagnosis.text.lines import LogLine
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

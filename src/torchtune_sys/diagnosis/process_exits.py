@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.ranks import peers
 from torchtune_sys.diagnosis.symptoms import FOLLOWS, LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.model.diagnosis import NamedCause, Unexplained
 
 _FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d{1,9}) via \S{1,40}, forcefully exiting via")

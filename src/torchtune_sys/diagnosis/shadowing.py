@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import msgspec
 
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine
 
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"\n]{1,400})", line \d{1,7}, in (?P<name>\S{1,200})\s*$')
 _ERROR = re.compile(r"^\s*(?:[A-Za-z_]\w*\.)*(?:AttributeError|ImportError|ModuleNotFoundError|TypeError|NameError)\b")

@@ -7,8 +7,8 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine
 
 _VALUE = r"(?:[ _-]?(?:time|cost|wait|t|s|ms))?[ =:]{0,4}(?P<value>\d{1,6}\.\d{1,6})(?!\.?\d|/| ?%| ?[GM]i?B)(?:[^(|,;]{0,24}\((?P<mean>\d{1,6}\.\d{1,6}))?"
 """What a meter shows: a value, and often its mean in brackets behind it."""

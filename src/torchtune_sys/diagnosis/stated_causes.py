@@ -16,8 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from torchtune_sys.diagnosis import stated_forms as forms
-from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine, joined
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.stated_words import filled
 

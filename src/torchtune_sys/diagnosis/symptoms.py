@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from torchtune_sys.diagnosis import gpu_memory, wheel_index
-from torchtune_sys.diagnosis.common_words import in_common_words
-from torchtune_sys.diagnosis.cut_ends import completed
-from torchtune_sys.diagnosis.lines import LogLine, joined, seldom
+from torchtune_sys.diagnosis.text.common_words import in_common_words
+from torchtune_sys.diagnosis.text.cut_ends import completed
+from torchtune_sys.diagnosis.text.lines import LogLine, joined, seldom
 from torchtune_sys.knowledge import messages, translations
 from torchtune_sys.knowledge.sentences import Sentence, SentenceSearch, is_about_code
 from torchtune_sys.model import actions

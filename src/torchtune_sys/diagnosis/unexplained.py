@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torchtune_sys.diagnosis.frames import frame_of, is_own, place_of
-from torchtune_sys.diagnosis.lines import LogLine, is_raised
 from torchtune_sys.diagnosis.symptoms import Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine, is_raised
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.diagnosis import Unexplained
 

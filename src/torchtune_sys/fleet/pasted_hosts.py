@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.diagnosis.facts import ReportedHost
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.fleet.comparing import Comparing, without_secrets
 from torchtune_sys.fleet.difference_causes import cause_of, must_be_alike
 from torchtune_sys.fleet.facts_file import MISSING, facts

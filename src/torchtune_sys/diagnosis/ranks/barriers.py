@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine, joined
 
 _WAITING = re.compile(
     r"(?:Waiting in store based ?barrier to initialize process ?group for (?:[\d.]{1,24} seconds,? ?)?|(?P<over>Timed out) initializing process group in store based ?barrier on )"

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine, joined
 from torchtune_sys.diagnosis.ranks import file_names
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine, joined
 from torchtune_sys.formats.flight_recorder import RankDump, absences
 
 

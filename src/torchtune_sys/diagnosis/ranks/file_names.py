@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine
 
 _NUMBER = re.compile(r"\d{1,6}(?=\D*$)")
 _NO_RANKS = re.compile(r"(?i)node|host|server|machine|gpu|nid|rack|part|chunk|dmesg|attempt|step|epoch|run|job|restart|day")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.ranks import file_names, peers
+from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.model.diagnosis import NamedCause, Unexplained
 
 _TIMED_OUT = re.compile(r"[Rr]ank (\d{1,6})\].{0,80}Watchdog caught collective operation timeout")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine, unbroken
+from torchtune_sys.diagnosis.text.lines import LogLine, unbroken
 from torchtune_sys.model.diagnosis import Unexplained
 
 _PARAMETERS = re.compile(

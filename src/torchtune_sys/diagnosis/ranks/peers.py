@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine, is_raised, unbroken
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine, is_raised, unbroken
 
 _SAYS = re.compile(
     r"(?P<gone>gloo/transport/\w{1,20}/\w{1,20}\.cc:\d{1,5}\] .{0,120}(?:Connection closed by peer|Connection reset by peer|Broken pipe)"

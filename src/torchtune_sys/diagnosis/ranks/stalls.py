@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.lines import LogLine
 from torchtune_sys.diagnosis.symptoms import LIKELY, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine
 
 _LIST = re.compile(r"\[(?P<how>ready|missing) ranks: ?(?P<ranks>\d{1,6}(?:, ?\d{1,6}){0,4096})")
 _ROW = re.compile(r"^(\d{1,6})!?: \[")
