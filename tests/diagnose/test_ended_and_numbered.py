@@ -98,3 +98,20 @@ def test_the_numbers_of_tasks_that_start_several_ranks_each_are_no_ranks(tmp_pat
     assert (whole.causes[0].ranks, whole.unheard) == ((3,), ())
     some = AGENTS.replace("0: [rank1]: step 3 loss 0.4\n", "1: starting\n")
     assert of(tmp_path, job=some + SUMMARY).unheard == (1,), "the line of task 1 is none of rank 1"
+
+
+WORKER = "RuntimeError: DataLoader worker (pid 991) is killed by signal: Killed.\n"
+VICTIM = "[ 9123.1] Out of memory: Killed process {} total-vm:99999kB, anon-rss:8888kB\n"
+
+
+@pytest.mark.parametrize(
+    ("victim", "confidence"), [("", "possible"), ("991 (x)", "certain"), ("31991 (pt_data_worker)", "certain"), ("77 (chrome)", "likely")]
+)
+def test_a_killed_loader_is_memory_for_certain_where_the_kernels_log_says_so_of_it(
+    tmp_path: Path, victim: str, confidence: str
+) -> None:
+    kernel = VICTIM.format(victim) if victim else ""
+    for texts in ({"job": WORKER + kernel}, {"job": WORKER, "dmesg": kernel or "\n"}):
+        first, *others = of(tmp_path, **texts).causes
+        assert (first.cause, first.confidence) == ("host-memory-oom", confidence)
+        assert [each.cause for each in others] == ([] if victim else ["dataloader-worker-killed"])

@@ -105,7 +105,19 @@ def causes_of(
 
 
 def _supporting(reported: Sequence[ReportedHost]) -> set[str]:
-    return {result.rule.cause for each in reported for result in each.results if result.rule.cause}
+    return {
+        result.rule.cause
+        for each in reported
+        for result in each.results
+        if result.rule.cause and (result.rule.id not in each.snapshot.said or _own_evidence(each, result))
+    }
+
+
+def _own_evidence(reported: ReportedHost, result: Result) -> list[Evidence]:
+    """Return what failed; words that have other causes too are weighed where they stand, and are no proof of one."""
+    said = reported.snapshot.said.get(result.rule.id)
+    words = said.line if said is not None and said.is_open else None
+    return [item for item in result.evidence if item.verdict is Verdict.FAIL and (words is None or item.seen != words)]
 
 
 def _of_facts(
@@ -113,13 +125,15 @@ def _of_facts(
 ) -> None:
     """``named``: lines of which it is known what they stand for; a rule that has no cause says nothing more of them."""
     for result in reported.results:
-        failed = [(item, places.line(item)) for item in result.evidence if item.verdict is Verdict.FAIL]
+        failed = [(item, places.line(item)) for item in _own_evidence(reported, result)]
         line = next((line for _, line in failed if line is not None), None)
         if line is not None and not result.rule.cause and (reported.source, line.number) in named:
             continue
         said = reported.snapshot.said.get(result.rule.id)
         weight = _weight(result, line is not None, said is None or said.is_failure)
         if not weight or result.rule.id in _GENERAL:
+            continue
+        if said is not None and said.is_open and not failed:
             continue
         by_cause: dict[str, list[_Placed]] = {}
         for item, place in failed:

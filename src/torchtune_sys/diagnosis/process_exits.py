@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torchtune_sys.diagnosis.ranks import peers
 from torchtune_sys.diagnosis.symptoms import FOLLOWS, LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
-from torchtune_sys.model.diagnosis import NamedCause, Unexplained
+from torchtune_sys.model.diagnosis import Confidence, NamedCause, Unexplained
 
 _FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d{1,9}) via \S{1,40}, forcefully exiting via")
 """torch/distributed/elastic/multiprocessing/api.py: the process did not end by SIGTERM, so it is killed."""
@@ -180,6 +180,7 @@ def of_process(
     named: Sequence[NamedCause], unknown: Sequence[Unexplained], lines: Mapping[str, Sequence[LogLine]]
 ) -> tuple[tuple[NamedCause, ...], tuple[Unexplained, ...]]:
     """Return both; where no line tells whose the first one is, a launcher does."""
+    named = [_of_another(each, lines) for each in named]
     told: list[NamedCause | Unexplained] = [*named, *unknown]
     if any(each.ranks for each in told):
         return tuple(named), tuple(unknown)
@@ -213,6 +214,23 @@ def _killed(cause: NamedCause, lines: Mapping[str, Sequence[LogLine]]) -> tuple[
         if line.rank is not None and (str(line.pid) in pids or _pids(line) & pids)
     }
     return tuple(ranks) if len(ranks) == 1 else ()
+
+
+_VICTIM = re.compile(r"\bKilled process (?P<pid>\d{1,9}),? \((?P<name>[^)]{1,40})\)")
+_WORKER = re.compile(r"DataLoader worker \(pid (?P<pid>\d{1,9})\) is killed by signal: Killed")
+_OF_TRAINING = re.compile(r"python|^pt_|^torchrun|^(?:data)?loader|^ray::")
+"""How Linux calls Python, and torch and Ray what they start: a container counts processes from 1, so their numbers need not be those of the kernel's log."""
+
+
+def _of_another(cause: NamedCause, lines: Mapping[str, Sequence[LogLine]]) -> NamedCause:
+    """Return memory as the likely cause where the kernel's log has the kills of other programs only, not that of the process that was lost."""
+    if cause.cause != "host-memory-oom" or cause.confidence is not Confidence.CERTAIN:
+        return cause
+    told = [line.text[:_LONGEST] for part in lines.values() for line in part if "illed" in line.text]
+    victims = [found for text in told if (found := _VICTIM.search(text)) is not None]
+    lost = {found["pid"] for text in told if (found := _WORKER.search(text)) is not None}
+    are_others = bool(victims and lost) and not any(each["pid"] in lost or _OF_TRAINING.search(each["name"]) for each in victims)
+    return replace(cause, confidence=Confidence.LIKELY) if are_others else cause
 
 
 def _is_death(symptom: Symptom) -> bool:

@@ -205,7 +205,10 @@ def printed_messages(text: str) -> dict[str, PrintedMessage]:
         match = _place(row.pattern, text) if sentence.rule not in found and row.may_match(text) else None
         if match is not None and search.fits(row):
             found[sentence.rule] = PrintedMessage(
-                line=_line(text, match), remedy=sentence.remedy, is_failure=sentence.role not in ("fact", "inventory")
+                line=_line(text, match),
+                remedy=sentence.remedy,
+                is_failure=sentence.role not in ("fact", "inventory"),
+                is_open=sentence.role == "hint",
             )
     return found
 

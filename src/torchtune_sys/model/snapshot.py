@@ -34,6 +34,8 @@ class PrintedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """What to do where the rule's own fix is meant for less particular words."""
     is_failure: bool = True
     """Whether the program failed by it; else it lists what is there, and facts decide."""
+    is_open: bool = False
+    """Whether the words have other causes too."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
