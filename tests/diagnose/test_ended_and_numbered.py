@@ -105,7 +105,8 @@ VICTIM = "[ 9123.1] Out of memory: Killed process {} total-vm:99999kB, anon-rss:
 
 
 @pytest.mark.parametrize(
-    ("victim", "confidence"), [("", "possible"), ("991 (x)", "certain"), ("31991 (pt_data_worker)", "certain"), ("77 (chrome)", "likely")]
+    ("victim", "confidence"),
+    [("", "possible"), ("991 (x)", "certain"), ("31991 (pt_data_worker)", "certain"), ("77 (chrome)", "likely")],
 )
 def test_a_killed_loader_is_memory_for_certain_where_the_kernels_log_says_so_of_it(
     tmp_path: Path, victim: str, confidence: str
