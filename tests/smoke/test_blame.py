@@ -54,6 +54,15 @@ def test_words_that_fit_several_causes_stand_for_the_one_that_broke_an_earlier_s
     assert (after.cause, after.confidence) == ("gpu-memory-in-use", Confidence.LIKELY) and "Xid" not in after.remedy
 
 
+def test_what_this_run_has_shown_goes_before_what_the_rules_found_on_the_host() -> None:
+    """Seen on a host whose log had an out-of-memory kill of another day."""
+    text = "RuntimeError: could not create a primitive"
+    after = merged("conv", {0: failed(0, text)}, {}, ("host-memory-oom",), ["system-calls-refused"])
+    by_rules = merged("conv", {0: failed(0, text)}, {}, ("host-memory-oom",))
+    assert (after.cause, after.confidence) == ("system-calls-refused", Confidence.LIKELY)
+    assert (by_rules.cause, by_rules.confidence) == ("host-memory-oom", Confidence.CERTAIN)
+
+
 def test_a_cause_that_a_rank_names_goes_before_what_a_lost_connection_may_stand_for() -> None:
     lost = "RuntimeError: [gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:4711: Connection reset by peer"
     stage = merged("rendezvous", {0: failed(0, lost), 1: failed(1, "connected with user 7", "stranger-among-ranks")}, {}, ())

@@ -122,6 +122,7 @@ def test_each_cause_is_told_of_somewhere() -> None:
         "cuda-in-forked-process",
         "device-side-assert",
         "gpu-display-timeout",
+        "system-calls-refused",
         "triton-out-of-resources",
         "wrong-world-size",
     }

@@ -109,13 +109,13 @@ def is_consequence(end: RankEnd) -> bool:
 
 
 def of_text(text: str, stage: str, found: Collection[str], before: Sequence[str] = ()) -> Attribution:
-    """Return what an error text stands for; among the causes it may stand for, the one that the rules found too, else one that broke an earlier stage: a GPU
-    whose memory is full lets cuBLAS fail in words of its own."""
+    """Return what an error text stands for; among the causes it may stand for, one that broke an earlier stage (a GPU whose memory is full lets cuBLAS fail in words
+    of its own), else the one that the rules found too."""
     row = known(text, stage)
     if row is None:
         return Attribution()
-    sure = next((cause for cause in row.causes if cause in found), "")
     again = next((cause for cause in row.causes if cause in before), "")
+    sure = next((cause for cause in row.causes if cause in found and again in ("", cause)), "")
     likely = row.is_sure or again
     confidence = Confidence.CERTAIN if sure else Confidence.LIKELY if likely else Confidence.POSSIBLE
     remedy = "" if again and again != row.causes[0] and not sure else row.remedy

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import os
 import socket
+import time
 from typing import Any, Dict
 
 import torch.distributed as dist
@@ -27,6 +28,7 @@ MEETING_S = 600.0 if channel.driven else 300.0
 who hangs is found by the deadline of the stage that it is in."""
 NEAR_S = 60.0
 """For what takes no other rank's work: a store that is there, a first exchange."""
+_NAME_S = 3.0
 _GLOO_INTERFACE, _NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 
@@ -101,6 +103,21 @@ def names_stand_for_something(here: RankContext) -> None:
     bare = [name for name in wish.split(",") if name and not gloo_address(name)]
     if bare:
         raise StageFailed("gloo-wrong-interface", "%s names %s, which has no address" % (_GLOO_INTERFACE, ", ".join(bare)))
+
+
+def names_come_soon() -> None:
+    """Check what each rank of torchrun and gloo asks for as it begins. A name server that does not answer costs 5 s for each name (resolv.conf(5), timeout)."""
+    name, took = socket.gethostname(), 0.0
+    for _look in range(2):  # once may be an accident
+        began = time.monotonic()
+        with contextlib.suppress(OSError, UnicodeError):  # a name that leads nowhere is told before ranks are started
+            socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        took = time.monotonic() - began
+        if took < _NAME_S:
+            return
+    seen = "to look up this host's own name, %s, takes %.1f s: so does each name that a rank, the launcher or a download asks for"
+    remedy = "a line for it in /etc/hosts; see which name server does not answer (resolvectl status, /etc/resolv.conf), and take it out"
+    raise StageFailed("name-lookup-slow", seen % (name, took), remedy)
 
 
 def refuse_strangers(here: RankContext) -> None:

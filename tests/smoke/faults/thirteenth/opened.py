@@ -147,8 +147,8 @@ ROWS: tuple[Fault, ...] = (
                 if (node && !numeric && getenv("RANK")) sleep(5);
                 return real(node, service, hints, found);
             }
-        """), means="LD_PRELOAD")._replace(wrong="ranks of one host meet without a name, and how long a name takes is not looked at"),
-    row("no-execmem", "No memory may be executed that was written (SELinux's execmem, a hardened profile)", "gemm", "system-calls-refused",
+        """), means="LD_PRELOAD"),
+    row("no-execmem", "No memory may be executed that was written (SELinux's execmem, a hardened profile)", "device", "system-calls-refused",
         inject=preloaded("""
             #include <dlfcn.h>
             #include <errno.h>
@@ -167,7 +167,7 @@ ROWS: tuple[Fault, ...] = (
                 if ((rights & PROT_EXEC) && getenv("RANK")) { errno = EACCES; return -1; }
                 return real(at, size, rights);
             }
-        """), means="LD_PRELOAD", stages="")._replace(wrong="each stage that convolves fails, in oneDNN's words (could not create a primitive), and without a cause"),
+        """), means="LD_PRELOAD", stages="device,gemm,conv,train,ddp")._replace(others={"conv": "fail", "train": "fail", "ddp": "fail"}),
     row("descriptors-leaked", "Who starts the ranks leaves them 994 open files of the 1024 that they may have", "dataloader", "nofile-limit-too-low",
         inject=all_of(limited("--nofile=1024:1024"), patched("""
             import os

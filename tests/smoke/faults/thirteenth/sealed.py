@@ -60,7 +60,7 @@ ROWS: tuple[Fault, ...] = (
     row("stdout-ascii", "A plug-in has standard output take ASCII alone: the bar of a progress display ends the training", "device", "stdout-encoding", """
         import sys
         sys.stdout.reconfigure(encoding="ascii")
-    """)._replace(wrong="how standard output is encoded is not looked at"),
+    """),
     row("sigterm-blocked-by-group", "A communication library blocks SIGTERM in one rank as the process group begins", "rendezvous", "signals-blocked", """
         import signal
         import torch.distributed as dist
@@ -70,5 +70,5 @@ ROWS: tuple[Fault, ...] = (
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
             return found
         dist.init_process_group = init_process_group
-    """, rank=1, when="torch.distributed", stages="device,allreduce,stragglers", seen="rank 1")._replace(wrong="signals are looked at before the ranks meet, and not again"),
+    """, rank=1, when="torch.distributed", stages="device,allreduce,stragglers", seen="rank 1"),
 )  # fmt: skip

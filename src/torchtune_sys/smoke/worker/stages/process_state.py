@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import ctypes
+import errno
 import gc
+import mmap
 import os
 import resource
 import signal
@@ -42,6 +46,7 @@ def process_is_as_started(here: RankContext) -> None:
     """Check that the process has its descriptors, its signals, its clocks, and the settings that Python and torch begin with."""
     for check in (
         _streams_are_open,
+        _streams_take_any_text,
         _signals_arrive,
         _nobody_stays,
         _nobody_spins,
@@ -50,6 +55,8 @@ def process_is_as_started(here: RankContext) -> None:
         _nothing_was_switched,
     ):
         check()
+    if here.kind == "cpu":
+        _code_can_be_made()
 
 
 def _streams_are_open() -> None:
@@ -63,6 +70,55 @@ def _streams_are_open() -> None:
             raise StageFailed(kind, seen % (name, number, error.strerror), _WHO_STARTED) from error
         if stat.S_ISDIR(mode):
             raise StageFailed(kind, "%s (descriptor %d) is a directory: nothing can be printed" % (name, number), _WHO_STARTED)
+
+
+def _streams_take_any_text() -> None:
+    """Check that a sign beyond ASCII ends no training: Python takes UTF-8 in the locale C, too, unless it is told otherwise (PEP 538 and 540)."""
+    for name, stream in (("standard output", sys.stdout), ("standard error", sys.stderr)):
+        try:
+            "\u2588".encode(stream.encoding, stream.errors or "strict")
+        except UnicodeEncodeError:
+            if codecs.lookup(stream.encoding).name == "ascii":
+                chosen = "".join(
+                    "; %s=%s" % (one, os.environ[one]) for one in ("PYTHONIOENCODING", "PYTHONUTF8") if one in os.environ
+                )
+                seen = "%s takes ASCII alone: whatever prints another sign (a name, a generated text, a progress bar) ends the training with UnicodeEncodeError%s"
+                remedy = "unset PYTHONIOENCODING, or PYTHONUTF8=1; look for who changes sys.stdout (sitecustomize, a plug-in)"
+                raise StageFailed("stdout-encoding", seen % (name, chosen), remedy) from None
+        except (AttributeError, LookupError, TypeError):  # none, or somebody's own
+            continue
+
+
+def _code_can_be_made() -> None:
+    """Check that memory which was written may be executed: oneDNN, with which torch convolves and multiplies on a CPU, writes its code as it runs, and says only that it "could
+    not create a primitive". Asked as its assembler does (mprotect(2); oneDNN, third_party/xbyak)."""
+    size, private, both, all_three = mmap.PAGESIZE, 0x22, 3, 7
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        library.mmap.restype = ctypes.c_void_p
+        library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+        place = library.mmap(None, size, both, private, -1, 0)
+        if place in (None, ctypes.c_void_p(-1).value):
+            return
+        refused = ctypes.get_errno() if library.mprotect(ctypes.c_void_p(place), ctypes.c_size_t(size), all_three) else 0
+        library.munmap(ctypes.c_void_p(place), ctypes.c_size_t(size))
+    except (OSError, AttributeError):
+        return
+    if refused in (errno.EACCES, errno.EPERM):
+        seen = "no memory that was written may be executed (mprotect: %s): oneDNN cannot make the code with which torch convolves and multiplies on the CPU"
+        remedy = "a service of systemd: MemoryDenyWriteExecute=no; SELinux: see what it denies (ausearch -m avc, execmem); a container: its seccomp profile"
+        raise StageFailed("system-calls-refused", seen % os.strerror(refused), remedy)
+
+
+def signals_still_arrive() -> None:
+    """Check that nothing has blocked since torch was imported what tells a rank to save and leave."""
+    blocked = [
+        name for name in _TELLING if getattr(signal, name) in signal.pthread_sigmask(signal.SIG_BLOCK, ()) - _BLOCKED_AT_START
+    ]
+    if blocked:
+        seen = "since the rank began something in it has blocked %s, at the latest as the process group was formed: what saves a checkpoint before a preemption never runs"
+        remedy = "see which library does it (strace -f -e trace=rt_sigprocmask), and unblock them once the group is there (signal.pthread_sigmask)"
+        raise StageFailed("signals-blocked", seen % ", ".join(blocked), remedy)
 
 
 def _signals_arrive() -> None:

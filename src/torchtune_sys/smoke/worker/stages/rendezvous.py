@@ -29,9 +29,11 @@ from torchtune_sys.smoke.worker.rendezvous_store import (
     MEETING_S,
     meet_at_port,
     meeting_place,
+    names_come_soon,
     names_stand_for_something,
     refuse_strangers,
 )
+from torchtune_sys.smoke.worker.stages.process_state import signals_still_arrive
 
 GLOO_CONNECTS_S = 15.0
 """gloo (torch 2.13) was seen to try five times as long where nobody answers."""
@@ -97,6 +99,8 @@ def ranks_meet(here: RankContext) -> None:
     before = open_sockets()
     _connect_all(here, everyone)
     here.broken = False
+    signals_still_arrive()
+    names_come_soon()
     addresses = connected_over(open_sockets() - before)
     here.remark = "; ".join(filter(None, ["over %s" % ", ".join(addresses) if addresses else "", _late_ones(here, everyone)]))
     here.measure("ranks", dist.get_world_size(), "")
