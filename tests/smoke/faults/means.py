@@ -171,7 +171,7 @@ def grouped(controller: str, **limits: str) -> Inject:
             group.mkdir()
         except OSError as error:
             raise NotHere(f"no cgroup of {controller}: {error}") from None
-        bench.closing.callback(_remove_group, group)
+        bench.closing.callback(remove_group, group)
         for name, value in limits.items():
             try:
                 (group / name.replace("_", ".", 1)).write_text(value)
@@ -183,7 +183,7 @@ def grouped(controller: str, **limits: str) -> Inject:
     return inject
 
 
-def _remove_group(group: Path) -> None:
+def remove_group(group: Path) -> None:
     until = time.monotonic() + 3
     while time.monotonic() < until:
         with contextlib.suppress(OSError):

@@ -2,7 +2,7 @@
 ``PYTHONPATH=tests python -m smoke.faults.second LIST [NAME …]``, the lists being reported, opened, sealed, third-opened, third-sealed,
 fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened,
 seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened, eleventh-sealed,
-eleventh-alike, twelfth-opened, twelfth-sealed, thirteenth-opened, thirteenth-sealed
+eleventh-alike, twelfth-opened, twelfth-sealed, thirteenth-opened, thirteenth-sealed, fourteenth-opened, fourteenth-sealed
 and thirteenth-harmless (what breaks nothing: no stage may fail).
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
@@ -23,6 +23,8 @@ from smoke.faults.eleventh import opened as eleventh_opened
 from smoke.faults.eleventh import sealed as eleventh_sealed
 from smoke.faults.fifth import opened as fifth_opened
 from smoke.faults.fifth import sealed as fifth_sealed
+from smoke.faults.fourteenth import opened as fourteenth_opened
+from smoke.faults.fourteenth import sealed as fourteenth_sealed
 from smoke.faults.fourth import opened as fourth_opened
 from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.ninth import alike as ninth_alike
@@ -52,6 +54,7 @@ LISTS |= {"ninth-alike": ninth_alike.ROWS, "tenth-alike": tenth_alike.ROWS}
 LISTS |= {"eleventh-opened": eleventh_opened.ROWS, "eleventh-sealed": eleventh_sealed.ROWS, "eleventh-alike": eleventh_alike.ROWS}
 LISTS |= {"twelfth-opened": twelfth_opened.ROWS, "twelfth-sealed": twelfth_sealed.ROWS}
 LISTS |= {"thirteenth-opened": thirteenth_opened.ROWS, "thirteenth-sealed": thirteenth_sealed.ROWS}
+LISTS |= {"fourteenth-opened": fourteenth_opened.ROWS, "fourteenth-sealed": fourteenth_sealed.ROWS}
 LISTS |= {"thirteenth-harmless": harmless.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
