@@ -11,7 +11,7 @@ ROWS = (
     Fault("healthy-second-gpu-alone", "cuda_torch; export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1", base="gpu", args="--nproc-per-node 1"),
     Fault("visible-list-begins-with-minus-one", "cuda_torch; export CUDA_VISIBLE_DEVICES=-1,0,1", "says:CUDA_VISIBLE_DEVICES", base="gpu", severity="error|warning"),
     Fault("checkpoints-without-inodes", "disk ext4 20G defaults '-N 16'; touch $W/m/1 $W/m/2 $W/m/3 $W/m/4 $W/m/5 $W/m/6 $W/m/7 $W/m/8 2>/dev/null || true", "says:inode", args="--checkpoints $W/m", severity="warning|error"),
-    Fault("stacks-of-a-terabyte", "export OMP_STACKSIZE=100T", "says:OMP_STACKSIZE", severity="error|warning"),
+    Fault("stacks-of-a-terabyte", "export OMP_STACKSIZE=100T", "says:OMP_STACKSIZE", severity="error|warning", mistaken="libgomp has no unit T: it says that the value is invalid, and takes the usual stack (tried with torch 2.13); 64G would end it"),
     Fault("healthy-disk-of-its-own", "disk xfs 20G noatime; mkdir $W/m/data $W/m/ck", args="--data $W/m/data --checkpoints $W/m/ck"),
     Fault("neighbour-table-of-8", "echo 4 | over /proc/sys/net/ipv4/neigh/default/gc_thresh1; echo 8 | over /proc/sys/net/ipv4/neigh/default/gc_thresh2; echo 8 | over /proc/sys/net/ipv4/neigh/default/gc_thresh3", "says:gc_thresh", args="--nnodes 64", severity="warning|error"),
     Fault("writers-wait-at-64k", "echo 65536 | over /proc/sys/vm/dirty_bytes; echo 0 | over /proc/sys/vm/dirty_ratio", "says:dirty", severity="advice|warning"),

@@ -105,6 +105,7 @@ OF_A_JOB: dict[str, str] = {
     "master-port-in-use": "a port that one job chose; a process of any user may hold it",
     "memlock-limit-too-low": "the limits of the process that asks",
     "address-space-limit": "the limits of the process that asks",
+    "thread-stack-larger-than-memory": "the limits of the process that asks",
     "data-path-unreadable": "a path that a person named",
     "checkpoints-not-writable": "a path that a person named",
     "gloo-interface-missing": "a variable of the job",

@@ -146,3 +146,22 @@ def test_a_python_that_may_not_be_started(healthy: Snapshot, detail: str, remedy
     result = engine.judge(seen, (BY_ID["interpreter-does-not-start"],))[0]
     assert result.verdict is expected
     assert word in " ".join(action.text for evidence in result.evidence for action in evidence.fix if isinstance(action, Advice))
+
+
+@pytest.mark.parametrize(
+    ("variables", "said", "named"),
+    [
+        ({"PYTHONMALLOC": "jemalloc"}, "PYTHONMALLOC: unknown allocator", "PYTHONMALLOC=jemalloc"),
+        ({"PYTHONIOENCODING": "utf9", "PYTHONHOME": ""}, "LookupError: unknown encoding: utf9", "PYTHONIOENCODING=utf9"),
+        ({"PYTHONHOME": "/nope"}, "ModuleNotFoundError: No module named 'encodings'", "PYTHONHOME=/nope"),
+        ({"PYTHONPATH": "/x"}, "ModuleNotFoundError: No module named 'encodings'", ""),
+    ],
+)
+def test_a_variable_that_ends_each_python_is_named(healthy: Snapshot, variables: dict[str, str], said: str, named: str) -> None:
+    seen = changed(healthy, "python", version=Missing(Why.FAILED, "python3", f"the interpreter ended with status 1: {said}"))
+    seen = changed(seen, "session", env=variables)
+    (evidence,) = engine.judge(seen, (BY_ID["interpreter-does-not-start"],))[0].evidence
+    assert (named in evidence.seen) if named else evidence.seen.endswith("'encodings'")
+    assert [f"unset {named.partition('=')[0]}" in action.text for action in evidence.fix if isinstance(action, Advice)] == (
+        [True] if named else []
+    )

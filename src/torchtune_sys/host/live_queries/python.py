@@ -75,15 +75,35 @@ def _child(path: str, script: str, timeout_s: float, user: Account | None) -> Fa
     if output.rc < 0:
         return Missing(Why.FAILED, path, f"the interpreter was ended by {process.ended_by(output.rc)}")
     if output.rc != 0:
-        lines = output.stderr.strip().splitlines() or ["no message"]
-        said = next((line for line in lines if "command not found" in line), lines[-1])  # pyenv explains at length behind it
-        return Missing(Why.FAILED, path, f"the interpreter ended with status {output.rc}: {brief(said, 200)}")
+        return Missing(
+            Why.FAILED, path, f"the interpreter ended with status {output.rc}: {brief(start_failure(output.stderr), 200)}"
+        )
     found = _last_object(output.stdout, path)
     if isinstance(found, dict) and script == "interpreter_child.py":
         return {**found, "start_errors": start_errors(output.stderr)}
     return found
 
 
+def start_failure(text: str) -> str:
+    """Return what an interpreter that ended says of the reason: the fatal error, and the exception below it, instead of the state that follows.
+
+    >>> start_failure("Fatal Python error: preconfig_init_allocator: PYTHONMALLOC: unknown allocator\\nPython runtime state: preinitializing\\n\\n")
+    'PYTHONMALLOC: unknown allocator'
+    >>> start_failure("Fatal Python error: init_stdio_encoding: no codec\\nPython runtime state: core initialized\\nLookupError: unknown encoding: utf9\\n")
+    'no codec: LookupError: unknown encoding: utf9'
+    >>> start_failure("pyenv: python3: command not found\\n\\nThe command exists in these versions:\\n  3.9"), start_failure("")
+    ('pyenv: python3: command not found', 'no message')
+    """
+    lines = text.strip().splitlines() or ["no message"]
+    fatal = next((line for line in lines if line.startswith(_FATAL)), "")
+    if not fatal:
+        return next((line for line in lines if "command not found" in line), lines[-1])  # pyenv explains at length behind it
+    # behind the name of a function of CPython's
+    reason = fatal.removeprefix(_FATAL).partition(": ")[2] or fatal.removeprefix(_FATAL)
+    return ": ".join([reason, *(line for line in lines if _NAMED.match(line))][:2])
+
+
+_FATAL = "Fatal Python error: "
 _AT_START = ("Error processing line ", "Error in sitecustomize", "Error in usercustomize")
 
 

@@ -10,6 +10,7 @@ from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known, need
+from torchtune_sys.rules.openmp import refused
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,16 +60,7 @@ def asked_threads(s: Snapshot) -> tuple[int, str] | None:
     if s.intent.threads is not None:
         return max(s.intent.threads, 1), "OMP_NUM_THREADS" if first == s.intent.threads else "--threads"
     need(need(s.session).env)
-    return (first, "OMP_NUM_THREADS") if first and not openmp_refuses(value) else None
-
-
-def openmp_refuses(value: str) -> bool:
-    """Return whether libgomp says "Invalid value for environment variable OMP_NUM_THREADS", and takes a thread for each CPU as if it were unset.
-
-    >>> [openmp_refuses(value) for value in (" +4", "4,2", "auto", "", "0", "4,", "4x")]
-    [False, False, True, True, True, True, True]
-    """
-    return not all(natural(part.strip().removeprefix("+")) for part in value.split(","))
+    return (first, "OMP_NUM_THREADS") if first and not refused("OMP_NUM_THREADS", value) else None
 
 
 def unasked_threads(s: Snapshot) -> tuple[int, str]:

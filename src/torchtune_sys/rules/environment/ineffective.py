@@ -10,7 +10,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.version import version
-from torchtune_sys.rules.cpu.common import openmp_refuses
+from torchtune_sys.rules import openmp
 from torchtune_sys.rules.environment.common import environment, on_x86, seen
 
 _RENAMED = {
@@ -66,7 +66,7 @@ def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="correct the name, or unset the variable"),),
 )
 def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The name is misspelt, or is only read when PyTorch is built; or OpenMP and MKL cannot read the number of threads.
+    """The name is misspelt, or is only read when PyTorch is built; or OpenMP and MKL cannot read a value (a number of threads, OMP_STACKSIZE, OMP_WAIT_POLICY …).
 
     Why it matters
     The intended setting is not in effect. OpenMP takes a thread for each CPU where it refuses the number, and torchrun, which finds the variable
@@ -83,9 +83,12 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for name, why in _WITHOUT_EFFECT.items():
         if name in environment(s):
             yield seen(name, environment(s)[name], "another name, or unset", why)
-    openmp, mkl = (environment(s).get(name, "").strip() for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
-    if openmp and openmp_refuses(openmp):
-        yield seen("OMP_NUM_THREADS", openmp, "a number from 1 on", "OpenMP refuses it: each rank starts a thread for every core")
+    for name in openmp.VARIABLES:
+        value = environment(s).get(name, "")
+        if value.strip() and (taken := openmp.refused(name, value)):
+            instead = "each rank starts a thread for every core" if name == "OMP_NUM_THREADS" else "it is as if it were unset"
+            yield seen(name, value, taken, f"OpenMP refuses it: {instead}")
+    mkl = environment(s).get("MKL_NUM_THREADS", "").strip()
     if mkl and natural(mkl) is None and on_x86(s):
         yield seen("MKL_NUM_THREADS", mkl, "a number", "MKL reads it as 1: torch computes with one thread")
 

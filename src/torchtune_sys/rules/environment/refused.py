@@ -12,7 +12,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, uns
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.environment.common import environment, seen
-from torchtune_sys.rules.environment.values import process_group_faults, torch_logs_fault
+from torchtune_sys.rules.environment.values import integer_faults, process_group_faults, torch_logs_fault, whole
 
 _PORTS = 65535
 _TRANSPORTS = ("TCP", "TCP_TLS", "UV", "IBVERBS")
@@ -26,14 +26,14 @@ _OF_TLS = ("GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY", "GLOO_DEVICE_TRANSPORT_TCP_TLS_
     fix=(Advice(text="correct the value, or unset the variable"),),
 )
 def variable_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """MASTER_PORT is no port, RANK and WORLD_SIZE are no numbers or do not fit each other, TORCH_DISTRIBUTED_DEBUG has an unknown level, or
+    """MASTER_PORT is no port, RANK, WORLD_SIZE and LOCAL_RANK are no numbers or do not fit each other, TORCH_DISTRIBUTED_DEBUG has an unknown level, or
     GLOO_DEVICE_TRANSPORT names a transport that cannot be made; TORCH_LOGS names no log, or a switch or number of ProcessGroupNCCL
-    (TORCH_NCCL_BLOCKING_WAIT, TORCH_NCCL_ASYNC_ERROR_HANDLING …) is neither.
+    (TORCH_NCCL_BLOCKING_WAIT, TORCH_NCCL_ASYNC_ERROR_HANDLING …) or of the compiler (TORCHINDUCTOR_COMPILE_THREADS …) is neither.
 
     Why it matters
     init_process_group fails at once ("port must have value from 0 to 65535", "invalid literal for int()", "must be OFF, INFO, or DETAIL",
     "unsupported gloo device", "Invalid value for environment variable"), or waits for ranks that are never started. With a wrong or empty
-    TORCH_LOGS, import torch fails.
+    TORCH_LOGS, import torch fails. A number of the compiler that is none ends the first optimizer that is made, and torch.compile.
 
     When to leave it
     torchrun and the batch system set MASTER_PORT, RANK and WORLD_SIZE anew for each rank; they pass on all others.
@@ -41,13 +41,14 @@ def variable_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     pytorch torch/distributed/rendezvous.py (env://), torch/csrc/distributed/c10d/debug.cpp, ProcessGroupGloo.cpp, GlooDeviceFactory.cpp
     torch/_logging/_internal.py (all tried with torch 2.13); torch/csrc/distributed/c10d/Utils.hpp (getCvarBool, getCvarInt)
+    pytorch torch/_dynamo/config.py, torch/_inductor/config.py (tried with torch 2.13)
     """
     env = environment(s)
     port = env.get("MASTER_PORT", "")
-    number = _whole(port)
+    number = whole(port)
     if port and (number is None or not 0 <= number <= _PORTS):
         yield seen("MASTER_PORT", port, f"a number from 1 to {_PORTS}")
-    ranks = {name: env[name] for name in ("RANK", "WORLD_SIZE") if env.get(name)}
+    ranks = {name: env[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE") if env.get(name)}
     for name, value in ranks.items():
         if natural(value) is None:
             yield seen(name, value, "a whole number")
@@ -60,6 +61,7 @@ def variable_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield from _transport(env)
     if fault := torch_logs_fault(env["TORCH_LOGS"]) if "TORCH_LOGS" in env else "":
         yield seen("TORCH_LOGS", env["TORCH_LOGS"], "names of torch's logs, or unset", fault)
+    yield from (seen(name, env[name], "a whole number, or unset") for name in integer_faults(env))
     if not _without_nccl(s):
         yield from (seen(name, env[name], wanted) for name, wanted in process_group_faults(env))
 
@@ -68,13 +70,6 @@ def _without_nccl(s: Snapshot) -> bool:
     """Return whether the judged torch is known to be built for the CPU alone, where nothing reads the variables of ProcessGroupNCCL."""
     build = s.python if isinstance(s.python, Missing) else s.python.torch
     return not isinstance(build, Missing) and absent(build.cuda) and isinstance(build.hip, Missing)
-
-
-def _whole(text: str) -> int | None:
-    """Return the number that Python's int() makes of a short text; None where it refuses it."""
-    sign, digits = (-1, text.strip()[1:]) if text.strip().startswith("-") else (1, text.strip().removeprefix("+"))
-    number = natural(digits)
-    return None if number is None else sign * number
 
 
 def _transport(env: Mapping[str, str]) -> Iterator[Evidence]:

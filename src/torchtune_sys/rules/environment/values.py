@@ -282,3 +282,26 @@ def process_group_faults(env: Mapping[str, str]) -> list[tuple[str, str]]:
         if found is None or len(found[1]) > 10 or int(found[1]) > 2**31 - 1:
             wrong.append((name, "a whole number"))
     return wrong
+
+
+_INTEGERS = (
+    *("TORCHDYNAMO_REPRO_LEVEL", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_MIN_NUM_SPLIT"),
+    *("TORCHINDUCTOR_FILE_LOCK_TIMEOUT", "TORCHINDUCTOR_CPP_MIN_CHUNK_SIZE", "TORCHINDUCTOR_CPP_GEMM_MAX_K_SLICES"),
+    *("TORCHINDUCTOR_ORIGAMI_TOPK", "TORCH_DIST_INIT_BARRIER"),
+)
+
+
+def integer_faults(env: Mapping[str, str]) -> list[str]:
+    """Return the variables that torch's Python reads by int(), which refuses their value.
+
+    >>> integer_faults({"TORCHINDUCTOR_COMPILE_THREADS": "auto", "TORCHDYNAMO_REPRO_LEVEL": " 3 ", "TORCHINDUCTOR_MIN_NUM_SPLIT": ""})
+    ['TORCHINDUCTOR_COMPILE_THREADS', 'TORCHINDUCTOR_MIN_NUM_SPLIT']
+    """
+    return [name for name in _INTEGERS if name in env and whole(env[name]) is None]
+
+
+def whole(text: str) -> int | None:
+    """Return the number that Python's int() makes of a short text; None where it refuses it."""
+    sign, digits = (-1, text.strip()[1:]) if text.strip().startswith("-") else (1, text.strip().removeprefix("+"))
+    number = natural(digits)
+    return None if number is None else sign * number

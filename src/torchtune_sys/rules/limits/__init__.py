@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.limits import services, tasks
+from torchtune_sys.rules.limits import services, stacks, tasks
 from torchtune_sys.rules.limits.session import (
     address_space_limit,
     cpu_time_limit,
@@ -23,6 +23,7 @@ RULES: tuple[Rule, ...] = (
     nofile_limit_too_low,
     nofile_soft_limit_low,
     *tasks.RULES,
+    *stacks.RULES,
     address_space_limit,
     data_segment_limit,
     file_size_limit,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need, need_if_there
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_if_there
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import torch_build
 from torchtune_sys.rules.torch.common import installed
@@ -31,13 +31,14 @@ def interpreter_does_not_start(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
     Why it matters
         A virtual environment depends on the Python it was created from; if an upgrade removes that Python, nothing in the
-        environment works.
+        environment works. Each Python ends at its start where a variable of its own (PYTHONMALLOC, PYTHONIOENCODING, PYTHONHASHSEED, PYTHONHOME …)
+        has a value that it refuses.
 
     When to leave it
         Never; if this is not the interpreter you train with, specify another with --python.
 
     References
-        https://docs.python.org/3/library/venv.html
+        https://docs.python.org/3/library/venv.html; https://docs.python.org/3/using/cmdline.html#environment-variables
     """
     python = need(s.python)
     if isinstance(python.executable, Missing) and python.executable.source == "--python":
@@ -51,19 +52,38 @@ def interpreter_does_not_start(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         small = _small_stack(s)
         yield Evidence(
             subject=path,
-            seen=(found.detail or found.why.value) + (f", with a stack of {small >> 10} KiB (ulimit -s)" if small else ""),
+            seen=(found.detail or found.why.value) + _cause(s, found, small),
             wanted="a Python that starts",
             source=found.source,
-            fix=_fix(found, small),
+            fix=_fix(s, found, small),
         )
         return
     yield Evidence(subject=path, seen=f"Python {need(found)}", verdict=Verdict.PASS)
 
 
-def _fix(found: Missing, small_stack: int) -> tuple[Advice, ...]:
+def _cause(s: Snapshot, found: Missing, small_stack: int) -> str:
+    refused = _refused_variable(s, found.detail)
+    return f", with {refused}" if refused else f", with a stack of {small_stack >> 10} KiB (ulimit -s)" if small_stack else ""
+
+
+def _fix(s: Snapshot, found: Missing, small_stack: int) -> tuple[Advice, ...]:
     if found.why is Why.DENIED:
         return _CLOSED if "may not enter" in found.detail else _NOT_EXECUTABLE
+    if refused := _refused_variable(s, found.detail):
+        return (Advice(text=f"unset {refused.partition('=')[0]}, or give it a value that this Python takes"),)
     return (Advice(text="ulimit -s 8192 before the job, which is what most systems give"),) if small_stack else ()
+
+
+_UNNAMED = (("unknown encoding", ("PYTHONIOENCODING",)), ("'encodings'", ("PYTHONHOME", "PYTHONPLATLIBDIR")))
+"""What CPython says of variables that it does not name (pylifecycle.c): of output's encoding, and of where its library is."""
+
+
+def _refused_variable(s: Snapshot, detail: str) -> str:
+    """Return NAME=VALUE of the variable because of which an interpreter ends at its start; "" where none is known to be."""
+    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    named = [name for name in env if name.startswith("PYTHON") and pattern(rf"\b{name}\b").search(detail)]
+    meant = [name for words, names in _UNNAMED if words in detail for name in names if env.get(name)]
+    return next((f"{name}={env[name]}" for name in (*named, *meant)), "")
 
 
 _NOT_EXECUTABLE = (Advice(text="chmod a+rx the interpreter and the folders on the way, or mount its file system without noexec"),)
@@ -145,9 +165,9 @@ def no_wheel_for_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     yield Evidence(
         subject=f"Python {found}",
         seen=reason or "torch is not installed",
-        wanted=f"for torch {known.newest().torch}: {' '.join(known.newest().abis)}" if reason else "",
+        wanted=f"for torch {releases.newest().torch}: {' '.join(releases.newest().abis)}" if reason else "",
         verdict=Verdict.FAIL if reason else Verdict.PASS,
-        source=known.newest().source,
+        source=releases.newest().source,
     )
 
 
@@ -161,7 +181,7 @@ def _unsuitable(python: PythonFacts, found: str) -> str:
     numbers = version(found)
     abi = f"cp{numbers[0]}{numbers[1]}" if len(numbers) > 1 else ""
     free = "t" if python.free_threaded is True else ""
-    offered = {name for release in known.releases() for name in release.abis}
+    offered = {name for release in releases.releases() for name in release.abis}
     if abi and abi + free not in offered and f"{abi}m" not in offered:
         return f"no release has wheels for {abi}{free}"
     return ""
