@@ -116,3 +116,77 @@ def test_a_killed_loader_is_memory_for_certain_where_the_kernels_log_says_so_of_
         first, *others = of(tmp_path, **texts).causes
         assert (first.cause, first.confidence) == ("host-memory-oom", confidence)
         assert [each.cause for each in others] == ([] if victim else ["dataloader-worker-killed"])
+
+
+STEP = "2026-11-27 21:{minute:02d}:{second:02d} step {at} loss 0.4\n"
+ENDED = SIGNAL.format(pid=4000, frame="")
+
+
+@pytest.mark.parametrize(("minutes", "causes"), [(40, ["rank-hung", "job-preempted"]), (21, ["job-preempted", "rank-killed"])])
+def test_a_job_that_had_stood_still_for_long_was_not_ended_by_a_scheduler_first(
+    tmp_path: Path, minutes: int, causes: list[str]
+) -> None:
+    steps = "".join(STEP.format(minute=20, second=10 * at, at=at) for at in range(6))
+    found = of(tmp_path, job=steps + ENDED.replace("21:21:42", f"21:{minutes}:42"))
+    assert [each.cause for each in found.causes] == causes
+
+
+def test_an_error_that_follows_the_signal_does_not_hide_it_and_one_before_it_does(tmp_path: Path) -> None:
+    error = "[rank1]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:1354.\n"
+    steps = "step 1 loss 0.4\nstep 2 loss 0.3\n"
+    assert of(tmp_path, job=steps + ENDED + error).causes[0].cause == "job-preempted"
+    assert of(tmp_path, job=steps + "ValueError: no shard 7\n" + ENDED).causes == ()
+
+
+PRIMARY = "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.\n"
+DETECTED = (
+    "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. "
+    "The first process to do so was:\n\n  Process name: [[4712,1],3]\n  Exit code:    {code}\n"
+)
+
+
+def test_what_mpirun_says_of_a_process_follows_from_what_ended_it(tmp_path: Path) -> None:
+    crashed = of(tmp_path, job=PRIMARY + DETECTED.format(code=139)).causes
+    assert [(each.cause, each.ranks) for each in crashed] == [("rank-killed", (3,))]
+    raised = (
+        PRIMARY
+        + DETECTED.format(code=1)
+        + 'Traceback (most recent call last):\n  File "/w/a.py", line 8, in f\n    g()\nValueError: no\n'
+    )
+    assert [each.text for each in of(tmp_path, job=raised).unexplained] == ["ValueError: no"]
+    assert of(tmp_path, job=PRIMARY).unexplained
+
+
+HELD = {
+    "NCCL": "{host}:712:712 [0] NCCL INFO Bootstrap : Using eth0:{address}<0>\n",
+    "gloo": "{host}: [gloo/transport/tcp/debug_logger.cc:9] ERROR failed to connect, rank=1, size=4, local=[{address}]:17033, remote=[10.77.0.1]:3470\n",
+    "ip": "{host}:     inet {address}/24 brd 10.77.0.255 scope global eth0\n",
+}
+
+
+@pytest.mark.parametrize("line", HELD.values(), ids=HELD)
+def test_an_address_that_two_hosts_hold_is_one_too_many(tmp_path: Path, line: str) -> None:
+    twice = "".join(line.format(host=f"gpu-{at}", address=f"10.77.0.{min(at, 3)}") for at in range(1, 5))
+    first = of(tmp_path, job=twice).causes[0]
+    assert (first.cause, first.hosts) == ("duplicate-address", ("gpu-4",))
+    for each in ("10.77.0.{}", "172.17.0.2", "127.0.0.1"):
+        once = "".join(line.format(host=f"gpu-{at}", address=each.format(at)) for at in range(1, 5))
+        assert "duplicate-address" not in {found.cause for found in of(tmp_path, job=once).causes}
+
+
+def test_a_hosts_name_without_an_address_of_its_own_is_only_a_warning(tmp_path: Path) -> None:
+    warned = "[W1127 21:42:16.7 ProcessGroupGloo.cpp:524] Warning: Unable to resolve hostname to a (local) address. Using the loopback address as fallback.\n"
+    late = "torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. 3/4 clients joined.\n"
+    first, *others = of(tmp_path, job=warned + late).causes
+    assert first.cause == "node-never-came" and "gloo-wrong-interface" in {each.cause for each in others}
+
+
+def test_ranks_that_were_connected_by_the_loopback_are_on_one_host(tmp_path: Path) -> None:
+    lost = (
+        "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:2772. This is typically caused by\n"
+    )
+    again = "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:34705$1\n"
+    assert of(tmp_path, job=again).causes[0].cause == "hostname-resolves-to-loopback"
+    assert "hostname-resolves-to-loopback" not in {
+        each.cause for each in of(tmp_path, job="ZeroDivisionError: x\n" + lost + again).causes
+    }

@@ -305,11 +305,11 @@ def _is_said_better(found: GatheredCause, named: Sequence[GatheredCause]) -> boo
     )
 
 
-_WARNING = re.compile(r"\b[A-Z]\w{1,40}Warning: ")
+_WARNING = re.compile(r"\b[A-Z]\w{1,40}Warning: |^\[W.{4,80}\] Warning: ")
 
 
 def _is_warned(found: GatheredCause) -> bool:
-    """Whether Python only warned of it: what ended the program comes first."""
+    """Whether Python or torch only warned of it: what ended the program comes first."""
     return bool(found.quotes) and all(_WARNING.search(quote.text) for quote in found.quotes)
 
 

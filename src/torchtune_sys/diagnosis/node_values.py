@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine, joined
@@ -94,12 +94,46 @@ _Said = dict[str, dict[str, tuple[str, str, LogLine]]]
 """By kind and node the first value, with its place."""
 
 
+_ADDRESS = re.compile(
+    r"NCCL INFO (?:Bootstrap|NET/Socket) ?: ?Using (?:\[0\])?[\w.@-]{1,20}:(?P<nccl>\d{1,3}(?:\.\d{1,3}){3})<"
+    r"|\blocal=\[(?:::ffff:)?(?P<gloo>\d{1,3}(?:\.\d{1,3}){3})\]:|^\s*inet (?P<ip>\d{1,3}(?:\.\d{1,3}){3})/\d{1,2} (?:metric \d{1,6} )?brd "
+)
+_SHARED = re.compile(r"^(?:127\.|169\.254\.|0\.|172\.(?:17|18|19)\.|192\.168\.122\.|10\.(?:88|42|244)\.|10\.0\.2\.15$)")
+"""The networks of bridges, containers and virtual machines: each host has its own, with the same addresses."""
+
+
+def addresses_held_twice(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Yield the line in which a second host says that an address is its own."""
+    holders: dict[str, LogLine] = {}
+    for source, part in lines.items():
+        for line in part:
+            found = (
+                _ADDRESS.search(line.text[:_LONGEST]) if line.host and any(word in line.text for word in _OF_ADDRESS) else None
+            )
+            address = next(filter(None, found.groups()), "") if found is not None else ""
+            if not address or _SHARED.match(address):
+                continue
+            other = holders.setdefault(address, line) if len(holders) < _NODES else holders.get(address, line)
+            if other.host.partition(".")[0] != line.host.partition(".")[0]:
+                yield Symptom(
+                    source=source,
+                    line=replace(line, text=f"{line.text[:_LONGEST]} (so does {other.host})"),
+                    candidates=(Candidate(cause="duplicate-address", weight=LIKELY),),
+                    words="NCCL src/bootstrap.cc; gloo/transport/tcp; ip-address(8)",
+                )
+                return
+
+
+_OF_ADDRESS = ("NCCL INFO", "local=[", "inet ")
+
+
 def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     """Yield for each thing in which nodes differ the first line that says it differently."""
+    yield from addresses_held_twice(lines)
     first: _Said = {}
     hosts: set[str] = set()
     for source, part in lines.items():
-        whole = [msgspec.structs.replace(pieces[0], text=text) for pieces, text in joined(part)]
+        whole = [replace(pieces[0], text=text) for pieces, text in joined(part)]
         for line in (*whole, *part):
             if line.host and any(word in line.text for word in _WORDS):
                 hosts.add(line.host)

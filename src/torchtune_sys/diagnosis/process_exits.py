@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -76,11 +77,14 @@ _RAN = re.compile(r"(?i)\b(?:step|iter|iteration|epoch|batch|loss)\b.{0,20}\d|\d
 
 
 def _from_outside(symptoms: list[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> list[Symptom]:
-    """Return the symptoms, a signal from outside that ended all agents while they waited for one another as what it was: whoever sent it had seen that
-    nothing went on."""
+    """Return the symptoms, a signal from outside that ended agents as what it was: where they waited for one another, or their ranks had stood still,
+    whoever sent it had seen that nothing went on; where a process had failed before, it follows."""
     signals = [each for each in symptoms if each.candidates and _SIGNALLED.search(each.line.text[:_LONGEST])]
     if not signals:
         return symptoms
+    late = [each for each in signals if any(_FAILED.search(line.text[:_LONGEST]) for line in _above(each, lines))]
+    if late:
+        return [replace(each, candidates=(), consequence=True) if each in late else each for each in symptoms]
     frames = [line.text[:_LONGEST] for part in lines.values() for line in part if "/elastic/" in line.text]
     agents = {(each.source, each.line.host, each.line.pid) for each in signals}
     if any(map(_MEETING.search, frames)):
@@ -89,9 +93,38 @@ def _from_outside(symptoms: list[Symptom], lines: Mapping[str, Sequence[LogLine]
         waited_for = (Candidate(cause="rank-hung", weight=POSSIBLE),)
     elif len(agents) > 1 and not any(_RAN.search(line.text[:_LONGEST]) for part in lines.values() for line in part):
         waited_for = ()
+    elif all(_stood_still(list(_above(each, lines)), each.line) for each in signals):
+        waited_for = tuple(Candidate(cause=cause, weight=POSSIBLE) for cause in ("rank-hung", "job-preempted"))
     else:
         return symptoms
     return [replace(each, candidates=waited_for) if each in signals else each for each in symptoms]
+
+
+def _above(symptom: Symptom, lines: Mapping[str, Sequence[LogLine]]) -> Iterator[LogLine]:
+    return (line for line in lines.get(symptom.source, ()) if line.number < symptom.line.number)
+
+
+_FAILED = re.compile(r"exitcode {0,8}: ?-?[1-9]|^[\w.]{0,80}(?:Error|Exception): (?!Process \d)|NCCL WARN|CUDA error")
+_CLOCK = re.compile(r"(?<![\d:])(\d\d):(\d\d):(\d\d)(?![\d:])")
+_STEPS, _STILL_S, _STILL_STEPS = 3, 120, 10
+
+
+def _stood_still(before: Sequence[LogLine], signal: LogLine) -> bool:
+    """Whether the last of several steps was much longer ago than steps take: the job had stopped before it was ended."""
+    steps = [time for line in before if _RAN.search(line.text[:_LONGEST]) and (time := _clock(line)) is not None]
+    end = _clock(signal)
+    if len(steps) < _STEPS or end is None:
+        return False
+    longest = max((later - earlier) % _DAY_S for earlier, later in pairwise(steps))
+    return (end - steps[-1]) % _DAY_S > max(_STILL_S, _STILL_STEPS * longest)
+
+
+_DAY_S = 86400
+
+
+def _clock(line: LogLine) -> int | None:
+    found = _CLOCK.search(line.printed[:_LONGEST])
+    return int(found[1]) * 3600 + int(found[2]) * 60 + int(found[3]) if found is not None else None
 
 
 _KILLED_BY = ("rank-killed", "host-memory-oom")
@@ -159,14 +192,15 @@ _OF_PEERS = FOLLOWS | {
 def _is_of_peers(symptom: Symptom) -> bool:
     return (
         bool(symptom.candidates)
-        and symptom.line.rank is not None
         and not _is_death(symptom)
         and all(each.weight == POSSIBLE and each.cause in _OF_PEERS for each in symptom.candidates)
     )
 
 
 def _comes_first(source: str, line: LogLine, symptom: Symptom) -> bool:
-    return line.rank != symptom.line.rank and (source != symptom.source or line.number < symptom.line.number)
+    """Whether another rank's error is not told after it; of a line without a rank that is known in the same text only."""
+    is_before = line.number < symptom.line.number if source == symptom.source else symptom.line.rank is not None
+    return is_before and line.rank != symptom.line.rank
 
 
 def first_failed(lines: Mapping[str, Sequence[LogLine]]) -> LogLine | None:
