@@ -11,6 +11,8 @@ from torchtune_sys.host.secret_words import BEFORE_KEY, IN_ESCAPED_QUOTES, IN_NA
 from torchtune_sys.model.patterns import pattern
 
 _NAMED = rf"[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}"
+_BEGINNING = r"(?:^|(?<=[\]:|>)-][ \t])|(?<=[\w\]>]:)|(?<=\d\t)|(?<=\dZ[ ])|(?<=[ ][FP][ ]))"
+"""Of a line, or behind what may be a prefix of it."""
 _SAME_COMMAND = r"[^\n|;&]{0,200}?[ \t][\"']?"
 """Also as a list of words in quotation marks, as strace, Python and Ansible show a command."""
 _OPTIONS = pattern(
@@ -55,7 +57,7 @@ _LOGGED_IN = pattern(
 """What is given to a program, or to a function of Python's, to log in with. Behind ``wandb login`` in a sentence stands no word with a digit."""
 _HERE_STRING = pattern(rf"((?:login|-stdin|token|crypt|passw|sudo)[^\n|;&]{{0,200}}?<<<[ \t]{{0,4}})({VALUE})")
 _SET = pattern(
-    rf"(?i)((?:\bsetenv|\bset[ \t]+-[gux]{{1,3}}|^(?:[ \t]*|#[0-9]+ [^\n]{{0,40}}?|Step [^\n]{{0,40}}?: )(?:ENV|ARG))[ \t]+{_NAMED}[ \t]+)({VALUE})"
+    rf"(?i)((?:\bsetenv|\bset[ \t]+-[gux]{{1,3}}|{_BEGINNING}(?:[ \t]*|#[0-9]+ [^\n]{{0,40}}?)(?:ENV|ARG))[ \t]+{_NAMED}[ \t]+)(?!(?:is|was|not)\b)({VALUE})"
 )
 """Shells other than POSIX's, and the Dockerfile as its builder shows it."""
 _ASKED_FOR = pattern(
@@ -65,7 +67,8 @@ _TIGHT = pattern(
     r"(?i)((?<![\w./-])(?:pw=|pw:[ \t]{1,4}(?=\S{5,4096}[ \t]{0,8}$)|(?:password|passwd|passphrase|pwd|pw|secret|(?:\w{1,20}[_-])?token|api[_-]?key|access[_-]?key):))(?![0-9]+\b|[:/])([^\s\"',;&:]{5,4096})"
 )
 _DIRECTIVE = pattern(
-    r"(?i)^([ \t]{0,40}(?:[^\s:=]{1,40}[ \t]{1,8}){0,3}?(?:(?:[\w.-]{1,40}(?:passw(?:or)?d|passphrase)|(?:[\w.-]{0,40}[_.-]|bind|root|admin|user|db)(?:pw|pass)"
+    rf"(?i){_BEGINNING}"
+    r"([ \t]{0,40}(?:[^\s:=]{1,40}[ \t]{1,8}){0,3}?(?:(?:[\w.-]{1,40}(?:passw(?:or)?d|passphrase)|(?:[\w.-]{0,40}[_.-]|bind|root|admin|user|db)(?:pw|pass)"
     r"|[\w.-]{0,40}[_.-](?:secret|psk))(?:[ \t]{1,4}--\w[\w-]{0,30}){0,4}"
     r"|(?:neighbor|user(?:name)?)[ \t]{1,4}\S{1,64}[ \t]{1,4}password|stats[ \t]+auth[ \t]+[^\s:]{1,64}:(?=\S)|password[ \t]+password"
     r"|r[ow]community6?|com2sec6?(?:[ \t]+\S{1,64}){2}|createuser[ \t]+(?:-e[ \t]+\S{1,80}[ \t]+)?\S{1,64}[ \t]+(?:sha|md5)[\w-]{0,6}"
@@ -75,8 +78,8 @@ _DIRECTIVE = pattern(
 """A name and a value with a blank between them, in files of settings and on consoles of switches: two words, where more could be a sentence."""
 _BESIDE = pattern(
     r"(?i)((?:\buser(?:name)?\\{0,3}\"[ \t]{0,4}:[ \t]{0,4}\\{0,3}\"[^\"\\\n]{1,64}\\{0,3}\",\s{0,4}\\{0,3}\"key\\{0,3}\"[ \t]{0,4}:[ \t]{0,4}"
-    r"|\bsend[ \t]+(?=\"[^\"\n]{1,200}(?:\\r|\Z))|:[ \t]{1,4}psk[ \t]{1,4}(?=\")|\bcreateuser[ \t]+(?:-e[ \t]+\S{1,80}[ \t]+)?\S{1,64}[ \t]+(?:sha|md5)[\w-]{0,6}[ \t]+(?=\")|^[ \t]*\"?[\w.-]{1,64}\"?[ \t]+\*[ \t]+(?=\"))"
-    rf")({VALUE})"
+    r"|\bsend[ \t]+(?=\"[^\"\n]{1,200}(?:\\r|\Z))|:[ \t]{1,4}psk[ \t]{1,4}(?=\")|\bcreateuser[ \t]+(?:-e[ \t]+\S{1,80}[ \t]+)?\S{1,64}[ \t]+(?:sha|md5)[\w-]{0,6}[ \t]+(?=\")"
+    rf"|{_BEGINNING}[ \t]*\"?[\w.-]{{1,64}}\"?[ \t]+\*[ \t]+(?=\")))({VALUE})"
 )
 """Of Kaggle, of expect, of IPsec, of PPP."""
 _LOGIN_BESIDE = pattern(
@@ -88,7 +91,8 @@ _CHANGED_TO = pattern(r"(?m)^([ \t]+[\w.-]{1,64}:)[^\n]{1,400}$")
 _CHANGED = pattern(r"(?m)(\bchpasswd:[ \t]*\n[^\n]{0,200}\|[-+]?[ \t]*\n)((?:[ \t]+[\w.-]{1,64}:[^\n]{1,400}(?:\n|\Z)){1,200})")
 """Of cloud-init."""
 _TO_THE_END = pattern(
-    r"(?i)^([ \t]*(?:[\w.-]{1,40}[_.-])?(?:password|passphrase)[ \t]{0,8}(?:=|:(?=[ \t]))[ \t]{0,8})((?![\"'|>{\[!&*$])[^\s#]{1,200}(?:[ \t]+(?!#)[^\s]{1,200}){1,20})[ \t]*$"
+    rf"(?i){_BEGINNING}"
+    r"([ \t]*(?:[\w.-]{1,40}[_.-])?(?:password|passphrase)[ \t]{0,8}(?:=|:(?=[ \t]))[ \t]{0,8})((?![\"'|>{\[!&*$])[^\s#]{1,200}(?:[ \t]+(?!#)[^\s]{1,200}){1,20})[ \t]*$"
 )
 """A passphrase of several words, in a file of settings."""
 _COMMENT = pattern(
@@ -96,7 +100,7 @@ _COMMENT = pattern(
 )
 """Of a job, as ``scontrol`` shows it: what a person typed."""
 _PROPERTY = pattern(
-    rf"(?i)^([ \t]{{0,16}}(?:[\w-]{{1,40}}\.){{1,12}}(?:{NAMES})[\w-]{{0,20}}[ \t]{{1,40}})([^\s=:]\S{{3,4096}})(?=[ \t]{{0,8}}$)"
+    rf"(?i){_BEGINNING}([ \t]{{0,16}}(?:[\w-]{{1,40}}\.){{1,12}}(?:{NAMES})[\w-]{{0,20}}[ \t]{{1,40}})([^\s=:]\S{{3,4096}})(?=[ \t]{{0,8}}$)"
 )
 """``spark.authenticate.secret x``: a name and a value in a file of properties."""
 _LOGIN_IN_CODE = pattern(r"(?i)(%2f%2f)([^\s%]{1,64}%3a[^\s\"'<>&]{1,400}?)(?=%40)")
@@ -154,6 +158,7 @@ _LONG_QUOTES = pattern(
     rf"(?i)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}[:=][ \t]{{0,8}})((?P<marks>\"{{3}}|'{{3}})(?:(?!(?P=marks)).){{1,4096}}(?P=marks))",
     re.DOTALL,
 )
+_PUTTY = pattern(r"(Private-Lines: [0-9]{1,4}\r?\n)((?:[A-Za-z0-9+/=]{1,128}\r?(?:\n|\Z)){1,1000})")
 _BEFORE_A_LIST = pattern(r"[:=][ \t]{0,8}\[")
 _NAME_AT_MOST = 140
 """Letters of a name, what may follow within its word, quotes, and blanks before the sign."""
@@ -279,11 +284,35 @@ def over_lines(text: str, low: str) -> str:
     if "chpasswd:" in low:
         text = _CHANGED.sub(lambda found: found[1] + _CHANGED_TO.sub(rf"\1{HIDDEN}", found[2]), text)
     if ": |" in text or ": >" in text:
-        text = _BLOCK.sub(lambda found: f"{found[1]}{found[2]}{found[1]}  {HIDDEN}\n", text)
+        text = _BLOCK.sub(lambda found: f"{found[1]}{found[2]}" + _hidden_lines(found[3], f"{found[1]}  "), text)
+    if "Private-Lines: " in text:
+        text = _PUTTY.sub(lambda found: found[1] + _hidden_lines(found[2]), text)
     if "form-data" in low:
         text = _PART_OF_A_FORM.sub(hide_value, text)
     text = _without_data(_without_lists(text, low) if "[\n" in text else text)
     return _LONG_QUOTES.sub(hide_value, text) if '= """' in text or "= '''" in text else text
+
+
+def behind_prefixes(text: str) -> str:
+    """Return a text without the secrets that show once what stands before each line, of a log, is gone.
+
+    >>> behind_prefixes("n1: - name: A_TOKEN\\nn2: a\\nn1:   value: abc\\nn2: b")
+    'n1: - name: A_TOKEN\\nn2: a\\nn1:   value: hidden-by-torchtune-sys\\nn2: b'
+    """
+    from torchtune_sys.formats.line_prefixes import by_writer
+
+    lines = text.split("\n")
+    for written in by_writer(lines):
+        if any(start for _, start in written):
+            own = "\n".join(lines[number][start:] for number, start in written)
+            for (number, start), line in zip(written, over_lines(own, own.lower()).split("\n"), strict=True):
+                lines[number] = lines[number][:start] + (in_a_line(line, line.lower()) if start else line)
+    return "\n".join(lines)
+
+
+def _hidden_lines(text: str, before: str = "") -> str:
+    """As many lines as there were: what is behind a prefix has the lines of what it was."""
+    return f"{before}{HIDDEN}\n" * text.count("\n") + (f"{before}{HIDDEN}" if text[-1:] != "\n" else "")
 
 
 def _without_lists(text: str, low: str) -> str:

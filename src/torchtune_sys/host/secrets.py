@@ -104,24 +104,24 @@ _PEM_BEGIN, _PEM_END = (
     pattern(r"-----BEGIN (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|OpenVPN (?:Static key|tls-crypt)[\w -]{0,40})-----"),
     "-----END ",
 )
-_PUTTY = pattern(r"(Private-Lines: [0-9]{1,4}\r?\n)(?:[A-Za-z0-9+/=]{1,128}\r?(?:\n|\Z)){1,1000}")
 _LONG = pattern(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{22,}(?:={1,2}(?![A-Za-z0-9=_-])|(?![A-Za-z0-9+/=_-]))|[A-Za-z0-9]{20,}")
 _WORD = pattern(r"[A-Za-z0-9]{20,}")
 _IN_BASE_64 = (40, 64, 70, 76)
 """Letters of keys in base 64 that need no ``=`` at their end, and of the lines of longer ones."""
 
 
-def scrubbed(text: str) -> str:
-    """Return ``text`` without its secrets."""
+def scrubbed(text: str, *, may_be_a_log: bool = True) -> str:
+    """Return ``text`` without its secrets; ``may_be_a_log``: something may stand before each line."""
     if len(text) < _SHORTEST:
         return text
-    if "-----BEGIN" in text or "Private-Lines: " in text:
-        text = _PUTTY.sub(rf"\1{HIDDEN}\n", _without_keys(text))
+    if "-----BEGIN" in text:
+        text = _without_keys(text)
     if "\n" in text:
         low = _without_usual(_lowered(text))
         hints = tuple(word for word in HINTS if word in low)  # each line has few of a long text's, and none that it lacks
-        if _has(low, _OVER_LINES) and _has(low, IN_NAMES):
+        if _has(low, _OVER_LINES) and _has(low, _IN_NAMES_OVER_LINES):
             text = _forms().over_lines(text, low)
+            text = _forms().behind_prefixes(text) if may_be_a_log else text
         if hints or "ommand line: " in text or not text.isascii():
             text = "\n".join(_line(line, hints) for line in text.split("\n"))
     elif "ommand line: " in text or not text.isascii() or _has(_lowered(text), HINTS):
@@ -224,8 +224,12 @@ def _by_name(text: str, low: str, forms: tuple[str, ...]) -> str:
 
 
 _BEFORE_A_NUMBER = ("password", "secret ", "key-string", "server")
-_OVER_LINES = ("chpasswd:", "value", ": |", ": >", "[\n", '= """', "= '''", "kind", "form-data", '"-', "'-", "- -")
-"""What stands in a text of which a secret and its name are on two lines."""
+_OVER_LINES = (
+    *("private-lines: ", "chpasswd:", "value", ": |", ": >", "[\n", '= """', "= '''", "kind", "form-data", '"-', "'-", "- -"),
+    *("pw ", "pass ", "word ", "word=", "word:", "phrase", "psk ", "secret ", "env ", "arg ", ".secret", ".token", ".pass", "community", ' * "'),
+)
+"""What stands in a text of which a secret and its name are on two lines, or where the beginning of a line matters."""
+_IN_NAMES_OVER_LINES = (*IN_NAMES, "private-lines", "community", ' * "')
 
 
 def _forms() -> Any:
@@ -303,10 +307,10 @@ def _unless_random(found: re.Match[str]) -> str:
 def scrubbed_file(text: str, path: str) -> str:
     """Return the text of the file ``path`` without its secrets."""
     if path in ("/proc/cmdline", "/etc/kernel/cmdline"):
-        return scrubbed(scrubbed_arguments(text))
-    if path.startswith(("/boot/", "/etc/default/grub", "/efi/")):
+        text = scrubbed_arguments(text)
+    elif path.startswith(("/boot/", "/etc/default/grub", "/efi/")):
         text = _BOOT_LINE.sub(lambda found: found[1] + scrubbed_arguments(found[2]), text)
-    return scrubbed(text)
+    return scrubbed(text, may_be_a_log="log" in path)
 
 
 _BOOT_LINE = pattern(r"(?m)^([ \t]{0,20}(?:linux(?:16|efi)?|options|GRUB_CMDLINE_LINUX\w{0,20}=)[ \t\"']{0,4})([^\n]*)")

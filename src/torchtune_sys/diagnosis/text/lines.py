@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from torchtune_sys.diagnosis.text import unwrapping
-from torchtune_sys.diagnosis.text.prefixes import PREFIXES_AT_MOST, prefix, repeated_heads
+from torchtune_sys.formats.line_prefixes import PREFIXES_AT_MOST, prefix, repeated_heads
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,13 @@
-"""Recognise what launchers, log collectors and people put before each line: a host, a process, a rank, a moment, a level."""
+"""Recognise what launchers, log collectors, the kernel and people put before each line: a host, a process, a rank, a moment, a level."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+
+from torchtune_sys.formats.kernel_log import message_start
 
 _TIME = r"\d{4}[-/]\d\d[-/]\d\d(?:[T _]{1,2}|, )\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d| UTC)?"
 _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
@@ -16,7 +19,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
             False,
         ),
         (r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)\] ?", False),
-        (r"[EWIF]\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?) {1,4}(?P<pid>\d{1,9}) (?=\S{1,80}:\d{1,6}\] )", False),
+        (r"[EWIF]\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?) {1,8}(?P<pid>\d{1,9}) (?=\S{1,80}:\d{1,6}\] )", False),
         (r"[^\t]{1,80}\t[^\t]{1,80}\t(?=\d{4}-\d\d-\d\dT)", False),
         (r"\{[\w.]{1,60}:\d{1,6}\} [A-Z]{4,8} - ", False),
         (r"\[(?:\d{1,9},)?(?:mpirank:)?(?P<task>\d{1,7})(?:,(?P<host>[\w.-]{1,64}))?\]<std(?:err|out|diag)>: ?", False),
@@ -162,6 +165,48 @@ def prefix(text: str, heads: frozenset[str]) -> re.Match[str] | None:
     """Return the first prefix of the line; of those that stand before lines only now and then, one whose shape is in ``heads``."""
     for pattern, repeated in _PREFIXES:
         found = pattern.match(text)
-        if found is not None and (not repeated or _shape(found[0]) in heads):
+        if found is not None and (not repeated or not heads.isdisjoint((_shape(found[0]), _shape(found[0]).rstrip()))):
             return found
     return None
+
+
+_WORD, _WORDS_AT_MOST, _HEAD = re.compile(r"[^ \t]+ "), 8, 200
+"""Of what lines begin with that has none of the known forms."""
+
+
+def by_writer(lines: Sequence[str]) -> Collection[Sequence[tuple[int, int]]]:
+    """Return for each who wrote lines, as far as a prefix tells them apart, the numbers of these lines, and where in each the writer's own text begins.
+
+    >>> for each in by_writer(["[rank0]: a", "[rank1]: b", "[rank0]:   c", "[rank1]: d"]):
+    ...     print(each)
+    [(0, 9), (2, 9)]
+    [(1, 9), (3, 9)]
+    >>> list(by_writer(["<14>1 09:05 n1 a", "<14>1 09:06 n1 b", "<14>1 09:07 n1  c"]))
+    [[(0, 15), (1, 15), (2, 15)]]
+    """
+    heads, usual = repeated_heads(lines), _usual_words(lines)
+    words = len([*_ends_of_words(usual)])
+    found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for number, line in enumerate(lines):
+        end = next(islice(_ends_of_words(line), words - 1, None), 0) if words else 0
+        end = end if _shape(line[:end]) == usual else 0
+        writer, start = "", message_start(line) or 0
+        for _ in range(PREFIXES_AT_MOST):
+            head = prefix(line[start:], heads)
+            if head is None:
+                break
+            start = end if start < end < start + head.end() else start + head.end()
+            writer += "".join(f"{name} {value}\n" for name, value in head.groupdict().items() if value and name != "time")
+        found[writer].append((number, max(start, end)))
+    return found.values()
+
+
+def _usual_words(lines: Sequence[str]) -> str:
+    """Return the most words that most lines begin with, digits aside."""
+    some = lines[:: len(lines) // _SAMPLE + 1]
+    heads = Counter(_shape(line[:end]) for line in some for end in islice(_ends_of_words(line), _WORDS_AT_MOST))
+    return max((head for head, count in heads.items() if count >= max(_FEW, _MOST_LINES * len(some))), key=len, default="")
+
+
+def _ends_of_words(line: str) -> Iterator[int]:
+    return (found.end() for found in _WORD.finditer(line, 0, _HEAD))
