@@ -76,7 +76,10 @@ def test_a_form_of_one_line_behind_a_prefix(style: str) -> None:
     assert not out
 
 
-@pytest.mark.parametrize("line", ["[rank0]: bindpw @", "n1: rootpw @", "Nov 27 22:00:00 n1 app[12]: db_secret @", "[  1.234567] wifi.passphrase = a @ b"])
+@pytest.mark.parametrize(
+    "line",
+    ["[rank0]: bindpw @", "n1: rootpw @", "Nov 27 22:00:00 n1 app[12]: db_secret @", "[  1.234567] wifi.passphrase = a @ b"],
+)
 def test_a_line_alone(line: str) -> None:
     assert WORD not in scrubbed(line.replace("@", WORD))
 
@@ -102,7 +105,8 @@ def test_what_is_no_secret_stays(text: str, style: str) -> None:
 def test_time_is_in_proportion(style: str) -> None:
     def seconds(lines: int) -> float:
         text = "\n".join(
-            PREFIXES[style].format(n=at % 60) + ("- name: X_SECRET", "  value: x", "token: |", "  a", "bindpw x")[at % 5] for at in range(lines)
+            PREFIXES[style].format(n=at % 60) + ("- name: X_SECRET", "  value: x", "token: |", "  a", "bindpw x")[at % 5]
+            for at in range(lines)
         )
         took = []
         for _ in range(3):

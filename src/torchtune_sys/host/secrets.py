@@ -226,7 +226,23 @@ def _by_name(text: str, low: str, forms: tuple[str, ...]) -> str:
 _BEFORE_A_NUMBER = ("password", "secret ", "key-string", "server")
 _OVER_LINES = (
     *("private-lines: ", "chpasswd:", "value", ": |", ": >", "[\n", '= """', "= '''", "kind", "form-data", '"-', "'-", "- -"),
-    *("pw ", "pass ", "word ", "word=", "word:", "phrase", "psk ", "secret ", "env ", "arg ", ".secret", ".token", ".pass", "community", ' * "'),
+    *(
+        "pw ",
+        "pass ",
+        "word ",
+        "word=",
+        "word:",
+        "phrase",
+        "psk ",
+        "secret ",
+        "env ",
+        "arg ",
+        ".secret",
+        ".token",
+        ".pass",
+        "community",
+        ' * "',
+    ),
 )
 """What stands in a text of which a secret and its name are on two lines, or where the beginning of a line matters."""
 _IN_NAMES_OVER_LINES = (*IN_NAMES, "private-lines", "community", ' * "')
