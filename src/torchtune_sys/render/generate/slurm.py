@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from torchtune_sys import __version__
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.render.layout import clean
 
 PASSES = 2
@@ -86,8 +87,12 @@ def _lines(key: str, value: str, why: str, now: str | None) -> list[str]:
     if key in _PROGRAMS and now != "(null)":
         others = "call ours from it" if key in ("TaskProlog", "HealthCheckProgram") else f"set {key}=DIR/* and put both into DIR"
         return [f"# {why}; now {now}: {others}", f"#{key}={value}"]
-    kept = f"{now}," if key in _LISTS and now not in ("", "(null)") else ""
+    kept = f"{now}," if key in _LISTS and _FLAGS.fullmatch(now) else ""
     return [f"# {why}; now {now}", f"{key}={kept}{value}"]
+
+
+_FLAGS = pattern(r"[A-Za-z0-9_-]+(?:,[A-Za-z0-9_-]+)*")
+"""One line of slurm.conf may hold several parameters."""
 
 
 def _is_long_enough(key: str, now: str) -> bool:
@@ -103,5 +108,5 @@ def parse_config(text: str) -> dict[str, str]:
     >>> parse_config("Configuration data as of 2026\\nPrologFlags             = Alloc,Contain\\nProlog = (null)\\n")
     {'PrologFlags': 'Alloc,Contain', 'Prolog': '(null)'}
     """
-    rows = (line.partition(" = ") for line in text.splitlines() if " = " in line)
+    rows = (line.partition(" = ") for line in text.split("\n") if " = " in line)
     return {key.strip(): value.strip() for key, _, value in rows}
