@@ -190,3 +190,48 @@ def test_ranks_that_were_connected_by_the_loopback_are_on_one_host(tmp_path: Pat
     assert "hostname-resolves-to-loopback" not in {
         each.cause for each in of(tmp_path, job="ZeroDivisionError: x\n" + lost + again).causes
     }
+
+
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.{rank}]:2772. This is typically caused by a remote worker\n"
+TRACE = 'Traceback (most recent call last):\n  File "/w/train.py", line 61, in main\n    loss = step(batch[7])\n{error}'
+MANY = "/env/torch/utils/data/dataloader.py:557: UserWarning: This DataLoader will create 8 worker processes in total. Our suggested max number of worker in current system is 4\n"
+
+
+@pytest.mark.parametrize("prefix", ["[rank{}]: ", "{}: ", "[{}]:", "[{}] "])
+@pytest.mark.parametrize("warning", ["", MANY])
+def test_of_interleaved_tracebacks_the_error_is_the_one_that_tells_of_no_peer(tmp_path: Path, prefix: str, warning: str) -> None:
+    """The lines of the ranks come in turn; those that lost a peer print first."""
+    texts = [
+        TRACE.format(error=LOST.format(rank=rank) if rank != 4 else "IndexError: list index out of range\n") for rank in range(8)
+    ]
+    columns = [[prefix.format(rank) + line for line in (warning + text).splitlines()] for rank, text in enumerate(texts)]
+    found = of(tmp_path, job="\n".join(line for row in zip(*columns, strict=True) for line in row) + "\n")
+    assert found.causes == ()
+    assert [(each.text, each.ranks) for each in found.unexplained] == [("IndexError: list index out of range", (4,))]
+
+
+def test_what_makes_a_job_slow_is_told_where_no_error_ended_it(tmp_path: Path) -> None:
+    assert of(tmp_path, job=MANY + "step 1 loss 0.4\n").causes[0].cause == "dataloader-workers-exceed-cpus"
+
+
+DENIED = "Traceback (most recent call last):\n  File \"/w/train.py\", line 61, in main\n    {code}\n{error}: '{path}'\n"
+NO_ACCESS, NO_WRITE = "PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "path", "is_write"),
+    [
+        ("torch.save(state, path)", NO_ACCESS, "/data/m/model.pt", True),
+        ("torch.save(state, path)", NO_WRITE, "/data/m/model.pt", True),
+        ("os.makedirs(folder)", NO_ACCESS, "/data/checkpoints/run7", True),
+        ("state = torch.load(path)", NO_ACCESS, "/data/checkpoints/model.pt", False),
+        ('shard = open(path, "rb")', NO_ACCESS, "/data/ckpt/7.bin", False),
+        ("shard = open(path)", NO_ACCESS, "d/shard-4.bin", False),
+    ],
+)
+def test_a_file_that_may_not_be_read_is_no_folder_that_cannot_be_written(
+    tmp_path: Path, code: str, error: str, path: str, is_write: bool
+) -> None:
+    found = of(tmp_path, job=DENIED.format(code=code, error=error, path=path))
+    assert [each.cause for each in found.causes] == (["checkpoints-not-writable"] if is_write else [])
+    assert is_write or error in found.unexplained[0].text

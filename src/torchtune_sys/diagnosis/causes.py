@@ -313,6 +313,16 @@ def _is_warned(found: GatheredCause) -> bool:
     return bool(found.quotes) and all(_WARNING.search(quote.text) for quote in found.quotes)
 
 
+_SLOW = frozenset(
+    ("dataloader-workers-exceed-cpus", "slow-data-storage", "straggler-compute", "straggler-network", "narrow-link")
+)
+
+
+def that_end_jobs(named: Sequence[NamedCause]) -> tuple[NamedCause, ...]:
+    """Return the causes but those that only make a job slow: they explain no error that ended it."""
+    return tuple(each for each in named if each.cause not in _SLOW)
+
+
 def _cause(finding: GatheredCause) -> NamedCause:
     row = cause_rows().get(finding.cause)
     fix = finding.fix or ([row.fix] if row is not None else [])

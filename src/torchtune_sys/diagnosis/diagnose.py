@@ -54,10 +54,10 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
         differences, differing = compare(given.reported, not any(each.candidates for each in symptoms))
         symptoms += differing
     named = causes.causes_of(symptoms, given.reported, lines)
-    sure = any(each.confidence is not Confidence.POSSIBLE for each in named)
-    named, unknown = process_exits.of_process(
-        named, () if sure else outliers.named(unexplained.unexplained_of(heard, symptoms), lines), lines
-    )
+    errors = causes.that_end_jobs(named)
+    sure = any(each.confidence is not Confidence.POSSIBLE for each in errors)
+    unknown = () if sure else outliers.named(unexplained.unexplained_of(heard, symptoms), lines)
+    named, unknown = process_exits.of_process(errors if unexplained.ended(unknown) else named, unknown, lines)
     return Diagnosis(
         causes=tuple(replace(each, evidence=tuple(map(given.as_printed, each.evidence))) for each in named),
         unexplained=tuple(map(given.as_printed, unknown)),

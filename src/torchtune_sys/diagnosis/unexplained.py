@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torchtune_sys.diagnosis.frames import frame_of, is_own, place_of
+from torchtune_sys.diagnosis.ranks import peers
 from torchtune_sys.diagnosis.symptoms import Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine, is_raised
 from torchtune_sys.host.secrets import scrubbed
@@ -93,8 +94,14 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
             )
             if (source, line.number) in named:
                 continue
-            (roots if error.program == _LAUNCHER else after if (source, line.number) in following else first).append(found)
+            follows = (source, line.number) in following or peers.tells_of_peer(line.text)
+            (roots if error.program == _LAUNCHER else after if follows else first).append(found)
     return tuple(_distinct(first or ([] if named else (roots or after)[:1])))[:_MOST]
+
+
+def ended(unknown: Sequence[Unexplained]) -> bool:
+    """Return whether one is an exception that nobody caught, in code that the traceback shows."""
+    return any(each.place for each in unknown)
 
 
 class _Error(NamedTuple):

@@ -29,7 +29,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
         (r"[\w./-]{0,200}\.(?:log|out|err|txt):(?:\d{1,9}:)?", True),
         (r" {0,6}\d{1,6}\t", True),
         (r"[A-Za-z]\w{1,30}/(?P<rank>\d{1,5}) ", True),
-        (r"\[(?P<task>\d{1,5})\] ", True),
+        (r"\[(?P<task>\d{1,5})\](?: |:)", True),
         (r"\((?:[\w.:]{1,60} )?(?:pid|PID)=(?P<pid>\d{1,9})(?:, ip=(?P<host>[\w.:]{2,45}))?\) ?", False),
         (r"\((?:\w{1,40} )?rank=(?P<rank>\d{1,7})(?: pid=(?P<pid>\d{1,9}))?\) ?", False),
         (r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,63}\] ?", False),
@@ -41,8 +41,8 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
 )
 PREFIXES_AT_MOST = 6
 _FEW, _SHARE = 3, 0.3
-_NUMBER, _IN_BRACKETS = "0: ", "[0] "
-"""srun --label; mpiexec -prepend-rank, and what somebody counts: that has each number once."""
+_NUMBER, _IN_BRACKETS = "0: ", ("[0] ", "[0]:")
+"""srun --label; mpiexec -prepend-rank, torchrun's line prefix templates, and what somebody counts: that has each number once."""
 _NO_HOSTS = frozenset(
     [
         "error",
@@ -130,7 +130,7 @@ def _heads_of(lines: Sequence[str], enough: float) -> set[str]:
         for shape, heads in shapes.items()
         if sum(heads.values()) >= enough
         and not _names_program(shape.strip(" :|[]"))
-        and (shape != _IN_BRACKETS or max(heads.values()) >= _FEW)
+        and (shape not in _IN_BRACKETS or max(heads.values()) >= _FEW)
     }
 
 

@@ -68,6 +68,11 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     )
 
 
+def tells_of_peer(text: str) -> bool:
+    """Return whether a line says that a peer is gone or late: another rank's error comes first."""
+    return any(mark in text for mark in _MARKS) and _SAYS.search(text[:_LONGEST]) is not None
+
+
 def speakers(lines: Mapping[str, Sequence[LogLine]]) -> frozenset[int]:
     """Return the ranks that say that a peer is gone or late: what ends them later follows from that."""
     said = _said(lines)
@@ -133,7 +138,7 @@ def _said(lines: Mapping[str, Sequence[LogLine]]) -> _Said | None:
                 ended |= {line.rank} if _ENDED.search(words) else set()
                 if "distributed_c10d.py" in line.text and (call := _CALL.search(line.text[:_LONGEST])) is not None:
                     calls[line.rank] = call["name"]
-            if not any(mark in words for mark in _MARKS) or (found := _SAYS.search(words)) is None:
+            if not tells_of_peer(words) or (found := _SAYS.search(words)) is None:
                 continue
             said = said or _Said(source=source, line=line)
             said.is_late |= found["gone"] is None
