@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import zlib
@@ -13,6 +14,7 @@ import pytest
 import small
 
 from torchtune_sys.remediation.apply import journal
+from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, ValueEntry
 
 FIRST = "0001.journal"
 
@@ -122,3 +124,47 @@ def test_the_run_after_a_stray_file_is_found_again(tmp_path: Path, stray: str) -
     made = [journal.begin(str(folder / "state"), header).number for _ in range(3)]
     assert journal.numbers(str(folder / "state")) == [1, *made]
     assert (folder / "state" / stray).read_text() == "not a journal"
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {"what": "frobbed"},
+        {"what": "frobbed", "entry": 0},
+        {"what": "undone-all", "entry": 0},
+        {"what": "done"},
+        {"what": "done", "entry": 99},
+        {"what": "applied", "entry": -5},
+        {"what": "done", "entry": 10**400},
+    ],
+)
+def test_a_note_that_no_run_makes(applied: Path, note: dict[str, object]) -> None:
+    body = json.dumps(note).encode()
+    assert judge(applied, (applied / "state" / FIRST).read_bytes() + b"%08x %s\n" % (zlib.crc32(body), body)) == "damaged"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ValueEntry(change="c", path="x", value="1", before="2"),
+        ValueEntry(change="c", path="/proc/sys/../sysrq-trigger", value="1", before="2"),
+        ValueEntry(change="c", path="/proc/sys/a\0b", value="1", before="2"),
+        FileEntry(changes=("c",), path="etc/x", before=None),
+        FileEntry(changes=("c",), path="/etc/a\0b", before=None),
+        CommandEntry(change="c", argv=(), undo=("true",)),
+        CommandEntry(change="c", argv=("true",), undo=()),
+    ],
+)
+def test_a_step_that_no_run_makes(applied: Path, entry: Entry) -> None:
+    header = journal.load(str(applied / "state"), 1).header
+    assert judge(applied, journal.line(msgspec.structs.replace(header, entries=(*header.entries, entry)))) == "damaged"
+
+
+def test_behind_the_greatest_number_nothing_is_begun(tmp_path: Path) -> None:
+    folder = tmp_path / "host"
+    small.set_up(folder)
+    assert not small.apply(folder).failed
+    (folder / "state" / FIRST).rename(folder / "state" / "999999999.journal")
+    with pytest.raises(OSError, match="no number is left"):
+        journal.begin(str(folder / "state"), journal.load(str(folder / "state"), 999999999).header)
+    assert journal.numbers(str(folder / "state")) == [999999999]

@@ -18,12 +18,14 @@ from torchtune_sys.errors import AGAIN_AS_ROOT, UserError
 from torchtune_sys.host import state_folder
 from torchtune_sys.model import codec
 from torchtune_sys.remediation.apply import durable
-from torchtune_sys.remediation.apply.entries import FileEntry, Header, JournalNote, ValueEntry
+from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, Header, JournalNote, ValueEntry
 
 STATE = state_folder.STATE
 SCHEMA = "torchtune-sys/journal/1"
 ELSEWHERE = "elsewhere"
 """The note of a change that the run did not make itself."""
+_OF_A_STEP = frozenset(("doing", "done", "failed", "skipped", "undone", "kept"))
+_OF_A_RUN = frozenset(("applied", "rolled-back", "undoing", "undone-all", "undone-part", ELSEWHERE))
 _MOST_BYTES = 64 << 20
 """Far more than the configuration files that one run changes; what is longer is no journal."""
 _NAME = re.compile(r"[0-9]{4}\.journal|[1-9][0-9]{4,8}\.journal")
@@ -154,6 +156,8 @@ def begin(folder: str, header: Header) -> Journal:
         number = max(runs, default=0) + 1
         while number in others:
             number += 1
+        if not _NAME.fullmatch(f"{number:04d}.journal"):
+            raise OSError(errno.EOVERFLOW, f"no number is left behind run {max(runs)}", folder)
     path = f"{folder}/{number:04d}.journal"
     state = durable.FileState(content=line(header), mode=0o600, uid=os.geteuid(), gid=os.getegid())
     durable.write(path, state)
@@ -219,10 +223,21 @@ def load(folder: str, number: int) -> Journal:
             "nothing was changed; undo it with the version that made it",
         )
     header = _row(rows[0], Header, path, 1)
-    notes = [
-        _row(row, JournalNote, path, place) for place, row in enumerate(rows[1:-1], 2)
-    ]  # what follows the last newline is torn
+    if b"\\u0000" in rows[0] or not all(map(_is_possible, header.entries)):
+        raise _damaged(path, 1, "a step in it is none that a run makes")
+    notes = []
+    for place, row in enumerate(rows[1:-1], 2):  # what follows the last newline is torn
+        note = _row(row, JournalNote, path, place)
+        if note.what not in (_OF_A_RUN if note.entry < 0 else _OF_A_STEP) or not -1 <= note.entry < len(header.entries):
+            raise _damaged(path, place, f"{note.what[:40]!r} of step {str(note.entry)[:40]} is nothing that a run notes")
+        notes.append(note)
     return Journal(path, header, notes)
+
+
+def _is_possible(entry: Entry) -> bool:
+    if isinstance(entry, ValueEntry | FileEntry):
+        return entry.path.startswith("/") and os.path.normpath(entry.path) == entry.path
+    return not isinstance(entry, CommandEntry) or bool(entry.argv and entry.undo)
 
 
 def _row(row: bytes, kind: type[_T], path: str, place: int) -> _T:
