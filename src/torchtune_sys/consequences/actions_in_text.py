@@ -1,4 +1,4 @@
-"""Find the actions that the text of a fix names: ``export NAME=VALUE``, a kernel setting, a build, a driver."""
+"""Find what a fix in words would do: ``export NAME=VALUE`` and kernel settings that it names, a build or a driver that it installs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,14 @@ _NEGATED = pattern(
     r"\b(?:not|no|without|remove|removes|drop|unset|instead of|rather than|never|than|is|was|where|if|with)\W*(?:\w+\W+){0,2}$"
 )
 """What stands before a setting that is told of, or is to go, and not one that is to be made."""
-_BUILD = pattern(r"torch (\d+\.\d+\.\d+)(?:\+| (?:\([^)]*\) )?from the )(cu\d+)\b")
-_DRIVER = pattern(r"driver (>=|of) (\d{3}\.\d+(?:\.\d+)?)")
-_NEW_DRIVER = pattern(r"install (?:a |the )?(?:newer )?driver")
-_NEW_BUILD = pattern(r"build of torch (?:that is )?named above")
-"""How a fix refers to what its finding wants."""
 
 
-def effects(action: Action, wanted: str) -> tuple[Effect, ...]:
-    """Return what doing ``action`` would do; ``wanted`` is what its finding names.
+def effects(action: Action) -> tuple[Effect, ...]:
+    """Return what doing ``action`` would do.
 
-    >>> [(each.name, each.value) for each in effects(Advice(text="or cap it: export NCCL_MAX_NCHANNELS=16, not NCCL_P2P_DISABLE=1"), "")]
+    >>> [(each.name, each.value) for each in effects(Advice(text="or cap it: export NCCL_MAX_NCHANNELS=16, not NCCL_P2P_DISABLE=1"))]
     [('NCCL_MAX_NCHANNELS', '16')]
-    >>> effects(Install(text="install the build of torch that is named above"), "code for it: torch 2.9.1 from the cu128 index")
+    >>> effects(Install(text="pip install torch==2.9.1+cu128", torch="2.9.1+cu128"))
     (ReplacedTorch(version='2.9.1', variant='cu128', with_other_python=False),)
     """
     if not isinstance(action, Advice | Install):
@@ -42,8 +37,8 @@ def effects(action: Action, wanted: str) -> tuple[Effect, ...]:
     text = action.text
     names_one = "=" in text or "unset " in text  # few sentences do, and to compile what finds it takes longer than all else here
     found = [*_set(text)] if names_one and not _LOOKING.search(text) else []
-    if "named above" in text:
-        found += list(_of_finding(text, wanted))
+    if isinstance(action, Install):
+        found += list(_installed(action))
     return tuple(found)
 
 
@@ -58,12 +53,9 @@ def _set(text: str) -> Iterator[Effect]:
             yield Sysctl(key=found[1], target=Exactly(found[2]))
 
 
-def _of_finding(text: str, wanted: str) -> Iterator[Effect]:
-    build, driver = _BUILD.search(wanted), _DRIVER.search(wanted)
-    if _NEW_DRIVER.search(text) and driver is not None:
-        yield NvidiaDriver(version=driver[2])
-    elif _NEW_BUILD.search(text) and build is not None:
-        other = " under a Python " in wanted[build.end() :].partition(";")[0]
-        yield ReplacedTorch(version=build[1], variant=build[2], with_other_python=other)
-        if driver is not None and driver[1] == "of":  # the build, and the driver that it needs
-            yield NvidiaDriver(version=driver[2])
+def _installed(action: Install) -> Iterator[Effect]:
+    if action.torch:
+        version, _, variant = action.torch.partition("+")
+        yield ReplacedTorch(version=version, variant=variant, with_other_python=action.other_python)
+    if action.driver:
+        yield NvidiaDriver(version=action.driver)

@@ -53,15 +53,14 @@ class _ConsequenceJudge:
         )
         together = self._of(made)
 
-        def mark(action: Action, wanted: str) -> Action:
+        def mark(action: Action) -> Action:
             if not isinstance(action, Advice | Install):
                 return _but(action, together)
-            named = effects(action, wanted)
+            named = effects(action)
             return _but(action, self._of(named)) if named else action
 
-        wanted = found[0].wanted if found else ""
-        fix = tuple(mark(action, wanted) for action in result.rule.fix)
-        evidence = tuple(_with_fix(item, tuple(mark(action, item.wanted) for action in item.fix)) for item in result.evidence)
+        fix = tuple(mark(action) for action in result.rule.fix)
+        evidence = tuple(_with_fix(item, tuple(mark(action) for action in item.fix)) for item in result.evidence)
         if fix == result.rule.fix and evidence == result.evidence:
             return result
         return msgspec.structs.replace(result, rule=msgspec.structs.replace(result.rule, fix=fix), evidence=evidence)

@@ -145,10 +145,6 @@ def _of_facts(
             _take(finding, reported, result.rule, items, start)
 
 
-_ABOVE = "named above"
-"""How a fix refers to what its finding wants."""
-
-
 def _take(finding: GatheredCause, reported: ReportedHost, rule: Rule, items: Sequence[_Placed], start: int) -> None:
     """Write down what a rule found, of those subjects that have one cause."""
     line = next((line for _, line in items if line is not None), None)
@@ -157,19 +153,11 @@ def _take(finding: GatheredCause, reported: ReportedHost, rule: Rule, items: Seq
     finding.rules.append(rule.id)
     finding.hosts += [reported.host] if reported.host else []
     for item, place in items:
-        texts = [actions.text(action) for action in item.fix or rule.fix]
         text = place.printed if place is not None else f"{item.subject}: {item.seen}"
-        if item.wanted and any(_ABOVE in each for each in texts):
-            if place is None:
-                text += f", should be {item.wanted}"
-            else:  # the line is all that is quoted
-                row = cause_rows().get(finding.cause)
-                first = f"{row.fix}: {item.wanted}" if row is not None else item.wanted
-                texts = [first, *(each for each in texts if _ABOVE not in each)]
         finding.quotes.append(
             Quote(source=reported.source, line=place.number if place else 0, text=scrubbed(text)[:_TEXT].strip())
         )
-        finding.fix += texts
+        finding.fix += [actions.text(action) for action in item.fix or rule.fix]
 
 
 def _weight(result: Result, by_text: bool, failure: bool) -> int:

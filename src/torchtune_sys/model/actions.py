@@ -90,6 +90,12 @@ class Install(_Action, frozen=True, kw_only=True, tag="install"):
     """A package or an install command, ``text`` being the command or what to install."""
 
     text: str
+    torch: str = ""
+    """The build that takes the place of the installed torch, as in ``2.9.1+cu128``; empty where it is about something else."""
+    other_python: bool = False
+    """Whether that build goes into an environment with another Python."""
+    driver: str = ""
+    """The version of the NVIDIA driver that it installs at least, with the start that a driver needs."""
 
 
 class NvmlSetting(_Action, frozen=True, kw_only=True, tag="nvml-setting"):

@@ -98,7 +98,7 @@ def conntrack_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.WARNING,
     fix=(
         Advice(
-            text="raise net.ipv4.neigh.default.gc_thresh1, 2 and 3 above the number of hosts on the network (likewise for net.ipv6)"
+            text="raise net.ipv4.neigh.default.gc_thresh1, 2 and 3 to more than the number of hosts on the network (likewise for net.ipv6)"
         ),
     ),
     params=(DAYS,),

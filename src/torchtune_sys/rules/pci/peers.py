@@ -25,7 +25,7 @@ _TRANSLATES = ("DMA", "DMA-FQ")
     cause="p2p-blocked-by-iommu-acs",
     fix=(
         Advice(
-            text="turn ACS off on the bridges named above until the next boot: setpci -s ADDRESS ECAP_ACS+0x6.w=0000 as root. "
+            text="turn ACS off on these bridges until the next boot: setpci -s ADDRESS ECAP_ACS+0x6.w=0000 as root. "
             "This removes the isolation between the devices below, so not where devices are passed to virtual machines "
             "(VFIO)"
         ),

@@ -92,7 +92,7 @@ _CLOSED = (
         text="install the base Python where every user may read it, and create the environment from that one (uv: "
         "UV_PYTHON_INSTALL_DIR=/opt/python uv python install, then uv venv --clear; never below /root)"
     ),
-    Advice(text="or let its users in: chmod o+x the folder named above and those below it"),
+    Advice(text="or let its users in: chmod o+x the first folder on the way that they may not enter, and those below it"),
 )
 _LEAST_STACK = 1 << 20
 
@@ -142,7 +142,7 @@ def python_start_reports_errors(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     title="There is no torch wheel for this interpreter",
     severity=Severity.WARNING,
     cause="no-wheel-for-python",
-    fix=(Install(text="create an environment with a Python that has wheels (named above), and install torch there"),),
+    fix=(Install(text="create an environment with a Python that torch has wheels for, and install torch there"),),
 )
 def no_wheel_for_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """torch is not installed, and no release has a wheel for this Python: too new, too old, 32-bit, PyPy or musl.
@@ -162,12 +162,17 @@ def no_wheel_for_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable("torch is installed")
     found = need(python.version)
     reason = _unsuitable(python, found) or _refused(python, found)
+    newest = releases.newest()
+    pythons = ", ".join(f"CPython 3.{abi.removeprefix('cp3')}" for abi in newest.abis if not abi.endswith("t"))
     yield Evidence(
         subject=f"Python {found}",
         seen=reason or "torch is not installed",
-        wanted=f"for torch {releases.newest().torch}: {' '.join(releases.newest().abis)}" if reason else "",
+        wanted=f"for torch {newest.torch}: {' '.join(newest.abis)}" if reason else "",
         verdict=Verdict.FAIL if reason else Verdict.PASS,
-        source=releases.newest().source,
+        source=newest.source,
+        fix=(Install(text=f"create an environment with one of {pythons}, and install torch {newest.torch} there"),)
+        if reason
+        else (),
     )
 
 
@@ -199,11 +204,7 @@ def _refused(python: PythonFacts, found: str) -> str:
     title="The C library is older than the installed binaries need",
     severity=Severity.ERROR,
     cause="glibc-too-old",
-    fix=(
-        Advice(
-            text="run in a container, or on a distribution release, with the glibc named above; or install a build for this one"
-        ),
-    ),
+    fix=(Advice(text="run in a container, or on a distribution release, with a newer glibc; or install a build for this one"),),
 )
 def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """torch's wheel was built for a newer glibc than the interpreter runs on, or the loader reported that for another package.
@@ -223,9 +224,8 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     python = need(s.python)
     said = [line for line in python.complaints if "GLIBC_2." in line and "not found" in line]
     for line in said:
-        yield Evidence(
-            subject="loader", seen=line, wanted=f"glibc {line.partition('GLIBC_')[2].partition(chr(39))[0]}", source="report"
-        )
+        oldest = line.partition("GLIBC_")[2].partition("'")[0]
+        yield Evidence(subject="loader", seen=line, wanted=f"glibc {oldest}", source="report", fix=_with_glibc(oldest))
     if said:
         return
     torch_build(s)
@@ -235,12 +235,22 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if not wanted:
         raise NotApplicable("the installed torch does not say which glibc it was made for")
     found = need(python.glibc)
+    enough = version(found) >= wanted
     yield Evidence(
         subject="glibc",
         seen=found,
         wanted=f">= {show(wanted)}",
-        verdict=Verdict.PASS if version(found) >= wanted else Verdict.FAIL,
+        verdict=Verdict.PASS if enough else Verdict.FAIL,
         source="WHEEL of torch",
+        fix=() if enough else _with_glibc(show(wanted)),
+    )
+
+
+def _with_glibc(oldest: str) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            text=f"run in a container, or on a distribution release, with glibc {oldest} or later; or install a build for this one"
+        ),
     )
 
 
@@ -288,7 +298,7 @@ def packages_of_another_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     title="An interrupted pip run left parts of a package behind",
     severity=Severity.WARNING,
     fix=(
-        Advice(text="delete the directories named above"),
+        Advice(text="delete the directories that are left behind"),
         Install(text="then pip install --force-reinstall the package that they belong to"),
     ),
 )

@@ -21,7 +21,9 @@ from torchtune_sys.rules.gates import nvidia_hardware
     fix=(
         Advice(text="start it: nvidia-cuda-mps-control -d, with the same CUDA_MPS_PIPE_DIRECTORY, as root or as this user"),
         EnvironmentVariable(name="CUDA_MPS_PIPE_DIRECTORY", value=None),
-        Advice(text="or, if no daemon should run, remove the leftover directory named above"),
+        Advice(
+            text="or, if no daemon should run, remove the leftover directory (/tmp/nvidia-mps, where no variable names another)"
+        ),
     ),
 )
 def mps_server_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:

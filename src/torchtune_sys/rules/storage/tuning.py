@@ -33,7 +33,7 @@ def _number(options: tuple[str, ...], name: str) -> int | None:
         Advice(text="to keep it for NFS: nfs=4096 and nfs4=4096 under [nfsrahead] in /etc/nfs.conf (nfs-utils 2.6 or later)"),
         Advice(
             text='with older nfs-utils: a udev rule that sets ATTR{read_ahead_kb} for SUBSYSTEM=="bdi", ACTION=="add" of the devices in '
-            "/proc/fs/nfsfs/volumes (the number of the device, and so the path above, changes with each mount)"
+            "/proc/fs/nfsfs/volumes (the number of the device, and so its path, changes with each mount)"
         ),
     ),
     params=(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torchtune_sys.knowledge import gpus
 from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge.install_torch import INDEX
+from torchtune_sys.model.actions import Install, Needs
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
@@ -102,6 +104,31 @@ def lacking_wheel(s: Snapshot, release: known.Release | None) -> str:
     abi = f"cp{numbers[0]}{numbers[1]}" + ("t" if s.python.free_threaded is True else "")
     offered = {name.removesuffix("m") for name in release.abis}
     return "" if abi in offered else f"torch {release.torch} has no wheel for Python {numbers[0]}.{numbers[1]}"
+
+
+def build_for(s: Snapshot, release: known.Release, variant: str, driver: str = "") -> Install:
+    """Return how to get an official build (``cu128``) in the place of the installed torch, and what it needs: another Python, or that driver."""
+    there = {} if isinstance(s.python, Missing) or isinstance(s.python.distributions, Missing) else installed(s)
+    names = [f"torch=={release.torch}+{variant}"]
+    if "torchvision" in there and release.torchvision:
+        names.append(
+            f"torchvision=={release.torchvision}+{variant}" if release.torchvision[0].isdigit() else "--upgrade torchvision"
+        )
+    if "torchaudio" in there and version(release.torchaudio)[:2] == version(release.torch)[:2]:  # later ones are for any torch
+        names.append(f"torchaudio=={release.torchaudio}+{variant}")
+    lacking = lacking_wheel(s, release)
+    return Install(
+        text=(f"with a driver of {driver} or later: " if driver else "")
+        + (f"in an environment with a Python of {' '.join(release.abis)}: " if lacking else "")
+        + f"pip install {' '.join(names)} --index-url {INDEX}{variant}",
+        torch=f"{release.torch}+{variant}",
+        other_python=bool(lacking),
+        driver=driver,
+    )
+
+
+def newer_driver(floor: str) -> Install:
+    return Install(text=f"install an NVIDIA driver of {floor} or later, and reboot", driver=floor, needs=Needs.REBOOT)
 
 
 def installed(s: Snapshot) -> dict[str, Distribution]:

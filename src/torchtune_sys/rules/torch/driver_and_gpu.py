@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from torchtune_sys.knowledge import cuda as drivers
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.model.actions import Advice, Install, Needs
@@ -17,6 +19,7 @@ from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.driver.common import driver_version
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch.common import (
+    build_for,
     capability,
     cuda_build,
     cuda_of,
@@ -26,6 +29,7 @@ from torchtune_sys.rules.torch.common import (
     live,
     machine,
     model_name,
+    newer_driver,
 )
 
 _TOO_OLD = ("driver on your system is too old", "requirement error: unsatisfied condition: cuda")
@@ -41,10 +45,8 @@ _PTX = "compiled with an unsupported toolchain"
     severity=Severity.ERROR,
     cause="driver-too-old",
     fix=(
-        Install(text="install a driver of at least the version named above, and reboot", needs=Needs.REBOOT),
-        Advice(
-            text="or, if the driver cannot be changed: install the build of torch named above, which matches the driver's CUDA"
-        ),
+        Install(text="install a driver for the CUDA that torch was built with, and reboot", needs=Needs.REBOOT),
+        Install(text="or, if the driver cannot be changed: a build of torch for the driver's CUDA (generate install picks one)"),
     ),
 )
 def driver_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
@@ -67,7 +69,8 @@ def driver_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     complaint = _complaint(s)
     if complaint is not None:
-        yield Evidence(subject="driver", seen=complaint.partition(". Please")[0], wanted=_instead(s, complaint), source="torch")
+        wanted, fix = _instead(s, complaint)
+        yield Evidence(subject="driver", seen=complaint.partition(". Please")[0], wanted=wanted, source="torch", fix=fix)
         return
     nvidia_hardware_or_driver(s)
     build, cuda = cuda_build(s)
@@ -82,19 +85,24 @@ def driver_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         return
     found = driver_version(s)
     if isinstance(found, Missing) and version(reported):
-        yield Evidence(subject=subject, seen=f"the driver supports CUDA {reported}", wanted=_floor_text(cuda), source="NVML")
+        wanted, fix = _floor(cuda)
+        yield Evidence(subject=subject, seen=f"the driver supports CUDA {reported}", wanted=wanted, source="NVML", fix=fix)
         return
     driver = need(found)
     if floor is None:
         raise NotApplicable(f"no table knows the driver that CUDA {show(cuda)} needs")
-    enough = version(driver) >= floor.version
-    yield Evidence(
-        subject=subject,
-        seen=f"driver {driver}",
-        wanted=f">= {floor.driver}" if enough else f"driver >= {floor.driver}{_other_build(s, build, version(driver))}",
-        verdict=Verdict.PASS if enough else Verdict.FAIL,
-        source=floor.source,
-    )
+    if version(driver) >= floor.version:
+        yield Evidence(
+            subject=subject, seen=f"driver {driver}", wanted=f">= {floor.driver}", verdict=Verdict.PASS, source=floor.source
+        )
+        return
+    wanted, fix = f"driver >= {floor.driver}", (newer_driver(floor.driver),)
+    other = _other_build(s, build, version(driver))
+    if other is not None:
+        release, variant, last = other
+        wanted += f", or torch {release.torch}{last} from the {variant} index"
+        fix = (*fix, _under_this_driver(build_for(s, release, variant)))
+    yield Evidence(subject=subject, seen=f"driver {driver}", wanted=wanted, source=floor.source, fix=fix)
 
 
 def nvidia_hardware_or_driver(s: Snapshot) -> None:
@@ -127,33 +135,49 @@ def _enough(reported: Version, cuda: Version) -> bool:
     return bool(reported) and (reported >= cuda or (reported[0] == cuda[0] and cuda[0] >= 11))
 
 
-def _instead(s: Snapshot, complaint: str) -> str:
+def _instead(s: Snapshot, complaint: str) -> tuple[str, tuple[Install, ...]]:
     """Return a driver for torch's CUDA; where that is not told, one for today's, and the last torch for the CUDA that torch found the driver to have."""
     cuda = _cuda_of_driver(s)
     found = re.search(r"found version (\d{4,5})\)", complaint)
     if cuda or found is None:
-        return _floor_text(cuda)
+        return _floor(cuda)
     major = int(found[1]) // 1000
     floors = [(series, drivers.floor_for((series, 0))) for series in (13, 12) if series > major]
     newer = ", ".join(f"CUDA {series}: >= {floor.driver}" for series, floor in floors if floor)
     release = known.newest_with(major)
+    if not newer:
+        return _floor(cuda)
+    wanted, fix = f"a newer driver ({newer})", [Install(text=f"install a newer NVIDIA driver ({newer}), and reboot")]
     names = [] if release is None else [name for name in release.variants if int(name[2:-1]) == major]
-    last = f", or torch {release.torch} from the {max(names, key=lambda name: int(name[2:]))} index" if release and names else ""
-    return f"a newer driver ({newer}){last}" if newer else _floor_text(cuda)
+    if release and names:
+        variant = max(names, key=lambda name: int(name[2:]))
+        wanted += f", or torch {release.torch} from the {variant} index"
+        fix.append(_under_this_driver(build_for(s, release, variant)))
+    return wanted, tuple(fix)
 
 
-def _floor_text(cuda: Version) -> str:
+def _under_this_driver(build: Install) -> Install:
+    return msgspec.structs.replace(build, text=f"or, if the driver cannot be changed: {build.text}")
+
+
+def _floor(cuda: Version) -> tuple[str, tuple[Install, ...]]:
+    """Return what torch's CUDA wants of the driver, and how to get it; no fix of its own where the CUDA is not known."""
     floor = drivers.floor_for(cuda) if cuda else None
-    return f"driver >= {floor.driver}" if floor else "a newer driver, or a build of torch for an older CUDA"
+    if floor is None:
+        return "a newer driver, or a build of torch for an older CUDA", ()
+    return f"driver >= {floor.driver}", (newer_driver(floor.driver),)
 
 
-def _other_build(s: Snapshot, build: Torch, driver: Version) -> str:
-    """Return what to install under this driver: this release, else another one, built for a CUDA that it serves and for all GPUs here."""
+def _other_build(s: Snapshot, build: Torch, driver: Version) -> tuple[known.Release, str, str] | None:
+    """Return what to install under this driver: this release, else another one, built for a CUDA that it serves and for all GPUs here.
+
+    The third part says where it is the last such release.
+    """
     supported = drivers.max_cuda(driver)
     major = supported[0] if supported else 0
     floor = drivers.floor_for((major, 0)) if major >= 11 else None
     if floor is None or driver < floor.version:
-        return ""
+        return None
     own = known.release(build.version)
     for release in ([own] if own else []) + list(reversed(known.releases())):
         if lacking_wheel(s, release):
@@ -161,8 +185,8 @@ def _other_build(s: Snapshot, build: Torch, driver: Version) -> str:
         for variant in sorted(release.variants, key=lambda name: int(name[2:]), reverse=True):
             if int(variant[2:-1]) <= major and _serves(s, release.torch, variant):
                 last = f" (the last with builds for CUDA {major})" if release == known.newest_with(major) != own else ""
-                return f", or torch {release.torch}{last} from the {variant} index"
-    return ""
+                return release, variant, last
+    return None
 
 
 def _serves(s: Snapshot, release: str, variant: str) -> bool:
@@ -182,7 +206,7 @@ def _serves(s: Snapshot, release: str, variant: str) -> bool:
     title="torch contains no code for this GPU",
     severity=Severity.ERROR,
     cause="gpu-arch-not-in-wheel",
-    fix=(Install(text="install the build of torch that is named above"),),
+    fix=(Install(text="install a build of torch with code for this GPU: generate install picks one"),),
 )
 def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """A wheel contains machine code for a list of GPU architectures; a GPU that is not covered cannot run a single kernel.
@@ -204,8 +228,7 @@ def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     no_kernel = _said(s, (_NO_KERNEL,)) if _torch_unknown(s) else None
     said = _said(s, (_NO_CODE,)) or (None if no_kernel is None or _of_other_package(no_kernel) else no_kernel)
     if said is not None:
-        how = (Install(text="install a build of torch with code for this GPU: generate install picks one"),)
-        yield Evidence(subject="GPU", seen=said, wanted="a build of torch with code for this GPU", source="torch", fix=how)
+        yield Evidence(subject="GPU", seen=said, wanted="a build of torch with code for this GPU", source="torch")
         return
     nvidia_hardware(s)
     build, cuda = cuda_build(s)
@@ -260,31 +283,38 @@ def _fit(
         source = "CUDA release notes"
     else:
         return
+    better = None if fits else _better(s, cc)
+    wanted = f"code for {model_name(gpu)} ({number})"
+    if better is not None:
+        other = ", under another Python" if better.other_python else ""
+        wanted += f": torch {better.torch} has it{other}" + (
+            f", with a driver of {better.driver} or later" if better.driver else ""
+        )
     yield Evidence(
         subject=label(gpu),
         seen=seen,
-        wanted=f"code for {model_name(gpu)} ({number})" + ("" if fits else _better(s, cc)),
+        wanted=wanted,
         verdict=Verdict.PASS if fits else Verdict.FAIL,
         source=source,
+        fix=() if better is None else (better,),
     )
 
 
-def _better(s: Snapshot, cc: tuple[int, int]) -> str:
+def _better(s: Snapshot, cc: tuple[int, int]) -> Install | None:
     """Return the newest official build that runs on this GPU and Python under this driver; where there is none, the newest at all, and what it
     needs."""
     found = driver_version(s)
     driver = () if isinstance(found, Missing) else version(found)
-    first = ""
+    first = None
     newest_first = list(reversed(known.releases()))
     for release in sorted(newest_first, key=lambda release: bool(lacking_wheel(s, release))):
-        other = f", under a Python of {' '.join(release.abis)}" if lacking_wheel(s, release) else ""
         for variant in sorted(release.variants, key=lambda name: int(name[2:]), reverse=True):
             if not _has_code(s, release.torch, variant, cc):
                 continue
             floor = drivers.floor_for(version(known.local_cuda(f"{release.torch}+{variant}")))
             if not driver or floor is None or driver >= floor.version:
-                return f": torch {release.torch}+{variant} has it{other}"
-            first = first or f": torch {release.torch}+{variant} has it{other}, with a driver of {floor.driver} or later"
+                return build_for(s, release, variant)
+            first = first or build_for(s, release, variant, driver=floor.driver)
     return first
 
 

@@ -242,7 +242,7 @@ def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     severity=Severity.ERROR,
     fix=(
         Advice(
-            text="read the error above; a clean virtual environment with only torch shows whether a package or the host is the "
+            text="read what the import says; a clean virtual environment with only torch shows whether a package or the host is the "
             "cause"
         ),
     ),

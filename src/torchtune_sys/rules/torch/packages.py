@@ -22,6 +22,7 @@ _SHARED = ("nvidia-nccl", "nvidia-cudnn", "nvidia-nvshmem", "nvidia-cusparselt")
 """Packages whose -cu12 and -cu13 variants write the same files (nvidia/nccl/lib/libnccl.so.2 …); the other libraries' file names differ."""
 
 
+_NOT_ONLY_ONE = Advice(text="(removing only the stray package deletes files that the other one needs)")
 _TORCH_ONLY = ("libcusparseLt.so", "libnvshmem_host.so", "libcufile.so")
 """Libraries that nothing but torch looks for in a wheel."""
 
@@ -74,10 +75,8 @@ def _environment(s: Snapshot) -> Mapping[str, str]:
     severity=Severity.ERROR,
     cause="mixed-nvidia-cuda-wheels",
     fix=(
-        Install(
-            text="pip uninstall both packages named above, then pip install --force-reinstall --no-deps the one that torch needs"
-        ),
-        Advice(text="(removing only the stray package deletes files that the other one needs)"),
+        Install(text="pip uninstall both packages, then pip install --force-reinstall --no-deps the one that torch needs"),
+        _NOT_ONLY_ONE,
     ),
 )
 def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
@@ -120,6 +119,13 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
                     seen=f"beside {other.name} {other.version}{whose}",
                     wanted="one of them, for torch's CUDA",
                     source=other.location,
+                    fix=(
+                        Install(
+                            text=f"pip uninstall {own.name} {other.name}, then "
+                            f"pip install --force-reinstall --no-deps {own.name}=={own.version}"
+                        ),
+                        _NOT_ONLY_ONE,
+                    ),
                 )
 
 
@@ -127,7 +133,7 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     id="nvidia-wheel-files-altered",
     title="Files of installed NVIDIA packages were changed",
     severity=Severity.WARNING,
-    fix=(Install(text="pip install --force-reinstall --no-deps each of the packages named above, in the same version"),),
+    fix=(Install(text="pip install --force-reinstall --no-deps each of these packages, in the same version"),),
 )
 def nvidia_wheel_files_altered(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """A library of an nvidia-… package is missing, or its size does not match the package's RECORD.
@@ -156,6 +162,7 @@ def nvidia_wheel_files_altered(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             seen=f"{', '.join(item.altered[:3])}: not of the size in RECORD, or gone" if item.altered else "as installed",
             wanted="the files that were installed" if item.altered else "",
             verdict=Verdict.FAIL if item.altered else Verdict.PASS,
+            fix=(Install(text=f"pip install --force-reinstall --no-deps {item.name}=={item.version}"),) if item.altered else (),
             source=f"{item.location}/{item.name.replace('-', '_')}-{item.version}.dist-info/RECORD",
         )
 
@@ -184,7 +191,14 @@ def _against_pin(wanted: Requirement, there: Distribution) -> Evidence:
         wanted=wanted.specifier,
         verdict=Verdict.FAIL if fits is False else Verdict.PASS,
         source=there.location,
+        fix=_as_asked(wanted) if fits is False else (),
     )
+
+
+def _as_asked(wanted: Requirement) -> tuple[Install, ...]:
+    from shlex import quote  # for a finding alone
+
+    return (Install(text=f"pip install {quote(f'{wanted.name}{wanted.specifier}')}"),)
 
 
 @rule(
@@ -192,7 +206,7 @@ def _against_pin(wanted: Requirement, there: Distribution) -> Evidence:
     title="The installed NCCL is not the version that torch was built with",
     severity=Severity.WARNING,
     cause="nccl-wheel-version-overridden",
-    fix=(Install(text="pip install the NCCL version named above, which torch asks for"),),
+    fix=(Install(text="pip install the NCCL version that torch asks for"),),
 )
 def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """The version of the nvidia-nccl wheel is not the one that torch's metadata pins: another package, or a person, replaced it.
@@ -243,7 +257,7 @@ def nvidia_wheel_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     title="NVIDIA libraries that torch needs are not installed",
     severity=Severity.ERROR,
     cause="wheel-libs-not-found",
-    fix=(Install(text="pip install the packages named above, or reinstall torch with --force-reinstall"),),
+    fix=(Install(text="pip install the packages that torch asks for, or reinstall torch with --force-reinstall"),),
 )
 def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """A package with NVIDIA libraries that torch's metadata requires is not installed.
@@ -271,14 +285,16 @@ def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable("torch says that CUDA is available: it found its libraries")
     missing = [wanted for wanted, there in _pinned(s) if there is None and not wanted.name.startswith("triton")]
     for wanted in missing:
-        yield Evidence(subject=wanted.name, seen="not installed", wanted=wanted.specifier, source=build.location)
+        yield Evidence(
+            subject=wanted.name, seen="not installed", wanted=wanted.specifier, source=build.location, fix=_as_asked(wanted)
+        )
 
 
 @rule(
     id="triton-version-differs",
     title="The installed Triton is not the version that torch needs",
     severity=Severity.WARNING,
-    fix=(Install(text="pip install the Triton version named above"),),
+    fix=(Install(text="pip install the Triton version that torch asks for"),),
 )
 def triton_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """torch.compile works with one Triton release, which torch's metadata pins.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.formats.requirements import parse, satisfies
 from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge.install_torch import INDEX
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.numbers import natural
@@ -69,7 +70,7 @@ def numpy2_with_old_torch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     title="torchvision was built for a different torch release",
     severity=Severity.WARNING,
     cause="torch-torchvision-mismatch",
-    fix=(Install(text="install the torchvision version named above, from the same index as torch"),),
+    fix=(Install(text="install the torchvision made for this torch, from the same index as torch"),),
 )
 def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """torchvision's compiled operators match one torch release and one CUDA version; up to 0.29.0 each release pins its torch exactly.
@@ -91,11 +92,14 @@ def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable("a build from source, a nightly or a vendor's build: the matching release is not known")
     fits, alike = _fits(build, item), _alike(build, item.version)
     subject, seen = f"torchvision {item.version}", f"with torch {build.version}"
+    fitting = _fitting(build)
+    fix = _partner_of(build, f"torchvision{fitting}") if fitting else ()
     if not fits:
-        yield Evidence(subject=subject, seen=seen, wanted=_partner(build, item), source=item.location)
+        wanted = f"torchvision{fitting} for torch {build.version}" if fitting else f"torch{_asked(item)}"
+        yield Evidence(subject=subject, seen=seen, wanted=wanted, source=item.location, fix=fix)
     if not alike:
         both = f"{_made_for(build)} and {_made_for(item)}"
-        yield Evidence(subject=subject, seen=f"{seen}: {both}", wanted="both from the same index", source=item.location)
+        yield Evidence(subject=subject, seen=f"{seen}: {both}", wanted="both from the same index", source=item.location, fix=fix)
     if fits and alike:
         yield Evidence(subject=subject, seen=seen, verdict=Verdict.PASS, source=item.location)
 
@@ -119,9 +123,14 @@ def _fits(build: Torch, item: Distribution) -> bool:
     return fitting is None or satisfies(item.version, fitting) is not False
 
 
-def _partner(build: Torch, item: Distribution) -> str:
-    fitting = _fitting(build)
-    return f"torchvision{fitting} for torch {build.version}" if fitting else f"torch{_asked(item)}"
+def _partner_of(build: Torch, wanted: str, instead: str = "") -> tuple[Install, ...]:
+    """Return how to get a package made for this torch: from the index that torch's own version names, else from where torch came from."""
+    variant, release = build.version.partition("+")[2], known.release(build.version)
+    if variant in ("cpu", *(release.variants if release else ())):
+        command = f"pip install --force-reinstall --no-deps '{wanted}' --index-url {INDEX}{variant}"
+    else:
+        command = f"pip install --force-reinstall --no-deps '{wanted}', from the same index as torch"
+    return (Install(text=command + instead),)
 
 
 def _alike(build: Torch, torchvision: str) -> bool:
@@ -144,7 +153,7 @@ def _made_for(item: Torch | Distribution) -> str:
     id="torch-torchaudio-mismatch",
     title="torchaudio was built for a different torch release",
     severity=Severity.WARNING,
-    fix=(Install(text="install the torchaudio version named above, or remove torchaudio if nothing imports it"),),
+    fix=(Install(text="install the torchaudio made for this torch, or remove torchaudio if nothing imports it"),),
     cause="extension-torch-abi-mismatch",
 )
 def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
@@ -168,12 +177,14 @@ def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable("the matching release for this build is not known")
     seen = version(item.version)
     fits = seen[:2] == version(release.torchaudio)[:2] or (version(release.torch) >= (2, 11) and seen >= (2, 11))
+    wanted = f"torchaudio{as_specifier(release.torchaudio)}"
     yield Evidence(
         subject=f"torchaudio {item.version}",
         seen=f"with torch {build.version}",
         wanted=f"torchaudio {release.torchaudio}",
         verdict=Verdict.PASS if fits else Verdict.FAIL,
         source=item.location,
+        fix=() if fits else _partner_of(build, wanted, "; or remove torchaudio if nothing imports it"),
     )
 
 

@@ -168,14 +168,17 @@ def libcuda_not_linkable(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     )
 
 
+_OTHER_CUDNN = Install(text="or install a build of the package for this cuDNN")
+
+
 @rule(
     id="cudnn-not-on-loader-path",
     title="The cuDNN of the Python environment is not on the loader's path",
     severity=Severity.ERROR,
     cause="cudnn-not-on-loader-path",
     fix=(
-        Advice(text="add the directory named above to LD_LIBRARY_PATH in the job's start script"),
-        Install(text="or install a build of the package for this cuDNN"),
+        Advice(text="add the directory of the environment's cuDNN to LD_LIBRARY_PATH in the job's start script"),
+        _OTHER_CUDNN,
     ),
 )
 def cudnn_not_on_loader_path(s: Snapshot, _p: Params) -> Iterator[Evidence]:
@@ -198,10 +201,11 @@ def cudnn_not_on_loader_path(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no cuDNN in the Python environment")
     major = version(own.version)[:1]
     place = f"{own.location}/nvidia/cudnn/lib" if own.location.startswith("/") else "the directory nvidia/cudnn/lib"
+    fix = (Advice(text=f"add {place} to LD_LIBRARY_PATH in the job's start script"), _OTHER_CUDNN)
     for line in complaints(s):
         about = "libcudnn" in line and any(word in line for word in _NO_CUDNN)
         if about and version(line.partition(".so.")[2])[:1] in ((), major):
-            yield Evidence(subject="loader", seen=line, wanted=place, source="report")
+            yield Evidence(subject="loader", seen=line, wanted=place, source="report", fix=fix)
             return
     loader = need(s.python).loader
     if isinstance(loader, Missing) and loader.why is Why.NOT_RECORDED and names_its_wheels(build, own):
@@ -217,7 +221,7 @@ def cudnn_not_on_loader_path(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         elif not absent(item.path):
             yield unsure(item.name, item.path)
         elif item.name.endswith(f".so.{show(major)}"):
-            yield Evidence(subject=item.name, seen="not found", wanted=place, source=source)
+            yield Evidence(subject=item.name, seen="not found", wanted=place, source=source, fix=fix)
 
 
 def _bundled(triton: Version, blackwell: bool) -> Version:
