@@ -251,3 +251,17 @@ def test_where_no_build_has_a_wheel_for_this_python_the_fix_names_one_that_has()
 def test_what_a_sentence_asks_for_is_read_and_what_it_only_mentions_is_not(words: str, named: list[str]) -> None:
     found = effects(Advice(text=words))
     assert [getattr(item, "name", getattr(item, "key", "")) for item in found] == named
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("gpu-arch-not-in-wheel", r"pip install --upgrade torch==\S+ torchvision --index-url https://\S+/cu\d+"),
+        ("driver-too-old", r"or, .*: pip install torch==\S+\+(cu\d+) torchvision==\S+\+\1 --index-url https://\S+/\1"),
+    ],
+)
+def test_what_is_installed_with_another_torch_is_made_for_it(name: str, command: str) -> None:
+    """pip keeps a torchvision of another index where none is named, or where any of that release would do."""
+    named = [action for _, action in fixes(engine.judge(load(f"{name}.fail"), [RULES[name]])) if isinstance(action, Install)]
+    (found,) = {text(action) for action in named if action.torch}
+    assert re.fullmatch(command, found)

@@ -111,16 +111,15 @@ def build_for(s: Snapshot, release: known.Release, variant: str, driver: str = "
     there = {} if isinstance(s.python, Missing) or isinstance(s.python.distributions, Missing) else installed(s)
     names = [f"torch=={release.torch}+{variant}"]
     if "torchvision" in there and release.torchvision:
-        names.append(
-            f"torchvision=={release.torchvision}+{variant}" if release.torchvision[0].isdigit() else "--upgrade torchvision"
-        )
+        names.append(f"torchvision=={release.torchvision}+{variant}" if release.torchvision[0].isdigit() else "torchvision")
     if "torchaudio" in there and version(release.torchaudio)[:2] == version(release.torch)[:2]:  # later ones are for any torch
         names.append(f"torchaudio=={release.torchaudio}+{variant}")
+    upgrade = "--upgrade " if "torchvision" in names else ""  # else pip keeps the one of another index
     lacking = lacking_wheel(s, release)
     return Install(
         text=(f"with a driver of {driver} or later: " if driver else "")
         + (f"in an environment with a Python of {' '.join(release.abis)}: " if lacking else "")
-        + f"pip install {' '.join(names)} --index-url {INDEX}{variant}",
+        + f"pip install {upgrade}{' '.join(names)} --index-url {INDEX}{variant}",
         torch=f"{release.torch}+{variant}",
         other_python=bool(lacking),
         driver=driver,
