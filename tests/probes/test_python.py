@@ -260,6 +260,22 @@ def test_files_that_hide_a_module_which_torch_needs(
     assert tuple(sorted(found.hiding)) == hidden
 
 
+@pytest.mark.parametrize(
+    ("files", "hidden"),
+    [
+        (("sympy.py", "typing_extensions.py", "optree.py"), ("/w/sympy.py", "/w/typing_extensions.py")),  # optree is an extra
+        (("typing_extensions.py", "typing_extensions-4.12.dist-info/METADATA", "sympy/__init__.py"), ()),
+    ],
+)
+def test_files_that_hide_a_package_which_torch_requires(files: tuple[str, ...], hidden: tuple[str, ...]) -> None:
+    metadata = (
+        'Name: torch\nRequires-Dist: typing-extensions>=4.10.0\nRequires-Dist: sympy\nRequires-Dist: optree; extra == "optree"\n'
+    )
+    there = {f"{SITE}/torch-2.13.0.dist-info/METADATA": metadata, **{f"/w/{name}": "" for name in files}}
+    found = probe(there, path=["/w", "/usr/lib/python3.12", SITE])
+    assert tuple(sorted(found.hiding)) == hidden
+
+
 def test_an_environment_without_its_pyvenv_cfg_is_told_from_one_without_torch() -> None:
     """Its python then is the base Python, whose packages are others."""
     torch = {f"{SITE}/torch/version.py": VERSION_PY}

@@ -30,3 +30,18 @@ def test_an_error_only_where_python_finds_no_other(
     answers = {f"access:{path}": answer for path, answer in access.items()}
     results = judge(load("healthy", env=env, answers=answers, dirs={path: [] for path in there}))
     assert tuple(results[rule].verdict.value for rule in (ALONE, PASSED_OVER)) == verdicts
+
+
+@pytest.mark.parametrize(
+    ("free", "fallback", "verdicts"),
+    [
+        (0, OPEN, ("pass", "pass", "fail")),
+        (50, OPEN, ("fail", "pass", "pass")),  # Python makes its file there, and training uses the rest up
+        (0, CLOSED, ("fail", "pass", "pass")),
+    ],
+)
+def test_without_inodes_python_takes_the_next(free: int, fallback: dict[str, Any], verdicts: tuple[str, str, str]) -> None:
+    space = {"size": 1 << 30, "free": 1 << 29, "inodes": 65536, "inodes_free": free, "read_only": False}
+    host = load("healthy", answers={"access:/var/tmp": fallback}, dirs={"/var/tmp": []}, spaces={"/tmp": space, "/var/tmp": None})
+    results = judge(host)
+    assert tuple(results[rule].verdict.value for rule in ("inodes-exhausted", ALONE, PASSED_OVER)) == verdicts

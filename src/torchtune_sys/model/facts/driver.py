@@ -17,6 +17,10 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
     gid: int
     accessible: Fact[bool]
     """Whether this session may open it for reading and writing (permission bits, then access lists; device cgroups do not show)."""
+    device: str = ""
+    """``195:0``: the major and minor number that it leads to; empty where it was not seen."""
+    driver_device: str = ""
+    """The numbers that the driver has for it (/proc/devices); empty where they are not known."""
 
 
 class AmdErrors(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,10 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
     """Kernel driver of the device, e.g. ``mlx5_core``; ABSENT for virtual interfaces."""
     interrupt_cpus: Fact[tuple[int, ...]] = Missing(Why.ABSENT, "msi_irqs", "looked at for Ethernet of 25 Gb/s or more")
     """The CPUs that serve its first interrupts, one for each; NOT_SUPPORTED where the kernel does not show them (before 4.15)."""
+    duplex: Fact[str] = Missing(
+        Why.ABSENT, "duplex", "looked at for wired links up to 1 Gb/s, above which there is no half duplex"
+    )
+    """``full``, ``half`` or ``unknown``."""
     qdisc: Fact[str] = Missing(Why.NOT_RECORDED, "rtnetlink", "not read")
     """Its root queueing discipline: ``mq``, ``fq_codel``, ``noqueue``, ``netem`` …"""
     master: str = ""

@@ -39,7 +39,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     """Wheel tags, for torch only (``cp312-cp312-manylinux_2_28_x86_64``)."""
     weighed: bool = False
-    """Whether the sizes of its libraries were compared with those in its RECORD (NVIDIA's wheels only)."""
+    """Whether the sizes of its libraries were compared with those in its RECORD (NVIDIA's wheels), or their folder was looked for (NumPy's)."""
     altered: tuple[str, ...] = ()
     """Libraries that are gone, or of another size than RECORD says: ``nvidia/nccl/lib/libnccl.so.2``."""
     build: str = ""

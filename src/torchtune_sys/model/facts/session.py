@@ -17,6 +17,10 @@ class HandedDown(msgspec.Struct, frozen=True, kw_only=True):
     umask: Fact[int] = Missing(Why.NOT_SUPPORTED, "/proc/self/status", "told since Linux 4.7")
     huge_pages: Fact[bool] = Missing(Why.NOT_SUPPORTED, "/proc/self/status", "told since Linux 5.0")
     """Whether transparent huge pages may be used (prctl PR_SET_THP_DISABLE)."""
+    personality: Fact[int] = Missing(Why.NOT_SUPPORTED, "/proc/self/personality", "not read")
+    """What the session takes Linux for (personality(2)): its last byte is 8 where uname names a 32-bit machine."""
+    timer_slack_ns: Fact[int] = Missing(Why.NOT_SUPPORTED, "/proc/self/timerslack_ns", "not read")
+    """How late sleeps and time-outs may end (prctl PR_SET_TIMERSLACK)."""
 
 
 class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,6 +87,11 @@ class StorageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Every whole disk of the host."""
 
 
+def without_inodes(place: StoragePath) -> bool:
+    """Return whether no file at all can be made there: its file system has a fixed number of them, and none is left."""
+    return not isinstance(place.inodes, Missing) and place.inodes > 0 and place.inodes_free == 0
+
+
 def nowhere(path: str, role: str, why: Missing) -> StoragePath:
     """Return a place of which nothing is known, for one reason."""
     return StoragePath(

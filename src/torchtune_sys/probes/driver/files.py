@@ -158,7 +158,36 @@ def read_node(host: Host, path: str) -> Fact[DeviceNode]:
     if isinstance(found, Missing):
         return found
     accessible = _accessible(host, path, found, host.ask(queries.UID))
-    return DeviceNode(path=path, mode=found.mode & 0o7777, uid=found.uid, gid=found.gid, accessible=accessible)
+    return DeviceNode(
+        path=path,
+        mode=found.mode & 0o7777,
+        uid=found.uid,
+        gid=found.gid,
+        accessible=accessible,
+        device=found.special,
+        driver_device=own_device(host.text("/proc/devices"), path),
+    )
+
+
+def own_device(registered: Fact[str], path: str) -> str:
+    r"""Return the numbers of the device that the driver registered for a node, by /proc/devices; "" where that does not tell them.
+
+    The major of NVIDIA's GPUs is fixed, those of nvidia-uvm and kfd are given when the module is loaded.
+
+    >>> seen = "Character devices:\n  1 mem\n195 nvidia\n235 nvidia-uvm\n\nBlock devices:\n235 kfd\n"
+    >>> [own_device(seen, f"/dev/{name}") for name in ("nvidia3", "nvidiactl", "nvidia-uvm", "kfd")]
+    ['195:3', '195:255', '235:0', '']
+    """
+    lines = () if isinstance(registered, Missing) else registered.partition("Block devices")[0].splitlines()
+    majors = {name: major for major, _, name in (line.strip().partition(" ") for line in lines)}
+    name = path.rpartition("/")[2]
+    if name in ("nvidia-uvm", "kfd"):
+        return f"{majors[name]}:0" if name in majors else ""
+    return f"{_NVIDIA}:{255 if name == 'nvidiactl' else name.removeprefix('nvidia')}"
+
+
+_NVIDIA = 195
+"""Documentation/admin-guide/devices.txt."""
 
 
 def is_gpu_node(name: str) -> bool:

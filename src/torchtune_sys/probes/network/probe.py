@@ -112,6 +112,8 @@ def _interface(host: Host, item: Named) -> Interface:
     more: dict[str, Any] = {"qdisc": str(attributes["qdisc"])} if "qdisc" in attributes else {}
     if kind == "ethernet" and known(speed, 0) >= _FAST_MBPS:
         more["interrupt_cpus"] = interrupt_cpus(host, base)
+    if physical and 0 < known(speed, 0) <= _HALF_AT_MOST_MBPS:
+        more["duplex"] = host.word(f"{base}/duplex")
     return Interface(
         **more,
         name=item.name,
@@ -132,6 +134,7 @@ def _interface(host: Host, item: Named) -> Interface:
 
 
 _FAST_MBPS = 25_000
+_HALF_AT_MOST_MBPS = 1000
 _FIRST = 9
 """Interrupts that are looked at: a card has one for each CPU, and one of its own before them (mlx5)."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from torchtune_sys.formats import requirements
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts import Fact
@@ -76,6 +77,7 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
         hiding += _hiding(host, entry, names) if entry in first else []
         leftovers += [f"{entry}/{name}" for name in names if name[:1] == "~" and _is_leftover(name)]
         found += _in_entry(host, entry, names)
+    hiding += _hiding_required(host, first, found)
     return Scan(
         distributions=(*found, *([] if isinstance(prefix, Missing) else in_conda(host, prefix))),
         leftovers=tuple(leftovers),
@@ -102,6 +104,17 @@ def _hiding(host: Host, entry: str, names: Iterable[str]) -> list[str]:
         elif host.exists(f"{package}/__init__.py") is True and host.exists(f"{package}/version.py") is False:
             found.append(f"{package}/__init__.py")
     return found[:20]
+
+
+def _hiding_required(host: Host, first: tuple[str, ...], found: Iterable[Distribution]) -> Iterator[str]:
+    """Yield files with the name of a package that torch requires (sympy.py), which are not such a package's own (typing_extensions.py)."""
+    asked = {line for item in found if item.name == "torch" for line in item.requires if "extra ==" not in line}
+    modules = {requirements.parse(line).name.replace("-", "_") for line in asked}
+    for entry in first if modules else ():
+        listed = host.names(entry)
+        names = () if isinstance(listed, Missing) else listed
+        own = {parse_folder(name)[0].replace("-", "_") for name in names if name.endswith((".dist-info", ".egg-info"))}
+        yield from (f"{entry}/{name}.py" for name in sorted(modules - own) if f"{name}.py" in names)
 
 
 def _places(sys_path: Iterable[str]) -> list[str]:
@@ -148,15 +161,27 @@ def _distribution(host: Host, entry: str, folder: str, name: str, version: str) 
         tags = [] if isinstance(text, Missing) else parse_headers(text).get("tag", [])
     record = host.text(f"{place}/RECORD") if wheel and name.startswith("nvidia-") else ""
     sizes = {} if isinstance(record, Missing) else library_sizes(record)
+    repaired = wheel and name in _REPAIRED and _is_repaired(host.text(f"{place}/WHEEL"))
+    gone = (f"{name}.libs",) if repaired and host.exists(f"{entry}/{name}.libs") is False else ()
     return Distribution(
         name=name,
         version=scrubbed(version or next(iter(headers.get("version", ())), "")),
         location=entry,
-        weighed=bool(sizes),
-        altered=tuple(path for path, size in sizes.items() if _differs(host, f"{entry}/{path}", size)),
+        weighed=bool(sizes) or repaired,
+        altered=(*gone, *(path for path, size in sizes.items() if _differs(host, f"{entry}/{path}", size))),
         requires=tuple(map(scrubbed, headers.get("requires-dist", ()))),
         requires_python=next(iter(headers.get("requires-python", ())), ""),
         tags=tuple(tags),
+    )
+
+
+_REPAIRED = ("numpy",)
+"""Whose wheels for Linux bring libraries in a folder of their own beside the package (auditwheel); a distribution's or conda's bring none."""
+
+
+def _is_repaired(wheel: Fact[str]) -> bool:
+    return not isinstance(wheel, Missing) and any(
+        "linux_2_" in tag or "manylinux20" in tag for tag in parse_headers(wheel).get("tag", [])
     )
 
 

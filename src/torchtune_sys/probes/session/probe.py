@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host, Stat, interpreted
 from torchtune_sys.host.environment import relevant
@@ -78,7 +80,11 @@ def _device(host: Host, path: str, stat: Stat) -> str:
 
 
 def _handed_down(host: Host) -> Fact[HandedDown]:
-    return interpreted(host.text(_STATUS), parse_handed_down, _STATUS)
+    found = interpreted(host.text(_STATUS), parse_handed_down, _STATUS)
+    if isinstance(found, Missing):
+        return found
+    persona = interpreted(host.word("/proc/self/personality"), lambda text: int(text, 16), "/proc/self/personality")
+    return msgspec.structs.replace(found, personality=persona, timer_slack_ns=host.number("/proc/self/timerslack_ns"))
 
 
 def parse_handed_down(status: str) -> Fact[HandedDown]:

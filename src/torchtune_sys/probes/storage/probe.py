@@ -10,7 +10,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host, Space
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.facts.storage import INSTEAD, StorageFacts, StoragePath, nowhere
+from torchtune_sys.model.facts.storage import INSTEAD, StorageFacts, StoragePath, nowhere, without_inodes
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.storage.block_devices import Descent, Stack, whole_disks
 from torchtune_sys.probes.storage.mounts import read_mounts
@@ -27,9 +27,10 @@ def probe(host: Host, intent: Workload) -> StorageFacts:
     wanted = tuple(_wanted(host, intent))
     host.look_ahead(tuple(path for path, _ in wanted if isinstance(path, str)))
     places = tuple(look.place(path, role) for path, role in wanted)
-    closed = {place.path for place in places if place.role == "temporary files" and place.writable is False}
+    temporary = (place for place in places if place.role == "temporary files")
+    closed = {place.path for place in temporary if place.writable is False or without_inodes(place)}
     if closed:
-        places += tuple(look.place(path, INSTEAD) for path in _FALLBACKS if path not in closed)
+        places += tuple(look.place(path, INSTEAD) for path in _instead(host) if path not in closed)
     return StorageFacts(places=places, disks=whole_disks(host, descent))
 
 
@@ -46,7 +47,7 @@ def _wanted(host: Host, intent: Workload) -> Iterator[tuple[Fact[str], str]]:
     env = host.env()
     if isinstance(env, Missing):
         return
-    temporary = next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name, "").startswith("/")), "/tmp")
+    temporary = next((env[name] for name in _TEMPORARY if env.get(name, "").startswith("/")), "/tmp")
     yield temporary, "temporary files"
     if env.get("HOME", "").startswith("/"):
         yield env["HOME"], "home"
@@ -54,8 +55,14 @@ def _wanted(host: Host, intent: Workload) -> Iterator[tuple[Fact[str], str]]:
         yield path, "cache"
 
 
-_FALLBACKS = ("/tmp", "/var/tmp")
-"""What tempfile.gettempdir() takes where $TMPDIR, $TEMP and $TMP are of no use, before /usr/tmp and the working directory."""
+def _instead(host: Host) -> Iterator[str]:
+    """Yield what tempfile.gettempdir() tries behind the first directory, before /usr/tmp and the working directory."""
+    env = host.env()
+    named = () if isinstance(env, Missing) else (env.get(name, "") for name in _TEMPORARY)
+    yield from dict.fromkeys((*(path for path in named if path.startswith("/")), "/tmp", "/var/tmp"))
+
+
+_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 
 
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr", "var")

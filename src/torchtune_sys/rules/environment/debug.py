@@ -242,6 +242,12 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     ),
     (("TRITON_INTERPRET",), ("1", "TRUE", "YES", "ON"), "Triton's kernels are interpreted in Python, on the CPU"),
     (("TRITON_ALWAYS_COMPILE",), ("1", "TRUE", "YES", "ON"), "Triton compiles its kernels again in each process"),
+    (
+        ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT"),
+        ("1",),
+        "the driver ignores the code that libraries bring for this GPU, and compiles them from PTX; what has no PTX fails",
+    ),
+    (("CUDA_CACHE_DISABLE",), ("1",), "the driver compiles PTX again in each process"),
     (("PYTORCH_JIT",), ("0",), "TorchScript is switched off"),
     (("ATEN_CPU_CAPABILITY",), ("DEFAULT",), "torch's own CPU kernels use no AVX2 or AVX-512"),
     (("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"), _SLOW_ISA, "oneDNN uses no AVX2 or AVX-512"),
@@ -259,7 +265,8 @@ _OF_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_I
     fix=(Advice(text="unset the variable in the job's environment"),),
 )
 def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A variable turns torch.compile, its caches, Triton's compiler, the processor's vector instructions or OpenMP's threads off.
+    """A variable turns torch.compile, its caches, Triton's compiler, the code that CUDA's libraries bring, the processor's vector instructions or
+    OpenMP's threads off.
 
     Why it matters
     The job runs and its results are right, but it is slower, up to a hundred times with Triton's interpreter, and no message says why.
@@ -270,6 +277,7 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html; pytorch torch/_dynamo/config.py, torch/compiler/config.py, torch/jit/_state.py
     https://triton-lang.org/main/programming-guide/chapter-3/debugging.html (TRITON_INTERPRET); README of Triton (TRITON_ALWAYS_COMPILE)
+    CUDA programming guide, "CUDA Environment Variables", JIT compilation
     pytorch aten/src/ATen/native/DispatchStub.cpp; oneDNN, "CPU dispatcher control"; Intel oneMKL developer guide, "Instruction Set Specific Dispatching" and MKL_CBWR
     """
     env = environment(s)

@@ -1,4 +1,4 @@
-"""What each program of the session begins with, beside its environment and its limits: signals, the mode of new files, /dev/null."""
+"""What each program of the session begins with, beside its environment and its limits: signals, the mode of new files, names of the machine, /dev/null."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.session import HandedDown
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, need, need_if_there
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, need_if_there
 
 _SOURCE = "/proc/self/status"
 _CHILDREN = (
@@ -97,13 +97,79 @@ def umask_shuts_owner_out(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+@rule(
+    id="session-names-32-bit-machine",
+    title="The session calls this 64-bit machine a 32-bit one",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="start the job from a session without setarch, linux32 or Personality=x86 of a service; linux64 COMMAND takes it back"
+        ),
+    ),
+)
+def session_names_32_bit_machine(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """uname names i686 (or armv8l) to each program of this session, as setarch linux32 has it.
+
+    Why it matters
+    pip looks for 32-bit wheels, of which torch has none ("No matching distribution found"), and builds extensions for them. torch.compile does not
+    know the processor and writes code for CPUs without vector instructions.
+
+    When to leave it
+    The session builds 32-bit packages.
+
+    References
+    personality(2), PER_LINUX32; setarch(8); pytorch torch/_inductor/cpu_vec_isa.py (platform.machine; tried with torch 2.13: no instruction set is left)
+    """
+    persona = need_if_there(_handed_down(s).personality, "this kernel does not tell it")
+    yield Evidence(
+        subject="uname -m",
+        seen=f"{known(need(s.system).machine, '32-bit')}, by a personality of {persona:08x}",
+        wanted="the machine's own name",
+        verdict=Verdict.FAIL if persona & 0xFF == _LINUX32 else Verdict.PASS,
+        source="/proc/self/personality",
+    )
+
+
+_LINUX32 = 8
+
+
+@rule(
+    id="timer-slack-large",
+    title="Sleeps and time-outs of this session's programs may end late",
+    severity=Severity.WARNING,
+    fix=(Advice(text="start the job from another session; a service: remove TimerSlackNSec= from its unit"),),
+    params=(Param("max_ms", 10, "timer slack from which on it is reported, ms (the kernel's own is 0.05)"),),
+)
+def timer_slack_large(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The timer slack of the session, and so of each rank and worker that it starts, is larger than steps and polls are long.
+
+    Why it matters
+    The kernel may end each sleep, poll and wait with a time-out so much later. What polls (a store, a queue of a DataLoader, a transport over TCP) waits
+    that long each time, and one rank that is late keeps all others.
+
+    When to leave it
+    The programs run with a real-time policy, which has no slack.
+
+    References
+    prctl(2), PR_SET_TIMERSLACK; systemd.exec(5), TimerSlackNSec=
+    """
+    slack = need_if_there(_handed_down(s).timer_slack_ns, "this kernel does not tell it")
+    yield Evidence(
+        subject="timer slack",
+        seen=f"{slack / 1e6:g} ms",
+        wanted=f"{p['max_ms']} ms or less",
+        verdict=Verdict.FAIL if slack > float(p["max_ms"]) * 1e6 else Verdict.PASS,
+        source="/proc/self/timerslack_ns",
+    )
+
+
 _RANDOM = ("1:8", "1:9")
 _DEVICES = {"/dev/null": ("1:3",), "/dev/zero": ("1:5",), "/dev/random": _RANDOM, "/dev/urandom": _RANDOM}
 
 
 @rule(
     id="device-file-broken",
-    title="/dev/null, or a device like it, is missing or is not what it should be",
+    title="/dev/null, a device like it or a GPU's is missing or is not what it should be",
     severity=Severity.WARNING,
     fix=(
         Advice(
@@ -113,17 +179,22 @@ _DEVICES = {"/dev/null": ("1:3",), "/dev/zero": ("1:5",), "/dev/random": _RANDOM
     ),
 )
 def device_file_broken(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/dev/null, zero, random or urandom does not exist, is an ordinary file, leads to another device, or may not be opened by this user.
+    """/dev/null, zero, random or urandom does not exist, is an ordinary file, leads to another device, or may not be opened by this user; or a node
+    of a GPU's driver (/dev/nvidia0, nvidiactl, nvidia-uvm, kfd) leads to another device than the driver's.
 
     Why it matters
     What programs throw away fills the disk instead, reading never ends at once, and children get what others wrote; or they fail with "No such
     file or directory: '/dev/null'" or "Permission denied". A root shell makes an ordinary file of it when the node is gone (rm, then > /dev/null).
 
+    Nodes of GPUs are wrong after a change of drivers where they were made by hand, by an image or by a container's start: nvidia-uvm gets another
+    major number at each load of its module. CUDA then finds no device, or another GPU than that of the name.
+
     When to leave it
-    Never: each of them is part of any Linux system.
+    Never: each of them is part of any Linux system. nvidia-modprobe, where it is installed, makes a GPU's nodes anew.
 
     References
-    null(4), random(4); Linux Documentation/admin-guide/devices.txt
+    null(4), random(4); Linux Documentation/admin-guide/devices.txt (195: NVIDIA)
+    NVIDIA/nvidia-modprobe modprobe-utils/nvidia-modprobe-utils.c (numbers of the nodes, /proc/devices)
     """
     found = need(s.session).devices
     for path, seen in need(found).items():
@@ -134,6 +205,35 @@ def device_file_broken(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.PASS if seen in _DEVICES.get(path, (seen,)) else Verdict.FAIL,
             source=path,
         )
+    yield from _nodes_of_gpus(s)
 
 
-RULES: tuple[Rule, ...] = (signals_kept, umask_shuts_owner_out, device_file_broken)
+def _nodes_of_gpus(s: Snapshot) -> Iterator[Evidence]:
+    driver = s.driver
+    if isinstance(driver, Missing):
+        if driver.why not in (Why.ABSENT, Why.NOT_RECORDED):
+            yield unsure("/dev/nvidia*", driver)
+        return
+    computing = () if isinstance(driver.compute_node, Missing) else (driver.compute_node,)
+    if isinstance(driver.device_nodes, Missing) and driver.device_nodes.why not in (Why.ABSENT, Why.NOT_RECORDED):
+        yield unsure("/dev/nvidia*", driver.device_nodes)
+    for node in (*known(driver.device_nodes, ()), *computing):
+        if node.device and node.driver_device and node.device != node.driver_device:
+            yield Evidence(
+                subject=node.path, seen=node.device, wanted=f"device {node.driver_device}", source=node.path, fix=(_MADE_ANEW,)
+            )
+
+
+_MADE_ANEW = Advice(
+    text="sudo rm the node, then sudo nvidia-modprobe -c0 -u, or nvidia-smi as root (/dev/kfd: restart udev); a container: restart it, with "
+    "the nodes of its runtime (--gpus, --device), not of an image"
+)
+
+
+RULES: tuple[Rule, ...] = (
+    signals_kept,
+    umask_shuts_owner_out,
+    session_names_32_bit_machine,
+    timer_slack_large,
+    device_file_broken,
+)

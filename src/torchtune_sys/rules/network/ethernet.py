@@ -264,22 +264,23 @@ _TOO_SLOW_MBPS = 100
 
 @rule(
     id="ethernet-link-slow",
-    title="The network link came up at 100 Mb/s or less",
+    title="The network link came up at 100 Mb/s or less, or at half duplex",
     severity=Severity.WARNING,
     fix=(Advice(text="change the cable or port, and let both ends negotiate the speed (ethtool IF)"),),
 )
 def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The wired interface of the default route runs at 100 Mb/s or 10 Mb/s.
+    """The wired interface of the default route runs at 100 Mb/s or 10 Mb/s, or sends and receives in turns (half duplex).
 
     Why it matters
     Every NIC of the last fifteen years supports 1 Gb/s; less means a damaged cable, a bad port or a forced speed. Data sets,
-    checkpoints and package downloads are then limited to 12 MB/s.
+    checkpoints and package downloads are then limited to 12 MB/s. At half duplex, where one end negotiates and the other was set by hand, frames of
+    both directions collide, and little is left of the speed as soon as both send.
 
     When to leave it
     This is the speed that the provider sells.
 
     References
-    Linux Documentation/ABI/testing/sysfs-class-net (speed)
+    Linux Documentation/ABI/testing/sysfs-class-net (speed, duplex)
     """
     interface = _default_interface(s)
     if known_or_unknown(interface.driver, "") == "virtio_net" or interface.kind not in _ETHERNET:
@@ -296,6 +297,10 @@ def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if interface.speed_mbps <= _TOO_SLOW_MBPS else Verdict.PASS,
         source=f"/sys/class/net/{interface.name}/speed",
     )
+    if known(interface.duplex, "") == "half":
+        yield Evidence(
+            subject=interface.name, seen="half duplex", wanted="full duplex", source=f"/sys/class/net/{interface.name}/duplex"
+        )
 
 
 def _default_interface(s: Snapshot) -> Interface:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.facts.storage import StoragePath
+from torchtune_sys.model.facts.storage import StoragePath, without_inodes
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules.storage.common import GIB, SAVES, not_applicable, passed, places, subject
+from torchtune_sys.rules.storage.temporary import taken_instead
 
 _MAKE_ROOM = Advice(text="delete or move old checkpoints and caches (du -xh --max-depth=2), or save to a larger file system")
 _INODES = Advice(text="delete or pack small files (find -xdev lists them), or save to a file system with more inodes")
@@ -41,7 +44,41 @@ def disk_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
         statvfs(3), f_bavail (what an ordinary user may still take)
         https://github.com/pytorch/pytorch/issues/10577 (what torch.save says on a full disk)
     """
-    yield from _room(s, p)
+    yield from _room(s, p, SAVES)
+
+
+@rule(
+    id="home-full",
+    title="There is no space left in the home directory or in a cache",
+    severity=Severity.WARNING,
+    cause="disk-full-or-quota",
+    superseded_by=("disk-full",),
+    fix=(
+        Advice(
+            text="make room (du -xh --max-depth=2 ~), or name another place for caches: XDG_CACHE_HOME, HF_HOME, TRITON_CACHE_DIR"
+        ),
+    ),
+    params=(
+        Param("minimum_gib", 0.1, "free GiB below which the file system counts as full"),
+        Param("percent", 0, "share free below which it counts as full, if percent_applies_below_gib also holds"),
+        Param("percent_applies_below_gib", 0, "free GiB above which the share does not matter"),
+    ),
+)
+def home_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The file system of $HOME, or of a cache that a variable names, has almost no free space.
+
+    Why it matters
+        Models and data sets that are downloaded (~/.cache/huggingface, ~/.cache/torch), kernels that Triton compiles (~/.triton) and the driver's
+        own cache (~/.nv) go there: they end with "No space left on device", or everything is compiled again at each start.
+
+    When to leave it
+        Caches are elsewhere, and nothing is downloaded. A user's quota may be lower than what this rule sees: check quota -s.
+
+    References
+        statvfs(3), f_bavail; https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables (HF_HOME)
+        Triton python/triton/knobs.py (TRITON_CACHE_DIR)
+    """
+    yield from _room(s, p, ("home", "cache"))
 
 
 @rule(
@@ -69,12 +106,14 @@ def disk_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         statvfs(3), f_bavail
     """
-    yield from _room(s, p)
+    yield from _room(s, p, SAVES)
 
 
-def _room(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    for place in places(s, SAVES):
-        if isinstance(place.free_bytes, Missing):
+def _room(s: Snapshot, p: Params, roles: tuple[str, ...]) -> Iterator[Evidence]:
+    for place in places(s, roles):
+        if place.exists is False and place.role not in SAVES:
+            yield not_applicable(place, "is not there")
+        elif isinstance(place.free_bytes, Missing):
             yield unsure(subject(place), place.free_bytes)
         elif isinstance(place.size_bytes, Missing):
             yield unsure(subject(place), place.size_bytes)
@@ -126,13 +165,17 @@ def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Making a file fails with "No space left on device" although df shows plenty of space.
 
     When to leave it
-        Nothing is saved there.
+        Nothing is saved there. (A temporary directory without inodes is no error where Python takes another: temporary-directory-passed-over.)
 
     References
         statvfs(3), f_favail
         mke2fs(8), -N and -i
     """
-    yield from _inodes(s, (*SAVES, "temporary files"), int(p["minimum"]), 0.0)
+    for place, item in _inodes(s, (*SAVES, "temporary files"), int(p["minimum"]), 0.0):
+        passed_over = item.verdict is Verdict.FAIL and place.role == "temporary files" and without_inodes(place)
+        if passed_over and (other := taken_instead(s)):
+            item = msgspec.structs.replace(item, seen=f"{item.seen}; Python takes {other}", verdict=Verdict.PASS)
+        yield item
 
 
 @rule(
@@ -159,35 +202,39 @@ def inodes_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         statvfs(3), f_favail
     """
-    yield from _inodes(s, SAVES, int(p["minimum"]), float(p["percent"]))
+    yield from (item for _, item in _inodes(s, SAVES, int(p["minimum"]), float(p["percent"])))
 
 
-def _inodes(s: Snapshot, roles: tuple[str, ...], minimum: int, percent: float) -> Iterator[Evidence]:
+def _inodes(s: Snapshot, roles: tuple[str, ...], minimum: int, percent: float) -> Iterator[tuple[StoragePath, Evidence]]:
     for place in places(s, roles):
-        if isinstance(place.inodes, Missing):
-            yield unsure(subject(place), place.inodes)
-        elif isinstance(place.inodes_free, Missing):
-            yield unsure(subject(place), place.inodes_free)
-        elif place.inodes <= 0:
-            yield passed(place, "no fixed number of inodes", f"statvfs {place.real_path}")
-        elif not isinstance(place.options, Missing) and "ro" in place.options:
-            yield not_applicable(place, "mounted read-only")
-        else:
-            scarce = 100 * place.inodes_free < percent * place.inodes and place.inodes_free < 1_000_000
-            # A small file system (tmpfs in a container) may have fewer than the minimum from the start.
-            bad = scarce or (place.inodes_free < minimum and 2 * place.inodes_free < place.inodes)
-            yield Evidence(
-                subject=subject(place),
-                seen=f"{place.inodes_free} of {place.inodes} inodes free on {place.mount_point}",
-                wanted=f">= {minimum}",
-                verdict=Verdict.FAIL if bad else Verdict.PASS,
-                source=f"statvfs {place.real_path}",
-            )
+        yield place, _inodes_at(place, minimum, percent)
+
+
+def _inodes_at(place: StoragePath, minimum: int, percent: float) -> Evidence:
+    if isinstance(place.inodes, Missing):
+        return unsure(subject(place), place.inodes)
+    if isinstance(place.inodes_free, Missing):
+        return unsure(subject(place), place.inodes_free)
+    if place.inodes <= 0:
+        return passed(place, "no fixed number of inodes", f"statvfs {place.real_path}")
+    if not isinstance(place.options, Missing) and "ro" in place.options:
+        return not_applicable(place, "mounted read-only")
+    scarce = 100 * place.inodes_free < percent * place.inodes and place.inodes_free < 1_000_000
+    # A small file system (tmpfs in a container) may have fewer than the minimum from the start.
+    bad = scarce or (place.inodes_free < minimum and 2 * place.inodes_free < place.inodes)
+    return Evidence(
+        subject=subject(place),
+        seen=f"{place.inodes_free} of {place.inodes} inodes free on {place.mount_point}",
+        wanted=f">= {minimum}",
+        verdict=Verdict.FAIL if bad else Verdict.PASS,
+        source=f"statvfs {place.real_path}",
+    )
 
 
 RULES: tuple[Rule, ...] = (
     disk_full,
     disk_space_low,
+    home_full,
     inodes_exhausted,
     inodes_low,
 )

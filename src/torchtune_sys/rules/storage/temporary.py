@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
-from torchtune_sys.model.facts.storage import INSTEAD
+from torchtune_sys.model.facts.storage import INSTEAD, without_inodes
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
@@ -41,14 +41,15 @@ def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidenc
         https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir
     """
     for item in writable(s, "temporary files"):
-        if item.verdict is Verdict.FAIL and (other := _instead(s)):
+        if item.verdict is Verdict.FAIL and (other := taken_instead(s)):
             item = msgspec.structs.replace(item, seen=f"{item.seen}; Python takes {other}", verdict=Verdict.PASS)
         yield item
 
 
-def _instead(s: Snapshot) -> str:
+def taken_instead(s: Snapshot) -> str:
     """Return the first directory that tempfile takes in place of one that cannot be written; ``""`` where none is writable. Raises Unknown: one may be."""
     others = [place for place in need(s.storage).places if place.role == INSTEAD]
+    others = [place for place in others if not without_inodes(place)]
     usable = (place.path for place in others if known(place.exists, False) and known(place.writable, False))
     if found := next(usable, ""):
         return found
@@ -68,7 +69,7 @@ def _instead(s: Snapshot) -> str:
     ),
 )
 def temporary_directory_passed_over(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """$TMPDIR (or /tmp if it is not set) is read-only or closed to this user, and /tmp or /var/tmp is not.
+    """$TMPDIR (or /tmp if it is not set) is read-only, closed to this user or without inodes, and $TEMP, $TMP, /tmp or /var/tmp is not.
 
     Why it matters
         Python's temporary files, the caches of torch.compile and the sockets of DataLoader workers go to another file system than was meant,
@@ -80,10 +81,14 @@ def temporary_directory_passed_over(s: Snapshot, p: Params) -> Iterator[Evidence
     References
         https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir
     """
-    for item in writable(s, "temporary files"):
+    for place, item in zip(places(s, ("temporary files",)), writable(s, "temporary files"), strict=True):
+        if item.verdict is Verdict.PASS and without_inodes(place):
+            item = msgspec.structs.replace(
+                item, seen=f"no inode is free on {place.mount_point}", wanted="writable", verdict=Verdict.FAIL
+            )
         if item.verdict is not Verdict.FAIL:
             yield item
-        elif other := _instead(s):  # else temporary-directory-not-writable says it
+        elif other := taken_instead(s):  # else temporary-directory-not-writable says it
             yield msgspec.structs.replace(item, seen=f"{item.seen}; Python takes {other}")
 
 

@@ -22,6 +22,8 @@ class HarmlessRange(msgspec.Struct, frozen=True, kw_only=True):
     default: str
     """The kernel's own value."""
     harm: str
+    instead: str = ""
+    """The setting that counts in its place while this one is 0, and that puts it out of use."""
 
 
 _RANGES = (
@@ -39,6 +41,13 @@ _RANGES = (
         default="500",
         harm="nothing is written until memory is full of it: then all writers stop, and a crash loses the checkpoint",
     ),
+    HarmlessRange(
+        key="vm.dirty_bytes",
+        sane=AtLeast(4 << 20),
+        default="20",
+        harm="each writer waits for the disk after a few pages: checkpoints are written at the speed of single pages",
+        instead="vm.dirty_ratio",
+    ),
     HarmlessRange(key="net.ipv4.tcp_retries2", sane=AtLeast(3), default="15", harm="a second's interruption of the network ends every connection"),
 )  # fmt: skip
 
@@ -47,7 +56,7 @@ _RANGES = (
     id="kernel-setting-extreme",
     title="A kernel setting has a value that does harm on any host",
     severity=Severity.WARNING,
-    fix=tuple(Sysctl(key=row.key, target=Exactly(row.default), safety=Safety.UNSAFE) for row in _RANGES),
+    fix=tuple(Sysctl(key=row.instead or row.key, target=Exactly(row.default), safety=Safety.UNSAFE) for row in _RANGES),
 )
 def kernel_setting_extreme(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A setting that is rarely touched is far outside of what distributions, tuned and vendors' guides use.
@@ -61,7 +70,7 @@ def kernel_setting_extreme(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     Linux Documentation/admin-guide/sysctl/vm.rst (vfs_cache_pressure: "can easily lead to out-of-memory conditions"; panic_on_oom; watermark_scale_factor;
-        dirty_writeback_centisecs)
+        dirty_writeback_centisecs; dirty_bytes: 0 while dirty_ratio counts)
     Linux Documentation/networking/ip-sysctl.rst (tcp_retries2: RFC 1122 wants at least 100 seconds)
     """
     settings = need(s.sysctl).settings
@@ -74,14 +83,16 @@ def kernel_setting_extreme(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if isinstance(found.running, Missing):
             yield unsure(row.key, found.running)
             continue
-        good = meets(row.sane, found.running)
+        other = settings.get(row.instead)
+        unused = found.running == "0" and other is not None and other.running != "0"
+        good = unused or meets(row.sane, found.running)
         yield Evidence(
             subject=row.key,
             seen=shown(s, found, found.running) + ("" if good else f": {row.harm}"),
             wanted=wanted(s, row.key, row.sane),
             verdict=Verdict.PASS if good else Verdict.FAIL,
             source=origin(s, found),
-            fix=() if good else (Sysctl(key=row.key, target=Exactly(row.default), safety=Safety.UNSAFE),),
+            fix=() if good else (Sysctl(key=row.instead or row.key, target=Exactly(row.default), safety=Safety.UNSAFE),),
         )
     if not judged:
         raise NotApplicable("this kernel shows none of these settings here")

@@ -131,16 +131,17 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nvidia-wheel-files-altered",
-    title="Files of installed NVIDIA packages were changed",
+    title="Files of installed packages of NVIDIA or of NumPy were changed or are gone",
     severity=Severity.WARNING,
     fix=(Install(text="pip install --force-reinstall --no-deps each of these packages, in the same version"),),
 )
 def nvidia_wheel_files_altered(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A library of an nvidia-… package is missing, or its size does not match the package's RECORD.
+    """A library of an nvidia-… package is missing, or its size does not match the package's RECORD; or the libraries of NumPy's wheel are gone (numpy.libs).
 
     Why it matters
         An installation was interrupted, the disk was full, another package overwrote the file, or somebody removed it. torch
-        fails to import, or runs with a library it was never tested with, while pip lists the right version.
+        fails to import, or runs with a library it was never tested with, while pip lists the right version. Without its libraries NumPy cannot be
+        imported: torch warns of it, and DataLoaders of arrays, Tensor.numpy() and most packages fail.
 
     When to leave it
         The files were stripped or patched on purpose (slim images, Nix), and torch works (then it is not reported with --live).
@@ -148,11 +149,15 @@ def nvidia_wheel_files_altered(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     References
         https://packaging.python.org/en/latest/specifications/recording-installed-packages/ (RECORD)
     """
-    if cuda_works(s):
-        raise NotApplicable("torch says that CUDA is available: the libraries in place fit")
+    fit = cuda_works(s)
     weighed = [item for item in need(need(s.python).distributions) if item.weighed and not item.location.startswith("/nix/")]
+    weighed = [item for item in weighed if not fit or not item.name.startswith("nvidia-")]
     if not weighed:
-        raise NotApplicable("no package of NVIDIA's whose RECORD lists libraries")
+        raise NotApplicable(
+            "torch says that CUDA is available: the libraries in place fit"
+            if fit
+            else "no package of NVIDIA's whose RECORD lists libraries, and no wheel of NumPy"
+        )
     whole = {(item.location, item.name.rpartition("-cu")[0]) for item in weighed if not item.altered}
     for item in weighed:
         if item.altered and (item.location, item.name.rpartition("-cu")[0]) in whole:
