@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from torchtune_sys.host import slots
 from torchtune_sys.preflight.drain_limit import DrainLimit
 
 
@@ -53,3 +62,55 @@ def test_a_state_that_cannot_be_kept_calls_nobody_bad(tmp_path: Path) -> None:
     cause = limit(tmp_path / "file").hold("n1")
     assert cause is not None
     assert "could not be read" in cause.seen
+
+
+def test_a_place_that_another_took_over_first_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two find a place over at once: the slower one must not take away what the other has just taken."""
+    assert limit(tmp_path, 1).hold("n1") is None
+    os.utime(tmp_path / "all/slot-0", (1, 1))
+    others: list[object] = []
+    holder = slots._holder
+
+    def slow(*given: Any) -> str | None:
+        found = holder(*given)
+        if found is None and not others:
+            others.append("asks now")
+            others[0] = limit(tmp_path, 1).hold("n2")
+        return found
+
+    monkeypatch.setattr(slots, "_holder", slow)
+    assert limit(tmp_path, 1).hold("n3") is not None
+    assert others == [None] and (tmp_path / "all/slot-0").read_text() == "n2"
+    assert os.listdir(tmp_path / "all") == ["slot-0"]
+
+
+def test_never_more_hold_a_place_than_there_are_though_some_are_killed(tmp_path: Path) -> None:
+    asks = "import sys; from torchtune_sys.host import slots\nwhile True: slots.take(sys.argv[1], sys.argv[2], 3, 600)"
+    chance, folder = random.Random(1), tmp_path / "all"
+    killed = 0
+    for _ in range(3):
+        asking = [
+            subprocess.Popen([sys.executable, "-c", asks, folder, f"n{number}"], stderr=subprocess.DEVNULL)
+            for number in range(10)
+        ]
+        try:
+            until = time.monotonic() + 60
+            while len([*folder.glob("slot-*")]) < 3 and time.monotonic() < until:
+                time.sleep(0.05)
+            for process in asking:
+                time.sleep(chance.random() / 20)
+                process.send_signal(chance.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)))
+                killed += 1
+        finally:
+            for process in asking:
+                process.kill()
+                process.wait()
+        held = sorted(path.name for path in folder.glob("slot-*"))
+        names = [(folder / name).read_text() for name in held]
+        assert (
+            held == ["slot-0", "slot-1", "slot-2"]
+            and len(set(names)) == 3
+            and set(names) <= {f"n{number}" for number in range(10)}
+        )
+        assert slots.take(str(folder), "n10", 3, 600) == (False, tuple(names))
+    assert killed == 30

@@ -53,10 +53,15 @@ def _take(folder: int, slot: str, mine: str, name: str, valid: tuple[float, floa
             held = _holder(folder, slot, name, valid)
             if held is not None:
                 return held
-            os.rename(
-                slot, f"{mine}.over", src_dir_fd=folder, dst_dir_fd=folder
-            )  # only one of those who find it over gets it away
-            os.unlink(f"{mine}.over", dir_fd=folder)
+            over = f"{mine}.over"  # only one of those who find it over gets it away
+            os.rename(slot, over, src_dir_fd=folder, dst_dir_fd=folder)
+            try:
+                if _holder(folder, over, name, valid) is not None:  # another found the same, and has taken it meanwhile
+                    os.link(over, slot, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            except FileExistsError:
+                pass
+            finally:
+                os.unlink(over, dir_fd=folder)
         except FileNotFoundError:
             time.sleep(0.01)
     return _UNKNOWN
