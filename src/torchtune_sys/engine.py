@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from torchtune_sys.host import threads
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.witnesses import Witnessed
 from torchtune_sys.model.actions import Action, Advice
@@ -56,7 +57,7 @@ class ProbeRun:
 
     def _one_more(self) -> None:
         try:
-            threading.Thread(target=self._work, daemon=True).start()
+            threads.start(self._work)
         except RuntimeError:  # no room for a thread (ulimit -v, -u, pids.max): then here
             self._work()
 

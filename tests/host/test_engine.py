@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -47,6 +48,23 @@ def test_a_probe_without_memory_needs_none_to_say_so(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(engine, "_where", starved)
     seen = engine.snapshot(healthy(), Workload(), timeout_s=20)
     assert isinstance(seen.cpu, Missing) and seen.cpu.why is Why.FAILED and "ulimit -v" in seen.cpu.remedy
+
+
+def test_a_thread_that_finds_no_memory_to_begin_with_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """threading's start waits until the new thread says that it runs, which it never does."""
+    for name in ("_thread.start_new_thread", "threading._start_new_thread"):
+        monkeypatch.setattr(name, lambda *_arguments: 0)
+    waits = os.fork()
+    if not waits:  # a process of its own, which can be ended where it waits for ever
+        engine.snapshot(healthy(), Workload(), timeout_s=0.5)
+        os._exit(0)
+    until = time.monotonic() + 20
+    while os.waitpid(waits, os.WNOHANG) == (0, 0):
+        if time.monotonic() > until:
+            os.kill(waits, signal.SIGKILL)
+            os.waitpid(waits, 0)
+            pytest.fail("still waits")
+        time.sleep(0.05)
 
 
 def test_a_probe_that_may_open_no_file_needs_none_to_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

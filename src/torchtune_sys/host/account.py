@@ -6,12 +6,12 @@ import errno
 import os
 import pwd
 import stat
-import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
 
+from torchtune_sys.host import threads
 from torchtune_sys.host.trust import GROUP_OWNER, MASK, NAMED_GROUP, NAMED_USER, access_list
 
 _T = TypeVar("_T")
@@ -126,15 +126,18 @@ def without_our_keys(start: Callable[[], _T]) -> _T:
         except BaseException as error:
             failed.append(error)
 
-    thread = threading.Thread(target=body, daemon=True)
     try:
-        thread.start()
+        is_over = threads.start(body)(_STARTING_S)
     except RuntimeError as error:  # a limit on threads, or a filter of system calls
         raise BlockingIOError(errno.EAGAIN, str(error)) from error
-    thread.join()
+    if not is_over:
+        raise BlockingIOError(errno.EAGAIN, "a thread that starts a process does not run")
     if failed:
         raise failed[0]
     return done[0]
+
+
+_STARTING_S = 60.0
 
 
 def _leave_keyring() -> None:

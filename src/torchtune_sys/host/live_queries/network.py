@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from torchtune_sys.host import threads
 from torchtune_sys.host.base import missing_from
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
@@ -160,19 +161,15 @@ def localhost_addresses(_argument: str, timeout_s: float) -> Fact[list[str]]:
 
 def _addresses(name: str, timeout_s: float) -> Fact[list[str]]:
     """Return what a name resolves to. A dead name server costs the deadline, in a thread that is left behind."""
-    import threading
-
     found: list[Fact[list[str]]] = []
-    thread = threading.Thread(target=lambda: found.append(_resolve(name)), daemon=True)
     try:
-        thread.start()
+        threads.start(lambda: found.append(_resolve(name)))(timeout_s)
     except RuntimeError:
         return Missing(
             Why.FAILED,
             f"getaddrinfo({name})",
             "no thread could be started: the limit on processes or on address space is reached",
         )
-    thread.join(timeout_s)
     return found[0] if found else Missing(Why.TIMEOUT, f"getaddrinfo({name})", f"no answer within {timeout_s:.3g} s")
 
 
