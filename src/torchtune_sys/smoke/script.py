@@ -50,6 +50,7 @@ ORDER = (
     "stages.datasets",
     "stages.loading",
     "stages.checkpoint",
+    "stages.kept_code",
     "stages.compiled",
     "agreement",
     "interfaces",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -130,6 +130,7 @@ def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> N
             continue
         wrong_as = "layer-wrong" if "f" in row.homes and cause == "device-computes-wrong" else cause
         wanted = _asked(row, list(row.inputs))
+        rise = _rise_of(row, wanted) if row.slope else None
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
             if (dtype in _LOW and not row.low) or (dtype == torch.bfloat16 and not here.has_bfloat16()):
                 continue
@@ -145,8 +146,8 @@ def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> N
                             _bound_of(row, here, dtype),
                             wrong_as,
                         )
-                if row.slope and dtype == torch.float32:
-                    _slope_is_right(here, row, label, way, wanted, wrong_as)
+                if rise is not None and dtype == torch.float32:
+                    _slope_is_right(here, row, label, way, rise, wrong_as)
                 more = here.level != QUICK
                 if _batch_of(row) and (number == 0 or more) and (dtype == torch.float32 or (more and number == 0)):
                     with _unless_it_lacks(dtype):
@@ -346,17 +347,28 @@ def _repeats(what: str, found: torch.Tensor, wanted: torch.Tensor, times: int, c
         raise StageFailed(cause, "%d of %d elements of %s are wrong: number %d is %.6g, where one alone gives %.6g" % words)
 
 
-def _slope_is_right(
-    here: RankContext, row: Operator, label: str, way: Callable[..., Any], wanted: torch.Tensor, cause: str
-) -> None:
-    """Beside a difference quotient of the formula along one direction, in which every element has a part of its own."""
+class _Rise(NamedTuple):
+    """By how much a formula rises along one direction, in which every element has a part of its own. ``upstream``: what each element of the result counts."""
+
+    upstream: torch.Tensor
+    directions: List[Optional[torch.Tensor]]
+    right: float
+
+
+def _rise_of(row: Operator, wanted: torch.Tensor) -> _Rise:
+    """Return it by a difference quotient."""
     upstream = distinct(wanted.numel(), seed=43) if wanted.numel() > 1 else torch.ones(1, dtype=torch.float64)
     directions = [distinct(*one.shape, seed=47) if _is_number(one) else None for one in row.inputs]
     ends = []
     for sign in (1, -1):
         moved = [one if way_of is None else one + sign * _EPSILON * way_of for one, way_of in zip(row.inputs, directions)]
         ends.append(_asked(row, moved).flatten())
-    right = float(((ends[0] - ends[1]) * upstream).sum()) / (2 * _EPSILON)
+    return _Rise(upstream, directions, float(((ends[0] - ends[1]) * upstream).sum()) / (2 * _EPSILON))
+
+
+def _slope_is_right(here: RankContext, row: Operator, label: str, way: Callable[..., Any], rise: _Rise, cause: str) -> None:
+    """Compare the gradient, along one direction, with how much the formula rises there."""
+    upstream, directions, right = rise
     held = [_placed(here, one, torch.float32) for one in row.inputs]
     for one, way_of in zip(held, directions):
         if way_of is not None:

@@ -9,7 +9,6 @@ import functools
 import os
 import platform
 import shutil
-import struct
 import subprocess
 import tempfile
 import time
@@ -19,13 +18,13 @@ import torch
 
 from torchtune_sys.smoke.worker.context import THOROUGH, RankContext, Skipped, StageFailed
 from torchtune_sys.smoke.worker.models import TOKENS, WIDTH, Batch, SmallTransformer, loss_of, seeded, sentences
+from torchtune_sys.smoke.worker.stages.kept_code import OWN_FOLDER, default_cache, kept_code_is_whole
 
 _INDUCTOR_CACHE, _TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 _WISHED_CACHE = os.environ.get(_INDUCTOR_CACHE)
 """What the user set: torch writes its default there itself (torch/_inductor/runtime/cache_dir_utils.py)."""
 _EMPTY_FILE_S = 12.0
-_BEING_WRITTEN_S = 30.0
-_OWN_FOLDER, _IN_USE = "smoke-", "in-use"
+_IN_USE = "in-use"
 _AWAY_COMPILED = 2.0**-14
 """How far the loss, and each gradient as a share of its largest element, may be from eager. Both round float32 (2**-24) in sums
 of some hundred terms, in another order: 2**-19 seen. The smallest fault to catch is the approximation of an activation function
@@ -35,7 +34,7 @@ in place of the function (GELU by tanh): 2.6e-4, four times as much."""
 def compiled_agrees(here: RankContext) -> None:
     """Check that a compiled model gives the same loss and gradients as an uncompiled one, also for other input sizes."""
     _compiler_fits(here)
-    _kept_code_is_whole()
+    kept_code_is_whole(_WISHED_CACHE)
     _compiler_is_quick()
     # TF32, which NVIDIA's images allow (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE), rounds by up to the tolerance. No stage comes after this one.
     torch.set_float32_matmul_precision("highest")
@@ -107,16 +106,20 @@ def _trained(here: RankContext, trial: _Trial, folder: str) -> List[float]:
     """Compare two turns with eager, a step between them; return how far they were from it. ``folder``: where the first compilation is to leave its
     code, "" for a later one."""
     started, before = time.perf_counter(), _compiled_files(folder) if folder else []
-    try:
-        trial.called = _compiled(trial.model)
-        compiled = _loss_and_gradients(here, trial, trial.called, 0)
-    except Exception as error:
-        if "no compiled frames" in str(error):  # torch 2.13; before, it ran uncompiled without a word
-            _has_compiled([])
-        if folder:
-            _compiler_is_there(error)
-            _compiler_writes(folder, error)
-        raise
+    while True:
+        try:
+            trial.called = _compiled(trial.model)
+            compiled = _loss_and_gradients(here, trial, trial.called, 0)
+            break
+        except Exception as error:
+            if _tries_instructions_after_all():
+                continue
+            if "no compiled frames" in str(error):  # torch 2.13; before, it ran uncompiled without a word
+                _has_compiled([])
+            if folder:
+                _compiler_is_there(error)
+                _compiler_writes(folder, error)
+            raise
     if folder:
         here.measure("cold compilation", time.perf_counter() - started, "s")
         _has_compiled([name for name in _compiled_files(folder) if name not in before])  # to try the compiler leaves files, too
@@ -150,10 +153,11 @@ def _compiler_is_there(error: Exception) -> None:
     for name in ("CC", "CXX"):
         named = os.environ.get(name, "").split(" ")[0]
         if named and repr(named) in str(error) and shutil.which(named) is None:
-            seen = "%s names %s, which is not there, or no program" % (name, named)
-            raise StageFailed(
-                "build-tool-missing", seen, "set %s to a compiler, or unset it and install gcc and g++" % name
-            ) from error
+            seen, remedy = (
+                "%s names %s, which is not there, or no program",
+                "set %s to a compiler, or unset it and install gcc and g++",
+            )
+            raise StageFailed("build-tool-missing", seen % (name, named), remedy % name) from error
 
 
 def _compiler_writes(folder: str, error: Exception) -> None:
@@ -166,65 +170,27 @@ def _compiler_writes(folder: str, error: Exception) -> None:
             raise StageFailed("compiler-broken", "%s ends with status 0, but has written nothing" % compiler) from error
 
 
-def _kept_code_is_whole() -> None:
-    """Training takes what was compiled before from its own cache, which the cold cache of this stage would hide: a file that ends in the
-    middle (a full disk, a killed job) breaks it. The end of an ELF file is its table of sections (elf(5))."""
-    place = _WISHED_CACHE or _default_cache()
-    cut = _cut_off(place)
-    if cut:
-        seen = "%d compiled file(s) in the cache of torch.compile are cut off, such as %s" % (len(cut), cut[0])
-        raise StageFailed("compile-cache-damaged", seen, "remove %s: it is made anew" % place)
-
-
-def _cut_off(place: str) -> List[str]:
-    """Return the files that end in the middle, but for those of smoke tests: they have a folder of their own each, which no training reads."""
-    found: List[str] = []
-    for folder, inner, names in os.walk(place) if place else ():
-        if folder == place:
-            inner[:] = [name for name in inner if not name.startswith(_OWN_FOLDER)]
-        for name in names:
-            if name.endswith((".so", ".cubin")) and not _is_whole_elf(os.path.join(folder, name)):
-                found.append(os.path.join(folder, name))
-    return found
-
-
-def _is_whole_elf(path: str) -> bool:
-    """Also where it cannot be read, or has just gone: another process may be at work there."""
-    try:
-        with open(path, "rb") as file:
-            head, size = file.read(64), os.fstat(file.fileno()).st_size
-            if time.time() - os.fstat(file.fileno()).st_mtime < _BEING_WRITTEN_S:
-                return True
-    except OSError:
-        return True
-    if head[:5] != b"\x7fELF\x02":
-        return size > 0 and head[:4] == b"\x7fELF"
-    sections, (each, count) = struct.unpack_from("=Q", head, 40)[0], struct.unpack_from("=HH", head, 58)
-    return bool(sections + each * count <= size)
-
-
-def _default_cache() -> str:
-    with contextlib.suppress(Exception):  # a user without a name: the stage says so later
-        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-        return str(default_cache_dir())
-    return ""
-
-
 def _compiler_is_quick() -> None:
     """Compile an empty file, which takes a tenth of a second: a wrapper that asks a licence or a network first makes training start late, and
     looks like a hang."""
-    compiler = os.environ.get("CXX") or "c++"
     began = time.monotonic()
-    words = [compiler, "-x", "c++", "-c", os.devnull, "-o", os.devnull]
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # where there is none, the stage says so later
-        subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_EMPTY_FILE_S * 4)
+    _empty_file_compiles([])  # where there is no compiler, the stage says so later
     seconds = time.monotonic() - began
     if seconds > _EMPTY_FILE_S:
-        seen = "%s takes %.0f s for an empty file, and torch.compile calls it for each piece of code" % (compiler, seconds)
-        raise StageFailed(
-            "compiler-slow", seen, "check what runs before the compiler (CXX, PATH: a wrapper, a network file system)"
-        )
+        seen = "%s takes %.0f s for an empty file, and torch.compile calls it for each piece of code" % (_compiler(), seconds)
+        remedy = "check what runs before the compiler (CXX, PATH: a wrapper, a network file system)"
+        raise StageFailed("compiler-slow", seen, remedy)
+
+
+def _compiler() -> str:
+    return os.environ.get("CXX") or "c++"
+
+
+def _empty_file_compiles(flags: List[str]) -> bool:
+    words = [_compiler(), *flags, "-x", "c++", "-c", os.devnull, "-o", os.devnull]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.call(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_EMPTY_FILE_S * 4) == 0
+    return False
 
 
 def _compiler_fits(here: RankContext) -> None:
@@ -287,7 +253,8 @@ def fresh_caches(here: RankContext) -> Iterator[str]:
 @contextlib.contextmanager
 def _first_instructions_that_fit() -> Iterator[None]:
     """torch tries the compiler on every set of vector instructions that this CPU has, two to five files each where nothing was compiled before, and takes the
-    first that fits (torch/_inductor/cpu_vec_isa.py). The others would only be tried for nothing: five seconds on a Xeon with AMX."""
+    first that fits (torch/_inductor/cpu_vec_isa.py). The others would only be tried for nothing: five seconds on a Xeon with AMX. The first is tried on an empty file
+    in place of torch's headers (five seconds more, where a torch is imported too), as the model is compiled by it next."""
     known: List[Any] = []
     before: List[Any] = []
     with contextlib.suppress(Exception):  # not a public part of torch: without it the compiler takes longer, no more
@@ -296,18 +263,33 @@ def _first_instructions_that_fit() -> Iterator[None]:
         if platform.machine() == "x86_64" and config.cpp.simdlen is None and "ATEN_CPU_CAPABILITY" not in os.environ:
             known, before = cpu_vec_isa.supported_vec_isa_list, [*cpu_vec_isa.supported_vec_isa_list]
             here_are = cpu_vec_isa.x86_isa_checker()
-            fitting = (one for one in before if all(flag in here_are for flag in str(one).split()) and one)
-            known[:] = [next(fitting)]
+            fitting = [one for one in before if all(flag in here_are for flag in str(one).split())]
+            if config.cpp.vec_isa_ok is None and _empty_file_compiles(fitting[0].build_arch_flags().split()):
+                config.cpp.vec_isa_ok = True
+            known[:] = [next(one for one in fitting if one)]
     try:
         yield
     finally:
         known[:] = before
+        _tries_instructions_after_all()
+
+
+def _tries_instructions_after_all() -> bool:
+    """Let torch try its headers with the instructions again; return whether it had been kept from that."""
+    with contextlib.suppress(Exception):
+        from torch._inductor import config
+
+        if config.cpp.vec_isa_ok and "TORCHINDUCTOR_VEC_ISA_OK" not in os.environ:
+            config.cpp.vec_isa_ok = None
+            torch._dynamo.reset()
+            return True
+    return False
 
 
 def _headers_go_to(folder: str) -> bool:
     """torch 2.8 and newer precompiles C++ headers, 150 MB of them, to its default cache whatever its variables say, and looks where that is as this module is
     imported. Here they go to the fresh folder, which is removed, unless the user has some: with them compiling takes ten seconds less. Return whether it does so."""
-    kept = os.path.join(_default_cache(), "precompiled_headers")
+    kept = os.path.join(default_cache(), "precompiled_headers")
     before = tempfile.tempdir
     if not os.path.isdir(kept):
         tempfile.tempdir = folder
@@ -325,7 +307,7 @@ def _fresh_folder(place: str) -> str:
     try:
         os.makedirs(place, exist_ok=True)
         _killed_ones_go(place)
-        folder = tempfile.mkdtemp(prefix=_OWN_FOLDER, dir=place)
+        folder = tempfile.mkdtemp(prefix=OWN_FOLDER, dir=place)
         fcntl.flock(
             os.open(os.path.join(folder, _IN_USE), os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX
         )  # until the process ends
@@ -343,7 +325,7 @@ def _killed_ones_go(place: str) -> None:
     for name in os.listdir(place):
         lock = os.path.join(place, name, _IN_USE)
         with contextlib.suppress(OSError):
-            if name.startswith(_OWN_FOLDER) and os.lstat(lock).st_uid == os.geteuid():
+            if name.startswith(OWN_FOLDER) and os.lstat(lock).st_uid == os.geteuid():
                 held = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
                 try:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
