@@ -120,7 +120,10 @@ def test_how_ranks_hang() -> None:
         found = attribution.of_failure(RunFailure(kind=kind, stage="ddp", ranks=ranks), "", "", "", ())
         return found.cause, found.seen
 
-    assert told("stopped", 1) == ("rank-stopped", "rank 1 is stopped (SIGSTOP or a debugger) and the others wait")
+    assert told("stopped", 1) == (
+        "rank-stopped",
+        "rank 1 is stopped (SIGSTOP, a debugger or a frozen cgroup) and the others wait",
+    )
     assert told("blocked", 1, 2)[0] == "rank-blocked-in-kernel" and "ranks 1, 2 are blocked" in told("blocked", 1, 2)[1]
     assert told("not-ended", 1)[0] == "rank-does-not-end" and told("not-ended", 1)[1].startswith("rank 1 does not end")
     assert told("hung", 3) == ("rank-hung", "rank 3 did not go on")

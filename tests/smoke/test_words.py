@@ -118,6 +118,7 @@ def test_other_words_stand_for_none(words: str) -> None:
 def test_each_cause_is_told_of_somewhere() -> None:
     """A slug is a rule's, one of causes.csv, or the smoke test's own."""
     own = {
+        "checkpoint-stale",
         "cpu-time-limit",
         "cuda-in-forked-process",
         "device-side-assert",

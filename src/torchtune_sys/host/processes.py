@@ -32,8 +32,25 @@ def text(pid: int, name: str) -> str:
 
 
 def state(pid: int) -> str:
-    """Return a process's letter in ``stat``: ``T`` or ``t`` is stopped, by a signal or by a tracer; ``""`` for one that is gone."""
-    return _state_and_parent(pid)[0]
+    """Return a process's letter in ``stat``: ``T`` or ``t`` is stopped, by a signal or by a tracer; ``""`` for one that is gone. One whose cgroup is frozen (a
+    paused container), which the kernel shows as asleep or blocked, is stopped, too."""
+    letter = _state_and_parent(pid)[0]
+    return "T" if letter in ("D", "S") and _is_frozen(pid) else letter
+
+
+def _is_frozen(pid: int) -> bool:
+    """Return what the process's cgroup tells (cgroups(7); Documentation/admin-guide/cgroup-v2.rst, cgroup.events)."""
+    for line in text(pid, "cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        version_1 = "freezer" in controllers.split(",")
+        if version_1 or not controllers:
+            place = f"/sys/fs/cgroup/freezer{path}/freezer.state" if version_1 else f"/sys/fs/cgroup{path}/cgroup.events"
+            with contextlib.suppress(OSError), open(place, "rb") as file:
+                words = file.read(_LONGEST).split()
+                if b"FROZEN" in words or (b"frozen" in words and words[words.index(b"frozen") + 1 :][:1] == [b"1"]):
+                    return True
+    return False
 
 
 def parent(pid: int) -> int:

@@ -142,9 +142,9 @@ def of_failure(failure: RunFailure, output: str, crash: str, killed: str, found:
         return _of_launcher(failure.status or 0, killed)
     who = _ranks(failure.ranks)
     words = {
-        "stopped": f"{who} {_is(failure.ranks)} stopped (SIGSTOP or a debugger) and the others wait",
+        "stopped": f"{who} {_is(failure.ranks)} stopped (SIGSTOP, a debugger or a frozen cgroup) and the others wait",
         "blocked": f"{who} {_is(failure.ranks)} blocked in the kernel (state D)",
-        "launcher-stopped": "the process that started the ranks is stopped (SIGSTOP or a debugger)",
+        "launcher-stopped": "the process that started the ranks is stopped (SIGSTOP, a debugger or a frozen cgroup)",
         "out-of-time": "the time for the whole test was up",
         "not-ended": f"{who} {_do(failure.ranks)} not end, though all stages are through (a thread or a handler that waits at the end?)",
         "starved": f"{who} {_do(failure.ranks)} not get through for want of a CPU: {failure.seen}",

@@ -9,6 +9,8 @@ from smoke.faults.eleventh import opened as eleventh_opened
 from smoke.faults.eleventh import sealed as eleventh_sealed
 from smoke.faults.fifth import opened as fifth_opened
 from smoke.faults.fifth import sealed as fifth_sealed
+from smoke.faults.fourteenth import opened as fourteenth_opened
+from smoke.faults.fourteenth import sealed as fourteenth_sealed
 from smoke.faults.fourth import opened as fourth_opened
 from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.ninth import alike as ninth_alike
@@ -58,4 +60,6 @@ FAULTS: tuple[Fault, ...] = (
     *twelfth_sealed.ROWS,
     *thirteenth_opened.ROWS,
     *thirteenth_sealed.ROWS,
+    *fourteenth_opened.ROWS,
+    *fourteenth_sealed.ROWS,
 )

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import faulthandler
 import functools
+import importlib
 import json
 import os
 import shutil
@@ -139,6 +140,8 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
 
 def _files_left(error: Exception, place: str) -> str:
     """Return that no file can be made where there is room for bytes, "" else: the kernel has one word for both (ENOSPC)."""
+    if "No usable temporary directory" in str(error):
+        return _why_no_file(place)
     if "No space left" not in str(error):
         return ""
     named = getattr(error, "filename", None)
@@ -149,6 +152,20 @@ def _files_left(error: Exception, place: str) -> str:
                 found.f_bavail * found.f_frsize >> 20,
                 found.f_files,
             )
+    return ""
+
+
+def _why_no_file(place: str) -> str:
+    """Return what the system says to a file that is written there, where that fails: tempfile tries many places, and keeps the reasons to itself."""
+    path = os.path.join(place, "trial-%d" % os.getpid())
+    try:
+        with open(path, "wb", buffering=0) as file:
+            file.write(b"trial")
+    except OSError as error:
+        return "; in %s: %s" % (place, error.strerror)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
     return ""
 
 
@@ -182,6 +199,10 @@ def _begun_beside(here: RankContext, stages: Sequence[Stage]) -> Optional[StageB
     wanted = [stage for stage in stages if stage.name == _BESIDE and here.local_rank == 0]
     if not wanted or len(stages) < _LEAST_STAGES or not has_room_beside(here):
         return None
+    with contextlib.suppress(
+        Exception
+    ):  # the first optimizer imports it anyway; the copy has it from here, and a failure is told by whoever needs it
+        importlib.import_module("torch._dynamo")
 
     def alone() -> Dict[str, Any]:
         here.stage = wanted[0].name

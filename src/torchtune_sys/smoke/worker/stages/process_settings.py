@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import re
 import sys
 import threading
+import time
 from typing import Any, List, Tuple
 
 import torch
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 from torchtune_sys.smoke.worker.functions.randomness import draws_are_random
-from torchtune_sys.smoke.worker.stages.import_torch import FRAMES_FOLLOWED
+from torchtune_sys.smoke.worker.stages.import_torch import CPUS_BEFORE_TORCH, FRAMES_FOLLOWED
 
 _DRAWS = 1 << 14
 _SHARED_OUT = 1 << 18
@@ -25,6 +28,10 @@ _FARTHER = ((2.0, 0.0455, 0.011), (2.5, 0.0124, 0.006), (3.0, 0.0027, 0.0024))
 """Spreads of a normal distribution, the share of draws beyond them, and six standard errors of that share."""
 _SELDOM_ENOUGH = 100
 """Python's own choice is 700 new objects, and 2,000 since 3.12."""
+_SLOW_CALLBACK_S = 0.005
+_THREADS_A_CPU = 4
+_WITHOUT_AVX2 = ("sse41", "avx"), ("default",)
+"""Values of oneDNN's variable and of torch's."""
 _WHO = "look for it in sitecustomize, .pth files and plug-ins"
 
 
@@ -58,7 +65,12 @@ def _settings_are_defaults(here: RankContext) -> None:
         found.append("torch's profiler runs, which keeps a record of each operation")
     if sys.gettrace() is not None or sys.getprofile() is not None:
         found.append("a tracer follows each line of Python (coverage, a debugger, a profiler: sys.settrace, sys.setprofile)")
-    found += _what_follows_python()
+    found += [*_what_follows_python(), *_what_keeps_instructions_back(here)]
+    threads = torch.get_num_threads()
+    if threads > _THREADS_A_CPU * CPUS_BEFORE_TORCH and str(threads) != os.environ.get("OMP_NUM_THREADS"):
+        found.append(
+            "torch computes with %d threads, of which %d can run at once (set_num_threads)" % (threads, CPUS_BEFORE_TORCH)
+        )
     lowered = _what_lowers_products()
     if lowered:
         found.append("products of float32 may be computed with fewer bits (%s)" % lowered)
@@ -77,6 +89,7 @@ def _what_follows_python() -> List[str]:
         found.append(
             "Python collects cycles at each %d new objects (gc.set_threshold), which makes it slow" % gc.get_threshold()[0]
         )
+    found += _slow_callbacks()
     if gc.get_debug():
         found.append(
             "Python's collector of cycles is being debugged (gc.set_debug: %d): it prints, or keeps what it finds"
@@ -88,6 +101,34 @@ def _what_follows_python() -> List[str]:
         "%s watches Python (sys.monitoring)" % tool for number, tool in enumerate(tools) if tool and watched.get_events(number)
     ]
     return found
+
+
+def _what_keeps_instructions_back(here: RankContext) -> List[str]:
+    """Return the variables by which torch (aten/src/ATen/native/DispatchStub.cpp) and oneDNN (its CPU dispatcher control) compute without the vector instructions that the CPU has."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        if here.kind == "cpu" and re.search(r"\bavx2\b", file.read(1 << 16)):
+            return [
+                "%s=%s keeps this CPU from its vector instructions" % (name, os.environ[name])
+                for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+                if os.environ.get(name, "").lower() in _WITHOUT_AVX2[name[:4] == "ATEN"]
+            ]
+    return []
+
+
+def _slow_callbacks() -> List[str]:
+    """Return what is called at each collection of cycles and takes its time: training collects now and then, and loaders more often. The quickest of some counts."""
+    took = []
+    for _ in range(3 if gc.callbacks else 0):
+        began = time.monotonic()
+        gc.collect(0)
+        took.append(time.monotonic() - began)
+    if min(took, default=0.0) <= _SLOW_CALLBACK_S:
+        return []
+    names = ["%s.%s" % (getattr(one, "__module__", ""), getattr(one, "__name__", "")) for one in gc.callbacks]
+    return [
+        "a collection of the youngest cycles takes %.0f ms with what is called by each (gc.callbacks: %s)"
+        % (1e3 * min(took), ", ".join(names))
+    ]
 
 
 def _what_lowers_products() -> str:

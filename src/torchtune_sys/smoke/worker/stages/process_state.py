@@ -8,6 +8,7 @@ import ctypes
 import errno
 import gc
 import mmap
+import multiprocessing
 import os
 import resource
 import signal
@@ -131,6 +132,9 @@ def _signals_arrive() -> None:
     if _CHILDREN_AT_START is signal.SIG_IGN:
         seen = "the rank begins with SIGCHLD ignored: the kernel keeps no exit status of its children (waitpid(2)), so that a command that failed counts as done"
         raise StageFailed("signals-blocked", seen, _WHO_STARTED)
+    if callable(_CHILDREN_AT_START) and _is_deprived_by(_CHILDREN_AT_START):
+        seen = "before training does anything SIGCHLD has a handler (%s) that awaits all children: whoever starts one does not learn how it ended (subprocess takes a failure for success)"
+        raise StageFailed("signals-blocked", seen % getattr(_CHILDREN_AT_START, "__module__", ""), _WHO_STARTED)
     if callable(_END_AT_START) and _survives(_END_AT_START):
         seen = "before training does anything SIGTERM has a handler (%s) that does not end the rank: what saves a checkpoint before a preemption is not told (Lightning sets no handler where one is)"
         raise StageFailed("signals-blocked", seen % getattr(_END_AT_START, "__module__", ""), _WHO_STARTED)
@@ -147,6 +151,30 @@ def _survives(handler: Any) -> bool:
             time.sleep(0.1)
             status = _WENT_ON
         finally:  # whatever the handler raises
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == _WENT_ON << 8
+
+
+def _is_deprived_by(handler: Any) -> bool:
+    """Return whether a process with this handler of SIGCHLD lacks the exit status of its child; tried in a child."""
+    child = os.fork()
+    if child == 0:
+        status = 0
+        try:
+            signal.signal(signal.SIGCHLD, handler)
+            other = os.fork()
+            if other == 0:
+                os._exit(0)
+            until = time.monotonic() + 1.0
+            while time.monotonic() < until and os.path.exists("/proc/%d/stat" % other):
+                if os.waitid(os.P_PID, other, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                    time.sleep(0.02)  # the handler has its turn
+                    break
+                time.sleep(0.001)
+            os.waitpid(other, 0)
+        except ChildProcessError:
+            status = _WENT_ON
+        finally:
             os._exit(status)
     return os.waitpid(child, 0)[1] == _WENT_ON << 8
 
@@ -298,6 +326,11 @@ def _settings() -> Iterator[_Setting]:
     yield "deterministic algorithms", torch.are_deterministic_algorithms_enabled, False
     yield "oneDNN (torch.backends.mkldnn.enabled): convolutions are slow without", _enabled("mkldnn"), True
     yield "cuDNN (torch.backends.cudnn.enabled): convolutions are slow without", _enabled("cudnn"), True
+    yield (
+        "how processes are started (multiprocessing.set_start_method)",
+        _starts_processes_by,
+        multiprocessing.get_all_start_methods()[0],
+    )
     yield "how tensors are shared (set_sharing_strategy)", _sharing, "file_descriptor"
     yield "autocast before anybody asks for it", _autocast, False
     yield "a mode that sees every function of torch (TorchFunctionMode)", _function_modes, 0
@@ -307,6 +340,11 @@ def _settings() -> Iterator[_Setting]:
 
 def _enabled(name: str) -> Callable[[], Any]:
     return lambda: getattr(getattr(torch.backends, name, None), "enabled", True)
+
+
+def _starts_processes_by() -> Any:
+    """Return what somebody chose, else the usual one, which comes first: each worker of a DataLoader that is spawned imports torch, and its data set must be pickled."""
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
 def _sharing() -> Any:
