@@ -212,11 +212,11 @@ _TWELFTH = """
 ## The twelfth list: first and last results
 
 Written down and committed on 2026-11-27 before anything was built for it (`python -m smoke.faults.second twelfth-opened|twelfth-sealed`): what hosts do to one rank, or now and then. Torch 2.13.0+cpu, two ranks, load 20 to 60 on two cores, each once.
-**Opened: first 1 of 8 right**, 1 without the reason, 1 with another cause, 5 not noticed; **last 7 of 8. Sealed, after the opened ones were mended: 3 of 4 right**, 1 with another cause that is true too.
+**Opened: first 1 of 8 right**, 1 without the reason, 1 with another cause, 5 not noticed; **last 8 of 8. Sealed, after the opened ones were mended: 3 of 4 right**, 1 with another cause that is true too.
 
 | fault | list | first result | last result |
 |---|---|---|---|
-| The CPU of one rank is three times slower for 2 s of every 10 | opened | not noticed | not noticed: the quickest of many samples is what ranks are compared by |
+| The CPU of one rank is three times slower for 2 s of every 10 | opened | not noticed | right: `straggler-compute`, with the rank |
 | One rank is bound to a single CPU, which the other ranks use too | opened | not noticed | right: `ranks-unlike`, with the rank and the CPU |
 | Now and then a gradient of a bfloat16 product under autocast is NaN on one rank | opened | wrong: `loss-not-finite`, of the next step | right: `gradient-not-finite`, with the rank |
 | A package that torch loads by itself was built for another torch (undefined symbol) | opened | the cause without the symbol | right |
@@ -234,7 +234,7 @@ _THIRTEENTH = """
 ## The thirteenth list: first and last results
 
 Written down and committed on 2026-11-27 before anything of it was tried (`python -m smoke.faults.second thirteenth-opened|thirteenth-sealed`): one shape of one operation, slow periods, disks and clocks, and what processes inherit or libraries change. Which four are sealed the digests of their names decided. Torch 2.13.0+cpu, two ranks, load 8 to 24 on two cores, each once.
-**Opened: first 2 of 12 right**, 1 without the reason, 1 without a cause, 8 not noticed; **last 11 of 12** (three by rows that named another stage or cause for the same). **Sealed, after the opened ones were mended: none of 4**, all not noticed, none wrong; two of them are right since.
+**Opened: first 2 of 12 right**, 1 without the reason, 1 without a cause, 8 not noticed; **last 11 of 12** (three by rows that named another stage or cause for the same). **Sealed, after the opened ones were mended: none of 4**, all not noticed, none wrong; three of them are right since.
 
 | fault | list | first result | last result |
 |---|---|---|---|
@@ -250,7 +250,7 @@ Written down and committed on 2026-11-27 before anything of it was tried (`pytho
 | Each name that is looked up takes 5 s | opened | not noticed | right: `name-lookup-slow` |
 | No memory may be executed that was written (SELinux's execmem) | opened | without a cause: ten stages fail in oneDNN's words | right: `system-calls-refused`, in *device* (the row asked for *gemm*) |
 | Who starts the ranks leaves them 994 open files of the 1024 that they may have | opened | right | right |
-| Products take one rank three times as long for 1 s of every 4 | sealed | not noticed | – |
+| Products take one rank three times as long for 1 s of every 4 | sealed | not noticed | right, with the rank |
 | The disk takes 24 MB of a process at full speed, and then half a second for each further MB | sealed | not noticed: stages write less | – |
 | A plug-in has standard output take ASCII alone | sealed | not noticed | right: `stdout-encoding` |
 | A communication library blocks SIGTERM in one rank as the process group begins | sealed | not noticed: it is looked at before | right, with the rank |

@@ -24,7 +24,7 @@ ROWS: tuple[Fault, ...] = (
         torch.mm = throttled(torch.mm)
         torch.Tensor.__matmul__ = throttled(torch.Tensor.__matmul__)
         torch.nn.functional.linear = throttled(torch.nn.functional.linear)
-    """, rank=1, seen="rank 1")._replace(wrong="the quickest of many samples in each round is what ranks are compared by: slow seconds between fast ones are not seen"),
+    """, rank=1, seen="rank 1"),
     row("disk-slows-down", "The disk takes 24 MB of a process at full speed, and then half a second for each further MB (its cache or its credits are used up)",
         "checkpoint", "slow-data-storage", inject=preloaded("""
             #include <dlfcn.h>

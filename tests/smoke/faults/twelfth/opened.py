@@ -35,7 +35,7 @@ ROWS: tuple[Fault, ...] = (
         torch.mm = throttled(torch.mm)
         torch.Tensor.__matmul__ = throttled(torch.Tensor.__matmul__)
         torch.nn.functional.linear = throttled(torch.nn.functional.linear)
-    """, rank=1, seen="rank 1")._replace(wrong="the quickest of many samples in each round is what ranks are compared by: slow seconds between fast ones are not seen"),
+    """, rank=1, seen="rank 1"),
     row("one-cpu-of-the-others", "One rank is bound to a single CPU, which the other ranks use too", "stragglers", "ranks-unlike", """
         import os
         os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])

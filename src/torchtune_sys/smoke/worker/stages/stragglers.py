@@ -48,6 +48,10 @@ _HELD_BACK = 0.15
 """Of the time in which a rank neither runs nor waits for a CPU while it has work: a quota, a debugger, a stop and go."""
 _PAUSES = 3
 """Of the moments of a quarter of a second in which a rank computes: so many with a pause in them, and none of the others', are no accident."""
+_LOOK_PRODUCTS, _LOOK_SIDE = 20, 160
+_TIMES_SLOWER, _SLOW_LOOKS, _SLOW_ROUNDS = 2.2, 3, 2
+"""By a processor's time and on one thread: of 240 such looks at a load of 20 on two cores the slowest took 1.6 times as long as the quickest. Each follows work, as a clock that
+was slowed for want of it takes its time to rise."""
 _CLOCK_SET_S, _CLOCK_SWINGS = 0.25, 2
 """What is slewed moves by less in a round, and a host that was just started sets its clock once."""
 
@@ -74,14 +78,19 @@ def ranks_keep_pace(here: RankContext) -> None:
         pauses = 0
         waited: List[float] = []
         jumped: List[float] = []
+        looks: List[List[float]] = []
         step = _small_step(here)
         faults: List[Fault] = []
         began = time.monotonic()
         for turn in range(_MOST_ROUNDS):
+            looks.append([])
             for gauge in gauges:
                 best[gauge.name] = min(best[gauge.name], _quickest(here, gauge))
+                if gauge.cause == "straggler-compute":
+                    looks[-1].append(_cpu_time_of_product())
             stolen = stolen_s()
             held_back.append(cpu_share()[1])
+            looks[-1].append(_cpu_time_of_product())
             pauses += held_back[-1] - (stolen_s() - stolen) / MOMENT_S > _HELD_BACK
             waited.append(0.0 if here.gpus else _share_waited(step))  # a step on a GPU may wait for that
             jumped.append(clock_has_jumped())
@@ -93,13 +102,15 @@ def ranks_keep_pace(here: RankContext) -> None:
                 "held back": max(idle),
                 "pauses": pauses,
                 "swings": _swings(jumped),
+                "slow looks": _slow_looks(looks),
+                "looks": sum(map(len, looks)),
                 "in steps": idle[1] - idle[0],
                 "spent": time.monotonic() - began,
             }
             told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
             faults = _slow_ones(told, {gauge.name: gauge for gauge in gauges}) or _all_wait(told) or _slow_disk(told)
             spent = max(each["spent"] for each in told)  # the same for all, as is what follows from it
-            suspected = faults or any(each["pauses"] or each["swings"] for each in told)
+            suspected = faults or any(each["pauses"] or each["swings"] or each["slow looks"][0] for each in told)
             if (turn + 1 >= _LEAST_ROUNDS and not suspected) or (faults and turn and spent > _PATIENCE_WITH_ALL_S):
                 break
     for name, seconds in best.items():
@@ -295,6 +306,14 @@ def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fau
         elif own["pauses"] >= _PAUSES and not _lower_median([peer["pauses"] for peer in told]):
             words = "%s pauses: it was kept from running in %d moments, the others in none, though no CPU is missing (a debugger, a profiler, a thread that holds the interpreter)"
             found.append(("straggler-held-back", words % (who, own["pauses"])))
+        slow_looks, slow_rounds, times = own["slow looks"]
+        if (
+            slow_looks >= _SLOW_LOOKS
+            and slow_rounds >= _SLOW_ROUNDS
+            and not _lower_median([peer["slow looks"][0] for peer in peers])
+        ):
+            words = "%s: products take now and then (%d looks of %d) %.1f times as long as else, on the others never: a CPU that is throttled or shared"
+            found.append(("straggler-compute", words % (who, slow_looks, own["looks"], times)))
         if own["swings"] >= _CLOCK_SWINGS:
             words = "%s: its clock was set ahead and back again %d times while it was looked at: several programs set it"
             found.append(("clock-jumps", words % (who, own["swings"])))
@@ -305,6 +324,30 @@ def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fau
                 seen = "%s: %s takes %.2f times as long as on the others (%.3g ms, %.3g ms)" % figures
                 found.append((gauges[name].cause, seen))
     return found
+
+
+def _cpu_time_of_product() -> float:
+    """Return the processor's seconds of the quickest of a few small products on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    given, best = torch.full((_LOOK_SIDE, _LOOK_SIDE), 0.5), float("inf")
+    for _ in range(_LOOK_PRODUCTS):
+        began = time.thread_time()
+        torch.mm(given, given)
+        best = min(best, time.thread_time() - began)
+    torch.set_num_threads(threads)
+    return best
+
+
+def _slow_looks(rounds: List[List[float]]) -> Tuple[int, int, float]:
+    """Return how many looks took much longer than the quickest, in how many rounds, and how many times as long the slowest took.
+
+    >>> _slow_looks([[1.0, 1.5], [1.1, 3.0], [2.9, 3.1]]), _slow_looks([[1.0, 1.6]])
+    ((3, 2, 3.1), (0, 0, 1.6))
+    """
+    best = min(min(looks) for looks in rounds)
+    slow = [sum(one > _TIMES_SLOWER * best for one in looks) for looks in rounds]
+    return sum(slow), sum(map(bool, slow)), max(max(looks) for looks in rounds) / best
 
 
 def _swings(offsets: List[float]) -> int:
