@@ -44,9 +44,8 @@ def test_each_rule_gets_its_steps_or_a_refusal(name: str) -> None:
     own = [item.step for item in found.install if name in item.rules]
     is_a_change = any(name in change.rules for change in found.changes)  # it is there, and its unit only has to start
     assert own or found.install_refused or is_a_change
-    everything = install.plan(
-        seen, InstallOptions(extras=("container-toolkit",) if name == "container-toolkit-missing" else ())
-    ).steps
+    extras = ("container-toolkit",) if name == "container-toolkit-missing" else ()
+    everything = install.plan(seen, InstallOptions(extras=extras, torch=found.install_torch)).steps
     assert [step for step in everything if step in [item.step for item in found.install]] == [item.step for item in found.install]
     text, page = " ".join(shown.text(found, Style(), verbose=True).split()), shown.markdown(found)
     for step in own:
@@ -56,6 +55,19 @@ def test_each_rule_gets_its_steps_or_a_refusal(name: str) -> None:
     )
     told = msgspec.json.decode(as_json.plan(found))["plan"]
     assert len(told["install"]) == len(found.install) and len(told["install_refused"]) == len(found.install_refused)
+
+
+@pytest.mark.parametrize("name", ["driver-too-old", "gpu-arch-not-in-wheel"])
+def test_the_build_of_torch_is_the_one_that_the_finding_names(name: str) -> None:
+    seen = load(f"{name}.fail")
+    found = planned(seen)
+    results = [item for item in engine.judge(seen, CATALOGUE) if item.rule.id == name]
+    fixes = [action for result in results for item in result.evidence for action in item.fix]
+    (named,) = {action.torch for action in fixes if isinstance(action, actions.Install) and action.torch}
+    text = " ".join(shown.text(found, Style()).split())
+    assert (
+        found.install_torch == named and f" torch {named}, from " in text and f"generate install --torch {named} prints" in text
+    )
 
 
 def test_the_driver_comes_before_what_needs_it_and_asks_for_the_reboot() -> None:

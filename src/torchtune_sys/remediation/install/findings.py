@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from torchtune_sys.model.actions import Install
 from torchtune_sys.model.install import InstallOptions, InstallRefused
 from torchtune_sys.model.plan import ToInstall
 from torchtune_sys.model.rule import Result, Verdict
@@ -33,19 +35,42 @@ CURED_BY: dict[str, tuple[str, ...]] = {
 """Rule → keys of the steps that cure it."""
 
 
-def steps_for(s: Snapshot, results: Iterable[Result]) -> tuple[tuple[ToInstall, ...], tuple[InstallRefused, ...]]:
-    """Return the steps in their order, each with the rules that ask for it; and what of it cannot be had here."""
-    failed = tuple(item.rule.id for item in results if item.verdict is Verdict.FAIL and item.rule.id in CURED_BY)
+class ForFindings(NamedTuple):
+    """What is to be installed, in order."""
+
+    steps: tuple[ToInstall, ...] = ()
+    refused: tuple[InstallRefused, ...] = ()
+    """What of it cannot be had here."""
+    torch: str = ""
+    """The build that the findings name, which is not the newest that runs here."""
+
+
+def steps_for(s: Snapshot, results: Iterable[Result]) -> ForFindings:
+    """Return the steps, each with the rules that ask for it."""
+    failing = [item for item in results if item.verdict is Verdict.FAIL and item.rule.id in CURED_BY]
+    failed = tuple(item.rule.id for item in failing)
     if not failed:
-        return (), ()
+        return ForFindings()
     from torchtune_sys.remediation.install.plan import plan
 
     extras = ("container-toolkit",) if "container-toolkit-missing" in failed else ()
-    found = plan(s, InstallOptions(extras=extras))
+    torch = _named(failing)
+    found = plan(s, InstallOptions(extras=extras, torch=torch))
+    if torch and any(item.key == "torch" for item in found.refused):
+        torch = ""
+        found = plan(s, InstallOptions(extras=extras))
     wanted = {rule: _with_driver(CURED_BY[rule], {step.key for step in found.steps}) for rule in failed}
     steps = ((step, tuple(rule for rule, keys in wanted.items() if step.key in keys)) for step in found.steps)
     refused = tuple(item for item in found.refused if any(item.key in (*keys, *_WHOLE) for keys in wanted.values()))
-    return tuple(ToInstall(rules=rules, step=step) for step, rules in steps if rules), refused
+    needed = tuple(ToInstall(rules=rules, step=step) for step, rules in steps if rules)
+    return ForFindings(needed, refused, torch if any(item.step.key == "torch" for item in needed) else "")
+
+
+def _named(failing: Iterable[Result]) -> str:
+    """Return the build of torch that the findings name as their fix; empty where they name none, or several."""
+    actions = (action for result in failing for item in result.evidence for action in item.fix if not action.but)
+    named = {action.torch for action in actions if isinstance(action, Install) and action.torch and not action.other_python}
+    return named.pop() if len(named) == 1 else ""
 
 
 _WHOLE = ("packages",)

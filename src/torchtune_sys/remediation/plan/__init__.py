@@ -50,7 +50,7 @@ def plan(s: Snapshot, results: Iterable[Result], context: PlanContext, made_alre
     changes = sorted((item for item in found if isinstance(item, Change)), key=_order)
     waiting = tuple(change for change in changes if _is_made(change, context, made_already))
     ordered = tuple(change for change in changes if change not in waiting)
-    to_install, not_had = steps_for(s, results)
+    to_install = steps_for(s, results)
     return Plan(
         host=known(s.system.hostname, "") if not isinstance(s.system, Missing) else "",
         origin=s.origin,
@@ -59,8 +59,9 @@ def plan(s: Snapshot, results: Iterable[Result], context: PlanContext, made_alre
         files=files.owned(ordered, context),
         refused=tuple(item for item in found if isinstance(item, Refusal)),
         by_hand=tuple(change_requests.by_hand(results)),
-        install=to_install,
-        install_refused=not_had,
+        install=to_install.steps,
+        install_refused=to_install.refused,
+        install_torch=to_install.torch,
     )
 
 

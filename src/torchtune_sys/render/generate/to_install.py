@@ -11,10 +11,6 @@ from torchtune_sys.render.generate.commands import step_commands, typed
 from torchtune_sys.render.layout import Line, clean, line
 
 _HANG = 8
-WHO = (
-    "neither plan nor apply installs: torchtune-sys generate install prints these steps as a script, "
-    "generate script --stages install,tune,smoke takes a host from bare to proven"
-)
 
 
 def lines(plan: Plan) -> Iterator[Line]:
@@ -29,7 +25,12 @@ def lines(plan: Plan) -> Iterator[Line]:
     for refused in plan.install_refused:
         yield line((refused.what, "bold"), f": {refused.reason}", indent=2, hang=_HANG)
         yield line(refused.way, label=("instead: ", "good"), indent=_HANG)
-    yield line(WHO, indent=2, hang=_HANG)
+    torch = f" --torch {plan.install_torch}" if plan.install_torch else ""
+    who = (
+        f"neither plan nor apply installs: torchtune-sys generate install{torch} prints these steps as a script, "
+        f"generate script --stages install,tune,smoke{torch} takes a host from bare to proven"
+    )
+    yield line(who, indent=2, hang=_HANG)
 
 
 def rows(step: InstallStep) -> list[str]:
