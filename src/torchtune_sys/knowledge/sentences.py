@@ -193,8 +193,9 @@ def in_stage(text: str, stage: str) -> Sentence | None:
 def printed_messages(text: str) -> dict[str, PrintedMessage]:
     """Return by rule id the first line of ``text`` that says what the rule stands for.
 
-    >>> printed_messages("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.")
-    {'oom-kill-logged': PrintedMessage(line='RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.', remedy='', is_failure=True)}
+    >>> found = printed_messages("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.")["oom-kill-logged"]
+    >>> found.line, found.is_failure, found.is_open
+    ('RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.', True, True)
     >>> printed_messages("all is well, and there is no space left on device")
     {}
     """
