@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from stage import FILE, MAPS, NEEDS, PIDS, staged
+
+from torchtune_sys.cli import apply_run
+from torchtune_sys.errors import Terminated
+from torchtune_sys.model.plan import Plan
+from torchtune_sys.remediation.apply.session import ApplyRun
 
 pytestmark = NEEDS
 
@@ -146,3 +153,30 @@ def test_only_names_of_rules(tmp_path: Path) -> None:
     )
     assert f"{MAPS}: 65530|\n{PIDS}: 2000|\n" in found
     assert "did you mean max-map-count-low?\nrc 2\n" in found
+
+
+@pytest.mark.parametrize("end", [MemoryError(), KeyboardInterrupt(), Terminated(15)])
+def test_what_was_made_is_told_though_the_look_behind_it_ends_early(
+    end: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*_arguments: Any) -> Any:
+        raise end
+
+    plan = Plan(host="h", origin="live", changes=(mock.Mock(),), files=(), refused=(), by_hand=())
+    stand_ins = {
+        "is_root": lambda: True,
+        "planned": lambda *_: None,
+        "_show": lambda *_: None,
+        "require_output": lambda *_: None,
+        "_run": lambda *_: ApplyRun(number=7, failed={}),
+        "judged": ended,
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(apply_run, name, stand_in)
+    monkeypatch.setattr(apply_run.selection, "selected_changes", lambda *_: (plan, {}))
+    monkeypatch.setattr(apply_run.selection, "not_made", lambda *_: False)
+    monkeypatch.setattr(apply_run.journal, "numbers", lambda _folder: [])
+    monkeypatch.setattr(apply_run.session, "made_since_start", lambda _boot: frozenset())
+    with pytest.raises(type(end)):
+        apply_run.apply({"dry_run": False, "prove": False, "format_": "text", "yes": True, "color": "never"})
+    assert "torchtune-sys undo 7 takes it back" in capsys.readouterr().err

@@ -15,9 +15,9 @@ from torchtune_sys.cli.pipeline import judged
 from torchtune_sys.cli.planning import Planned, planned
 from torchtune_sys.cli.privilege import boot_id, is_root
 from torchtune_sys.cli.take_snapshot import now
-from torchtune_sys.cli.terminal import require_output, say, style
+from torchtune_sys.cli.terminal import require_output, say, style, tell
 from torchtune_sys.cli.watch import heeded_signals
-from torchtune_sys.errors import AGAIN_AS_ROOT, UserError
+from torchtune_sys.errors import AGAIN_AS_ROOT, Terminated, UserError
 from torchtune_sys.model.plan import FileDiff, Plan
 from torchtune_sys.model.run import RunReport, SettingOutcome, State
 from torchtune_sys.model.smoke import SmokeReport
@@ -62,7 +62,12 @@ def apply(options: dict[str, Any]) -> int:
     confirm.ask("Make these changes?", yes=options["yes"])
     before = _proofs(options) if options["prove"] else []
     run = _run(found, plan, earlier, options)
-    codes = {_tell(run, found, plan, left_out, options), status, _proven(run, before, options)}
+    try:
+        codes = {_tell(run, found, plan, left_out, options), status, _proven(run, before, options)}
+    except (MemoryError, KeyboardInterrupt, Terminated):  # whoever sees no more than that must learn that the host was changed
+        if not run.rolled_back:
+            tell(f"run {run.number} was made, and is not looked at; torchtune-sys undo {run.number} takes it back")
+        raise
     return NOT_ALL if NOT_ALL in codes else max(codes)
 
 
