@@ -242,6 +242,9 @@ def test_usage_and_nothing_to_compare(folder: Path) -> None:
     alone = run("compare", folder / "0.json")
     assert alone.returncode == 3 and alone.stdout.startswith("nothing to compare: 1 host read, 0 not read\n")
     assert run("compare", folder / "gone.json").returncode == 3
+    for name in ("text", "prose"):
+        (folder.parent / name).write_text("no facts")
+    assert "2 inputs: " in run("compare", folder.parent / "text", folder.parent / "prose").stdout
     assert run("compare", folder, "--golden", folder / "gone.json").returncode == 2
     assert run("compare", folder, "--golden", "x", "--before", "y").returncode == 2
 

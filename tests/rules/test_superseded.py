@@ -85,6 +85,7 @@ PAIRS: tuple[tuple[str, str, Callable[[], Snapshot]], ...] = (
     ("memlock-limit-too-low", "memlock-limit-finite", lambda: load("memlock-limit-too-low.fail")),
     ("rank-seeks-master-on-own-host", "master-address-loopback", lambda: load("rank-seeks-master-on-own-host.fail")),
     ("disk-full", "disk-space-low", lambda: load("disk-full.fail")),
+    ("disk-full", "home-full", lambda: load("healthy", spaces={"/home/ubuntu": {**FULL, "free": 1 << 20}}, answers={"cwd": "/home/ubuntu"})),
     ("disk-full", "temporary-space-low", lambda: load("healthy", spaces={"/tmp": FULL}, answers={"cwd": "/tmp"})),
     ("inodes-exhausted", "inodes-low", lambda: load("inodes-exhausted.fail")),
     ("mig-mode-limits", "several-ranks-on-one-gpu", lambda: load("mig-mode-limits.fail")),

@@ -40,7 +40,7 @@ def _lines(value: Comparison, whole: bool) -> Iterator[Line]:
     yield from _more(len(value.various), _ROWS, whole, "facts that nearly each host has otherwise")
     yield from _findings(value, whole)
     yield from _reasons("Not compared", [(item.host, item.why) for item in value.incomparable], whole)
-    yield from _reasons("Not read", [(item.name, item.why) for item in value.unread], whole)
+    yield from _reasons("Not read", [(item.name, item.why) for item in value.unread], whole, "inputs")
 
 
 def _headline(value: Comparison) -> str:
@@ -97,11 +97,11 @@ def _odd(value: Comparison, whole: bool) -> Iterator[Line]:
     yield from _more(len(found), _BUNDLES, whole, "sets of hosts that differ")
 
 
-def _hosts(hosts: Sequence[str], whole: bool) -> str:
+def _hosts(hosts: Sequence[str], whole: bool, noun: str = "hosts") -> str:
     names = node_set(clean(host) for host in hosts)
     if len(hosts) == 1:
         return names  # never cut: what tells one file from another stands at the end of its path
-    return f"{len(hosts):,} hosts: {names if whole else cut(names, _HOSTS)}"
+    return f"{len(hosts):,} {noun}: {names if whole else cut(names, _HOSTS)}"
 
 
 def _more(count: int, limit: int, whole: bool, what: str, indent: int = 2) -> Iterator[Line]:
@@ -186,14 +186,14 @@ def _findings(value: Comparison, whole: bool) -> Iterator[Line]:
     yield from _more(len(value.findings), _ROWS, whole, "rules")
 
 
-def _reasons(title: str, items: Sequence[tuple[str, str]], whole: bool) -> Iterator[Line]:
+def _reasons(title: str, items: Sequence[tuple[str, str]], whole: bool, noun: str = "hosts") -> Iterator[Line]:
     reasons: dict[str, list[str]] = {}
     for name, why in items:
         reasons.setdefault(why, []).append(name)
     if reasons:
         yield line((title, "bold"))
     for why, names in list(reasons.items())[: None if whole else _ROWS]:
-        yield line(f"{_hosts(names, whole)}: {clean(why)}", indent=2, hang=4)
+        yield line(f"{_hosts(names, whole, noun)}: {clean(why)}", indent=2, hang=4)
     yield from _more(len(reasons), _ROWS, whole, "reasons")
 
 

@@ -19,4 +19,5 @@ def test_a_jetson_is_told_of_its_own_wheels() -> None:
 def test_another_host_is_not() -> None:
     found = judge(load("cpu-only-build.fail"))["cpu-only-build"]
     assert found.verdict is Verdict.FAIL
-    assert found.evidence[0].fix == ()
+    (build,) = found.evidence[0].fix
+    assert text(build).startswith("pip install torch==2.11.0+cu130 ")  # the installed release, with a CUDA that this driver runs

@@ -20,10 +20,10 @@ class HarmlessRange(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     sane: Target
     default: str
-    """The kernel's own value."""
+    """The kernel's own value, or one that does no harm on any host."""
     harm: str
     instead: str = ""
-    """The setting that counts in its place while this one is 0, and that puts it out of use."""
+    """The setting that counts in its place while this one is 0."""
 
 
 _RANGES = (
@@ -44,7 +44,7 @@ _RANGES = (
     HarmlessRange(
         key="vm.dirty_bytes",
         sane=AtLeast(4 << 20),
-        default="20",
+        default=str(1 << 30),
         harm="each writer waits for the disk after a few pages: checkpoints are written at the speed of single pages",
         instead="vm.dirty_ratio",
     ),
@@ -56,7 +56,7 @@ _RANGES = (
     id="kernel-setting-extreme",
     title="A kernel setting has a value that does harm on any host",
     severity=Severity.WARNING,
-    fix=tuple(Sysctl(key=row.instead or row.key, target=Exactly(row.default), safety=Safety.UNSAFE) for row in _RANGES),
+    fix=tuple(Sysctl(key=row.key, target=Exactly(row.default), safety=Safety.UNSAFE) for row in _RANGES),
 )
 def kernel_setting_extreme(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A setting that is rarely touched is far outside of what distributions, tuned and vendors' guides use.
@@ -92,7 +92,7 @@ def kernel_setting_extreme(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted=wanted(s, row.key, row.sane),
             verdict=Verdict.PASS if good else Verdict.FAIL,
             source=origin(s, found),
-            fix=() if good else (Sysctl(key=row.instead or row.key, target=Exactly(row.default), safety=Safety.UNSAFE),),
+            fix=() if good else (Sysctl(key=row.key, target=Exactly(row.default), safety=Safety.UNSAFE),),
         )
     if not judged:
         raise NotApplicable("this kernel shows none of these settings here")

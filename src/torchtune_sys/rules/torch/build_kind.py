@@ -13,6 +13,7 @@ from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.rules.gates import amd_gpus, nvidia_hardware, torch_build, torch_imported
 from torchtune_sys.rules.torch.common import OTHER_ACCELERATORS, cuda_build, cuda_of, installed, machine
+from torchtune_sys.rules.torch.driver_and_gpu import official_build
 
 _CUDA_BUILD = Install(
     text="reinstall torch as a CUDA build that the driver supports (nvidia-smi shows the highest CUDA version): "
@@ -79,8 +80,16 @@ def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         seen=f"built without CUDA{why}",
         wanted="a CUDA build",
         source=build.location,
-        fix=_JETSON_BUILD if jetson(s) else (),
+        fix=_JETSON_BUILD if jetson(s) else _with_cuda(s, build.version.partition("+")[0]),
     )
+
+
+def _with_cuda(s: Snapshot, release: str) -> tuple[Install, ...]:
+    """Return the CUDA build to install where the GPUs are all of one kind, which is known."""
+    kinds = {gpu.compute_capability for gpu in gpus_told(s)}
+    cc = kinds.pop() if len(kinds) == 1 else None
+    build = None if cc is None or isinstance(cc, Missing) else official_build(s, cc, kept=release)
+    return () if build is None else (build,)
 
 
 def amd_only(s: Snapshot) -> None:

@@ -283,7 +283,7 @@ def _fit(
         source = "CUDA release notes"
     else:
         return
-    better = None if fits else _better(s, cc)
+    better = None if fits else official_build(s, cc)
     wanted = f"code for {model_name(gpu)} ({number})"
     if better is not None:
         other = ", under another Python" if better.other_python else ""
@@ -300,14 +300,14 @@ def _fit(
     )
 
 
-def _better(s: Snapshot, cc: tuple[int, int]) -> Install | None:
-    """Return the newest official build that runs on this GPU and Python under this driver; where there is none, the newest at all, and what it
-    needs."""
+def official_build(s: Snapshot, cc: tuple[int, int], kept: str = "") -> Install | None:
+    """Return the newest official build that runs on this GPU and Python under this driver, of the release ``kept`` if that has one; where there is
+    none, the newest at all, and what it needs."""
     found = driver_version(s)
     driver = () if isinstance(found, Missing) else version(found)
     first = None
     newest_first = list(reversed(known.releases()))
-    for release in sorted(newest_first, key=lambda release: bool(lacking_wheel(s, release))):
+    for release in sorted(newest_first, key=lambda release: (bool(lacking_wheel(s, release)), release.torch != kept)):
         for variant in sorted(release.variants, key=lambda name: int(name[2:]), reverse=True):
             if not _has_code(s, release.torch, variant, cc):
                 continue
