@@ -148,3 +148,29 @@ def test_a_key_is_trusted_only_if_it_is_the_one(root: Root, wanted: str, found: 
     again = root.run(text)
     assert (again.returncode == 0) is trusted
     assert sum(line.startswith("rpm --import") for line in calls(root)) == int(trusted)  # once is enough
+
+
+RPM = "#!/bin/bash\n[[ -e /tmp/have/${!#} ]]\n"
+DNF = (
+    TALK
+    + 'if [[ $* == *--assumeno* ]]; then printf "\\nOperation aborted.\\n"; exit 1; fi\nmkdir -p /tmp/have\n: >"/tmp/have/${!#}"\n'
+)
+MICRODNF = TALK + "[[ -e /tmp/dnf ]] && cp /tmp/dnf /bin/dnf\n"
+
+
+@needs_root
+@pytest.mark.parametrize("brings", [True, False])
+def test_where_microdnf_stands_in_for_dnf_it_installs_dnf_first(root: Root, brings: bool) -> None:
+    """Minimal images of RHEL: the script ended with "dnf: command not found"."""
+    root.put("/bin/rpm", RPM, 0o755)
+    root.put("/bin/microdnf", MICRODNF, 0o755)
+    if brings:
+        root.put("/tmp/dnf", DNF, 0o755)
+    done = root.run(provisioning(of_steps(step("gcc", Packages(manager="dnf", names=("gcc",)))), SMOKE))
+    first, *others = [line.strip() for line in calls(root) if "dnf" in line]
+    assert first == "microdnf install --assumeyes dnf"
+    if brings:
+        assert done.returncode == 0, done.stdout
+        assert others[-1] == "dnf install --assumeyes gcc" and not any("microdnf" in line for line in others)
+    else:
+        assert done.returncode == 1 and "it has not installed dnf" in done.stdout and not others

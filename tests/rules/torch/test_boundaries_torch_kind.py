@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, verdict
 
-from conftest import judge, load, recording
+from conftest import RULES, judge, load, recording
+from torchtune_sys import engine
+from torchtune_sys.model.actions import Install
 from torchtune_sys.model.facts.python import Distribution, LiveTorch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -107,6 +109,22 @@ def test_a_report_that_names_an_amd_gpu_and_no_bus(healthy: Snapshot) -> None:
 def test_what_an_amd_host_needs(healthy: Snapshot, version: str, cuda: Any, hip: Any, expected: Verdict) -> None:
     seen = with_torch(altered(healthy, gpu__vendor="amd"), version=version, cuda=cuda, hip=hip)
     assert verdict(seen, "cuda-build-on-amd-host") is expected
+
+
+@pytest.mark.parametrize(
+    ("python", "expected"),
+    [
+        ("3.12.3", "pip install torch==2.13.0+rocm7.2 --index-url https://download.pytorch.org/whl/rocm7.2"),
+        ("3.9.2", "+rocm6."),  # a release that has a wheel for it
+        ("3.17.0", ""),
+        (UNTOLD, ""),
+    ],
+)
+def test_the_rocm_build_that_an_amd_host_needs(python: Any, expected: str) -> None:
+    seen = load("cuda-build-on-amd-host.fail")
+    [result] = engine.judge(altered(seen, python__version=python), [RULES["cuda-build-on-amd-host"]])
+    fix = [action.text for item in result.evidence for action in item.fix if isinstance(action, Install)]
+    assert expected in fix[0] if expected else not fix
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.model.actions import Advice, Install
@@ -11,6 +12,7 @@ from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import amd_gpus, nvidia_hardware, torch_build, torch_imported
 from torchtune_sys.rules.torch.common import OTHER_ACCELERATORS, cuda_build, cuda_of, installed, machine
 from torchtune_sys.rules.torch.driver_and_gpu import official_build
@@ -109,7 +111,7 @@ def amd_only(s: Snapshot) -> None:
     cause="cuda-build-on-amd-host",
     fix=(
         Install(
-            text="reinstall torch from the ROCm index: pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/rocm<version>"
+            text="reinstall torch as the ROCm build for this GPU, from the index that https://pytorch.org/get-started/locally/ names"
         ),
     ),
     applies=amd_only,
@@ -133,7 +135,28 @@ def cuda_build_on_amd_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if absent(build.cuda):
         raise NotApplicable(f"torch {build.version} is a CPU-only build")
     cuda = need(cuda_of(build))
-    yield Evidence(subject=f"torch {build.version}", seen=f"built for CUDA {cuda}", wanted="a ROCm build", source=build.location)
+    yield Evidence(
+        subject=f"torch {build.version}",
+        seen=f"built for CUDA {cuda}",
+        wanted="a ROCm build",
+        source=build.location,
+        fix=_with_rocm(s),
+    )
+
+
+def _with_rocm(s: Snapshot) -> tuple[Install, ...]:
+    """Return the newest ROCm build with code for the GPUs here and a wheel for this Python; nothing where one of these is not known."""
+    from torchtune_sys.knowledge import install_rocm
+
+    here = {gfx for _, gfx in _amd_architectures(s)}
+    python = need(s.python).version
+    if not here or isinstance(python, Missing) or machine(s) != install_rocm.MACHINE:
+        return ()
+    abi = "cp{}{}".format(*version(python)[:2])
+    fitting = (item for item in install_rocm.builds() if here <= {*item.gfx} and abi in item.abis)
+    return tuple(
+        Install(text=f"pip install torch=={item.torch}+{item.name} --index-url {item.index}") for item in islice(fitting, 1)
+    )
 
 
 @rule(
