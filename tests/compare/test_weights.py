@@ -41,6 +41,8 @@ def test_a_rule_that_says_otherwise_reads_the_fact_that_drifted(part: int) -> No
         ("sysctl.settings[no.such.zzz].running", DifferenceWeight.NOISE),
         ("limits.limits[memlock].soft", DifferenceWeight.ERROR),
         ("gpu.devices[3].bar1_total_bytes", DifferenceWeight.NOISE),
+        ("memory.total_bytes", DifferenceWeight.WARNING),  # an error where a limit is larger, by which the memory is no fault
+        ("limits.limits[stack].soft", DifferenceWeight.ERROR),
     ],
 )
 def test_a_fact_weighs_what_its_heaviest_reader_does(fact: str, weight: DifferenceWeight) -> None:

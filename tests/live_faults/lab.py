@@ -153,7 +153,7 @@ def lacking(fault: Fault, report: dict[str, Any], plain: dict[str, Any]) -> list
 
     lost = [words for words in fault.must.split() if not fault.mistaken and not any(map(said, words.split("|")))]
     heard = {found["severity"] for rule, found in new.items() if _says(fault, rule, found)}
-    wrong = heard and fault.severity and not heard & set(fault.severity.split("|"))
+    wrong = heard and fault.severity and not fault.mistaken and not heard & set(fault.severity.split("|"))
     return lost + [f"severity {fault.severity}, not {'|'.join(sorted(heard))}"] * bool(wrong)
 
 
