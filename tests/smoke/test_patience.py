@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import pytest
@@ -59,3 +62,32 @@ def test_a_deadline_grows_with_the_processes_that_wait_for_a_cpu(
     assert watch._judge(limit_s - 1) is None
     found = watch._judge(limit_s + 1)
     assert found is not None and (found.kind, found.stage) == ("hung", "compile")
+
+
+def test_a_rank_whose_end_another_thread_heard_is_seen() -> None:
+    """torch's threads do not block SIGCHLD: it is lost there if it comes while nobody awaits it, and the test waited for an hour after its verdict."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(
+                """
+                import subprocess, threading, time
+                from torchtune_sys.smoke.worker.launching import _outlived
+
+                class Long(subprocess.Popen):
+                    def poll(self):
+                        time.sleep(1)  # in which the other one ends
+                        return super().poll()
+
+                threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+                print(_outlived({0: subprocess.Popen(["sleep", "0.5"]), 1: Long("true")}))
+                """
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "0\n"

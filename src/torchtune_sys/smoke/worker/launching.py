@@ -24,6 +24,8 @@ _OTHERS_NOTICE_S = 3.0
 """The same when a rank was lost without a word."""
 _ENDING_S = 10.0
 """Between SIGTERM and SIGKILL."""
+_LOOK_S = 1.0
+"""A signal that comes while nobody awaits it goes to a thread that does not block it (of torch, by hand), and is lost there: signal(7)."""
 _CROWDED_CPU = 2.0
 """Processes that want to run, for each CPU, from which on OpenMP's threads sleep while they await each other, unless somebody chose: those that spin take the CPU from those
 that they await. At a load of 22 on two CPUs ``--quick`` with one rank took 458 s, and 62 s so."""
@@ -120,7 +122,7 @@ def _outlived(children: Dict[int, subprocess.Popen[bytes]]) -> int:
             until = min(until, time.monotonic() + _patience_s(rank, children[rank].pid, status))
         if len(statuses) == len(children):
             return 1 if {*statuses.values()} - {0, 3} else max(statuses.values())
-        heard = signal.sigtimedwait(awaited, max(0.0, min(until - time.monotonic(), 3600.0)))
+        heard = signal.sigtimedwait(awaited, max(0.0, min(until - time.monotonic(), _LOOK_S)))
         if heard is not None and heard.si_signo != signal.SIGCHLD:
             _end_all(list(children.values()))
             signal.signal(heard.si_signo, signal.SIG_DFL)
