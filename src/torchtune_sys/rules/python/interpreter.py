@@ -74,6 +74,7 @@ def _fix(s: Snapshot, found: Missing, small_stack: int) -> tuple[Advice, ...]:
     return (Advice(text="ulimit -s 8192 before the job, which is what most systems give"),) if small_stack else ()
 
 
+_WORD = pattern(r"\w+")
 _UNNAMED = (("unknown encoding", ("PYTHONIOENCODING",)), ("'encodings'", ("PYTHONHOME", "PYTHONPLATLIBDIR")))
 """What CPython says of variables that it does not name (pylifecycle.c): of output's encoding, and of where its library is."""
 
@@ -81,7 +82,8 @@ _UNNAMED = (("unknown encoding", ("PYTHONIOENCODING",)), ("'encodings'", ("PYTHO
 def _refused_variable(s: Snapshot, detail: str) -> str:
     """Return NAME=VALUE of the variable because of which an interpreter ends at its start; "" where none is known to be."""
     env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
-    named = [name for name in env if name.startswith("PYTHON") and pattern(rf"\b{name}\b").search(detail)]
+    words = set(_WORD.findall(detail))
+    named = [name for name in env if name.startswith("PYTHON") and name in words]
     meant = [name for words, names in _UNNAMED if words in detail for name in names if env.get(name)]
     return next((f"{name}={env[name]}" for name in (*named, *meant)), "")
 
