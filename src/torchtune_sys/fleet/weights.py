@@ -23,8 +23,6 @@ from torchtune_sys.model.snapshot import FAMILIES
 _OURS = ("torchtune_sys.rules", "torchtune_sys.knowledge", "torchtune_sys.formats", "torchtune_sys.model")
 _KEYED = ("session.env", "sysctl.settings", "limits.limits", "driver.module_params")
 """What is looked up by a key that the rule names."""
-_MEASURES: dict[str, tuple[str, ...]] = {"thread-stack-larger-than-memory": ("memory", "sysctl")}
-"""By rule the families by which it only measures what it judges (a limit, against the memory): hosts that differ in these differ in no fault of that kind."""
 _STEP = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]")
 
 
@@ -47,7 +45,7 @@ class Readers:
             rules = (
                 rule
                 for rule, words in self._words
-                if family not in _MEASURES.get(rule.id, ())
+                if family not in rule.measures_by
                 and steps <= words
                 and (not key or key in words or key.rpartition(".")[2] in words)
             )

@@ -136,6 +136,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     install: tuple[ToInstall, ...] = ()
     """What is to be installed for it, in order: a later step needs the earlier ones."""
     install_refused: tuple[InstallRefused, ...] = ()
+    """What of that cannot be had on this host."""
     install_torch: str = ""
     """The build of torch in ``install``, as ``--torch`` takes it; empty for the newest that runs here, or none."""
-    """What of that cannot be had on this host."""

@@ -122,6 +122,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Rules whose parameters this one judges by, too; their names in its ``Params`` are :func:`asked`."""
     nothing: str = ""
     """Why the rule does not apply where it yields nothing; "" where that is a pass."""
+    measures_by: tuple[str, ...] = ()
+    """Families by which it only measures what it judges (a limit, against the memory): hosts that differ in these differ in no fault of this kind."""
 
 
 def rule(
@@ -138,6 +140,7 @@ def rule(
     explained_by: tuple[str, ...] = (),
     asks: tuple[Rule, ...] = (),
     nothing: str = "",
+    measures_by: tuple[str, ...] = (),
 ) -> Callable[[Judge], Rule]:
     """Turn a judging function into a Rule value. Registers nothing: ``rules/__init__.py`` lists the families."""
 
@@ -158,6 +161,7 @@ def rule(
             explained_by=explained_by,
             asks=asks,
             nothing=nothing,
+            measures_by=measures_by,
         )
 
     return make

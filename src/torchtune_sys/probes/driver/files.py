@@ -148,12 +148,14 @@ def read_nodes(host: Host) -> Fact[tuple[DeviceNode, ...]]:
     names = host.names("/dev")
     if isinstance(names, Missing):
         return names
-    nodes = [read_node(host, f"/dev/{name}") for name in names if is_gpu_node(name)]
+    paths = [f"/dev/{name}" for name in names if is_gpu_node(name)]
+    registered = host.text(_REGISTERED) if paths else ""
+    nodes = [read_node(host, path, registered) for path in paths]
     return tuple(node for node in nodes if not isinstance(node, Missing))
 
 
-def read_node(host: Host, path: str) -> Fact[DeviceNode]:
-    """Return one device node, and whether this session may open it."""
+def read_node(host: Host, path: str, registered: Fact[str] | None = None) -> Fact[DeviceNode]:
+    """Return one device node, and whether this session may open it; ``registered``: what /proc/devices says, where that was read before."""
     found = host.stat(path)
     if isinstance(found, Missing):
         return found
@@ -165,7 +167,7 @@ def read_node(host: Host, path: str) -> Fact[DeviceNode]:
         gid=found.gid,
         accessible=accessible,
         device=found.special,
-        driver_device=own_device(host.text("/proc/devices"), path),
+        driver_device=own_device(host.text(_REGISTERED) if registered is None else registered, path),
     )
 
 
@@ -186,7 +188,7 @@ def own_device(registered: Fact[str], path: str) -> str:
     return f"{_NVIDIA}:{255 if name == 'nvidiactl' else name.removeprefix('nvidia')}"
 
 
-_NVIDIA = 195
+_REGISTERED, _NVIDIA = "/proc/devices", 195
 """Documentation/admin-guide/devices.txt."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -68,16 +68,18 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
     hiding: list[str] = []
     sys_path = tuple(sys_path)
     first = _before_the_library(sys_path)
+    listed: dict[str, tuple[str, ...]] = {}
     for entry in _places(sys_path):
         names = host.names(entry)
         if isinstance(names, Missing):
             refused += [names] if names.why not in (Why.ABSENT, Why.NOT_RECORDED) else []
             continue
+        listed[entry] = names
         torch_entries += [entry] if "torch" in names else []
         hiding += _hiding(host, entry, names) if entry in first else []
         leftovers += [f"{entry}/{name}" for name in names if name[:1] == "~" and _is_leftover(name)]
         found += _in_entry(host, entry, names)
-    hiding += _hiding_required(host, first, found)
+    hiding += _hiding_required({entry: listed[entry] for entry in first if entry in listed}, found)
     return Scan(
         distributions=(*found, *([] if isinstance(prefix, Missing) else in_conda(host, prefix))),
         leftovers=tuple(leftovers),
@@ -106,13 +108,11 @@ def _hiding(host: Host, entry: str, names: Iterable[str]) -> list[str]:
     return found[:20]
 
 
-def _hiding_required(host: Host, first: tuple[str, ...], found: Iterable[Distribution]) -> Iterator[str]:
+def _hiding_required(listed: Mapping[str, tuple[str, ...]], found: Iterable[Distribution]) -> Iterator[str]:
     """Yield files with the name of a package that torch requires (sympy.py), which are not such a package's own (typing_extensions.py)."""
     asked = {line for item in found if item.name == "torch" for line in item.requires if "extra ==" not in line}
     modules = {requirements.parse(line).name.replace("-", "_") for line in asked}
-    for entry in first if modules else ():
-        listed = host.names(entry)
-        names = () if isinstance(listed, Missing) else listed
+    for entry, names in listed.items():
         own = {parse_folder(name)[0].replace("-", "_") for name in names if name.endswith((".dist-info", ".egg-info"))}
         yield from (f"{entry}/{name}.py" for name in sorted(modules - own) if f"{name}.py" in names)
 

@@ -20,6 +20,7 @@ _UNLIMITED, _STRICT = "1", "2"
     id="thread-stack-larger-than-memory",
     title="The stack of each thread is larger than the memory",
     severity=Severity.ERROR,
+    measures_by=("memory", "sysctl"),
     fix=(Advice(text="unset the variable; or ulimit -s 8192 before the job, which is what most systems give"),),
 )
 def thread_stack_larger_than_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:

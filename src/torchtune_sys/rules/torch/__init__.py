@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.torch import amp, build_kind, compile, driver_and_gpu, loaded, loader, packages, partners, tools
+from torchtune_sys.rules.torch import amp, build_kind, compile, copies, driver_and_gpu, loaded, loader, packages, partners, tools
 
 RULES: tuple[Rule, ...] = (
     *driver_and_gpu.RULES,
     *build_kind.RULES,
     *packages.RULES,
+    *copies.RULES,
     *partners.RULES,
     *loader.RULES,
     *compile.RULES,

@@ -16,7 +16,13 @@ from torchtune_sys.rules.gates import nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_works, installed, label, names_its_wheels
 
 UNSET = EnvironmentVariable(name="LD_LIBRARY_PATH", value=None)
-REMOVE = Advice(text="or remove the library's directory from LD_LIBRARY_PATH: torch's wheels find their own libraries")
+
+
+def _without(place: str) -> Advice:
+    return Advice(text=f"or remove {place} from LD_LIBRARY_PATH: torch's wheels find their own libraries")
+
+
+REMOVE = _without("the library's directory")
 
 
 def _wheel(s: Snapshot, names: tuple[str, ...]) -> Distribution:
@@ -95,7 +101,7 @@ def _compared(path: str, number: str, own: Distribution, source: str) -> Evidenc
         wanted=f"nothing older than the wheel's {own.version}",
         verdict=Verdict.FAIL if older else Verdict.PASS,
         source=source,
-        fix=(UNSET, Advice(text=REMOVE.text.replace("the library's directory", path.rpartition("/")[0]))) if older else (),
+        fix=(UNSET, _without(path.rpartition("/")[0])) if older else (),
     )
 
 

@@ -126,11 +126,9 @@ def _fits(build: Torch, item: Distribution) -> bool:
 def _partner_of(build: Torch, wanted: str, instead: str = "") -> tuple[Install, ...]:
     """Return how to get a package made for this torch: from the index that torch's own version names, else from where torch came from."""
     variant, release = build.version.partition("+")[2], known.release(build.version)
-    if variant in ("cpu", *(release.variants if release else ())):
-        command = f"pip install --force-reinstall --no-deps '{wanted}' --index-url {INDEX}{variant}"
-    else:
-        command = f"pip install --force-reinstall --no-deps '{wanted}', from the same index as torch"
-    return (Install(text=command + instead),)
+    named = variant in ("cpu", *(release.variants if release else ()))
+    where = f" --index-url {INDEX}{variant}" if named else ", from the same index as torch"
+    return (Install(text=f"pip install --force-reinstall --no-deps '{wanted}'{where}{instead}"),)
 
 
 def _alike(build: Torch, torchvision: str) -> bool:

@@ -26,7 +26,7 @@ from torchtune_sys.smoke.worker.measures import times_of_thread
 
 _TELLING = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGCHLD")
 """What tells a training to save and leave before it is preempted (torchrun, Slurm, Lightning), and that a child has ended."""
-_WENT_ON = 77
+_YES = 77
 """The exit status of a child that a signal did not end."""
 _SPIN_LOOKS, _SPIN_S, _SPIN_SHARE, _SPIN_RAN = 4, 0.05, 0.8, 0.03
 """Of each of so many looks, which are over at the first at which nobody computes. A thread that wakes now and then waits for a CPU on a crowded host, too, but hardly runs."""
@@ -141,25 +141,21 @@ def _signals_arrive() -> None:
 
 
 def _survives(handler: Any) -> bool:
-    """Return whether a process with this handler goes on after SIGTERM; tried on a child."""
-    child = os.fork()
-    if child == 0:
-        status = 0
-        try:
-            signal.signal(signal.SIGTERM, handler)
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.1)
-            status = _WENT_ON
-        finally:  # whatever the handler raises
-            os._exit(status)
-    return os.waitpid(child, 0)[1] == _WENT_ON << 8
+    """Return whether a process with this handler goes on after SIGTERM."""
+
+    def goes_on() -> bool:
+        signal.signal(signal.SIGTERM, handler)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+        return True
+
+    return _is_so_in_child(goes_on)
 
 
 def _is_deprived_by(handler: Any) -> bool:
-    """Return whether a process with this handler of SIGCHLD lacks the exit status of its child; tried in a child."""
-    child = os.fork()
-    if child == 0:
-        status = 0
+    """Return whether a process with this handler of SIGCHLD lacks the exit status of its child."""
+
+    def lacks_status() -> bool:
         try:
             signal.signal(signal.SIGCHLD, handler)
             other = os.fork()
@@ -173,10 +169,22 @@ def _is_deprived_by(handler: Any) -> bool:
                 time.sleep(0.001)
             os.waitpid(other, 0)
         except ChildProcessError:
-            status = _WENT_ON
-        finally:
+            return True
+        return False
+
+    return _is_so_in_child(lacks_status)
+
+
+def _is_so_in_child(question: Callable[[], bool]) -> bool:
+    """Return the answer that a child gives; one that ends before says no."""
+    child = os.fork()
+    if child == 0:
+        status = 0
+        try:
+            status = _YES if question() else 0
+        finally:  # whatever a handler raises
             os._exit(status)
-    return os.waitpid(child, 0)[1] == _WENT_ON << 8
+    return os.waitpid(child, 0)[1] == _YES << 8
 
 
 def _nobody_stays() -> None:
