@@ -152,7 +152,11 @@ def test_a_python_that_may_not_be_started(healthy: Snapshot, detail: str, remedy
     ("variables", "said", "named"),
     [
         ({"PYTHONMALLOC": "jemalloc"}, "PYTHONMALLOC: unknown allocator", "PYTHONMALLOC=jemalloc"),
-        ({"PYTHON(": "1", "PYTHONMALLOC": "jemalloc"}, "PYTHONMALLOC: unknown allocator", "PYTHONMALLOC=jemalloc"),  # no regular expression
+        (
+            {"PYTHON(": "1", "PYTHONMALLOC": "jemalloc"},
+            "PYTHONMALLOC: unknown allocator",
+            "PYTHONMALLOC=jemalloc",
+        ),  # no regular expression
         ({"PYTHONIOENCODING": "utf9", "PYTHONHOME": ""}, "LookupError: unknown encoding: utf9", "PYTHONIOENCODING=utf9"),
         ({"PYTHONHOME": "/nope"}, "ModuleNotFoundError: No module named 'encodings'", "PYTHONHOME=/nope"),
         ({"PYTHONPATH": "/x"}, "ModuleNotFoundError: No module named 'encodings'", ""),
