@@ -214,8 +214,9 @@ def preloaded(source: str) -> Inject:
 
 _FILTER = """
 import ctypes, os, struct, sys
-number, error = int(sys.argv[1]), int(sys.argv[2])
-steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | error), (0x06, 0, 0, 0x7FFF0000)]
+number, error, first = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+asked = [(0x20, 0, 0, 16), (0x15, 0, 1, first)] if first >= 0 else []
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1 + len(asked), number), *asked, (0x06, 0, 0, 0x00050000 | error), (0x06, 0, 0, 0x7FFF0000)]
 held = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
 class Program(ctypes.Structure):
     _fields_ = [("count", ctypes.c_ushort), ("steps", ctypes.c_void_p)]
@@ -223,17 +224,18 @@ program = Program(len(steps), ctypes.addressof(held))
 library = ctypes.CDLL(None, use_errno=True)
 if library.prctl(38, 1, 0, 0, 0) or library.prctl(22, 2, ctypes.byref(program), 0, 0):
     sys.exit("no seccomp filter here")
-os.execv(sys.argv[3], sys.argv[3:])
+os.execv(sys.argv[4], sys.argv[4:])
 """
 CLONE3 = 435
 """Of every architecture (since 5.3, system calls have one number)."""
+SOCKET = 198 if os.uname().machine == "aarch64" else 41
 
 
-def refused(number: int, error: int) -> Inject:
-    """A seccomp filter that answers a system call with an error, as a container's profile does."""
+def refused(number: int, error: int, first: int = -1) -> Inject:
+    """A seccomp filter that answers a system call (with this first argument) with an error, as a container's profile does."""
 
     def inject(bench: Bench) -> None:
-        bench.before += [sys.executable, "-I", "-c", _FILTER, str(number), str(error)]
+        bench.before += [sys.executable, "-I", "-c", _FILTER, str(number), str(error), str(first)]
         if subprocess.run([*bench.before, "/bin/true"], check=False, capture_output=True).returncode:
             raise NotHere("no seccomp filter can be set here")
 

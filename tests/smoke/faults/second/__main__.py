@@ -2,8 +2,8 @@
 ``PYTHONPATH=tests python -m smoke.faults.second LIST [NAME …]``, the lists being reported, opened, sealed, third-opened, third-sealed,
 fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened,
 seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened, eleventh-sealed,
-eleventh-alike, twelfth-opened, twelfth-sealed, thirteenth-opened, thirteenth-sealed, fourteenth-opened, fourteenth-sealed
-and thirteenth-harmless (what breaks nothing: no stage may fail).
+eleventh-alike, twelfth-opened, twelfth-sealed, thirteenth-opened, thirteenth-sealed, fourteenth-opened, fourteenth-sealed,
+fifteenth-opened, fifteenth-sealed, and thirteenth-harmless and fifteenth-harmless (what breaks nothing: no stage may fail).
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -21,6 +21,9 @@ from smoke.faults.eighth import opened as eighth_opened
 from smoke.faults.eleventh import alike as eleventh_alike
 from smoke.faults.eleventh import opened as eleventh_opened
 from smoke.faults.eleventh import sealed as eleventh_sealed
+from smoke.faults.fifteenth import harmless as fifteenth_harmless
+from smoke.faults.fifteenth import opened as fifteenth_opened
+from smoke.faults.fifteenth import sealed as fifteenth_sealed
 from smoke.faults.fifth import opened as fifth_opened
 from smoke.faults.fifth import sealed as fifth_sealed
 from smoke.faults.fourteenth import opened as fourteenth_opened
@@ -55,7 +58,8 @@ LISTS |= {"eleventh-opened": eleventh_opened.ROWS, "eleventh-sealed": eleventh_s
 LISTS |= {"twelfth-opened": twelfth_opened.ROWS, "twelfth-sealed": twelfth_sealed.ROWS}
 LISTS |= {"thirteenth-opened": thirteenth_opened.ROWS, "thirteenth-sealed": thirteenth_sealed.ROWS}
 LISTS |= {"fourteenth-opened": fourteenth_opened.ROWS, "fourteenth-sealed": fourteenth_sealed.ROWS}
-LISTS |= {"thirteenth-harmless": harmless.ROWS}
+LISTS |= {"fifteenth-opened": fifteenth_opened.ROWS, "fifteenth-sealed": fifteenth_sealed.ROWS}
+LISTS |= {"thirteenth-harmless": harmless.ROWS, "fifteenth-harmless": fifteenth_harmless.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 
