@@ -146,7 +146,7 @@ def _text(action: Action) -> str:
             return f"sudo sysctl -w {quote(f'{key}={value}')}{as_good}"
         case SysfsWrite(path=path, target=target):
             value, as_good = _value_and_others(target)
-            return f"echo {quote(value)} | sudo tee {path}{as_good}"
+            return f"echo {quote(value)} | sudo tee {'*'.join(quote(part) if part else '' for part in path.split('*'))}{as_good}"
         case OwnedFile(path=path):
             return f"write the file {path} (torchtune-sys plan shows its lines)"
         case KernelArgument(argument=argument):
@@ -154,7 +154,7 @@ def _text(action: Action) -> str:
         case Limit(item=item, target=target):
             return f"raise the {item} limit to {target} (limits.d for logins, Limit{item.upper()}= for services)"
         case Service(unit=unit, state=state):
-            return f"sudo systemctl {_VERBS.get(state, state)} {unit}"
+            return f"sudo systemctl {_VERBS.get(state, state)} {quote(unit)}"
         case ModuleOption(module=module, option=option):
             return f'put "options {module} {option}" into a file in /etc/modprobe.d/'
         case Install(text=words) | Advice(text=words):
@@ -162,7 +162,7 @@ def _text(action: Action) -> str:
         case NvmlSetting(setting=setting, value=value):
             return f"set the GPU's {setting} to {value}"
         case EnvironmentVariable(name=name, value=to):
-            return f"unset {name}" if to is None else f"export {name}={to}"
+            return f"unset {quote(name)}" if to is None else f"export {quote(name)}={quote(to)}"
 
 
 _VERBS = {"enabled": "enable --now", "disabled": "disable --now", "restarted": "restart"}

@@ -89,15 +89,17 @@ def goal(change: Change) -> str:
 
 
 def step_text(step: Step) -> str:
+    from shlex import join, quote
+
     match step:
         case Value(path=path, value=value):
             return f"write {value} to {path}"
         case FileLine(path=path, text=words):
             return f"{path}: {' | '.join(words.splitlines())}"
         case Unit(unit=unit, enabled=enabled):
-            return f"systemctl {'enable' if enabled else 'disable'} --now {unit}"
+            return f"systemctl {'enable' if enabled else 'disable'} --now {quote(unit)}"
         case CommandStep(argv=argv):
-            return " ".join(argv)
+            return join(argv)
 
 
 def _refusal(refusal: Refusal) -> Iterator[Line]:

@@ -123,7 +123,9 @@ def lost_at_boot(s: Snapshot, context: PlanContext, change: Change) -> LostAtBoo
 
 def _way(rival: BootSetting) -> str:
     """Return what keeps it from being set to something else at the next boot."""
-    return f"systemctl disable {rival.unit}, or remove it from what it runs" if rival.unit else _mended(rival.source)
+    from shlex import quote
+
+    return f"systemctl disable {quote(rival.unit)}, or remove it from what it runs" if rival.unit else _mended(rival.source)
 
 
 def _mended(source: str) -> str:

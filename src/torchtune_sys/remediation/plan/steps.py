@@ -84,7 +84,9 @@ def _unit(s: Snapshot, context: PlanContext, action: Service) -> tuple[Step, ...
         return "a restart is a person's decision"
     looked = [context.files.get(path, Missing(Why.NOT_RECORDED, path)) for path in unit_files(action)]
     if any(isinstance(found, Missing) and found.detail.endswith(" /dev/null") for found in looked):
-        return f"{action.unit} is masked: somebody does not want it here (systemctl unmask {action.unit})"
+        from shlex import quote
+
+        return f"{action.unit} is masked: somebody does not want it here (systemctl unmask {quote(action.unit)})"
     if all(absent(found) for found in looked) and s.origin.partition(" ")[0] in ("live", "root"):
         return f"{action.unit} is not installed here"
     wanted = action.state == "enabled"

@@ -9,6 +9,7 @@ from torchtune_sys.model.actions import Install, Needs
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import Version, version
@@ -124,6 +125,26 @@ def build_for(s: Snapshot, release: known.Release, variant: str, driver: str = "
         other_python=bool(lacking),
         driver=driver,
     )
+
+
+OF_TORCH = pattern(
+    "(?:nvidia-(?:cublas|cuda-(?:cupti|nvrtc|runtime)|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparselt|nccl|nvjitlink|nvshmem|nvtx)(?:-cu[0-9]{2})?"
+    "|numpy|pytorch-triton(?:-rocm|-xpu)?|triton|typing-extensions)"
+    "(?:(?:[<>=!~]=?|===)[0-9A-Za-z.*+!]{1,60},?){0,8}",
+)
+"""Requirements of packages that torch's own wheels ask for. Whoever made a recording also says what torch asks for in it: an index gives anybody's package
+to whoever asks for its name, and runs what is in it."""
+
+
+def pip_install(
+    wanted: str, how: str = "--force-reinstall --no-deps ", before: str = "", behind: str = ""
+) -> tuple[Install, ...]:
+    """Return the command for a requirement that the host tells; none where that is no requirement, or of no package that torch comes with."""
+    from shlex import quote  # for a finding alone
+
+    if not OF_TORCH.fullmatch(wanted):
+        return ()
+    return (Install(text=f"{before}pip install {how}{quote(wanted)}{behind}"),)
 
 
 def newer_driver(floor: str) -> Install:

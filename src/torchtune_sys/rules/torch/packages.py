@@ -13,7 +13,16 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import no_gpu
-from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_of, cuda_works, installed, machine
+from torchtune_sys.rules.torch.common import (
+    OF_TORCH,
+    complaints,
+    cuda_build,
+    cuda_of,
+    cuda_works,
+    installed,
+    machine,
+    pip_install,
+)
 
 REINSTALL = Install(
     text="reinstall torch together with its dependencies: pip install --force-reinstall torch==<the version you want>"
@@ -103,7 +112,7 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         variants = {
             item.name.rpartition("-cu")[2]: item
             for item in reversed(found)
-            if item.name.startswith(f"{name}-cu") and not item.build
+            if item.name.startswith(f"{name}-cu") and OF_TORCH.fullmatch(item.name) and not item.build
         }
         if not variants:
             continue
@@ -120,10 +129,7 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
                     wanted="one of them, for torch's CUDA",
                     source=other.location,
                     fix=(
-                        Install(
-                            text=f"pip uninstall {own.name} {other.name}, then "
-                            f"pip install --force-reinstall --no-deps {own.name}=={own.version}"
-                        ),
+                        *pip_install(f"{own.name}=={own.version}", before=f"pip uninstall {own.name} {other.name}, then "),
                         _NOT_ONLY_ONE,
                     ),
                 )
@@ -167,7 +173,7 @@ def nvidia_wheel_files_altered(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             seen=f"{', '.join(item.altered[:3])}: not of the size in RECORD, or gone" if item.altered else "as installed",
             wanted="the files that were installed" if item.altered else "",
             verdict=Verdict.FAIL if item.altered else Verdict.PASS,
-            fix=(Install(text=f"pip install --force-reinstall --no-deps {item.name}=={item.version}"),) if item.altered else (),
+            fix=pip_install(f"{item.name}=={item.version}") if item.altered else (),
             source=f"{item.location}/{item.name.replace('-', '_')}-{item.version}.dist-info/RECORD",
         )
 
@@ -196,14 +202,8 @@ def _against_pin(wanted: Requirement, there: Distribution) -> Evidence:
         wanted=wanted.specifier,
         verdict=Verdict.FAIL if fits is False else Verdict.PASS,
         source=there.location,
-        fix=_as_asked(wanted) if fits is False else (),
+        fix=pip_install(f"{wanted.name}{wanted.specifier}", "") if fits is False else (),
     )
-
-
-def _as_asked(wanted: Requirement) -> tuple[Install, ...]:
-    from shlex import quote  # for a finding alone
-
-    return (Install(text=f"pip install {quote(f'{wanted.name}{wanted.specifier}')}"),)
 
 
 @rule(
@@ -291,7 +291,11 @@ def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     missing = [wanted for wanted, there in _pinned(s) if there is None and not wanted.name.startswith("triton")]
     for wanted in missing:
         yield Evidence(
-            subject=wanted.name, seen="not installed", wanted=wanted.specifier, source=build.location, fix=_as_asked(wanted)
+            subject=wanted.name,
+            seen="not installed",
+            wanted=wanted.specifier,
+            source=build.location,
+            fix=pip_install(f"{wanted.name}{wanted.specifier}", ""),
         )
 
 
