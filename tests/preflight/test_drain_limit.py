@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,8 +81,53 @@ def test_a_place_that_another_took_over_first_is_theirs(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(slots, "_holder", slow)
     assert limit(tmp_path, 1).hold("n3") is not None
-    assert others == [None] and (tmp_path / "all/slot-0").read_text() == "n2"
-    assert os.listdir(tmp_path / "all") == ["slot-0"]
+    assert others == [None] and (tmp_path / "all/slot-0.1").read_text() == "n2"
+    assert os.listdir(tmp_path / "all") == ["slot-0.1"]
+
+
+def test_of_three_that_find_a_place_over_in_one_instant_one_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stops before each thing that it does in the folder, and the others go on: whatever the order, one holds the place."""
+    chance = random.Random(5)
+    turns = threading.Condition()
+    for trial in range(60):
+        folder = tmp_path / str(trial)
+        assert limit(folder, 1).hold("n0") is None
+        os.utime(folder / "all/slot-0", (1, 1))
+        order = [chance.randrange(3) for _ in range(60)]
+        waiting: set[int] = set()
+        own = threading.local()
+
+        def at_a_time(call: Any, order: list[int] = order, waiting: set[int] = waiting, own: threading.local = own) -> Any:
+            def stopped(*given: Any, **named: Any) -> Any:
+                if getattr(own, "number", None) is not None:
+                    with turns:
+                        while order and order[0] in waiting and order[0] != own.number:
+                            turns.wait(1)
+                        if order:
+                            order.pop(0)
+                        turns.notify_all()
+                return call(*given, **named)
+
+            return stopped
+
+        def asks(number: int, folder: Path = folder, waiting: set[int] = waiting, own: threading.local = own) -> bool:
+            own.number = number
+            try:
+                return limit(folder, 1).hold(f"n{number + 1}") is None
+            finally:
+                with turns:
+                    waiting.discard(number)
+                    turns.notify_all()
+
+        with monkeypatch.context() as patched, ThreadPoolExecutor(max_workers=3) as pool:
+            for name in ("link", "rename", "unlink", "listdir"):
+                patched.setattr(slots.os, name, at_a_time(getattr(os, name)))
+            patched.setattr(slots, "_holder", at_a_time(slots._holder))
+            waiting |= {0, 1, 2}
+            got = list(pool.map(asks, range(3)))
+        left = os.listdir(folder / "all")
+        assert got.count(True) == 1 and len(left) == 1, (trial, got, left)
+        assert (folder / "all" / left[0]).read_text() == f"n{got.index(True) + 1}"
 
 
 def test_never_more_hold_a_place_than_there_are_though_some_are_killed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import stat
 import time
 
 from torchtune_sys.host.places import place
+from torchtune_sys.model.numbers import natural
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 """A host's name. What else stands in a slot was laid there by somebody else, and is not repeated."""
@@ -44,27 +45,51 @@ def take(folder: str, name: str, slots: int, window_s: float) -> tuple[bool, tup
 
 def _take(folder: int, slot: str, mine: str, name: str, valid: tuple[float, float]) -> str:
     """Who holds the slot after we tried. One that was taken before or after the ``valid`` times is over: that far in the future only a clock
-    that was wrong then can say."""
+    that was wrong then can say.
+
+    Who takes it over writes a file of the next number beside the old one, and the highest number holds: each is made once, so of those that
+    find it over one gets it, however many there are. The old file goes last, and only the highest is never taken away.
+    """
+    newest = _newest(folder, slot)
     for _ in range(5):
-        with contextlib.suppress(FileExistsError):
-            os.link(mine, slot, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-            return name
-        try:
-            held = _holder(folder, slot, name, valid)
+        with contextlib.suppress(FileNotFoundError):  # gone since then: a higher one is there, or somebody removed it by hand
+            held = _holder(folder, _numbered(slot, newest), name, valid) if newest >= 0 else None
             if held is not None:
                 return held
-            over = f"{mine}.over"  # only one of those who find it over gets it away
-            os.rename(slot, over, src_dir_fd=folder, dst_dir_fd=folder)
             try:
-                if _holder(folder, over, name, valid) is not None:  # another found the same, and has taken it meanwhile
-                    os.link(over, slot, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                os.link(mine, _numbered(slot, newest + 1), src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
-                pass
-            finally:
-                os.unlink(over, dir_fd=folder)
-        except FileNotFoundError:
-            time.sleep(0.01)
+                newest += 1  # which the directory, read over NFS, may not show yet
+                continue
+            taken, newest = newest + 1, max(newest + 1, _newest(folder, slot))
+            for number in range(max(newest - _LEFT, 0), newest):
+                with contextlib.suppress(OSError):
+                    os.unlink(_numbered(slot, number), dir_fd=folder)
+            if taken == newest:
+                return name
+            continue
+        time.sleep(0.01)
+        newest = _newest(folder, slot)
     return _UNKNOWN
+
+
+_LEFT = 16
+"""Numbers below the newest one that are looked for: as many as processes that were killed before they removed what they took over may have left."""
+
+
+def _numbered(slot: str, number: int) -> str:
+    return f"{slot}.{number}" if number else slot
+
+
+def _newest(folder: int, slot: str) -> int:
+    """Return the highest number of a slot; -1 where nobody ever took it."""
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        names = [found for found in os.listdir(handle) if found.startswith(slot)]
+    finally:
+        os.close(handle)
+    numbers = ((name, 0 if name == slot else natural(name.removeprefix(f"{slot}."))) for name in names)
+    return max((number for name, number in numbers if number is not None and name == _numbered(slot, number)), default=-1)
 
 
 def _holder(folder: int, slot: str, name: str, valid: tuple[float, float]) -> str | None:
