@@ -256,8 +256,14 @@ def test_what_a_sentence_asks_for_is_read_and_what_it_only_mentions_is_not(words
 @pytest.mark.parametrize(
     ("name", "command"),
     [
-        ("gpu-arch-not-in-wheel", r"pip install --upgrade torch==\S+ torchvision --index-url https://\S+/cu\d+"),
-        ("driver-too-old", r"or, .*: pip install torch==\S+\+(cu\d+) torchvision==\S+\+\1 --index-url https://\S+/\1"),
+        (
+            "gpu-arch-not-in-wheel",
+            r"/data/train/.venv/bin/python3 -m pip install --upgrade torch==\S+ torchvision --index-url https://\S+/cu\d+",
+        ),
+        (
+            "driver-too-old",
+            r"or, .*: /data/train/.venv/bin/python3 -m pip install torch==\S+\+(cu\d+) torchvision==\S+\+\1 --index-url https://\S+/\1",
+        ),
     ],
 )
 def test_what_is_installed_with_another_torch_is_made_for_it(name: str, command: str) -> None:

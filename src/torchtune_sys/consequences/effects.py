@@ -29,7 +29,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, fits
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.model.version import show, version
-from torchtune_sys.rules.torch.common import lacking_wheel
+from torchtune_sys.rules.torch.fixes import lacking_wheel
 
 
 class ReplacedTorch(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,8 @@ LEFT_OUT: dict[str, str] = {
     "python.not_found": "what an import would fail at; check judges it",
     "python.start_errors": "what Python prints at its start; check judges it",
     "python.hiding": "what the session's PYTHONPATH hides; check judges it",
+    "python.has_pip": "only words a fix",
+    "python.externally_managed": "follows from the distribution, and only words a fix",
     "python.cut_libraries": "what an import would fail at; check judges it",
     "session.devices": "devices that are the same on all hosts; check judges them",
     "session.cwd": "where one looks from, not how the host is set up",

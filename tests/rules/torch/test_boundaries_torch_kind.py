@@ -381,4 +381,6 @@ def test_an_import_that_files_show_to_fail() -> None:
     assert whole.verdict is Verdict.NA
     answer = {**recording("healthy")["answers"][f"interpreter:{home}/bin/python3"], "not_found": ["typing_extensions"]}
     lacking = judge(load("healthy", answers={f"interpreter:{home}/bin/python3": answer}))[rule_id]
-    assert [item.fix[0].text.partition(",")[0] for item in lacking.evidence] == ["pip install typing-extensions"]
+    assert [item.fix[0].text for item in lacking.evidence] == [
+        f"{home}/bin/python3 -m pip install typing-extensions (packages were installed with --no-deps, or removed)"
+    ]

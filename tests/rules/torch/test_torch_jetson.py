@@ -20,4 +20,6 @@ def test_another_host_is_not() -> None:
     found = judge(load("cpu-only-build.fail"))["cpu-only-build"]
     assert found.verdict is Verdict.FAIL
     (build,) = found.evidence[0].fix
-    assert text(build).startswith("pip install torch==2.11.0+cu130 ")  # the installed release, with a CUDA that this driver runs
+    assert text(build).startswith(
+        "/data/train/.venv/bin/python3 -m pip install torch==2.11.0+cu130 "
+    )  # the installed release, with a CUDA that this driver runs

@@ -201,6 +201,10 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """torch's own libraries that are shorter than their headers say, each with its sizes; ABSENT where nobody looked."""
     conda: Fact[bool] = NOT_READ
     """Whether the interpreter belongs to a conda environment."""
+    has_pip: Fact[bool] = NOT_READ
+    """Whether pip is installed where the interpreter finds it: environments that uv made have none."""
+    externally_managed: Fact[bool] = NOT_READ
+    """Whether pip leaves this Python to its system or its manager: the file EXTERNALLY-MANAGED of PEP 668, outside virtual environments."""
     judged_as: str = ""
     """The user that the interpreter was started as, where it was not who ran the tool: root runs nobody else's files as root."""
     judged_without: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from torchtune_sys.formats import requirements
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.python import Distribution, normalised
+from torchtune_sys.model.facts.python import NOT_READ, Distribution, normalised
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
@@ -30,6 +30,7 @@ _READ = frozenset(
 """Those of which the requirements are judged; reading metadata costs more than listing a directory."""
 
 
+_METADATA = (".dist-info", ".egg-info")
 _IMPORTED = frozenset(
     (
         "argparse", "ast", "asyncio", "base64", "bisect", "bz2", "calendar", "collections", "concurrent", "contextlib",
@@ -52,6 +53,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     """sys.path entries that hold something called torch, in order."""
     refused: tuple[Missing, ...]
     """Entries that could not be listed."""
+    has_pip: Fact[bool] = NOT_READ
     hiding: tuple[str, ...] = ()
     """Files in entries before Python's own modules (PYTHONPATH), with a name of one that torch imports."""
 
@@ -85,8 +87,15 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
         leftovers=tuple(leftovers),
         torch_entries=tuple(torch_entries),
         refused=tuple(refused),
+        has_pip=_has_pip(listed, refused),
         hiding=tuple(hiding),
     )
+
+
+def _has_pip(listed: Mapping[str, tuple[str, ...]], refused: list[Missing]) -> Fact[bool]:
+    if any(name.startswith("pip-") and name.endswith(_METADATA) for names in listed.values() for name in names):
+        return True
+    return next(iter(refused), False if listed else Missing(Why.NOT_RECORDED, "sys.path", "no entry of it was listed"))
 
 
 def _before_the_library(sys_path: tuple[str, ...]) -> tuple[str, ...]:
@@ -113,7 +122,7 @@ def _hiding_required(listed: Mapping[str, tuple[str, ...]], found: Iterable[Dist
     asked = {line for item in found if item.name == "torch" for line in item.requires if "extra ==" not in line}
     modules = {requirements.parse(line).name.replace("-", "_") for line in asked}
     for entry, names in listed.items():
-        own = {parse_folder(name)[0].replace("-", "_") for name in names if name.endswith((".dist-info", ".egg-info"))}
+        own = {parse_folder(name)[0].replace("-", "_") for name in names if name.endswith(_METADATA)}
         yield from (f"{entry}/{name}.py" for name in sorted(modules - own) if f"{name}.py" in names)
 
 
@@ -130,7 +139,7 @@ def _places(sys_path: Iterable[str]) -> list[str]:
 def _in_entry(host: Host, entry: str, names: Iterable[str]) -> list[Distribution]:
     found = []
     for folder in names:
-        if folder.endswith((".dist-info", ".egg-info")):
+        if folder.endswith(_METADATA):
             name, version = parse_folder(folder)
             if matters(name):
                 found.append(_distribution(host, entry, folder, name, version))

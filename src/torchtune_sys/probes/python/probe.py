@@ -36,7 +36,9 @@ def probe(host: Host, intent: Workload) -> PythonFacts:
 def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
     if isinstance(facts.sys_path, Missing):
         nothing = facts.sys_path
-        unread = dict.fromkeys(("distributions", "leftovers", "torch", "carrier", "conda"), nothing)
+        unread = dict.fromkeys(
+            ("distributions", "leftovers", "torch", "carrier", "conda", "has_pip", "externally_managed"), nothing
+        )
         return msgspec.structs.replace(facts, **unread)
     seen = scan(host, facts.sys_path, facts.prefix)
     seen = msgspec.structs.replace(seen, refused=tuple(entry for entry in seen.refused if not _passed_over(host, entry, facts)))
@@ -51,7 +53,17 @@ def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
         hiding=seen.hiding,
         carrier=torch if isinstance(torch, Missing) else _carrier(host, torch.location),
         conda=conda,
+        has_pip=seen.has_pip,
+        externally_managed=_externally_managed(host, facts),
     )
+
+
+def _externally_managed(host: Host, facts: PythonFacts) -> Fact[bool]:
+    """PEP 668: the file stands beside the standard library, and counts outside virtual environments."""
+    if isinstance(facts.prefix, Missing) or isinstance(facts.version, Missing):
+        return Missing(Why.NOT_RECORDED, "interpreter", "it does not say where its library is")
+    number = ".".join(facts.version.split(".")[:2]) + ("t" if facts.free_threaded is True else "")
+    return facts.prefix == facts.base_prefix and host.exists(f"{facts.prefix}/lib/python{number}/EXTERNALLY-MANAGED")
 
 
 def _beside(host: Host, facts: PythonFacts, torch: Fact[Torch]) -> Fact[Torch]:

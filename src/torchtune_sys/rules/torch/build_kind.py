@@ -16,6 +16,7 @@ from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import amd_gpus, nvidia_hardware, torch_build, torch_imported
 from torchtune_sys.rules.torch.common import OTHER_ACCELERATORS, cuda_build, cuda_of, installed, machine
 from torchtune_sys.rules.torch.driver_and_gpu import official_build
+from torchtune_sys.rules.torch.fixes import pip
 
 _CUDA_BUILD = Install(
     text="reinstall torch as a CUDA build that the driver supports (nvidia-smi shows the highest CUDA version): "
@@ -155,7 +156,8 @@ def _with_rocm(s: Snapshot) -> tuple[Install, ...]:
     abi = "cp{}{}".format(*version(python)[:2])
     fitting = (item for item in install_rocm.builds() if here <= {*item.gfx} and abi in item.abis)
     return tuple(
-        Install(text=f"pip install torch=={item.torch}+{item.name} --index-url {item.index}") for item in islice(fitting, 1)
+        Install(text=pip(s, "install", f"torch=={item.torch}+{item.name}", "--index-url", item.index))
+        for item in islice(fitting, 1)
     )
 
 

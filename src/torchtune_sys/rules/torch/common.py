@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from torchtune_sys.knowledge import gpus
 from torchtune_sys.knowledge import torch as known
-from torchtune_sys.knowledge.install_torch import INDEX
-from torchtune_sys.model.actions import Install, Needs
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
-from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import Version, version
@@ -93,62 +90,6 @@ def label(gpu: Gpu) -> str:
 
 def model_name(gpu: Gpu) -> str:
     return "a GPU" if isinstance(gpu.name, Missing) else gpu.name
-
-
-def lacking_wheel(s: Snapshot, release: known.Release | None) -> str:
-    """Return why pip finds no wheel of this release for the interpreter; empty where it does, or where the interpreter is not known."""
-    if release is None or isinstance(s.python, Missing) or isinstance(s.python.version, Missing):
-        return ""
-    numbers = version(s.python.version)
-    if len(numbers) < 2 or not release.abis:
-        return ""
-    abi = f"cp{numbers[0]}{numbers[1]}" + ("t" if s.python.free_threaded is True else "")
-    offered = {name.removesuffix("m") for name in release.abis}
-    return "" if abi in offered else f"torch {release.torch} has no wheel for Python {numbers[0]}.{numbers[1]}"
-
-
-def build_for(s: Snapshot, release: known.Release, variant: str, driver: str = "") -> Install:
-    """Return how to get an official build (``cu128``) in the place of the installed torch, and what it needs: another Python, or that driver."""
-    there = {} if isinstance(s.python, Missing) or isinstance(s.python.distributions, Missing) else installed(s)
-    names = [f"torch=={release.torch}+{variant}"]
-    if "torchvision" in there and release.torchvision:
-        names.append(f"torchvision=={release.torchvision}+{variant}" if release.torchvision[0].isdigit() else "torchvision")
-    if "torchaudio" in there and version(release.torchaudio)[:2] == version(release.torch)[:2]:  # later ones are for any torch
-        names.append(f"torchaudio=={release.torchaudio}+{variant}")
-    upgrade = "--upgrade " if "torchvision" in names else ""  # else pip keeps the one of another index
-    lacking = lacking_wheel(s, release)
-    return Install(
-        text=(f"with a driver of {driver} or later: " if driver else "")
-        + (f"in an environment with a Python of {' '.join(release.abis)}: " if lacking else "")
-        + f"pip install {upgrade}{' '.join(names)} --index-url {INDEX}{variant}",
-        torch=f"{release.torch}+{variant}",
-        other_python=bool(lacking),
-        driver=driver,
-    )
-
-
-OF_TORCH = pattern(
-    "(?:nvidia-(?:cublas|cuda-(?:cupti|nvrtc|runtime)|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparselt|nccl|nvjitlink|nvshmem|nvtx)(?:-cu[0-9]{2})?"
-    "|numpy|pytorch-triton(?:-rocm|-xpu)?|triton|typing-extensions)"
-    "(?:(?:[<>=!~]=?|===)[0-9A-Za-z.*+!]{1,60},?){0,8}",
-)
-"""Requirements of packages that torch's own wheels ask for. Whoever made a recording also says what torch asks for in it: an index gives anybody's package
-to whoever asks for its name, and runs what is in it."""
-
-
-def pip_install(
-    wanted: str, how: str = "--force-reinstall --no-deps ", before: str = "", behind: str = ""
-) -> tuple[Install, ...]:
-    """Return the command for a requirement that the host tells; none where that is no requirement, or of no package that torch comes with."""
-    from shlex import quote  # for a finding alone
-
-    if not OF_TORCH.fullmatch(wanted):
-        return ()
-    return (Install(text=f"{before}pip install {how}{quote(wanted)}{behind}"),)
-
-
-def newer_driver(floor: str) -> Install:
-    return Install(text=f"install an NVIDIA driver of {floor} or later, and reboot", driver=floor, needs=Needs.REBOOT)
 
 
 def installed(s: Snapshot) -> dict[str, Distribution]:

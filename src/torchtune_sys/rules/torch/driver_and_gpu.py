@@ -19,18 +19,16 @@ from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.driver.common import driver_version
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch.common import (
-    build_for,
     capability,
     cuda_build,
     cuda_of,
     cuda_works,
     label,
-    lacking_wheel,
     live,
     machine,
     model_name,
-    newer_driver,
 )
+from torchtune_sys.rules.torch.fixes import build_for, lacking_wheel, newer_driver
 
 _TOO_OLD = ("driver on your system is too old", "requirement error: unsatisfied condition: cuda")
 """torch, and the container toolkit for an image that asks for a newer CUDA."""

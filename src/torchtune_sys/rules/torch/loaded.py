@@ -12,7 +12,8 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, need_if_there
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import torch_build, torch_imported
-from torchtune_sys.rules.torch.common import installed, pip_install
+from torchtune_sys.rules.torch.common import installed
+from torchtune_sys.rules.torch.fixes import pip_install
 
 _OPENMP = ("libgomp", "libomp", "libiomp5")
 
@@ -319,13 +320,13 @@ def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
     for name in python.not_found:
         package = name.replace("_", "-")
         if any(line.replace("_", "-").lower().startswith(package) for line in asked):
-            behind = ", with the interpreter that trains (packages were installed with --no-deps, or removed)"
+            behind = " (packages were installed with --no-deps, or removed)"
             yield Evidence(
                 subject="import torch",
                 seen=f"there is no module {name}",
                 wanted=f"{package}, which torch requires",
                 source="sys.path",
-                fix=pip_install(package, "", behind=behind),
+                fix=pip_install(s, package, behind=behind),
             )
 
 

@@ -13,16 +13,8 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import no_gpu
-from torchtune_sys.rules.torch.common import (
-    OF_TORCH,
-    complaints,
-    cuda_build,
-    cuda_of,
-    cuda_works,
-    installed,
-    machine,
-    pip_install,
-)
+from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_of, cuda_works, installed, machine
+from torchtune_sys.rules.torch.fixes import OF_TORCH, pip, pip_install
 
 REINSTALL = Install(
     text="reinstall torch together with its dependencies: pip install --force-reinstall torch==<the version you want>"
@@ -129,7 +121,8 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
                     wanted="one of them, for torch's CUDA",
                     source=other.location,
                     fix=(
-                        *pip_install(f"{own.name}=={own.version}", before=f"pip uninstall {own.name} {other.name}, then "),
+                        Install(text=pip(s, "uninstall", own.name, other.name)),
+                        *pip_install(s, f"{own.name}=={own.version}", as_it_was=True),
                         _NOT_ONLY_ONE,
                     ),
                 )
@@ -173,7 +166,7 @@ def nvidia_wheel_files_altered(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             seen=f"{', '.join(item.altered[:3])}: not of the size in RECORD, or gone" if item.altered else "as installed",
             wanted="the files that were installed" if item.altered else "",
             verdict=Verdict.FAIL if item.altered else Verdict.PASS,
-            fix=pip_install(f"{item.name}=={item.version}") if item.altered else (),
+            fix=pip_install(s, f"{item.name}=={item.version}", as_it_was=True) if item.altered else (),
             source=f"{item.location}/{item.name.replace('-', '_')}-{item.version}.dist-info/RECORD",
         )
 
@@ -194,7 +187,7 @@ def _pinned(s: Snapshot) -> Iterator[tuple[Requirement, Distribution | None]]:
         yield wanted, there.get(wanted.name)
 
 
-def _against_pin(wanted: Requirement, there: Distribution) -> Evidence:
+def _against_pin(s: Snapshot, wanted: Requirement, there: Distribution) -> Evidence:
     fits = satisfies(there.version, wanted.specifier)
     return Evidence(
         subject=there.name,
@@ -202,8 +195,12 @@ def _against_pin(wanted: Requirement, there: Distribution) -> Evidence:
         wanted=wanted.specifier,
         verdict=Verdict.FAIL if fits is False else Verdict.PASS,
         source=there.location,
-        fix=pip_install(f"{wanted.name}{wanted.specifier}", "") if fits is False else (),
+        fix=pip_install(s, _asked(wanted)) if fits is False else (),
     )
+
+
+def _asked(wanted: Requirement) -> str:
+    return f"{wanted.name}{wanted.specifier}"
 
 
 @rule(
@@ -228,7 +225,7 @@ def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]
     """
     for wanted, there in _pinned(s):
         if wanted.name.startswith("nvidia-nccl") and there is not None:
-            yield _against_pin(wanted, there)
+            yield _against_pin(s, wanted, there)
 
 
 @rule(
@@ -250,11 +247,16 @@ def nvidia_wheel_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     References
         Requires-Dist of torch's wheels on PyPI.
     """
-    for wanted, there in _pinned(s):
-        if there is None or wanted.name.startswith(("nvidia-nccl", "triton")):
-            continue
-        if satisfies(there.version, wanted.specifier) is False:
-            yield Evidence(subject=there.name, seen=there.version, wanted=wanted.specifier, source=there.location)
+    differing = [
+        (wanted, there)
+        for wanted, there in _pinned(s)
+        if there is not None
+        and not wanted.name.startswith(("nvidia-nccl", "triton"))
+        and satisfies(there.version, wanted.specifier) is False
+    ]
+    fix = pip_install(s, *(_asked(wanted) for wanted, _ in differing))
+    for wanted, there in differing:
+        yield Evidence(subject=there.name, seen=there.version, wanted=wanted.specifier, source=there.location, fix=fix)
 
 
 @rule(
@@ -289,14 +291,9 @@ def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if cuda_works(s):
         raise NotApplicable("torch says that CUDA is available: it found its libraries")
     missing = [wanted for wanted, there in _pinned(s) if there is None and not wanted.name.startswith("triton")]
+    fix = pip_install(s, *map(_asked, missing))
     for wanted in missing:
-        yield Evidence(
-            subject=wanted.name,
-            seen="not installed",
-            wanted=wanted.specifier,
-            source=build.location,
-            fix=pip_install(f"{wanted.name}{wanted.specifier}", ""),
-        )
+        yield Evidence(subject=wanted.name, seen="not installed", wanted=wanted.specifier, source=build.location, fix=fix)
 
 
 @rule(
@@ -321,7 +318,7 @@ def triton_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no GPU: torch.compile makes C++ for the CPU, without Triton")
     for wanted, there in _pinned(s):
         if wanted.name == "triton" and there is not None:
-            yield _against_pin(wanted, there)
+            yield _against_pin(s, wanted, there)
 
 
 RULES = (

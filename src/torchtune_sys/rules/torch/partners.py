@@ -18,6 +18,7 @@ from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import torch_build
 from torchtune_sys.rules.torch.common import cuda_build, cuda_of, installed, live
+from torchtune_sys.rules.torch.fixes import AS_IT_WAS, pip
 from torchtune_sys.rules.torch.packages import as_specifier
 
 
@@ -93,7 +94,7 @@ def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     fits, alike = _fits(build, item), _alike(build, item.version)
     subject, seen = f"torchvision {item.version}", f"with torch {build.version}"
     fitting = _fitting(build)
-    fix = _partner_of(build, f"torchvision{fitting}") if fitting else ()
+    fix = _partner_of(s, build, f"torchvision{fitting}") if fitting else ()
     if not fits:
         wanted = f"torchvision{fitting} for torch {build.version}" if fitting else f"torch{_asked(item)}"
         yield Evidence(subject=subject, seen=seen, wanted=wanted, source=item.location, fix=fix)
@@ -123,12 +124,13 @@ def _fits(build: Torch, item: Distribution) -> bool:
     return fitting is None or satisfies(item.version, fitting) is not False
 
 
-def _partner_of(build: Torch, wanted: str, instead: str = "") -> tuple[Install, ...]:
+def _partner_of(s: Snapshot, build: Torch, wanted: str, instead: str = "") -> tuple[Install, ...]:
     """Return how to get a package made for this torch: from the index that torch's own version names, else from where torch came from."""
     variant, release = build.version.partition("+")[2], known.release(build.version)
     named = variant in ("cpu", *(release.variants if release else ()))
-    where = f" --index-url {INDEX}{variant}" if named else ", from the same index as torch"
-    return (Install(text=f"pip install --force-reinstall --no-deps '{wanted}'{where}{instead}"),)
+    index = ("--index-url", f"{INDEX}{variant}") if named else ()
+    elsewhere = "" if named else ", from the same index as torch"
+    return (Install(text=f"{pip(s, 'install', *AS_IT_WAS, wanted, *index)}{elsewhere}{instead}"),)
 
 
 def _alike(build: Torch, torchvision: str) -> bool:
@@ -182,7 +184,7 @@ def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         wanted=f"torchaudio {release.torchaudio}",
         verdict=Verdict.PASS if fits else Verdict.FAIL,
         source=item.location,
-        fix=() if fits else _partner_of(build, wanted, "; or remove torchaudio if nothing imports it"),
+        fix=() if fits else _partner_of(s, build, wanted, "; or remove torchaudio if nothing imports it"),
     )
 
 
