@@ -20,6 +20,24 @@ def _named(text: str) -> list[str]:
     ("text", "cause"),
     [
         ("It hangs. I disabled the firewall on both nodes. Now it works.", "firewall-blocks-nccl"),
+        ("When importing tensorflow I am getting an illegal instruction error.", "cpu-lacks-avx"),
+        (
+            "The build fails. I added the arg -ccbin=/usr/bin/gcc-6 to nvcc, then the CUDA problem is solved!",
+            "host-compiler-too-new",
+        ),
+        ("The glibc of our cluster (2.12) is not new enough, the import fails.", "glibc-too-old"),
+        (
+            "My GPU is not used, torch fails. conda-forge seems to result in installing the `cpu-only` version.",
+            "cpu-only-build",
+        ),
+        (
+            "Building flash-attn fails with No module named 'torch'. But torch is actually installed!",
+            "torch-hidden-by-build-isolation",
+        ),
+        (
+            "My training fills /tmp with files and exhausts the disk space, so I wonder if we can turn that off, it fails.",
+            "disk-full-or-quota",
+        ),
         (
             "The two nodes hang at init_process_group. Rank 1 connects to 172.17.0.2, which is docker's own.",
             "nccl-wrong-interface",

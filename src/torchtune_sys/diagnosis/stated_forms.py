@@ -60,7 +60,9 @@ ONCE_MORE = re.compile(
 ANNOUNCES = re.compile(r"(?i)(?:\w ?:|\b(?:add|added|adding|set|setting|run|running|with|using|use|by|was|is))\s*$")
 """What is told stands in the line below, as often before a block of code."""
 COMMAND = re.compile(r"\W{0,8}(?:export |sudo |docker |modprobe |ip |mpirun |nvidia-smi |echo |sysctl |--[a-z]|[A-Z_]{6,}=)")
-CLAUSES = re.compile(r"(?<=[.!?;。])\s+|(?<=\))\s{2,}|,? \b(?:but|however|although|though|except|whereas|while)\b ")
+CLAUSES = re.compile(
+    r"(?<=[.!?;。])\s+|(?<=\))\s{2,}|,? \b(?:but|however|although|though|except|whereas|while)\b |, so (?=I (?:wonder|want|would|was)\b|(?:can|could|is|are|how|what|do|does) )"
+)
 ISSUE = re.compile(r"(?i)^\W{0,3}(?:\w+ )?(?:issue|problem|fault|failure|trouble|misconfiguration|setting)s?\b")
 IT_WAS = re.compile(
     r"(?i)\b(?:it|this|that|which|problem|issue) (?:was|is|turned out to be|ended up being|seems? to be|looks? like)\b|\bit's\b"

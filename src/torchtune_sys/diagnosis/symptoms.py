@@ -123,7 +123,7 @@ class _Reader:
         if sentence is not None and sentence.role not in ("consequence", "program"):
             if sentence.role == "noise":
                 return msgspec.structs.replace(self._symptom(line, sentence, consequence=True), program="")  # never shown
-            return self._symptom(line, sentence, _of_sentence(sentence, words))
+            return self._symptom(line, sentence, _of_sentence(sentence, words, self._text))
         message = messages.match(words)
         if message is not None and message.severity != "info":
             candidates, consequence = _of_message(message, words, self._text)
@@ -152,8 +152,8 @@ class _Reader:
         )
 
 
-def _of_sentence(sentence: Sentence, words: str) -> tuple[Candidate, ...]:
-    """Return the causes of a sentence, the likeliest first; where the line itself decides between them, those that it leaves."""
+def _of_sentence(sentence: Sentence, words: str, text: str) -> tuple[Candidate, ...]:
+    """Return the causes of a sentence, the likeliest first; where the line itself decides between them, or the text does, those that it leaves."""
     is_only = len(sentence.causes) == 1
     weight = CERTAIN if sentence.role == "cause" else LIKELY if sentence.role == "hint" and is_only else POSSIBLE
     candidates = tuple(
@@ -164,7 +164,7 @@ def _of_sentence(sentence: Sentence, words: str) -> tuple[Candidate, ...]:
         reasons = gpu_memory.reasons_of(words)
         candidates = tuple(Candidate(cause=cause, weight=value, fix=fix) for cause, value, fix in reasons) or candidates
     if wheel_index.DECIDED in sentence.causes:
-        listed = wheel_index.reasons_of(words)
+        listed = wheel_index.reasons_of(words, text)
         candidates = tuple(Candidate(cause=cause, weight=value) for cause, value in listed) or candidates
     return candidates
 

@@ -68,6 +68,24 @@ def release(torch: str) -> Release | None:
     return next((item for item in releases() if item.torch == plain), None)
 
 
+_EARLIER = {**dict.fromkeys((4, 5, 6), (5, 8)), 7: (6, 9), 8: (6, 9), 9: (6, 9), 10: (6, 9), 11: (7, 10), 12: (7, 10)}
+"""Minor of torch 1 before those of the table → minors of the oldest and the newest Python 3 with a wheel for Linux (files of each release on PyPI)."""
+
+
+def pythons_of(torch: str) -> tuple[int, int] | None:
+    """Return the minors of the oldest and the newest Python 3 for which a release has wheels; None for one that no table knows.
+
+    >>> pythons_of("1.10.0"), pythons_of("2.1.0"), pythons_of("0.4.1")
+    ((6, 9), (8, 11), None)
+    """
+    known = release(torch)
+    if known is not None:
+        minors = [int(abi[3:].rstrip("mt")) for abi in known.abis]
+        return (min(minors), max(minors)) if minors else None
+    major, _, minor = torch.partition(".")
+    return _EARLIER.get(int(minor.partition(".")[0] or -1)) if major == "1" else None
+
+
 def newest() -> Release:
     return releases()[-1]
 
