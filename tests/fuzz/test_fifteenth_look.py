@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ import msgspec
 import pytest
 
 from conftest import judge_one, load
+from fuzz import fifteenth_secrets
+from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model import actions
 from torchtune_sys.model.plan import CommandStep, Unit
 from torchtune_sys.render.plan import step_text
@@ -100,3 +103,28 @@ def test_units_and_commands_of_a_plan_are_words_of_a_shell(tmp_path: Path) -> No
             actions.text(actions.EnvironmentVariable(name=f"NCCL_X{plant}", value=None)),
         )
         assert [text for text in words if started(text, tmp_path)] == []
+
+
+def written(text: str) -> Iterator[str]:
+    """The text as logs, hooks and reports hold it."""
+    yield text
+    lines = text.rstrip("\n").split("\n")
+    for before in ("[rank0]: ", "2026-11-28T03:00:01.123456789Z stderr F ", "Nov 28 03:00:01 n1 slurmd[12]: ", "+"):
+        yield "".join(f"{before}{line}\n" for line in lines)
+    yield "\r\n".join([*lines, ""])
+    yield json.dumps({"message": text}) + "\n"
+    yield json.dumps({"log": json.dumps({"message": text})}) + "\n"
+    yield f"RuntimeError: {text!r}\n"
+
+
+KNOWN_TO_COME_OUT = ("Infisical", "ModelScope, alone")
+"""Too little stands in them that a line could be looked through for first: ``st.``, ``ms-``."""
+
+
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize("row", fifteenth_secrets.ALL, ids=lambda row: row[0])
+def test_a_secret_of_the_fifteenth_list(row: tuple[str, str, str]) -> None:
+    name, text, secret = row
+    plain, secret = text.replace("@", secret, 1).replace("%", "@").replace("\0", "%"), secret.replace("\0", "%")
+    assert secret in plain
+    assert name in KNOWN_TO_COME_OUT or [told for form in written(plain) if secret in (told := scrubbed(form))] == []

@@ -24,7 +24,7 @@ SHAPES = (
     (r"npm_[A-Za-z0-9]{30,}", "npm"),
     (r"pypi-[\w-]{30,}", "PyPI"),
     (r"dckr_(?:pat|oat)_[\w-]{20,}", "Docker"),
-    (r"dapi[0-9a-f]{32}", "Databricks"),
+    (r"(?:dapi|dose)[0-9a-f]{32}", "Databricks, and its OAuth"),
     (r"dop_v1_[0-9a-f]{40,}", "DigitalOcean"),
     (r"hv[bsr]\.[\w-]{20,}", "Vault"),
     (r"r8_[A-Za-z0-9]{30,}", "Replicate"),
@@ -73,6 +73,14 @@ SHAPES = (
     (r"sha256~[\w-]{40,}", "OpenShift"),
     (r"ABSK[A-Za-z0-9+/]{40,}={0,2}", "AWS, Bedrock"),
     (r"SWMTKN-1-[\w-]{20,}", "Docker, a swarm"),
+    (r"CW-SECRET-\w{20,}", "CoreWeave"),
+    (r"\bsecret_[\w-]{1,40}_[0-9a-f]{32}\.[A-Za-z0-9]{32}", "Lambda"),
+    (r"open\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook/[\w-]+", "Feishu and Lark, web hook"),
+    (r"\b(?:routing|integration)_key\W{1,6}[0-9a-f]{32}\b", "PagerDuty; the routing keys of message queues are names"),
+    (
+        r"\\{0,3}\"key\\{0,3}\": {0,4}\\{0,3}\"[\w-]{6,64}\\{0,3}\",(?:\s|\\{1,3}n){0,40}\\{0,3}\"expiration time\\{0,3}\"",
+        "TorchServe, key_file.json",
+    ),
     (r"dt0[a-z][0-9]{2}\.[A-Z0-9]{20,}\.[A-Z0-9]{40,}", "Dynatrace"),
     (r"\$(?:1|2[abxy]|[5-9]|y|gy|apr1|sha1|argon2(?:i|d|id))\$[^\s:'\"]{8,}", "hash of a password (crypt(5))"),
 )
@@ -80,7 +88,7 @@ SHAPES = (
 _KEYS = (
     *("api", "access", "private", "account", "auth"),
     *("encryption", "decryption", "signing", "master", "session", "shared", "storage", "subscription", "client", "application", "app", "consumer"),
-    *("wep", "deploy", "license", "hmac", "aes", "luks", "wandb", "comet", "openai", "anthropic", "hf"),
+    *("certificate", "activation", "wep", "deploy", "license", "hmac", "aes", "luks", "wandb", "comet", "openai", "anthropic", "hf"),
 )  # fmt: skip
 """Whose key is a secret; of the first five the words may stand apart."""
 BEFORE_KEY = ("unseal", *_KEYS[5:])
@@ -90,7 +98,7 @@ NAMES = (
     r"passw(?:or)?d|passphrase|passcode|(?:\b|[_-])(?:pass(?:in|out)?|pwd|psk|jwt|sas|sig|auth|creds)(?![a-z])|[_-]pw(?![a-z_])|requirepass"
     r"|secret|token|cryptkey|credential|authtok|authorization"
     rf"|(?:{_PASSES})pass(?![a-z])|(?:{'|'.join(_KEYS[:5])})[ _-]?key|(?:{'|'.join(_KEYS[5:])})[_-]?key"
-    r"|x-amz-signature|x-goog-signature|cookie"
+    r"|reg(?:istration[_-])?code|x-amz-signature|x-goog-signature|cookie"
 )
 QUOTE = r"\\{0,3}[\"']"
 """In JSON that holds JSON the quotes are escaped, once or twice."""
@@ -106,7 +114,22 @@ VALUE = (
     r"|[^\s\"',;&]{1,4096})"
 )
 """A quote that is not closed: the text was cut, by whoever printed it."""
-IN_NAMES = ("pass", "pw", "psk", "jwt", "sas", "sig", "auth", "secret", "token", "cred", "cookie", "key")
+IN_NAMES = (
+    "pass",
+    "pw",
+    "psk",
+    "jwt",
+    "sas",
+    "sig",
+    "auth",
+    "secret",
+    "token",
+    "cred",
+    "cookie",
+    "key",
+    "regcode",
+    "registration",
+)
 """Each of ``NAMES`` holds one of these, each of ``SHAPES`` one of the next: to look for them first saves compiling and running patterns."""
 IN_TOKENS = (
     *("hf_", "api_org_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "akia", "asia", "abia", "acca", "aroa", "aida", "aiza", "ya29."),
@@ -114,7 +137,7 @@ IN_TOKENS = (
     *("gocspx-", "sk-", "k_live_", "k_test_", "nvapi-", "xox", "xapp-", "hooks.slack", "api/webhooks", "npm_", "pypi-", "dckr_", "dapi", "dop_v1_"),
     *("hvb.", "hvs.", "hvr.", "r8_", "gsk_", "pplx-", "xai-", "tgp_v1_", "key_", "key-", "sg.", "shp", "atatt3", "lin_api_", "ntn_", "eyj", ":aa", "$"),
     *("1//0", "akcp", "cmvmdgtu", "glsa_", "nrak-", "rpa_", "esecret_", "fw_", "dp.", ".atlasv1.", "munge:", "q~", "/t/", "webhookb2", "k10", "mii"),
-    *("grub.pbkdf2", "aq", "dhhc-1", "nvmetls", "figd_", "pscale_", "jina_", "lsv2_", "pcsk_", "sntry", "wandb", "pul-", "csk-", "sha256~", "absk", "swmtkn", "dt0"),
+    *("grub.pbkdf2", "aq", "dhhc-1", "nvmetls", "figd_", "pscale_", "jina_", "lsv2_", "pcsk_", "sntry", "wandb", "pul-", "csk-", "dose", "cw-secret-", "secret_", "bot/v2/hook", "routing_key", "integration_key", "expiration time", "sha256~", "absk", "swmtkn", "dt0"),
 )  # fmt: skip
 IN_VARIABLES = (*IN_NAMES, "private", "_pat", "proxy")
 IN_FORMS = (
@@ -188,7 +211,7 @@ IN_NAMED_FORMS = (
 )
 _FIRST = (
     *("pass", "pw", "sas=", "sas:", 'sas"', "sas'", "sig=", 'sig"', "sig'", "secret", "token", "key", "cred", "auth", "jwt", "psk", "private", "_pat=", "proxy"),
-    *("signature", "cookie", "bearer", "sshpass", "curl", "://", "@"),
+    *("signature", "cookie", "regcode", "registration", "bearer", "sshpass", "curl", "://", "@"),
 )  # fmt: skip
 HINTS = (*_FIRST, *IN_TOKENS, *(form for form in IN_FORMS if not any(word in form for word in _FIRST)))
 """A line without any of these holds no secret that has a name or a shape."""

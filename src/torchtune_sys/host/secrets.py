@@ -123,7 +123,8 @@ def scrubbed(text: str, *, may_be_a_log: bool = True) -> str:
             text = _forms().over_lines(text, low)
             text = _forms().behind_prefixes(text) if may_be_a_log else text
         if hints or "ommand line: " in text or not text.isascii():
-            text = "\n".join(_line(line, hints) for line in text.split("\n"))
+            lines = ((line[:-1], "\r") if line[-1:] == "\r" else (line, "") for line in text.split("\n"))
+            text = "\n".join(_line(line, hints) + end for line, end in lines)
     elif "ommand line: " in text or not text.isascii() or _has(_lowered(text), HINTS):
         text = _line(text)
     return _LONG.sub(_unless_random, text)
