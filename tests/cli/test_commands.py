@@ -209,28 +209,6 @@ def test_a_recording_is_judged_as_its_host_was(tmp_path: Path) -> None:
     assert verdicts[0] == verdicts[1]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_name_the_program(shell: str) -> None:
-    found = run("completion", shell)
-    assert found.returncode == 0
-    assert "_TORCHTUNE_SYS_COMPLETE" in found.stdout and "torchtune-sys" in found.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("torchtune-sys ch", "check"),
-        (f"torchtune-sys explain {CATALOGUE[0].id[:-2]}", CATALOGUE[0].id),
-        ("torchtune-sys check --select memory,sys", "memory,sysctl"),
-        ("torchtune-sys check --profile clu", "cluster"),
-        ("torchtune-sys apply --only thp-never,swappiness-h", "thp-never,swappiness-high"),
-    ],
-)
-def test_the_shell_completes(words: str, expected: str) -> None:
-    asked = {"_TORCHTUNE_SYS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    assert f"plain,{expected}" in run(env=asked).stdout.splitlines()
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", check.FORMATS)
 def test_output_writes_the_same_bytes_to_a_file(name: str, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_another_host_finds_no_port(hosts: tuple[Host, Host], names: Path, tmp_p
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive  # what `apply --prove` starts is traced like this in CI (cli/test_prove)
 def test_no_process_listens_outside_the_loopback(tmp_path: Path) -> None:
     """All calls of a whole quick test, at a port that was named."""
     bench = Bench(tmp_path, torch_python())

@@ -27,4 +27,6 @@ def command(shell: str) -> None:
     made = get_completion_class(shell)
     assert made is not None
     script = made(cli, {}, PROGRAM, COMPLETE)
-    say(script.source_template % script.source_vars() + "\n")
+    words = script.source_template % script.source_vars()
+    # click's script for fish takes what stands between the first two commas: of a list of rules, its first
+    say(words.replace('string split "," ', 'string split --max 1 "," ') + "\n")
