@@ -212,7 +212,9 @@ def test_df_in_kib_with_types() -> None:
 
 
 def test_inodes_are_not_bytes() -> None:
-    assert storage_facts("Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/sda1 100 99 1 99% /\n", Workload()) is None
+    found = storage_facts("Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/sda1 100 99 1 99% /\n", Workload())
+    assert found is not None and isinstance(found.places[0].size_bytes, Missing)
+    assert (found.places[0].inodes, found.places[0].inodes_free) == (100, 1)
 
 
 def test_mount_table() -> None:

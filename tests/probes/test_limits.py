@@ -17,6 +17,7 @@ from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.model.facts.limits import NAMES, LimitsFacts, SessionLimit
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.limits import logind
 from torchtune_sys.probes.limits import probe as limits
 
 PROC_LIMITS = """Limit                     Soft Limit           Hard Limit           Units     
@@ -58,7 +59,8 @@ def seen(**sections: object) -> LimitsFacts:
 
 
 def ipc(files: dict[str, object], links: dict[str, str] | None = None) -> tuple[object, str]:
-    return limits.remove_ipc(RecordedHost({"files": {**LOGIND, **files}, "links": links or {}}, "test"))
+    host = RecordedHost({"files": {**LOGIND, **files}, "links": links or {}}, "test")
+    return logind.remove_ipc(host, logind.files(host))
 
 
 def test_the_file_and_the_system_call_agree_on_this_machine() -> None:
@@ -86,7 +88,7 @@ def test_hostile_content_raises_nothing(path: str, content: str) -> None:
 @given(st.text())
 def test_parsers_survive_any_text(text: str) -> None:
     of_kernel(text)
-    limits.parse_remove_ipc(text)
+    logind.parse_switch(text, "RemoveIPC")
     with contextlib.suppress(ValueError):
         limits.parse_capability(text, 14)
 
@@ -116,13 +118,13 @@ def test_current_tasks_are_those_of_the_group_that_limits() -> None:
 
 
 def test_no_logind_no_question() -> None:
-    found, _ = limits.remove_ipc(RecordedHost({}, "test"))
+    found = logind.files(RecordedHost({}, "test"))
     assert isinstance(found, Missing)
     assert found.why is Why.ABSENT
 
 
 def test_a_tree_without_usr_does_not_tell_whether_logind_is_there() -> None:
-    found, _ = limits.remove_ipc(RecordedHost({"complete": False}, "test"))
+    found = logind.files(RecordedHost({"complete": False}, "test"))
     assert isinstance(found, Missing)
     assert found.why is Why.NOT_RECORDED
 
@@ -159,3 +161,24 @@ def test_a_drop_in_is_masked_by_a_link_to_dev_null() -> None:
 )
 def test_the_built_in_choice(files: dict[str, object], on: bool) -> None:
     assert ipc(files)[0] is on
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, ""),
+        ({"/etc/systemd/logind.conf": "[Login]\n#KillUserProcesses=no\n"}, ""),
+        ({"/etc/systemd/logind.conf": "[Login]\n#KillUserProcesses=yes\n"}, "built-in choice of systemd-logind"),
+        ({"/etc/systemd/logind.conf": "[Login]\nKillUserProcesses=yes\n"}, "/etc/systemd/logind.conf:2"),
+        (
+            {
+                "/etc/systemd/logind.conf": "[Login]\nKillUserProcesses=yes\n",
+                "/etc/systemd/logind.conf.d/50-x.conf": "[Login]\nKillUserProcesses=no\n",
+            },
+            "",
+        ),
+    ],
+)
+def test_whether_logind_ends_processes_at_logout(files: dict[str, object], expected: str) -> None:
+    host = RecordedHost({"files": {**LOGIND, **files}}, "test")
+    assert logind.kills_at_logout(logind.files(host)) == expected

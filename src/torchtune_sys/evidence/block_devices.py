@@ -36,6 +36,8 @@ class PastedMount(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] | None = None
     size: int | None = None
     free: int | None = None
+    inodes: int | None = None
+    inodes_free: int | None = None
 
 
 class Paste(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,11 +245,11 @@ def _mounted(text: str) -> Iterator[PastedMount]:
 
 
 def _df(lines: list[str]) -> Iterator[PastedMount]:
-    """df with or without -h, -k, -m and -T. A long source stands on a line of its own in old versions."""
+    """df with or without -h, -k, -m, -T and -i. A long source stands on a line of its own in old versions."""
     read: Callable[[str], PastedMount | None] | None = None
     for line in lines:
         if line.startswith("Filesystem") and "Mounted on" in line:
-            read = None if "Inodes" in line or "IUsed" in line else _df_row(line)
+            read = _df_row(line)
         elif read is not None and (found := read(line)) is not None:
             yield found
         elif not line.strip():
@@ -258,6 +260,7 @@ def _df_row(title: str) -> Callable[[str], PastedMount | None]:
     block = re.search(r"\b(\d{1,7})([KMG]?)B?-blocks", title)
     unit = 1 if block is None else int(block[1]) * 1024 ** " KMG".index(block[2] or " ")
     kind = r"(?P<kind>\S+)\s+" if re.search(r"\bType\b", title) else ""
+    counts = "Inodes" in title or "IUsed" in title  # df -i
     pattern = re.compile(
         rf"(?P<source>\S.{{0,300}}?)\s+{kind}(?P<size>[\d.,]+[KMGTPE]?i?)\s+[\d.,]+[KMGTPE]?i?\s+(?P<free>[\d.,]+[KMGTPE]?i?)"
         r"\s+(?:\d+%|-)\s+(?P<point>/.*?)\s*"
@@ -267,9 +270,12 @@ def _df_row(title: str) -> Callable[[str], PastedMount | None]:
         found = pattern.fullmatch(line[:1000])
         if found is None:
             return None
-        size, free = (size_of(found[name].removesuffix("i"), unit) for name in ("size", "free"))
-        return PastedMount(
-            point=found["point"], source=found["source"], filesystem=found["kind"] if kind else "", size=size, free=free
+        whole, left = (size_of(found[name].removesuffix("i"), unit) for name in ("size", "free"))
+        mount = PastedMount(point=found["point"], source=found["source"], filesystem=found["kind"] if kind else "")
+        return (
+            msgspec.structs.replace(mount, inodes=whole, inodes_free=left)
+            if counts
+            else msgspec.structs.replace(mount, size=whole, free=left)
         )
 
     return read

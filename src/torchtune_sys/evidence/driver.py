@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from torchtune_sys.evidence.partial import missing
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, known
 
 if TYPE_CHECKING:
@@ -23,13 +25,70 @@ def driver_facts(gpu: GpuFacts | None, module: str, text: str, pci: Fact[PciFact
         from torchtune_sys.evidence.rocm_smi import counted
 
         return DriverFacts(nvidia_devices=(), **counted(text))
-    facts: dict[str, Any] = {**bug_report.modules(text), **fabric_manager(text), **_held_by_nouveau(pci)}
+    facts: dict[str, Any] = {**device_nodes(text), **bug_report.modules(text), **fabric_manager(text), **_held_by_nouveau(pci)}
     kernel = not_built_for(text)
     if kernel:
         facts["build_failure"] = kernel
     if module:
         facts.update(module_loaded=True, module_version=module)
     return DriverFacts(**facts) if facts else None
+
+
+_NODE = re.compile(
+    r"^c(?P<mode>[rwxsStT-]{9})(?P<more>[.+@]?) +\d+ (?P<owner>\w+) +(?P<group>\w+) +(?P<major>\d{1,4}), +(?P<minor>\d{1,7}) .{4,30} "
+    r"(?P<path>/dev/nvidia(?:\d{1,3}|ctl|-uvm|-uvm-tools|-modeset))$",
+    re.MULTILINE,
+)
+_EVERY_NODE = re.compile(r"\bls\b[^\n|]{0,80} /dev/nvidia\*")
+_NO_NODE = re.compile(r"ls: cannot access '?/dev/nvidia\*'?: No such file")
+_OPEN = 0o006
+
+
+def device_nodes(text: str) -> dict[str, Any]:
+    """Return the nodes that ``ls -l /dev/nvidia*`` lists: all of them, or nothing; owners other than root are told by name alone.
+
+    Numbers of GPUs' nodes are fixed (Linux Documentation/admin-guide/devices.txt, 195); that of nvidia-uvm is not.
+    """
+    if "/dev/nvidia" not in text:
+        return {}
+    from torchtune_sys.model.facts.driver import DeviceNode
+
+    if _NO_NODE.search(text):
+        return {"device_nodes": ()}
+    found = {row["path"]: row for row in _NODE.finditer(text)}
+    whole = "/dev/nvidiactl" in found or _EVERY_NODE.search(text)
+    owners = {name: 0 if name == "root" else natural(name) for row in found.values() for name in (row["owner"], row["group"])}
+    if not found or not whole or None in owners.values():
+        return {}
+    return {
+        "device_nodes": tuple(
+            DeviceNode(
+                path=path,
+                mode=(mode := _mode(row["mode"])),
+                uid=owners[row["owner"]] or 0,
+                gid=owners[row["group"]] or 0,
+                accessible=True if mode & _OPEN == _OPEN and row["more"] != "+" else missing("depends on who the user is"),
+                device=f"{row['major']}:{row['minor']}",
+                driver_device=_registered(path),
+            )
+            for path, row in sorted(found.items())
+        )
+    }
+
+
+def _mode(letters: str) -> int:
+    """Return the permission bits.
+
+    >>> oct(_mode("rw-rw-rw-")), oct(_mode("rw-rw----"))
+    ('0o666', '0o660')
+    """
+    return sum(1 << 8 - at for at, letter in enumerate(letters) if letter not in "-ST")
+
+
+def _registered(path: str) -> str:
+    number = path.removeprefix("/dev/nvidia")
+    minor = {"ctl": "255", "-modeset": "254"}.get(number, number)
+    return f"195:{minor}" if minor.isdigit() else ""
 
 
 def _held_by_nouveau(pci: Fact[PciFacts] | None) -> dict[str, Any]:

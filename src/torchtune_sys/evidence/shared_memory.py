@@ -32,22 +32,33 @@ def memory_facts(text: str) -> MemoryFacts | None:
     """
     if _POINT not in text:
         return None
-    found = _listed(text) or _alone(text) or _mounted(text) or _reported(text)
-    if found is None or not found.size:
+    mounts = _listed(text)
+    counted = next((mount.inodes_free for mount in mounts if mount.inodes_free is not None), None)
+    found = next((mount for mount in mounts if mount.size is not None), None)
+    if found is None and not _OF_INODES.search(text):
+        found = _alone(text)
+    found = found or _mounted(text) or _reported(text)
+    size = None if found is None else found.size
+    if not size and counted is None:
         return None
+    free = None if found is None else found.free
+    kind = "" if found is None else found.filesystem or ("tmpfs" if found.source in ("tmpfs", "shm") else "")
     return partly(
         MemoryFacts,
-        shm_size_bytes=found.size,
-        shm_free_bytes=missing() if found.free is None else found.free,
-        shm_filesystem=found.filesystem or ("tmpfs" if found.source in ("tmpfs", "shm") else missing()),
+        shm_size_bytes=size or missing(),
+        shm_free_bytes=missing() if free is None else free,
+        shm_filesystem=kind or missing(),
+        shm_inodes_free=missing() if counted is None else counted,
     )
 
 
-def _listed(text: str) -> PastedMount | None:
-    """Return the mount that is listed last: it was mounted over the others, or looked at later."""
+_OF_INODES = re.compile(r"\bdf\b[^\n|]{0,40} -\w{0,4}i|\bIUse%")
+
+
+def _listed(text: str) -> list[PastedMount]:
+    """Return the mounts, that which is listed last first: it was mounted over the others, or looked at later."""
     paste = read_paste(text)
-    mounts = () if paste is None else paste.mounts
-    return next((mount for mount in reversed(mounts) if mount.point == _POINT and mount.size is not None), None)
+    return [mount for mount in reversed(() if paste is None else paste.mounts) if mount.point == _POINT]
 
 
 def _alone(text: str) -> PastedMount | None:

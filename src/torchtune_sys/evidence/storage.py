@@ -81,7 +81,7 @@ class _Look:
 
     def room_at_root(self) -> StoragePath | None:
         mount = self._mounts.get("/")
-        if mount is None or mount.size is None or mount.free is None:
+        if mount is None or (None in (mount.size, mount.free) and None in (mount.inodes, mount.inodes_free)):
             return None
         where = msgspec.structs.replace(self._describe("/", "working directory", mount), layers=(), arrays=())
         return msgspec.structs.replace(where, disks=_NOTHING, carrier=_NOTHING, network=_NOTHING)
@@ -108,8 +108,8 @@ class _Look:
             read_ahead_kib=_NOTHING,
             size_bytes=_NOTHING if mount.size is None else mount.size,
             free_bytes=_NOTHING if mount.free is None else mount.free,
-            inodes=_NOTHING,
-            inodes_free=_NOTHING,
+            inodes=_NOTHING if mount.inodes is None else mount.inodes,
+            inodes_free=_NOTHING if mount.inodes_free is None else mount.inodes_free,
             readable=_NOTHING,
             writable=False if options is not None and "ro" in options else _NOTHING,
         )
@@ -188,5 +188,5 @@ def _by_source(source: str) -> Fact[str]:
 def _filled(mount: PastedMount, other: PastedMount | None) -> PastedMount:
     if other is None:
         return mount
-    names = ("source", "filesystem", "options", "size", "free")
+    names = ("source", "filesystem", "options", "size", "free", "inodes", "inodes_free")
     return msgspec.structs.replace(mount, **{name: getattr(other, name) for name in names if getattr(mount, name) in (None, "")})

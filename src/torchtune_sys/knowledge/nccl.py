@@ -318,7 +318,12 @@ def is_link_local(address: str) -> bool:
 
 
 def ib_disabled(settings: Settings) -> bool:
-    return as_number(settings.get("NCCL_IB_DISABLE", "")) != 0
+    """Return whether NCCL is told to leave RDMA ports alone; it compares the network's name without regard to case (ncclNetInit).
+
+    >>> ib_disabled({"NCCL_NET": "socket"}), ib_disabled({"NCCL_NET": "IB"}), ib_disabled({"NCCL_IB_DISABLE": "1"}), ib_disabled({})
+    (True, False, True, False)
+    """
+    return as_number(settings.get("NCCL_IB_DISABLE", "")) != 0 or settings.get("NCCL_NET", "").lower() == "socket"
 
 
 def usable_ports(devices: tuple[RdmaDevice, ...], hca: str = "") -> tuple[tuple[RdmaDevice, RdmaPort], ...]:

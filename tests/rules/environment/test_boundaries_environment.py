@@ -386,3 +386,18 @@ def test_root_is_kept_out_by_no_umask_and_background_jobs_ignore_ctrl_c() -> Non
     seen = load("umask-shuts-owner-out.fail")
     assert engine.judge(having(seen, "session", uid=0), [RULE["umask-shuts-owner-out"]])[0].verdict is PASS
     assert engine.judge(load("signals-kept-from-programs.pass"), [RULE["signals-kept-from-programs"]])[0].verdict is PASS
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, NA),
+        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, FAIL),
+        ({"NCCL_ASYNC_ERROR_HANDLING": "0"}, FAIL),
+        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "NCCL_ASYNC_ERROR_HANDLING": "0"}, PASS),  # the first name counts
+        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_BLOCKING_WAIT": "1"}, NA),
+    ],
+)
+def test_errors_of_collectives_that_end_nothing(healthy: Snapshot, env: dict[str, str], expected: Verdict) -> None:
+    result = engine.judge(with_env(healthy, **env), [RULE["nccl-errors-not-handled"]])
+    assert [item.verdict for item in result] == [expected]

@@ -270,6 +270,8 @@ def test_a_variable_that_the_release_is_the_last_to_read() -> None:
         ("mlx4", {"state": "DOWN"}, {}, "na"),
         ("mlx4", {}, env(NCCL_IB_DISABLE="1"), "na"),
         ("mlx4", {}, env(NCCL_IB_DISABLE="0"), "fail"),
+        ("mlx4", {}, env(NCCL_NET="socket"), "na"),  # TCP is meant
+        ("mlx4", {}, env(NCCL_NET="IB"), "fail"),
         ("", {}, {}, "na"),
     ],
 )

@@ -31,6 +31,7 @@ from torchtune_sys.model.facts.pci import PciDistance, TopologyFile
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.rules.pci import distance
 
 
 def paths(**told: tuple[str, str]) -> Snapshot:
@@ -265,7 +266,7 @@ def test_a_report_names_no_topology_file() -> None:
 
 @pytest.mark.parametrize(
     ("functions_of_the_slot", "class_", "expected"),
-    [(4, "0x020700", "pass"), (2, "0x020700", "fail"), (4, "0x020000", "fail")],
+    [(4, "0x020700", "pass"), (2, "0x020700", "pass"), (4, "0x020000", "fail")],
 )
 def test_what_manages_nvswitches_is_no_rail(functions_of_the_slot: int, class_: str, expected: str) -> None:
     """HGX B200: a ConnectX-7 on the GPUs' board with four functions, near one of the two sockets."""
@@ -276,3 +277,12 @@ def test_what_manages_nvswitches_is_no_rail(functions_of_the_slot: int, class_: 
         for at in range(functions_of_the_slot)
     )
     assert verdict(UNEVEN, with_pci(host, devices=(*functions(host), *more))) == expected
+
+
+@pytest.mark.parametrize(
+    ("cards", "gpus", "other", "expected"),
+    [((5, 4), 4, 4, True), ((4, 3), 4, 4, False), ((8, 4), 4, 4, False), ((9, 8), 8, 8, True), ((2, 1), 4, 4, False)],
+)
+def test_a_card_that_is_left_over_is_nobodys_share(cards: tuple[int, int], gpus: int, other: int, expected: bool) -> None:
+    """A ninth card for storage beside eight GPUs makes no node poorer; a lost card does."""
+    assert (distance._share(cards[0], gpus) == distance._share(cards[1], other)) is expected

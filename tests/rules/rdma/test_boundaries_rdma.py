@@ -121,6 +121,16 @@ def test_both_functions_of_a_card() -> None:
     assert failed("ib-port-down", net(tuple(dead), None)) == ["mlx5_4:1", "mlx5_5:1"]
 
 
+def test_virtual_functions_beside_their_card_are_given_to_guests() -> None:
+    """A node whose cards serve pods: those functions that no pod has are down, in slots of their own. In a guest there is nothing else."""
+    own = [card(at, port(**GOOD), pci_address=f"0000:{at + 16}:00.0", type="MT4129") for at in range(4)]
+    kept = [card(at, port(**DOWN), pci_address=f"0000:{at}:01.2", type="MT4126") for at in (16, 17, 18)]
+    assert failed("ib-port-down", net((*own, *kept))) == []
+    assert failed("ib-port-down", net((*own, *(replace(item, type="MT4129") for item in kept))))
+    guest = [replace(item, type="MT4126") for item in own]
+    assert failed("ib-port-down", net((*guest, *kept))) == ["mlx5_16:1", "mlx5_17:1", "mlx5_18:1"]
+
+
 @pytest.mark.parametrize(
     ("like", "other", "found"),
     [

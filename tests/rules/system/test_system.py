@@ -115,3 +115,20 @@ def test_a_clock_before_the_tables_is_wrong(today: str, expected: str) -> None:
 def test_processors_that_the_scheduler_leaves_alone(healthy: Snapshot, word: str, affinity: str, expected: str) -> None:
     seen = altered(healthy, system__cmdline=("ro", word), cpu__affinity=CpuSet.parse(affinity))
     assert result(seen, "boot-argument-withholds-hardware").verdict.value == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("slub_debug", "fail"),
+        ("slab_debug=FZPU", "fail"),
+        ("slub_debug=-", "pass"),
+        ("slub_debug=O", "pass"),
+        ("slub_debug=P,kmalloc-64", "pass"),  # a few caches
+        ("debug_pagealloc=on page_owner=off", "fail"),
+        ("debug_pagealloc=off init_on_alloc=1", "pass"),
+        ("quiet -- slub_debug", "pass"),  # an argument of init
+    ],
+)
+def test_checks_of_the_kernel_that_a_boot_argument_switches_on(words: str, expected: str) -> None:
+    assert verdict("kernel-debugging-at-boot", files={"/proc/cmdline": f"root=/dev/vda {words}\n"}) == expected

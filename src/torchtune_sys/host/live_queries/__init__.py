@@ -22,6 +22,7 @@ _WHERE = {
     queries.INTERFACES: "network:interfaces",
     queries.HOSTNAME_ADDRESSES: "network:hostname_addresses",
     queries.LOCALHOST_ADDRESSES: "network:localhost_addresses",
+    queries.WAY_TO: "network:way_to",
     queries.NVML: "nvml:nvml",
     queries.INTERPRETER: "python:interpreter",
     queries.KERNEL_LOG: "kernel_log:kernel_log",
@@ -36,6 +37,8 @@ _WHERE = {
     queries.BOUND_SOCKET: "sockets:bound_socket",
     queries.DYNAMIC: "loader:dynamic",
     queries.CUT_LIBRARIES: "loader:cut_libraries",
+    queries.LOST_PARTS: "python:lost_parts",
+    queries.MODULE_FILES: "python:module_files",
     queries.LOADER_CACHE: "loader:cache",
     queries.MEMORY_POLICY: "basic:memory_policy",
 }

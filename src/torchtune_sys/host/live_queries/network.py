@@ -159,6 +159,30 @@ def localhost_addresses(_argument: str, timeout_s: float) -> Fact[list[str]]:
     return [] if isinstance(found, Missing) and found.why is Why.ABSENT else found
 
 
+def way_to(name: str, timeout_s: float) -> Fact[dict[str, list[str]]]:
+    """Return what a name resolves to, and why the kernel would send nothing to each of these addresses."""
+    found = _addresses(name, timeout_s)
+    if isinstance(found, Missing):
+        return found
+    addresses = list(dict.fromkeys(found))
+    return {"addresses": addresses, "refused": [_refused(address) for address in addresses]}
+
+
+def _refused(address: str) -> str:
+    import _socket
+
+    family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
+    try:
+        tried = _socket.socket(family, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+        try:
+            tried.connect((address, 9))  # of UDP: it looks for a route, and sends nothing
+        finally:
+            tried.close()
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno else str(error)
+    return ""
+
+
 def _addresses(name: str, timeout_s: float) -> Fact[list[str]]:
     """Return what a name resolves to. A dead name server costs the deadline, in a thread that is left behind."""
     found: list[Fact[list[str]]] = []

@@ -6,7 +6,9 @@ import os
 import sys
 from typing import Any
 
+from torchtune_sys.formats.python_modules import IMPORTED, PARTS_OF_TORCH, REQUIRED
 from torchtune_sys.host.account import Account
+from torchtune_sys.host.base import missing_from
 from torchtune_sys.host.children import process
 from torchtune_sys.host.children.child_environment import for_python, kept_from_root
 from torchtune_sys.host.children.examined import out_of_reach, runner
@@ -37,6 +39,23 @@ def live_torch(path: str, timeout_s: float) -> Fact[Any]:
     """Return what torch says in the interpreter ``path``; torch may hang, abort or print what it likes."""
     user = runner(path)
     return user if isinstance(user, Missing) else _child(path, "torch_child.py", max(timeout_s, _LIVE_S), user)
+
+
+def module_files(folder: str, _timeout_s: float) -> Fact[list[str]]:
+    """Return what a directory has under the name of a module that torch imports; torch and NumPy themselves, built there, have a version.py."""
+    try:
+        names = set(os.listdir(folder))
+        files = [name for name in names if name.endswith(".py") and name[:-3] in IMPORTED | REQUIRED]
+        packages = [f"{name}/__init__.py" for name in names & IMPORTED]
+        inside = [name for name in packages if os.path.exists(f"{folder}/{name}")]
+        return sorted(files + [name for name in inside if not os.path.exists(f"{folder}/{name[:-11]}version.py")])
+    except OSError as error:
+        return missing_from(error, folder)
+
+
+def lost_parts(folder: str, _timeout_s: float) -> Fact[list[str]]:
+    """Return the packages of torch that are not in its directory."""
+    return [name for name in PARTS_OF_TORCH if not os.path.lexists(f"{folder}/{name}")] if os.path.isdir(folder) else []
 
 
 def _steered() -> bool:

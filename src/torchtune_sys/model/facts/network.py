@@ -150,6 +150,14 @@ class NcclFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The value of NCCL_TOPO_FILE if there is no such file; ``""`` if there is, or the variable is not set."""
 
 
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """An address that MASTER_ADDR stands for."""
+
+    address: str
+    refused: str
+    """Why the kernel would send nothing there (``Network is unreachable``); ``""`` where it has a route."""
+
+
 class NetworkFacts(msgspec.Struct, frozen=True, kw_only=True):
     interfaces: Fact[tuple[Interface, ...]]
     """In getifaddrs order."""
@@ -169,6 +177,8 @@ class NetworkFacts(msgspec.Struct, frozen=True, kw_only=True):
     """GLOO_SOCKET_IFNAME, split at commas as torch does; empty where it is unset, empty or one character long (torch ignores that)."""
     localhost_addresses: Fact[tuple[str, ...]] = _NOT_READ
     """The same of localhost, where the ranks of one host meet; empty if it resolves to nothing."""
+    master: Fact[tuple[Way, ...]] = _NOT_READ
+    """What MASTER_ADDR resolves to, and whether there is a way; empty where the variable is not set, ABSENT where the name resolves to nothing."""
     rdma_growth: Fact[CounterGrowth] = _NOT_READ
     """Only with ``--live``."""
     net_plugins: Fact[tuple[str, ...]] = _NOT_READ

@@ -197,6 +197,10 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What Python printed of its own start that failed: lines of .pth files, sitecustomize; ABSENT where it was not started for it."""
     hiding: tuple[str, ...] = ()
     """Files on PYTHONPATH that Python imports in place of a module of the same name which ``import torch`` needs."""
+    hiding_here: Fact[tuple[str, ...]] = NOT_READ
+    """The same in the working directory, which a script that lies there, ``python -m`` and ``python -c`` put first; ABSENT where it is on sys.path anyway."""
+    lost_parts: tuple[str, ...] = ()
+    """Packages within torch that are not there (``distributed``), as a copy that was interrupted leaves it."""
     cut_libraries: Fact[tuple[str, ...]] = Missing(Why.ABSENT, "torch", "not looked at")
     """torch's own libraries that are shorter than their headers say, each with its sizes; ABSENT where nobody looked."""
     conda: Fact[bool] = NOT_READ

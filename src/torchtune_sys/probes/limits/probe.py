@@ -9,25 +9,17 @@ from torchtune_sys.model.facts.limits import NAMES, LimitsFacts, ServiceLimits, 
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes import cgroup
-from torchtune_sys.probes.drop_ins import files_by_name
+from torchtune_sys.probes.limits import logind
 
 _PROC = "/proc/self/limits"
 _CAP_IPC_LOCK = 14
 """Number of the capability in linux/capability.h."""
-_LOGIND_PROGRAMS = ("/usr/lib/systemd/systemd-logind", "/lib/systemd/systemd-logind")
-_LOGIND_FILES = ("/etc/systemd/logind.conf", "/run/systemd/logind.conf", "/usr/lib/systemd/logind.conf")
-_LOGIND_DIRECTORIES = (
-    "/etc/systemd/logind.conf.d",
-    "/run/systemd/logind.conf.d",
-    "/usr/local/lib/systemd/logind.conf.d",
-    "/usr/lib/systemd/logind.conf.d",
-    "/lib/systemd/logind.conf.d",
-)
 
 
 def probe(host: Host, intent: Workload) -> LimitsFacts:
     pids_max, pids_current, pids_source = _pids(host)
-    remove, remove_source = remove_ipc(host)
+    files = logind.files(host)
+    remove, remove_source = logind.remove_ipc(host, files)
     services, propagates = _services(host)
     return LimitsFacts(
         limits=_limits(host),
@@ -37,6 +29,7 @@ def probe(host: Host, intent: Workload) -> LimitsFacts:
         ipc_lock=_ipc_lock(host),
         remove_ipc=remove,
         remove_ipc_source=remove_source,
+        kills_at_logout=logind.kills_at_logout(files),
         slurm=_slurm(host),
         services=services,
         slurm_propagates_memlock=propagates,
@@ -90,34 +83,6 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def remove_ipc(host: Host) -> tuple[Fact[bool], str]:
-    """Return logind's RemoveIPC: the main file, then drop-ins by name over all directories; the last assignment wins.
-
-    Where none says, the built-in choice holds: yes upstream, no in Red Hat's builds. The file that a distribution ships
-    shows that choice in a comment. Sources: logind.conf(5); PostgreSQL's manual, section "systemd RemoveIPC".
-    """
-    there = [host.exists(path) for path in _LOGIND_PROGRAMS]
-    if True not in there:
-        nowhere = Missing(Why.ABSENT, "systemd-logind", "not installed")
-        return next((fact for fact in there if isinstance(fact, Missing)), nowhere), ""
-    main = next((path for path in _LOGIND_FILES if host.exists(path) is not False), "")
-    found: tuple[bool, str] | None = None
-    shipped: bool | None = None
-    for path in (*([main] if main else []), *files_by_name(host, _LOGIND_DIRECTORIES).values()):
-        text = host.text(path)
-        if isinstance(text, Missing):
-            if text.why is Why.ABSENT or host.link(path) == "/dev/null":
-                continue
-            return text, path
-        setting = parse_remove_ipc(text)
-        found = (setting[0], f"{path}:{setting[1]}") if setting else found
-        commented = parse_remove_ipc(text.replace("#RemoveIPC", "RemoveIPC")) if path == main else None
-        shipped = commented[0] if commented else shipped
-    if found:
-        return found
-    return (shipped if shipped is not None else _built_in(host)), "built-in choice of systemd-logind"
-
-
 def parse_capability(status: str, number: int) -> bool:
     r"""Return whether the effective set in /proc/<pid>/status holds a capability. Raises ValueError without a CapEff line.
 
@@ -138,41 +103,6 @@ def _ipc_lock(host: Host) -> Fact[bool]:
 def _slurm(host: Host) -> Fact[bool]:
     seen = [host.exists(path) for path in ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")]
     return True if True in seen else seen[0]
-
-
-def parse_remove_ipc(text: str) -> tuple[bool, int] | None:
-    r"""Return the last RemoveIPC= of the section [Login], with its line.
-
-    >>> parse_remove_ipc("[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n")
-    (False, 3)
-    """
-    section, found = "", None
-    for number, raw in enumerate(text.split("\n"), 1):
-        line = raw.strip()
-        if line.startswith("["):
-            section = line
-        name, equals, value = line.partition("=")
-        if section == "[Login]" and equals and name.strip() == "RemoveIPC":
-            word = value.strip().lower()
-            if word in ("1", "yes", "y", "true", "t", "on"):
-                found = (True, number)
-            elif word in ("0", "no", "n", "false", "f", "off"):
-                found = (False, number)
-    return found
-
-
-def _built_in(host: Host) -> Fact[bool]:
-    text = host.text("/etc/os-release")
-    text = host.text("/usr/lib/os-release") if isinstance(text, Missing) else text
-    if isinstance(text, Missing):
-        return text
-    ids = {
-        word
-        for line in text.split("\n")
-        if line.startswith(("ID=", "ID_LIKE="))
-        for word in line.partition("=")[2].strip("\"'").split()
-    }
-    return not ids & {"rhel", "centos", "rocky", "almalinux", "ol"}
 
 
 def _pids(host: Host) -> tuple[Fact[float], Fact[int], str]:

@@ -7,7 +7,7 @@ from typing import Any
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.network import Interface, NetworkFacts, RdmaDevice
+from torchtune_sys.model.facts.network import Interface, NetworkFacts, RdmaDevice, Way
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.network import nccl_conf, rdma, rdma_counters
@@ -30,6 +30,7 @@ def probe(host: Host, intent: Workload) -> NetworkFacts:
         default_route_interface=default_route(host),
         hostname_addresses=own,
         localhost_addresses=localhost_addresses(host, own),
+        master=master(host),
         rdma=devices,
         verbs_nodes=host.names("/dev/infiniband"),
         nccl=conf if isinstance(conf, Missing) else conf[0],
@@ -70,6 +71,26 @@ def _resolved(host: Host, query: str) -> Fact[tuple[str, ...]]:
     if not isinstance(found, list):
         return Missing(Why.UNPARSED, query, "not a list of addresses")
     return tuple(dict.fromkeys(str(address) for address in found))
+
+
+def master(host: Host) -> Fact[tuple[Way, ...]]:
+    env = host.env()
+    if isinstance(env, Missing):
+        return env
+    name = env.get("MASTER_ADDR", "")
+    if not name:
+        return ()
+    query = f"{queries.WAY_TO}:{name}"
+    found = host.ask(query, _RESOLVER_TIMEOUT_S)
+    if isinstance(found, Missing):
+        unasked = found.why is Why.ABSENT and not host.live and not found.detail
+        return Missing(Why.NOT_RECORDED, query, "recorded by a release that did not ask") if unasked else found
+    try:
+        return tuple(
+            Way(address=str(one), refused=str(why)) for one, why in zip(found["addresses"], found["refused"], strict=True)
+        )
+    except (TypeError, KeyError, ValueError) as error:
+        return Missing(Why.UNPARSED, query, str(error))
 
 
 def gloo_interfaces(host: Host) -> Fact[tuple[str, ...]]:

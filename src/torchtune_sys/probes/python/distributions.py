@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from torchtune_sys.formats import requirements
+from torchtune_sys.formats.python_modules import IMPORTED
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts import Fact
@@ -31,19 +32,6 @@ _READ = frozenset(
 
 
 _METADATA = (".dist-info", ".egg-info")
-_IMPORTED = frozenset(
-    (
-        "argparse", "ast", "asyncio", "base64", "bisect", "bz2", "calendar", "collections", "concurrent", "contextlib",
-        "contextvars", "copy", "copyreg", "csv", "ctypes", "dataclasses", "datetime", "difflib", "dis", "email", "enum",
-        "fnmatch", "functools", "gettext", "glob", "gzip", "hashlib", "heapq", "http", "inspect", "ipaddress", "json",
-        "keyword", "linecache", "locale", "logging", "lzma", "multiprocessing", "numbers", "numpy", "opcode", "operator",
-        "pathlib", "pickle", "pickletools", "pkgutil", "platform", "pprint", "queue", "quopri", "random", "re", "reprlib",
-        "selectors", "shutil", "signal", "socket", "ssl", "string", "struct", "subprocess", "tarfile", "tempfile", "textwrap",
-        "threading", "timeit", "token", "tokenize", "torch", "traceback", "types", "typing", "unittest", "urllib", "uuid",
-        "warnings", "weakref", "zipfile",
-    )
-)  # fmt: skip
-"""What ``import torch`` (2.13) imports beside its own modules, and Python has neither at its start nor built in (as mostly ``math``)."""
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +95,7 @@ def _hiding(host: Host, entry: str, names: Iterable[str]) -> list[str]:
     """Return what is imported in their place: a file, or a folder with an ``__init__.py``; those of torch and NumPy have a ``version.py``, too."""
     found = []
     for name in names:
-        if name.removesuffix(".py") not in _IMPORTED:
+        if name.removesuffix(".py") not in IMPORTED:
             continue
         package = f"{entry}/{name}"
         if name.endswith(".py"):

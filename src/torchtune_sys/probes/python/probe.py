@@ -26,7 +26,9 @@ def probe(host: Host, intent: Workload) -> PythonFacts:
     facts = _with_packages(host, interpreter.facts(executable, answer))
     facts = _with_byte_code(host, facts)
     if isinstance(facts.torch, Torch):
-        facts = msgspec.structs.replace(facts, cut_libraries=_cut_libraries(host, facts.torch.location))
+        facts = msgspec.structs.replace(
+            facts, cut_libraries=_cut_libraries(host, facts.torch.location), lost_parts=_lost_parts(host, facts.torch.location)
+        )
     facts = _with_surroundings(host, facts, env, "" if isinstance(answer, Missing) else answer.abiflags)
     if intent.live and isinstance(executable, str):
         return with_live(facts, live(host, executable))
@@ -51,6 +53,7 @@ def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
         leftovers=seen.leftovers,
         torch=(torch := _beside(host, facts, torch_of(host, seen))),
         hiding=seen.hiding,
+        hiding_here=_hiding_here(host, facts.sys_path),
         carrier=torch if isinstance(torch, Missing) else _carrier(host, torch.location),
         conda=conda,
         has_pip=seen.has_pip,
@@ -64,6 +67,19 @@ def _externally_managed(host: Host, facts: PythonFacts) -> Fact[bool]:
         return Missing(Why.NOT_RECORDED, "interpreter", "it does not say where its library is")
     number = ".".join(facts.version.split(".")[:2]) + ("t" if facts.free_threaded is True else "")
     return facts.prefix == facts.base_prefix and host.exists(f"{facts.prefix}/lib/python{number}/EXTERNALLY-MANAGED")
+
+
+def _hiding_here(host: Host, sys_path: tuple[str, ...]) -> Fact[tuple[str, ...]]:
+    here = host.ask(queries.CWD)
+    if not isinstance(here, str):
+        return here if isinstance(here, Missing) else Missing(Why.UNPARSED, queries.CWD, "not a path")
+    if here in (entry.rstrip("/") for entry in sys_path):
+        return Missing(Why.ABSENT, here, "it is on sys.path anyway")
+    found = host.ask(f"{queries.MODULE_FILES}:{here}")
+    if isinstance(found, Missing):
+        unasked = not host.live and found.why in (Why.ABSENT, Why.NOT_RECORDED)
+        return Missing(Why.ABSENT, here, "recorded by a release that did not look") if unasked else found
+    return tuple(f"{here.rstrip('/')}/{name}" for name in found) if isinstance(found, list) else ()
 
 
 def _beside(host: Host, facts: PythonFacts, torch: Fact[Torch]) -> Fact[Torch]:
@@ -112,6 +128,11 @@ def _with_byte_code(host: Host, facts: PythonFacts) -> PythonFacts:
         answer = host.ask(f"{queries.ACCESS}:{folder}")
         writable = answer.get("write") is True if isinstance(answer, dict) else _unreadable(answer)
     return msgspec.structs.replace(facts, byte_code=there, byte_code_writable=there if isinstance(there, Missing) else writable)
+
+
+def _lost_parts(host: Host, package: str) -> tuple[str, ...]:
+    found = host.ask(f"{queries.LOST_PARTS}:{package}")
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _cut_libraries(host: Host, package: str) -> Fact[tuple[str, ...]]:

@@ -36,9 +36,9 @@ def probe(host: Host, intent: Workload) -> SystemFacts:
 
 
 def parse_cmdline(text: str) -> tuple[str, ...]:
-    """Return the kernel's boot arguments; double quotes protect blanks (lib/cmdline.c, next_arg).
+    """Return the kernel's boot arguments; double quotes protect blanks (lib/cmdline.c, next_arg), and what follows ``--`` is for init (kernel/params.c).
 
-    >>> parse_cmdline('BOOT_IMAGE=/vmlinuz root=UUID=ab ro dyndbg="file x.c +p" quiet\\n')
+    >>> parse_cmdline('BOOT_IMAGE=/vmlinuz root=UUID=ab ro dyndbg="file x.c +p" quiet -- mem=1\\n')
     ('BOOT_IMAGE=/vmlinuz', 'root=UUID=ab', 'ro', 'dyndbg=file x.c +p', 'quiet')
     """
     words: list[str] = []
@@ -47,6 +47,8 @@ def parse_cmdline(text: str) -> tuple[str, ...]:
         if character == '"':
             quoted, begun = not quoted, True
         elif character.isspace() and not quoted:
+            if word == "--":
+                return tuple(words)
             if word or begun:
                 words.append(word)
             word, begun = "", False

@@ -118,6 +118,7 @@ def variable_names_missing_file(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="rank-variables-left",
     title="The session has the variables of a rank, and no launcher set them",
     severity=Severity.ADVICE,
+    superseded_by=("world-larger-than-started",),
     fix=(
         Advice(
             text="unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT before programs are started by hand"

@@ -1,15 +1,14 @@
-"""Resource limits of the session, tasks of the cgroup, removal of IPC at logout."""
+"""Resource limits of the session, tasks of the cgroup, what logind does at logout."""
 
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.limits import services, stacks, tasks
+from torchtune_sys.rules.limits import logout, services, stacks, tasks
 from torchtune_sys.rules.limits.session import (
     address_space_limit,
     cpu_time_limit,
     data_segment_limit,
     file_size_limit,
-    logind_removes_ipc,
     memlock_limit_finite,
     memlock_limit_too_low,
     nofile_limit_too_low,
@@ -28,5 +27,5 @@ RULES: tuple[Rule, ...] = (
     data_segment_limit,
     file_size_limit,
     cpu_time_limit,
-    logind_removes_ipc,
+    *logout.RULES,
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice, Limit, Needs, OwnedFile
+from torchtune_sys.model.actions import Advice, Limit
 from torchtune_sys.model.facts.limits import SessionLimit as Seen
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.amounts import size
-from torchtune_sys.rules.gates import gpu_count, gpu_host, not_in_container, rdma_active
+from torchtune_sys.rules.gates import gpu_count, gpu_host, rdma_active
 from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, count, limit_of, verdict_on
 
 _GIB = 1 << 30
@@ -331,44 +331,3 @@ def _duration(seconds: int | None) -> str:
         return "unlimited"
     unit, name = next(((size, name) for size, name in ((3600, "h"), (60, "min")) if seconds and seconds % size == 0), (1, "s"))
     return f"{seconds // unit} {name}"
-
-
-@rule(
-    id="logind-removes-ipc",
-    title="logind deletes the shared memory of Slurm jobs when their user logs out",
-    severity=Severity.WARNING,
-    fix=(
-        OwnedFile(
-            path="/etc/systemd/logind.conf.d/90-torchtune-sys.conf",
-            content="[Login]\nRemoveIPC=no\n",
-            needs=Needs.SERVICE_RESTART,
-        ),
-    ),
-    applies=not_in_container,
-)
-def logind_removes_ipc(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RemoveIPC is on, and Slurm jobs on this host do not run in login sessions of their users.
-
-    Why it matters
-    When a user's last login session ends, logind deletes the user's files in /dev/shm, even while a job is running: NCCL and
-    DataLoader workers fail with bus errors and "unable to open shared memory object", seemingly at random.
-
-    When to leave it
-    Users never log in to this node, or jobs run as a system user (UID below 1000), which logind exempts.
-
-    References
-    logind.conf(5), RemoveIPC; NVIDIA/deepops, roles/slurm, shmfix; NCCL user guide, Troubleshooting, "Shared memory".
-    """
-    limits = need(s.limits)
-    if absent(limits.remove_ipc):
-        raise NotApplicable("systemd-logind is not installed")
-    if not need(limits.slurm):
-        raise NotApplicable("no Slurm here: jobs run in login sessions or services of their own")
-    on = need(limits.remove_ipc)
-    yield Evidence(
-        subject="RemoveIPC",
-        seen="yes" if on else "no",
-        wanted="no",
-        verdict=verdict_on(on),
-        source=limits.remove_ipc_source,
-    )

@@ -285,7 +285,7 @@ def ib_hca_unmatched(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("there is no RDMA device")
     active = nccl.usable_ports(need(devices))
     if not active or nccl.ib_disabled(values(s)):
-        raise NotApplicable("no RDMA port is active, or NCCL_IB_DISABLE is set")
+        raise NotApplicable("no RDMA port is active, or NCCL_IB_DISABLE or NCCL_NET=Socket is set")
     if not nccl.usable_ports(need(devices), setting.value):
         ports = ", ".join(f"{device.name}:{port.port}" for device, port in active)
         yield Evidence(

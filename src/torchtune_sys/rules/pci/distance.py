@@ -207,7 +207,7 @@ def cards_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if any(node not in by_node for node in homes):
         raise NotApplicable("a node has no card at all")
     pci_seen.all_reported(s)
-    share = {node: len(by_node[node]) / len(found) for node, found in homes.items()}
+    share = {node: _share(len(by_node[node]), len(found)) for node, found in homes.items()}
     best = max(share.values())
     for node, found in sorted(homes.items()):
         yield Evidence(
@@ -217,6 +217,15 @@ def cards_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.FAIL if share[node] < best else Verdict.PASS,
             source=_SOURCE,
         )
+
+
+def _share(cards: int, gpus: int) -> float:
+    """Return how many cards a GPU has: whole ones, where there is one for each. What is left over (a ninth card, for storage) is nobody's share.
+
+    >>> _share(5, 4), _share(3, 4), _share(8, 4)
+    (1, 0.75, 2)
+    """
+    return cards // gpus if cards >= gpus else cards / gpus
 
 
 RULES: tuple[Rule, ...] = (far_from_network, distance_uneven, cards_uneven)

@@ -269,7 +269,7 @@ def roce_gid_index(s: Snapshot, p: Params) -> Iterator[Evidence]:
     devices = rdma_devices(s)
     chosen = values(s)
     if nccl.ib_disabled(chosen):
-        raise NotApplicable("NCCL_IB_DISABLE is set")
+        raise NotApplicable("NCCL_IB_DISABLE or NCCL_NET=Socket is set")
     ports = [pair for pair in nccl.usable_ports(devices, chosen.get("NCCL_IB_HCA", "")) if need(pair[1].link_layer) == "Ethernet"]
     if not ports:
         raise NotApplicable("no RoCE port is active")

@@ -108,7 +108,11 @@ def fell_back(device: RdmaDevice, port: RdmaPort) -> str:
 def _lost_cards(pairs: Iterable[Pair]) -> dict[str, str]:
     """Devices on cards without an active port, where most cards of the same model have one."""
     models: dict[str, dict[str, list[Pair]]] = {}
+    pairs = tuple(pairs)
+    whole = any(known(device.type, "") not in _VIRTUAL for device, _ in pairs)
     for device, port in pairs:
+        if whole and known(device.type, "") in _VIRTUAL:
+            continue  # beside the card itself: it is given to a guest or a pod, or kept for one
         model = f"{known(device.board, known(device.type, device.name))} {need(port.link_layer)}"
         models.setdefault(model, {}).setdefault(_card(device), []).append((device, port))
     lost: dict[str, str] = {}
@@ -120,6 +124,10 @@ def _lost_cards(pairs: Iterable[Pair]) -> dict[str, str]:
                 {device.name: f"{alive} of {len(cards)} cards of this model are active" for card in dead for device, _ in card}
             )
     return lost
+
+
+_VIRTUAL = frozenset(f"MT{number}" for number in (4100, 4114, 4116, 4118, 4120, 4122, 4124, 4126))
+"""``hca_type`` of virtual functions, which is their PCI id (pci.ids, 15b3: 1004, 1012, 1014 … 101e)."""
 
 
 def _card(device: RdmaDevice) -> str:

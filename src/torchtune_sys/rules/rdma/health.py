@@ -255,7 +255,7 @@ def roce_without_routable_address(s: Snapshot, p: Params) -> Iterator[Evidence]:
     uses_nccl(s)
     chosen = values(s)
     if nccl.ib_disabled(chosen):
-        raise NotApplicable("NCCL_IB_DISABLE is set")
+        raise NotApplicable("NCCL_IB_DISABLE or NCCL_NET=Socket is set")
     ports = [
         pair for pair in nccl.usable_ports(rdma_devices(s), chosen.get("NCCL_IB_HCA", "")) if pair[1].link_layer == "Ethernet"
     ]

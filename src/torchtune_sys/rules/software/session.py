@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
-from torchtune_sys.model.launchers import RANK_VARIABLES
+from torchtune_sys.model.launchers import JOB_VARIABLES, RANK_VARIABLES
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, known, need, need_if_there
+from torchtune_sys.model.snapshot import Snapshot, is_pasted
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.rules.gates import nvidia_hardware
+from torchtune_sys.rules.network.loopback import NO_ANSWER
 
 
 @rule(
@@ -160,7 +162,7 @@ def _master_address(env: Mapping[str, str], nodes: int | None, note: str = "") -
     address = env.get("MASTER_ADDR", "")
     if not address:
         raise NotApplicable("MASTER_ADDR is not set")
-    own = address == "localhost" or address.startswith(("localhost.", "127.")) or address == "::1"
+    own = _is_loopback(address)
     return Evidence(
         subject="MASTER_ADDR",
         seen=address + note * own,
@@ -168,6 +170,10 @@ def _master_address(env: Mapping[str, str], nodes: int | None, note: str = "") -
         verdict=Verdict.FAIL if own else Verdict.PASS,
         source="environment",
     )
+
+
+def _is_loopback(address: str) -> bool:
+    return address in ("localhost", "::1") or address.startswith(("localhost.", "127."))
 
 
 @rule(
@@ -200,4 +206,101 @@ def rank_seeks_master_on_own_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield _master_address(env, s.intent.nodes, f", for rank {rank} with {local} ranks on each host")
 
 
-RULES: tuple[Rule, ...] = (mps_server_unreachable, master_port_in_use, master_address_loopback, rank_seeks_master_on_own_host)
+@rule(
+    id="master-address-unreachable",
+    title="MASTER_ADDR resolves to nothing, or this host has no route to it",
+    severity=Severity.WARNING,
+    cause="master-addr-wrong",
+    fix=(
+        Advice(text="export MASTER_ADDR with a name that getent ahosts NAME resolves on each host, or with the address itself"),
+        Advice(text="a missing route: ip route get ADDRESS says which one applies; remove what forbids it, or add one"),
+    ),
+)
+def master_address_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """MASTER_ADDR is a name that nothing resolves, or an address that the kernel refuses to send to: no route, or one that forbids it
+    (unreachable, prohibit, blackhole).
+
+    Why it matters
+        Each rank tries to connect to it until init_process_group times out, after minutes, and says little more than that it could not connect.
+
+    When to leave it
+        torchrun started with --rdzv-endpoint or --master-addr gives its ranks that address, and does not read the variable.
+
+    References
+        https://docs.pytorch.org/docs/stable/distributed.html (environment variable initialization)
+        getaddrinfo(3); ip-route(8), route types; connect(2): a datagram socket only looks for the route
+    """
+    env, found = need(need(s.session).env), need(s.network).master
+    name = env.get("MASTER_ADDR", "")
+    if not name:
+        raise NotApplicable("MASTER_ADDR is not set")
+    if is_pasted(s):
+        raise NotApplicable("pasted variables are those of a job")
+    ways = () if absent(found) or (isinstance(found, Missing) and NO_ANSWER in found.detail) else need(found)
+    if not ways and need(need(s.system).container) == "kubernetes":
+        raise NotApplicable("the name of a service may resolve once its pod runs")
+    refused = all(way.refused for way in ways)
+    why = ", ".join(f"{way.address}: " * (way.address != name) + way.refused for way in ways) or "resolves to nothing"
+    yield Evidence(
+        subject="MASTER_ADDR",
+        seen=f"{name}: {why}" if refused else f"{name}: there is a route",
+        wanted="an address that this host can send to",
+        verdict=Verdict.FAIL if refused else Verdict.PASS,
+        source="environment",
+        fix=_ADDRESS_ALONE if refused and not ways and _MORE.search(name) else (),
+    )
+
+
+_MORE = pattern(r"^\w+://|[^:]:\d{1,5}$|^\[|\s")
+_ADDRESS_ALONE = (
+    Advice(text="MASTER_ADDR is the name or the address alone: no port (MASTER_PORT has it), no tcp://, no brackets, no blanks"),
+)
+
+
+@rule(
+    id="world-larger-than-started",
+    title="WORLD_SIZE counts more ranks than are started, and MASTER_ADDR lets no other host join",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="torchrun --nproc-per-node RANKS, which sets RANK, WORLD_SIZE and the rest itself"),
+        Advice(text="or unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT: one process without them trains alone"),
+    ),
+)
+def world_larger_than_started(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """WORLD_SIZE is above the number of ranks that are to run here (--nproc-per-node), and MASTER_ADDR is this host's loopback.
+
+    Why it matters
+        init_process_group waits for WORLD_SIZE ranks until it times out, after 10 to 30 minutes. Tutorials export these variables for the process of
+        one terminal; the others were to be started in others.
+
+    When to leave it
+        The other ranks are started by hand, in other terminals of this host.
+
+    References
+        https://docs.pytorch.org/docs/stable/distributed.html (environment variable initialization)
+    """
+    env, ranks = need(need(s.session).env), s.intent.ranks
+    world = natural(env.get("WORLD_SIZE", ""))
+    if world is None or ranks is None or "RANK" not in env:
+        raise NotApplicable("RANK, WORLD_SIZE and the number of ranks on this host are not all known")
+    if is_pasted(s) or any(name in env for name in (*JOB_VARIABLES, "LOCAL_WORLD_SIZE")):
+        raise NotApplicable("a launcher or a batch system tells how many ranks it starts")
+    own = _is_loopback(env.get("MASTER_ADDR", ""))
+    yield Evidence(
+        subject="WORLD_SIZE",
+        about=("RANK",),
+        seen=f"WORLD_SIZE={world}, and {ranks} of them here" + f", at {env.get('MASTER_ADDR')}" * own,
+        wanted=f"WORLD_SIZE={ranks}, or an address that other hosts reach",
+        verdict=Verdict.FAIL if own and world > ranks else Verdict.PASS,
+        source="environment",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    mps_server_unreachable,
+    master_port_in_use,
+    master_address_loopback,
+    rank_seeks_master_on_own_host,
+    master_address_unreachable,
+    world_larger_than_started,
+)

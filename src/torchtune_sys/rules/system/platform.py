@@ -290,4 +290,61 @@ def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(subject="boot arguments", seen="none of these", verdict=Verdict.PASS, source="/proc/cmdline")
 
 
-RULES: tuple[Rule, ...] = (end_of_life, glibc_too_old, libc_is_musl, kernel_old, wsl1, clock_wrong, boot_argument_withholds)
+_CHECKS = (
+    (("debug_pagealloc=on",), "each page is unmapped when it is freed, and mapped again"),
+    (("page_owner=on",), "the call stack of each page that is taken is kept"),
+    (("kmemleak=on",), "each object that the kernel takes is kept in a tree, and memory is searched for pointers"),
+    (
+        ("page_poison=1", "page_poison=on", "page_poison=y"),
+        "each page is filled when it is freed, and looked through when it is taken",
+    ),
+    (("ftrace=function", "ftrace=function_graph"), "each function of the kernel that runs is written down"),
+)
+_SLAB = pattern(r"slu?a?b_debug(?:=(?P<options>[FZPUTA]*))?")
+"""All of the checks where no letter is given; "-" switches them off, "O" too where they cost most, and a name behind a comma keeps them to some caches."""
+
+
+@rule(
+    id="kernel-debugging-at-boot",
+    title="A boot argument makes the kernel check its own memory",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="remove the argument from the boot loader's configuration (GRUB_CMDLINE_LINUX, then update-grub or grub2-mkconfig), and reboot"
+        ),
+    ),
+)
+def kernel_debugging_at_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The kernel was started with slub_debug (slab_debug), debug_pagealloc=on, page_owner=on, page_poison=1, kmemleak=on or ftrace=function.
+
+    Why it matters
+    Each allocation and release in the kernel does more, and all of them together wait for each other more often: packets, files that are opened,
+    threads and page faults cost more. Such arguments are left over from the search for a fault of the kernel or a driver.
+
+    When to leave it
+    That search goes on.
+
+    References
+    Linux Documentation/admin-guide/kernel-parameters.txt; Documentation/mm/slab.rst (slab_debug), page_owner.rst; Documentation/dev-tools/kmemleak.rst
+    """
+    if known(need(s.system).container, ""):
+        raise NotApplicable("inside a container: whoever boots the host decides")
+    words = need(need(s.system).cmdline)
+    found = [(word, what) for names, what in _CHECKS for word in words if word in names]
+    found += [(word, "each object is checked and marked when it is taken and freed") for word in words if _SLAB.fullmatch(word)]
+    for word, what in found:
+        yield Evidence(subject=word, seen=what, wanted="not set", source="/proc/cmdline")
+    if not found:
+        yield Evidence(subject="boot arguments", seen="none of these", verdict=Verdict.PASS, source="/proc/cmdline")
+
+
+RULES: tuple[Rule, ...] = (
+    kernel_debugging_at_boot,
+    end_of_life,
+    glibc_too_old,
+    libc_is_musl,
+    kernel_old,
+    wsl1,
+    clock_wrong,
+    boot_argument_withholds,
+)

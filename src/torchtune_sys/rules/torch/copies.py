@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.python import Distribution
 from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import need, need_if_there
+from torchtune_sys.model.values import NotApplicable, need, need_if_there
 from torchtune_sys.rules.gates import torch_build
 
 
@@ -90,4 +90,36 @@ def user_site_shadows(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             yield Evidence(subject=name, seen=seen, wanted="one", source="sys.path")
 
 
-RULES = (torch_installed_twice, user_site_shadows)
+@rule(
+    id="module-hidden-in-working-directory",
+    title="A file in the working directory has the name of a module that torch imports",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="rename it, or start the training from another directory"),
+        Advice(text="python -P, or PYTHONSAFEPATH=1 (Python 3.11 and later), leaves the script's own directory off sys.path"),
+    ),
+)
+def module_hidden_in_working_directory(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """A file or package here is called like a module of Python's library, torch or a package that it requires (random.py, queue.py, torch/).
+
+    Why it matters
+        Python puts the directory of the script first on sys.path, or the working directory with -m (python -m torch.distributed.run) and -c. "import
+        torch" then finds this file in place of the module, and ends with an AttributeError, an ImportError or "Failed to load PyTorch C extensions".
+
+    When to leave it
+        The training is started neither from this directory with -m or -c, nor by a script that lies in it.
+
+    References
+        https://docs.python.org/3/library/sys_path_init.html; https://docs.python.org/3/using/cmdline.html#envvar-PYTHONSAFEPATH
+    """
+    torch_build(s)
+    if need(need(s.session).env).get("PYTHONSAFEPATH"):
+        raise NotApplicable("PYTHONSAFEPATH is set: neither the script's directory nor the working directory is searched")
+    for path in need_if_there(need(s.python).hiding_here, "the working directory is on sys.path anyway, or nobody looked there"):
+        name = path.removesuffix("/__init__.py").rpartition("/")[2].removesuffix(".py")
+        yield Evidence(
+            subject=path, seen=f"imported in place of the module {name}", wanted="another name", source="working directory"
+        )
+
+
+RULES = (torch_installed_twice, user_site_shadows, module_hidden_in_working_directory)

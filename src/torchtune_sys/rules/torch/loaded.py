@@ -249,7 +249,7 @@ def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     ),
 )
 def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """pip lists torch but its files are gone, its environment has lost its pyvenv.cfg, one of its libraries is cut short, or a module that it
+    """pip lists torch but its files, or some of them, are gone, its environment has lost its pyvenv.cfg, one of its libraries is cut short, or a module that it
     imports at once is not installed or hidden by a file of its name on PYTHONPATH; or, with --live, importing it in the judged interpreter failed.
 
     Why it matters
@@ -306,6 +306,14 @@ def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
         yield Evidence(
             subject="torch", seen=words, wanted="whole libraries", source=python.torch.location, fix=(Advice(text=_DAMAGED),)
         )
+    if python.lost_parts:
+        yield Evidence(
+            subject="torch",
+            seen=f"not there: {', '.join(f'torch/{name}' for name in python.lost_parts)}",
+            wanted="the whole package",
+            source=python.torch.location,
+            fix=(Advice(text=_NOT_WHOLE),),
+        )
     for path in python.hiding:
         folder, _, file = path.removesuffix("/__init__.py").rpartition("/")
         yield Evidence(
@@ -333,6 +341,7 @@ def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
 _LACKING = pattern(r"No module named '((?!torch\b)[\w.]{1,60})'")
 _CRASHED = pattern(r"ended by (SIGBUS|SIGSEGV|SIGILL|SIGABRT|SIGFPE|SIGTRAP)\b")
 """How a child ends that crashed by itself; SIGKILL and SIGTERM come from somebody else, for lack of memory too."""
+_NOT_WHOLE = "install torch of this version again (with --force-reinstall --no-deps): a copy or a removal of the environment was interrupted, or the disk was full"
 _DAMAGED = (
     "a library of torch may be cut or damaged (SIGBUS: shorter than its headers say; a full disk while it was installed): "
     "pip install --force-reinstall --no-deps torch, and look at the disk"

@@ -1,0 +1,97 @@
+"""What systemd-logind does when a user logs out (logind.conf(5))."""
+
+from __future__ import annotations
+
+from torchtune_sys.host.base import Host
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.drop_ins import files_by_name
+
+_PROGRAMS = ("/usr/lib/systemd/systemd-logind", "/lib/systemd/systemd-logind")
+_FILES = ("/etc/systemd/logind.conf", "/run/systemd/logind.conf", "/usr/lib/systemd/logind.conf")
+_DIRECTORIES = (
+    "/etc/systemd/logind.conf.d",
+    "/run/systemd/logind.conf.d",
+    "/usr/local/lib/systemd/logind.conf.d",
+    "/usr/lib/systemd/logind.conf.d",
+    "/lib/systemd/logind.conf.d",
+)
+
+
+def files(host: Host) -> Fact[tuple[tuple[str, str], ...]]:
+    """Return path and text of each of its files, in the order in which they are read: the main file, then drop-ins by name over all directories."""
+    there = [host.exists(path) for path in _PROGRAMS]
+    if True not in there:
+        nowhere = Missing(Why.ABSENT, "systemd-logind", "not installed")
+        return next((fact for fact in there if isinstance(fact, Missing)), nowhere)
+    main = next((path for path in _FILES if host.exists(path) is not False), "")
+    found = []
+    for path in (*([main] if main else []), *files_by_name(host, _DIRECTORIES).values()):
+        text = host.text(path)
+        if not isinstance(text, Missing):
+            found.append((path, text))
+        elif text.why is not Why.ABSENT and host.link(path) != "/dev/null":
+            return text
+    return tuple(found)
+
+
+_BUILT_IN = "built-in choice of systemd-logind"
+
+
+def remove_ipc(host: Host, found: Fact[tuple[tuple[str, str], ...]]) -> tuple[Fact[bool], str]:
+    """Return whether RemoveIPC is on, and what sets it. Where nothing says, it is upstream, and is not in Red Hat's builds (PostgreSQL's manual,
+    section "systemd RemoveIPC")."""
+    if isinstance(found, Missing):
+        return found, "" if found.source == "systemd-logind" else found.source
+    setting, source = _last(found, "RemoveIPC")
+    return (_built_in(host) if setting is None else setting), source
+
+
+def kills_at_logout(found: Fact[tuple[tuple[str, str], ...]]) -> Fact[str]:
+    """Return what sets KillUserProcesses to yes, "" where nothing does: distributions build logind with no."""
+    if isinstance(found, Missing):
+        return found
+    setting, source = _last(found, "KillUserProcesses")
+    return source if setting else ""
+
+
+def _last(found: tuple[tuple[str, str], ...], name: str) -> tuple[bool | None, str]:
+    """Return the last assignment, which wins, and where it stands; else the built-in choice, which the file that is shipped shows in a comment."""
+    last = [(each[0], f"{path}:{each[1]}") for path, text in found if (each := parse_switch(text, name))]
+    shown = [parse_switch(text.replace(f"#{name}", name), name) for path, text in found if path in _FILES]
+    return last[-1] if last else (next((each[0] for each in shown if each), None), _BUILT_IN)
+
+
+def parse_switch(text: str, wanted: str) -> tuple[bool, int] | None:
+    r"""Return the last value of a switch in the section [Login], with its line.
+
+    >>> parse_switch("[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n", "RemoveIPC")
+    (False, 3)
+    """
+    section, found = "", None
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip()
+        if line.startswith("["):
+            section = line
+        name, equals, value = line.partition("=")
+        if section == "[Login]" and equals and name.strip() == wanted:
+            word = value.strip().lower()
+            if word in ("1", "yes", "y", "true", "t", "on"):
+                found = (True, number)
+            elif word in ("0", "no", "n", "false", "f", "off"):
+                found = (False, number)
+    return found
+
+
+def _built_in(host: Host) -> Fact[bool]:
+    text = host.text("/etc/os-release")
+    text = host.text("/usr/lib/os-release") if isinstance(text, Missing) else text
+    if isinstance(text, Missing):
+        return text
+    ids = {
+        word
+        for line in text.split("\n")
+        if line.startswith(("ID=", "ID_LIKE="))
+        for word in line.partition("=")[2].strip("\"'").split()
+    }
+    return not ids & {"rhel", "centos", "rocky", "almalinux", "ol"}

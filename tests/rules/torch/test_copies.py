@@ -1,0 +1,21 @@
+"""What is imported in place of torch and its modules, or is gone from it."""
+
+from __future__ import annotations
+
+from altered import FAIL, NA, NOTHING, PASS, altered, result, verdict
+
+from torchtune_sys.model.snapshot import Snapshot
+
+
+def test_what_lies_beside_a_script_matters_to_a_torch_alone(healthy: Snapshot) -> None:
+    rule_id, here = "module-hidden-in-working-directory", ("/w/random.py",)
+    assert verdict(altered(healthy, python__hiding_here=here), rule_id) is FAIL
+    assert verdict(altered(healthy, python__hiding_here=()), rule_id) is PASS
+    assert verdict(altered(healthy, python__hiding_here=NOTHING), rule_id) is NA  # on sys.path anyway
+    assert verdict(altered(healthy, python__hiding_here=here, session__env={"PYTHONSAFEPATH": "1"}), rule_id) is NA
+    assert verdict(altered(healthy, python__hiding_here=here, python__torch=NOTHING), rule_id) is NA
+
+
+def test_a_torch_without_its_packages_is_told_unless_it_was_imported(healthy: Snapshot) -> None:
+    lost = altered(healthy, python__lost_parts=("nn", "optim"))
+    assert "torch/nn, torch/optim" in result(lost, "torch-import-fails").evidence[0].seen
