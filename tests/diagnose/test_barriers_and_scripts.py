@@ -28,6 +28,17 @@ def test_the_absent_rank_is_named_where_all_others_say_that_they_wait(tmp_path: 
     assert (found.causes[0].cause, found.causes[0].ranks) == ("ranks-missing", (2,))
 
 
+@pytest.mark.parametrize(("came", "first"), [(3, "node-never-came"), (1, "master-addr-wrong")])
+def test_who_does_not_reach_what_others_reached_is_a_node_that_did_not_arrive(tmp_path: Path, came: int, first: str) -> None:
+    (tmp_path / "gpu-1.log").write_text(
+        f"torch.distributed.DistStoreError: Timed out after 9 seconds waiting for clients. {came}/4 clients joined.\n"
+    )
+    (tmp_path / "gpu-3.log").write_text(
+        "[E1127 21:42:24.144896294 socket.cpp:1028] [c10d] The client socket has timed out after 8000ms while trying to connect to (gpu-1, 29500).\n"
+    )
+    assert diagnose(collected([str(tmp_path)])).causes[0].cause == first
+
+
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_lines_that_were_broken_at_a_width_are_read_whole(tmp_path: Path, width: int) -> None:
     lines = "".join(waiting(rank, 3) for rank in (0, 1, 3)) * 2

@@ -47,7 +47,8 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     for item in found:
         given.take(item)
     lines, own = file_names.attributed(given.lines, given.symptoms)
-    symptoms = [*process_exits.without_consequences(own, lines), *_across_sources(lines, given.dumps)]
+    own = barriers.of_reached_port(process_exits.without_consequences(own, lines), lines)
+    symptoms = [*own, *_across_sources(lines, given.dumps)]
     symptoms, heard = outlived.without(symptoms, lines)
     differences: Sequence[FactDifference] = ()
     if compare is not None and len(given.reported) > 1:

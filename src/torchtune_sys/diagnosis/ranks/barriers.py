@@ -20,6 +20,7 @@ _CLIENTS = re.compile(
     r"Timed out after \d{1,9} seconds waiting for clients\. (?P<count>\d{1,6})/(?P<world>\d{1,6}) clients joined"
 )
 """torch/csrc/distributed/c10d/TCPStore.cpp: what rank 0 says; the others wait for it, and say so."""
+_TIMED_OUT, _ABSENT = "timed out", "node-never-came"
 _CAME = re.compile(r"[Cc]ompleted store-based barrier for key:? ?(?P<key>[\w:./-]{1,80}) with \d{1,6} nodes")
 _LOOKS = 2
 """Times that one rank must have said it: once is what a slow start looks like."""
@@ -54,6 +55,19 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     for key, barrier in barriers.items():
         if key not in left and barrier.count < barrier.world and max(barrier.waited.values()) >= _LOOKS:
             yield _symptom(barrier)
+
+
+def of_reached_port(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> list[Symptom]:
+    """Return the symptoms; where other ranks reached rank 0's port, who runs into a time-out there is first of all a node that did not arrive: its address, its port or its way may be wrong."""
+    counts = (_CLIENTS.search(line.text[:_LONGEST]) for part in lines.values() for line in part if "clients joined" in line.text)
+    if not any(found is not None and int(found["count"]) > 1 for found in counts):
+        return list(symptoms)
+    return [
+        replace(each, candidates=tuple(sorted(each.candidates, key=lambda candidate: candidate.cause != _ABSENT)))
+        if len(each.candidates) > 1 and _TIMED_OUT in each.line.text
+        else each
+        for each in symptoms
+    ]
 
 
 def _pieces(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, str]]:
