@@ -324,7 +324,8 @@ def _is_blamed(clause: str, place: _Place, gap: int) -> bool:
     before, after = clause[max(place.start - gap, 0) : place.start], clause[place.end : place.end + _GAP]
     if forms.BLAMED.search(before) or forms.IS_THE_CAUSE.search(after):
         return True
-    return gap == _NEAR and bool(forms.ISSUE.match(after) and forms.IT_WAS.search(before))
+    named = forms.NAMED.search(before) and forms.IS_ALL.match(after)
+    return gap == _NEAR and bool(named or (forms.ISSUE.match(after) and forms.IT_WAS.search(before)))
 
 
 def _told(clause: str, text: _Text) -> _Stated | None:

@@ -6,6 +6,7 @@ import re
 
 SOLVED = re.compile(
     r"(?i)\b(?:solve[sd]|fixe[sd]|helps|helped|resolve[sd]|cured|(?:did|does) the trick|made? (?:it|everything|all|(?:the |my )?\w[\w.-]{1,24}) (?:work|run|go|start|load|build|compile)\w*|made? .{2,60} (?:disappear|go away|vanish)|(?:fail\w*|die[sd]|crash\w*|hung|hangs|killed) otherwise|got (?:it|everything) (?:working|to work|running)|managed to (?:fix|solve|resolve|cure|get)"
+    r"|could (?:then |now |finally )?be (?:installed|loaded|built|compiled|imported|started|used)"
     r"|(?:now|again) (?:it |everything |training |all |that |this )?(?:works?|runs?|passes|starts)|(?:it|that|this|everything|training|all|both|they|jobs?|scripts?|code|tests?|model) (?:all )?(?:now works?|now runs?|now passes|worked|finally \w+)"
     r"|works? (?:\w+ )?(?:now|again|finally)|worked(?: for me| fine| well)?|runs? (?:now|again)|(?:allow(?:s|ed)|lets?) (?:me|us|it) (?:to )?(?:train|run|use|start|load|work|build|finish)"
     r"|(?:much|way|far|lot|significantly|\d+ ?x|times|now|indeed|is|are|was|were|got|runs?) faster|doubled the speed|sped up|speeds? (?:is|are) (?:normal|fine|back)|takes? (?:\S+ ){1,5}instead of \d+|now \d[\d.]* ?(?:s|sec\w*|min\w*|hours?|it/s)|only (?:takes? )?\d[\d.]* ?(?:s|sec\w*|min\w*)(?: now)?"
@@ -22,7 +23,7 @@ WORKS = re.compile(
 )
 BY = re.compile(r"(?i)\b(?:with|after|when|once|by|using|setting|via|as soon as|if i|if we|i ran|export)\b.{0,30}$")
 FAILING = re.compile(
-    r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|\bkill(?:s|ed)|refused|problem|\bissue|broken?\b|\blost\b|missing|(?:not|n't) (?:us(?:e|ed|ing) (?:my |the |any )?gpus?\b|work|start|come up|run\b|usable|respond|connect|see\b|find|detect|boot|load|build|compile|install|import|recogni|visible|available|support)|unusable|unable to|(?:driver|gpu|device|card)s? (?:is|are|was|were) gone|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong|confus|reject|denied|unavailable|unknown error|\bdown\b|offline|disappear|vanish|\bloses?\b|mismatch|cancell?ed|interrupt|stopped|stops\b|refus|evict|preempt|exceed|stall|\bidle\b|\bbad\b|ENOMEM|ENOSPC|can(?:['’]t|not)\b|out of memory|crawl|\bfull\b|quota|strange|short (?:of )?an?\b|pending|rebooted|returns? false|bottle-?neck|\bwait(?:s|ing)? for\b|starv\w+|utili[sz]ation|jumps? between|fluctuat\w+|longer (?:than|and)|t(?:akes?|ook) (?:\w+ ){0,3}(?:long|hours|days|ages|forever)\b|(?:on|by|with) (?:the |my )?(?:cpu|processor)\b|too (?:old|new|small|low)\b|\bno (?:gpu|device|driver)s? (?:was|were|is|are|found|detected|visible|available)\b"
+    r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|\bkill(?:s|ed)|refused|problem|\bissue|broken?\b|\blost\b|missing|(?:not|n't) (?:us(?:e|ed|ing) (?:my |the |any )?gpus?\b|work|start|come up|run\b|usable|respond|connect|see\b|find|detect|boot|load|build|compile|install|import|recogni|visible|available|support)|unusable|unable to|(?:driver|gpu|device|card)s? (?:is|are|was|were) gone|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong|confus|reject|denied|unavailable|unknown error|\bdown\b|offline|disappear|vanish|\bloses?\b|mismatch|cancell?ed|interrupt|stopped|stops\b|refus|evict|preempt|exceed|stall|\bidle\b|\bbad\b|ENOMEM|ENOSPC|can(?:['’]t|not)\b|out of (?:memory|(?:disk )?space)|crawl|\bfull\b|quota|strange|short (?:of )?an?\b|pending|rebooted|returns? false|bottle-?neck|\bwait(?:s|ing)? for\b|starv\w+|utili[sz]ation|jumps? between|fluctuat\w+|longer (?:than|and)|t(?:akes?|ook) (?:\w+ ){0,3}(?:long|hours|days|ages|forever)\b|(?:on|by|with) (?:the |my )?(?:cpu|processor)\b|too (?:old|new|small|low)\b|\bno (?:gpu|device|driver)s? (?:was|were|is|are|found|detected|visible|available)\b"
     r"|慢|瓶颈|超时|连不上|连接不上|才能|就能|就好了|恢复正常|遅(?:い|く)|느[리려림]|медленн|\blangsam|\blent\b|\blento\b|报错|错误|解决办法|怎么办|出错|失败|异常|崩溃|卡[住死]|被 ?kill|自动kill|[太过][低高旧新老]|返回 ?False|不可用|用不了|中断|退出|杀|不[足够了]|无法|不能|溢出|满了|エラー|失敗|落ち(?:る|た|ます)|でき(?:ない|ません)|不足|오류|에러|실패|멈[추춤]|부족|종료|ошибк|не (?:работает|могу|запускается|хватает)|пада(?:ет|ют)|вылета|завис|нехват|Fehler|nicht|schlägt fehl|stürzt|erreur|échou|plante\b|insuffisant|\bfalla\b|insuficiente|lleno"
 )
 """A remedy with which something works says little where nothing failed."""
@@ -38,7 +39,7 @@ NEGATED = re.compile(
     r"(?i)n't(?! (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again))\b|\b(?:not(?! (?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again))|never|neither|nor|cannot|nothing|without(?! (?:the |any |an? )?(?:crash|error|problem|issue|hang)\w*))\b|\bno (?!longer|more\b|further|problem|issue|error|space left)|不是|并非|没有(?=\S{0,3}(?:不足|不够))|ではな|아니|не из-за|\bkein\b"
 )
 HEDGED = re.compile(
-    r"(?i)\b(?:can(?![\'’]t| (?:now|again|finally)\b)|already|if|whether|should|would(?! not|n't| (?:eventually|then|always|just|simply|hang|fail|crash|freeze|time ?out|get stuck)\b)|may|might|could(?! not|n't)|does(?! not)|unless|only hides|usually|typically|often|probably|perhaps|maybe"
+    r"(?i)\b(?:can(?![\'’]t| (?:now|again|finally)\b)|already|if|whether|should|would(?! not|n't| (?:eventually|then|always|just|simply|hang|fail|crash|freeze|time ?out|get stuck)\b)|may|might|could(?! not|n't| (?:then |now |finally )?be (?:installed|loaded|built|compiled|imported|started|used)\b)|does(?! not)|unless|only hides|usually|typically|often|probably|perhaps|maybe"
     r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports|support (?:for|is|was)|users? (?:can|may|should|who|often|report)|previously(?! \W?\d)|(?:the|this|user|our) manual|mock\w*|we show|guides?|docs?|documentation|tutorial|read ?me|FAQ|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed|feature request|enhancement)\b|(?<!seems )(?<!seem )(?<!seemed )(?<!managed )\bto (?:fix|solve|resolve|avoid|prevent)\b|[?？]\s*$"
     r"|可能|避免|防止|修复|支持|新增|添加|优化|解决了?[^,，。]{0,12}问题|(?:の|する|した)場合|ときは|是不是|是否|会不会|吗|如果|应该|大概|也许|怀疑|かもしれ|(?:です|でしょう|ます)か|(?:인가|일까|을까|나)요|(?<=… )(?:하면|할)|може(?:т|те) быть|наверн|возможно|\bvielleicht\b|\bpeut-être\b|\bquizás?\b|\bwenn\b|\bsi\b"
 )
@@ -63,6 +64,11 @@ COMMAND = re.compile(r"\W{0,8}(?:export |sudo |docker |modprobe |ip |mpirun |nvi
 CLAUSES = re.compile(
     r"(?<=[.!?;。])\s+|(?<=\))\s{2,}|,? \b(?:but|however|although|though|except|whereas|while)\b |, so (?=I (?:wonder|want|would|was)\b|(?:can|could|is|are|how|what|do|does) )"
 )
+NAMED = re.compile(
+    r"(?i)(?:^|[.,;:] )\W{0,3}(?:it|that|this|which|problem|issue|culprit|cause) (?:was|turned out to be) (?:just |simply |indeed |actually )?(?:the |my |our |a )?$"
+)
+"""Before the whole of what was at fault: it was the firewall."""
+IS_ALL = re.compile(r"(?i)\W*(?:$|(?:of|from|that|which|on|in)\b)")
 ISSUE = re.compile(r"(?i)^\W{0,3}(?:\w+ )?(?:issue|problem|fault|failure|trouble|misconfiguration|setting)s?\b")
 IT_WAS = re.compile(
     r"(?i)\b(?:it|this|that|which|problem|issue) (?:was|is|turned out to be|ended up being|seems? to be|looks? like)\b|\bit's\b"
