@@ -16,7 +16,15 @@ from fuzz import fifteenth_secrets
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model import actions
 from torchtune_sys.model.plan import CommandStep, Unit
+from torchtune_sys.model.smoke import SmokeReport
+from torchtune_sys.model.steering import CONTROL
+from torchtune_sys.render import as_json
+from torchtune_sys.render import smoke as rendered
+from torchtune_sys.render.layout import Style
 from torchtune_sys.render.plan import step_text
+from torchtune_sys.smoke import proof
+from torchtune_sys.smoke.driver import ProgressListener, SmokeOptions, smoke
+from torchtune_sys.smoke.merge import worst
 
 PLANTS = (";>mark;", "$(>mark)", "`>mark`", "\n>mark\n", "';>mark;'", '";>mark;"', "|>mark|", "&&>mark")
 
@@ -128,3 +136,78 @@ def test_a_secret_of_the_fifteenth_list(row: tuple[str, str, str]) -> None:
     plain, secret = text.replace("@", secret, 1).replace("%", "@").replace("\0", "%"), secret.replace("\0", "%")
     assert secret in plain
     assert name in KNOWN_TO_COME_OUT or [told for form in written(plain) if secret in (told := scrubbed(form))] == []
+
+
+SAID: tuple[dict[str, Any], ...] = (
+    {"event": "hello", "role": "rank", "rank": 0, "host": "h"},
+    {"event": "about", "device": "d", "kind": "k", "backend": "b", "torch": "t", "gpu": "g", "uuid": "u", "kills": ["/p", 0], "stages": ["a", "b"]},
+    {"event": "begin", "stage": "a", "deadline_s": 9.5},
+    {"event": "measure", "stage": "a", "name": "n", "value": 1.5, "unit": "GB/s", "expected": 1.0, "of_ranks": [1.0]},
+    {"event": "end", "stage": "a", "verdict": "pass", "seconds": 1.0},
+    {"event": "begin", "stage": "b", "deadline_s": 9.5},
+    {"event": "end", "stage": "b", "verdict": "fail", "seconds": 1.0, "cause": "c", "seen": "s", "remedy": "r", "trace": "t"},
+    {"event": "bye"},
+)  # fmt: skip
+RANK = """#!/bin/sh
+exec /usr/bin/python3 -c '
+import os, socket
+speaks = socket.socket(socket.AF_UNIX)
+speaks.connect(chr(0) + os.environ["TORCHTUNE_SYS_SMOKE_SOCKET"])
+speaks.sendall(open("{0}", "rb").read())
+print(open("{0}").read())'
+"""
+
+
+def told(said: list[dict[str, Any]], folder: Path) -> list[str]:
+    """All that a smoke test prints and keeps, whose one rank says this."""
+    (folder / "rank").write_text(RANK.format(folder / "said"))
+    (folder / "rank").chmod(0o755)
+    (folder / "said").write_text("".join(json.dumps(line) + "\n" for line in said))
+    shown: list[str] = []
+    listener = ProgressListener(ended=lambda _team, stage: shown.append(rendered.stage_text(stage, Style(), verbose=True)))
+    asked = SmokeOptions(python=str(folder / "rank"), ranks=1, cpus=1, timeout_s=20)
+    team, stages, output = smoke(asked, {"PATH": "/usr/bin:/bin"}, (), listener)
+    verdict = worst([stage.verdict for stage in stages])
+    report = SmokeReport(version="", time="", host="h", team=team, verdict=verdict, seconds=1.0, stages=stages, output=output)
+    kept = proof.grown(None, report, {}, 0.0)
+    assert proof.parse(kept) is not None
+    texts = (rendered.text(report, Style(), quiet=quiet, verbose=True) for quiet in (False, True))
+    return [
+        *shown,
+        *texts,
+        as_json.smoke(report),
+        rendered.junit(report),
+        rendered.ending(report, {}, Style(), verbose=True),
+        kept,
+    ]
+
+
+PLACES = [(number, name) for number, line in enumerate(SAID) for name in line if name != "event"]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{SAID[place[0]]['event']}-{place[1]}-{place[0]}")
+def test_no_secret_and_no_escape_of_a_rank_s_is_told(place: tuple[int, str], tmp_path: Path) -> None:
+    secrets = {
+        "password=": "correcthorse7battery",
+        "": "hf_q8Zr1vT5nB3xW7yK9mP2sL4dq8Zr1vT5",
+        "https://joe:": "c0rrect21horse@h/x",
+    }
+    text = "".join(f"\n::error::x \x1b[2J\u202e\u2028\r 2.9+{name}{secret}" for name, secret in secrets.items())
+    number, name = place
+    for odd in (text, [{text: text}]):
+        said = [dict(line) for line in SAID]
+        said[number][name] = odd
+        for printed in told(said, tmp_path):
+            assert [secret for secret in secrets.values() if secret.partition("@")[0] in printed] == []
+            assert [line for line in printed.split("\n") if CONTROL.search(line) or line.strip().startswith("::error::")] == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{SAID[place[0]]['event']}-{place[1]}-{place[0]}")
+def test_no_word_of_a_rank_s_ends_the_test_otherwise_than_by_a_verdict(place: tuple[int, str], tmp_path: Path) -> None:
+    number, name = place
+    for odd in (None, [[]], [{}], -1, 10**400, 1e308, "9" * 5000, ["/proc/self/mem", 0], ["a"] * 1000, "crashed"):
+        said = [dict(line) for line in SAID]
+        said[number][name] = odd
+        told(said, tmp_path)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.host.children.rank_processes import Disconnected, Exited, RankMessage, RankProcesses
+from torchtune_sys.host.secrets import scrubbed_answer
 from torchtune_sys.model import codec
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd
@@ -19,6 +20,8 @@ from torchtune_sys.smoke.worker.measures import patience
 TICK_S = 0.25
 _MEETING_DEADLINE_S = 180.0
 """Time from the launcher's start to the last rank's first message: two cold imports of torch."""
+_AS_IT_IS = ("seen", "trace", "remedy", "kills")
+"""Of what a rank tells: texts that are filtered once their cause was found, and the name of a file."""
 NO_ANSWER = "did not answer within"
 """How a rank reports that it waited for another one (agreement.word_of)."""
 _STOPPED_S = 3.0
@@ -144,7 +147,9 @@ class Watch:
 
     def _receive(self, event: RankMessage) -> None:
         """Take in a message of the launcher or of a rank."""
-        fields, kind = event.fields, event.fields.get("event")
+        plain = {name: value for name, value in event.fields.items() if _is_flat(value)}
+        fields = {name: value if name in _AS_IT_IS else scrubbed_answer(value) for name, value in plain.items()}
+        kind = fields.get("event")
         if kind == "hello":
             if fields.get("role") == "rank":
                 self.ranks[event.pid] = WatchedRank(event.pid, fields)
@@ -325,6 +330,11 @@ class Watch:
                 f"rank {rank.rank} could have run for {waited_s - rank.waited_s:.0f} of {taken_s:.0f} s while others had the CPUs ({how})"
             )
         return "; ".join(told)
+
+
+def _is_flat(value: object) -> bool:
+    """Return whether a value is one that ranks of ours tell: a text, a number, or a list of these."""
+    return not isinstance(value, dict) and not (isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value))
 
 
 def _places(ranks: Sequence[WatchedRank], states: Mapping[int, str], stacks: Mapping[int, str]) -> tuple[str, ...]:
