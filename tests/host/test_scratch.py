@@ -99,9 +99,17 @@ def test_a_nameless_file_is_at_no_path_and_cannot_be_changed(monkeypatch: pytest
         os.fstat(handle)
 
 
-def test_a_nameless_file_where_python_has_none_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As Python built for glibc before 2.27 (conda)."""
-    monkeypatch.delattr(os, "memfd_create")
+def _refused(*_asked: object) -> int:
+    raise PermissionError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_nameless_file_where_there_is_none_in_memory(there: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As Python built for glibc before 2.27 (conda), and where a filter of system calls refuses it."""
+    if there:
+        monkeypatch.setattr(os, "memfd_create", _refused)
+    else:
+        monkeypatch.delattr(os, "memfd_create")
     _temporary(monkeypatch, tmp_path)
     with scratch.nameless("folder/smoke.py", "print(1)\n") as handle:
         assert Path(f"/proc/self/fd/{handle}").read_text() == "print(1)\n"

@@ -6,12 +6,14 @@ import ast
 import signal
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from smoke.faults.bench import torch_python
 from torchtune_sys.errors import UserError
+from torchtune_sys.preflight.joint.rank import PARTS
 from torchtune_sys.smoke import names, script
 
 WORKER = Path(script.__file__).parent / "worker"
@@ -56,18 +58,53 @@ def test_no_module_is_there_for_nothing() -> None:
     assert idle == [], "a stage has its row in smoke/worker/table.py"
 
 
-def test_a_name_that_two_modules_define_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def parts_of_scripts() -> dict[str, list[tuple[str, str]]]:
+    """The modules of each script that is joined, each by its package and its name."""
+    paths = [script._ELSEWHERE.get(module, f"{script._PACKAGE}.{module}").rpartition(".") for module in script.ORDER]
+    return {"smoke": [(package, module) for package, _, module in paths], "rank": [*PARTS]}
+
+
+def tree_of(package: str, module: str) -> ast.Module:
+    return ast.parse((files(package) / f"{module}.py").read_text())
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """The names that a module binds at its top, one of several at once, too."""
+    stored = {
+        node.id
+        for statement in tree.body
+        if isinstance(statement, (ast.Assign, ast.AnnAssign))
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    return stored | {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+
+
+@pytest.mark.parametrize("which", ["smoke", "rank"])
+def test_no_name_is_defined_by_two_modules(which: str) -> None:
     """Joined, the later one would win without a word."""
-    defined = script._defined
-    monkeypatch.setattr(script, "_defined", lambda tree: (*defined(tree), "twice"))
-    with pytest.raises(ValueError, match="twice is defined in trust and in channel"):
-        script.source()
+    owners: dict[str, str] = {}
+    for package, module in parts_of_scripts()[which]:
+        for name in sorted(defined(tree_of(package, module))):
+            assert owners.setdefault(name, module) == module, f"{name} is defined in {owners[name]} and in {module}"
+    assert len(owners) > 10
 
 
 def test_names_of_one_assignment_are_seen_each() -> None:
     """Two modules each defined one of several names at once, and the later one won."""
-    tree = ast.parse("ONE, (OTHER, *REST) = 1, (2, 3)\nkept.value = held[0] = 4\n")
-    assert [*script._defined(tree)] == ["ONE", "OTHER", "REST"]
+    assert defined(ast.parse("ONE, (OTHER, *REST) = 1, (2, 3)\nkept.value = held[0] = 4\n")) == {"ONE", "OTHER", "REST"}
+
+
+@pytest.mark.parametrize("which", ["smoke", "rank"])
+def test_nothing_but_own_imports_is_left_out(which: str) -> None:
+    """They are found by their words, as to parse the modules takes each start half a second."""
+
+    def own(node: ast.stmt) -> bool:
+        return isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("__future__", "torchtune_sys")
+
+    modules = parts_of_scripts()[which]
+    wanted = [ast.dump(node) for part in modules for node in tree_of(*part).body if not own(node)]
+    assert [ast.dump(node) for node in ast.parse(script.joined(modules, future=False)).body] == wanted
 
 
 def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:

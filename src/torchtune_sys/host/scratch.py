@@ -107,7 +107,7 @@ def _written(name: str, text: str) -> int:
 
 
 def _new(name: str) -> int:
-    if hasattr(os, "memfd_create"):
+    with contextlib.suppress(AttributeError, OSError):  # Python was built for glibc before 2.27; a filter refuses it
         return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with directory("") as folder, tempfile.TemporaryFile(dir=folder) as file:  # Python was built for glibc before 2.27
+    with directory("") as folder, tempfile.TemporaryFile(dir=folder) as file:
         return os.dup(file.fileno())

@@ -3,6 +3,7 @@ failure. torch is never imported here."""
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,6 +32,9 @@ _STARTS_AT_MOST = 6
 _JOB_VARIABLES = (VARIABLES - {*JOB_VARIABLES}) | {"ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 """What an outer job set for its own ranks; ours get their own. What begins with PET_ are options of torch's launcher
 (torch/distributed/argparse_util.py), which Kubeflow sets for its nodes."""
+
+
+_REFUSED = (errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES, errno.ENOSYS)
 
 
 class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +100,11 @@ class SmokeRun(msgspec.Struct, kw_only=True):
         """Start all ranks once, for the stages that are left (all of the level where none is named)."""
         oom_before = memory_kills()
         user = self.asked.user
-        with RankProcesses(_argv(self, stages), self.env, self.folder, SOCKET_VARIABLE, (self.script,), user) as processes:
+        try:
+            started = RankProcesses(_argv(self, stages), self.env, self.folder, SOCKET_VARIABLE, (self.script,), user)
+        except OSError as error:
+            return self._without_sockets(error)
+        with started as processes:
             watch = self._watched(processes)
             try:
                 failure = watch.run()
@@ -115,6 +123,19 @@ class SmokeRun(msgspec.Struct, kw_only=True):
             dead = [rank.kills for rank in watch.ranks.values() if rank.rank in failure.ranks or not failure.ranks]
             _blame(self, failure, processes.output, crash, killed_for_memory(oom_before, dead))
         return failure
+
+    def _without_sockets(self, error: OSError) -> RunFailure:
+        """Fail the stage that needs what our own socket needs, too. Raises the error where no filter refused it."""
+        if error.errno not in _REFUSED:
+            raise error
+        seen = (
+            f"socket(AF_UNIX): {error.strerror}: workers of a DataLoader hand over what they loaded by such sockets (nothing else was tested:"
+            " neither can the ranks report)"
+        )
+        remedy = "systemd: add AF_UNIX to the unit's RestrictAddressFamilies; a container: a profile that allows socket(AF_UNIX)"
+        end = RankEnd(rank=-1, verdict=Verdict.FAIL, seconds=0.0, cause="system-calls-refused", seen=seen, remedy=remedy)
+        self.plan, self.ends = self.plan or ["dataloader"], {**self.ends, "dataloader": {-1: end}}
+        return RunFailure(kind="not-started", stage="dataloader")
 
     def _watched(self, processes: RankProcesses) -> Watch:
         def begun(stage: str, rank: int, ranks: int) -> None:

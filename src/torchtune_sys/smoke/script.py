@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable
 from importlib.resources import files
-from typing import TypeGuard
 
 from torchtune_sys import __version__
 
@@ -102,51 +101,20 @@ from __future__ import annotations
 )
 
 
+_OWN_IMPORT = re.compile(r"^from (?:__future__|torchtune_sys\.[\w.]+) import (?:\([^)]*\)|[^(\n]+)$", re.MULTILINE)
+
+
 def source() -> str:
-    """Return the script. Raises ValueError where two modules define the same name: joined, the later one would win."""
+    """Return the script. That no two of its modules define the same name, of which the later one would win, is a test's concern: to parse them takes a start half a second."""
     paths = [_ELSEWHERE.get(module, f"{_PACKAGE}.{module}").rpartition(".") for module in ORDER]
     modules = [(package, module) for package, _, module in paths]
     return _HEAD.format(version=__version__) + joined(modules, future=False)
 
 
 def joined(modules: Iterable[tuple[str, str]], *, future: bool = True) -> str:
-    """Return the modules, each by its package and its name, as one text that imports none of them. ``future``: with the import that must come first.
-
-    Raises ValueError where two define the same name.
-    """
-    owners: dict[str, str] = {}
+    """Return the modules, each by its package and its name, as one text that imports none of them. ``future``: with the import that must come first."""
     parts = ["from __future__ import annotations\n"] if future else []
     for package, module in modules:
         text = (files(package) / f"{module}.py").read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        for name in _defined(tree):
-            if owners.setdefault(name, module) != module:
-                raise ValueError(f"{name} is defined in {owners[name]} and in {module}")
-        parts.append(f"\n# ---- {module} ----\n" + _without_own_imports(text, tree))
+        parts.append(f"\n# ---- {module} ----\n" + _OWN_IMPORT.sub("", text).strip("\n") + "\n")
     return "".join(parts)
-
-
-def _defined(tree: ast.Module) -> Iterator[str]:
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            yield node.name
-        elif isinstance(node, ast.Assign):
-            yield from (one.id for target in node.targets for one in ast.walk(target) if _is_stored(one))
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id
-
-
-def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
-    """Whether a part of a target is a name that it binds: one of several, too."""
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-
-
-def _without_own_imports(text: str, tree: ast.Module) -> str:
-    """Return the module's lines but for its imports of this package and of the future, and (only the last one ends the script) its
-    docstring becomes a comment by itself: a string that nobody reads."""
-    lines = text.splitlines(keepends=True)
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and (node.module == "__future__" or (node.module or "").startswith("torchtune_sys.")):
-            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
-                lines[number] = ""
-    return "".join(lines).strip("\n") + "\n"

@@ -7,6 +7,7 @@ from smoke.faults.eighth import opened as eighth_opened
 from smoke.faults.eleventh import alike as eleventh_alike
 from smoke.faults.eleventh import opened as eleventh_opened
 from smoke.faults.eleventh import sealed as eleventh_sealed
+from smoke.faults.fifteenth import opened as fifteenth_opened
 from smoke.faults.fifth import opened as fifth_opened
 from smoke.faults.fifth import sealed as fifth_sealed
 from smoke.faults.fourteenth import opened as fourteenth_opened
@@ -62,4 +63,5 @@ FAULTS: tuple[Fault, ...] = (
     *thirteenth_sealed.ROWS,
     *fourteenth_opened.ROWS,
     *fourteenth_sealed.ROWS,
+    *fifteenth_opened.ROWS,
 )

@@ -1,10 +1,21 @@
-"""Limits of this process's cgroups, of either version (cgroups(7))."""
+"""Limits of this process, and of its cgroups, of either version (cgroups(7))."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from typing import Iterable, List, Optional
+import resource
+from typing import Iterable, List, Optional, Tuple
+
+NO_LIMIT = resource.RLIM_INFINITY
+
+
+def limits_of(name: str) -> Tuple[int, int]:
+    """Return the soft and the hard limit; none where a filter refuses to tell them, which training does not need."""
+    try:
+        return resource.getrlimit(getattr(resource, "RLIMIT_" + name))
+    except OSError:
+        return NO_LIMIT, NO_LIMIT
 
 
 def cgroup_folders(controller: str) -> List[str]:

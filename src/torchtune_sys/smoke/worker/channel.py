@@ -173,7 +173,13 @@ def lasting_path(path: str) -> str:
     return path.replace("/self/", "/%d/" % os.getpid(), 1) if path.startswith("/proc/self/fd/") else path
 
 
+def text_of_script(path: str) -> str:
+    """Return the path of this script's text. Where a rank runs what its launcher compiled, that names the text, which is inherited, too."""
+    compiled_from = sys._getframe().f_code.co_filename
+    return compiled_from if compiled_from.startswith("/proc/self/fd/") else path
+
+
 channel = Channel()
 if __name__ == "__main__":
-    __file__ = lasting_path(__file__)
+    __file__ = lasting_path(text_of_script(__file__))
     channel.open("agent" if launching(sys.argv) else "rank")

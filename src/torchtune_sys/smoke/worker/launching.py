@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
+import importlib.util
+import marshal
 import os
 import re
 import signal
@@ -39,12 +42,13 @@ def launch(ranks: int, port: int, words: Sequence[str]) -> int:
     kills = memory_kills()
     with contextlib.ExitStack() as held:
         store = held.enter_context(_nameless_file())
+        script = held.enter_context(_own_script())
         children: Dict[int, subprocess.Popen[bytes]] = {}
         listener = _listening(port) if port else None
         try:
             for rank in range(ranks):
                 inherited = RankLauncher(os.getpid(), store, listener.fileno() if listener and rank == 0 else -1)
-                children[rank] = _started(rank, ranks, inherited, port, words)
+                children[rank] = _started(rank, ranks, inherited, port, [script, *words])
         except OSError as error:
             _end_all(list(children.values()))
             _give_up(Obstacle("import", "", "rank %d cannot be started: %s" % (len(children), error)))
@@ -63,10 +67,10 @@ def _give_up(found: Obstacle) -> None:
 
 @contextlib.contextmanager
 def _nameless_file() -> Iterator[int]:
-    """Provide a file that takes no room on a disk where Python can make one (not where it was built for glibc before 2.27)."""
-    if hasattr(os, "memfd_create"):
+    """Provide a file that takes no room on a disk where Python can make one (not where it was built for glibc before 2.27, or a filter refuses it)."""
+    try:
         handle = os.memfd_create("store")
-    else:
+    except (AttributeError, OSError):
         import tempfile  # not above: it needs random, which a file of the user's may hide; the first stage tells of that
 
         with tempfile.TemporaryFile() as file:
@@ -91,8 +95,8 @@ def _listening(port: int) -> socket.socket:
     return listener
 
 
-def _started(rank: int, ranks: int, inherited: RankLauncher, port: int, words: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a rank, which gets the variables that torchrun sets and training reads; with several, one thread unless somebody chose, as there."""
+def _started(rank: int, ranks: int, inherited: RankLauncher, port: int, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a rank by the script and its arguments, which gets the variables that torchrun sets and training reads; with several, one thread unless somebody chose, as there."""
     env = {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
     env.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
     env[LAUNCHER_VARIABLE] = inherited.as_text()
@@ -103,10 +107,40 @@ def _started(rank: int, ranks: int, inherited: RankLauncher, port: int, words: S
     if processes_a_cpu() > _CROWDED_CPU:
         env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    script = os.path.abspath(sys.argv[0])
-    own = re.match(r"/proc/self/fd/(\d+)$", script)
-    keep = [handle for handle in (inherited.store, inherited.listener, int(own.group(1)) if own else -1) if handle >= 0]
-    return subprocess.Popen([sys.executable, "-u", script, *words], env=env, pass_fds=keep, start_new_session=True)
+    scripts = [_descriptor(path) for path in (sys.argv[0], argv[0])]
+    keep = {handle for handle in (inherited.store, inherited.listener, *scripts) if handle >= 0}
+    return subprocess.Popen([sys.executable, "-u", *argv], env=env, pass_fds=keep, start_new_session=True)
+
+
+def _descriptor(path: str) -> int:
+    found = re.match(r"/proc/self/fd/(\d+)$", path)
+    return int(found.group(1)) if found else -1
+
+
+@contextlib.contextmanager
+def _own_script() -> Iterator[str]:
+    """Provide the path by which ranks run this script: what was compiled for this process, if the driver passed the script (compiling takes a rank a third of a second
+    of a processor on a slow one). Python tells it from a script's text by its first bytes, the magic number of this interpreter, which is the ranks' too."""
+    path, handle = os.path.abspath(sys.argv[0]), -1
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    try:
+        if _descriptor(path) >= 0 and frame.f_code.co_filename == path:
+            handle = os.memfd_create("torchtune-sys/smoke.pyc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            with open(handle, "wb", closefd=False) as file:
+                file.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(frame.f_code))
+            fcntl.fcntl(
+                handle, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+            )
+            path = "/proc/self/fd/%d" % handle
+    except (AttributeError, OSError):  # no memfd_create, or a filter refuses it
+        pass
+    try:
+        yield path
+    finally:
+        if handle >= 0:
+            os.close(handle)
 
 
 def _outlived(children: Dict[int, subprocess.Popen[bytes]]) -> int:

@@ -7,12 +7,11 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import resource
 import socket
 import struct
 from typing import Any, List, NamedTuple, Optional, Tuple
 
-from torchtune_sys.smoke.worker.cgroups import number_in
+from torchtune_sys.smoke.worker.cgroups import limits_of, number_in
 
 _LOOPBACK_S = 5.0
 _LOOPBACK_TRIES = 3
@@ -41,7 +40,7 @@ def _few_files() -> Optional[Obstacle]:
         while len(held) < _LAUNCHER_FILES:
             held.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most = limits_of("NOFILE")[0]
         seen = "torch's launcher needs %d more open files: %s after %d (ulimit -n: %d)"
         return Obstacle("import", "", seen % (_LAUNCHER_FILES, error.strerror, len(held), most))
     finally:

@@ -128,7 +128,7 @@ ROWS: tuple[Fault, ...] = (
     row("unix-sockets-refused", "A service's RestrictAddressFamilies leaves out AF_UNIX: workers cannot hand over what they loaded", "dataloader", "system-calls-refused",
         inject=refused(SOCKET, 97, first=1), means="seccomp", stages="import,device,dataloader"),
     row("netlink-refused", "A service's RestrictAddressFamilies leaves out AF_NETLINK: network interfaces cannot be listed", "rendezvous", "system-calls-refused",
-        inject=refused(SOCKET, 97, first=16), means="seccomp", stages="import,device,rendezvous,allreduce"),
+        inject=refused(SOCKET, 97, first=16), means="seccomp", stages="import,device,rendezvous,allreduce")._replace(others={"allreduce": "unknown"}),
     row("localhost-is-ipv6-alone", "/etc/hosts gives localhost the address ::1 alone, and IPv6 is switched off", "rendezvous", "localhost-unresolvable",
         inject=unshared("--net --mount", "ip link set lo up\necho 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6\necho 1 >/proc/sys/net/ipv6/conf/lo/disable_ipv6\n"
         'printf "::1 localhost\\n127.0.0.1 $(hostname)\\n" >{folder}/hosts\nmount --bind {folder}/hosts /etc/hosts'), means="namespace",

@@ -214,6 +214,10 @@ nn.init.calculate_gain(tanh) 0.8333333333; nn.init.calculate_gain(linear) 0.5; n
 autograd.functional.hessian 1.277109274; utils.data.TensorDataset 0.6737620788; utils.data.Subset 19.4427191; utils.data.ConcatDataset -17.69194269;
 utils.data.ChainDataset 1.416407865; utils.data.default_collate 3.242645786; utils.data.BatchSampler -5.214781741;
 utils.data.BatchSampler(drop_last) -2.72135955; utils.data.RandomSampler -5.214781741; utils.data.SubsetRandomSampler -8.096747752;
-utils.data.random_split -5.214781741; a DataLoader in batches -1.241092976; a DataLoader with collate_fn -12.54101966
+utils.data.random_split -5.214781741; a DataLoader in batches -1.241092976; a DataLoader with collate_fn -12.54101966;
+nn.Embedding(sparse) -0.5040198075; optim.SparseAdam() of nn.Embedding(sparse) -0.335029008; optim.SGD() of nn.Embedding(sparse) -0.2567828128;
+optim.SGD(momentum=0.5) of nn.Embedding(sparse) -0.2485556443; optim.Adagrad() of nn.Embedding(sparse) -0.3099201994; nn.EmbeddingBag(sparse) -1.641016226;
+optim.SparseAdam() of nn.EmbeddingBag(sparse) -0.03613673432; optim.SGD() of nn.EmbeddingBag(sparse) -0.1602436853;
+optim.SGD(momentum=0.5) of nn.EmbeddingBag(sparse) -0.1609851706; optim.Adagrad() of nn.EmbeddingBag(sparse) -0.1983755805
 """
 """Name, weighed sum of all numbers."""

@@ -227,11 +227,11 @@ def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask:
     return ((weights / weights.sum(-1, keepdim=True))[..., None] * value[..., None, :, :]).sum(-2)
 
 
-def _takes_a_scale() -> bool:
-    """Whether attention has the option, since torch 2.1."""
+def _attention_takes(option: str, value: Any) -> bool:
+    """Return whether attention has an option: ``scale`` since torch 2.1, ``enable_gqa`` since 2.5."""
     one = torch.ones(1, 1, 1, 1)
     try:
-        functional.scaled_dot_product_attention(one, one, one, scale=1.0)
+        functional.scaled_dot_product_attention(one, one, one, **{option: value})
     except TypeError:
         return False
     return True
@@ -254,7 +254,7 @@ def _attentions() -> Iterator[Operator]:
             more = {name: one for name, one in options.items() if name == "scale"}
             mask = options.get("attn_mask")
             given = (query, key, value) if mask is None else (query, key, value, mask)
-            if more and not _takes_a_scale():
+            if more and not _attention_takes("scale", 1.0):
                 continue
             yield Operator(
                 name,
@@ -266,6 +266,17 @@ def _attentions() -> Iterator[Operator]:
                 low=places == 7,
                 batch=(0, 1, 2) if places == 7 else (),
             )
+    for options in ({}, {"is_causal": True}) if _attention_takes("enable_gqa", True) else ():
+        seen = torch.ones(7, 7, dtype=torch.bool).tril() if options else None
+        yield Operator(
+            "attention of six heads to two (enable_gqa)",
+            "",
+            (distinct(2, 6, 7, 4, seed=41), distinct(2, 2, 7, 4, seed=43), distinct(2, 2, 7, 4, seed=47)),
+            lambda one, two, three, seen=seen: _attended(one, two.repeat_interleave(3, 1), three.repeat_interleave(3, 1), seen),
+            way=lambda *three, options=options: functional.scaled_dot_product_attention(*three, enable_gqa=True, **options),
+            low=False,
+            batch=(0, 1, 2),
+        )
     for places in (9, 600):
         causal = torch.ones(places, places, dtype=torch.bool).tril()
         given = tuple(distinct(1, 1, places, 4, seed=seed) for seed in (41, 43, 47))

@@ -22,7 +22,15 @@ _STEPS_OF_RECIPE, _EPOCHS_OF_RECIPE = 5, 12
 
 def recipes() -> Iterator[Recipe]:
     """Yield all of them."""
-    for part in (_modules_of_all_kinds, _optimizers_of_all_kinds, _rates_of_schedules, _distributions, _of_parameters, _of_data):
+    for part in (
+        _modules_of_all_kinds,
+        _optimizers_of_all_kinds,
+        _sparse_gradients,
+        _rates_of_schedules,
+        _distributions,
+        _of_parameters,
+        _of_data,
+    ):
         yield from part()
 
 
@@ -138,6 +146,39 @@ def _steps_of(kind: str, options: Dict[str, Any]) -> Callable[[], Any]:
         return [*(one.detach() for one in held)]
 
     return work
+
+
+def _sparse_gradients() -> Iterator[Recipe]:
+    """Words that come twice: what two rows of a sparse gradient say of one of them is to be added."""
+    words, starts = torch.tensor([3, 0, 5, 3, 1, 3]), torch.tensor([0, 2, 3])
+    layers: Tuple[Tuple[str, Callable[[], nn.Module], Tuple[Any, ...]], ...] = (
+        ("nn.Embedding(sparse)", lambda: nn.Embedding(6, 3, sparse=True), (words,)),
+        ("nn.EmbeddingBag(sparse)", lambda: nn.EmbeddingBag(6, 3, mode="sum", sparse=True), (words, starts)),
+    )
+    steps: Tuple[Tuple[str, Dict[str, Any]], ...] = (("SparseAdam", {}), ("SGD", {}), ("SGD", {"momentum": 0.5}), ("Adagrad", {}))
+    for name, make, given in layers:
+        yield name, "layer-wrong", functools.partial(_forward_and_back_sparsely, make, given)
+        for kind, options in steps:
+            yield (
+                "%s of %s" % (_named("optim." + kind, (), options), name),
+                "optimizer-wrong",
+                functools.partial(_steps_sparsely, make, given, kind, options),
+            )
+
+
+def _forward_and_back_sparsely(make: Callable[[], nn.Module], given: Tuple[Any, ...]) -> Any:
+    found, slope = _forward_and_back(_filled_with_numbers(make()), [*given])
+    return [found, slope.to_dense()]
+
+
+def _steps_sparsely(make: Callable[[], nn.Module], given: Tuple[Any, ...], kind: str, options: Dict[str, Any]) -> Any:
+    layer = _filled_with_numbers(make())
+    optimizer: Any = getattr(torch.optim, kind)(layer.parameters(), lr=0.0625, **options)
+    for _ in range(_STEPS_OF_RECIPE):
+        layer.zero_grad()
+        (layer(*given) ** 2).sum().backward()
+        optimizer.step()
+    return [one.detach() for one in layer.parameters()]
 
 
 def _rates_of_schedules() -> Iterator[Recipe]:

@@ -23,6 +23,8 @@ from torchtune_sys.smoke.worker.models import TOKENS, SmallTransformer, loss_of,
 _BEFORE, _AFTER = 3, 3
 _LARGE_RECORD = 1 << 18
 """Numbers: a mebibyte, which goes to the disk in other pieces than the small ones, each of which is less than a block of some file systems."""
+_HUGE_RECORD = 3 << 20
+"""12 MiB, as one embedding has: more than a buffer, or a piece of a network file system, holds."""
 
 
 class Training:
@@ -47,6 +49,7 @@ class Training:
             self.scaler.update()
             self.schedule.step()
             losses.append(loss.item())
+        torch.randn(1)  # normal numbers come in pairs: the generator keeps the other one
         return losses
 
     def state(self) -> Dict[str, Any]:
@@ -102,6 +105,13 @@ def _kinds_survive(path: str) -> None:
         copied(path, copy_of)
         if not filecmp.cmp(path, copy_of, shallow=False):
             raise StageFailed("checkpoint-damaged", "a copy of a checkpoint (%s) is not what it was made of" % how)
+    huge = torch.arange(_HUGE_RECORD, dtype=torch.int32)
+    write_checkpoint({"embedding": huge}, path)
+    found = torch.load(path, map_location="cpu", weights_only=True)["embedding"]
+    lost = int((found != huge).sum()) if found.shape == huge.shape else huge.numel()
+    if lost:
+        seen = "%d of %d elements of a tensor of %d MiB come back from a checkpoint as others"
+        raise StageFailed("checkpoint-damaged", seen % (lost, huge.numel(), huge.nbytes >> 20))
 
 
 def _copied_by_the_kernel(source: str, target: str) -> None:

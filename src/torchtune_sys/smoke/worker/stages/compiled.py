@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.context import THOROUGH, RankContext, Skipped, StageFailed
+from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, Skipped, StageFailed
 from torchtune_sys.smoke.worker.models import TOKENS, WIDTH, Batch, SmallTransformer, loss_of, seeded, sentences
 from torchtune_sys.smoke.worker.stages.kept_code import OWN_FOLDER, default_cache, kept_code_is_whole
 
@@ -50,6 +50,7 @@ class _Trial:
 
     def __init__(self, here: RankContext, model: torch.nn.Module, batch: Callable[[int], Batch]) -> None:
         self.model, self.batch = model.to(here.device), batch
+        self.running = {name: held.clone() for name, held in self.model.named_buffers()}
         self.called = self.model
         self.eager = _loss_and_gradients(here, self, self.model, 0)
 
@@ -89,8 +90,9 @@ def _trials(here: RankContext) -> Iterator[_Trial]:
     GPUs, whose compiler has other faults; it takes 5 to 8 s there (H100, torch 2.11)."""
     seeded(6)
     linear = torch.nn.Linear
+    running = [] if here.level == QUICK else [torch.nn.BatchNorm1d(TOKENS)]  # a piece of code more
     layers = torch.nn.Sequential(
-        linear(TOKENS, WIDTH), torch.nn.LayerNorm(WIDTH), torch.nn.GELU(), FunctionBlend(), linear(WIDTH, TOKENS)
+        linear(TOKENS, WIDTH), torch.nn.LayerNorm(WIDTH), torch.nn.GELU(), *running, FunctionBlend(), linear(WIDTH, TOKENS)
     )
     yield _Trial(here, layers, _words_in_places)
     if here.kind == "cuda" or here.level == THOROUGH:
@@ -130,7 +132,8 @@ def _trained(here: RankContext, trial: _Trial, folder: str) -> List[float]:
     ]
     for name, share in shares:
         if not share <= _AWAY_COMPILED:
-            what = "loss" if name == "loss" else "gradient of %s, as a share of its largest element," % name
+            kind = "running figure" if name in trial.running else "gradient of"
+            what = "loss" if name == "loss" else "%s %s, as a share of its largest element," % (kind, name)
             seen = "the %s is off by %.3g, where rounding explains %.3g" % (what, share, _AWAY_COMPILED)
             raise StageFailed("compiled-differs", seen)
     return [share for _, share in shares]
@@ -139,6 +142,7 @@ def _trained(here: RankContext, trial: _Trial, folder: str) -> List[float]:
 def _other_sizes_agree(here: RankContext, trial: _Trial) -> None:
     """Check other sizes than the first: the last batch is shorter, and sentences differ; what was compiled for one size is not to be taken for another."""
     inputs = trial.batch(2)[0].to(here.device)
+    trial.model.eval()  # figures of a batch are those of its size
     with torch.no_grad():
         wanted = trial.model(inputs)
         for size in (10, 5):
@@ -210,7 +214,7 @@ def _compiled(model: torch.nn.Module) -> torch.nn.Module:
 
 
 _Outcome = Tuple[float, Dict[str, torch.Tensor]]
-"""The loss, and the gradients by the names of their parameters."""
+"""The loss, and by their names the gradients of parameters and what buffers (BatchNorm's running figures) hold after the pass."""
 
 
 def _away(eager: _Outcome, compiled: _Outcome) -> Iterator[Tuple[str, float]]:
@@ -222,9 +226,12 @@ def _away(eager: _Outcome, compiled: _Outcome) -> Iterator[Tuple[str, float]]:
 
 def _loss_and_gradients(here: RankContext, trial: _Trial, called: torch.nn.Module, turn: int) -> _Outcome:
     trial.model.zero_grad(set_to_none=True)
+    for name, held in trial.model.named_buffers():
+        held.copy_(trial.running[name])
     loss = loss_of(called, trial.batch(turn), here.device)
     loss.backward()
-    return loss.item(), {name: parameter.grad.detach().clone() for name, parameter in trial.model.named_parameters()}
+    found = {name: parameter.grad.detach().clone() for name, parameter in trial.model.named_parameters()}
+    return loss.item(), {**found, **{name: held.to(torch.float64, copy=True) for name, held in trial.model.named_buffers()}}
 
 
 @contextlib.contextmanager

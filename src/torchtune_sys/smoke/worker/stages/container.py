@@ -8,12 +8,11 @@ import errno
 import glob
 import os
 import platform
-import resource
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.cgroups import cgroup_folders, number_in
+from torchtune_sys.smoke.worker.cgroups import NO_LIMIT, cgroup_folders, limits_of, number_in
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 
 
@@ -46,16 +45,16 @@ def _shm(amount: int) -> Optional[Lack]:
 
 
 def _nofile(amount: int) -> Optional[Lack]:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY or limit >= amount:
+    limit = limits_of("NOFILE")[0]
+    if limit == NO_LIMIT or limit >= amount:
         return None
     seen = "a process may open %d files, %d were promised" % (limit, amount)
     return Lack("nofile-limit-too-low", seen, "--ulimit nofile=%d:%d" % (amount, amount))
 
 
 def _memlock(_: int) -> Optional[Lack]:
-    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    if limit == resource.RLIM_INFINITY or _effective() & 1 << _IPC_LOCK:
+    limit = limits_of("MEMLOCK")[0]
+    if limit == NO_LIMIT or _effective() & 1 << _IPC_LOCK:
         return None
     seen = "a process may lock %d KiB of memory, no limit was promised" % (limit // 1024)
     return Lack("memlock-limit-too-low", seen, "--ulimit memlock=-1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ _AWAY_HOOKED = 2.0**-5
 eight, is off by an eighth of 2 and more."""
 _FIRST_OF_POWERSGD = 2
 """Steps before it begins: torch allows no less where it keeps what it left out."""
+_OF_EACH_PRECISION = 41
 _SPREAD_SHAPES = ((5, 7), (31,), (4, 4), (3, 2))
 _SPREAD_STEP = 0.25
 _Hook = Tuple[str, Any, Any, int]
@@ -58,6 +59,52 @@ def hooks_average(here: RankContext) -> List[Fault]:
     return faults
 
 
+class _SeveralPrecisions(nn.Module):
+    """A vector of parameters in each of them, as where some layers are kept in another than the rest; DDP sends each in buckets of its own."""
+
+    def __init__(self, dtypes: Sequence[torch.dtype]) -> None:
+        super().__init__()
+        self.held = nn.ParameterList([nn.Parameter(torch.zeros(_OF_EACH_PRECISION, dtype=dtype)) for dtype in dtypes])
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        shares = [(one * given.to(one.dtype)).sum().float() for one in self.held]
+        return torch.stack(shares).sum()
+
+
+def precisions_average(here: RankContext) -> List[Fault]:
+    """Return what is wrong with a gradient of a model whose parameters have several precisions: each is to be the mean over ranks."""
+    wishes = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
+    dtypes = [dtype for dtype in wishes if _can_sum(here, dtype)]
+    model = _SeveralPrecisions(dtypes).to(here.device)
+    parallel = DistributedDataParallel(model, device_ids=[here.device] if here.kind == "cuda" else None)
+    asked = [small_integers((_OF_EACH_PRECISION,), 380 + rank, -2, 3) for rank in range(here.world)]
+    parallel(asked[here.rank].to(here.device)).backward()
+    wanted = torch.stack(asked).double().mean(0)
+    faults: List[Fault] = []
+    for dtype, held in zip(dtypes, model.held):
+        found = torch.zeros_like(wanted) if held.grad is None else held.grad.detach().cpu().double()
+        off = (found - wanted).abs()
+        if not float(off.max()) <= _AWAY_HOOKED * 2:
+            own = bool((found == asked[here.rank].double()).all())
+            cause = "ddp-gradients-not-synchronised" if own else "ddp-gradients-wrong"
+            whose = "this rank's alone" if own else "not the mean over ranks"
+            seen = "the gradient of parameters of %s in a model of %s is %s: %d of %d elements are wrong"
+            words = (
+                str(dtype)[6:],
+                ", ".join(str(one)[6:] for one in dtypes),
+                whose,
+                int((off > _AWAY_HOOKED * 2).sum()),
+                off.numel(),
+            )
+            faults.append((cause, seen % words))
+    return faults
+
+
+def _can_sum(here: RankContext, dtype: torch.dtype) -> bool:
+    tried = torch.ones(1, device=here.device, dtype=dtype)
+    return (dtype != torch.bfloat16 or here.has_bfloat16()) and can_exchange(here, functools.partial(dist.all_reduce, tried))
+
+
 def _hooks(here: RankContext) -> Iterator[_Hook]:
     try:  # PowerSGD draws by NumPy, and is imported with the others
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -65,8 +112,7 @@ def _hooks(here: RankContext) -> Iterator[_Hook]:
         return
     for name in ("fp16_compress_hook", "allreduce_hook", "bf16_compress_hook")[: 1 if here.level == QUICK else 3]:
         dtype = {"bf": torch.bfloat16, "fp": torch.float16}.get(name[:2], torch.float32)
-        tried = torch.ones(1, device=here.device, dtype=dtype)
-        if (dtype != torch.bfloat16 or here.has_bfloat16()) and can_exchange(here, functools.partial(dist.all_reduce, tried)):
+        if _can_sum(here, dtype):
             yield name, getattr(default_hooks, name), None, 1
     if here.level == QUICK:
         return

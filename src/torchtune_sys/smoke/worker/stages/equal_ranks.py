@@ -6,14 +6,13 @@ import contextlib
 import json
 import os
 import platform
-import resource
 import time
 from typing import Any, Dict, Iterable, List
 
 import torch
 
 from torchtune_sys.smoke.worker.agreement import Fault, few, tell_all
-from torchtune_sys.smoke.worker.cgroups import cpus_of_quota
+from torchtune_sys.smoke.worker.cgroups import cpus_of_quota, limits_of
 from torchtune_sys.smoke.worker.context import RankContext
 from torchtune_sys.smoke.worker.interfaces import host_identity
 from torchtune_sys.smoke.worker.stages.import_torch import CPUS_BEFORE_TORCH
@@ -125,7 +124,7 @@ def _rights() -> Dict[str, Any]:
     """Return what the kernel lets this process have, and when."""
     found: Dict[str, Any] = {"niceness": os.getpriority(os.PRIO_PROCESS, 0), "scheduling policy": _policy()}
     for name in ("NOFILE", "STACK", "AS", "FSIZE", "NPROC", "MEMLOCK", "CPU"):
-        found["ulimit of %s" % name] = list(resource.getrlimit(getattr(resource, "RLIMIT_" + name)))
+        found["ulimit of %s" % name] = list(limits_of(name))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj") as file:
         found["oom_score_adj"] = int(file.read())
     return found

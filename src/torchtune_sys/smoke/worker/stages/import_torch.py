@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import time
 import tracemalloc
 
+from torchtune_sys.smoke.worker.cgroups import NO_LIMIT, limits_of
 from torchtune_sys.smoke.worker.channel import channel, last_lines
 
 IMPORT_DEADLINE_S = 120.0
@@ -40,11 +40,11 @@ def _first_of(error: BaseException) -> str:
 
 def no_address_space(share: float = 0.9) -> str:
     """Return that so much of what a limit allows is used, "" else."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
+    limit = limits_of("AS")[0]
+    if limit == NO_LIMIT:
         return ""
     with open("/proc/self/statm") as pages:
-        used = int(pages.read().split()[0]) * resource.getpagesize()
+        used = int(pages.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     return (
         "; MemoryError: %d of %d MiB of address space are used (ulimit -v)" % (used >> 20, limit >> 20)
         if used > share * limit

@@ -11,7 +11,6 @@ import multiprocessing.queues
 import os
 import random
 import re
-import resource
 import socket
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from torchtune_sys.smoke.worker.cgroups import NO_LIMIT, limits_of
 from torchtune_sys.smoke.worker.channel import end_with_parent
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
 from torchtune_sys.smoke.worker.stages.datasets import data_are_split_and_drawn, workers_can_be_spawned, workers_tell_and_end
@@ -188,8 +188,8 @@ def _stopped_children() -> List[int]:
 
 def _too_few_files(what: str, error: Optional[EOFError] = None) -> None:
     """Name too few files as the reason: a worker that may not open another file goes without a reason that reaches the rank."""
-    limit, held = resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(os.listdir("/proc/self/fd"))
-    if limit - held < _FILES:
+    limit, held = limits_of("NOFILE")[0], len(os.listdir("/proc/self/fd"))
+    if limit != NO_LIMIT and limit - held < _FILES:
         seen = "%s: this process has %d of %d files open"
         raise StageFailed("nofile-limit-too-low", seen % (what, held, limit), "ulimit -n 65536") from error
 

@@ -64,6 +64,47 @@ def autocast_lowers(here: RankContext, dtype: torch.dtype) -> None:
         if not torch.equal(low[name].to("cpu", torch.float64), right_answer):
             raise StageFailed("gemm-wrong", "%s under autocast to %s has a wrong answer" % (name, _word(dtype)))
     _weights_are_lowered_anew(here, dtype)
+    _own_functions_get_their_precision(here, dtype)
+
+
+def _own_functions_get_their_precision(here: RankContext, dtype: torch.dtype) -> None:
+    """Check what authors of kernels ask of autocast: float32 with autocast off (cast_inputs), or the precision of where they were called, also on the way back."""
+    if not hasattr(torch.amp, "custom_fwd"):  # torch 2.4
+        return
+    seen: Dict[str, Tuple[torch.dtype, bool]] = {}
+
+    def noted(name: str, value: torch.Tensor) -> torch.Tensor:
+        seen[name] = (value.dtype, torch.is_autocast_enabled(here.kind))
+        return value * 2
+
+    def function(name: str, **options: Any) -> Any:
+        forward = torch.amp.custom_fwd(lambda ctx, value: noted(name, value), device_type=here.kind, **options)
+        backward = torch.amp.custom_bwd(lambda ctx, slope: noted("the way back of " + name, slope), device_type=here.kind)
+        return type(
+            "Function", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        )
+
+    values = torch.ones(2, 2, device=here.device, requires_grad=True)
+    raised, kept = function("custom_fwd(cast_inputs=float32)", cast_inputs=torch.float32), function("custom_fwd")
+    with torch.autocast(here.kind, dtype=dtype):
+        lowered = values @ values
+        outputs = kept.apply(raised.apply(lowered).to(dtype))
+    outputs.float().sum().backward()
+    for name, wanted in {
+        "custom_fwd(cast_inputs=float32)": (torch.float32, False),
+        "the way back of custom_fwd(cast_inputs=float32)": (torch.float32, False),
+        "custom_fwd": (dtype, True),
+        "the way back of custom_fwd": (dtype, True),
+    }.items():
+        if seen.get(name) != wanted:
+            found = (
+                "is not called"
+                if name not in seen
+                else "%s with autocast %s" % (_word(seen[name][0]), "on" if seen[name][1] else "off")
+            )
+            cause = "autocast-lowers-too-much" if wanted[0] == torch.float32 else "autocast-off"
+            right = "%s with autocast %s" % (_word(wanted[0]), "on" if wanted[1] else "off")
+            raise StageFailed(cause, "under autocast to %s %s is given %s, not %s" % (_word(dtype), name, found, right))
 
 
 def _others_stay(here: RankContext, dtype: torch.dtype) -> None:

@@ -86,6 +86,7 @@ def ranks_meet(here: RankContext) -> None:
         if here.not_met is not None:
             raise here.not_met
         _kernel_lets_wait()
+        _kernel_lists_interfaces()
         everyone = _introduce(here)
         meet_at_port(here)
     except RuntimeError as error:
@@ -131,6 +132,18 @@ def _kernel_lets_wait() -> None:
     finally:
         for one in made:
             os.close(one)
+
+
+def _kernel_lists_interfaces() -> None:
+    """Check what gloo and NCCL choose their interface from (getifaddrs, which asks by netlink): where it is refused, gloo aborts at "device.cc:33"."""
+    try:
+        socket.if_nameindex()
+    except OSError as error:
+        seen = "the network interfaces cannot be listed (netlink): %s; neither gloo nor NCCL goes without" % error.strerror
+        remedy = (
+            "systemd: add AF_NETLINK to the unit's RestrictAddressFamilies; a container: a profile that allows socket(AF_NETLINK)"
+        )
+        raise StageFailed("system-calls-refused", seen, remedy) from error
 
 
 def _master() -> str:
