@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from conftest import judge_one, load
+from conftest import HOSTS, judge_one, load
 from fuzz import fifteenth_secrets
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model import actions
@@ -25,6 +25,7 @@ from torchtune_sys.render.plan import step_text
 from torchtune_sys.smoke import proof
 from torchtune_sys.smoke.driver import ProgressListener, SmokeOptions, smoke
 from torchtune_sys.smoke.merge import worst
+from two_users import PROGRAM
 
 PLANTS = (";>mark;", "$(>mark)", "`>mark`", "\n>mark\n", "';>mark;'", '";>mark;"', "|>mark|", "&&>mark")
 
@@ -211,3 +212,48 @@ def test_no_word_of_a_rank_s_ends_the_test_otherwise_than_by_a_verdict(place: tu
         said = [dict(line) for line in SAID]
         said[number][name] = odd
         told(said, tmp_path)
+
+
+EXPORTED = (
+    "umask",
+    "set",
+    "unset",
+    "printf",
+    "mkdir",
+    "builtin",
+    "command",
+    "return",
+    "shopt",
+    "declare",
+    "[",
+    "test",
+    "cat",
+    "sha256sum",
+    "sudo",
+    "readlink",
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        (("script", "--from", str(HOSTS / "swappiness-high.fail.json")), "--check"),
+        (("script", "--stages", "tune,smoke"), "--dry-run"),
+    ],
+    ids=["tune", "stages"],
+)
+def test_no_function_that_a_caller_exported_stands_for_a_program_of_a_generated_script(
+    words: tuple[str, ...], mode: str, tmp_path: Path
+) -> None:
+    script, mark = tmp_path / "script", tmp_path / "mark"
+    made = subprocess.run([*PROGRAM, "generate", *words, "-o", str(script)], capture_output=True, text=True, timeout=60)
+    assert script.exists(), made.stderr
+    functions = {f"BASH_FUNC_{name}%%": f"() {{ echo {name} >>'{mark}'; }}" for name in EXPORTED}
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(tmp_path)}
+    asked = ["bash", "-c", "umask; mkdir x"]
+    subprocess.run(asked, env={**env, **functions}, timeout=60, capture_output=True)
+    assert mark.exists(), "this bash takes no functions from its environment"
+    mark.unlink()
+    plain = subprocess.run(["bash", script, mode], env=env, capture_output=True, text=True, timeout=60)
+    steered = subprocess.run(["bash", script, mode], env={**env, **functions}, capture_output=True, text=True, timeout=60)
+    assert (steered.returncode, steered.stdout, mark.exists()) == (plain.returncode, plain.stdout, False), steered.stderr
