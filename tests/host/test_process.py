@@ -182,6 +182,22 @@ def test_a_container_without_dev_null(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(found, Output) and (found.rc, found.stdout) == (0, "")
 
 
+def test_a_null_device_that_is_there_and_cannot_be_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on a file system that is mounted nodev: a child was not started at all."""
+    monkeypatch.setattr(os, "devnull", str(tmp_path))
+    found = process.run(("/bin/cat",), timeout_s=5)
+    assert isinstance(found, Output) and (found.rc, found.stdout) == (0, "")
+
+
+def test_input_where_a_filter_refuses_memfd_create(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_asked: object) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    found = process.run(("/bin/cat",), timeout_s=5, data="words")
+    assert isinstance(found, Output) and (found.rc, found.stdout) == (0, "words")
+
+
 def test_end_all_ends_what_threads_wait_for(tmp_path: Path) -> None:
     found: list[object] = []
     scripts = [

@@ -95,7 +95,11 @@ def _work(work: Callable[[], str], ours: int) -> None:
     try:
         for number in _ASKING:
             signal.signal(number, signal.SIG_DFL)
-        nowhere = os.open(os.devnull, os.O_RDWR)
+        try:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+        except OSError:  # who reads there meets the end, who writes there is refused
+            nowhere, writing = os.pipe()
+            os.close(writing)
         for stream in (0, 1, 2):
             if stream != ours:
                 os.dup2(nowhere, stream)

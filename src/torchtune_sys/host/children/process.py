@@ -125,13 +125,32 @@ def forget(child: subprocess.Popen[bytes]) -> None:
             stream.close()
 
 
+def _nameless() -> int:
+    try:
+        return os.memfd_create("input")
+    except (AttributeError, OSError):  # Python was built for glibc before 2.27; a filter refuses it
+        import tempfile  # slow to import
+
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())
+
+
+def _opens(path: str) -> bool:
+    """Tell by trying: a device on a file system that is mounted nodev is there, and may be read and written, and cannot be opened."""
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def _input(data: str | int | None) -> Iterator[int]:
     """Provide a file with the data that needs no room on a disk: the child reads it at its own pace."""
-    if isinstance(data, int) or (data is None and os.path.exists(os.devnull)):
+    if isinstance(data, int) or (data is None and _opens(os.devnull)):
         yield subprocess.DEVNULL if data is None else data
         return
-    handle = os.memfd_create("input")  # without data: for a container that has no /dev
+    handle = _nameless()  # without data: for a container that has no /dev
     try:
         left = memoryview((data or "").encode("utf-8", "surrogateescape"))
         while left:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import socket
@@ -40,6 +41,9 @@ def _few_files() -> Optional[Obstacle]:
         while len(held) < _LAUNCHER_FILES:
             held.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            seen = "/dev/null cannot be opened: %s; multiprocessing, compilers and torch's launcher need it" % error.strerror
+            return Obstacle("import", "dev-null-unusable", seen)
         most = limits_of("NOFILE")[0]
         seen = "torch's launcher needs %d more open files: %s after %d (ulimit -n: %d)"
         return Obstacle("import", "", seen % (_LAUNCHER_FILES, error.strerror, len(held), most))

@@ -313,7 +313,8 @@ def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, Lis
                 told["index"][places[0]],
                 places[0],
             )
-        raise StageFailed("dataloader-loses-samples", "%d samples were to come in order: %s" % (_SAMPLES, how))
+        cause = "dataloader-loses-samples" if missing or again else "dataloader-out-of-order"
+        raise StageFailed(cause, "%d samples were to come in order: %s" % (_SAMPLES, how))
     return told
 
 

@@ -78,6 +78,10 @@ def _settings_are_defaults(here: RankContext) -> None:
         raise StageFailed("torch-setting-changed", "before anybody set it: %s" % "; ".join(found), _WHO)
 
 
+_WRITES_OVER = re.compile(r"(MALLOC_PERTURB_|glibc\.malloc\.perturb)=0*[1-9]\d*")
+"""mallopt(3), M_PERTURB: for finding what is read before it was written."""
+
+
 def _what_follows_python() -> List[str]:
     """Return what looks at each allocation or call of Python beside a tracer, and was left on."""
     found = []
@@ -85,6 +89,11 @@ def _what_follows_python() -> List[str]:
         found.append("tracemalloc follows each allocation of Python, %d frames deep (PYTHONTRACEMALLOC)" % FRAMES_FOLLOWED)
     if sys.flags.dev_mode or "debug" in os.environ.get("PYTHONMALLOC", ""):
         found.append("Python checks each allocation (PYTHONDEVMODE, PYTHONMALLOC=debug), which makes it slower")
+    perturbed = _WRITES_OVER.search(
+        "MALLOC_PERTURB_=%s:%s" % (os.environ.get("MALLOC_PERTURB_", ""), os.environ.get("GLIBC_TUNABLES", ""))
+    )
+    if perturbed:
+        found.append("the C library writes over each piece of memory that it gives and takes back (%s)" % perturbed.group())
     if 0 < gc.get_threshold()[0] < _SELDOM_ENOUGH:
         found.append(
             "Python collects cycles at each %d new objects (gc.set_threshold), which makes it slow" % gc.get_threshold()[0]
