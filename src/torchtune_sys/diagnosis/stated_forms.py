@@ -15,6 +15,7 @@ SOLVED = re.compile(
 )
 ANSWER = re.compile(
     r"(?i)\b(?:solution|fix|remedy|answer|workaround) (?:for (?:me|us|this) |in my case |here )?was(?:(?: to)? (?:\w+ ){0,2})?\W{0,4}$"
+    r"|\b(?:actual|real|final|working) (?:solution|fix|remedy|answer) ?[:：]\W{0,4}(?:\w+ ){0,3}$"
 )
 """What follows is what helped, where it is told of the past."""
 ANSWERED = re.compile(r"(?i)\b(?:solution|fix|remedy|answer|workaround)\b")
