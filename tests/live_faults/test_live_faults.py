@@ -12,12 +12,22 @@ import pytest
 from library import COMPILER
 
 from conftest import exhaustive
-from live_faults import eighth, fifth, fourth, lab, opened, sealed, seventh, sixth, third
+from live_faults import eighth, fifth, fourth, lab, ninth, opened, sealed, seventh, sixth, third
 from live_faults.row import Fault
 
 ROWS = [
     row
-    for row in (*opened.ROWS, *sealed.ROWS, *third.ROWS, *fourth.ROWS, *fifth.ROWS, *sixth.ROWS, *seventh.ROWS, *eighth.ROWS)
+    for row in (
+        *opened.ROWS,
+        *sealed.ROWS,
+        *third.ROWS,
+        *fourth.ROWS,
+        *fifth.ROWS,
+        *sixth.ROWS,
+        *seventh.ROWS,
+        *eighth.ROWS,
+        *ninth.ROWS,
+    )
     if not row.left
 ]
 PYTHON = os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "")

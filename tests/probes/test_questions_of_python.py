@@ -40,12 +40,14 @@ def test_parts_of_torch_that_are_gone(tmp_path: Path) -> None:
 def test_the_way_to_an_address() -> None:
     """198.51.100.0/24 is for documentation; whether this machine has a route there is its own affair."""
     host = LiveHost()
-    assert host.ask(f"{queries.WAY_TO}:127.0.0.1") == {"addresses": ["127.0.0.1"], "refused": [""]}
-    assert set(host.ask(f"{queries.WAY_TO}:198.51.100.7")) == {"addresses", "refused"}
+    assert host.ask(f"{queries.WAY_TO}:127.0.0.1") == {"addresses": ["127.0.0.1"], "refused": [""], "own": ["127.0.0.1"]}
+    assert set(host.ask(f"{queries.WAY_TO}:198.51.100.7")) == {"addresses", "refused", "own"}
     assert isinstance(host.ask(f"{queries.WAY_TO}:10.9.0.5:29500"), Missing)
 
 
-@pytest.mark.parametrize("answer", [{}, [], {"addresses": ["10.0.0.4"], "refused": []}, {"addresses": 3, "refused": 4}, "x"])
+@pytest.mark.parametrize(
+    "answer", [{}, [], {"addresses": ["10.0.0.4"], "refused": [], "own": []}, {"addresses": 3, "refused": 4, "own": 5}, "x"]
+)
 def test_an_answer_may_be_anything(answer: object) -> None:
     host = RecordedHost({"env": {"MASTER_ADDR": "node0"}, "answers": {f"{queries.WAY_TO}:node0": answer}}, "test")
     found = network.master(host)

@@ -31,8 +31,8 @@ HOSTNAME_ADDRESSES = "hostname-addresses"
 LOCALHOST_ADDRESSES = "localhost-addresses"
 """The same of the name localhost; an empty list if it does not resolve, since recordings of earlier releases lack the answer."""
 WAY_TO = "way-to"
-"""``way-to:NAME``: ``{"addresses": [...], "refused": ["Network is unreachable", ""]}``: what the name resolves to, and for each address why the kernel has
-no route there, ``""`` where it has one. Nothing is sent to them."""
+"""``way-to:NAME``: ``{"addresses": [...], "refused": ["Network is unreachable", ""], "own": ["", "10.0.0.5"]}``: what the name resolves to, and for each
+address why the kernel has no route there, else from which of its own it would send. Nothing is sent."""
 NVML = "nvml"
 """What the NVML child printed (see ``nvml_child.py``)."""
 NVML_TIMEOUT_S = 20.0

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, result, verdict
 
-from torchtune_sys.model.facts.network import Way
+from torchtune_sys.model.facts.network import Address, Way
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -70,3 +70,28 @@ def test_what_is_more_than_an_address_is_told(healthy: Snapshot, name: str) -> N
 def test_more_ranks_than_are_started(healthy: Snapshot, env: dict[str, str], ranks: int | None, expected: Verdict) -> None:
     seen = msgspec.structs.replace(altered(healthy, session__env=env), intent=Workload(ranks=ranks))
     assert verdict(seen, "world-larger-than-started") is expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "address", "member", "expected"),
+    [
+        (2, "172.17.5.9", "veth", FAIL),
+        (2, "172.17.5.9", "", FAIL),
+        (2, "172.17.5.9", "ethernet", PASS),  # a bridge that leads outside
+        (2, "172.17.0.1", "veth", PASS),  # this host itself
+        (1, "172.17.5.9", "veth", PASS),
+    ],
+)
+def test_a_master_behind_the_bridge_of_this_hosts_containers(
+    healthy: Snapshot, nodes: int, address: str, member: str, expected: Verdict
+) -> None:
+    network = healthy.network
+    assert not isinstance(network, Missing) and not isinstance(network.interfaces, Missing)
+    first = network.interfaces[0]
+    inside = Address(family="inet", address="172.17.0.1", prefix_length=16)
+    docker0 = msgspec.structs.replace(first, name="docker0", kind="bridge", addresses=(inside,), master="")
+    members = (msgspec.structs.replace(first, name="m0", kind=member, addresses=(), master="docker0"),) if member else ()
+    ways = (Way(address=address, refused="", own="172.17.0.1"),)
+    seen = with_master(healthy, address, ways, network__interfaces=(*network.interfaces, docker0, *members))
+    seen = msgspec.structs.replace(seen, intent=Workload(nodes=nodes))
+    assert verdict(seen, "master-address-unreachable") is expected

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
 from altered import FAIL, NA, NOTHING, PASS, altered, result, verdict
 
 from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
 
 
 def test_what_lies_beside_a_script_matters_to_a_torch_alone(healthy: Snapshot) -> None:
@@ -19,3 +22,23 @@ def test_what_lies_beside_a_script_matters_to_a_torch_alone(healthy: Snapshot) -
 def test_a_torch_without_its_packages_is_told_unless_it_was_imported(healthy: Snapshot) -> None:
     lost = altered(healthy, python__lost_parts=("nn", "optim"))
     assert "torch/nn, torch/optim" in result(lost, "torch-import-fails").evidence[0].seen
+
+
+@pytest.mark.parametrize(
+    ("lost", "release", "told"),
+    [
+        (("sympy",), "2.13.0", ["sympy"]),
+        (("sympy", "mpmath"), "2.13.0", ["sympy"]),
+        (("mpmath",), "2.2.0", ["mpmath"]),
+        (("mpmath",), "2.1.2", []),
+        (("typing_extensions",), "2.1.2", ["typing-extensions"]),
+    ],
+)
+def test_modules_that_import_torch_or_its_optimizers_lack(
+    healthy: Snapshot, lost: tuple[str, ...], release: str, told: list[str]
+) -> None:
+    python = healthy.python
+    assert not isinstance(python, Missing) and not isinstance(python.torch, Missing)
+    torch = msgspec.structs.replace(python.torch, version=release)
+    found = result(altered(healthy, python__not_found=lost, python__torch=torch), "torch-import-fails").evidence
+    assert [item.wanted.partition(",")[0] for item in found if item.verdict is FAIL] == told

@@ -36,8 +36,8 @@ def look(path=None):
     }
 
 
-ASKED_FOR = ("typing_extensions",)
-"""Modules without which import torch fails, and that are packages of their own."""
+ASKED_FOR = ("typing_extensions", "sympy", "mpmath")
+"""Modules of packages of their own without which import torch fails, or (those behind the first) the optimizers of torch from 2.2 on."""
 
 
 def found(name, path):

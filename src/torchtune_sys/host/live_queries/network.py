@@ -160,15 +160,16 @@ def localhost_addresses(_argument: str, timeout_s: float) -> Fact[list[str]]:
 
 
 def way_to(name: str, timeout_s: float) -> Fact[dict[str, list[str]]]:
-    """Return what a name resolves to, and why the kernel would send nothing to each of these addresses."""
+    """Return what a name resolves to, and for each of these addresses this host's own on the way, or why the kernel would send nothing there."""
     found = _addresses(name, timeout_s)
     if isinstance(found, Missing):
         return found
     addresses = list(dict.fromkeys(found))
-    return {"addresses": addresses, "refused": [_refused(address) for address in addresses]}
+    ways = [_way(address) for address in addresses]
+    return {"addresses": addresses, "refused": [refused for refused, _ in ways], "own": [own for _, own in ways]}
 
 
-def _refused(address: str) -> str:
+def _way(address: str) -> tuple[str, str]:
     import _socket
 
     family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
@@ -176,11 +177,11 @@ def _refused(address: str) -> str:
         tried = _socket.socket(family, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
         try:
             tried.connect((address, 9))  # of UDP: it looks for a route, and sends nothing
+            return "", str(tried.getsockname()[0]).partition("%")[0]
         finally:
             tried.close()
     except OSError as error:
-        return os.strerror(error.errno) if error.errno else str(error)
-    return ""
+        return (os.strerror(error.errno) if error.errno else str(error)), ""
 
 
 def _addresses(name: str, timeout_s: float) -> Fact[list[str]]:

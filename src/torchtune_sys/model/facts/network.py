@@ -156,6 +156,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     refused: str
     """Why the kernel would send nothing there (``Network is unreachable``); ``""`` where it has a route."""
+    own: str = ""
+    """From which of its own addresses this host would send there."""
 
 
 class NetworkFacts(msgspec.Struct, frozen=True, kw_only=True):

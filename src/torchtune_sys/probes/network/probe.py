@@ -86,9 +86,8 @@ def master(host: Host) -> Fact[tuple[Way, ...]]:
         unasked = found.why is Why.ABSENT and not host.live and not found.detail
         return Missing(Why.NOT_RECORDED, query, "recorded by a release that did not ask") if unasked else found
     try:
-        return tuple(
-            Way(address=str(one), refused=str(why)) for one, why in zip(found["addresses"], found["refused"], strict=True)
-        )
+        rows = zip(found["addresses"], found["refused"], found["own"], strict=True)
+        return tuple(Way(address=str(one), refused=str(why), own=str(own)) for one, why, own in rows)
     except (TypeError, KeyError, ValueError) as error:
         return Missing(Why.UNPARSED, query, str(error))
 

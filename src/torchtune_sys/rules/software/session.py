@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.facts.network import Way
 from torchtune_sys.model.launchers import JOB_VARIABLES, RANK_VARIABLES
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
@@ -218,7 +219,7 @@ def rank_seeks_master_on_own_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
 )
 def master_address_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """MASTER_ADDR is a name that nothing resolves, or an address that the kernel refuses to send to: no route, or one that forbids it
-    (unreachable, prohibit, blackhole).
+    (unreachable, prohibit, blackhole). Or the route of a job over several hosts ends in this host's own docker0 or virbr0, whose network is the cluster's, too.
 
     Why it matters
         Each rank tries to connect to it until init_process_group times out, after minutes, and says little more than that it could not connect.
@@ -239,8 +240,10 @@ def master_address_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ways = () if absent(found) or (isinstance(found, Missing) and NO_ANSWER in found.detail) else need(found)
     if not ways and need(need(s.system).container) == "kubernetes":
         raise NotApplicable("the name of a service may resolve once its pod runs")
-    refused = all(way.refused for way in ways)
+    within = _containers_bridge(s, ways)
+    refused = all(way.refused for way in ways) or bool(within)
     why = ", ".join(f"{way.address}: " * (way.address != name) + way.refused for way in ways) or "resolves to nothing"
+    why = f"the way there is {within}, a bridge of this host's own containers or virtual machines" if within else why
     yield Evidence(
         subject="MASTER_ADDR",
         seen=f"{name}: {why}" if refused else f"{name}: there is a route",
@@ -249,6 +252,25 @@ def master_address_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         source="environment",
         fix=_ADDRESS_ALONE if refused and not ways and _MORE.search(name) else (),
     )
+
+
+_OUTSIDE = ("ethernet", "infiniband", "bond", "vlan", "wifi", "usb", "wwan")
+
+
+def _containers_bridge(s: Snapshot, ways: tuple[Way, ...]) -> str:
+    """Return the bridge through which a job over several hosts would look for its first one, where nothing but this host's guests is behind it: the
+    cluster has the addresses that Docker or libvirt chose."""
+    interfaces = known(need(s.network).interfaces, ())
+    for way in ways if (s.intent.nodes or 1) > 1 else ():
+        for bridge in interfaces if way.own and way.own != way.address else ():
+            on_it = any(item.address == way.own for item in known(bridge.addresses, ()))
+            if (
+                bridge.kind == "bridge"
+                and on_it
+                and not any(each.master == bridge.name and each.kind in _OUTSIDE for each in interfaces)
+            ):
+                return bridge.name
+    return ""
 
 
 _MORE = pattern(r"^\w+://|[^:]:\d{1,5}$|^\[|\s")

@@ -249,8 +249,8 @@ def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     ),
 )
 def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """pip lists torch but its files, or some of them, are gone, its environment has lost its pyvenv.cfg, one of its libraries is cut short, or a module that it
-    imports at once is not installed or hidden by a file of its name on PYTHONPATH; or, with --live, importing it in the judged interpreter failed.
+    """pip lists torch but its files, or some of them, are gone, its environment has lost its pyvenv.cfg, one of its libraries is cut short, or a module that it, or
+    each of its optimizers, imports is not installed, or one that it imports at once is hidden by a file of its name on PYTHONPATH; or, with --live, importing it in the judged interpreter failed.
 
     Why it matters
         Nothing can train.
@@ -327,17 +327,23 @@ def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
     asked = () if item is None else item.requires
     for name in python.not_found:
         package = name.replace("_", "-")
-        if any(line.replace("_", "-").lower().startswith(package) for line in asked):
+        by = _BY_OPTIMIZERS.get(package, package)
+        late = package in _BY_OPTIMIZERS
+        if (late and version(python.torch.version)[:2] < _SINCE) or (by != package and by in python.not_found):
+            continue
+        if any(line.replace("_", "-").lower().startswith(by) for line in asked):
             behind = " (packages were installed with --no-deps, or removed)"
             yield Evidence(
-                subject="import torch",
+                subject="torch's optimizers" if late else "import torch",
                 seen=f"there is no module {name}",
-                wanted=f"{package}, which torch requires",
+                wanted=f"{package}, which {'torch' if by == package else by} requires",
                 source="sys.path",
                 fix=pip_install(s, package, behind=behind),
             )
 
 
+_BY_OPTIMIZERS, _SINCE = {"sympy": "sympy", "mpmath": "sympy"}, (2, 2)
+"""Each optimizer of torch imports torch._dynamo, and that SymPy (torch/_compile.py; tried with 2.13): module, and the package of torch's requirements."""
 _LACKING = pattern(r"No module named '((?!torch\b)[\w.]{1,60})'")
 _CRASHED = pattern(r"ended by (SIGBUS|SIGSEGV|SIGILL|SIGABRT|SIGFPE|SIGTRAP)\b")
 """How a child ends that crashed by itself; SIGKILL and SIGTERM come from somebody else, for lack of memory too."""
