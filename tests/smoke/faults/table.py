@@ -8,6 +8,7 @@ from smoke.faults.eleventh import alike as eleventh_alike
 from smoke.faults.eleventh import opened as eleventh_opened
 from smoke.faults.eleventh import sealed as eleventh_sealed
 from smoke.faults.fifteenth import opened as fifteenth_opened
+from smoke.faults.fifteenth import sealed as fifteenth_sealed
 from smoke.faults.fifth import opened as fifth_opened
 from smoke.faults.fifth import sealed as fifth_sealed
 from smoke.faults.fourteenth import opened as fourteenth_opened
@@ -64,4 +65,5 @@ FAULTS: tuple[Fault, ...] = (
     *fourteenth_opened.ROWS,
     *fourteenth_sealed.ROWS,
     *fifteenth_opened.ROWS,
+    *fifteenth_sealed.ROWS,
 )

@@ -128,7 +128,7 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
         seen = "%s: %s%s" % (type(error).__name__, error, _files_left(error, here.scratch))
         if isinstance(error, MemoryError) or "llocate memory" in str(error):
             limited = no_address_space(_SHARE_OF_ALLOCATIONS)
-            seen, ended["remedy"] = seen + limited, "ulimit -v unlimited" if limited else ""
+            seen, ended["remedy"] = seen + limited, limited.rpartition("(")[2].replace(")", " unlimited")
         ended.update(verdict="fail", seen=seen, trace=last_lines(error))
         here.lost_device = not here.device_works()
         here.broken = here.broken or stage.together or here.lost_device

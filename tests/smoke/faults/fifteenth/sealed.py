@@ -20,8 +20,8 @@ ROWS: tuple[Fault, ...] = (
     row("null-device-refused", "/dev/null cannot be opened: it lies on a file system that is mounted nodev", "import", "dev-null-unusable",
         inject=unshared("--mount", "mkdir {folder}/dev\nmount -t tmpfs -o nodev tmpfs {folder}/dev\nmknod -m 666 {folder}/dev/null c 1 3\n"
         "mount --bind {folder}/dev/null /dev/null"), means="namespace", stages="import,device,dataloader"),
-    row("data-limit", "ulimit -d leaves a process 380 MB of data", "memory", "host-memory-oom", inject=limited("--data=380000000:380000000"), means="rlimit",
-        stages="", seen="ulimit -d"),
+    row("data-limit", "ulimit -d leaves a process 380 MB of data", "device", "host-memory-oom", inject=limited("--data=380000000:380000000"), means="rlimit",
+        stages="device", seen="ulimit -d"),
     row("opening-slow-on-one", "Opening a file takes one rank 60 ms (the metadata server of its file system is far away)", "stragglers", "straggler-storage",
         inject=preloaded("""
             #include <dlfcn.h>

@@ -39,17 +39,14 @@ def _first_of(error: BaseException) -> str:
 
 
 def no_address_space(share: float = 0.9) -> str:
-    """Return that so much of what a limit allows is used, "" else."""
-    limit = limits_of("AS")[0]
-    if limit == NO_LIMIT:
-        return ""
-    with open("/proc/self/statm") as pages:
-        used = int(pages.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    return (
-        "; MemoryError: %d of %d MiB of address space are used (ulimit -v)" % (used >> 20, limit >> 20)
-        if used > share * limit
-        else ""
-    )
+    """Return that so much of what a limit allows is used, "" else. Each is of what the kernel counts for it (getrlimit(2); since Linux 4.7 all private memory that may be written is data)."""
+    for name, counted, flag, what in (("AS", 0, "v", "address space"), ("DATA", 5, "d", "data")):
+        limit = limits_of(name)[0]
+        with open("/proc/self/statm") as pages:
+            used = int(pages.read().split()[counted]) * os.sysconf("SC_PAGE_SIZE")
+        if limit != NO_LIMIT and used > share * limit:
+            return "; MemoryError: %d of %d MiB of %s are used (ulimit -%s)" % (used >> 20, limit >> 20, what, flag)
+    return ""
 
 
 CPUS_BEFORE_TORCH = len(os.sched_getaffinity(0))
