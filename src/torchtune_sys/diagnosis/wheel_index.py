@@ -17,7 +17,7 @@ _PYTHON = re.compile(
 )
 _PLACEHOLDER = "0.1.2"
 """Releases of torch on PyPI that are sources without content: pip lists them for any Python."""
-_LIKELY, _POSSIBLE, _LONGEST = 2, 1, 200_000
+_LIKELY, _POSSIBLE, _LONGEST, _OLDEST = 2, 1, 200_000, 3
 
 
 def reasons_of(words: str, text: str = "") -> tuple[tuple[str, int], ...]:
@@ -31,6 +31,8 @@ def reasons_of(words: str, text: str = "") -> tuple[tuple[str, int], ...]:
     (('wrong-wheel-index', 2), ('no-wheel-for-python', 1))
     >>> reasons_of("No matching distribution found for torch==1.10.0+cu113", "I use python 3.10")
     (('no-wheel-for-python', 2), ('wrong-wheel-index', 1))
+    >>> reasons_of("No matching distribution found for torch==1.10.0+cu113", "It fails with python 3.1 (python 3.10)")[0]
+    ('no-wheel-for-python', 2)
     >>> reasons_of("No matching distribution found for torch==1.10.0+cu113", "I use Python 3.9 now, with 3.10 it is the same")
     ()
     """
@@ -55,7 +57,8 @@ def _lacks_wheels(words: str, text: str) -> bool:
     known = pythons_of(named[1]) if named is not None else None
     if known is None:
         return False
-    told = {int((each[1] or "").partition(".")[2] or each[2] or each[3]) for each in _PYTHON.finditer(text[:_LONGEST])}
+    minors = (int((each[1] or "").partition(".")[2] or each[2] or each[3]) for each in _PYTHON.finditer(text[:_LONGEST]))
+    told = [minor for minor in minors if minor >= _OLDEST]  # 3.1 is what is left of 3.10 where a line was cut
     return bool(told) and (min(told) > known[1] or max(told) < known[0])
 
 
