@@ -53,7 +53,7 @@ ROWS: tuple[Fault, ...] = (
         args="--workers 4 --nproc-per-node 2",
     ),
     Fault("shm-gone", "umount -l /dev/shm; umount -l /dev/shm || true", "says:/dev/shm", args="--workers 4 --nproc-per-node 2"),
-    Fault("tmpdir-names-nothing", "export TMPDIR=/nope/tmp"),
+    Fault("tmpdir-names-nothing", "export TMPDIR=/nope/tmp", may="variable-names-missing-file"),
     Fault(
         "tmp-full",
         "mount -t tmpfs -o size=20m tmpfs /tmp; fallocate -l 19m /tmp/x",
