@@ -335,7 +335,10 @@ def test_nothing_that_a_peer_says_is_unpickled() -> None:
     for path in Path(torchtune_sys.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                assert names.isdisjoint(alias.name.partition(".")[0] for alias in node.names), path
+                writes = {"marshal"} if path.name == "launching.py" else set()
+                assert (names - writes).isdisjoint(alias.name.partition(".")[0] for alias in node.names), path
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "marshal":
+                assert node.attr == "dumps", path  # what ranks run is sealed, and inherited from who wrote it
             elif isinstance(node, ast.ImportFrom):
                 assert (node.module or "").partition(".")[0] not in names, path
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
