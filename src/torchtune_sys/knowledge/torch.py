@@ -68,8 +68,9 @@ def release(torch: str) -> Release | None:
     return next((item for item in releases() if item.torch == plain), None)
 
 
-_EARLIER = {**dict.fromkeys((4, 5, 6), (5, 8)), 7: (6, 9), 8: (6, 9), 9: (6, 9), 10: (6, 9), 11: (7, 10), 12: (7, 10)}
-"""Minor of torch 1 before those of the table → minors of the oldest and the newest Python 3 with a wheel for Linux (files of each release on PyPI)."""
+_EARLIER = {4: (5, 8), 5: (5, 8), 6: (6, 8), 7: (6, 9), 8: (6, 9), 9: (6, 9), 10: (6, 9), 11: (7, 10), 12: (7, 10)}
+"""Minor of torch 1 before those of the table → minors of the oldest and the newest Python 3 with a wheel for Linux on x86_64 (the files of each release on
+PyPI, counted 2026-11-28)."""
 
 
 def pythons_of(torch: str) -> tuple[int, int] | None:
