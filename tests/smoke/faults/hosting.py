@@ -107,9 +107,9 @@ ROWS = (
     ),
     Fault(
         name="address-space",
-        what="ulimit -v leaves 620 MB of address space",
+        what="ulimit -v leaves 560 MB of address space",
         means="rlimit",
-        inject=limited("--as=620000000"),
+        inject=limited("--as=560000000"),
         stages="device",
         stage="import",
         cause="host-memory-oom",
