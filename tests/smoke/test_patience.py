@@ -44,7 +44,7 @@ def test_on_a_crowded_host_threads_sleep_while_they_wait(
         monkeypatch.setenv("OMP_WAIT_POLICY", chosen)
     started: list[dict[str, str]] = []
     monkeypatch.setattr(launching.subprocess, "Popen", lambda _argv, env, **_more: started.append(env))
-    launching._started(0, 1, launching.RankLauncher(1, -1, -1), 0, [])
+    launching._started(0, 1, launching.RankLauncher(1, -1, -1), 0, ["smoke.py"])
     assert started[0].get("OMP_WAIT_POLICY", "") == policy
 
 
