@@ -95,14 +95,12 @@ def test_prolog_error_on_a_node_that_we_drained_is_ours(cluster: Cluster) -> Non
             assert cluster.run(cluster.health).returncode == 0
         assert not cluster.in_service(), "not by us"
         mark.write_text("torchtune-sys: [node] x: y\n")
-        for _ in range(2):
-            assert cluster.run(cluster.health).returncode == 0
+        cluster.checked(2)
         assert "DRAIN" not in cluster.until("DRAIN", is_there=False)
         assert not mark.exists()
         cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=Prolog error")
         known.write_text("1\n")  # somebody took it back, and slurmd told once more
-        for _ in range(2):
-            assert cluster.run(cluster.health).returncode == 0
+        cluster.checked(2)
         assert "DRAIN" not in cluster.until("DRAIN", is_there=False)
     finally:
         mark.unlink(missing_ok=True)
