@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
 IMPORTED = frozenset(
     (
         "argparse", "ast", "asyncio", "base64", "bisect", "bz2", "calendar", "collections", "concurrent", "contextlib",
@@ -21,3 +24,18 @@ PARTS_OF_TORCH = (
     "autograd", "backends", "cuda", "distributed", "distributions", "futures", "jit", "linalg", "multiprocessing", "nn", "optim", "sparse", "utils",
 )  # fmt: skip
 """Packages that ``import torch`` imports itself, whatever it was built with (1.9 to 2.13)."""
+
+
+def hiding(names: Iterable[str], exists: Callable[[str], Any], others: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield what is imported in the place of a module: a file of a directory, or the ``__init__.py`` of a folder there; those of torch and NumPy have a
+    ``version.py``, too. ``exists``: whether a path below the directory is there (True, False, or nobody knows). ``others``: modules that files alone hide.
+
+    >>> sorted(hiding(["random.py", "torch", "numpy", "x.py"], {"torch/__init__.py", "numpy/__init__.py", "numpy/version.py"}.__contains__))
+    ['random.py', 'torch/__init__.py']
+    """
+    for name in names:
+        if name.endswith(".py"):
+            if name[:-3] in IMPORTED or name[:-3] in others:
+                yield name
+        elif name in IMPORTED and exists(f"{name}/__init__.py") is True and exists(f"{name}/version.py") is False:
+            yield f"{name}/__init__.py"

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from torchtune_sys.formats.python_modules import IMPORTED, PARTS_OF_TORCH, REQUIRED
+from torchtune_sys.formats.python_modules import PARTS_OF_TORCH, REQUIRED, hiding
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.base import missing_from
 from torchtune_sys.host.children import process
@@ -42,13 +42,9 @@ def live_torch(path: str, timeout_s: float) -> Fact[Any]:
 
 
 def module_files(folder: str, _timeout_s: float) -> Fact[list[str]]:
-    """Return what a directory has under the name of a module that torch imports; torch and NumPy themselves, built there, have a version.py."""
+    """Return what a directory has under the name of a module that torch imports."""
     try:
-        names = set(os.listdir(folder))
-        files = [name for name in names if name.endswith(".py") and name[:-3] in IMPORTED | REQUIRED]
-        packages = [f"{name}/__init__.py" for name in names & IMPORTED]
-        inside = [name for name in packages if os.path.exists(f"{folder}/{name}")]
-        return sorted(files + [name for name in inside if not os.path.exists(f"{folder}/{name[:-11]}version.py")])
+        return sorted(hiding(os.listdir(folder), lambda name: os.path.exists(f"{folder}/{name}"), REQUIRED))
     except OSError as error:
         return missing_from(error, folder)
 

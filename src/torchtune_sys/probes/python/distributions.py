@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 import msgspec
 
 from torchtune_sys.formats import requirements
-from torchtune_sys.formats.python_modules import IMPORTED
+from torchtune_sys.formats.python_modules import hiding as hiding_in
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts import Fact
@@ -92,17 +93,8 @@ def _before_the_library(sys_path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _hiding(host: Host, entry: str, names: Iterable[str]) -> list[str]:
-    """Return what is imported in their place: a file, or a folder with an ``__init__.py``; those of torch and NumPy have a ``version.py``, too."""
-    found = []
-    for name in names:
-        if name.removesuffix(".py") not in IMPORTED:
-            continue
-        package = f"{entry}/{name}"
-        if name.endswith(".py"):
-            found.append(package)
-        elif host.exists(f"{package}/__init__.py") is True and host.exists(f"{package}/version.py") is False:
-            found.append(f"{package}/__init__.py")
-    return found[:20]
+    found = hiding_in(names, lambda name: host.exists(f"{entry}/{name}"))
+    return [f"{entry}/{name}" for name in islice(found, 20)]
 
 
 def _hiding_required(listed: Mapping[str, tuple[str, ...]], found: Iterable[Distribution]) -> Iterator[str]:

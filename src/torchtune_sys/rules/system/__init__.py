@@ -1,8 +1,8 @@
-"""Operating system, kernel, C library, kind of machine."""
+"""Operating system, kernel and its boot arguments, C library, kind of machine."""
 
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.system import platform
+from torchtune_sys.rules.system import boot_arguments, platform
 
-RULES: tuple[Rule, ...] = (*platform.RULES,)
+RULES: tuple[Rule, ...] = (*platform.RULES, *boot_arguments.RULES)

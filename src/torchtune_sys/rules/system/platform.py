@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge import eol
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
@@ -227,124 +226,11 @@ def clock_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
-_WITHHELD = (
-    ("mem", "memory above this"),
-    ("maxcpus", "processors above this number"),
-    ("nr_cpus", "processors above this number"),
-    ("nosmp", "all processors but one"),
-    ("memmap", "memory of this size, from this address on"),
-    ("isolcpus", "these processors for what is not bound to them by hand"),
-)
-
-
-def _isolates(s: Snapshot, word: str) -> bool:
-    """Tell whether isolcpus= takes processors out of the scheduler's domains ("domain", the default), and this session is not bound to any."""
-    parts = word.partition("=")[2].split(",")
-    flags = {"nohz", "domain", "managed_irq"}.intersection(parts)
-    own = set() if isinstance(s.cpu, Missing) else set(known(s.cpu.affinity, CpuSet()))
-    try:
-        isolated = CpuSet.parse(",".join(part for part in parts if part not in flags))
-    except ValueError:
-        isolated = CpuSet()  # forms that only the kernel reads: "8-N"
-    return (not flags or "domain" in flags) and own.isdisjoint(isolated)
-
-
-_RESERVES = pattern(r"\d[gGtT][$!]")
-"""Smaller pieces are holes that a firmware forgot to name."""
-
-
-@rule(
-    id="boot-argument-withholds-hardware",
-    title="A boot argument keeps Linux from using some of the memory or processors",
-    severity=Severity.ADVICE,
-    fix=(
-        Advice(
-            text="remove the argument from the boot loader's configuration (GRUB_CMDLINE_LINUX, then update-grub or grub2-mkconfig), and reboot"
-        ),
-    ),
-)
-def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel was started with mem=, maxcpus=, nr_cpus=, nosmp, isolcpus= or a memmap= that reserves gigabytes, which limit what it uses of the machine.
-
-    Why it matters
-    The memory that free(1) shows, and the processors in /proc/cpuinfo, look like those of a smaller machine: nothing else says that there
-    are more. Such arguments are left over from tests, from a crash kernel, or from a time with other modules.
-
-    When to leave it
-    The rest is kept for something else on purpose (DPDK, a persistent memory region, a partitioning hypervisor).
-
-    References
-    Linux Documentation/admin-guide/kernel-parameters.txt (mem, maxcpus, nr_cpus, nosmp, isolcpus, memmap: nn$ss reserves, nn!ss is for persistent memory)
-    """
-    if known(need(s.system).container, ""):
-        raise NotApplicable("inside a container: whoever boots the host decides")
-    if known(need(s.system).hypervisor, "") == "wsl2":
-        raise NotApplicable("WSL 2: Windows starts Linux with the processors and the memory that .wslconfig names")
-    words = need(need(s.system).cmdline)
-    found = [(word, what) for name, what in _WITHHELD for word in words if word == name or word.startswith(f"{name}=")]
-    found = [(word, what) for word, what in found if not word.startswith("memmap=") or _RESERVES.search(word)]
-    found = [(word, what) for word, what in found if not word.startswith("isolcpus=") or _isolates(s, word)]
-    for word, what in found:
-        yield Evidence(subject=word, seen=f"Linux does not use {what}", wanted="not set", source="/proc/cmdline")
-    if not found:
-        yield Evidence(subject="boot arguments", seen="none of these", verdict=Verdict.PASS, source="/proc/cmdline")
-
-
-_CHECKS = (
-    (("debug_pagealloc=on",), "each page is unmapped when it is freed, and mapped again"),
-    (("page_owner=on",), "the call stack of each page that is taken is kept"),
-    (("kmemleak=on",), "each object that the kernel takes is kept in a tree, and memory is searched for pointers"),
-    (
-        ("page_poison=1", "page_poison=on", "page_poison=y"),
-        "each page is filled when it is freed, and looked through when it is taken",
-    ),
-    (("ftrace=function", "ftrace=function_graph"), "each function of the kernel that runs is written down"),
-)
-_SLAB = pattern(r"slu?a?b_debug(?:=(?P<options>[FZPUTA]*))?")
-"""All of the checks where no letter is given; "-" switches them off, "O" too where they cost most, and a name behind a comma keeps them to some caches."""
-
-
-@rule(
-    id="kernel-debugging-at-boot",
-    title="A boot argument makes the kernel check its own memory",
-    severity=Severity.ADVICE,
-    fix=(
-        Advice(
-            text="remove the argument from the boot loader's configuration (GRUB_CMDLINE_LINUX, then update-grub or grub2-mkconfig), and reboot"
-        ),
-    ),
-)
-def kernel_debugging_at_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel was started with slub_debug (slab_debug), debug_pagealloc=on, page_owner=on, page_poison=1, kmemleak=on or ftrace=function.
-
-    Why it matters
-    Each allocation and release in the kernel does more, and all of them together wait for each other more often: packets, files that are opened,
-    threads and page faults cost more. Such arguments are left over from the search for a fault of the kernel or a driver.
-
-    When to leave it
-    That search goes on.
-
-    References
-    Linux Documentation/admin-guide/kernel-parameters.txt; Documentation/mm/slab.rst (slab_debug), page_owner.rst; Documentation/dev-tools/kmemleak.rst
-    """
-    if known(need(s.system).container, ""):
-        raise NotApplicable("inside a container: whoever boots the host decides")
-    words = need(need(s.system).cmdline)
-    found = [(word, what) for names, what in _CHECKS for word in words if word in names]
-    found += [(word, "each object is checked and marked when it is taken and freed") for word in words if _SLAB.fullmatch(word)]
-    for word, what in found:
-        yield Evidence(subject=word, seen=what, wanted="not set", source="/proc/cmdline")
-    if not found:
-        yield Evidence(subject="boot arguments", seen="none of these", verdict=Verdict.PASS, source="/proc/cmdline")
-
-
 RULES: tuple[Rule, ...] = (
-    kernel_debugging_at_boot,
     end_of_life,
     glibc_too_old,
     libc_is_musl,
     kernel_old,
     wsl1,
     clock_wrong,
-    boot_argument_withholds,
 )
