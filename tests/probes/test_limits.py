@@ -156,6 +156,8 @@ def test_a_drop_in_is_masked_by_a_link_to_dev_null() -> None:
         ({"/etc/os-release": 'ID="rhel"\nID_LIKE="fedora"\n'}, False),
         ({"/etc/os-release": 'ID="rocky"\nID_LIKE="rhel centos fedora"\n'}, False),
         ({"/etc/os-release": "ID=ubuntu\nID_LIKE=debian\n"}, True),
+        ({"/etc/os-release": 'ID="CentOS"\n'}, False),  # as the family is told everywhere else
+        ({"/etc/centos-release": "CentOS Linux release 7.9.2009 (Core)\n"}, False),  # os-release is gone from some images
         ({"/etc/systemd/logind.conf": "[Other]\nRemoveIPC=no\n", "/etc/os-release": "ID=debian\n"}, True),
     ],
 )

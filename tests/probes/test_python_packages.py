@@ -112,6 +112,9 @@ def test_an_environment_without_its_pyvenv_cfg_is_told_from_one_without_torch() 
     found = probe({**torch, f"{VENV}/pyvenv.cfg": "home = /usr/bin"}, **lost).torch
     assert isinstance(found, Missing) and found.why is Why.FAILED and "PYTHONHOME" in found.detail
     assert absent(probe({}, **lost).torch), "there is no torch in the environment"
+    free = {f"{VENV}/lib/python3.13t/site-packages/torch/version.py": VERSION_PY}
+    found = probe(free, version="3.13.1", free_threaded=True, **lost).torch
+    assert isinstance(found, Missing) and found.why is Why.FAILED, "a free-threaded Python has a directory of its own"
     assert absent(probe({}, prefix=VENV).torch), "nor here"
 
 

@@ -6,6 +6,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.drop_ins import files_by_name
+from torchtune_sys.probes.system.os_release import read_os
 
 _PROGRAMS = ("/usr/lib/systemd/systemd-logind", "/lib/systemd/systemd-logind")
 _FILES = ("/etc/systemd/logind.conf", "/run/systemd/logind.conf", "/usr/lib/systemd/logind.conf")
@@ -84,14 +85,7 @@ def parse_switch(text: str, wanted: str) -> tuple[bool, int] | None:
 
 
 def _built_in(host: Host) -> Fact[bool]:
-    text = host.text("/etc/os-release")
-    text = host.text("/usr/lib/os-release") if isinstance(text, Missing) else text
-    if isinstance(text, Missing):
-        return text
-    ids = {
-        word
-        for line in text.split("\n")
-        if line.startswith(("ID=", "ID_LIKE="))
-        for word in line.partition("=")[2].strip("\"'").split()
-    }
-    return not ids & {"rhel", "centos", "rocky", "almalinux", "ol"}
+    system = read_os(host)
+    if isinstance(system, Missing):
+        return system
+    return not {system.id, *system.id_like} & {"rhel", "centos", "rocky", "almalinux", "ol"}

@@ -65,8 +65,14 @@ def _externally_managed(host: Host, facts: PythonFacts) -> Fact[bool]:
     """PEP 668: the file stands beside the standard library, and counts outside virtual environments."""
     if isinstance(facts.prefix, Missing) or isinstance(facts.version, Missing):
         return Missing(Why.NOT_RECORDED, "interpreter", "it does not say where its library is")
-    number = ".".join(facts.version.split(".")[:2]) + ("t" if facts.free_threaded is True else "")
-    return facts.prefix == facts.base_prefix and host.exists(f"{facts.prefix}/lib/python{number}/EXTERNALLY-MANAGED")
+    return facts.prefix == facts.base_prefix and host.exists(
+        f"{_standard_library(facts.prefix, facts.version, facts)}/EXTERNALLY-MANAGED"
+    )
+
+
+def _standard_library(prefix: str, version: str, facts: PythonFacts) -> str:
+    """Return where an interpreter of this version keeps its library: a free-threaded one in a directory of its own (PEP 703)."""
+    return f"{prefix}/lib/python{'.'.join(version.split('.')[:2])}{'t' if facts.free_threaded is True else ''}"
 
 
 def _hiding_here(host: Host, sys_path: tuple[str, ...]) -> Fact[tuple[str, ...]]:
@@ -89,7 +95,7 @@ def _beside(host: Host, facts: PythonFacts, torch: Fact[Torch]) -> Fact[Torch]:
     if isinstance(facts.executable, Missing) or isinstance(facts.prefix, Missing) or isinstance(facts.version, Missing):
         return torch
     place = facts.executable.rpartition("/")[0].rpartition("/")[0]
-    packages = f"{place}/lib/python{'.'.join(facts.version.split('.')[:2])}/site-packages"
+    packages = f"{_standard_library(place, facts.version, facts)}/site-packages"
     if place in ("", facts.prefix) or host.exists(f"{packages}/torch/version.py") is not True:
         return torch
     if host.exists(f"{place}/pyvenv.cfg") is False:
