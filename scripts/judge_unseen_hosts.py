@@ -73,15 +73,17 @@ def unwanted(row: dict[str, str], found: list[Result]) -> list[Result]:
         result
         for result in found
         if result.rule.id in never
-        or ("*" in never and result.rule.severity is not Severity.ADVICE)
-        and result.rule.id not in expected
-        and f"*{result.rule.family}" not in expected
+        or (
+            ("*" in never and result.rule.severity is not Severity.ADVICE)
+            and result.rule.id not in expected
+            and f"*{result.rule.family}" not in expected
+        )
     ]
 
 
 def lost_fields(reads: str, seen: Snapshot) -> list[str]:
     """Return the fields that the snapshot has otherwise or not at all."""
-    facts = codec.to_builtins(seen.facts)
+    facts = codec.to_builtins(seen)
     return [field for field in (reads or "").split(";") if field and not _has(field, facts)]
 
 

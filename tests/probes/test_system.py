@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchtune_sys.formats.architecture import architecture_of
 from torchtune_sys.host.live_queries import distribution
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model.facts import Fact
@@ -193,7 +194,7 @@ def test_parsers_survive_any_text(text: str) -> None:
     machine.parse_cgroup_hint(text)
     machine.is_container_root(text)
     machine.parse_hypervisor_flag(text)
-    system.machine_of(text, text)
+    architecture_of(text, text)
 
 
 FILES = [

@@ -10,6 +10,7 @@ import msgspec
 from torchtune_sys.evidence import (
     collect_env,
     cuts,
+    dmidecode,
     docker,
     driver,
     free_memory,
@@ -67,6 +68,8 @@ def read(text: str, name: str, intent: Workload | None = None, of_files: OfFiles
     families = {family: nothing if found.get(family) is None else as_report(found[family]) for family in FAMILIES}
     if paste.lines.recognised:
         parts = {"collect_env": {}, **{kind: facts for kind, facts in parts.items() if kind != "lscpu"}}  # it ends with lscpu
+    if "kernel log" in parts and not pasted_files.files(paste.text):
+        parts.pop("files", None)  # what the log repeats of them
     kinds = [*parts] or ["text"]
     cut = cuts.cuts(paste.text)
     origin = f"report ({', '.join(kinds)})" + (f", cut off: {cut}" if cut else "")
@@ -113,7 +116,10 @@ def _lscpu(paste: _Paste) -> dict[str, Any]:
 
 def _kernel_log(paste: _Paste) -> dict[str, Any]:
     found = kernel_log.kernel_facts(paste.raw)
-    return {} if found is None else {"kernel": found}
+    if found is None:
+        return {}
+    hypervisor = kernel_log.hypervisor(found)
+    return {"kernel": found, **({"system": partly(SystemFacts, hypervisor=hypervisor)} if hypervisor else {})}
 
 
 def _lspci(paste: _Paste) -> dict[str, Any]:
@@ -182,7 +188,7 @@ _READERS = (
     _Reader("numactl", _family("numa", numactl.numa_facts), "numactl -H"),
     _Reader("sysctl", _family("sysctl", sysctl.sysctl_facts), "sysctl -a"),
     _Reader("nvidia-smi", _family("gpu", smi.parse_nvidia_smi), "nvidia-smi"),
-    _Reader("rocm-smi", _family("gpu", rocm_smi.gpu_facts), "rocm-smi, amd-smi"),
+    _Reader("rocm-smi", _family("gpu", rocm_smi.gpu_facts), "rocm-smi, amd-smi, rocminfo"),
     _Reader("kernel log", _kernel_log, "dmesg"),
     _Reader("lspci", _lspci, "lspci"),
     _Reader("NCCL topology", _nccl_topology, "NCCL_TOPO_DUMP_FILE"),
@@ -193,6 +199,7 @@ _READERS = (
     _Reader("block devices and mounts", _storage, "lsblk, findmnt, mount"),
     _Reader("shared memory", _family("memory", shared_memory.memory_facts), "df"),
     _Reader("limits", _family("limits", limits.limits_facts), "ulimit -a"),
+    _Reader("dmidecode", _family("hardware", dmidecode.hardware_facts), "dmidecode -t memory"),
 )
 READ = ", ".join(
     (

@@ -7,7 +7,7 @@ import re
 from torchtune_sys.formats.kernel_log import EARLIER
 from torchtune_sys.formats.kernel_messages import read_log
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 
 _NAME = "report"
 _LINE = re.compile(
@@ -37,6 +37,22 @@ def kernel_facts(text: str) -> KernelFacts | None:
         return None
     nothing = Missing(Why.NOT_RECORDED, _NAME, "no line with a time was needed")
     return KernelFacts(events=(), source=_NAME, from_s=nothing, now_s=nothing, booted=nothing, whole=nothing)
+
+
+_HYPERVISORS = (("Microsoft", "microsoft"), ("KVM", "kvm"), ("VMware", "vmware"), ("Xen", "xen"))
+
+
+def hypervisor(found: KernelFacts) -> str:
+    """Return the hypervisor that the log names; ``""`` where it names none, and of WSL, which the kernel's name tells.
+
+    >>> hypervisor(kernel_facts("[    0.000000] Hypervisor detected: KVM\\n[    0.01] x\\n"))
+    'kvm'
+    """
+    events = known(found.events, ())
+    named = next((event.who for event in events if event.kind == "hypervisor"), "")
+    if not named or any(event.kind == "boot" and "microsoft" in event.text for event in events):
+        return ""
+    return next((short for word, short in _HYPERVISORS if word in named), "other")
 
 
 _RECORD = re.compile(r"^\d{1,5},\d{1,18},(\d{1,12})(\d{6}),[^;\n]{1,80};", re.MULTILINE)

@@ -30,8 +30,13 @@ _NODE = re.compile(r"^(?:.{0,120}?[ \t>|\]])?NUMA node(\d{1,4}) CPU\(s\):[ \t]*(
 _LONGEST = 2000
 
 
+_OF_OTHERS = {"Vendor ID", "Flags"}
+"""Labels that dmidecode prints, too, of a TPM and of a processor."""
+
+
 def recognised(lines: Lines) -> bool:
-    return sum(label in lines.values for label in _OF_LSCPU) >= _ENOUGH
+    found = {label for label in _OF_LSCPU if label in lines.values}
+    return len(found) >= _ENOUGH and not found <= _OF_OTHERS
 
 
 def cpu_facts(lines: Lines) -> Fact[CpuFacts]:

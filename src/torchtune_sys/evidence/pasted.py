@@ -107,8 +107,8 @@ def _dedented(text: str) -> str:
 _NOT_READ = (
     (
         r"^# dmidecode \d|^Handle 0x[0-9A-F]{4}, DMI type \d",
-        "dmidecode",
-        "torchtune-sys record on the host reads the firmware's tables itself",
+        "dmidecode without all memory devices",
+        "give dmidecode -t memory as root, or torchtune-sys record on the host, which reads the firmware's tables itself",
     ),
     (r"^AMDSMI Tool: ", "amd-smi version", "give plain amd-smi or rocm-smi, which list the GPUs, or torchtune-sys record"),
     (
@@ -168,7 +168,7 @@ _NOT_READ = (
         "a test program of CUDA or NCCL (deviceQuery, nvbandwidth, nccl-tests …)",
         "give nvidia-smi -q and nvidia-smi topo -m for the state of the GPUs, and what failed to torchtune-sys diagnose",
     ),
-    (r"^HSA System Attributes", "rocminfo", "give torchtune-sys record, or torch's collect_env"),
+    (r"^HSA System Attributes", "rocminfo without a GPU", "dmesg | grep -i amdgpu says why; give torchtune-sys record"),
     (r"^Module {2,}Size {2,}Used by", "lsmod", "give the kernel's log, or torchtune-sys record"),
     (r"^ GDS release version: ", "gdscheck", "for files that libcufile refuses give its cufile.log to torchtune-sys diagnose"),
     (r" NCCL (?:INFO|WARN) ", "NCCL's log alone", "torchtune-sys diagnose FILE"),
@@ -181,7 +181,7 @@ def not_read(text: str) -> str:
     """Return what a text is, of which nothing is read; ``""`` where that is not known.
 
     >>> not_read("# dmidecode 3.3\\nGetting SMBIOS data from sysfs.\\n").partition(":")[0]
-    'holds the output of dmidecode, which is not read'
+    'holds the output of dmidecode without all memory devices, which is not read'
     """
     found = next(((name, todo) for pattern, name, todo in _NOT_READ if re.search(pattern, text[:_LONG], re.MULTILINE)), None)
     return "" if found is None else f"holds the output of {found[0]}, which is not read: {found[1]}"

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from torchtune_sys.formats.kernel_log import message_start
+
 _PATH = (
     r"/(?:etc/(?:os|redhat|centos)-release|usr/lib/os-release"
     r"|proc/(?:cmdline|version|self/limits|sys/(?:fs|kernel|net|vm)/[\w./-]{2,100})"
@@ -43,6 +45,29 @@ def files(text: str) -> dict[str, str]:
     return {path: next(iter(contents)) for path, contents in found.items() if len(contents) == 1}
 
 
+_OF_BOOT = (
+    ("/proc/version", re.compile(r"Linux version \d\S{2,100} \([^\n]{2,600}$", re.MULTILINE)),
+    ("/proc/cmdline", re.compile(r"ommand line: ([^\s:][^\n]{9,900})$", re.MULTILINE)),
+)
+"""What the kernel's log repeats of files at each boot (Linux init/main.c); a line that was cut at printk's 1,024 characters is none."""
+
+
+def of_log(text: str) -> dict[str, str]:
+    """Return the files that a kernel's log repeats, by path; of several boots that differ nothing.
+
+    >>> of_log("[    0.000000] Command line: BOOT_IMAGE=/vmlinuz ro iommu=off\\n[    9.1] usb 1-1: Command line: what a user wrote")
+    {'/proc/cmdline': 'BOOT_IMAGE=/vmlinuz ro iommu=off'}
+    """
+    found: dict[str, set[str]] = {}
+    for path, pattern in _OF_BOOT:
+        for match in pattern.finditer(text):
+            line = text[text.rfind("\n", 0, match.start()) + 1 : match.end()]
+            begun = message_start(line)
+            if begun is not None and line[begun:].startswith(("Command line: ", "Kernel command line: ", "Linux version ")):
+                found.setdefault(path, set()).add(match[match.lastindex or 0].strip())
+    return {path: next(iter(contents)) for path, contents in found.items() if len(contents) == 1}
+
+
 def recording(text: str) -> dict[str, Any]:
     """Return what a paste holds of a recording of the host; empty where it is nothing.
 
@@ -50,7 +75,7 @@ def recording(text: str) -> dict[str, Any]:
     {'release': '5.15.0-94-generic', 'machine': 'x86_64'}
     """
     document: dict[str, Any] = {}
-    if held := files(text):
+    if held := {**of_log(text), **files(text)}:
         document["files"] = held
     kernels = {found.groups() for found in _UNAME.finditer(text)}
     if len(kernels) == 1:

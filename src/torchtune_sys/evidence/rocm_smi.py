@@ -1,4 +1,5 @@
-"""AMD GPUs as ``rocm-smi`` (table, long form, JSON; ROCm 3 to 7) and ``amd-smi`` (table, ``static``, ``metric``, ``list``) print them."""
+"""AMD GPUs as ``rocm-smi`` (table, long form, JSON; ROCm 3 to 7) and ``amd-smi`` (table, ``static``, ``metric``, ``list``) print them, and
+``rocminfo``."""
 
 from __future__ import annotations
 
@@ -92,7 +93,32 @@ def _read(text: str) -> Found:
     found: Found = {}
     for index, fields in (*_concise(text), *_long(text), *_table(text), *_lists(text)):
         found.setdefault(index, {}).update(fields)
-    return found
+    return found or dict(_agents(text))
+
+
+_AGENT = re.compile(r"^Agent \d{1,4} *$", re.MULTILINE)
+_OF_AGENT = re.compile(r"^  (Name|Marketing Name|Device Type|Vendor Name): +(\S[^\n]{0,100}?) *$", re.MULTILINE)
+_VRAM = re.compile(r"Segment: +GLOBAL; FLAGS: COARSE GRAINED *\n +Size: +(\d{1,12})\(0x[0-9a-f]+\) KB")
+
+
+def _agents(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read the GPUs that rocminfo lists, where no other tool numbers them: it has processors among its agents, and HIP's order."""
+    starts = [found.end() for found in _AGENT.finditer(text)] if "HSA Agents" in text else []
+    index = 0
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=False):
+        block = text[start:end]
+        fields = dict(reversed(_OF_AGENT.findall(block)))  # the first of a name counts: the agent's, before those of its ISAs
+        if fields.get("Device Type") != "GPU" or not fields.get("Name", "").startswith("gfx"):
+            continue
+        memory = _VRAM.search(block)
+        yield (
+            index,
+            {
+                "name": f"{_whole(fields.get('Marketing Name', 'GPU'))} ({fields['Name']})",
+                **({"memory_total_bytes": int(memory[1]) << 10} if memory else {}),
+            },
+        )
+        index += 1
 
 
 def _concise(text: str) -> Iterator[tuple[int, dict[str, Any]]]:

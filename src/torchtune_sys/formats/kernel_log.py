@@ -12,7 +12,7 @@ from torchtune_sys.model.patterns import pattern
 
 WORDS = (
     "NVRM: ", "nvidia-nvswitch", "detected NVSwitch ", "gsp_", "device inaccessible", ": NVIDIA ", "DRM: VRAM", "nouveau 0", "IO_PAGE_FAULT", "DMAR: [",
-    "Bus Error: severity=", "] UnsupReq", "pciehp: Slot(", "DPC: containment", "ut of memory: Kill", "oom-kill:", "slurmstepd: error: Detected", "systemd-oomd[", "sending SIG", "SIGKILL to cgroup ",
+    "Bus Error: severity=", "] UnsupReq", "pciehp: Slot(", "DPC: containment", "ut of memory: Kill", "oom-kill:", "invoked oom-killer: ", "memory: usage ", "slurmstepd: error: Detected", "systemd-oomd[", "sending SIG", "SIGKILL to cgroup ",
     "health compromised", "Fatal error ", ": synd 0x", "Cable error", "High temperature on", ": Link down", "Link is Down", "NETDEV WATCHDOG: ", "TX timeout detected", " Unit Hang", "has been shut down due to", ": Disk failure on ",
     "controller is down", "reset controller", "reset failure", "probe failure",
     "I/O error", "I/O Error", "critical medium error", "EXT4-fs error", "Remounting filesystem read-only", "Internal error", "hutting down filesystem", "orruption", "BTRFS error", "BTRFS critical",

@@ -64,6 +64,9 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("bandwidth, limited", "pcie-narrow", rf"[\w-]{{2,20}} {PCI}: [\d.]{{3,12}} Gb/s available PCIe bandwidth, limited by [\d.]{{1,5}} GT/s (?:PCIe )?x(?P<code>\d{{1,2}}) link at \S{{1,20}} \(capable of .{{1,40}} x(?P<most>\d{{1,2}}) link\)"),
     # Linux: mm/oom_kill.c
     ("ut of memory: Kill", "oom-kill", r"(?P<subject>Memory cgroup out of memory|Out of memory): Kill(?:ed)? process \d+,? \(?(?P<who>[^),]{1,40})"),
+    # The head of the killer's report, and what it says of a full cgroup (mm/oom_kill.c, dump_header; mm/memcontrol.c, mem_cgroup_print_oom_meminfo)
+    ("invoked oom-killer: ", "oom-report", r"(?P<who>\S.{0,14}) invoked oom-killer: gfp_mask=0x"),
+    ("memory: usage ", "oom-report", r"(?P<subject>memory): usage \d{1,16}kB, limit \d{1,16}kB, failcnt \d"),
     ("slurmstepd: error: Detected", "oom-kill", r"slurmstepd: error: (?P<subject>Detected) \d{1,9} oom[-_]kill event\S{0,3} in (?P<who>(?:StepId=|step )[\w.+]{1,30}\w)"),
     # Killers in user space: systemd src/oom/oomd-manager.c, earlyoom kill.c, Talos internal/app/machined/pkg/controllers/runtime/oom.go
     ("systemd-oomd[", "oom-kill", r"systemd-oomd\[\d+\]: (?P<subject>Killed) (?P<who>\S{1,120}) due to memory (?:pressure|used)"),

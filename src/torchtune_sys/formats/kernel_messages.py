@@ -21,8 +21,9 @@ _MODULES = (
 """Kernel modules of GPUs, network and storage: what a stack names of them is what hung or crashed."""
 _NO_COUNT = 1_048_560
 """What an amdgpu without RAS "counts" in a block, and multiples of it: a register of all ones."""
-IMAGES = r"(?:sr|fd|loop|ram|zram|nbd|nullb)\d"
-"""Devices whose errors speak against no disk of the host: drives without a medium, and files that somebody mounted (images of containers)."""
+IMAGES = r"(?:(?:sr|fd|loop|ram|zram|nbd|nullb|mtdblock)\d|mmcblk\d+(?:boot\d|rpmb))"
+"""Devices whose errors speak against no disk of the host: drives without a medium, files that somebody mounted (images of containers), and the
+flash chips of boards and the boot areas of eMMC, which hold firmware (Linux drivers/mtd/mtdblock.c, drivers/mmc/core/block.c)."""
 
 
 _NAMES = (
@@ -93,7 +94,8 @@ def events(lines: Iterable[tuple[float | None, str]]) -> Iterator[KernelEvent]:
     book = _EventCollector()
     for time, line in lines:
         book.read(time, line)
-    return iter(book.events)
+    killed = any(event.kind == "oom-kill" for event in book.events)
+    return (event for event in book.events if event.kind != "oom-report" or not killed)
 
 
 class _EventCollector:

@@ -11,7 +11,7 @@ _FIRMWARE = (0x08, 0x09, 0x0A, 0x0B, 0x0C)
 """Memory types (7.18.2): ROM, flash, EEPROM, FEPROM, EPROM."""
 _PERSISTENT = (0x04, 0x05, 0x06, 0x07)
 """Memory technologies (7.18.6): NVDIMM-N, -F and -P, Intel Optane persistent memory; they stand beside the modules that are judged."""
-_FORMS = {0x05: "soldered", 0x09: "DIMM", 0x0B: "soldered", 0x0D: "SODIMM", 0x0F: "FB-DIMM", 0x10: "soldered", 0x11: "CAMM"}
+FORMS = {0x05: "soldered", 0x09: "DIMM", 0x0B: "soldered", 0x0D: "SODIMM", 0x0F: "FB-DIMM", 0x10: "soldered", 0x11: "CAMM"}
 """Form factors (7.18.1); chip, row of chips and die are soldered."""
 
 
@@ -53,7 +53,7 @@ def _device(area: bytes, strings: list[bytes]) -> dict[str, Any]:
         "size_mib": size,
         "rated_mts": _speed(area, 0x15, 0x54),
         "configured_mts": _speed(area, 0x20, 0x58),
-        "form": _FORMS.get(area[0x0E], ""),
+        "form": FORMS.get(area[0x0E], ""),
     }
 
 

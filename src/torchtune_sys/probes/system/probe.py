@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.formats.architecture import architecture_of
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
@@ -81,32 +82,6 @@ def parse_uptime(text: str) -> Fact[float]:
     return Missing(Why.UNPARSED, "/proc/uptime", text[:60])
 
 
-def machine_of(kernel: str, cpuinfo: str) -> str:
-    """Return the architecture where uname was not recorded: by the release's suffix, else by the processor; ``""`` if neither tells.
-
-    >>> machine_of("5.14.0-70.el9.x86_64", ""), machine_of("6.8.0", "flags\\t: fpu lm\\n"), machine_of("", "CPU architecture: 8\\n")
-    ('x86_64', 'x86_64', 'aarch64')
-    """
-    suffixes = {"amd64": "x86_64", "arm64": "aarch64"}
-    for name in ("x86_64", "aarch64", "ppc64le", "s390x", "amd64", "arm64"):
-        if kernel.endswith((f".{name}", f"-{name}")):
-            return suffixes.get(name, name)
-    for line in (*cpuinfo[:8192].splitlines(), *cpuinfo[-1024:].splitlines()):
-        label, _, value = line.partition(":")
-        match label.strip():
-            case "flags":
-                return "x86_64" if {"lm", "avx"} & set(value.split()) else "i686"  # AVX came after long mode
-            case "CPU architecture" if value.strip() == "8":
-                return "aarch64"
-            case "vendor_id" if value.strip() == "IBM/S390":
-                return "s390x"
-            case "cpu" if value.strip().startswith("POWER"):
-                return "ppc64" if "POWER7" in value else "ppc64le"
-            case _:
-                pass
-    return ""
-
-
 def _uname(host: Host, field: str, *files: str) -> Fact[str]:
     answer = host.ask(queries.UNAME)
     if isinstance(answer, dict) and isinstance(answer.get(field), str):
@@ -133,7 +108,7 @@ def _machine(host: Host, kernel: Fact[str], info: Fact[str]) -> Fact[str]:
     if not isinstance(found, Missing):
         return found
     texts = ("" if isinstance(fact, Missing) else fact for fact in (kernel, info))
-    return machine_of(*texts) or found
+    return architecture_of(*texts) or found
 
 
 def _cmdline(host: Host) -> Fact[tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torchtune_sys.formats.kernel_log import is_wall_clock
 from torchtune_sys.model.actions import Advice
@@ -54,8 +54,21 @@ def oom_kill_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=log.source,
             about=("kills in the log",),
         )
-    if not found:
+    reports = recent(s, p, "oom-report") if not found else ()
+    if reports:
+        yield Evidence(
+            subject=next((event.who for event in reports if event.who), "") or "memory",
+            seen=f"the OOM killer ran{when(log, tuple(reports))}: {_limit_of(reports)}; which process it ended is not in the log",
+            wanted="no kill",
+            source=log.source,
+            about=("kills in the log",),
+        )
+    if not found and not reports:
         yield from none_logged(s, "memory", "kill")
+
+
+def _limit_of(reports: Sequence[KernelEvent]) -> str:
+    return "a cgroup's limit was reached" if any(event.subject == "memory" for event in reports) else "no memory was left"
 
 
 def _what_was_full(event: KernelEvent) -> str:
