@@ -3,7 +3,8 @@
 fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened,
 seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened, eleventh-sealed,
 eleventh-alike, twelfth-opened, twelfth-sealed, thirteenth-opened, thirteenth-sealed, fourteenth-opened, fourteenth-sealed,
-fifteenth-opened, fifteenth-sealed, and thirteenth-harmless and fifteenth-harmless (what breaks nothing: no stage may fail).
+fifteenth-opened, fifteenth-sealed, sixteenth-opened, sixteenth-sealed, and thirteenth-harmless, fifteenth-harmless and
+sixteenth-harmless (what breaks nothing: no stage may fail).
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -37,6 +38,9 @@ from smoke.faults.seventh import opened as seventh_opened
 from smoke.faults.seventh import sealed as seventh_sealed
 from smoke.faults.sixth import opened as sixth_opened
 from smoke.faults.sixth import sealed as sixth_sealed
+from smoke.faults.sixteenth import harmless as sixteenth_harmless
+from smoke.faults.sixteenth import opened as sixteenth_opened
+from smoke.faults.sixteenth import sealed as sixteenth_sealed
 from smoke.faults.tenth import alike as tenth_alike
 from smoke.faults.third import opened as third_opened
 from smoke.faults.third import sealed as third_sealed
@@ -60,6 +64,8 @@ LISTS |= {"thirteenth-opened": thirteenth_opened.ROWS, "thirteenth-sealed": thir
 LISTS |= {"fourteenth-opened": fourteenth_opened.ROWS, "fourteenth-sealed": fourteenth_sealed.ROWS}
 LISTS |= {"fifteenth-opened": fifteenth_opened.ROWS, "fifteenth-sealed": fifteenth_sealed.ROWS}
 LISTS |= {"thirteenth-harmless": harmless.ROWS, "fifteenth-harmless": fifteenth_harmless.ROWS}
+LISTS |= {"sixteenth-opened": sixteenth_opened.ROWS, "sixteenth-sealed": sixteenth_sealed.ROWS}
+LISTS |= {"sixteenth-harmless": sixteenth_harmless.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 
