@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, known
 
 _SWITCH = ("true|false", "true or false")
 _STACK = (r"0*\d+\s*[bkmg]?", "a number with B, K, M or G behind it")
@@ -53,3 +55,14 @@ def stack_bytes(value: str) -> int | None:
     unit = text[-1:] if text[-1:] in _UNITS else "k"
     found = None if number is None or len(text) - len(text.rstrip("bkmg")) > 1 else number << _UNITS[unit]
     return found if found is not None and found < 1 << 64 else None
+
+
+def is_gnu_alone(s: Snapshot) -> bool:
+    """Return whether GNU's OpenMP, which torch's wheels bring (torch/lib/libgomp.so.1), is known to be the only one here: it reads no KMP_ variable."""
+    python = s.python
+    if isinstance(python, Missing) or isinstance(python.distributions, Missing) or python.conda is not False:
+        return False
+    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    others = {item.name for item in python.distributions} & {"intel-openmp", "mkl", "mkl-service", "intel-extension-for-pytorch"}
+    of_wheel = any("manylinux" in tag for item in python.distributions if item.name == "torch" for tag in item.tags)
+    return of_wheel and not others and "omp" not in env.get("LD_PRELOAD", "")

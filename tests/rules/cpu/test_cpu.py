@@ -87,8 +87,12 @@ def test_quota_that_torch_does_not_see(quota: str, intent: dict[str, Any], env: 
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({"KMP_AFFINITY": "verbose,granularity=core,scatter"}, "fail"),
-        ({"KMP_AFFINITY": "proclist=[0,1],explicit"}, "fail"),
+        (
+            {"KMP_AFFINITY": "verbose,granularity=core,scatter"},
+            "pass",
+        ),  # torch's wheel brings GNU's OpenMP, which does not read it
+        ({"KMP_AFFINITY": "verbose,granularity=core,scatter", "LD_PRELOAD": "/usr/lib/libiomp5.so"}, "fail"),
+        ({"KMP_AFFINITY": "proclist=[0,1],explicit", "LD_PRELOAD": "/usr/lib/libomp.so.5"}, "fail"),
         ({"KMP_AFFINITY": "none"}, "pass"),
         ({"KMP_AFFINITY": "verbose"}, "pass"),
         ({"GOMP_CPU_AFFINITY": "0-3"}, "fail"),
@@ -96,7 +100,8 @@ def test_quota_that_torch_does_not_see(quota: str, intent: dict[str, Any], env: 
         ({"GOMP_CPU_AFFINITY": ""}, "pass"),
         ({"OMP_PROC_BIND": "spread,close"}, "fail"),
         ({"OMP_PROC_BIND": "false"}, "pass"),
-        ({"OMP_PLACES": "cores"}, "pass"),
+        ({"OMP_PLACES": "cores"}, "fail"),
+        ({"OMP_PLACES": "cores", "OMP_PROC_BIND": "false"}, "pass"),
     ],
 )
 def test_settings_that_bind_threads(variables: dict[str, str], expected: str) -> None:

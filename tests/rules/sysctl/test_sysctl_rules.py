@@ -190,6 +190,28 @@ class TestBoot:
         zone = [item for item in said(healthy, "sysctl-lost-at-reboot").evidence if item.subject == "vm.zone_reclaim_mode"]
         assert [item.verdict for item in zone] == [Verdict.PASS]
 
+    @pytest.mark.parametrize(
+        ("kernel", "receive", "send", "lost"),
+        [  # a buffer of 32 MiB is the kernel's own from 6.16 on (commit 572be9bf9d0d), and somebody's doing before
+            ("6.17.0-8-generic", "4096 131072 33554432", "4096 16384 16777216", ["net.ipv4.tcp_wmem"]),
+            ("6.8.0-45-generic", "4096 131072 33554432", "4096 16384 16777216", ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"]),
+        ],
+    )
+    def test_the_default_is_that_of_this_kernel(self, kernel: str, receive: str, send: str, lost: list[str]) -> None:
+        seen = running(load("base-tcp-cluster"), net__ipv4__tcp_rmem=receive, net__ipv4__tcp_wmem=send)
+        assert not isinstance(seen.system, Missing)
+        seen = msgspec.structs.replace(seen, system=msgspec.structs.replace(seen.system, kernel=kernel))
+        found = [item for item in said(seen, "sysctl-lost-at-reboot").evidence if item.verdict is Verdict.FAIL]
+        assert [item.subject for item in found if item.subject.startswith("net.ipv4.tcp_")] == lost
+
+    def test_a_short_listen_queue_comes_back_with_an_old_kernel(self) -> None:
+        seen = running(load("base-tcp-cluster"), net__core__somaxconn="4096")
+        assert not isinstance(seen.system, Missing)
+        old = msgspec.structs.replace(seen.system, kernel="4.18.0-553.el8_10.x86_64")
+        seen = msgspec.structs.replace(seen, system=old, intent=msgspec.structs.replace(seen.intent, nodes=64, ranks=8))
+        found = [item for item in said(seen, "sysctl-lost-at-reboot").evidence if item.subject == "net.core.somaxconn"]
+        assert [(item.verdict, item.seen) for item in found] == [(Verdict.FAIL, "4096 now, 128 after a reboot")]
+
     def test_the_finding_names_both_lines(self) -> None:
         found = said(load("sysctl-overridden.fail"), "sysctl-overridden").evidence
         quoted = " ".join(item.seen for item in found if item.verdict is Verdict.FAIL)

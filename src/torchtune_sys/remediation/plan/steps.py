@@ -31,6 +31,7 @@ from torchtune_sys.remediation.plan import persistence, precedence
 from torchtune_sys.remediation.plan.change_requests import RequestGroup
 from torchtune_sys.remediation.plan.kernel_arguments import in_the_way, is_plain, stands, way
 from torchtune_sys.remediation.plan.units import HARD_NOFILE
+from torchtune_sys.rules.sysctl.policy import kernel_default
 
 COUNTERPARTS = {
     "vm.dirty_bytes": "vm.dirty_ratio",
@@ -247,12 +248,7 @@ def _above_default(s: Snapshot, action: Sysctl) -> Target:
     """At least so much is never less than what the kernel would set by itself at the next start."""
     if not isinstance(action.target, AtLeast):
         return action.target
-    from torchtune_sys.knowledge import kernel_defaults
-
-    release = "" if isinstance(s.system, Missing) else known(s.system.kernel, "")
-    cpus = None if isinstance(s.cpu, Missing) else known(s.cpu.online, None)
-    memory_bytes = 0 if isinstance(s.memory, Missing) else known(s.memory.total_bytes, 0)
-    default = kernel_defaults.default(action.key, release, 0 if cpus is None else len(cpus), memory_bytes)
+    default = kernel_default(s, action.key)
     return action.target if default is None else AtLeast(max(action.target.value, default))
 
 

@@ -13,6 +13,7 @@ from torchtune_sys.model.target import AtLeast
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.cpu.common import asked_threads, budget, some, unasked_threads
 from torchtune_sys.rules.gates import gpu_count, gpu_host, ranks_here
+from torchtune_sys.rules.openmp import is_gnu_alone
 
 
 @rule(
@@ -109,11 +110,12 @@ def cpu_quota_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
         EnvironmentVariable(name="GOMP_CPU_AFFINITY", value=None),
         EnvironmentVariable(name="KMP_AFFINITY", value=None),
         EnvironmentVariable(name="OMP_PROC_BIND", value=None),
+        EnvironmentVariable(name="OMP_PLACES", value=None),
         Advice(text="bind ranks instead: torchrun --numa-binding=node, numactl, srun --cpu-bind"),
     ),
 )
 def openmp_affinity(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """GOMP_CPU_AFFINITY, KMP_AFFINITY, OMP_PROC_BIND or OMP_PLACES binds threads to CPUs.
+    """GOMP_CPU_AFFINITY, OMP_PROC_BIND, OMP_PLACES or, where Intel's or LLVM's OpenMP may be loaded, KMP_AFFINITY binds threads to CPUs.
 
     Why it matters
     When OpenMP starts, it binds the main thread to one CPU or place. DataLoader workers are forked from that thread and inherit
@@ -124,7 +126,8 @@ def openmp_affinity(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     https://github.com/pytorch/pytorch/issues/101850
-    GCC libgomp manual, GOMP_CPU_AFFINITY; Intel oneAPI, KMP_AFFINITY; OpenMP 5.2, OMP_PROC_BIND
+    GCC libgomp manual, GOMP_CPU_AFFINITY, and OMP_PROC_BIND: true by default where OMP_PLACES is set (tried with torch 2.13: sched_getaffinity)
+    Intel oneAPI, KMP_AFFINITY (GNU's OpenMP, which torch's wheels bring, does not read it: tried with torch 2.13); OpenMP 5.2, OMP_PROC_BIND
     PyTorch performance tuning guide, section on thread affinity
     """
     if s.intent.workers == 0 and (s.intent.ranks or 1) == 1:
@@ -132,7 +135,7 @@ def openmp_affinity(s: Snapshot, p: Params) -> Iterator[Evidence]:
     env = need(need(s.session).env)
     for name in ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES"):
         value = env.get(name, "")
-        if not binds(name, value, env.get("OMP_PROC_BIND", "")):
+        if not binds(name, value, env.get("OMP_PROC_BIND", "")) or (name == "KMP_AFFINITY" and is_gnu_alone(s)):
             continue
         yield Evidence(subject=name, seen=f"{name}={value}", wanted="unset", source="environment")
 
@@ -142,14 +145,14 @@ def binds(name: str, value: str, proc_bind: str) -> bool:
 
     >>> binds("KMP_AFFINITY", "granularity=fine,compact,1,0", ""), binds("KMP_AFFINITY", "verbose,none", ""), binds("OMP_PROC_BIND", "false", "")
     (True, False, False)
+    >>> binds("OMP_PLACES", "cores", ""), binds("OMP_PLACES", "cores", "false")
+    (True, False)
     """
     words = value.strip().lower().replace(" ", "").split(",")
     if not value.strip():
         return False
     if name == "OMP_PROC_BIND":
         return words[0] in ("true", "close", "spread", "master", "primary")
-    if name == "OMP_PLACES":  # places alone bind only where binding is not switched off
-        return proc_bind.strip().lower() not in ("", "false")
     if name == "KMP_AFFINITY":
         return bool(
             {"compact", "scatter", "balanced", "explicit", "logical", "physical"} & {word.split("=")[0] for word in words}

@@ -11,6 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import openmp
+from torchtune_sys.rules.cpu.available import binds
 from torchtune_sys.rules.environment.common import environment, on_x86, seen
 
 _RENAMED = {
@@ -66,7 +67,7 @@ def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="correct the name, or unset the variable"),),
 )
 def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The name is misspelt, or is only read when PyTorch is built; or OpenMP and MKL cannot read a value (a number of threads, OMP_STACKSIZE, OMP_WAIT_POLICY …).
+    """The name is misspelt, is only read when PyTorch is built, or by another OpenMP than torch's; or OpenMP and MKL cannot read a value (a number of threads, OMP_STACKSIZE …).
 
     Why it matters
     The intended setting is not in effect. OpenMP takes a thread for each CPU where it refuses the number, and torchrun, which finds the variable
@@ -78,7 +79,7 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     CUDA C++ Programming Guide, "CUDA Environment Variables"
     https://docs.pytorch.org/docs/stable/notes/cuda.html
-    libgomp/env.c; aten/src/ATen/ParallelOpenMP.cpp, which asks MKL (both tried with torch 2.13)
+    libgomp/env.c, which knows no KMP_AFFINITY; aten/src/ATen/ParallelOpenMP.cpp, which asks MKL (all tried with torch 2.13)
     """
     for name, why in _WITHOUT_EFFECT.items():
         if name in environment(s):
@@ -91,6 +92,10 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     mkl = environment(s).get("MKL_NUM_THREADS", "").strip()
     if mkl and natural(mkl) is None and on_x86(s):
         yield seen("MKL_NUM_THREADS", mkl, "a number", "MKL reads it as 1: torch computes with one thread")
+    if binds("KMP_AFFINITY", environment(s).get("KMP_AFFINITY", ""), "") and openmp.is_gnu_alone(s):
+        yield seen(
+            "KMP_AFFINITY", environment(s)["KMP_AFFINITY"], "unset", "Intel's OpenMP reads it, and torch's wheel brings GNU's"
+        )
 
 
 RULES: tuple[Rule, ...] = (variable_renamed, variable_without_effect)

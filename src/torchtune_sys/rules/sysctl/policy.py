@@ -207,12 +207,23 @@ def at_boot(s: Snapshot, found: Setting) -> Fact[Assignment]:
     return found.boot
 
 
+def kernel_default(s: Snapshot, key: str) -> int | None:
+    """Return what this kernel chooses by itself on a host of this size (of several numbers the last); None where no table has the key."""
+    from torchtune_sys.knowledge import kernel_defaults
+
+    release = "" if isinstance(s.system, Missing) else known(s.system.kernel, "")
+    cpus = None if isinstance(s.cpu, Missing) else known(s.cpu.online, None)
+    memory_bytes = 0 if isinstance(s.memory, Missing) else known(s.memory.total_bytes, 0)
+    return kernel_defaults.default(key, release, 0 if cpus is None else len(cpus), memory_bytes)
+
+
 def default_at_boot(s: Snapshot, policy: SysctlPolicy) -> str:
-    """Return the kernel's own value, as its boot arguments change it."""
+    """Return the kernel's own value, as its release and its boot arguments change it."""
     arguments = () if isinstance(s.system, Missing) or isinstance(s.system.cmdline, Missing) else s.system.cmdline
     if policy.key == "kernel.numa_balancing" and "numa_balancing=disable" in arguments:
         return "0"
-    return policy.default
+    last = kernel_default(s, policy.key)
+    return policy.default if last is None else " ".join((*policy.default.split()[:-1], str(last)))
 
 
 def shown(s: Snapshot, found: Setting, running: str) -> str:
