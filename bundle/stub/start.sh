@@ -1,8 +1,11 @@
 #!/bin/sh
-"true" 'This copy of torchtune-sys is damaged or cut short: copy the file again, whole.
+words='This copy of torchtune-sys is damaged or cut short: copy the file again, whole.
 '
 # The two lines above are all that a Python sees of a file whose end is missing: it stops there, and prints the words.
 # Below: any POSIX shell finds a Python, and hands it this file, which is a zip archive, too.
+# bash takes functions from its environment, and a caller's stands for the program of its name: not for "unset" in posix mode.
+POSIXLY_CORRECT=1
+unset -f command printf read '['
 say() { printf 'torchtune-sys: %s\n' "$1" >&2; exit 2; }
 size=$(command -p wc -c <"$0" 2>/dev/null)
 [ "${size:-0000000000}" -eq 0000000000 ] || say "$0 is damaged or cut short; copy the file again, whole"

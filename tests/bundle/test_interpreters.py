@@ -6,11 +6,12 @@ import io
 import json
 import platform
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
-from bundled import OLDEST, built, dotted, good, interpreters, old, start, surroundings
+from bundled import OLDEST, REPO, built, dotted, good, interpreters, old, start, surroundings
 
 from conftest import TIER
 
@@ -110,6 +111,26 @@ def test_what_the_environment_sets_does_not_steer_it(bundle: Path, tmp_path: Pat
     named = start(interpreters()[good()[-1]], bundle, "rules", env=env, cwd=tmp_path)
     assert (named.returncode, named.stderr) == (0, "")
     assert named.stdout == shell.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_no_function_that_a_caller_exported_stands_for_a_program_of_the_stub_s(shell: str, bundle: Path, tmp_path: Path) -> None:
+    """bash takes them from its environment, whatever their names; as ``sh`` it is root's shell on many distributions."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not installed")
+    (tmp_path / shell).symlink_to(bash)
+    text = (REPO / "bundle/stub/start.sh").read_text()
+    words = set(re.findall(r"[a-z_]+", re.sub(r"'[^']*'|^#.*", "", text, flags=re.MULTILINE))) | {"[", ":", "."}
+    mark, env = tmp_path / "mark", surroundings(HOME=str(tmp_path))
+    steered = {f"BASH_FUNC_{word}%%": f"() {{ >'{mark}'; kill -9 $$; }}" for word in sorted(words - {"kill"})}
+    assert start(tmp_path / shell, "-c", "read", env={**env, **steered}).returncode == -9 and mark.exists(), (
+        "this bash takes none"
+    )
+    mark.unlink()
+    done = start(tmp_path / shell, bundle, "--version", env={**env, **steered})
+    assert (done.returncode, mark.exists()) == (0, False), done.stderr
+    assert {"command", "printf", "read", "unset"} <= words
 
 
 def test_options_of_the_interpreter_are_kept(bundle: Path, tmp_path: Path) -> None:
