@@ -36,11 +36,11 @@ from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
 from smoke.faults.seventh import opened as seventh_opened
 from smoke.faults.seventh import sealed as seventh_sealed
-from smoke.faults.sixth import opened as sixth_opened
-from smoke.faults.sixth import sealed as sixth_sealed
 from smoke.faults.sixteenth import harmless as sixteenth_harmless
 from smoke.faults.sixteenth import opened as sixteenth_opened
 from smoke.faults.sixteenth import sealed as sixteenth_sealed
+from smoke.faults.sixth import opened as sixth_opened
+from smoke.faults.sixth import sealed as sixth_sealed
 from smoke.faults.tenth import alike as tenth_alike
 from smoke.faults.third import opened as third_opened
 from smoke.faults.third import sealed as third_sealed
