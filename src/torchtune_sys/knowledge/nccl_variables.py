@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import msgspec
 
@@ -71,6 +72,31 @@ def accepts(name: str, value: str) -> bool | None:
     if name in ("NCCL_ALGO", "NCCL_PROTO"):
         return not unknown_elements(name, value)
     return None
+
+
+_BITS = {"NCCL_IB_TIMEOUT": 5, "NCCL_IB_RETRY_CNT": 3, "NCCL_IB_SL": 4, "NCCL_IB_TC": 8}
+"""Widths of what NCCL hands to the adapter as it is: InfiniBand architecture specification, volume 1 (Local ACK Timeout, retry count, SL, TClass);
+the fields of Linux include/linux/mlx5/mlx5_ifc.h, which take the lowest bits of what is too large."""
+_WITH_UNIT = re.compile(r"(\d{1,18})[ \t]*(?:[kKmMgG](?:i?[bB])?|[eE]\d{1,3})")
+
+
+def counts_as(name: str, value: str) -> tuple[int, str] | None:
+    """Return what stands for a number that is written with a unit, or is too large for its field, and why; None where it is taken as it is written.
+
+    >>> counts_as("NCCL_BUFFSIZE", "8MB"), counts_as("NCCL_BUFFSIZE", "0x800000")
+    ((8, 'strtoll stops at the first letter'), None)
+    >>> counts_as("NCCL_IB_RETRY_CNT", "13"), counts_as("NCCL_IB_RETRY_CNT", "7")
+    ((5, 'the field has 3 bits'), None)
+    """
+    row, words = variables().get(name), value.strip()
+    if row is None or not row.number or row.last:
+        return None
+    if found := _WITH_UNIT.fullmatch(words):
+        return int(found[1]), "strtoll stops at the first letter"
+    bits = _BITS.get(name)
+    if bits is None or not words.isdecimal() or len(words) > 9 or int(words) < 1 << bits:
+        return None
+    return int(words) % (1 << bits), f"the field has {bits} bits"
 
 
 FOREIGN = (

@@ -11,7 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment, number, on_x86, seen
-from torchtune_sys.rules.gates import gpu_host, nvidia_gpus, nvidia_hardware
+from torchtune_sys.rules.gates import gpu_host, nvidia_gpus, nvidia_hardware, ranks_here
 
 
 @rule(
@@ -232,6 +232,7 @@ def tf32_override_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 _SLOW_ISA = ("SSE41", "SSE4_1", "AVX")
+_OF_NCCL = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")
 _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"), ("1",), "torch.compile leaves every model as it is"),
     (("TORCH_COMPILE_DEBUG",), ("1",), "each compilation writes all its stages to files"),
@@ -249,6 +250,7 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     ),
     (("CUDA_CACHE_DISABLE",), ("1",), "the driver compiles PTX again in each process"),
     (("PYTORCH_JIT",), ("0",), "TorchScript is switched off"),
+    (_OF_NCCL, ("1",), "NCCL copies with one thread block alone, a fraction of what NVLink and the network carry"),
     (("ATEN_CPU_CAPABILITY",), ("DEFAULT",), "torch's own CPU kernels use no AVX2 or AVX-512"),
     (("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"), _SLOW_ISA, "oneDNN uses no AVX2 or AVX-512"),
     (("MKL_ENABLE_INSTRUCTIONS",), ("SSE4_2", "AVX"), "MKL uses no AVX2 or AVX-512"),
@@ -266,7 +268,7 @@ _OF_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_I
 )
 def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A variable turns torch.compile, its caches, Triton's compiler, the code that CUDA's libraries bring, the processor's vector instructions or
-    OpenMP's threads off.
+    OpenMP's threads off, or leaves NCCL a single channel.
 
     Why it matters
     The job runs and its results are right, but it is slower, up to a hundred times with Triton's interpreter, and no message says why.
@@ -286,7 +288,9 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
         for name in names:
             value = env.get(name, "")
             # MKL_CBWR=COMPATIBLE,STRICT has a second word; oneDNN and MKL read their words in any case.
-            if value.split(",")[0].strip().upper() in values and (x86 or name not in _OF_INSTRUCTIONS):
+            if value.split(",")[0].strip().upper() not in values or (name in _OF_INSTRUCTIONS and not x86):
+                continue
+            if name not in _OF_NCCL or ranks_here(s) > 1 or (s.intent.nodes or 1) > 1:
                 yield seen(name, value, "unset", effect)
     limit = natural(env.get("OMP_THREAD_LIMIT", "").strip())
     wanted = natural(env.get("OMP_NUM_THREADS", "").split(",")[0].strip())

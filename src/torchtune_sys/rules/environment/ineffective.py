@@ -34,6 +34,10 @@ _WITHOUT_EFFECT = {
 }
 
 
+_WORDS = {"CUDA_DEVICE_ORDER": ("FASTEST_FIRST", "PCI_BUS_ID"), "CUDA_MODULE_LOADING": ("LAZY", "EAGER", "DEFAULT")}
+"""Words that CUDA knows; it takes its default for any other."""
+
+
 @rule(
     id="variable-renamed",
     title="An environment variable was renamed, and the old name will be removed",
@@ -67,7 +71,7 @@ def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="correct the name, or unset the variable"),),
 )
 def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The name is misspelt, is only read when PyTorch is built, or by another OpenMP than torch's; or OpenMP and MKL cannot read a value (a number of threads, OMP_STACKSIZE …).
+    """The name is misspelt, is only read when PyTorch is built, or by another OpenMP than torch's; or CUDA does not know a word, or OpenMP and MKL cannot read a value (a number of threads, OMP_STACKSIZE …).
 
     Why it matters
     The intended setting is not in effect. OpenMP takes a thread for each CPU where it refuses the number, and torchrun, which finds the variable
@@ -84,6 +88,10 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for name, why in _WITHOUT_EFFECT.items():
         if name in environment(s):
             yield seen(name, environment(s)[name], "another name, or unset", why)
+    for name, words in _WORDS.items():
+        value = environment(s).get(name, "")
+        if value.strip() and value.strip().upper() not in words:
+            yield seen(name, value, " or ".join(words[:2]), "CUDA does not know it")
     for name in openmp.VARIABLES:
         value = environment(s).get(name, "")
         if value.strip() and (taken := openmp.refused(name, value)):

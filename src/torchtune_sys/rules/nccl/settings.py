@@ -23,10 +23,11 @@ from torchtune_sys.rules.nccl.common import nccl_version, read_by, settings, use
     fix=(Advice(text="write the value as given in NCCL's documentation, or unset the variable"),),
 )
 def value_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The value is a word where NCCL expects a number, or a word that NCCL does not know.
+    """The value is a word where NCCL expects a number, a number with a unit (8MB) or too large for its field, or a word that NCCL does not know.
 
     Why it matters
-    NCCL reads switches with strtoll: NCCL_IB_DISABLE=true is 0 and disables nothing. An unknown level (names are case-sensitive),
+    NCCL reads switches with strtoll: NCCL_IB_DISABLE=true is 0 and disables nothing, NCCL_BUFFSIZE=8MB is 8 bytes. Adapters take the lowest
+    bits of timeouts, retries, service levels and traffic classes: NCCL_IB_RETRY_CNT=13 is 5, fewer than without it. An unknown level (names are case-sensitive),
     or a socket family other than AF_INET and AF_INET6, has the same effect as no value. NCCL does not report it.
     With an unknown algorithm or protocol (NCCL_ALGO, NCCL_PROTO), collectives fail with "invalid usage"; NCCL reports "Unrecognized
     element token" only if NCCL_DEBUG is set.
@@ -35,7 +36,8 @@ def value_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Never: the setting has no effect, or not the intended one.
 
     References
-    NVIDIA/nccl src/misc/param.cc (ncclLoadParam), src/graph/paths.cc (ncclGetLevel), src/misc/socket.cc, src/graph/tuning.cc (parseList)
+    NVIDIA/nccl src/misc/param.cc (ncclLoadParam), src/graph/paths.cc (ncclGetLevel), src/misc/socket.cc, src/graph/tuning.cc (parseList), src/transport/net_ib
+    InfiniBand architecture specification, volume 1 (modify queue pair); Linux include/linux/mlx5/mlx5_ifc.h (ack_timeout, retry_count)
     """
     given = settings(s)
     if not given:
@@ -48,6 +50,13 @@ def value_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
             )
         elif _word_for_number(setting):
             yield Evidence(subject=setting.name, seen=f"{setting.value!r} counts as 0", wanted="a number", source=setting.source)
+        elif taken := nccl_variables.counts_as(setting.name, setting.value):
+            yield Evidence(
+                subject=setting.name,
+                seen=f"{setting.value!r} counts as {taken[0]}: {taken[1]}",
+                wanted="a number that fits, without a unit",
+                source=setting.source,
+            )
 
 
 _LISTS = {"NCCL_ALGO": "Tree, Ring, CollNetDirect, CollNetChain, NVLS, NVLSTree, PAT", "NCCL_PROTO": "LL, LL128, Simple"}
