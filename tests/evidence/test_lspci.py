@@ -320,3 +320,39 @@ def test_one_device_is_enough_where_it_is_described() -> None:
     found = lspci.pci_facts(ALONE)
     assert found is not None and [device.address for device in need(found.devices)] == ["0000:62:00.0"]
     assert lspci.pci_facts(ALONE.split("\n")[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "expected"),
+    [
+        (
+            "VGA compatible controller: NVIDIA Corporation GA102 [GeForce RTX 3090] (rev a1)",
+            "Speed 16GT/s, Width x1 (downgraded)",
+            Verdict.FAIL,
+        ),
+        (
+            "VGA compatible controller: NVIDIA Corporation GA102 [GeForce RTX 3090] (rev a1)",
+            "Speed 2.5GT/s, Width x1 (downgraded)",
+            Verdict.UNKNOWN,
+        ),
+        (
+            "VGA compatible controller: NVIDIA Corporation GA102 [GeForce RTX 3090] (rev a1)",
+            "Speed 16GT/s, Width x4 (downgraded)",
+            Verdict.UNKNOWN,
+        ),
+        (
+            "3D controller [0302]: NVIDIA Corporation GH100 [H100 SXM5 80GB] [10de:2330] (rev a1)",
+            "Speed 16GT/s, Width x2 (downgraded)",
+            Verdict.FAIL,
+        ),
+        (
+            "3D controller: NVIDIA Corporation GH100 [GH200 120GB / 480GB] (rev a1)",
+            "Speed 16GT/s, Width x1 (downgraded)",
+            Verdict.UNKNOWN,
+        ),
+    ],
+)
+def test_hardly_a_lane_of_a_card_alone(name: str, state: str, expected: Verdict) -> None:
+    text = f"01:00.0 {name}\n\tLnkCap:\tPort #0, Speed 16GT/s, Width x16, ASPM L0s L1\n\tLnkSta:\t{state}\n"
+    seen = need(evidence.read(text, "report"))
+    assert judge(seen)["gpu-pcie-link-degraded"].verdict is expected

@@ -48,6 +48,7 @@ _WORTH_ALONE = frozenset(
         "nvme-errors-logged",
         "file-server-not-responding",
         "pcie-corrected-errors",
+        "gpu-pcie-link-degraded",
         "memory-corrected-errors",
         "network-link-flapping",
         "cpu-lockup-logged",

@@ -133,6 +133,9 @@ def test_widths_that_the_driver_tells_where_the_bus_shows_none(first: dict[str, 
         ({"pcie_width": 4}, "unknown"),
         ({"pcie_width": 4, "utilization_pct": 49}, "unknown"),
         ({"pcie_width": 4, "utilization_pct": 50}, "fail"),
+        ({"pcie_width": 4, "pcie_gen": 5, "pcie_gen_max": 5}, "fail"),  # no link that sleeps
+        ({"pcie_width": 4, "pcie_gen": 1, "pcie_gen_max": 5}, "unknown"),
+        ({"pcie_width": 4, "pcie_gen": 5, "pcie_gen_max": gone(Why.NOT_RECORDED)}, "unknown"),
         ({"pcie_width": 1, "utilization_pct": 90}, "fail"),
         ({"pcie_width": 8, "utilization_pct": 90}, "pass"),
         ({"pcie_width": 4, "pcie_width_max": 8, "utilization_pct": 90}, "pass"),
@@ -144,7 +147,7 @@ def test_widths_that_the_driver_tells_where_the_bus_shows_none(first: dict[str, 
 def test_very_few_lanes_of_a_gpu_without_siblings(first: dict[str, Any], expected: str) -> None:
     host = with_system(replace(healthy(), pci=gone(Why.NOT_RECORDED)), hypervisor=gone(Why.NOT_RECORDED))
     alone = with_gpus(host, *({"pcie_width": gone(Why.ABSENT)} for _ in range(8)))
-    assert verdict("gpu-pcie-link-degraded", with_gpus(alone, {"pcie_width_max": 16, **first})) == expected
+    assert verdict("gpu-pcie-link-degraded", with_gpus(alone, {"pcie_width_max": 16, "pcie_gen": 1, **first})) == expected
 
 
 SLOW = {"current_gts": 8.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.formats.pci_paths import is_gpu
+from torchtune_sys.knowledge.gpus import name_by_device
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
@@ -70,7 +71,8 @@ def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if isinstance(hypervisor, Missing) and hypervisor.why is not Why.NOT_RECORDED:
         raise Unknown(hypervisor)
     seen = () if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing) else s.pci.devices
-    judged = tuple(narrower(device for device in seen if is_gpu(device)))
+    gpus = tuple(device for device in seen if is_gpu(device))
+    judged = tuple(narrower(gpus)) or (() if gpus_told(s) else tuple(_by_its_own_lanes(gpus)))
     yield from judged or _by_what_nvml_says(s, gates.nvidia_gpus(s), int(p["busy_pct"]))
 
 
@@ -184,8 +186,8 @@ def _by_what_nvml_says(s: Snapshot, gpus: tuple[Gpu, ...], busy_pct: int) -> Ite
         judged = True
         width, most = gpu.pcie_width, known(gpu.pcie_width_max, 0)
         has_few = width * _VERY_FEW <= most and not gates.of_laptop(s, gpu) and not _BESIDE_A_GRACE.search(gpu.name)
-        if has_few and width == widest[gpu.name] and known(gpu.utilization_pct, 0) < busy_pct:
-            yield unsure(subject(gpu), _of_an_idle_gpu(width, most), f"x{most}")
+        if has_few and width == widest[gpu.name] and not _is_awake(gpu, busy_pct):
+            yield unsure(subject(gpu), _of_an_idle_gpu(width, most, gpu.utilization_pct), f"x{most}")
             continue
         yield Evidence(
             subject=subject(gpu),
@@ -198,12 +200,39 @@ def _by_what_nvml_says(s: Snapshot, gpus: tuple[Gpu, ...], busy_pct: int) -> Ite
         raise NotApplicable("the PCIe slots cannot be seen here")
 
 
-def _of_an_idle_gpu(width: int, most: int) -> Missing:
+def _is_awake(gpu: Gpu, busy_pct: int) -> bool:
+    """Return whether the link is as it is under load: the GPU is busy, or the link has its highest speed, which an idle one gives up first."""
+    return known(gpu.utilization_pct, 0) >= busy_pct or known(gpu.pcie_gen, 0) >= known(gpu.pcie_gen_max, 99)
+
+
+def _of_an_idle_gpu(width: int, most: int, use: Fact[int]) -> Missing:
     """Return why its lanes say nothing: some GPUs give up lanes while they are idle (nvidia-smi --help-query-gpu, pcie.link.width.current)."""
     source = "nvmlDeviceGetCurrPcieLinkWidth"
-    return Missing(
-        Why.NOT_SUPPORTED, source, f"x{width} of x{most}, but the GPU is idle", "look again while something trains on it"
-    )
+    why = "nothing tells whether the GPU is busy" if isinstance(use, Missing) else "the GPU is idle"
+    return Missing(Why.NOT_SUPPORTED, source, f"x{width} of x{most}, but {why}", "look again while something trains on it")
+
+
+_NEXT_TO_NONE = 8
+"""An eighth of its lanes, of a card that nothing but lspci tells of: a laptop's board may give a GPU a quarter of them."""
+
+
+def _by_its_own_lanes(gpus: tuple[PciDevice, ...]) -> Iterator[Evidence]:
+    """Yield evidence for cards whose link has its highest speed, as an idle one has not, and hardly a lane: lspci was pasted, without the slot.
+
+    The GPU of a Grace may have one lane; without its PCI id lspci calls it, as other cards without a display, a 3D controller.
+    """
+    for gpu in gpus:
+        link, model = gpu.link, name_by_device(known(gpu.device, "").removeprefix("0x"))
+        if _BESIDE_A_GRACE.search(model) or not (model or known(gpu.class_, "").startswith("0x0300")):
+            continue
+        width, most = known(link.current_width, 99), known(link.max_width, 0)
+        if width * _NEXT_TO_NONE <= most and known(link.current_gts, 0.0) >= known(link.max_gts, 99.0):
+            yield Evidence(
+                subject=pci_seen.name(gpu),
+                seen=f"x{width}, at the card's full speed",
+                wanted=f"x{most}",
+                source=f"/sys/bus/pci/devices/{gpu.address}/current_link_width",
+            )
 
 
 @rule(
