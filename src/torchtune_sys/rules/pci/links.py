@@ -50,7 +50,8 @@ def _reachable_gts(device: PciDevice, above: PciDevice) -> float | None:
 def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The link has fewer lanes than both the card and the slot support, or it runs at a low speed although the GPU is busy.
 
-    In a virtual machine or a report, which do not show the slot: fewer lanes than other GPUs of the model have, or a quarter of its own.
+    In a virtual machine or a report, which do not show the slot: fewer lanes than other GPUs of the model have, or a quarter of its own while
+    it is busy or its link has its highest speed.
 
     Why it matters
         Half the lanes mean half the bandwidth to and from the GPU and, on hosts without NVLink, between GPUs.
