@@ -12,7 +12,7 @@ import pytest
 from library import COMPILER
 
 from conftest import exhaustive
-from live_faults import eighth, fifth, fourth, lab, ninth, opened, sealed, seventh, sixth, third
+from live_faults import eighth, fifth, fourth, lab, ninth, opened, sealed, seventh, sixth, tenth, third
 from live_faults.row import Fault
 
 ROWS = [
@@ -27,6 +27,7 @@ ROWS = [
         *seventh.ROWS,
         *eighth.ROWS,
         *ninth.ROWS,
+        *tenth.ROWS,
     )
     if not row.left
 ]

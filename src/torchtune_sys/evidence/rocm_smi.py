@@ -28,6 +28,12 @@ _DEGREES = re.compile(r"(\d{1,3})\.\d{1,2}[^\s\dW%]{0,3}[cC]\b")
 _NAMED = re.compile(r"^ {4,24}([A-Z][\w./() -]{2,40}?) *$")
 """Below its row in ROCm 6.0."""
 
+# showHwInfo
+_HARDWARE = re.compile(
+    r"^ {0,4}(\d{1,4}) +\d{1,4} +(0x[0-9a-f]{4}) +\d+ +gfx\d\w* [^\n]{0,120}?([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\b",
+    re.MULTILINE,
+)
+
 _FIELD = re.compile(r"^GPU\[(\d{1,4})\]\s{0,12}: ([^:\n]{2,60}): {0,4}\t{0,3} ?([^\n]{1,120})$", re.MULTILINE)
 _CARD = re.compile(r'"card(\d{1,4})"\s?:\s?\{([^{}]{1,20000})\}')
 _PAIR = re.compile(r'"([^"\n]{2,60}?):?"\s?:\s?"([^"\n]{0,120})"')
@@ -91,7 +97,7 @@ def counted(text: str) -> dict[str, Any]:
 def _read(text: str) -> Found:
     """Return what all forms tell, the most telling last; of several outputs of one form the last counts."""
     found: Found = {}
-    for index, fields in (*_concise(text), *_long(text), *_table(text), *_lists(text)):
+    for index, fields in (*_hardware(text), *_concise(text), *_long(text), *_table(text), *_lists(text)):
         found.setdefault(index, {}).update(fields)
     return found or dict(_agents(text))
 
@@ -119,6 +125,12 @@ def _agents(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
             },
         )
         index += 1
+
+
+def _hardware(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read the rows of ``rocm-smi --showhw``."""
+    if "GFX RAS" in text:
+        yield from ((int(row[1]), {"name": _whole(row[2]), "pci_address": row[3].lower()}) for row in _HARDWARE.finditer(text))
 
 
 def _concise(text: str) -> Iterator[tuple[int, dict[str, Any]]]:

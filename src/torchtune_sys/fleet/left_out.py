@@ -23,6 +23,7 @@ LEFT_OUT: dict[str, str] = {
     "session.sudo_user": "who looks, not how the host is set up",
     "session.handed_down": "what the session of who looks hands down; check judges it",
     "session.system_preloads": "what the loader's own file names; check judges it",
+    "session.no_libraries": "of what is preloaded where one looks; check judges it",
     "session.named_paths": "as the session of who looks names them; check judges it",
     "cpu.weight": "the share of the session of who looks; check judges it",
     "cpu.weight_source": "the file that sets that share",

@@ -65,7 +65,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     # Linux: mm/oom_kill.c
     ("ut of memory: Kill", "oom-kill", r"(?P<subject>Memory cgroup out of memory|Out of memory): Kill(?:ed)? process \d+,? \(?(?P<who>[^),]{1,40})"),
     # The head of the killer's report, and what it says of a full cgroup (mm/oom_kill.c, dump_header; mm/memcontrol.c, mem_cgroup_print_oom_meminfo)
-    ("invoked oom-killer: ", "oom-report", r"(?P<who>\S.{0,14}) invoked oom-killer: gfp_mask=0x"),
+    ("invoked oom-killer: ", "oom-report", r"(?:kernel: |\] |^)(?P<who>\S.{0,14}?) invoked oom-killer: gfp_mask=0x"),
     ("memory: usage ", "oom-report", r"(?P<subject>memory): usage \d{1,16}kB, limit \d{1,16}kB, failcnt \d"),
     ("slurmstepd: error: Detected", "oom-kill", r"slurmstepd: error: (?P<subject>Detected) \d{1,9} oom[-_]kill event\S{0,3} in (?P<who>(?:StepId=|step )[\w.+]{1,30}\w)"),
     # Killers in user space: systemd src/oom/oomd-manager.c, earlyoom kill.c, Talos internal/app/machined/pkg/controllers/runtime/oom.go

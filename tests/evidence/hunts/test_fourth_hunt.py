@@ -76,7 +76,7 @@ KILL = "Nov 20 10:11:14 n1 kernel: Memory cgroup out of memory: Killed process 4
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (HEAD, ("pt_data_worker", "no memory was left")),
+        (HEAD, ("pt_data_worker", "memory ran out")),
         (FULL, ("memory", "a cgroup's limit was reached")),
         (HEAD + FULL, ("pt_data_worker", "a cgroup's limit was reached")),
     ],
@@ -115,6 +115,19 @@ def test_rocminfo_lists_gpus_among_its_agents() -> None:
     assert gpu.vendor == "amd"  # type: ignore[union-attr]
     assert [one.name for one in gpu.devices] == ["AMD Instinct MI300X (gfx942)"] * 2  # type: ignore[union-attr]
     assert known(gpu.devices[0].memory_total_bytes, 0) >> 30 == 191  # type: ignore[union-attr]
+
+
+def test_rocm_smi_s_table_of_hardware() -> None:
+    text = (
+        "GPU  NODE  DID     GUID   GFX VER  GFX RAS   SDMA RAS  UMC RAS   VBIOS           BUS           PARTITION ID\n"
+        "0    2     0x74a1  28851  gfx942   ENABLED   ENABLED   ENABLED   113-M3000100-103  0000:1B:00.0  0\n"
+        "1    3     0x74a1  51499  gfx942   ENABLED   ENABLED   ENABLED   113-M3000100-103  0000:3D:00.0  0\n"
+    )
+    gpu = seen(text).gpu
+    assert [(one.name, one.pci_address) for one in gpu.devices] == [  # type: ignore[union-attr]
+        ("AMD Instinct MI300X", "0000:1b:00.0"),
+        ("AMD Instinct MI300X", "0000:3d:00.0"),
+    ]
 
 
 ARRAY = "Handle 0x0028, DMI type 16, 23 bytes\nPhysical Memory Array\n\tLocation: System Board\n\tUse: System Memory\n\tNumber Of Devices: {n}\n\n"

@@ -191,3 +191,13 @@ def test_what_lies_below_a_closed_directory_is_not_writable() -> None:
     env = {"TRITON_CACHE_DIR": "/srv/other/.triton"}
     cache = caches(env=env, stats={"/srv/other/.triton": closed, "/srv/other": {"mode": 0o40700, "uid": 7, "gid": 7, "size": 0}})
     assert cache["TRITON_CACHE_DIR"].writable is False
+
+
+def test_without_a_driver_the_usual_place_counts_where_it_stands() -> None:
+    """torch.compile for CPUs: a directory that root made is not this user's to write."""
+    of_root = {"/tmp/torchinductor_joe": {"mode": 0o40700, "uid": 0, "gid": 0, "size": 0}}
+    closed = {"access:/tmp/torchinductor_joe": {"read": False, "write": False}}
+    without = {"/proc/driver/nvidia/version": None}
+    found = caches(files=without, env={"LOGNAME": "joe"}, stats=of_root, answers=closed)
+    assert [(cache.path, cache.writable) for cache in found.values()] == [("/tmp/torchinductor_joe", False)]
+    assert absent(software(files=without, env={"LOGNAME": "jane"}, stats=of_root).compile_caches)

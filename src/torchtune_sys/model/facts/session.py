@@ -39,6 +39,8 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Libraries that LD_PRELOAD names by path (without the loader's ``$LIB`` …), and whether each is there."""
     system_preloads: dict[str, Fact[bool]] = {}
     """The same of /etc/ld.so.preload, which holds for each program of the host."""
+    no_libraries: tuple[str, ...] = ()
+    """Of both: what is there, and is no ELF file."""
     named_paths: dict[str, Fact[bool]] = {}
     """Variables that name a program, file or directory (``knowledge/path_variables``), and whether it is there."""
     handed_down: Fact[HandedDown] = Missing(Why.NOT_RECORDED, "/proc/self/status", "not read")

@@ -20,6 +20,10 @@ def probe(host: Host, intent: Workload) -> SessionFacts:
     if not isinstance(env, Missing):
         env = relevant(env)
     who = host.ask(queries.UID)
+    preloads: dict[str, Fact[bool]] = {}
+    if not isinstance(env, Missing):
+        preloads = {path: host.exists(path) for path in preload_paths(env.get("LD_PRELOAD", ""))}
+    system_preloads = _system_preloads(host)
     return SessionFacts(
         user=_user(who, env),
         uid=_uid(who),
@@ -28,15 +32,21 @@ def probe(host: Host, intent: Workload) -> SessionFacts:
         env=env,
         virtual_env=env if isinstance(env, Missing) else env.get("VIRTUAL_ENV") or env.get("CONDA_PREFIX") or "",
         cwd=_cwd(host.ask(queries.CWD)),
-        preloads={}
-        if isinstance(env, Missing)
-        else {path: host.exists(path) for path in preload_paths(env.get("LD_PRELOAD", ""))},
-        system_preloads=_system_preloads(host),
+        preloads=preloads,
+        system_preloads=system_preloads,
+        no_libraries=tuple(
+            path for path, there in {**preloads, **system_preloads}.items() if there is True and _is_no_elf(host, path)
+        ),
         named_paths={} if isinstance(env, Missing) else {name: host.exists(path) for name, path in named(env)},
         handed_down=_handed_down(host),
         devices=_devices(host),
         user_namespace=_user_namespace(host),
     )
+
+
+def _is_no_elf(host: Host, path: str) -> bool:
+    found = host.ask(f"{queries.DYNAMIC}:{path}")
+    return isinstance(found, Missing) and found.why is Why.UNPARSED
 
 
 def _system_preloads(host: Host) -> dict[str, Fact[bool]]:

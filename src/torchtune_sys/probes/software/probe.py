@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
@@ -40,15 +43,23 @@ def probe(host: Host, intent: Workload) -> SoftwareFacts:
 
 
 def _named_caches(host: Host, nothing: Missing) -> Fact[tuple[CompileCache, ...]]:
-    """Where somebody said to keep what torch.compile builds, which it does for CPUs and other GPUs as well."""
+    """Where somebody said to keep what torch.compile builds, which it does for CPUs and other GPUs as well; else its usual place, where that stands."""
     env = host.env()
     named = () if isinstance(env, Missing) else tuple(name for name in CACHE_VARIABLES if env.get(name))
-    if not named:
+    if not named and (isinstance(env, Missing) or not _stands(host, env)):
         return nothing
     from torchtune_sys.probes.software import build
 
     found = build.caches(host)
-    return found if isinstance(found, Missing) else tuple(cache for cache in found if cache.variable in named)
+    wanted = named or ("TORCHINDUCTOR_CACHE_DIR",)
+    return found if isinstance(found, Missing) else tuple(cache for cache in found if cache.variable in wanted)
+
+
+def _stands(host: Host, env: Mapping[str, str]) -> bool:
+    """Whether somebody has made the directory that torch.compile names for this user."""
+    who = host.ask(queries.UID)
+    user = env.get("LOGNAME") or env.get("USER") or (str(who.get("user") or "") if isinstance(who, dict) else "")
+    return bool(user) and host.exists(f"{env.get('TMPDIR') or '/tmp'}/torchinductor_{user}") is True
 
 
 def _port(host: Host) -> Fact[tuple[int, ...]]:

@@ -105,7 +105,7 @@ def session_under_sudo(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def ld_preload_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The loader ignores a library that it cannot find, with a message at the start of every process: one of LD_PRELOAD, or of /etc/ld.so.preload.
+    """The loader ignores a library that it cannot find, or a file that is none, with a message at the start of every process: one of LD_PRELOAD, or of /etc/ld.so.preload.
 
     Why it matters
     The library (jemalloc, tcmalloc, an OpenMP runtime, a plugin) is not in effect, and "cannot be preloaded: ignored" fills the
@@ -129,6 +129,8 @@ def ld_preload_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 yield unsure(path, there)
             elif not there:
                 yield Evidence(subject=path, seen="no such file", wanted="a library", source=source, fix=fix)
+            elif path in session.no_libraries:
+                yield Evidence(subject=path, seen="no library: not an ELF file", wanted="a library", source=source, fix=fix)
 
 
 _OF_SYSTEM = Advice(

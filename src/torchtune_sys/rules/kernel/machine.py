@@ -68,7 +68,7 @@ def oom_kill_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _limit_of(reports: Sequence[KernelEvent]) -> str:
-    return "a cgroup's limit was reached" if any(event.subject == "memory" for event in reports) else "no memory was left"
+    return "a cgroup's limit was reached" if any(event.subject == "memory" for event in reports) else "memory ran out"
 
 
 def _what_was_full(event: KernelEvent) -> str:

@@ -37,8 +37,10 @@ def _compiles_c(s: Snapshot) -> None:
 
 
 def _compiles(s: Snapshot) -> None:
-    """For an NVIDIA GPU with Triton; elsewhere (the C++ of torch.compile for CPUs, AMD's GPUs) where somebody named the place."""
-    if not _named(s) or "torch" not in installed(s):
+    """For an NVIDIA GPU with Triton; elsewhere (the C++ of torch.compile for CPUs, AMD's GPUs) where somebody named the place, or made the usual one."""
+    found = () if isinstance(s.software, Missing) else known(s.software.compile_caches, ())
+    stands = bool(found) and all(cache.purpose == "torch.compile" for cache in found)
+    if not (_named(s) or stands) or "torch" not in installed(s):
         installed_triton(s)
 
 
