@@ -127,6 +127,23 @@ def test_a_container_hides_whose_memory_it_is(first: dict[str, Any], expected: s
     assert failed(MEMORY, last(having(host, first), **used(5000, ("eve", 5000))))[-1] == 7
 
 
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (used(2047), "pass"),
+        (used(60_000), "unknown"),  # page cache, or a process that is not seen
+        (used(60_000, ("ubuntu", 100)), "pass"),
+        (used(60_000, ("eve", 100)), "pass"),
+        (used(60_000, ("eve", 4000)), "fail"),
+        (used(60_000, ("eve", UNSAID)), "unknown"),
+    ],
+)
+def test_the_kernels_pages_on_a_gpu_that_is_a_numa_node_are_nobodys(first: dict[str, Any], expected: str) -> None:
+    host = having(healthy(), first)
+    nodes = tuple(replace(node, gpu_memory=True) for node in host.numa.nodes)
+    assert verdict(MEMORY, replace(host, numa=replace(host.numa, nodes=nodes))) == expected
+
+
 def test_a_user_without_a_name_is_a_number() -> None:
     host = having(healthy(), used(5000, ("1000", 5000)))
     assert verdict(MEMORY, host) == "fail"

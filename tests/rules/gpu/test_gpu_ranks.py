@@ -21,6 +21,8 @@ from torchtune_sys.model.rule import Verdict
         ({"CUDA_VISIBLE_DEVICES": "0", "LOCAL_RANK": "0"}, 8, Verdict.NA),  # a worker that was given its own GPU
         ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_LOCALID": "3"}, 8, Verdict.NA),
         ({}, 0, Verdict.NA),
+        ({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, 9, Verdict.NA),  # NCCL 2.30 and later
+        ({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}, 9, Verdict.FAIL),
     ],
 )
 def test_a_gpu_for_each_rank(env: dict[str, str], ranks: int, expected: Verdict) -> None:

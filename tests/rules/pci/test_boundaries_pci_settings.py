@@ -197,6 +197,23 @@ def test_a_function_of_unknown_kind_may_be_a_gpu_that_the_file_lacks(name: str) 
     assert verdict("topology-file-of-another-machine", where(lacking, put(**{name: gone(Why.FAILED)}), FIRST)) == "fail"
 
 
+@pytest.mark.parametrize(
+    ("name", "capability", "expected"),
+    [
+        ("Quadro RTX 8000", (7, 5), "na"),  # Resizable BAR came with Ampere
+        ("NVIDIA TITAN RTX", (7, 5), "na"),
+        ("Quadro P2000", (6, 1), "na"),
+        ("Quadro GV100", (7, 0), "fail"),  # the chip of V100
+        ("Tesla V100-PCIE-16GB", (7, 0), "fail"),
+        ("NVIDIA RTX A4000", (8, 6), "fail"),
+        ("NVIDIA T4G", (7, 5), "na"),
+    ],
+)
+def test_cards_before_ampere_cannot_resize_their_region(name: str, capability: tuple[int, int], expected: str) -> None:
+    small = only(where(healthy(), put(bars=(1 << 28,)), FIRST, LAST), FIRST, LAST)
+    assert verdict("gpu-bar-small", with_gpus(small, *([{"name": name, "compute_capability": capability}] * 8))) == expected
+
+
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_a_kernel_without_pci_is_not_judged_and_one_that_was_not_seen_is_unknown(rule: str) -> None:
     host = with_intent(epyc(), nodes=2)

@@ -29,6 +29,15 @@ def nvml(*devices: dict[str, Any]) -> dict[str, Any]:
     return {"nvml": {"driver_version": "580.95.05", "devices": [{"index": i, "name": H100, **d} for i, d in enumerate(devices)]}}
 
 
+@pytest.mark.parametrize(("name", "expected"), [("NVIDIA GH200 480GB", "na"), ("NVIDIA GB200", "na"), (H100, "fail")])
+def test_the_narrow_link_of_a_gpu_beside_a_grace_is_no_fault(name: str, expected: str) -> None:
+    told = nvml({"name": name, "pci_address": "0000:1b:00.0", "pcie_width": 1, "pcie_width_max": 16})
+    lanes = {f"{GPU}/current_link_width": "1"}
+    assert verdict("gpu-pcie-link-degraded", files=lanes, answers=told).verdict.value == expected
+    narrow = {f"{PORT}/max_link_width": "1", **lanes}
+    assert verdict("gpu-slot-narrower-than-card", files=narrow, answers=told).verdict.value == expected
+
+
 def test_an_idle_gpus_slow_link_is_no_fault() -> None:
     idle = nvml({"pci_address": "0000:1b:00.0", "utilization_pct": 0, "pcie_gen": 1})
     files = {f"{GPU}/current_link_speed": "2.5 GT/s PCIe"}

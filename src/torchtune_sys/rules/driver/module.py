@@ -83,7 +83,15 @@ def nouveau_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="bound to nvidia",
             verdict=Verdict.FAIL if bad else Verdict.PASS,
             source=f"/sys/bus/pci/devices/{address}/driver",
+            fix=_WITHOUT_NOVA if bad and bound != "nouveau" else (),
         )
+
+
+_WITHOUT_NOVA = (
+    KernelArgument(argument="modprobe.blacklist=nova_core"),
+    Advice(text='put "blacklist nova_core" into /etc/modprobe.d/, rebuild the initramfs and reboot', needs=Needs.REBOOT),
+)
+"""The module is nova_core, the driver that it registers NovaCore (drivers/gpu/nova-core/nova_core.rs)."""
 
 
 @rule(

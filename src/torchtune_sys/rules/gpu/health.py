@@ -15,6 +15,9 @@ from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import bound_driver, gpu_addresses, not_served, nvml_error
 from torchtune_sys.rules.gpu.common import each, subject
 
+_RESET = "nvidia-smi --gpu-reset -i N (V100 with NVLink: all GPUs together; A100 with NVSwitches: the fabric manager must run), or reboot"
+"""Source: nvidia-smi(1), --gpu-reset: single GPUs with NVLink since Ampere; on Hopper and later without the fabric manager."""
+
 
 @rule(
     id="gpu-fallen-off-bus",
@@ -71,8 +74,7 @@ def _refused(s: Snapshot) -> Evidence:
     cause="gpu-needs-reset",
     fix=(
         Advice(
-            text="stop everything that uses it, then nvidia-smi --gpu-reset -i N (on NVSwitch hosts all GPUs together), or "
-            "reboot; dmesg shows which Xid came before",
+            text=f"stop everything that uses it, then {_RESET}; dmesg shows which Xid came before",
             needs=Needs.REBOOT,
         ),
     ),
@@ -152,7 +154,7 @@ def gpu_missing_from_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="gpu-ecc-uncorrectable",
     superseded_by=("xid-memory-error",),
     fix=(
-        Advice(text="drain the host and reset the GPU (nvidia-smi --gpu-reset -i N, or reboot): this remaps the rows"),
+        Advice(text=f"drain the host, then {_RESET}: this remaps the rows"),
         Advice(text="run dcgmi diag -r 3; have the card replaced if errors recur or a remapping fails"),
     ),
 )
@@ -161,15 +163,15 @@ def gpu_ecc_uncorrectable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     errors happened, whose memory was hit, and what the driver asks for.
 
     Why it matters
-        The process that hit the error was killed ("uncorrectable ECC error encountered"). The bad rows stay in use until a reset,
-        so the next job may hit them again.
+        The process that hit the error was killed ("uncorrectable ECC error encountered"). Where the GPU cannot take bad pages out of use at
+        once (A100, H100 and B200 can), they stay in use until a reset, and the next job may hit them again.
 
     When to leave it
         The errors were handled by a reset, and the counter predates it (a reset clears it).
 
     References
-        https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
-        https://docs.nvidia.com/deploy/xid-errors/ (Xid 48, 94, 95)
+        https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/ (supported GPUs: error containment, dynamic page offlining)
+        https://docs.nvidia.com/deploy/xid-errors/ (Xid 48, 94, 95); NVIDIA DCGM, DcgmHealthWatch.cpp (any volatile error fails the health check)
     """
     yield from each(
         s,
@@ -220,7 +222,7 @@ def gpu_row_remap_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.WARNING,
     fix=(
         Advice(
-            text="drain the host, then nvidia-smi --gpu-reset -i N (on NVSwitch hosts all GPUs together), or reboot",
+            text=f"drain the host, then {_RESET}",
             needs=Needs.REBOOT,
         ),
     ),
@@ -230,14 +232,15 @@ def gpu_reset_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A memory row or page is waiting to be replaced, another part to be repaired, or the driver requests a recovery action.
 
     Why it matters
-        Until the reset, the faulty memory stays in use, or the GPU works with reduced resources.
+        Until the reset, a GPU before Ampere goes on using the faulty memory; a later one works with fewer pages or reduced resources, and each
+        further error ends a job.
 
     When to leave it
         A job that must not be disturbed is running: reset the GPU afterwards.
 
     References
         https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
-        nvml.h: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION (R570 and later)
+        nvml.h: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION (R570 and later); nvmlDeviceGetRemappedRows (a pending remapping does not affect later work)
     """
     for gpu in gates.nvidia_gpus(s):
         facts: dict[str, Fact[bool] | Fact[str]] = {

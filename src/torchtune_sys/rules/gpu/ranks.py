@@ -29,10 +29,11 @@ def several_ranks_on_one_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
         refuses two ranks of one communicator on one GPU.
 
     When to leave it
-        The ranks work on the CPU, or share GPUs on purpose (Gloo, or MPS without NCCL between them).
+        The ranks work on the CPU, or share GPUs on purpose (Gloo, or MPS without NCCL between them). NCCL 2.30 and later allows it with
+        NCCL_MULTI_RANK_GPU_ENABLE=1, which is not reported.
 
     References
-        NCCL, src/init.cc: "Duplicate GPU detected"; https://docs.pytorch.org/docs/stable/elastic/run.html
+        NCCL, src/init.cc: "Duplicate GPU detected", from 2.30 on "Multiple Ranks are using the same GPU/Partition"; https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     gpus = gates.nvidia_gpus(s)
     if not gpus:
@@ -42,6 +43,8 @@ def several_ranks_on_one_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     env = need(need(s.session).env)
     if any(name in env for name in LOCAL_RANK_VARIABLES):
         raise NotApplicable("this is one rank's own environment, which may see its own GPU only")
+    if env.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
+        raise NotApplicable("NCCL_MULTI_RANK_GPU_ENABLE=1: the ranks share GPUs on purpose")
     listed = env.get("CUDA_VISIBLE_DEVICES")
     count = len(gpus) if listed is None else visible_devices(listed, len(gpus))
     if "MIG-" in (listed or "") or any(gpu.mig is True for gpu in gpus):

@@ -198,9 +198,11 @@ def gpu_memory_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
         from a crashed job are a common reason.
 
     When to leave it
-        The GPU is shared on purpose. Memory of the session's own user is not counted.
+        The GPU is shared on purpose. Memory of the session's own user is not counted. Where the kernel manages the GPU's memory as a NUMA node
+        (GH200, GB200 without CDMM), its page cache is counted as used, so only the processes that are listed are judged.
 
     References
+        nvml.h, nvmlDeviceGetMemoryInfo (GPUs that are NUMA nodes: pages stay allocated after a process has ended)
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (nvmlDeviceGetComputeRunningProcesses)
     """
     gpus = gates.nvidia_gpus(s)
@@ -217,6 +219,11 @@ def gpu_memory_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
             continue
         others = gpu.memory_used_bytes - _own(gpu, user)
         nobody = isinstance(gpu.processes, Missing) or not gpu.processes
+        if others >= threshold and _of_kernel(s):
+            others = _listed(gpu, user)
+            if nobody or others is None:
+                yield unsure(subject(gpu), _PAGE_CACHE, f"less than {threshold >> 20} MiB")
+                continue
         if others >= threshold and nobody and _in_container(s):
             yield unsure(subject(gpu), _HIDDEN, f"less than {threshold >> 20} MiB")
             continue
@@ -240,6 +247,27 @@ _HIDDEN = Missing(
     "a container does not show whose processes use the GPU",
     "run on the host",
 )
+
+
+_PAGE_CACHE = Missing(
+    Why.NOT_SUPPORTED,
+    "nvmlDeviceGetMemoryInfo",
+    "the kernel manages this GPU's memory as a NUMA node, and its page cache counts as used",
+    "sync; echo 3 | sudo tee /proc/sys/vm/drop_caches, then look again",
+)
+
+
+def _of_kernel(s: Snapshot) -> bool:
+    """Whether the memory of the GPUs is that of NUMA nodes, from which the kernel takes pages for itself."""
+    nodes = () if isinstance(s.numa, Missing) else known(s.numa.nodes, ())
+    return any(node.gpu_memory for node in nodes)
+
+
+def _listed(gpu: Gpu, user: str) -> int | None:
+    """Bytes of the processes of others that NVML lists; None where it does not tell one's share."""
+    processes = known(gpu.processes, ())
+    shares = [process.used_bytes for process in processes if process.user != user]
+    return None if any(isinstance(share, Missing) for share in shares) else sum(known(share, 0) for share in shares)
 
 
 def _in_container(s: Snapshot) -> bool:

@@ -59,10 +59,11 @@ def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     When to leave it
         The firmware splits the slot's lanes between two cards. An idle GPU's link drops to a lower speed to save power, so the
         speed is judged only while the GPU is busy, or with --live, which copies 64 MB a few times. Without a slot to compare with, so is a quarter of
-        the lanes.
+        the lanes. GPUs beside a Grace (GH200, GB200), whose data takes NVLink-C2C, are not judged.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (PCIe link)
+        https://github.com/Syllo/nvtop/issues/426, https://github.com/NVIDIA/nccl/issues/1579 (the narrow PCIe link of a GH200's GPU)
         Linux Documentation/ABI/testing/sysfs-bus-pci (current_link_width, max_link_width)
     """
     if bare_metal(s):
@@ -102,6 +103,8 @@ def _gpu_link(
         return None if width.why in (Why.NOT_SUPPORTED, Why.ABSENT) else unsure(name, width)
     reachable = None if above is None else _reachable_width(device, above)
     if above is None or reachable is None:
+        return None
+    if gpu is not None and _BESIDE_A_GRACE.search(known(gpu.name, "")):
         return None
     if gates.of_laptop(s, gpu):
         return None  # the board wires 8 or fewer lanes to it, whatever the processor's port says it could have
@@ -255,7 +258,7 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
         this.
 
     When to leave it
-        The board has no wider slot, or the job rarely copies. GPUs of laptops, which no slot holds, are not judged.
+        The board has no wider slot, or the job rarely copies. GPUs of laptops and those beside a Grace, which no slot holds, are not judged.
 
     References
         Linux Documentation/ABI/testing/sysfs-bus-pci (max_link_width)
@@ -265,7 +268,7 @@ def gpu_slot_narrower_than_card(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("a virtual machine: its slots are made up")
     found = functions(s)
     shown = gpus_told(s)
-    soldered = {gpu.pci_address for gpu in shown if gates.of_laptop(s, gpu)}
+    soldered = {gpu.pci_address for gpu in shown if gates.of_laptop(s, gpu) or _BESIDE_A_GRACE.search(known(gpu.name, ""))}
     for device in found.values():
         above = found.get(device.parent)
         if not is_gpu(device) or above is None or isinstance(above.link.max_width, Missing) or device.address in soldered:

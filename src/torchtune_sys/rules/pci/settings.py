@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torchtune_sys.formats.pci_paths import is_network
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
@@ -36,8 +38,9 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Data-centre GPUs have a region as large as their memory; if theirs is small, the firmware could not place it.
 
     When to leave it
-        The GPUs are GeForce cards before the 50 series, whose driver offers no peer-to-peer access at all; or there is only one
-        GPU. T4 and P4 are made with 256 MiB, and not judged; cards with a display mode (RTX A6000 and others) only beside an RDMA card.
+        There is only one GPU. GeForce cards, whose driver offers no peer-to-peer access over PCIe, and cards that are made with 256 MiB (T4 and
+        P4, Quadro and TITAN before Ampere, which cannot resize it) are not judged; cards with a display mode (RTX A6000 and others) only beside an
+        RDMA card.
 
     References
         https://docs.nvidia.com/cuda/gpudirect-rdma/ (BAR sizes)
@@ -51,6 +54,7 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     names = {gpu.pci_address: known(gpu.name, "") for gpu in shown if isinstance(gpu.pci_address, str)}
     by_design = _SMALL_BY_DESIGN if pci_seen.rails(s) else (*_SMALL_BY_DESIGN, *_SMALL_WITH_DISPLAY)
     small = {address for address, name in names.items() if any(word in name for word in by_design)}
+    small |= {gpu.pci_address for gpu in shown if isinstance(gpu.pci_address, str) and _cannot_resize(gpu)}
     for gpu in gpus:
         if gpu.address in small:
             continue
@@ -69,7 +73,7 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
-_SMALL_BY_DESIGN = ("GeForce", "Tesla T4", "Tesla P4")
+_SMALL_BY_DESIGN = ("GeForce", "Tesla T4", "NVIDIA T4", "Tesla P4")
 _SMALL_WITH_DISPLAY = (
     "RTX A5000",
     "RTX A5500",
@@ -78,12 +82,25 @@ _SMALL_WITH_DISPLAY = (
     "RTX 6000 Ada",
     "NVIDIA A40",
     "NVIDIA L40",
+    "NVIDIA L20",
     "Tesla M60",
 )
 """Cards with a display mode: with physical displays enabled their region has 256 MiB, whatever the firmware of the machine would give.
 
 Sources: https://developer.nvidia.com/displaymodeselector; NVIDIA, gpumodeswitch user guide (M60: 8 GB, in graphics mode 256 MB).
 """
+
+
+def _cannot_resize(gpu: Gpu) -> bool:
+    """Whether it is a workstation card before Ampere: Resizable BAR came with that. Those with the chip of V100 and P100 have a large region.
+
+    Source: nvidia-smi -q -x of a Quadro P2000 (256 MiB), https://github.com/utkuozdemir/nvidia_gpu_exporter.
+    """
+    name = known(gpu.name, "")
+    workstation = "Quadro" in name or "TITAN" in name.upper()
+    return workstation and not re.search(r"\bG[PV]100\b", name) and known(gpu.compute_capability, (99, 0)) < (8, 0)
+
+
 _DISPLAY_MODE = Advice(
     text="switch the card's display mode to compute (NVIDIA's displaymodeselector, or gpumodeswitch for M60: a large BAR1, or physical displays disabled), "
     "and restart"

@@ -39,7 +39,7 @@ _RANGES = (
         key="vm.dirty_writeback_centisecs",
         sane=AtLeast(1),
         default="500",
-        harm="nothing is written until memory is full of it: then all writers stop, and a crash loses the checkpoint",
+        harm="nothing is written in the background until vm.dirty_background_ratio of memory waits for it: a crash loses the checkpoint",
     ),
     HarmlessRange(
         key="vm.dirty_bytes",

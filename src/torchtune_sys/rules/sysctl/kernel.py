@@ -343,7 +343,7 @@ def shmmax_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
     params=(Param("share", 0.1, "largest part of memory that vm.min_free_kbytes may keep free"),),
     fix=(
         Advice(
-            text="remove the vm.min_free_kbytes line from sysctl.d and restart: the kernel then chooses by itself (up to 64 MiB, more with THP)"
+            text="remove the vm.min_free_kbytes line from sysctl.d and restart: the kernel then chooses by itself (up to 256 MiB, more with THP)"
         ),
     ),
 )
@@ -357,7 +357,7 @@ def free_memory_reserve_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The vendor of a network or storage driver recommends it, for atomic allocations.
 
     References
-    Linux Documentation/admin-guide/sysctl/vm.rst, min_free_kbytes ("setting this too high will OOM your machine instantly"); mm/page_alloc.c
+    Linux Documentation/admin-guide/sysctl/vm.rst, min_free_kbytes ("setting this too high will OOM your machine instantly"); mm/page_alloc.c (init_per_zone_wmark_min: at most 262144 KiB, before 5.8 65536)
     """
     found = setting(s, "vm.min_free_kbytes")
     kept = _number(need(found.running), found.key) * 1024
