@@ -58,7 +58,16 @@ def test_devices_under_mig_and_without_uuids() -> None:
     [
         "",
         "expandable_segments:True",
-        "max_split_size_mb:21",
+        "max_split_size_mb:20",  # these as torch 2.13 took them (torch._C._accelerator_setAllocatorSettings)
+        "max_split_size_mb:64MB",
+        "max_split_size_mb:-1",
+        "max_non_split_rounding_mb:20",
+        "large_segment_size_mb:11",
+        "roundup_power2_divisions:8",
+        "roundup_power2_divisions:[>:0]",
+        "expandable_segments:True,",
+        ",expandable_segments:True",
+        "expandable_segments:True,,max_split_size_mb:64",
         "garbage_collection_threshold:0.8,max_split_size_mb:512",
         "backend:cudaMallocAsync",
         "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
@@ -76,8 +85,15 @@ def test_allocator_settings_that_are_good(value: str) -> None:
         "expandable_segments=True",
         "expandable_segments:true",
         "expandable_segments:1",
-        "max_split_size_mb:20",
+        "max_split_size_mb:19",  # and refused them
         "max_split_size_mb:lots",
+        "max_non_split_rounding_mb:19",
+        "large_segment_size_mb:10",
+        "roundup_power2_divisions:3",
+        "roundup_power2_divisions:0",
+        "roundup_power2_divisions:[256:3]",
+        "garbage_collection_threshold:80%",
+        ",",
         "max_split_size:512",
         "garbage_collection_threshold:1.0",
         "garbage_collection_threshold:0",
@@ -90,6 +106,12 @@ def test_allocator_settings_that_are_not(value: str) -> None:
 
 
 def test_allocator_settings_by_release() -> None:
+    assert [bool(allocator_faults("max_split_size_mb:20", release)) for release in ("2.8.0", "2.9.0", None)] == [
+        True,
+        False,
+        False,
+    ]
+    assert [bool(allocator_faults(",backend:native", release)) for release in ("2.8.0", "2.9.0", None)] == [True, False, False]
     assert allocator_faults("expandable_segments:True", "2.0.1") and not allocator_faults("expandable_segments:True", "2.1.0")
     assert unknown_allocator_names("some_new_option:1,backend:native") == ["some_new_option"]
 

@@ -22,8 +22,8 @@ from torchtune_sys.rules.environment.values import allocator_faults, unknown_all
         ("garbage_collection_threshold:half", 1),
         ("roundup_power2_divisions:[256:1,512:2],backend:async", 1),
         ("backend:async,expandable_segments:1", 2),
-        ("backend:native,,expandable_segments:True", 1),
-        ("backend:native,", 1),
+        ("backend:native,,expandable_segments:True", 0),
+        ("backend:native,", 0),
         ("backend:async,max_split_size:512,backend", 3),
         ("some_new_option:1", 0),
         ("   ", 0),
@@ -35,7 +35,8 @@ def test_each_fault_of_the_allocator_is_told(value: str, faults: int) -> None:
 
 
 def test_faults_say_where_and_why() -> None:
-    assert allocator_faults("backend:native,", None) == ["an empty entry"]
+    assert allocator_faults(",backend:native", "2.4.1") == ["an empty entry"]
+    assert allocator_faults("backend:native,", "2.4.1") == []
     assert allocator_faults("backend", None) == ["'backend' is no name:value"]
     assert allocator_faults("expandable_segments:True", "2.0.1") == ["expandable_segments came with torch 2.1; this is 2.0.1"]
     assert allocator_faults("backend:native", "2.0.0") == []

@@ -161,13 +161,18 @@ def allocator_faults(value: str, torch: str | None) -> list[str]:
     ["'max_split_size_mb=512' is no name:value"]
     >>> allocator_faults("expandable_segment:True", None)
     ['there is no option expandable_segment (expandable_segments?)']
+    >>> allocator_faults("backend:native,", "2.4.0"), allocator_faults(",backend:native", "2.4.0"), allocator_faults(",backend:native", "2.13.0")
+    ([], ['an empty entry'], [])
     """
     if not value.strip():
         return []
     found = []
-    for name, setting in _pairs(value):
+    pairs = _pairs(value)
+    if len(pairs) > 1 and pairs[-1] == ("", None):
+        pairs.pop()  # each release passes over a comma at the end
+    for name, setting in pairs:
         if setting is None:
-            if name or value.strip() != "":
+            if name or len(pairs) == 1 or _reads_by_release(torch) < _TOKENIZED:
                 found.append(f"{name!r} is no name:value" if name else "an empty entry")
         elif name in _BOOLEAN + _OTHER:
             found += _setting_faults(name, setting, torch)
@@ -197,9 +202,12 @@ def _setting_faults(name: str, setting: str, torch: str | None) -> list[str]:
         return [f"{name} came with torch {since[0]}.{since[1]}; this is {torch}"]
     if name in _BOOLEAN:
         return [] if setting in ("True", "False") else [f"{name} takes True or False"]
-    if name == "max_split_size_mb":
-        # kLargeBuffer is 20 MiB: anything up to that raises.
-        return [] if (natural(setting) or 0) > 20 else ["max_split_size_mb must be a whole number above 20"]
+    if name in _LEAST_MB:
+        least = _LEAST_MB[name] + (name == "max_split_size_mb" and _reads_by_release(torch) < _TOKENIZED)
+        number = _leading(setting)
+        return [] if number is not None and not 0 <= number < least else [f"{name} must be a whole number of at least {least}"]
+    if name in _POWERS:
+        return [] if all(map(_is_power_of_two, _divisions(setting))) else [f"{name} takes powers of two"]
     if name in ("garbage_collection_threshold", "per_process_memory_fraction"):
         return [] if _between(setting, 0.0, 1.0, name != "garbage_collection_threshold") else [f"{name} must lie between 0 and 1"]
     if name == "backend":
@@ -207,11 +215,44 @@ def _setting_faults(name: str, setting: str, torch: str | None) -> list[str]:
     return []
 
 
+_TOKENIZED = (2, 9)
+"""The release whose allocators read their settings by c10/core/AllocatorConfig.h: it skips empty entries, and takes 20 MiB (kLargeBuffer) itself."""
+_LEAST_MB = {"max_split_size_mb": 20, "max_non_split_rounding_mb": 20, "large_segment_size_mb": 11}
+_POWERS = ("roundup_power2_divisions", "pinned_num_register_threads")
+
+
+def _reads_by_release(torch: str | None) -> tuple[int, ...]:
+    """Return the release; one that is not told may be any, and nothing is held against what some release takes."""
+    return version(torch)[:2] if torch else _TOKENIZED
+
+
+def _leading(text: str) -> int | None:
+    """Return the number that std::stoull and stoi read: what follows the digits is ignored, and a negative one is a huge one.
+
+    >>> _leading("64MB"), _leading(" 20"), _leading("-1"), _leading("lots")
+    (64, 20, -1, None)
+    """
+    found = re.match(r"\s*([+-]?[0-9]{1,18})", text)
+    return int(found[1]) if found else None
+
+
+def _divisions(setting: str) -> list[int | None]:
+    """Return the numbers of ``8``, or those behind the colons of ``[256:1,512:2,>:8]``, where 0 rounds nothing and counts as 1."""
+    if not setting.startswith("["):
+        return [_leading(setting)]
+    parts = setting.strip("[]").split(",")
+    return [_leading(part.partition(":")[2]) or (1 if part.partition(":")[2].strip() == "0" else None) for part in parts]
+
+
+def _is_power_of_two(number: int | None) -> bool:
+    return number is not None and number > 0 and number & (number - 1) == 0
+
+
 def _between(text: str, low: float, high: float, closed: bool) -> bool:
-    try:
-        number = float(text)
-    except ValueError:
+    found = re.match(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,3})?", text, re.I)  # as std::stod reads it
+    if found is None:
         return False
+    number = float(found[0])
     return low < number < high or (closed and number in (low, high))
 
 
