@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.snapshot import Snapshot
@@ -57,10 +58,16 @@ def stack_bytes(value: str) -> int | None:
     return found if found is not None and found < 1 << 64 else None
 
 
-def is_gnu_alone(s: Snapshot) -> bool:
+def is_gnu_alone(s: Snapshot) -> Fact[bool]:
     """Return whether GNU's OpenMP, which torch's wheels bring (torch/lib/libgomp.so.1), is known to be the only one here: it reads no KMP_ variable."""
     python = s.python
-    if isinstance(python, Missing) or isinstance(python.distributions, Missing) or python.conda is not False:
+    if isinstance(python, Missing):
+        return python
+    if isinstance(python.distributions, Missing):
+        return python.distributions
+    if isinstance(python.conda, Missing):
+        return python.conda
+    if python.conda:
         return False
     env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
     others = {item.name for item in python.distributions} & {"intel-openmp", "mkl", "mkl-service", "intel-extension-for-pytorch"}

@@ -135,7 +135,7 @@ def openmp_affinity(s: Snapshot, p: Params) -> Iterator[Evidence]:
     env = need(need(s.session).env)
     for name in ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES"):
         value = env.get(name, "")
-        if not binds(name, value, env.get("OMP_PROC_BIND", "")) or (name == "KMP_AFFINITY" and is_gnu_alone(s)):
+        if not binds(name, value, env.get("OMP_PROC_BIND", "")) or (name == "KMP_AFFINITY" and known(is_gnu_alone(s), False)):
             continue
         yield Evidence(subject=name, seen=f"{name}={value}", wanted="unset", source="environment")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import openmp
 from torchtune_sys.rules.cpu.available import binds
@@ -100,10 +100,17 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     mkl = environment(s).get("MKL_NUM_THREADS", "").strip()
     if mkl and natural(mkl) is None and on_x86(s):
         yield seen("MKL_NUM_THREADS", mkl, "a number", "MKL reads it as 1: torch computes with one thread")
-    if binds("KMP_AFFINITY", environment(s).get("KMP_AFFINITY", ""), "") and openmp.is_gnu_alone(s):
-        yield seen(
-            "KMP_AFFINITY", environment(s)["KMP_AFFINITY"], "unset", "Intel's OpenMP reads it, and torch's wheel brings GNU's"
-        )
+    yield from _of_intel(s, environment(s).get("KMP_AFFINITY", ""))
+
+
+def _of_intel(s: Snapshot, value: str) -> Iterator[Evidence]:
+    """Yield that KMP_AFFINITY binds nothing; where it does, openmp-affinity-pins-process says it."""
+    alone = openmp.is_gnu_alone(s) if binds("KMP_AFFINITY", value, "") else False
+    if isinstance(alone, Missing):
+        if alone.why not in (Why.ABSENT, Why.NOT_RECORDED):
+            yield unsure("KMP_AFFINITY", alone, "an OpenMP that reads it")
+    elif alone:
+        yield seen("KMP_AFFINITY", value, "unset", "Intel's OpenMP reads it, and torch's wheel brings GNU's")
 
 
 RULES: tuple[Rule, ...] = (variable_renamed, variable_without_effect)

@@ -220,10 +220,11 @@ def gpu_memory_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
         others = gpu.memory_used_bytes - _own(gpu, user)
         nobody = isinstance(gpu.processes, Missing) or not gpu.processes
         if others >= threshold and _of_kernel(s):
-            others = _listed(gpu, user)
-            if nobody or others is None:
+            listed = _listed(gpu, user)
+            if nobody or listed is None:
                 yield unsure(subject(gpu), _PAGE_CACHE, f"less than {threshold >> 20} MiB")
                 continue
+            others = listed
         if others >= threshold and nobody and _in_container(s):
             yield unsure(subject(gpu), _HIDDEN, f"less than {threshold >> 20} MiB")
             continue
