@@ -30,6 +30,12 @@ def _named(text: str) -> list[str]:
             "dataloader-workers-exceed-cpus",
         ),
         ("I get a kernel image error with torch on my new 5080.", "gpu-arch-not-in-wheel"),
+        ("mpirun over ssh is stuck. localhost wasn't passwordless.", "ssh-login-fails"),
+        ("load_dataset is stuck. File locking doesn't work on our NFS.", "filesystem-without-locks"),
+        ("GPU не используется. Был поставлен torch без поддержки cuda", "cpu-only-build"),
+        ("DDP fails. It seems GPU 0 always occupies memory for each script.", "several-ranks-on-one-gpu"),
+        ("两个节点 NCCL 报错。首先关闭防火墙，然后正常。", "firewall-blocks-nccl"),
+        ("The import fails. The prebuilt binaries do not work with pytorch v1.5.0", "extension-torch-abi-mismatch"),
         ("We are out of space. The checkpoints of our training fill the disk.", "disk-full-or-quota"),
         ("The GPU is idle in training, a problem that I solved: my data is not stored in the SSD.", "slow-data-storage"),
         ("CUDA is not available. I find that I use torch-cpu rather than torch-gpu.", "cpu-only-build"),
@@ -184,6 +190,9 @@ def test_a_finding_is_taken(text: str, cause: str) -> None:
         "The results of flash attention differ from torch and training fails to converge.",
         "Can I use CUDA 12.4? The build of the extension for torch says 11.8 and fails.",
         "Training is killed by early stopping after three epochs, how do I disable it?",
+        "It is slow. I do not know whether the IOMMU is enabled.",
+        "Our file locks in redis do not work, the training fails.",
+        "It fails on two nodes. 防火墙是否关闭了？",
     ],
 )
 def test_what_nobody_found_is_not_taken(text: str) -> None:

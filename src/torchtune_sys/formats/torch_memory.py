@@ -78,7 +78,11 @@ def _others(listed: list[float], words: str, own: float | None) -> float | None:
     if _OWN.search(words) is not None:
         return sum(listed)
     large_enough = [size for size in listed if own is not None and size >= own]
-    return sum(listed) - min(large_enough) if large_enough else None if own is None else sum(listed)
+    if large_enough:
+        return sum(listed) - min(large_enough)
+    if own is not None:
+        return sum(listed)
+    return sum(listed) - max(listed) if len(listed) > 1 else None
 
 
 def _either(found: re.Match[str] | None) -> float | None:
