@@ -15,6 +15,8 @@ from smoke.faults.row import Fault
 from smoke.faults.seventh import opened as seventh_opened
 from smoke.faults.seventh import sealed as seventh_sealed
 from smoke.faults.seventh.results import RESULTS as SEVENTH_RESULTS
+from smoke.faults.sixteenth import opened as sixteenth_opened
+from smoke.faults.sixteenth.results import RESULTS as SIXTEENTH_RESULTS
 from smoke.faults.sixth import opened as sixth_opened
 from smoke.faults.sixth import sealed as sixth_sealed
 from smoke.faults.sixth.results import RESULTS as SIXTH_RESULTS
@@ -309,6 +311,15 @@ the right words, 1 not noticed, 1 that ended the driver with an error. Eleven od
 | ulimit -d leaves a process 380 MB of data | sealed | `host-memory-oom`, without the limit | right, with the limit |
 | Opening a file takes one rank 60 ms | sealed | right, with the rank | right, with the rank |
 """
+_SIXTEENTH = """
+## The sixteenth list: first and last results
+
+Written down and committed on 2026-11-28 before anything of it was tried (`python -m smoke.faults.second sixteenth-opened|sixteenth-sealed|sixteenth-harmless`): ways of torch that trainings combine, and what else goes on on a host. Which six are sealed chance decided (`random.SystemRandom`). Torch
+2.13.0+cpu, two ranks, load 7 to 12 on two cores, each once. **Opened: first 1 of 10 right**, 1 wrong, 8 not noticed; **last 10 of 10.**
+
+| fault | list | first result | last result |
+|---|---|---|---|
+"""
 
 
 def page() -> str:
@@ -330,6 +341,7 @@ def page() -> str:
         (_SEVENTH, seventh),
         (_EIGHTH, _results(EIGHTH_RESULTS, eighth_opened.ROWS, ())),
     )
+    sixteenth = _results(SIXTEENTH_RESULTS, sixteenth_opened.ROWS, ())
     lists = "".join(head + "\n".join(told) + "\n" for head, told in parts)
     return (
         _HEAD
@@ -346,6 +358,9 @@ def page() -> str:
         + _THIRTEENTH
         + _FOURTEENTH
         + _FIFTEENTH
+        + _SIXTEENTH
+        + "\n".join(sixteenth)
+        + "\n"
     )
 
 

@@ -20,6 +20,7 @@ from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
 from smoke.faults.seventh import opened as seventh_opened
 from smoke.faults.seventh import sealed as seventh_sealed
+from smoke.faults.sixteenth import opened as sixteenth_opened
 from smoke.faults.sixth import opened as sixth_opened
 from smoke.faults.sixth import sealed as sixth_sealed
 from smoke.faults.tenth import alike as tenth_alike
@@ -66,4 +67,5 @@ FAULTS: tuple[Fault, ...] = (
     *fourteenth_sealed.ROWS,
     *fifteenth_opened.ROWS,
     *fifteenth_sealed.ROWS,
+    *sixteenth_opened.ROWS,
 )

@@ -135,7 +135,20 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
         killed = "" if channel.driven and stage.together else killed_for_memory(kills)  # the driver knows which rank it was
         if killed:
             ended.update(cause="host-memory-oom", seen="%s; %s" % (ended["seen"], killed), remedy=MORE_MEMORY)
+    if ended["verdict"] == "fail" and _is_gone(here.scratch):
+        seen = "%s; %s, where the ranks keep their files, was removed while they ran" % (ended["seen"], here.scratch)
+        ended.update(cause="temporary-files-removed", seen=seen, remedy="")
     return ended
+
+
+def _is_gone(place: str) -> bool:
+    try:
+        os.stat(place)
+    except FileNotFoundError:
+        return True
+    except OSError:  # it cannot be asked
+        return False
+    return False
 
 
 def _files_left(error: Exception, place: str) -> str:

@@ -149,5 +149,5 @@ ROWS: tuple[Fault, ...] = (
         torch.utils.data.DataLoader.__iter__ = iterate
     """, seen="fs.file-max|in system"),
     row("scratch-cleaned", "The epilogue of another job removes what this user has in the directory for temporary files while ranks run", "checkpoint", "temporary-files-removed",
-        inject=cleaned, means="namespace", stages="dataloader,checkpoint"),
+        inject=cleaned, means="signal", stages="dataloader,checkpoint", seen="removed")._replace(others={"dataloader": "fail"}),
 )  # fmt: skip

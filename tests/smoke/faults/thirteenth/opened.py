@@ -114,7 +114,7 @@ ROWS: tuple[Fault, ...] = (
         inject=all_of(as_user(1234), patched("""
             import os
             os.umask(0o777)
-        """)), means="namespace"),
+        """)), means="namespace", seen="umask is 0777"),
     row("wall-clock-swings", "The time of one rank is 1.5 s ahead in every other 3 s (two programs set the clock)", "stragglers", "clock-jumps",
         inject=preloaded("""
             #include <dlfcn.h>

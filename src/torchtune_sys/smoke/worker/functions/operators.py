@@ -136,7 +136,7 @@ def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> N
                 continue
             for number, (label, way) in enumerate(row.ways()):
                 for layout, given in _given(here, row, dtype):
-                    with _unless_it_lacks(dtype):
+                    with unless_it_lacks(dtype):
                         found = _only(row, way(*given, **row.options))
                         _compare_with(
                             row,
@@ -150,7 +150,7 @@ def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> N
                     _slope_is_right(here, row, label, way, rise, wrong_as)
                 more = here.level != QUICK
                 if _batch_of(row) and (number == 0 or more) and (dtype == torch.float32 or (more and number == 0)):
-                    with _unless_it_lacks(dtype):
+                    with unless_it_lacks(dtype):
                         _many_are_right(here, row, label, way, wanted, dtype, wrong_as, more and number == 0)
 
 
@@ -179,7 +179,7 @@ def _only(row: Operator, found: Any) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _unless_it_lacks(dtype: torch.dtype) -> Iterator[None]:
+def unless_it_lacks(dtype: torch.dtype) -> Iterator[None]:
     """Pass over kernels that are missing in a precision, which they say before they compute anything."""
     try:
         yield

@@ -209,6 +209,11 @@ def _promises(here: RankContext) -> Any:
     middle.sum().backward()
     yield "a hook on a tensor (register_hook) changes its gradient", one.grad, [6.0, 6.0, 6.0]
     yield "a hook on what lies between runs", called, [3.0]
+    if hasattr(one, "register_post_accumulate_grad_hook"):  # torch 2.1
+        one = _leaf(here)
+        one.register_post_accumulate_grad_hook(lambda held: called.append(float(held.grad.sum())))
+        (one * 4).sum().backward()
+        yield "a hook once a gradient is there (register_post_accumulate_grad_hook) runs", called[1:], [12.0]
     yield from _hooks_of_modules(here)
     one = _leaf(here)
     (first,) = torch.autograd.grad((one**3).sum(), one, create_graph=True)

@@ -274,7 +274,19 @@ def _raise_what_the_disk_says(path: str, error: Exception) -> None:
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as reason:
-        raise OSError(reason.errno, "%s (torch: %s)" % (reason.strerror, str(error).splitlines()[0]), path) from error
+        words = "%s%s (torch: %s)" % (reason.strerror, _owners_rights_taken(), str(error).splitlines()[0])
+        raise OSError(reason.errno, words, path) from error
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)
+    if isinstance(error, PermissionError) and _owners_rights_taken():
+        raise OSError(error.errno, "%s%s" % (error.strerror, _owners_rights_taken()), path) from error
+
+
+def _owners_rights_taken() -> str:
+    """Return words on a umask that takes from whoever makes a file or a directory their own rights to it. To ask for it by umask(2) would set it."""
+    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+        for line in file:
+            if line.startswith("Umask:") and int(line.split()[1], 8) & 0o700:
+                return "; the umask is %s, which takes the owner's own rights to what is made" % line.split()[1]
+    return ""

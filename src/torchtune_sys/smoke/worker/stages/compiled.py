@@ -23,6 +23,7 @@ from torchtune_sys.smoke.worker.stages.kept_code import OWN_FOLDER, default_cach
 _INDUCTOR_CACHE, _TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 _WISHED_CACHE = os.environ.get(_INDUCTOR_CACHE)
 """What the user set: torch writes its default there itself (torch/_inductor/runtime/cache_dir_utils.py)."""
+_KEPT_BY_DROPOUT, _DRAWS_COMPILED = "kept_by_dropout", 1 << 12
 _EMPTY_FILE_S = 12.0
 _IN_USE = "in-use"
 _AWAY_COMPILED = 2.0**-14
@@ -85,12 +86,25 @@ class FunctionBlend(torch.nn.Module):
         return sum(part * (1 + number % 3) for number, part in enumerate(parts)) / len(parts)
 
 
+class DropoutDraw(torch.nn.Module):
+    """Keeps what a dropout leaves of ones beside what it passes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer(_KEPT_BY_DROPOUT, torch.ones(_DRAWS_COMPILED))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        drawn = getattr(self, _KEPT_BY_DROPOUT)
+        drawn.copy_(torch.nn.functional.dropout(torch.ones_like(drawn), 0.5, self.training))
+        return given
+
+
 def _trials(here: RankContext) -> Iterator[_Trial]:
     """Two layers for each word, in four pieces of code; the compiler takes 1.5 s for each. The transformer's 11 are left to who asks for much, and to
     GPUs, whose compiler has other faults; it takes 5 to 8 s there (H100, torch 2.11)."""
     seeded(6)
     linear = torch.nn.Linear
-    running = [] if here.level == QUICK else [torch.nn.BatchNorm1d(TOKENS)]  # a piece of code more
+    running = [] if here.level == QUICK else [torch.nn.BatchNorm1d(TOKENS), DropoutDraw()]  # a piece of code more
     layers = torch.nn.Sequential(
         linear(TOKENS, WIDTH), torch.nn.LayerNorm(WIDTH), torch.nn.GELU(), *running, FunctionBlend(), linear(WIDTH, TOKENS)
     )
@@ -126,10 +140,9 @@ def _trained(here: RankContext, trial: _Trial, folder: str) -> List[float]:
         here.measure("cold compilation", time.perf_counter() - started, "s")
         _has_compiled([name for name in _compiled_files(folder) if name not in before])  # to try the compiler leaves files, too
     torch.optim.SGD(trial.model.parameters(), lr=0.1).step()  # what was compiled must see it
-    shares = [
-        *_away(trial.eager, compiled),
-        *_away(_loss_and_gradients(here, trial, trial.model, 1), _loss_and_gradients(here, trial, trial.called, 1)),
-    ]
+    eager_again, again = (_loss_and_gradients(here, trial, called, 1) for called in (trial.model, trial.called))
+    _draws_anew(compiled[1], again[1])
+    shares = [*_away(trial.eager, compiled), *_away(eager_again, again)]
     for name, share in shares:
         if not share <= _AWAY_COMPILED:
             kind = "running figure" if name in trial.running else "gradient of"
@@ -137,6 +150,21 @@ def _trained(here: RankContext, trial: _Trial, folder: str) -> List[float]:
             seen = "the %s is off by %.3g, where rounding explains %.3g" % (what, share, _AWAY_COMPILED)
             raise StageFailed("compiled-differs", seen)
     return [share for _, share in shares]
+
+
+def _draws_anew(first: Dict[str, torch.Tensor], second: Dict[str, torch.Tensor]) -> None:
+    """Check that about half of what a compiled dropout gets is left, and another half at the next call: its numbers come from a generator of the compiler's own. A share of 2**12 draws
+    has a standard deviation of 0.008."""
+    for name in (one for one in first if one.endswith(_KEPT_BY_DROPOUT)):
+        kept = [each[name].cpu() == 2.0 for each in (first, second)]
+        shares = [float(each.double().mean()) for each in kept]
+        if torch.equal(*kept) or any(abs(share - 0.5) > 0.06 for share in shares):
+            how = (
+                "drops the same elements at each call"
+                if torch.equal(*kept)
+                else "keeps %.3f and %.3f of its elements, where a half is right" % (*shares,)
+            )
+            raise StageFailed("compiled-differs", "a compiled dropout (p 0.5) %s" % how)
 
 
 def _other_sizes_agree(here: RankContext, trial: _Trial) -> None:
@@ -220,6 +248,8 @@ _Outcome = Tuple[float, Dict[str, torch.Tensor]]
 def _away(eager: _Outcome, compiled: _Outcome) -> Iterator[Tuple[str, float]]:
     """How far each gradient is from eager, as a share of its largest element, and the loss."""
     for name, wanted in eager[1].items():
+        if name.endswith(_KEPT_BY_DROPOUT):  # by other generators
+            continue
         yield name, float((compiled[1][name] - wanted).abs().max()) / float(wanted.abs().max())
     yield "loss", abs(compiled[0] - eager[0])
 

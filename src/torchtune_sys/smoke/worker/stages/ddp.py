@@ -30,6 +30,7 @@ _WAYS: Tuple[Dict[str, Any], ...] = (
     {"gradient_as_bucket_view": True},
     {"static_graph": True},
 )
+_ACCUMULATED: Tuple[Dict[str, Any], ...] = ({}, {"gradient_as_bucket_view": True})
 _PASSES = 2
 """After the first pass DDP sorts its buckets anew, in the order in which the gradients came (reducer.cpp, rebuild_buckets)."""
 _OWN_SEED = 11
@@ -194,9 +195,20 @@ def _usual_step(
 
 def accumulation_is_the_large_batch(here: RankContext) -> None:
     """Check that no_sync keeps gradients local, and that the last micro-batch makes them those of all batches together."""
+    faults: List[Fault] = []
+    together: Dict[str, str] = {}
+    for ways in _ACCUMULATED:
+        faults += _accumulates(here, ways, together)
+        if any(tell_all(here, "wrong" if faults else "")):
+            break
+    judge(here, faults, unlike(here, "ddp-gradients-not-synchronised", "after the last micro-batch", together))
+
+
+def _accumulates(here: RankContext, ways: Dict[str, Any], together: Dict[str, str]) -> List[Fault]:
+    how = "".join(", %s" % way for way in ways)
     first = IntegerNet(_OWN_SEED)
     net = IntegerNet(_OWN_SEED).to(here.device)
-    model = wrapped(here, net)
+    model = wrapped(here, net, **ways)
     own = [integer_batch(here.rank, turn) for turn in range(_MICRO_BATCHES)]
     faults: List[Fault] = []
     samples = BATCH * _MICRO_BATCHES
@@ -204,17 +216,21 @@ def accumulation_is_the_large_batch(here: RankContext) -> None:
         for turn, batch in enumerate(own[:-1], 1):
             _micro_step(here, model, batch)
             wrong = furthest(here, _gradients(net), gradients_alone(first, own[:turn], samples))
-            faults += [("no-sync-synchronises", "under no_sync, %d micro-batches: %s" % (turn, wrong))] if wrong else []
+            if wrong:
+                alone = not furthest(here, _gradients(net), gradients_alone(first, [batch], samples))
+                seen = "under no_sync, %d micro-batches%s: %s%s"
+                kept = "the last one's gradient is all that is kept; " if alone and turn > 1 else ""
+                faults.append(("accumulation-wrong" if kept else "no-sync-synchronises", seen % (turn, how, kept, wrong)))
     apart = bits_of(_gradients(net).values())
     _micro_step(here, model, own[-1])
-    together = bits_of(_gradients(net).values())
+    together["gradients" + how] = bits_of(_gradients(net).values())
     every = [integer_batch(rank, turn) for rank in range(here.world) for turn in range(_MICRO_BATCHES)]
     wrong = furthest(here, _gradients(net), gradients_alone(first, every, samples * here.world))
-    faults += [("accumulation-wrong", "%d micro-batches on each rank: %s" % (_MICRO_BATCHES, wrong))] if wrong else []
+    faults += [("accumulation-wrong", "%d micro-batches on each rank%s: %s" % (_MICRO_BATCHES, how, wrong))] if wrong else []
     del model
     if here.world > 1 and not unlike(here, "", "", {"gradients": apart}):
         faults.append(("no-sync-synchronises", "under no_sync all ranks hold the same gradients"))
-    judge(here, faults, unlike(here, "ddp-gradients-not-synchronised", "after the last micro-batch", {"gradients": together}))
+    return faults
 
 
 def _micro_step(here: RankContext, model: nn.Module, batch: Batch) -> None:

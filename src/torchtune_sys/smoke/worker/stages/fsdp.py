@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 
 from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, tell_all
-from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, gloo_scatters_by_operation, repeatable
+from torchtune_sys.smoke.worker.context import QUICK, RankContext, Skipped, StageFailed, gloo_scatters_by_operation, repeatable
 from torchtune_sys.smoke.worker.integers import (
     BATCH,
     STEP_SIZE,
@@ -180,6 +180,8 @@ def sharded_checkpoint_resumes(here: RankContext) -> None:
             _adam_step(here, before, 1)
             _adam_step(here, after, 1)
         faults += _same_training("trained on", before, after)
+        if here.level != QUICK and not any(tell_all(here, "wrong" if faults else "")):
+            faults += _saved_beside_training(here, before[0], after[0], os.path.join(folder, "beside"))
         judge(here, faults)
         here.measure("written", size / 2**20, "MiB")
     finally:
@@ -205,6 +207,28 @@ def _read(here: RankContext, state_dict: Any, training: _Pair, folder: str) -> N
     state_dict.set_state_dict(*training, model_state_dict=held["model"], optim_state_dict=held["optimizer"])
 
 
+def _saved_beside_training(here: RankContext, net: torch.nn.Module, other: torch.nn.Module, folder: str) -> List[Fault]:
+    """Check that a checkpoint which is written while training goes on (async_save) is what the model was when that was asked for, and loads into another."""
+    from torch.distributed import checkpoint
+
+    on_cpu = torch.device("cpu") in getattr(torch.distributed.group.WORLD, "_device_types", ())
+    if not (hasattr(checkpoint, "async_save") and on_cpu):  # torch 2.3; it is refused where ranks exchange by NCCL alone
+        return []
+
+    def saved() -> None:
+        told = checkpoint.async_save({"model": net.state_dict()}, checkpoint_id=folder)
+        with torch.no_grad():
+            for value in net.parameters():
+                local_part(value).add_(1)
+        getattr(told, "upload_completion", told).result()
+
+    wanted, found = _weights_held(net), {"model": other.state_dict()}
+    _telling_why(here, saved)
+    _telling_why(here, lambda: checkpoint.load(found, checkpoint_id=folder))
+    other.load_state_dict(found["model"])
+    return _same_parts("saved while training went on (async_save), and loaded", wanted, _weights_held(other))
+
+
 def _being_trained(here: RankContext, seed: int) -> _Pair:
     """Sharded where torch can, else whole on each rank."""
     try:
@@ -223,7 +247,10 @@ def _adam_step(here: RankContext, training: _Pair, turn: int) -> None:
 
 
 def _same_training(when: str, one: _Pair, other: _Pair) -> List[Fault]:
-    first, second = _parts_held(*one), _parts_held(*other)
+    return _same_parts(when, _parts_held(*one), _parts_held(*other))
+
+
+def _same_parts(when: str, first: Dict[str, str], second: Dict[str, str]) -> List[Fault]:
     differing = [name for name in first if first[name] != second.get(name)]
     if not differing:
         return []
@@ -233,11 +260,15 @@ def _same_training(when: str, one: _Pair, other: _Pair) -> List[Fault]:
 
 def _parts_held(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[str, str]:
     """Digests of this rank's parts of the weights and of what the optimizer remembers of them."""
-    held = {name: bits_of([local_part(value)]) for name, value in net.state_dict().items()}
+    held = _weights_held(net)
     for name, value in net.named_parameters():
         for key, memory in sorted(optimizer.state[value].items()):
             held["%s of %s" % (key, name)] = bits_of([local_part(torch.as_tensor(memory))])
     return held
+
+
+def _weights_held(net: torch.nn.Module) -> Dict[str, str]:
+    return {name: bits_of([local_part(value)]) for name, value in net.state_dict().items()}
 
 
 def _folder_of_all(here: RankContext) -> str:

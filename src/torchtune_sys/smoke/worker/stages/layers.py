@@ -322,19 +322,21 @@ def recomputed_is_the_same(here: RankContext) -> None:
     """Check that activation checkpointing does not change a bit of loss and gradients, with dropout and autocast too."""
     from torch.utils import checkpoint
 
-    found: Dict[bool, List[torch.Tensor]] = {}
-    for kept in (True, False):
+    found: Dict[str, List[torch.Tensor]] = {}
+    for way in ("", "use_reentrant=False", "use_reentrant=True"):
         torch.manual_seed(8)
-        layers = nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.Dropout(0.5), nn.Linear(48, 24)).to(here.device)
+        parts = [nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.Dropout(0.5), nn.Linear(48, 24)) for _ in range(2)]
+        layers = nn.Sequential(*parts).to(here.device)  # one part twice would add its gradients in another precision
         inputs = _points_of((16, 24), 86).to(here.device).requires_grad_()
         low = torch.bfloat16 if here.has_bfloat16() else torch.float16
         with torch.autocast(here.kind, dtype=low, enabled=here.kind == "cuda" or low == torch.bfloat16):
-            output = layers(inputs) if kept else checkpoint.checkpoint(layers, inputs, use_reentrant=False)
-            output = layers(output) if kept else checkpoint.checkpoint(layers, output, use_reentrant=False)
+            output = inputs
+            for part in parts:
+                output = checkpoint.checkpoint(part, output, use_reentrant=way.endswith("True")) if way else part(output)
         loss = output.float().square().mean()
         loss.backward()
-        found[kept] = [loss.detach(), inputs.grad, *(value.grad for value in layers.parameters())]
-    differing = sum(not torch.equal(one, other) for one, other in zip(found[True], found[False]))
-    if differing:
-        seen = "with activation checkpointing %d of %d of the loss and the gradients are others than without"
-        raise StageFailed("recompute-differs", seen % (differing, len(found[True])))
+        found[way] = [loss.detach(), inputs.grad, *(value.grad for value in layers.parameters())]
+        differing = sum(not torch.equal(one, other) for one, other in zip(found[""], found[way]))
+        if differing:
+            seen = "with activation checkpointing (%s) %d of %d of the loss and the gradients are others than without"
+            raise StageFailed("recompute-differs", seen % (way, differing, len(found[way])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
@@ -15,6 +16,8 @@ _CLEARINGS = 40
 _OPTIMIZER_OFF = 2.0**-14
 """Rounding of float32 over six steps is below 2**-19. What is to be caught (momentum, decay or a correction that is left out) moves a
 weight of size one by 1e-3 or more."""
+_OPTIMIZER_OFF_LOW = 2.0**-5
+"""Of bfloat16 weights of up to two (2**-8 of them each rounding) after a step in which the decay moves them by an eighth."""
 _EPOCHS_OF_SCHEDULE = 12
 _WEIGHTS = 11
 """Parameters of an optimizer: foreach and fused take them as lists, in pieces."""
@@ -115,24 +118,25 @@ def _adam_of(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, An
 
 
 def _groups_have_their_own(here: RankContext) -> None:
-    """Check that each group of parameters has the rate and the decay that it was given: weights decay, biases do not, and layers differ in rates."""
+    """Check that each group of parameters has the rate and the decay that it was given: weights decay, biases do not, and layers differ in rates. In bfloat16, too,
+    in which whole models are trained."""
     own = ({"lr": 0.125, "weight_decay": 0.0}, {"lr": 0.25, "weight_decay": 0.5})
-    for name in ("SGD", "AdamW"):
-        for way in ({}, {"foreach": True}):
-            start, gradient = _weights_and_gradients(0)
-            held = [torch.nn.Parameter(start.to(here.device, copy=True)) for _ in own]
-            groups: List[Dict[str, Any]] = [{"params": [one], **options} for one, options in zip(held, own)]
-            optimizer = getattr(torch.optim, name)(groups, lr=1.0, **way)
-            for one in held:
-                one.grad = gradient.to(here.device, copy=True)
-            optimizer.step()
-            formula = {"SGD": _sgd, "AdamW": _adam_w}[name]
-            for number, (one, options) in enumerate(zip(held, own)):
-                wanted = formula(start.double(), gradient.double(), {"momentum": 0.0, **options}, 1)
-                off = float((one.detach().cpu().double() - wanted).abs().max())
-                if not off <= _OPTIMIZER_OFF:
-                    words = (name, number, ", ".join("%s %s" % pair for pair in options.items()), off)
-                    raise StageFailed("optimizer-wrong", "a step of %s for its parameter group %d (%s) is off by %.3g" % words)
+    kinds = (torch.float32, torch.bfloat16) if here.has_bfloat16() else (torch.float32,)
+    for name, way, dtype in itertools.product(("SGD", "AdamW"), ({}, {"foreach": True}), kinds):
+        start, gradient = _weights_and_gradients(0)
+        held = [torch.nn.Parameter(start.to(here.device, dtype, copy=True)) for _ in own]
+        groups: List[Dict[str, Any]] = [{"params": [one], **options} for one, options in zip(held, own)]
+        optimizer = getattr(torch.optim, name)(groups, lr=1.0, **way)
+        for one in held:
+            one.grad = gradient.to(here.device, dtype, copy=True)
+        optimizer.step()
+        formula = {"SGD": _sgd, "AdamW": _adam_w}[name]
+        for number, (one, options) in enumerate(zip(held, own)):
+            wanted = formula(start.double(), gradient.double(), {"momentum": 0.0, **options}, 1)
+            off = float((one.detach().cpu().double() - wanted).abs().max())
+            if not off <= (_OPTIMIZER_OFF if dtype == torch.float32 else _OPTIMIZER_OFF_LOW):
+                words = (name, str(dtype)[6:], number, ", ".join("%s %s" % pair for pair in options.items()), off)
+                raise StageFailed("optimizer-wrong", "a step of %s in %s for its parameter group %d (%s) is off by %.3g" % words)
 
 
 def _clears(here: RankContext) -> None:

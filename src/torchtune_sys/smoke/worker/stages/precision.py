@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as functional
 
 from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, repeatable, small_integers
+from torchtune_sys.smoke.worker.functions.operators import distinct, unless_it_lacks
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler, scaler_skips_and_grows
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
 from torchtune_sys.smoke.worker.stages.training import finite
@@ -19,6 +20,9 @@ _RATE = 0.3
 _AWAY = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10}
 """How far a loss may be from that of the float32 run. Leaving out a single one of these steps moves the loss by 0.0078 (the last
 step) and more. Rounding (8 bits of bfloat16, 11 of float16, in sums that float32 keeps) was seen to move it by 7e-4 and 8e-5."""
+
+_AWAY_LAYERS = 2.0**-4
+"""As a share of the largest element. What enters, lies between and leaves is rounded to 8 bits; a channel or a mask that is left out moves half of the largest or more."""
 
 
 def bfloat16_trains(here: RankContext) -> None:
@@ -65,6 +69,7 @@ def autocast_lowers(here: RankContext, dtype: torch.dtype) -> None:
             raise StageFailed("gemm-wrong", "%s under autocast to %s has a wrong answer" % (name, _word(dtype)))
     _weights_are_lowered_anew(here, dtype)
     _own_functions_get_their_precision(here, dtype)
+    _layers_follow(here, dtype)
 
 
 def _own_functions_get_their_precision(here: RankContext, dtype: torch.dtype) -> None:
@@ -105,6 +110,40 @@ def _own_functions_get_their_precision(here: RankContext, dtype: torch.dtype) ->
             cause = "autocast-lowers-too-much" if wanted[0] == torch.float32 else "autocast-off"
             right = "%s with autocast %s" % (_word(wanted[0]), "on" if wanted[1] else "off")
             raise StageFailed(cause, "under autocast to %s %s is given %s, not %s" % (_word(dtype), name, found, right))
+
+
+def _layers_follow(here: RankContext, dtype: torch.dtype) -> None:
+    """Compare layers whose kernels are others in low precision, and their gradients, with what they give without autocast."""
+    told = torch.ones(6, 6, dtype=torch.bool, device=here.device).tril().roll(1, 1)
+    heads, picture = (2, 2, 6, 8), (2, 4, 6, 6)
+    trials: Tuple[Tuple[str, Callable[..., torch.Tensor], Tuple[Tuple[int, ...], ...]], ...] = (
+        ("conv2d", lambda one, by: functional.conv2d(one, by, padding=1), (picture, (6, 4, 3, 3))),
+        ("conv2d in groups", lambda one, by: functional.conv2d(one, by, groups=2), (picture, (6, 2, 3, 3))),
+        ("conv_transpose2d", lambda one, by: functional.conv_transpose2d(one, by, stride=2), (picture, (4, 3, 2, 2))),
+        ("linear", functional.linear, ((3, 5, 8), (7, 8), (7,))),
+        ("attention", functional.scaled_dot_product_attention, (heads, heads, heads)),
+        ("attention with a mask", lambda *three: functional.scaled_dot_product_attention(*three, attn_mask=told), (heads,) * 3),
+        ("causal attention", lambda *three: functional.scaled_dot_product_attention(*three, is_causal=True), (heads,) * 3),
+    )  # fmt: skip
+    for name, work, shapes in trials:
+        found: List[List[torch.Tensor]] = []
+        with unless_it_lacks(dtype):
+            for low in (False, True):
+                given = [
+                    distinct(*shape, seed=37 + 4 * place, wide=1.0).to(here.device, torch.float32).requires_grad_()
+                    for place, shape in enumerate(shapes)
+                ]
+                with torch.autocast(here.kind, dtype=dtype, enabled=low):
+                    output = work(*given)
+                asked = distinct(*output.shape, seed=53, wide=1.0).to(here.device, torch.float32)
+                (output.float() * asked).sum().backward()
+                found.append([output.detach().float(), *(one.grad for one in given if one.grad is not None)])
+        for place, (wanted, lowered) in enumerate(zip(*found) if len(found) == 2 else ()):
+            off = float((lowered - wanted).abs().max() / wanted.abs().max())
+            if not off <= _AWAY_LAYERS:
+                what = "what it gives" if place == 0 else "the gradient of what it takes (number %d)" % place
+                seen = "%s under autocast to %s: %s is off by %.3g of its largest element (rounding: at most %.3g)"
+                raise StageFailed("amp-diverges", seen % (name, _word(dtype), what, off, _AWAY_LAYERS))
 
 
 def _others_stay(here: RankContext, dtype: torch.dtype) -> None:

@@ -39,6 +39,7 @@ _FEW_NUMBERS, _MANY_NUMBERS, _TENSORS = 25000, 1 << 18, 30
 _WHO_STARTED = "look who starts the ranks: a service manager, nohup, a wrapper, sitecustomize"
 _CHILDREN_AT_START = signal.getsignal(signal.SIGCHLD)
 _END_AT_START = signal.getsignal(signal.SIGTERM)
+_WRITES_AT_START = signal.getsignal(signal.SIGPIPE)
 _CLOCKS_AT_START = time.time() - time.monotonic()
 _BLOCKED_AT_START = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -135,6 +136,11 @@ def _signals_arrive() -> None:
     if callable(_CHILDREN_AT_START) and _is_deprived_by(_CHILDREN_AT_START):
         seen = "before training does anything SIGCHLD has a handler (%s) that awaits all children: whoever starts one does not learn how it ended (subprocess takes a failure for success)"
         raise StageFailed("signals-blocked", seen % getattr(_CHILDREN_AT_START, "__module__", ""), _WHO_STARTED)
+    if _WRITES_AT_START is signal.SIG_DFL:
+        seen = "before training does anything SIGPIPE has its default again, which Python takes from it as it starts: a rank that writes to a pipe or a connection whose other end is gone (a worker, a logger) ends without a word"
+        raise StageFailed(
+            "signals-blocked", seen, "look for signal.signal(SIGPIPE, SIG_DFL) in sitecustomize, .pth files and plug-ins"
+        )
     if callable(_END_AT_START) and _survives(_END_AT_START):
         seen = "before training does anything SIGTERM has a handler (%s) that does not end the rank: what saves a checkpoint before a preemption is not told (Lightning sets no handler where one is)"
         raise StageFailed("signals-blocked", seen % getattr(_END_AT_START, "__module__", ""), _WHO_STARTED)

@@ -1,0 +1,16 @@
+"""How each fault of the list was graded at first and last: smoke.faults.second, docs/smoke-faults.md."""
+
+from __future__ import annotations
+
+RESULTS: dict[str, tuple[str, str]] = {
+    "async-save-by-reference": ("not noticed", "right"),
+    "compiled-dropout-repeats": ("not noticed", "right"),
+    "no-sync-bucket-view": ("not noticed", "right"),
+    "reentrant-loses-randomness": ("not noticed", "right"),
+    "autocast-conv-gradient": ("not noticed", "right"),
+    "autocast-attention-mask": ("not noticed", "right"),
+    "post-accumulate-hook-lost": ("not noticed", "right"),
+    "adamw-bfloat16-decay": ("not noticed", "right"),
+    "host-files-exhausted": ("right, with a remedy for another limit (ulimit -n)", "right, with `fs.file-max`"),
+    "scratch-cleaned": ("wrong (`spawn-broken`; a missing file in *checkpoint*)", "right: `temporary-files-removed`"),
+}
