@@ -13,4 +13,10 @@ RESULTS: dict[str, tuple[str, str]] = {
     "adamw-bfloat16-decay": ("not noticed", "right"),
     "host-files-exhausted": ("right, with a remedy for another limit (ulimit -n)", "right, with `fs.file-max`"),
     "scratch-cleaned": ("wrong (`spawn-broken`; a missing file in *checkpoint*)", "right: `temporary-files-removed`"),
+    "compiled-input-not-written": ("not noticed", "–"),
+    "cosine-resumes-late": ("not noticed", "–"),
+    "ema-count-lost": ("not noticed", "–"),
+    "full-state-dict-part": ("not noticed", "–"),
+    "channels-last-groups-gradient": ("right", "–"),
+    "quota-on-one": ("right, with the rank and the quota", "–"),
 }
