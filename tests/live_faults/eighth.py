@@ -46,7 +46,7 @@ ROWS = (
     Fault("healthy-no-file-locks", "ulimit -x 0; ulimit -q 0"),
     Fault("healthy-boot-words", "edit /proc/cmdline 's/^/quiet splash init_on_alloc=1 apparmor=1 security=apparmor console=ttyS0,115200 crashkernel=512M net.ifnames=0 /'"),
     Fault("uvm-node-of-an-earlier-boot", "cuda_torch; { cat /proc/devices; } | sed 's/^Block/195 nvidia\\n235 nvidia-uvm\\n\\nBlock/' | over /proc/devices", "says:nvidia-uvm", base="gpu", severity="error|warning"),
-    Fault("master-port-below-1024", "export MASTER_ADDR=10.9.0.5 MASTER_PORT=80", "says:MASTER_PORT|says:port.80", args="--nnodes 2", user=65534, severity="error|warning", left="net.ipv4.ip_unprivileged_port_start is not read"),
+    Fault("master-port-below-1024", "export MASTER_ADDR=10.9.0.5 MASTER_PORT=80", "says:MASTER_PORT|says:port.80", args="--nnodes 2", user=65534, severity="error|warning"),
     Fault("healthy-files-for-the-owner-alone", "umask 077; mkdir -m 777 $W/ck", args="--checkpoints $W/ck", may="checkpoints-on-volatile-storage disk-space-low", user=65534),
 )  # fmt: skip
 

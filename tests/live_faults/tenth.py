@@ -10,7 +10,7 @@ from live_faults.row import Fault
 
 ROWS = (
     Fault("healthy-unlimited-stack", "ulimit -s unlimited"),
-    Fault("master-port-of-a-web-server", "export MASTER_ADDR=localhost MASTER_PORT=443", "says:443", user=1000, severity="error|warning", left="no rule reads net.ipv4.ip_unprivileged_port_start"),
+    Fault("master-port-of-a-web-server", "export MASTER_ADDR=localhost MASTER_PORT=443", "says:443", user=1000, severity="error|warning"),
     Fault("healthy-unknown-locale", "export LC_ALL=xx_YY.UTF-8 LANGUAGE=xx"),
     Fault("healthy-preload-of-a-library", "export LD_PRELOAD=libm.so.6"),
     Fault("localhost-without-ipv4", "printf '::1 localhost\\n10.9.0.5 node5\\n' | over /etc/hosts; sysctl -qw net.ipv6.conf.all.disable_ipv6=1", "says:localhost", severity="error|warning"),

@@ -129,6 +129,7 @@ LEFT_OUT: dict[str, str] = {
     "hardware.throttled": _COUNTER,
     "hardware.services": _MEASURED,
     "software.port_listeners": "processes at the moment",
+    "software.first_open_port": "read where a job's port is set; check judges it",
 }
 """Fact → why it is not compared. A name stands for all below it; lists have no part in it."""
 

@@ -109,3 +109,20 @@ def test_a_rank_of_another_host_cannot_meet_rank_0_at_its_own_loopback(
 ) -> None:
     seen = msgspec.structs.replace(with_env(healthy, env), intent=Workload(nodes=nodes))
     assert verdict(seen, "rank-seeks-master-on-own-host") is expected
+
+
+@pytest.mark.parametrize(
+    ("port", "first", "uid", "expected"),
+    [
+        ("443", 1024, 1000, FAIL),
+        ("1024", 1024, 1000, PASS),
+        ("443", 0, 1000, PASS),
+        ("443", 1024, 0, PASS),
+        ("29500", 32768, 1000, FAIL),
+    ],
+)
+def test_ports_that_are_for_root_alone(healthy: Snapshot, port: str, first: int, uid: int, expected: Verdict) -> None:
+    seen = altered(
+        with_env(healthy, {"MASTER_PORT": port}), software__port_listeners=(), software__first_open_port=first, session__uid=uid
+    )
+    assert verdict(seen, "master-port-in-use") is expected

@@ -133,3 +133,5 @@ class SoftwareFacts(msgspec.Struct, frozen=True, kw_only=True):
     mps: Fact[Mps] = _NOT_READ
     port_listeners: Fact[tuple[int, ...]] = _NOT_READ
     """UIDs of the processes that listen on MASTER_PORT of the environment; ABSENT where the environment has none."""
+    first_open_port: Fact[int] = _NOT_READ
+    """The first port that needs no CAP_NET_BIND_SERVICE (net.ipv4.ip_unprivileged_port_start), read where MASTER_PORT is set; else ABSENT."""

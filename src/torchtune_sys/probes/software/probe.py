@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.software import CACHE_VARIABLES, CompileCache, SoftwareFacts
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 _DRIVER = "/proc/driver/nvidia/version"
@@ -21,7 +24,7 @@ def probe(host: Host, intent: Workload) -> SoftwareFacts:
     if runs is True:
         from torchtune_sys.probes.software import gpu as software_gpu
 
-        return software_gpu.read(host, port)
+        return msgspec.structs.replace(software_gpu.read(host, port), first_open_port=_first_open_port(host, port))
     nothing = runs if isinstance(runs, Missing) else Missing(Why.ABSENT, _DRIVER, "no NVIDIA driver runs here")
     return SoftwareFacts(
         manager=nothing,
@@ -39,7 +42,16 @@ def probe(host: Host, intent: Workload) -> SoftwareFacts:
         compile_caches=_named_caches(host, nothing),
         mps=nothing,
         port_listeners=port,
+        first_open_port=_first_open_port(host, port),
     )
+
+
+def _first_open_port(host: Host, port: Fact[tuple[int, ...]]) -> Fact[int]:
+    if isinstance(port, Missing) and port.why is Why.ABSENT:
+        return port
+    text = host.word("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+    number = text if isinstance(text, Missing) else natural(text)
+    return Missing(Why.UNPARSED, "ip_unprivileged_port_start", str(text)[:60]) if number is None else number
 
 
 def _named_caches(host: Host, nothing: Missing) -> Fact[tuple[CompileCache, ...]]:

@@ -68,7 +68,7 @@ def mps_server_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="master-port-in-use",
-    title="The rendezvous port is in use",
+    title="The rendezvous port is in use, or closed to this user",
     severity=Severity.ERROR,
     cause="master-port-in-use",
     fix=(
@@ -77,15 +77,17 @@ def mps_server_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def master_port_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """MASTER_PORT is set, this host has to listen on it, and another process already does.
+    """MASTER_PORT is set, this host has to listen on it, and another process already does, or an ordinary user may not.
 
     Why it matters
-        Rank 0 fails with EADDRINUSE ("address already in use") or, worse, ranks join the other job's store.
+        Rank 0 fails with EADDRINUSE ("address already in use") or, worse, ranks join the other job's store. Ports below 1024, as a rule, are for
+        root alone: rank 0 fails with EACCES ("permission denied").
 
     When to leave it
-        The listening process belongs to this session's own running job.
+        The listening process belongs to this session's own running job; the interpreter has the capability CAP_NET_BIND_SERVICE.
 
     References
+        Linux Documentation/networking/ip-sysctl.rst (ip_unprivileged_port_start; Docker sets it to 0 in its containers)
         https://docs.pytorch.org/docs/stable/elastic/run.html (several jobs on one host)
         https://docs.pytorch.org/docs/stable/distributed.html (TCPStore)
     """
@@ -96,12 +98,15 @@ def master_port_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
     _would_listen(s, env)
     uids = need(found)
     port = env.get("MASTER_PORT", "")
+    first = known(need(s.software).first_open_port, 0)
+    closed = 0 < (natural(port) or 0) < first and known(need(s.session).uid, 0) != 0
+    taken = f"a process of uid {uids[0]} listens on it" if uids else ""
     yield Evidence(
         subject=f"port {port}",
-        seen=f"a process of uid {uids[0]} listens on it" if uids else "free",
-        wanted="free",
-        verdict=Verdict.FAIL if uids else Verdict.PASS,
-        source="MASTER_PORT, /proc/net/tcp",
+        seen=taken or (f"ports below {first} are for root alone" if closed else "free"),
+        wanted=f"free, and {first} or above" if closed else "free",
+        verdict=Verdict.FAIL if taken or closed else Verdict.PASS,
+        source="MASTER_PORT, net.ipv4.ip_unprivileged_port_start" if closed and not taken else "MASTER_PORT, /proc/net/tcp",
     )
 
 
