@@ -65,6 +65,7 @@ FORMS: dict[str, Callable[[str], bytes]] = {
     "gh run view": _each(lambda line: f"train (3.11)\tRun training\t2025-03-04T05:06:07.1234567Z {line}"),
     "Airflow": _each(lambda line: f"[2025-03-04, 05:06:07 UTC] {{subprocess.py:93}} INFO - {line}"),
     "SageMaker": _each(lambda line: f"[1,mpirank:3,algo-2]<stderr>:{line}"),
+    "docker build": _each(lambda line: f"#12 60.43 {line}"),
     "TorchX": _each(lambda line: f"trainer/3 {line}"),
     "grep -n of a file": _each(lambda line: f"logs/rank0.log:12:{line}"),
     "cat -n": _each(lambda line: f"    12\t{line}"),

@@ -22,6 +22,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
         (r"[EWIF]\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?) {1,8}(?P<pid>\d{1,9}) (?=\S{1,80}:\d{1,6}\] )", False),
         (r"[^\t]{1,80}\t[^\t]{1,80}\t(?=\d{4}-\d\d-\d\dT)", False),
         (r"\{[\w.]{1,60}:\d{1,6}\} [A-Z]{4,8} - ", False),
+        (r"#\d{1,4} \d{1,6}\.\d{1,4} ", False),  # BuildKit: the step and its seconds
         (r"\[(?:\d{1,9},)?(?:mpirank:)?(?P<task>\d{1,7})(?:,(?P<host>[\w.-]{1,64}))?\]<std(?:err|out|diag)>: ?", False),
         (r"\[(?:default|rank|trainer|worker|Rank |RANK |rank=|rank: ?|Rank: |GPU )(?P<rank>\d{1,7})(?:\|\d{1,4})?\]:? ?", False),
         (r"(?:rank|Rank|RANK)[ =]?(?P<rank>\d{1,7})(?::| \|| -) ", False),
