@@ -12,6 +12,7 @@ from conftest import judge, load
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.rules.environment.values import allocator_faults, unknown_allocator_names, visible_devices_fault
 
+SITE = "/data/train/.venv/lib/python3.12/site-packages"
 UUIDS = ("GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000")
 
 
@@ -103,6 +104,25 @@ def test_allocator_settings_that_are_good(value: str) -> None:
 )
 def test_allocator_settings_that_are_not(value: str) -> None:
     assert allocator_faults(value, "2.11.0")
+
+
+@pytest.mark.parametrize(
+    ("release", "more", "renamed", "without_effect"),
+    [
+        ("4.57.1", {}, "fail", "pass"),
+        ("5.24.0", {}, "pass", "fail"),  # no word of the old names in its files
+        ("5.24.0", {"HF_HOME": "/data/hf"}, "pass", "pass"),
+        ("5.24.0", {"HF_HUB_CACHE": "/data/hf/hub"}, "pass", "pass"),
+        ("", {}, "fail", "pass"),
+    ],
+)
+def test_names_that_transformers_no_longer_reads(release: str, more: dict[str, str], renamed: str, without_effect: str) -> None:
+    packages = (
+        {f"{SITE}/transformers-{release}.dist-info/METADATA": f"Name: transformers\nVersion: {release}\n"} if release else {}
+    )
+    seen = judge(load("healthy", files=packages, env={"TRANSFORMERS_CACHE": "/data/models", **more}))
+    assert seen["variable-renamed"].verdict.value == renamed
+    assert seen["variable-without-effect"].verdict.value == without_effect
 
 
 def test_allocator_settings_by_release() -> None:

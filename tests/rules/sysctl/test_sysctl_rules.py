@@ -186,6 +186,11 @@ class TestBoot:
         found = [item for item in said(seen, "sysctl-lost-at-reboot").evidence if item.verdict is Verdict.FAIL]
         assert [(item.subject, item.seen) for item in found] == [("kernel.numa_balancing", "0 now, 1 after a reboot")]
 
+    def test_a_kernel_may_be_built_with_balancing_off(self, healthy: Snapshot) -> None:
+        """CONFIG_NUMA_BALANCING_DEFAULT_ENABLED: a 0 that nobody wrote down may be what each boot gives."""
+        found = said(running(healthy, kernel__numa_balancing="0"), "sysctl-lost-at-reboot").evidence
+        assert [item.verdict for item in found if item.subject == "kernel.numa_balancing"] == [Verdict.UNKNOWN]
+
     def test_the_kernels_default_need_not_be_written_down(self, healthy: Snapshot) -> None:
         zone = [item for item in said(healthy, "sysctl-lost-at-reboot").evidence if item.subject == "vm.zone_reclaim_mode"]
         assert [item.verdict for item in zone] == [Verdict.PASS]

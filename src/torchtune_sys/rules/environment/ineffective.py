@@ -8,20 +8,21 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import openmp
 from torchtune_sys.rules.cpu.available import binds
 from torchtune_sys.rules.environment.common import environment, on_x86, seen
 
+_HF = "HF_HOME"
 _RENAMED = {
     "NCCL_ASYNC_ERROR_HANDLING": ("TORCH_NCCL_ASYNC_ERROR_HANDLING", (2, 2)),
     "NCCL_BLOCKING_WAIT": ("TORCH_NCCL_BLOCKING_WAIT", (2, 2)),
     "NCCL_DESYNC_DEBUG": ("TORCH_NCCL_DESYNC_DEBUG", (2, 2)),
     "NCCL_ENABLE_TIMING": ("TORCH_NCCL_ENABLE_TIMING", (2, 2)),
-    "TRANSFORMERS_CACHE": ("HF_HOME", ()),
-    "PYTORCH_TRANSFORMERS_CACHE": ("HF_HOME", ()),
-    "PYTORCH_PRETRAINED_BERT_CACHE": ("HF_HOME", ()),
+    "TRANSFORMERS_CACHE": (_HF, ()),
+    "PYTORCH_TRANSFORMERS_CACHE": (_HF, ()),
+    "PYTORCH_PRETRAINED_BERT_CACHE": (_HF, ()),
 }
 _WITHOUT_EFFECT = {
     "TORCH_USE_CUDA_DSA": "it is a switch for building PyTorch; setting it at run time does nothing",
@@ -48,7 +49,8 @@ def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The old name still works, but each process prints a warning.
 
     Why it matters
-    PyTorch prints a deprecation warning per rank, and a later release will silently ignore the old name.
+    PyTorch prints a deprecation warning per rank, and a later release will silently ignore the old name, as Transformers 5 does with its own: see
+    variable-without-effect.
 
     When to leave it
     The same environment is also used with a PyTorch before 2.2, which only reads the old names.
@@ -60,7 +62,7 @@ def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     env = environment(s)
     torch = None if isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) else version(s.python.torch.version)
     for old, (new, since) in _RENAMED.items():
-        if old in env and new not in env and (torch is None or torch[:2] >= since):
+        if old in env and new not in env and (torch is None or torch[:2] >= since) and not (new == _HF and _is_transformers_5(s)):
             yield seen(old, env[old], new)
 
 
@@ -92,6 +94,11 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
         value = environment(s).get(name, "")
         if value.strip() and value.strip().upper() not in words:
             yield seen(name, value, " or ".join(words[:2]), "CUDA does not know it")
+    for name, (new, _) in _RENAMED.items():
+        if new == _HF and name in environment(s) and not {_HF, "HF_HUB_CACHE"} & environment(s).keys() and _is_transformers_5(s):
+            yield seen(
+                name, environment(s)[name], new, "Transformers 5 does not read it: models are stored in ~/.cache/huggingface"
+            )
     for name in openmp.VARIABLES:
         value = environment(s).get(name, "")
         if value.strip() and (taken := openmp.refused(name, value)):
@@ -101,6 +108,12 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if mkl and natural(mkl) is None and on_x86(s):
         yield seen("MKL_NUM_THREADS", mkl, "a number", "MKL reads it as 1: torch computes with one thread")
     yield from _of_intel(s, environment(s).get("KMP_AFFINITY", ""))
+
+
+def _is_transformers_5(s: Snapshot) -> bool:
+    """Whether Transformers is known to be of a release without the old names (5.24's utils/hub.py has none of them; 4.57's warns)."""
+    found = () if isinstance(s.python, Missing) else known(s.python.distributions, ())
+    return any(item.name == "transformers" and version(item.version) >= (5,) for item in found)
 
 
 def _of_intel(s: Snapshot, value: str) -> Iterator[Evidence]:

@@ -98,6 +98,9 @@ def sysctl_lost_at_reboot(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield unsure(policy.key, why)
             continue
         after = default_at_boot(s, policy) if isinstance(found.boot, Missing) else found.boot.value
+        if isinstance(after, Missing):
+            yield unsure(policy.key, after, str(target))
+            continue
         where = "the kernel's default: no file sets it" if isinstance(found.boot, Missing) else found.boot.source
         yield Evidence(
             subject=policy.key,

@@ -197,6 +197,15 @@ def proc(key: str) -> str:
     return "/proc/sys/" + key.translate({ord("."): "/", ord("/"): "."})
 
 
+_OF_BUILD = Missing(
+    Why.NOT_SUPPORTED,
+    "the kernel's configuration",
+    "no file and no boot argument sets it, and who built the kernel chose what it does then",
+    "grep NUMA_BALANCING_DEFAULT /boot/config-$(uname -r)",
+)
+"""Source: Linux mm/mempolicy.c, check_numabalancing_enable (CONFIG_NUMA_BALANCING_DEFAULT_ENABLED; numa_balancing=)."""
+
+
 def at_boot(s: Snapshot, found: Setting) -> Fact[Assignment]:
     """Return what the next boot sets, where that can be told: not from inside a container, nor where systemd is not what boots."""
     if not isinstance(s.system, Missing):
@@ -217,11 +226,12 @@ def kernel_default(s: Snapshot, key: str) -> int | None:
     return kernel_defaults.default(key, release, 0 if cpus is None else len(cpus), memory_bytes)
 
 
-def default_at_boot(s: Snapshot, policy: SysctlPolicy) -> str:
-    """Return the kernel's own value, as its release and its boot arguments change it."""
+def default_at_boot(s: Snapshot, policy: SysctlPolicy) -> Fact[str]:
+    """Return the kernel's own value, as its release and its boot arguments change it; Missing where it is a choice of who built the kernel."""
     arguments = () if isinstance(s.system, Missing) or isinstance(s.system.cmdline, Missing) else s.system.cmdline
-    if policy.key == "kernel.numa_balancing" and "numa_balancing=disable" in arguments:
-        return "0"
+    if policy.key == "kernel.numa_balancing":
+        asked_for = next((word.partition("=")[2] for word in reversed(arguments) if word.startswith("numa_balancing=")), "")
+        return {"disable": "0", "enable": "1"}.get(asked_for, _OF_BUILD)
     last = kernel_default(s, policy.key)
     return policy.default if last is None else " ".join((*policy.default.split()[:-1], str(last)))
 
