@@ -15,6 +15,7 @@ from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.recorded import SECTIONS, recorded_document
 from torchtune_sys.host.scrubbed import ScrubbedHost
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.snapshot_json import from_json
@@ -108,7 +109,7 @@ def _of_smoke(source: str, document: Document, _text: str) -> OwnDocument:
                 yield _symptom(
                     source,
                     f"{stage['stage']}: {stage['seen']}",
-                    Candidate(cause=str(stage["cause"]), weight=weight),
+                    Candidate(cause=_name(stage["cause"]), weight=weight),
                     "",
                     ranks[0],
                 )
@@ -125,7 +126,10 @@ def _of_preflight(source: str, document: Document, _text: str) -> OwnDocument:
         for link in document.get("links") or ():
             said = f"{link['from']} → {link['to']}: {link['seen']}"
             yield _symptom(source, said, _certain(link["cause"]), str(link["from"]))
-        for node in document.get("absent") or ():
+        absent = document.get("absent") or ()
+        if isinstance(absent, str):
+            raise TypeError("nodes are a list")
+        for node in absent:
             yield _symptom(source, f"{node} did not come", _certain("node-never-came"), str(node))
 
     return OwnDocument(symptoms=tuple(symptoms()))
@@ -136,7 +140,17 @@ _RANKS = 1 << 31
 
 
 def _certain(cause: object) -> Candidate:
-    return Candidate(cause=str(cause), weight=CERTAIN)
+    return Candidate(cause=_name(cause), weight=CERTAIN)
+
+
+_CAUSE = pattern(r"[a-z0-9]+(?:-[a-z0-9]+){0,15}")
+
+
+def _name(cause: object) -> str:
+    """Return the name of a cause, which is printed wherever the cause is spoken of. Raises TypeError for what is none."""
+    if isinstance(cause, str) and len(cause) <= 100 and _CAUSE.fullmatch(cause):
+        return cause
+    raise TypeError("a cause is a name")
 
 
 def _symptom(source: str, said: str, cause: Candidate, host: str, rank: object = None) -> Symptom:

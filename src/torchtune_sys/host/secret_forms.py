@@ -29,7 +29,8 @@ _ARGUMENTS = pattern(
     r"\b((?:(?:(?:ht|mosquitto_)passwd[ \t]+-\w{0,6}b\w{0,6}[ \t]+\S{1,200}|add_user|change_password|http-basic\.\S{1,64})[ \t]+\S{1,64}"
     r"|ngrok[ \t][^\n|;&]{0,60}?authtoken|from-literal[ \t=\"']{1,4}[\w.-]{1,64}="
     r"|[Cc]onvert[Tt]o-[Ss]ecure[Ss]tring[ \t]+(?:-[Ss]tring[ \t]+)?(?!-)"
-    r"|mc[ \t]+(?:alias[ \t]+set|config[ \t]+host[ \t]+add)(?:[ \t]+\S{1,200}){3}"
+    r"|mc[ \t]+(?:alias[ \t]+set|config[ \t]+host[ \t]+add)(?:[ \t]+\S{1,200}){3}|weka[ \t]+user[ \t]+(?:login|passwd)[ \t]+[^\s-]\S{0,64}[ \t]+(?!-)"
+    r"|lep[ \t]+login[ \t]+(?:-c|--credentials)[ \t]+[^\s:]{1,64}:"
     rf"|(?:smbclient|smbget|rpcclient|net[ \t]+(?:ads|rpc)|[\w.]{{0,12}}cifs){_SAME_COMMAND}(?:\S{{0,200}},)?(?:-U|--user|user(?:name)?)[ \t=]{{0,4}}[^\s%]{{1,64}}%"
     r"|smbclient[ \t]+[/\\]{2,4}\S{1,200}[ \t]+(?!-)"
     rf"|curlftpfs{_SAME_COMMAND}(?:\S{{0,200}}[,(])?user=[^\s:,]{{1,64}}:"
@@ -63,6 +64,12 @@ _SET = pattern(
 _ASKED_FOR = pattern(
     rf"(?i)(\bpass(?:word|phrase|code) for (?:user |key )?(?:[^\s:]|:(?=/)){{1,100}}:[ \t]{{1,4}})({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']))"
 )
+_TOLD = pattern(
+    r"(?i)(\b(?:password|passphrase|passcode|(?:api|access|private|secret)[ _-]key|(?:access|auth|api|bearer|refresh|login|session)[ _-]token)"
+    r"[ \t]{1,4}(?:is|was|(?:(?:is|was|has been)[ \t]{1,4})?(?:set|changed|reset)[ \t]{1,4}to)(?::[ \t]{1,4}|[ \t]{1,4}(?=[\"'`])))"
+    rf"({VALUE})"
+)
+"""In a sentence, behind a colon or in quotes: any other word could be one of the sentence's; other tokens are a model's."""
 _TIGHT = pattern(
     r"(?i)((?<![\w./-])(?:pw=|pw:[ \t]{1,4}(?=\S{5,4096}[ \t]{0,8}$)|(?:password|passwd|passphrase|pwd|pw|secret|(?:\w{1,20}[_-])?token|api[_-]?key|access[_-]?key):))(?![0-9]+\b|[:/])([^\s\"',;&:]{5,4096})"
 )
@@ -207,6 +214,8 @@ _IN_A_LINE = (
             "rpcclient",
             "net ",
             "mc ",
+            "weka ",
+            "lep ",
             "convertto-",
             "conf",
             "nmcli",
@@ -242,6 +251,7 @@ _IN_A_LINE = (
     (_COMMENT, ("comment=",)),
     (_PROPERTY, (".secret", ".token", ".pass")),
     (_LOGIN_IN_CODE, ("%40",)),
+    (_TOLD, (" is", " to", " was")),
     (_TIGHT, (":", "pw=")),
     (_PARAMETERS, ("?", "&")),
     (_HEADER_WITH_PARAMETERS, ("digest ", "aws4-")),

@@ -171,6 +171,11 @@ IN_NAMED_FORMS = (
         "'-",
     ),
     *(
+        " is: ",
+        " was: ",
+        " to: ",
+        " is '",
+        ' is "',
         "setenv ",
         "set -",
         "env ",

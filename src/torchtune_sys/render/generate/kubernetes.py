@@ -112,4 +112,13 @@ def _words(options: Sequence[str]) -> str:
 def _template(name: str) -> Template:
     from torchtune_sys.render.templates import environment
 
-    return environment({"quote": json.dumps}).get_template(f"kubernetes/{name}.j2")
+    return environment({"quote": _quoted}).get_template(f"kubernetes/{name}.j2")
+
+
+def _quoted(text: str) -> str:
+    r"""Return a string of YAML: JSON's, but that JSON writes what is beyond U+FFFF in two halves, of which each is refused in YAML.
+
+    >>> print(_quoted("a\n\U0001f600"))
+    "a\n\U0001f600"
+    """
+    return '"' + "".join(f"\\U{ord(sign):08x}" if sign > "\uffff" else json.dumps(sign)[1:-1] for sign in text) + '"'

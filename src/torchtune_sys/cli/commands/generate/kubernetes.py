@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.terminal import give
 from torchtune_sys.cli.watch import PREFLIGHT_BUDGETS_S
 from torchtune_sys.errors import UserError
+from torchtune_sys.model.steering import steers
 
 PIECES = ("job", "jobset", "daemonset")
 _JOBS = ("job", "jobset")
@@ -90,6 +92,7 @@ def command(piece: str, output: str | None, **asked: Any) -> int:
     manifest = kubernetes.Manifest(**asked)
     _must_be_named(manifest.name, manifest.namespace, manifest.nodes)
     _must_be_accepted(manifest.image, manifest.secret, manifest.runtime_class)
+    _must_be_text(manifest.policy or "", manifest.train)
     if is_daemon and manifest.train:
         raise UserError("the DaemonSet starts no training", "generate kubernetes job -- COMMAND…")
     if not re.fullmatch(r"[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti)?", manifest.shm):
@@ -116,3 +119,12 @@ def _must_be_accepted(image: str, secret: str, runtime_class: str) -> None:
     for word, option in ((secret, "--secret"), (runtime_class, "--runtime-class")):
         if word and (len(word) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", word)):
             raise UserError(f"{option} {word}: is not a valid name", "lowercase letters, digits, - and .")
+
+
+def _must_be_text(policy: str, train: Sequence[str]) -> None:
+    """Raise UserError for what YAML cannot hold: control characters in the script, where nothing is escaped; bytes that are no text."""
+    if "\n" in policy or steers(policy):
+        raise UserError(f"--policy {policy!r}: is not a path that a manifest can hold", "a path without control characters")
+    for word in train:
+        if any("\ud800" <= sign <= "\udfff" for sign in word):
+            raise UserError(f"{word!r}: is not UTF-8, as a manifest is", "words in UTF-8")

@@ -1,0 +1,87 @@
+"""The sixteenth look (docs/security.md): this tool's own documents, YAML by strict readers, secrets of tools of 2025 and 2026."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from outputs import said
+
+from fuzz import sixteenth_secrets
+from fuzz.test_fifteenth_look import written
+from torchtune_sys.host.secrets import scrubbed
+
+
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("row", sixteenth_secrets.ALL, ids=lambda row: row[0])
+def test_a_secret_of_the_sixteenth_list(row: tuple[str, str, str]) -> None:
+    _name, text, secret = row
+    plain = text.replace("@", secret, 1).replace("%", "@")
+    assert [told for form in written(plain) if secret in (told := scrubbed(form))] == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "your password is: correcthorse7battery",
+        "The API key is: q8zr1vt5nb3xw7yk",
+        "the new root password was set to: correcthorse7battery",
+        "Access token is 'q8zr1vt5'",
+    ],
+)
+def test_a_secret_that_a_sentence_tells_is_hidden(said: str) -> None:
+    assert said.split()[-1].strip("'") not in scrubbed(said)
+
+
+@pytest.mark.parametrize("said", ["the pad token is: <pad>", "password is required", "the password is: "])
+def test_a_sentence_without_a_secret_stays(said: str) -> None:
+    assert scrubbed(said) == said
+
+
+def strings(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [found for each in value.values() for found in strings(each)]
+    return [found for each in value for found in strings(each)] if isinstance(value, list) else [value]
+
+
+@pytest.mark.parametrize(
+    "word", ["\U0001f600", "yes", "1e3", "a\nb: c", "a\u0085b", "\u2028", "\x7f", "<<", "!!python/object:x", "\t"]
+)
+def test_a_word_of_the_training_is_the_same_in_a_manifest(word: str) -> None:
+    told = said("generate", "kubernetes", "job", "--image", "r/x:1", "--", "python", word)
+    assert word in strings(list(yaml.safe_load_all(told.out)))
+    # A reader that is stricter than PyYAML takes no half of a surrogate pair.
+    assert "\\ud8" not in told.out
+
+
+@pytest.mark.parametrize("piece", ["job", "jobset", "daemonset"])
+@pytest.mark.parametrize("sign", ["\u0085", "\u2028", "\x7f", "\x0b", "\x1c", "\r", "\n", "\udc80", "\x9b"])
+def test_a_path_that_a_manifest_cannot_hold_is_refused(piece: str, sign: str) -> None:
+    told = said("generate", "kubernetes", piece, "--image", "r/x:1", "--policy", f"/a{sign}b")
+    assert (told.status, told.out) == (2, "") and "--policy" in told.err
+
+
+def test_bytes_that_are_no_text_are_refused_in_a_manifest() -> None:
+    assert said("generate", "kubernetes", "job", "--image", "r/x:1", "--", "python", "\udc80").status == 2
+
+
+@pytest.mark.parametrize("cause", ["x" * 300_000, "$(touch x)", "../../etc/passwd", ["gpu-lost"], "gpu-lost\nfatal"])
+def test_a_cause_of_a_document_is_a_name(cause: Any, tmp_path: Path) -> None:
+    """What is none was told as one, whatever its length."""
+    stage = {"stage": "device", "verdict": "fail", "cause": cause, "seen": "x", "ranks": [1]}
+    node = {"node": "n1", "causes": [{"cause": cause, "seen": "x", "weight": "fatal"}]}
+    for document in (
+        {"schema": "torchtune-sys/smoke/1", "stages": [stage]},
+        {"schema": "torchtune-sys/preflight/1", "nodes": [node]},
+    ):
+        (tmp_path / "x.json").write_text(json.dumps(document))
+        told = said("diagnose", str(tmp_path / "x.json"))
+        assert "is not as torchtune-sys/" in told.text and len(told.text) < 2000
+
+
+def test_a_text_in_the_place_of_a_list_is_no_nodes(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps({"schema": "torchtune-sys/preflight/1", "nodes": [], "absent": "n7"}))
+    assert "is not as torchtune-sys/" in said("diagnose", str(tmp_path / "x.json")).text
