@@ -31,6 +31,10 @@ def _named(text: str) -> list[str]:
         ),
         ("I get a kernel image error with torch on my new 5080.", "gpu-arch-not-in-wheel"),
         ("mpirun over ssh is stuck. localhost wasn't passwordless.", "ssh-login-fails"),
+        (
+            "MPI training runs out of memory. We need to give different CUDA_VISIBLE_DEVICES to each process.",
+            "several-ranks-on-one-gpu",
+        ),
         ("load_dataset is stuck. File locking doesn't work on our NFS.", "filesystem-without-locks"),
         ("GPU не используется. Был поставлен torch без поддержки cuda", "cpu-only-build"),
         ("DDP fails. It seems GPU 0 always occupies memory for each script.", "several-ranks-on-one-gpu"),
