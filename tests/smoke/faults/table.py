@@ -21,6 +21,7 @@ from smoke.faults.second import opened, reported, sealed
 from smoke.faults.seventh import opened as seventh_opened
 from smoke.faults.seventh import sealed as seventh_sealed
 from smoke.faults.sixteenth import opened as sixteenth_opened
+from smoke.faults.sixteenth import sealed as sixteenth_sealed
 from smoke.faults.sixth import opened as sixth_opened
 from smoke.faults.sixth import sealed as sixth_sealed
 from smoke.faults.tenth import alike as tenth_alike
@@ -68,4 +69,5 @@ FAULTS: tuple[Fault, ...] = (
     *fifteenth_opened.ROWS,
     *fifteenth_sealed.ROWS,
     *sixteenth_opened.ROWS,
+    *sixteenth_sealed.ROWS,
 )

@@ -14,9 +14,9 @@ RESULTS: dict[str, tuple[str, str]] = {
     "host-files-exhausted": ("right, with a remedy for another limit (ulimit -n)", "right, with `fs.file-max`"),
     "scratch-cleaned": ("wrong (`spawn-broken`; a missing file in *checkpoint*)", "right: `temporary-files-removed`"),
     "compiled-input-not-written": ("not noticed", "–"),
-    "cosine-resumes-late": ("not noticed", "–"),
-    "ema-count-lost": ("not noticed", "–"),
-    "full-state-dict-part": ("not noticed", "–"),
+    "cosine-resumes-late": ("not noticed", "right"),
+    "ema-count-lost": ("not noticed", "right"),
+    "full-state-dict-part": ("not noticed", "right"),
     "channels-last-groups-gradient": ("right", "–"),
     "quota-on-one": ("right, with the rank and the quota", "–"),
 }

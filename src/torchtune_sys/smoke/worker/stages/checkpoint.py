@@ -10,7 +10,7 @@ import mmap
 import os
 import shutil
 import tempfile
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 from torch import nn
@@ -19,8 +19,11 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed, determi
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.models import TOKENS, SmallTransformer, loss_of, seeded, sentences
+from torchtune_sys.smoke.worker.stages.optimizers import EPOCHS_OF_SCHEDULE, schedules
 
 _BEFORE, _AFTER = 3, 3
+_SCHEDULED = 5
+"""Steps of a schedule before it is saved: within its first period and beyond."""
 _LARGE_RECORD = 1 << 18
 """Numbers: a mebibyte, which goes to the disk in other pieces than the small ones, each of which is less than a block of some file systems."""
 _HUGE_RECORD = 3 << 20
@@ -80,6 +83,8 @@ def checkpoint_resumes(here: RankContext) -> None:
         _kinds_survive(os.path.join(folder, "kinds.pt"))
         _gaps_are_told(here)
         _kept_open_by_nothing(here, os.path.join(folder, "again.pt"))
+        _schedules_resume()
+        _averages_resume(here, os.path.join(folder, "averages.pt"))
         size = max(_resumes(here, optimizer, folder) for optimizer in ("AdamW", "SGD"))
     here.measure("checkpoint", size / 1e6, "MB")
 
@@ -169,6 +174,60 @@ def _kept_open_by_nothing(here: RankContext, path: str) -> None:
         torch.load(path, map_location="cpu", weights_only=True)
 
     keeps_nothing_of(here, "checkpoints", saved_and_read, 5)
+
+
+def _schedules_resume() -> None:
+    """Check that each schedule goes on from where it was saved, at the rates that it would have had."""
+
+    def begun(make: Callable[[torch.optim.Optimizer], Any]) -> Tuple[torch.optim.Optimizer, Any]:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        return optimizer, make(optimizer)
+
+    def rates(optimizer: torch.optim.Optimizer, schedule: Any, count: int) -> List[float]:
+        found = []
+        for _ in range(count):
+            optimizer.step()
+            schedule.step()
+            found.append(float(optimizer.param_groups[0]["lr"]))
+        return found
+
+    kept, wanted = {}, {}
+    for name, make, _ in schedules():
+        optimizer, schedule = begun(make)
+        rates(optimizer, schedule, _SCHEDULED)
+        kept[name] = copy.deepcopy({"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()})
+        wanted[name] = rates(optimizer, schedule, EPOCHS_OF_SCHEDULE - _SCHEDULED)
+    for name, make, _ in schedules():
+        optimizer, schedule = begun(make)
+        optimizer.load_state_dict(kept[name]["optimizer"])
+        schedule.load_state_dict(kept[name]["schedule"])
+        found = rates(optimizer, schedule, EPOCHS_OF_SCHEDULE - _SCHEDULED)
+        if not max(abs(one - other) for one, other in zip(found, wanted[name])) <= 1e-12:
+            words = (name, *(" ".join("%.4g" % rate for rate in each[:4]) for each in (found, wanted[name])))
+            raise StageFailed("resume-differs", "%s that is loaded goes on with the rates %s, not %s" % words)
+
+
+def _averages_resume(here: RankContext, path: str) -> None:
+    """Check that a running average of weights goes on as it was saved."""
+    model = nn.Linear(2, 2).to(here.device)
+    through, loaded = (torch.optim.swa_utils.AveragedModel(model) for _ in range(2))
+
+    def follow(averaged: Any, value: float) -> None:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.fill_(value)
+        averaged.update_parameters(model)
+
+    for value in (1.0, 2.0):
+        follow(through, value)
+    write_checkpoint(through.state_dict(), path)
+    loaded.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    for averaged in (through, loaded):
+        follow(averaged, 6.0)
+    lost = differing_leaves(loaded.state_dict(), through.state_dict())
+    if lost:
+        seen = "a running average of weights (AveragedModel) that is loaded goes on as another; what differs: %s"
+        raise StageFailed("resume-differs", seen % ", ".join(lost))
 
 
 def _resumes(here: RankContext, optimizer: str, folder: str) -> int:

@@ -181,6 +181,7 @@ def sharded_checkpoint_resumes(here: RankContext) -> None:
             _adam_step(here, after, 1)
         faults += _same_training("trained on", before, after)
         if here.level != QUICK and not any(tell_all(here, "wrong" if faults else "")):
+            faults += _gathers_the_whole(state_dict, before[0])
             faults += _saved_beside_training(here, before[0], after[0], os.path.join(folder, "beside"))
         judge(here, faults)
         here.measure("written", size / 2**20, "MiB")
@@ -205,6 +206,18 @@ def _read(here: RankContext, state_dict: Any, training: _Pair, folder: str) -> N
     held = {"model": model, "optimizer": optimizer}
     _telling_why(here, lambda: checkpoint.load(held, checkpoint_id=folder))
     state_dict.set_state_dict(*training, model_state_dict=held["model"], optim_state_dict=held["optimizer"])
+
+
+def _gathers_the_whole(state_dict: Any, net: torch.nn.Module) -> List[Fault]:
+    """Check that the model which is gathered from its shards, to be saved as one, is what the shards put together by themselves give."""
+    options = state_dict.StateDictOptions(full_state_dict=True)
+    found = state_dict.get_model_state_dict(net, options=options)
+    wanted = {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in net.state_dict().items()}
+    wrong = [name for name, value in wanted.items() if name not in found or not torch.equal(found[name], value)]
+    if not wrong:
+        return []
+    seen = "gathered as a whole (full_state_dict): %d of %d tensors are not what their shards are, such as %s"
+    return [("sharded-checkpoint-differs", seen % (len(wrong), len(wanted), wrong[0]))]
 
 
 def _saved_beside_training(here: RankContext, net: torch.nn.Module, other: torch.nn.Module, folder: str) -> List[Fault]:

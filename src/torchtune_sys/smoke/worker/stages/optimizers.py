@@ -18,7 +18,7 @@ _OPTIMIZER_OFF = 2.0**-14
 weight of size one by 1e-3 or more."""
 _OPTIMIZER_OFF_LOW = 2.0**-5
 """Of bfloat16 weights of up to two (2**-8 of them each rounding) after a step in which the decay moves them by an eighth."""
-_EPOCHS_OF_SCHEDULE = 12
+EPOCHS_OF_SCHEDULE = 12
 _WEIGHTS = 11
 """Parameters of an optimizer: foreach and fused take them as lists, in pieces."""
 _TIMES_LARGE = 1200
@@ -43,7 +43,7 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
     averages_follow(here)
     _groups_have_their_own(here)
     _clears(here)
-    for name, schedule, formula_of_rate in _schedules():
+    for name, schedule, formula_of_rate in schedules():
         _moves_as(name, schedule, formula_of_rate)
     _lowers_where_nothing_improves()
     _clips_values(here)
@@ -155,14 +155,14 @@ def _clears(here: RankContext) -> None:
             raise StageFailed("gradients-not-cleared", seen % (left, _CLEARINGS))
 
 
-def _schedules() -> Iterator[Tuple[str, Callable[[torch.optim.Optimizer], Any], Callable[[int], float]]]:
+def schedules() -> Iterator[Tuple[str, Callable[[torch.optim.Optimizer], Any], Callable[[int], float]]]:
     """Names, schedules of a rate of 1, and the rate after so many epochs."""
     kinds = torch.optim.lr_scheduler
     yield "StepLR", lambda one: kinds.StepLR(one, 3, gamma=0.5), lambda epoch: 0.5 ** (epoch // 3)
     yield (
         "CosineAnnealingLR",
-        lambda one: kinds.CosineAnnealingLR(one, _EPOCHS_OF_SCHEDULE, eta_min=0.1),
-        lambda epoch: 0.1 + 0.45 * (1 + math.cos(math.pi * epoch / _EPOCHS_OF_SCHEDULE)),
+        lambda one: kinds.CosineAnnealingLR(one, EPOCHS_OF_SCHEDULE, eta_min=0.1),
+        lambda epoch: 0.1 + 0.45 * (1 + math.cos(math.pi * epoch / EPOCHS_OF_SCHEDULE)),
     )
     yield "LinearLR", lambda one: kinds.LinearLR(one, 0.25, 1.0, 6), lambda epoch: 0.25 + 0.75 * min(epoch, 6) / 6
     yield "ExponentialLR", lambda one: kinds.ExponentialLR(one, 0.9), lambda epoch: 0.9**epoch
@@ -174,7 +174,7 @@ def _schedules() -> Iterator[Tuple[str, Callable[[torch.optim.Optimizer], Any], 
     )
     yield (
         "OneCycleLR",
-        lambda one: kinds.OneCycleLR(one, 1.0, total_steps=_EPOCHS_OF_SCHEDULE + 1, pct_start=5 / 13, cycle_momentum=False),
+        lambda one: kinds.OneCycleLR(one, 1.0, total_steps=EPOCHS_OF_SCHEDULE + 1, pct_start=5 / 13, cycle_momentum=False),
         _one_cycle,
     )
     yield (
@@ -195,7 +195,7 @@ def _one_cycle(epoch: int) -> float:
     low, last = 1 / 25, 1 / 25 / 1e4
     if epoch <= 4:
         return low + (1 - low) * (1 - math.cos(math.pi * epoch / 4)) / 2
-    return last + (1 - last) * (1 + math.cos(math.pi * (epoch - 4) / (_EPOCHS_OF_SCHEDULE - 4))) / 2
+    return last + (1 - last) * (1 + math.cos(math.pi * (epoch - 4) / (EPOCHS_OF_SCHEDULE - 4))) / 2
 
 
 def _lowers_where_nothing_improves() -> None:
@@ -214,7 +214,7 @@ def _lowers_where_nothing_improves() -> None:
 def _moves_as(name: str, schedule: Callable[[torch.optim.Optimizer], Any], rate: Callable[[int], float]) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     moved = schedule(optimizer)
-    for epoch in range(_EPOCHS_OF_SCHEDULE + 1):
+    for epoch in range(EPOCHS_OF_SCHEDULE + 1):
         found = optimizer.param_groups[0]["lr"]
         if not abs(found - rate(epoch)) <= 1e-9:
             seen = "%s: after %d step(s) the rate is %.6g, where it must be %.6g" % (name, epoch, found, rate(epoch))
