@@ -40,7 +40,7 @@ def lines_of(numbered: Iterable[tuple[int, str]]) -> tuple[LogLine, ...]:
     """
     labels: dict[int, unwrapping.Labels] = {}
     plain = [(number, unwrapping.plain(line)) for number, line in unwrapping.unpacked(unwrapping.mailed([*numbered]), labels)]
-    plain = unwrapping.unquoted([(number, line) for number, line in plain if line.strip()])
+    plain = unwrapping.whole_cells(unwrapping.unquoted([(number, line) for number, line in plain if line.strip()]))
     heads = repeated_heads([line for _, line in plain])
     read = [_read(number, line, heads, labels.get(number, _NO_LABELS)) for number, line in plain]
     return _headed(_continued(_without_tasks(read)))

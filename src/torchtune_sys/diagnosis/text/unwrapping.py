@@ -256,6 +256,37 @@ def unquoted(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
     return [(number, line[common:]) for number, line in found] if common else found
 
 
+_CELLS = re.compile(r"\| (?P<name>[^|]{20,32}) \| (?P<text>.{40,120}) \|")
+_WITHIN_WORDS = 45
+"""Characters of a cell after which dcgmi diag goes on in the next row, whatever is there (DCGM dcgmi/Diag.cpp, DATA_INFO_TAG_LEN)."""
+
+
+def whole_cells(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return the lines, each text that dcgmi's tables broke over several rows in its first one.
+
+    >>> text = "GPU 5 is running at PCI link width 8X, below the minimum"
+    >>> rows = [f"| {'Warning':25} | {text[:45]:46} |", f"| {'':25} | {text[45:]:46} |"]
+    >>> whole_cells([(1, rows[0]), (2, rows[1])])[0][1][-29:]
+    'width 8X, below the minimum |'
+    """
+    found: list[tuple[int, str]] = []
+    before, end = None, 0
+    for number, line in numbered:
+        cells = _CELLS.fullmatch(line) if line.startswith("| ") else None
+        if cells and before and not cells["name"].strip() and len(line) == len(before[0]):
+            size = len(before["text"].rstrip())
+            glue = "" if size == _WITHIN_WORDS == len(before["text"]) - 1 else " "
+            first, text = found[-1]
+            found[-1] = first, f"{text[:end]}{glue}{cells['text'].rstrip()} |"
+        else:
+            found.append((number, line))
+        if cells:
+            before, end = cells, len(found[-1][1].rstrip("| "))
+        else:
+            before = None
+    return found
+
+
 def unmarked(line: str) -> str:
     """Return the text without Markdown's marks of code and emphasis at its ends.
 
