@@ -10,7 +10,15 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 
 from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, tell_all
-from torchtune_sys.smoke.worker.context import QUICK, RankContext, Skipped, StageFailed, gloo_scatters_by_operation, repeatable
+from torchtune_sys.smoke.worker.context import (
+    QUICK,
+    RankContext,
+    Skipped,
+    StageFailed,
+    gloo_scatters_by_operation,
+    repeatable,
+    torch_has_reached,
+)
 from torchtune_sys.smoke.worker.integers import (
     BATCH,
     STEP_SIZE,
@@ -225,7 +233,7 @@ def _saved_beside_training(here: RankContext, net: torch.nn.Module, other: torch
     from torch.distributed import checkpoint
 
     on_cpu = torch.device("cpu") in getattr(torch.distributed.group.WORLD, "_device_types", ())
-    if not (hasattr(checkpoint, "async_save") and on_cpu):  # torch 2.3; it is refused where ranks exchange by NCCL alone
+    if not (torch_has_reached(2, 13) and on_cpu):  # 2.6 does not copy what is on the CPU; NCCL alone refuses it
         return []
 
     def saved() -> None:
