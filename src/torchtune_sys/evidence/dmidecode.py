@@ -6,6 +6,7 @@ import re
 
 from torchtune_sys.formats.smbios import FORMS
 from torchtune_sys.model.facts.hardware import HardwareFacts, MemoryDevice
+from torchtune_sys.model.numbers import natural
 
 _BLOCK = re.compile(r"^(Physical Memory Array|Memory Device)\n((?:[ \t]+[^\n]*(?:\n|\Z))+)", re.MULTILINE)
 _FIELD = re.compile(r"^[ \t]+([A-Z][\w ]{2,40}): *(\S[^\n]{0,100}?)? *$", re.MULTILINE)
@@ -31,7 +32,7 @@ def hardware_facts(text: str) -> HardwareFacts | None:
     arrays = [fields for name, fields in blocks if name == "Physical Memory Array" and fields.get("Use") == "System Memory"]
     slots = [fields for name, fields in blocks if name == "Memory Device"]
     slots = [fields for fields in slots if fields.get("Type") not in _FIRMWARE]
-    expected = sum(int(fields["Number Of Devices"]) for fields in arrays if fields.get("Number Of Devices", "").isdigit())
+    expected = sum(natural(fields.get("Number Of Devices", "")) or 0 for fields in arrays)
     if not slots or len(slots) != expected:
         return None
     modules = (fields for fields in slots if fields.get("Memory Technology", "DRAM") in ("DRAM", "Unknown", "<OUT OF SPEC>"))

@@ -121,4 +121,4 @@ def _quoted(text: str) -> str:
     >>> print(_quoted("a\n\U0001f600"))
     "a\n\U0001f600"
     """
-    return '"' + "".join(f"\\U{ord(sign):08x}" if sign > "\uffff" else json.dumps(sign)[1:-1] for sign in text) + '"'
+    return '"' + "".join(f"\\U{ord(sign):08x}" if ord(sign) > 0xFFFF else json.dumps(sign)[1:-1] for sign in text) + '"'

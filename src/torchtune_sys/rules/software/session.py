@@ -98,16 +98,21 @@ def master_port_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
     _would_listen(s, env)
     uids = need(found)
     port = env.get("MASTER_PORT", "")
-    first = known(need(s.software).first_open_port, 0)
-    closed = 0 < (natural(port) or 0) < first and known(need(s.session).uid, 0) != 0
+    number, first_open = natural(port) or 0, need(s.software).first_open_port
+    first = need(first_open) if 0 < number < _USUAL_START and not uids else known(first_open, 0)
+    closed = 0 < number < first and not uids and need(need(s.session).uid) != 0
     taken = f"a process of uid {uids[0]} listens on it" if uids else ""
     yield Evidence(
         subject=f"port {port}",
         seen=taken or (f"ports below {first} are for root alone" if closed else "free"),
         wanted=f"free, and {first} or above" if closed else "free",
         verdict=Verdict.FAIL if taken or closed else Verdict.PASS,
-        source="MASTER_PORT, net.ipv4.ip_unprivileged_port_start" if closed and not taken else "MASTER_PORT, /proc/net/tcp",
+        source="MASTER_PORT, net.ipv4.ip_unprivileged_port_start" if closed else "MASTER_PORT, /proc/net/tcp",
     )
+
+
+_USUAL_START = 1024
+"""Linux include/net/ip.h, PROT_SOCK: from here on a port is anybody's, where nothing else is set."""
 
 
 def _would_listen(s: Snapshot, env: Mapping[str, str]) -> None:

@@ -126,5 +126,5 @@ def _must_be_text(policy: str, train: Sequence[str]) -> None:
     if "\n" in policy or steers(policy):
         raise UserError(f"--policy {policy!r}: is not a path that a manifest can hold", "a path without control characters")
     for word in train:
-        if any("\ud800" <= sign <= "\udfff" for sign in word):
+        if any(0xD800 <= ord(sign) <= 0xDFFF for sign in word):
             raise UserError(f"{word!r}: is not UTF-8, as a manifest is", "words in UTF-8")
