@@ -42,6 +42,11 @@ def files(text: str) -> dict[str, str]:
     for path, content in (*_named(text.split("\n")), *_known(text)):
         if content:
             found.setdefault(path, set()).add(content)
+    return _agreed(found)
+
+
+def _agreed(found: dict[str, set[str]]) -> dict[str, str]:
+    """Return the files of which everything that shows them shows the same."""
     return {path: next(iter(contents)) for path, contents in found.items() if len(contents) == 1}
 
 
@@ -65,7 +70,7 @@ def of_log(text: str) -> dict[str, str]:
             begun = message_start(line)
             if begun is not None and line[begun:].startswith(("Command line: ", "Kernel command line: ", "Linux version ")):
                 found.setdefault(path, set()).add(match[match.lastindex or 0].strip())
-    return {path: next(iter(contents)) for path, contents in found.items() if len(contents) == 1}
+    return _agreed(found)
 
 
 def recording(text: str) -> dict[str, Any]:

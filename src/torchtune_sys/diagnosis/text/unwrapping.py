@@ -270,20 +270,17 @@ def whole_cells(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
     'width 8X, below the minimum |'
     """
     found: list[tuple[int, str]] = []
-    before, end = None, 0
+    before = None
     for number, line in numbered:
         cells = _CELLS.fullmatch(line) if line.startswith("| ") else None
         if cells and before and not cells["name"].strip() and len(line) == len(before[0]):
             size = len(before["text"].rstrip())
             glue = "" if size == _WITHIN_WORDS == len(before["text"]) - 1 else " "
             first, text = found[-1]
-            found[-1] = first, f"{text[:end]}{glue}{cells['text'].rstrip()} |"
+            found[-1] = first, f"{text.rstrip('| ')}{glue}{cells['text'].rstrip()} |"
         else:
             found.append((number, line))
-        if cells:
-            before, end = cells, len(found[-1][1].rstrip("| "))
-        else:
-            before = None
+        before = cells
     return found
 
 
