@@ -8,14 +8,14 @@ from __future__ import annotations
 from live_faults.row import Fault
 
 _LOG = "printf '6,1,100000,-;Linux version 6.8.0-45-generic\\n{}' | over /dev/kmsg"
-_HANDED_DOWN = "printf '%s\\n' {} > $W/run.py; RUN=\"$PY -I $W/run.py\""
-_EXEC = "'import os, sys' 'os.execvp(sys.argv[1], sys.argv[1:])'"
-_NO_HUGE_PAGES = _HANDED_DOWN.format(f"'import ctypes' 'ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)' {_EXEC}")
-_NO_CLONE3 = _HANDED_DOWN.format(
+HANDED_DOWN = "printf '%s\\n' {} > $W/run.py; RUN=\"$PY -I $W/run.py\""
+STARTED = "'import os, sys' 'os.execvp(sys.argv[1], sys.argv[1:])'"
+_NO_HUGE_PAGES = HANDED_DOWN.format(f"'import ctypes' 'ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)' {STARTED}")
+_NO_CLONE3 = HANDED_DOWN.format(
     "'import ctypes, struct' 'code = [(0x20, 0, 0, 0), (0x15, 0, 1, 435), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)]' "
     '\'held = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in code))\' '
     "'program = ctypes.create_string_buffer(struct.pack(\"HxxxxxxQ\", 4, ctypes.addressof(held)))' "
-    f"'libc = ctypes.CDLL(None)' 'libc.prctl(38, 1, 0, 0, 0)' 'assert libc.prctl(22, 2, program, 0, 0) == 0' {_EXEC}"
+    f"'libc = ctypes.CDLL(None)' 'libc.prctl(38, 1, 0, 0, 0)' 'assert libc.prctl(22, 2, program, 0, 0) == 0' {STARTED}"
 )
 _LAY_ETC = "lay /etc; printf '127.0.0.1 localhost\\n10.9.0.5 node5\\n' > /etc/hosts"
 
