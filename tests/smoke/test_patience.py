@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from typing import Any
 
 import pytest
@@ -91,3 +93,17 @@ def test_a_rank_whose_end_another_thread_heard_is_seen() -> None:
         check=True,
     )
     assert done.stdout == "0\n"
+
+
+def test_a_launcher_that_was_stopped_goes_on() -> None:
+    """Beyond its time Python's sigtimedwait gives what nobody filled in then, which was taken for a signal to end: after any pause of 1 s its ranks were ended."""
+    text = "import subprocess; from torchtune_sys.smoke.worker.launching import _outlived; print('here', flush=True); print(_outlived({0: subprocess.Popen(['sleep', '2.5'])}))"
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "here\n"
+        time.sleep(0.3)
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        child.send_signal(signal.SIGCONT)
+        assert child.communicate(timeout=30)[0] == "0\n"
+        assert child.returncode == 0

@@ -316,7 +316,7 @@ _SIXTEENTH = """
 ## The sixteenth list: first and last results
 
 Written down and committed on 2026-11-28 before anything of it was tried (`python -m smoke.faults.second sixteenth-opened|sixteenth-sealed|sixteenth-harmless`): ways of torch that trainings combine, and what else goes on on a host. Which six are sealed chance decided (`random.SystemRandom`). Torch
-2.13.0+cpu, two ranks, load 7 to 12 on two cores, each once. **Opened: first 1 of 10 right**, 1 wrong, 8 not noticed; **last 10 of 10. Sealed, after the opened ones were mended: 2 of 6 right**, 4 not noticed, none wrong; three of these are right since. Nine oddities that break nothing (`--quick`, load 22 to 28): one false alarm, not mended: all processes stand still for 3 s, then *dataloader* says that rank 0 ended; it did not come again in a default run at a load of 3.
+2.13.0+cpu, two ranks, load 7 to 12 on two cores, each once. **Opened: first 1 of 10 right**, 1 wrong, 8 not noticed; **last 10 of 10. Sealed, after the opened ones were mended: 2 of 6 right**, 4 not noticed, none wrong; three of these are right since. Nine oddities that break nothing (`--quick`, load 22 to 28): one false alarm, mended since: all processes stand still for 3 s, then *dataloader* says that rank 0 ended. Python's `signal.sigtimedwait` gives what nobody filled in where the process was stopped beyond its time: the launcher took that for a signal to end (6 of 6 pauses in other moments at a load of 4).
 
 | fault | list | first result | last result |
 |---|---|---|---|

@@ -29,6 +29,7 @@ _ENDING_S = 10.0
 """Between SIGTERM and SIGKILL."""
 _LOOK_S = 1.0
 """A signal that comes while nobody awaits it goes to a thread that does not block it (of torch, by hand), and is lost there: signal(7)."""
+_ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CROWDED_CPU = 2.0
 """Processes that want to run, for each CPU, from which on OpenMP's threads sleep while they await each other, unless somebody chose: those that spin take the CPU from those
 that they await. At a load of 22 on two CPUs ``--quick`` with one rank took 458 s, and 62 s so."""
@@ -146,8 +147,8 @@ def _own_script() -> Iterator[str]:
 def _outlived(children: Dict[int, subprocess.Popen[bytes]]) -> int:
     """Wait for all ranks. Without a driver, which judges by itself, the others are ended soon after one has failed."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it never learns how a child ended
-    awaited = {number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN}
-    awaited.add(signal.SIGCHLD)
+    ending = {number for number in _ASKED_TO_END if signal.getsignal(number) != signal.SIG_IGN}
+    awaited = {*ending, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     statuses: Dict[int, int] = {}
     until = float("inf")
@@ -157,7 +158,8 @@ def _outlived(children: Dict[int, subprocess.Popen[bytes]]) -> int:
         if len(statuses) == len(children):
             return 1 if {*statuses.values()} - {0, 3} else max(statuses.values())
         heard = signal.sigtimedwait(awaited, max(0.0, min(until - time.monotonic(), _LOOK_S)))
-        if heard is not None and heard.si_signo != signal.SIGCHLD:
+        # Stopped (SIGSTOP) beyond this look's time, Python gives a siginfo that nobody filled in (Modules/signalmodule.c, signal.sigtimedwait: EINTR after the deadline).
+        if heard is not None and heard.si_signo in ending:
             _end_all(list(children.values()))
             signal.signal(heard.si_signo, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)
