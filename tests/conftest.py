@@ -231,15 +231,19 @@ def _is_named(config: pytest.Config) -> bool:
 
 
 def _sampled(config: pytest.Config, items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield what ``./run test`` leaves of rows marked ``sampled(count)`` to CI, evenly spread. Who names a file, a test or a word (-k) gets
-    the whole row."""
+    """Yield what is left out of rows marked ``sampled(count)`` by ``./run test`` and of those marked ``sampled(count, ci)`` by CI, evenly
+    spread. Who names a file, a test or a word (-k) gets the whole row."""
+    place = {"default": 0, "ci": 1}.get(TIER)
     rows: dict[tuple[Path, str], list[pytest.Item]] = {}
-    for item in items if TIER == "default" and not _is_named(config) else ():
+    for item in items if place is not None and not _is_named(config) else ():
         if "sampled" in item.keywords and "exhaustive" not in item.keywords:
             rows.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
     for row in rows.values():
         marker = row[0].get_closest_marker("sampled")
-        count = marker.args[0] if marker else len(row)
+        counts = marker.args[place:] if marker else ()
+        if not counts:
+            continue
+        count = min(counts[0], len(row))
         stride = max(
             1, len(row) // count
         )  # moved on within each part, so that of several parameters not always the same values are met

@@ -42,7 +42,7 @@ def test_layers_hold(copy: Path) -> None:
     assert layers(copy).returncode == 0, layers(copy).stdout
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(2, 6)
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [

@@ -13,8 +13,8 @@ import conftest
 HERE = Path(__file__)
 
 
-def left_out(count: int, of: int, args: list[str], keyword: str = "") -> list[int]:
-    marker = SimpleNamespace(args=(count,))
+def left_out(count: int, of: int, args: list[str], keyword: str = "", ci: tuple[int, ...] = ()) -> list[int]:
+    marker = SimpleNamespace(args=(count, *ci))
     made = {"path": HERE, "name": "test_row", "keywords": {"sampled"}, "get_closest_marker": lambda _name: marker}
     items: Any = [SimpleNamespace(number=number, originalname="test_row", **made) for number in range(of)]
     config: Any = SimpleNamespace(args=args, option=SimpleNamespace(keyword=keyword, markexpr=""))
@@ -32,6 +32,12 @@ def test_of_each_parameter_every_value_is_in_the_sample(monkeypatch: pytest.Monk
     monkeypatch.setattr(conftest, "TIER", "default")
     kept = set(range(48)) - set(left_out(8, 48, [str(HERE.parent)]))
     assert {number % 2 for number in kept} == {0, 1} and {number // 2 % 2 for number in kept} == {0, 1}
+
+
+@pytest.mark.parametrize(("tier", "kept"), [("default", 3), ("ci", 5), ("all", 48)])
+def test_ci_runs_as_many_as_the_marker_s_second_number_says(tier: str, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "TIER", tier)
+    assert len(left_out(3, 48, [str(HERE.parent)], ci=(5,))) == 48 - kept
 
 
 @pytest.mark.parametrize(

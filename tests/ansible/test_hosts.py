@@ -217,6 +217,7 @@ def test_applied_twice_it_changes_nothing_and_undone_it_is_as_before(untuned: La
         assert written == was and "/sys/kernel/mm/transparent_hugepage/enabled" in written
 
 
+@pytest.mark.exhaustive
 def test_a_tool_that_is_no_tool_gives_no_verdict_and_the_next_run_mends(untuned: Lab, bundle: Path) -> None:
     """One of the faults of test_faults.py, for CI."""
     name = untuned.good[-1]

@@ -192,7 +192,7 @@ def test_what_is_improved_while_the_question_waits_stays(tmp_path: Path) -> None
     assert "lost at the next boot: no file sets it then" in " ".join(found.split())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(2, 4)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("at", ["fsync", "rename"])
 def test_a_signal_in_the_middle(number: signal.Signals, at: str, tmp_path: Path) -> None:

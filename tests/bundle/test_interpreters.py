@@ -21,6 +21,7 @@ GOOD, OLD = (good(), old()) if TIER != "default" else ([OLDEST], [])
 """Asking each interpreter of this machine takes long, and each worker would do it."""
 
 
+@pytest.mark.sampled(1, 2)
 @pytest.mark.parametrize("version", GOOD, ids=dotted)
 def test_every_python_that_will_do(version: tuple[int, int], bundle: Path, tmp_path: Path) -> None:
     python = interpreters()[version]
@@ -74,6 +75,7 @@ def test_the_file_for_another_architecture(bundle: Path, tmp_path: Path) -> None
     assert f"use the file made for {here}" in done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("arch", "elf_machine"), [("aarch64", 183)])
 def test_libraries_are_of_the_architecture_and_for_every_python(arch: str, elf_machine: int, tmp_path: Path) -> None:
     made = built(tmp_path, f"--arch={arch}")

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from test_apply import MAPS, can_mount, staged
 
-from conftest import exhaustive
 from smoke.listening import listened, outside_loopback, traced
 
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.exhaustive,  # three whole tests, as dear as all other training of CI
     pytest.mark.skipif(not can_mount(), reason="needs root that may mount"),
     pytest.mark.skipif(
         "/" not in os.environ.get("TORCHTUNE_SYS_TEST_TORCH", ""), reason="TORCHTUNE_SYS_TEST_TORCH names no Python with torch"
@@ -28,7 +27,7 @@ if sys.executable == {os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "")!r} and open
 """
 
 
-@pytest.mark.parametrize("harmful", [True, *exhaustive(False)])
+@pytest.mark.parametrize("harmful", [True, False])
 def test_what_got_worse_is_told(tmp_path: Path, harmful: bool) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HARM if harmful else "")

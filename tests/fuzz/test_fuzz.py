@@ -37,7 +37,7 @@ def changed(data: bytes, other: bytes, chance: random.Random) -> bytes:
     return bytes(found)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(8, 16)
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_changed_file_is_read_or_refused(name: str) -> None:
     target = TARGETS[name]

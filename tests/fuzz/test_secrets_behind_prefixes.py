@@ -101,6 +101,7 @@ def test_what_is_no_secret_stays(text: str, style: str) -> None:
     assert scrubbed(given) == given if plain == text else scrubbed(given).count(HIDDEN) == plain.count(HIDDEN)
 
 
+@pytest.mark.sampled(2, 2)
 @pytest.mark.parametrize("style", ["torchrun", "the kernel", "pdsh and torchrun", "stern", "cat"])
 def test_time_is_in_proportion(style: str) -> None:
     def seconds(lines: int) -> float:

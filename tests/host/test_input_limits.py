@@ -106,7 +106,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(8, 26)
 @pytest.mark.parametrize(("reader", "shape"), PAIRS)
 def test_four_times_the_text_takes_about_four_times_the_time(reader: str, shape: str) -> None:
     read, grow = READERS[reader], SHAPES[shape]

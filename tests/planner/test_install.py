@@ -46,7 +46,7 @@ def test_every_platform(name: str) -> None:
         check_script(found)
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(14, 28)
 @pytest.mark.parametrize(("os_id", "release"), SYSTEMS)
 @pytest.mark.parametrize("card", [H100, B200, V100, RTX4090], ids=["H100", "B200", "V100", "RTX4090"])
 def test_every_distribution(os_id: str, release: str, card: tuple[str, str, None]) -> None:

@@ -123,7 +123,7 @@ def placed(name: str) -> dict[int | None, Placement] | None:
     return {count: place_ranks(s, place, count) for count in dict.fromkeys((ranks, 1, 2, 3, 8, 9))}
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(20, 60)
 @pytest.mark.parametrize("name", NAMES)
 def test_seats_are_allowed_disjoint_and_near(name: str) -> None:
     found = placed(name)

@@ -28,7 +28,7 @@ def seen(name: str) -> Seen:
     return Seen(with_libraries(PLATFORMS[name]()))
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(16, 30)
 @pytest.mark.parametrize("name", PLATFORMS)
 def test_every_output_takes_the_plan(name: str) -> None:
     plan = seen(name).plan

@@ -39,7 +39,7 @@ def names() -> list[Any]:
     return ["healthy", *overlays[::50], *exhaustive(*(name for at, name in enumerate(overlays) if at % 50))]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(2, 8)
 @pytest.mark.parametrize("name", names())
 def test_reports_and_snapshots_of_recorded_hosts_are_valid(name: str) -> None:
     seen = load(name)

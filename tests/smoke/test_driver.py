@@ -199,7 +199,7 @@ def test_hang_names_rank_host_and_line(bench: Bench) -> None:
     assert not outcome.left
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_hang_in_an_exchange_names_who_did_not_come(bench: Bench) -> None:
     patched(
         """
@@ -310,7 +310,7 @@ def _babble(name: str) -> None:
         time.sleep(1)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_who_prints_without_end_is_no_trouble(bench: Bench) -> None:
     patched("""
         import sys
@@ -324,7 +324,7 @@ def test_who_prints_without_end_is_no_trouble(bench: Bench) -> None:
     assert outcome.rc == 0, outcome.told[-1000:]
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_rank_that_leaves_early_is_named(bench: Bench) -> None:
     patched("import os, torch\ntorch.Tensor.__matmul__ = lambda *args: os._exit(0)", rank=1)(bench)
     outcome = bench.run("device,gemm", 2)
@@ -332,7 +332,7 @@ def test_rank_that_leaves_early_is_named(bench: Bench) -> None:
     assert outcome.rc == 1
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_script_by_hand_ends_a_hang_by_itself(bench: Bench) -> None:
     """Without a driver each rank's own clock ends it, with the place where it was."""
     from torchtune_sys.smoke.script import source
@@ -353,7 +353,7 @@ def test_script_by_hand_ends_a_hang_by_itself(bench: Bench) -> None:
     _nothing_left(bench)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_compiling_leaves_no_headers_behind(bench: Bench) -> None:
     """torch 2.8 and newer keeps 150 MB of precompiled headers where its default cache is, whatever its variables name."""
     outcome = bench.run("compile", 1)

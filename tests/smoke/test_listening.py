@@ -26,7 +26,7 @@ STAGES = "dataloader,allreduce,ddp,fsdp,checkpoint-sharded"
 PATIENCE_S = 120
 PORTS = ("29000", "30999")
 """Where an attacked host has all its ports: those that a command line names, and from 30000 those that its kernel gives."""
-BY_HAND = ["--device", "cpu", "--nproc-per-node", "2", "--stages", STAGES]
+BY_HAND = ["--device", "cpu", "--nproc-per-node", "2", "--stages", "dataloader,allreduce"]
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def left_behind(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if name.startswith(("torchelastic_", "torchtune-sys-", "smoke-"))]
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_torchrun_runs_the_code_of_another_host(hosts: tuple[Host, Host], names: Path, tmp_path: Path) -> None:
     """How the smoke test began its ranks before. Without it the tests below could not fail."""
     (tmp_path / "sleep.py").write_text("import time\ntime.sleep(600)\n")
@@ -112,7 +112,7 @@ def test_another_host_finds_no_port(hosts: tuple[Host, Host], names: Path, tmp_p
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.exhaustive  # what `apply --prove` starts is traced like this in CI (cli/test_prove)
+@pytest.mark.exhaustive  # a few stages of a test by hand are traced like this in CI
 def test_no_process_listens_outside_the_loopback(tmp_path: Path) -> None:
     """All calls of a whole quick test, at a port that was named."""
     bench = Bench(tmp_path, torch_python())
@@ -147,7 +147,7 @@ def test_a_loopback_of_ipv6_alone_will_do(hosts: tuple[Host, Host], tmp_path: Pa
     bench = Bench(tmp_path, torch_python())
     bench.before = first.argv(names, *traced(tmp_path / "log"))
     bench.options += ["--master-port", "29811"]
-    outcome = bench.run("allreduce,ddp", 2)
+    outcome = bench.run("allreduce", 2)
     assert outcome.rc == 0, outcome.told
     assert "over ::1 (lo)" in outcome.stages["rendezvous"]["seen"]
     found = listened(tmp_path / "log")
@@ -155,20 +155,21 @@ def test_a_loopback_of_ipv6_alone_will_do(hosts: tuple[Host, Host], tmp_path: Pa
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("bare", "rc", "cause"), [(False, 0, ""), pytest.param(True, 1, "gloo-wrong-interface", marks=pytest.mark.exhaustive)]
+)
 def test_an_interface_that_somebody_chose_is_looked_at_and_not_listened_on(
-    hosts: tuple[Host, Host], names: Path, tmp_path: Path
+    hosts: tuple[Host, Host], names: Path, tmp_path: Path, bare: bool, rc: int, cause: str
 ) -> None:
     first = hosts[0]
-    for trial, (bare, rc, cause) in enumerate(((False, 0, ""), (True, 1, "gloo-wrong-interface"))):
-        if bare:
-            ip("-n", first.namespace, "addr", "flush", "dev", first.interface)
-        (tmp_path / str(trial)).mkdir()
-        bench = Bench(tmp_path / str(trial), torch_python())
-        bench.before = first.argv(_loopback_names(tmp_path) if bare else names, *traced(bench.folder / "log"))
-        bench.env["GLOO_SOCKET_IFNAME"] = first.interface
-        outcome = bench.run("allreduce", 2)
-        assert (outcome.rc, outcome.stages["rendezvous"]["cause"]) == (rc, cause), outcome.told
-        assert outside_loopback(listened(bench.folder / "log")) == []
+    if bare:
+        ip("-n", first.namespace, "addr", "flush", "dev", first.interface)
+    bench = Bench(tmp_path, torch_python())
+    bench.before = first.argv(_loopback_names(tmp_path) if bare else names, *traced(bench.folder / "log"))
+    bench.env["GLOO_SOCKET_IFNAME"] = first.interface
+    outcome = bench.run("allreduce", 2)
+    assert (outcome.rc, outcome.stages["rendezvous"]["cause"]) == (rc, cause), outcome.told
+    assert outside_loopback(listened(bench.folder / "log")) == []
 
 
 def _loopback_names(folder: Path) -> Path:

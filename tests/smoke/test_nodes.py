@@ -112,12 +112,14 @@ def test_hosts_whose_names_lead_nowhere(hosts: tuple[Host, Host], tmp_path: Path
     assert told.verdicts()["allreduce"] == "unknown"
 
 
+@pytest.mark.exhaustive
 def test_one_host_at_its_loopback_is_no_fault_where_gloo_connects_from_it(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     """The side with the higher address opens the connection (gloo tcp/pair.cc): 127.0.1.1 is above 10.77.31.1."""
     told = below_torchrun(tmp_path, hosts, "allreduce", (PROPER, LOOPBACK))
     assert told.statuses == [0, 0], told.text
 
 
+@pytest.mark.exhaustive
 def test_the_loopback_as_gloos_interface(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     told = below_torchrun(tmp_path, hosts, "allreduce", (PROPER, PROPER), GLOO_SOCKET_IFNAME="lo")
     assert "[gloo-wrong-interface]" in told.stage("rendezvous"), told.text

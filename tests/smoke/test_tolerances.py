@@ -12,7 +12,7 @@ import pytest
 from smoke.faults.bench import torch_python
 from torchtune_sys.smoke.script import source
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.exhaustive
 
 _ASKED = """
 import json, sys

@@ -23,7 +23,7 @@ from torchtune_sys.remediation.plan.provision import provision
 from torchtune_sys.render.generate.provision import provisioning
 from torchtune_sys.smoke.script import source
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 LOG = "/var/log/torchtune-sys-provision.log"
 RUN = ("bash", "/provision.sh", "--offline", "/offline", "--reboot", "--level", "quick")

@@ -7,7 +7,7 @@ import pytest
 from preflight.joint_more.__main__ import FAULTS, planted
 
 pytestmark = pytest.mark.long
-CI = ("crash-in-product", "debug-on-one", "reset-in-transfer", "terminated")
+CI = ("crash-in-product", "terminated")
 """A few that take seconds, of different parts; the rest runs under ``all``."""
 
 

@@ -10,6 +10,7 @@ from script_plans import change, plan
 from script_root import PROGRAMS, Root
 from test_script import FILE, SWAP, sysctl
 
+from conftest import TIER
 from torchtune_sys.model.plan import CommandStep, FileLine, Unit, Value
 from torchtune_sys.render.generate.script import script
 
@@ -25,7 +26,7 @@ status=$?
 if [[ ${{at}} == "after ${{count}}" ]]; then kill -9 0; fi
 exit "${{status}}"
 """
-STRIDE = int(os.environ.get("TORCHTUNE_SYS_TEST_STRIDE", "7"))
+STRIDE = int(os.environ.get("TORCHTUNE_SYS_TEST_STRIDE", "7" if TIER == "all" else "16"))
 """Every so many programs; 1 takes minutes."""
 PLAN = plan(
     sysctl(SWAP, "10"),

@@ -40,7 +40,7 @@ SETS = (
 )
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, 5)
 @pytest.mark.parametrize("kinds", SETS, ids="+".join)
 def test_no_finding(kinds: tuple[str, ...], tmp_path: Path) -> None:
     text = script(plan(*(change(kind, *KINDS[kind]) for kind in kinds), refresh=(("udevadm", "control", "--reload"),)))
