@@ -3,8 +3,8 @@
 fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened,
 seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened, eleventh-sealed,
 eleventh-alike, twelfth-opened, twelfth-sealed, thirteenth-opened, thirteenth-sealed, fourteenth-opened, fourteenth-sealed,
-fifteenth-opened, fifteenth-sealed, sixteenth-opened, sixteenth-sealed, and thirteenth-harmless, fifteenth-harmless and
-sixteenth-harmless (what breaks nothing: no stage may fail).
+fifteenth-opened, fifteenth-sealed, sixteenth-opened, sixteenth-sealed, seventeenth-opened, seventeenth-sealed, and
+thirteenth-harmless, fifteenth-harmless, sixteenth-harmless and seventeenth-harmless (what breaks nothing: no stage may fail).
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -34,6 +34,9 @@ from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.ninth import alike as ninth_alike
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
+from smoke.faults.seventeenth import harmless as seventeenth_harmless
+from smoke.faults.seventeenth import opened as seventeenth_opened
+from smoke.faults.seventeenth import sealed as seventeenth_sealed
 from smoke.faults.seventh import opened as seventh_opened
 from smoke.faults.seventh import sealed as seventh_sealed
 from smoke.faults.sixteenth import harmless as sixteenth_harmless
@@ -66,6 +69,8 @@ LISTS |= {"fifteenth-opened": fifteenth_opened.ROWS, "fifteenth-sealed": fifteen
 LISTS |= {"thirteenth-harmless": harmless.ROWS, "fifteenth-harmless": fifteenth_harmless.ROWS}
 LISTS |= {"sixteenth-opened": sixteenth_opened.ROWS, "sixteenth-sealed": sixteenth_sealed.ROWS}
 LISTS |= {"sixteenth-harmless": sixteenth_harmless.ROWS}
+LISTS |= {"seventeenth-opened": seventeenth_opened.ROWS, "seventeenth-sealed": seventeenth_sealed.ROWS}
+LISTS |= {"seventeenth-harmless": seventeenth_harmless.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 

@@ -1,0 +1,1 @@
+"""The seventeenth list: what a step of training takes from torch and no stage compares."""
