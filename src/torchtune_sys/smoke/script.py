@@ -30,6 +30,7 @@ ORDER = (
     "functions.places",
     "functions.products",
     "functions.models",
+    "functions.combined",
     "functions.sequences",
     "functions.transforms",
     "functions.recipes",

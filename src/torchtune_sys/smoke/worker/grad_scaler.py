@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Tuple
 import torch
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers
+from torchtune_sys.smoke.worker.functions.combined import answers_are_right
 from torchtune_sys.smoke.worker.models import loss_of, seeded
 
 
@@ -56,6 +57,23 @@ def scaler_skips_and_grows(here: RankContext) -> None:
             raise StageFailed(
                 "scaler-scale-wrong", "after %s the scale is %g, where it must be %g" % (where, scaler.get_scale(), scale)
             )
+
+
+def each_optimizer_skips_alone(here: RankContext) -> None:
+    """As adversarial networks have two. One loss is of two parts, whose gradients add up before they are looked at."""
+    weights = [torch.nn.Parameter(torch.ones(2, device=here.device)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([one], lr=0.5) for one in weights]
+    scaler = new_scaler(here, 2.0**4, 1000)
+    for _ in range(2):
+        scaler.scale(sum(one.sum() for one in weights) / 2).backward()
+    weights[0].grad[1] = float("inf")
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    scaler.update()
+    where = "with two optimizers, and an inf among the first one's gradients"
+    answers_are_right([("%s, its weights" % where, weights[0], [1, 1])], "scaler-never-skips")
+    answers_are_right([("%s, the second one's weights" % where, weights[1], [0.5, 0.5])], "scaler-changes-step")
+    answers_are_right([("%s, the scale" % where, scaler.get_scale(), 2**3)], "scaler-scale-wrong")
 
 
 def _perceptron(here: RankContext) -> Tuple[torch.nn.Module, torch.optim.Optimizer]:

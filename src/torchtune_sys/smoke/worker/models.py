@@ -17,6 +17,7 @@ SHAPES = 4
 WIDTH = 32
 _HEADS = 4
 _PIXELS = 8
+KEPT_BY_DROPOUT, _DRAWS_COMPILED = "kept_by_dropout", 1 << 12
 LEARNED = math.log(2) / 4
 """A mean loss below it is proof. Whoever wavers between two answers pays log 2 each time; so it is bound to be the answer
 in three of four cases. A model that lacks attention, a layer's gradient or a quarter of its data stays above."""
@@ -80,6 +81,56 @@ class SmallConvNet(nn.Module):
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
         return self.layers(pictures)
+
+
+class FunctionBlend(torch.nn.Module):
+    """What compilers write out by themselves, each with a weight of its own: none is lost among the others."""
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        size = given.abs() + 0.5
+        endless = (
+            given.detach() / 0.0
+        )  # what a compiler that was told that there is no such number leaves out (-ffinite-math-only)
+        parts = (
+            torch.tanh(given),
+            torch.sigmoid(given),
+            torch.sin(given),
+            torch.cos(given),
+            torch.exp(-size),
+            torch.log1p(size),
+            torch.sqrt(size),
+            torch.erf(given),
+            1 / size,
+            torch.where(given > 0.25, given, -size),
+            given.clamp(-0.75, 1.0),
+            torch.maximum(given, given.roll(1, -1)),
+            torch.nn.functional.silu(given),
+            torch.softmax(given, -1),
+            torch.isinf(endless).to(given.dtype),
+            torch.isnan(endless - endless).to(given.dtype),
+            torch.nan_to_num(endless, posinf=0.5, neginf=-0.5),
+        )
+        return sum(part * (1 + number % 3) for number, part in enumerate(parts)) / len(parts)
+
+
+class InputMark(torch.nn.Module):
+    """Writes into what it is given."""
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return given.mul_(2)
+
+
+class DropoutDraw(torch.nn.Module):
+    """Keeps what a dropout leaves of ones beside what it passes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer(KEPT_BY_DROPOUT, torch.ones(_DRAWS_COMPILED))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        drawn = getattr(self, KEPT_BY_DROPOUT)
+        drawn.copy_(torch.nn.functional.dropout(torch.ones_like(drawn), 0.5, self.training))
+        return given
 
 
 def sentences(count: int, seed: int) -> Batch:

@@ -27,7 +27,7 @@ ROWS: tuple[Fault, ...] = (
                 return torch.view_as_complex(grad.contiguous()).conj()
         torch.view_as_real = lambda given: Turned.apply(given) if given.requires_grad else real(given)
     """),
-    row("kept-on-cpu-spoiled", "Activations that are kept in the host's memory for the way back (save_on_cpu) come back with zeros in their last row", "recompute", "recompute-differs", """
+    row("kept-on-cpu-spoiled", "Activations that are kept in the host's memory for the way back (save_on_cpu) come back with zeros in their last row", "layers", "autograd-wrong", """
         import torch
         import torch.autograd.graph as graph
         class Spoiled(graph.saved_tensors_hooks):
@@ -99,7 +99,7 @@ ROWS: tuple[Fault, ...] = (
             return made
         torch.compile = compiled
     """),
-    row("flex-attention-without-score", "flex_attention leaves out what it is to make of each score (score_mod: ALiBi, soft caps)", "layers", "layer-wrong", """
+    row("flex-attention-without-score", "flex_attention leaves out what it is to make of each score (score_mod: ALiBi, soft caps)", "compile", "layer-wrong", """
         from torch.nn.attention import flex_attention as place
         real = place.flex_attention
         place.flex_attention = lambda query, key, value, score_mod=None, *args, **more: real(query, key, value, None, *args, **more)

@@ -167,14 +167,16 @@ def _words_and_scores() -> Iterator[Operator]:
             low=False,
             batch=(0, 1) if reduction == "none" else (),
         )
-    yield Operator(
-        "cross_entropy",
-        "f",
-        (scores, answers, weights),
-        lambda one, at, by: _cross_entropy_of(one, at, "mean", by=by),
-        low=False,
-        slope=False,
-    )
+    for options in ({}, {"label_smoothing": 0.25}):
+        yield Operator(
+            "cross_entropy",
+            "f",
+            (scores, answers, weights),
+            lambda one, at, by, **more: _cross_entropy_of(one, at, "mean", by=by, **more),
+            options,
+            low=False,
+            slope=False,
+        )
     yield Operator(
         "cross_entropy",
         "",
@@ -211,9 +213,10 @@ def _cross_entropy_of(
     for row, answer in zip(scores.tolist(), answers.tolist()):
         most = 0.0 if raw else max(row)
         whole = 0.0 if raw else most + math.log(math.fsum(math.exp(one - most) for one in row))
-        weight = 0.0 if answer < 0 else float(by[answer]) if by is not None else 1.0
-        said = (1 - label_smoothing) * (whole - row[max(answer, 0)]) + label_smoothing * (whole - math.fsum(row) / len(row))
-        found.append(weight * said)
+        weights = [1.0] * len(row) if by is None else by.tolist()
+        weight = weights[answer] if answer >= 0 else 0.0
+        smooth = math.fsum(each * (whole - one) for each, one in zip(weights, row)) / len(row)
+        found.append((1 - label_smoothing) * weight * (whole - row[answer]) + label_smoothing * smooth if answer >= 0 else 0.0)
         counted += weight
     return found if reduction == "none" else [math.fsum(found) / (counted if reduction == "mean" else 1.0)]
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.functions.combined import answers_are_right
 from torchtune_sys.smoke.worker.functions.operators import bound_on, distinct, normalised
 
 _WIDTHS = (3, 4)
@@ -157,15 +158,7 @@ def _layer_normalised(values: torch.Tensor, weights: Dict[str, torch.Tensor], na
 
 def autograd_keeps_its_promises(here: RankContext) -> None:
     """Gradients add up, stop where they are told to, pass hooks and functions of one's own, and have gradients themselves."""
-    for name, found, wanted in _promises(here):
-        values = torch.as_tensor(found).detach().cpu().double().flatten()
-        right = torch.as_tensor(wanted, dtype=torch.float64).flatten()
-        if values.shape != right.shape or not torch.equal(values, right):
-            raise StageFailed("autograd-wrong", "%s: %s, where %s is right" % (name, _few_of(values), _few_of(right)))
-
-
-def _few_of(values: torch.Tensor) -> str:
-    return " ".join("%g" % one for one in values.tolist()[:4])
+    answers_are_right(_promises(here), "autograd-wrong")
 
 
 class _Tripled(torch.autograd.Function):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Tuple
+from typing import Iterator, Tuple
 
 import torch
 from torch import nn
 
-from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
-
-_Answer = Tuple[str, Any, Any]
+from torchtune_sys.smoke.worker.context import QUICK, RankContext
+from torchtune_sys.smoke.worker.functions.combined import Answer, answers_are_right
 
 
 def transforms_are_right(here: RankContext) -> None:
@@ -17,19 +16,14 @@ def transforms_are_right(here: RankContext) -> None:
     if not hasattr(torch, "func"):
         return
     for part in (_of_batches, _of_gradients, _of_modules) + (_of_directions,) * (here.level != QUICK):
-        for name, found, right in part(here):
-            wanted = torch.as_tensor(right)
-            held = found.detach().cpu().double()
-            if held.shape != wanted.shape or not torch.equal(held, wanted.double()):
-                shown = [" ".join("%g" % one for one in values.flatten().tolist()[:6]) for values in (held, wanted)]
-                raise StageFailed("function-transform-wrong", "torch.func.%s: %s, where %s is right" % (name, *shown))
+        answers_are_right((("torch.func.%s" % name, *pair) for name, *pair in part(here)), "function-transform-wrong")
 
 
 def _two_rows(here: RankContext) -> Tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor([1.0, -2.0, 3.0], device=here.device), torch.tensor([2.0, 5.0, -1.0], device=here.device)
 
 
-def _of_batches(here: RankContext) -> Iterator[_Answer]:
+def _of_batches(here: RankContext) -> Iterator[Answer]:
     rows = torch.arange(12.0, device=here.device).view(3, 4)
     turned = (rows * rows - 7).t().contiguous()
     right = torch.arange(12.0).view(3, 4)
@@ -39,7 +33,7 @@ def _of_batches(here: RankContext) -> Iterator[_Answer]:
     yield "vmap of a product", torch.func.vmap(torch.dot)(rows, rows + 1), (right * (right + 1)).sum(1)
 
 
-def _of_gradients(here: RankContext) -> Iterator[_Answer]:
+def _of_gradients(here: RankContext) -> Iterator[Answer]:
     one, other = _two_rows(here)
     squares = torch.func.grad(lambda a, b: (a * b * b).sum(), argnums=1)
     yield "grad with argnums=1", squares(one, other), [4.0, -20.0, -6.0]
@@ -52,7 +46,7 @@ def _of_gradients(here: RankContext) -> Iterator[_Answer]:
     yield "jacrev", torch.func.jacrev(lambda a: a * a.sum())(one), [[3.0, 1.0, 1.0], [-2.0, 0.0, -2.0], [3.0, 3.0, 5.0]]
 
 
-def _of_directions(here: RankContext) -> Iterator[_Answer]:
+def _of_directions(here: RankContext) -> Iterator[Answer]:
     """Forward differentiation compiles its rules when it is first asked for: a sixth of a second."""
     one, way = _two_rows(here)
     value, slope = torch.func.jvp(lambda a: a**3, (one,), (way,))
@@ -63,7 +57,7 @@ def _of_directions(here: RankContext) -> Iterator[_Answer]:
     yield "hessian", torch.func.hessian(lambda a: (a**3).sum())(one), wanted
 
 
-def _of_modules(here: RankContext) -> Iterator[_Answer]:
+def _of_modules(here: RankContext) -> Iterator[Answer]:
     layer = nn.Linear(3, 1).to(here.device)
     others = {"weight": torch.tensor([[2.0, 1.0, -1.0]], device=here.device), "bias": torch.tensor([4.0], device=here.device)}
     yield "functional_call", torch.func.functional_call(layer, others, (_two_rows(here)[0],)), [1.0]

@@ -12,18 +12,31 @@ import shutil
 import subprocess
 import tempfile
 import time
+import warnings
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
 
 from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, Skipped, StageFailed
-from torchtune_sys.smoke.worker.models import TOKENS, WIDTH, Batch, SmallTransformer, loss_of, seeded, sentences
+from torchtune_sys.smoke.worker.functions.combined import answers_are_right
+from torchtune_sys.smoke.worker.models import (
+    KEPT_BY_DROPOUT,
+    TOKENS,
+    WIDTH,
+    Batch,
+    DropoutDraw,
+    FunctionBlend,
+    InputMark,
+    SmallTransformer,
+    loss_of,
+    seeded,
+    sentences,
+)
 from torchtune_sys.smoke.worker.stages.kept_code import OWN_FOLDER, default_cache, kept_code_is_whole
 
 _INDUCTOR_CACHE, _TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 _WISHED_CACHE = os.environ.get(_INDUCTOR_CACHE)
 """What the user set: torch writes its default there itself (torch/_inductor/runtime/cache_dir_utils.py)."""
-_KEPT_BY_DROPOUT, _DRAWS_COMPILED = "kept_by_dropout", 1 << 12
 _EMPTY_FILE_S = 12.0
 _IN_USE = "in-use"
 _AWAY_COMPILED = 2.0**-14
@@ -44,6 +57,7 @@ def compiled_agrees(here: RankContext) -> None:
         away = [share for number, trial in enumerate(trials) for share in _trained(here, trial, folder if number == 0 else "")]
         here.measure("away from eager", max(away), "")
         _other_sizes_agree(here, trials[0])
+        _scores_are_changed(here)
 
 
 class _Trial:
@@ -56,49 +70,6 @@ class _Trial:
         self.eager = _loss_and_gradients(here, self, self.model, 0)
 
 
-class FunctionBlend(torch.nn.Module):
-    """What compilers write out by themselves, each with a weight of its own: none is lost among the others."""
-
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        size = given.abs() + 0.5
-        endless = (
-            given.detach() / 0.0
-        )  # what a compiler that was told that there is no such number leaves out (-ffinite-math-only)
-        parts = (
-            torch.tanh(given),
-            torch.sigmoid(given),
-            torch.sin(given),
-            torch.cos(given),
-            torch.exp(-size),
-            torch.log1p(size),
-            torch.sqrt(size),
-            torch.erf(given),
-            1 / size,
-            torch.where(given > 0.25, given, -size),
-            given.clamp(-0.75, 1.0),
-            torch.maximum(given, given.roll(1, -1)),
-            torch.nn.functional.silu(given),
-            torch.softmax(given, -1),
-            torch.isinf(endless).to(given.dtype),
-            torch.isnan(endless - endless).to(given.dtype),
-            torch.nan_to_num(endless, posinf=0.5, neginf=-0.5),
-        )
-        return sum(part * (1 + number % 3) for number, part in enumerate(parts)) / len(parts)
-
-
-class DropoutDraw(torch.nn.Module):
-    """Keeps what a dropout leaves of ones beside what it passes on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer(_KEPT_BY_DROPOUT, torch.ones(_DRAWS_COMPILED))
-
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        drawn = getattr(self, _KEPT_BY_DROPOUT)
-        drawn.copy_(torch.nn.functional.dropout(torch.ones_like(drawn), 0.5, self.training))
-        return given
-
-
 def _trials(here: RankContext) -> Iterator[_Trial]:
     """Two layers for each word, in four pieces of code; the compiler takes 1.5 s for each. The transformer's 11 are left to who asks for much, and to
     GPUs, whose compiler has other faults; it takes 5 to 8 s there (H100, torch 2.11)."""
@@ -106,7 +77,13 @@ def _trials(here: RankContext) -> Iterator[_Trial]:
     linear = torch.nn.Linear
     running = [] if here.level == QUICK else [torch.nn.BatchNorm1d(TOKENS), DropoutDraw()]  # a piece of code more
     layers = torch.nn.Sequential(
-        linear(TOKENS, WIDTH), torch.nn.LayerNorm(WIDTH), torch.nn.GELU(), *running, FunctionBlend(), linear(WIDTH, TOKENS)
+        InputMark(),
+        linear(TOKENS, WIDTH),
+        torch.nn.LayerNorm(WIDTH),
+        torch.nn.GELU(),
+        *running,
+        FunctionBlend(),
+        linear(WIDTH, TOKENS),
     )
     yield _Trial(here, layers, _words_in_places)
     if here.kind == "cuda" or here.level == THOROUGH:
@@ -155,7 +132,7 @@ def _trained(here: RankContext, trial: _Trial, folder: str) -> List[float]:
 def _draws_anew(first: Dict[str, torch.Tensor], second: Dict[str, torch.Tensor]) -> None:
     """Check that about half of what a compiled dropout gets is left, and another half at the next call: its numbers come from a generator of the compiler's own. A share of 2**12 draws
     has a standard deviation of 0.008."""
-    for name in (one for one in first if one.endswith(_KEPT_BY_DROPOUT)):
+    for name in (one for one in first if one.endswith(KEPT_BY_DROPOUT)):
         kept = [each[name].cpu() == 2.0 for each in (first, second)]
         shares = [float(each.double().mean()) for each in kept]
         if torch.equal(*kept) or any(abs(share - 0.5) > 0.06 for share in shares):
@@ -168,16 +145,37 @@ def _draws_anew(first: Dict[str, torch.Tensor], second: Dict[str, torch.Tensor])
 
 
 def _other_sizes_agree(here: RankContext, trial: _Trial) -> None:
-    """Check other sizes than the first: the last batch is shorter, and sentences differ; what was compiled for one size is not to be taken for another."""
+    """Check other sizes than the first: the last batch is shorter, and sentences differ; what was compiled for one size is not to be taken for another. At last other
+    weights lie in the place of the first ones, as averaged weights do. What a model writes into its input is compared, too."""
     inputs = trial.batch(2)[0].to(here.device)
     trial.model.eval()  # figures of a batch are those of its size
     with torch.no_grad():
-        wanted = trial.model(inputs)
-        for size in (10, 5):
-            off = float((trial.called(inputs[:size]) - wanted[:size]).abs().max())
+        for size, put in ((10, False), (5, False), (5, True)):
+            for one in trial.model.parameters() if put else ():
+                one.data = one.data * 0.5
+            left, given = inputs[:size].clone(), inputs[:size].clone()
+            off = float((trial.model(left) - trial.called(given)).abs().max())
             if not off <= _AWAY_COMPILED:
-                seen = "what was compiled for a batch of 16 is off by %.3g for one of %d" % (off, size)
+                what = "once other weights lie in place of the first (param.data)" if put else "for one of %d" % size
+                seen = "what was compiled for a batch of 16 is off by %.3g %s" % (off, what)
                 raise StageFailed("compiled-differs", seen)
+            if not torch.equal(left, given):
+                raise StageFailed("compiled-differs", "what a compiled model writes into its input is not there")
+
+
+def _scores_are_changed(here: RankContext) -> None:
+    """Check attention whose scores a function changes, here so that each place sees itself alone. Uncompiled, too, it is traced by the compiler. On the CPU it has no gradient."""
+    try:
+        from torch.nn.attention.flex_attention import flex_attention
+    except ImportError:  # until torch 2.5
+        return
+    query, value = torch.zeros(1, 1, 16, 16, device=here.device), torch.arange(256.0, device=here.device).view(1, 1, 16, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its pace
+        found = flex_attention(
+            query, query, value, lambda score, _batch, _head, at, other: torch.where(at == other, score, -float("inf"))
+        )
+    answers_are_right([("flex_attention with a score_mod by which each place sees itself alone", found, value)], "layer-wrong")
 
 
 def _compiler_is_there(error: Exception) -> None:
@@ -248,7 +246,7 @@ _Outcome = Tuple[float, Dict[str, torch.Tensor]]
 def _away(eager: _Outcome, compiled: _Outcome) -> Iterator[Tuple[str, float]]:
     """How far each gradient is from eager, as a share of its largest element, and the loss."""
     for name, wanted in eager[1].items():
-        if name.endswith(_KEPT_BY_DROPOUT):  # by other generators
+        if name.endswith(KEPT_BY_DROPOUT):  # by other generators
             continue
         yield name, float((compiled[1][name] - wanted).abs().max()) / float(wanted.abs().max())
     yield "loss", abs(compiled[0] - eager[0])

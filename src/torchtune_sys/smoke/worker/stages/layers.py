@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers
+from torchtune_sys.smoke.worker.functions.combined import combined_steps_are_right
 from torchtune_sys.smoke.worker.functions.known_answers import answers_are_known
 from torchtune_sys.smoke.worker.functions.models import functions_of_models
 from torchtune_sys.smoke.worker.functions.numbers import operators_of_numbers
@@ -47,6 +48,7 @@ def layers_follow_their_formulas(here: RankContext) -> None:
         answers_are_known,
         sequences_are_right,
         autograd_keeps_its_promises,
+        combined_steps_are_right,
         transforms_are_right,
     ):
         check(here)

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import torch
 
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed, small_integers
+from torchtune_sys.smoke.worker.functions.combined import Answer, answers_are_right
 from torchtune_sys.smoke.worker.functions.seldom_optimizers import SELDOM_OPTIMIZERS, averages_follow
 
 _OPTIMIZER_STEPS = 6
@@ -42,6 +43,7 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
             _steps_as(here, name, {**options, **way}, seldom, False)
     averages_follow(here)
     _groups_have_their_own(here)
+    answers_are_right(_steps_as_asked(here), "optimizer-wrong")
     _clears(here)
     for name, schedule, formula_of_rate in schedules():
         _moves_as(name, schedule, formula_of_rate)
@@ -137,6 +139,23 @@ def _groups_have_their_own(here: RankContext) -> None:
             if not off <= (_OPTIMIZER_OFF if dtype == torch.float32 else _OPTIMIZER_OFF_LOW):
                 words = (name, str(dtype)[6:], number, ", ".join("%s %s" % pair for pair in options.items()), off)
                 raise StageFailed("optimizer-wrong", "a step of %s in %s for its parameter group %d (%s) is off by %.3g" % words)
+
+
+def _steps_as_asked(here: RankContext) -> Iterator[Answer]:
+    first, later, idle = (torch.nn.Parameter(torch.ones(2, device=here.device)) for _ in range(3))
+    optimizer = torch.optim.SGD([first, idle], lr=0.5, weight_decay=0.5)
+    optimizer.add_param_group({"params": [later], "lr": 0.25, "weight_decay": 0.0})
+    told: List[float] = []
+    for hook in (optimizer.register_step_pre_hook, optimizer.register_step_post_hook):
+        hook(lambda *_: told.append(float(first.detach()[0])))
+    for one in (first, later):
+        one.grad = torch.ones_like(one)
+    loss = optimizer.step(lambda: torch.tensor(7.0))
+    yield "a group of parameters that was added later (add_param_group) steps with its own rate", later, [0.75, 0.75]
+    yield "the first group", first, [0.25, 0.25]
+    yield "a parameter without a gradient", idle, [1, 1]
+    yield "the weights that hooks see before and after a step", told, [1, 0.25]
+    yield "the loss that a step with a closure returns", loss, 7
 
 
 def _clears(here: RankContext) -> None:

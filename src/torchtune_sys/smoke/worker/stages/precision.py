@@ -11,7 +11,7 @@ import torch.nn.functional as functional
 
 from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, repeatable, small_integers
 from torchtune_sys.smoke.worker.functions.operators import distinct, unless_it_lacks
-from torchtune_sys.smoke.worker.grad_scaler import new_scaler, scaler_skips_and_grows
+from torchtune_sys.smoke.worker.grad_scaler import each_optimizer_skips_alone, new_scaler, scaler_skips_and_grows
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
 from torchtune_sys.smoke.worker.stages.training import finite
 
@@ -258,6 +258,7 @@ def float16_trains(here: RankContext) -> None:
     float16_autocast_is_there(here)
     autocast_lowers(here, torch.float16)
     with repeatable(here):
+        each_optimizer_skips_alone(here)
         scaler_skips_and_grows(here)  # first: a scaler that is wrong makes training diverge too
     # 2**8 is small enough for every gradient of this model to stay below float16's 65504: no step is to be left out.
     _follows(here, torch.float16, new_scaler(here, 2.0**8, 1000))

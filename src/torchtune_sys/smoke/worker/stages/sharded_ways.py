@@ -34,7 +34,7 @@ def sharded_in_other_ways(here: RankContext, shard: Callable[..., Any]) -> List[
     both = (2, here.world // 2) if here.world % 2 == 0 else (here.world, 1)
     if here.world > 1:
         faults += _one_layer(here, shard, "over %d replicas of %d parts (HSDP)" % both, both)
-    return faults + _spread_tensors(here)
+    return faults + _wrapped_layer(here) + _spread_tensors(here)
 
 
 def _low_precision(shard: Callable[..., Any]) -> Optional[Any]:
@@ -81,6 +81,31 @@ def _one_layer(here: RankContext, shard: Callable[..., Any], how: str, shape: Tu
         faults.append(
             ("fsdp-step-wrong", "a step sharded %s: %d of %d elements of a gradient are wrong, one is %.9g, not %.9g" % words)
         )
+    return faults
+
+
+def _wrapped_layer(here: RankContext) -> List[Fault]:
+    """Step with FullyShardedDataParallel (FSDP1), in whole numbers: a weight of one by the mean of what ranks ask for, each one more than the rank before."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    faults: List[Fault] = []
+    wanted = 1 - (here.world + 1) / 2
+    for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP):
+        layer = nn.Linear(_LAYER_INPUTS, _LAYER_OUTPUTS, bias=False)
+        nn.init.ones_(layer.weight)
+        wrapped = FullyShardedDataParallel(
+            layer.to(here.device), sharding_strategy=strategy, device_id=here.device, use_orig_params=True
+        )
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=1.0)
+        (wrapped(torch.ones(1, _LAYER_INPUTS, device=here.device)) * (here.rank + 1)).sum().backward()
+        optimizer.step()
+        with FullyShardedDataParallel.summon_full_params(wrapped):
+            found = layer.weight.detach().cpu().flatten()
+        off = found != wanted
+        if bool(off.any()):
+            words = (strategy.name, int(off.sum()), len(found), float(found[off][0]), wanted)
+            seen = "after a step of FullyShardedDataParallel (FSDP1, %s) %d of %d weights are wrong, one is %g, not %g"
+            faults.append(("fsdp-step-wrong", seen % words))
     return faults
 
 
