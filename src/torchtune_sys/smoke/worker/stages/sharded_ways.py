@@ -100,7 +100,7 @@ def _wrapped_layer(here: RankContext) -> List[Fault]:
         (wrapped(torch.ones(1, _LAYER_INPUTS, device=here.device)) * (here.rank + 1)).sum().backward()
         optimizer.step()
         with FullyShardedDataParallel.summon_full_params(wrapped):
-            found = layer.weight.detach().cpu().flatten()
+            found = layer.weight.detach().to("cpu", copy=True).flatten()  # what is put together goes with this block
         off = found != wanted
         if bool(off.any()):
             words = (strategy.name, int(off.sum()), len(found), float(found[off][0]), wanted)
