@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conftest import judge
 from torchtune_sys import evidence
-from torchtune_sys.evidence.driver import driver_facts, not_built_for
+from torchtune_sys.evidence.driver import daemons, driver_facts, not_built_for
 from torchtune_sys.evidence.limits import limits_facts
 from torchtune_sys.evidence.nvidia.smi import worked_before
 from torchtune_sys.formats import fabric_manager_log as log
@@ -178,6 +178,21 @@ PIECES = [
     ULIMIT.format(1),
     NCCL,
 ]
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("● nvidia-persistenced.service - NVIDIA Persistence Daemon\n     Loaded: loaded (/usr/lib/x; enabled)\n     Active: active (running) since Tue", True),
+        ("× nvidia-persistenced.service - NVIDIA\n     Loaded: loaded\n     Active: failed (Result: exit-code) since Tue", False),
+        ("Unit nvidia-persistenced.service could not be found.", False),
+        ("$ systemctl is-active nvidia-persistenced\ninactive\n", False),
+        ("● docker.service - Docker nvidia-\n     Active: active (running)\n", None),
+        ("● nvidia-persistenced.service - NVIDIA\n     Active: activating (auto-restart)\n", None),
+    ],
+)  # fmt: skip
+def test_what_systemctl_says_of_a_daemon(text: str, runs: bool | None) -> None:
+    assert daemons(text).get("persistenced") is runs
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(), max_size=8).map("".join))

@@ -133,6 +133,27 @@ def test_columns_that_stand_on_the_commands_own_line() -> None:
     assert seen is not None and len(seen.gpu.devices) == 2  # type: ignore[union-attr, arg-type]
 
 
+@pytest.mark.parametrize("cards", [0, 2])
+def test_without_its_first_line_rows_tell_the_columns(cards: int) -> None:
+    text = matrix(4, "NV12", cards)
+    whole, cut = parse_matrix(text), parse_matrix(text.partition("\n")[2])
+    assert whole is not None and cut is not None
+    assert (cut.columns, cut.cells, cut.nodes, cut.names) == (whole.columns, whole.cells, whole.nodes, whole.names)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "NIC0\t",  # a network card's row: whose column it is cannot be told
+        "GPU1\t",
+        "GPU3\t",
+    ],
+)
+def test_without_its_first_line_and_a_row_nothing_is_told(lost: str) -> None:
+    rows = matrix(4, "NV12", 1).split("\n")[1:]
+    assert parse_matrix("\n".join(row for row in rows if not row.startswith(lost))) is None
+
+
 def test_the_matrix_of_peer_access_is_another_one() -> None:
     assert parse_matrix(" \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n") is None
 

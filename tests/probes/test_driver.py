@@ -112,6 +112,16 @@ def test_libraries_in_the_loaders_order() -> None:
     assert (found.library_version, found.library_versions) == ("590.48.01", ("580.95.05", "590.48.01"))
 
 
+def test_libraries_for_32_bit_programs_are_passed_over() -> None:
+    place = "/usr/lib/i386-linux-gnu"
+    found = probe(
+        env={"LD_LIBRARY_PATH": place},
+        links={f"{place}/libcuda.so.1": "libcuda.so.535.183.01"},
+        stats={f"{place}/libcuda.so.535.183.01": {"mode": 0o100644, "uid": 0, "gid": 0, "size": 9}},
+    )
+    assert (found.library_version, found.library_versions) == ("580.95.05", ("580.95.05",))
+
+
 def test_a_link_that_leads_nowhere_is_no_library() -> None:
     found = probe(
         env={"LD_LIBRARY_PATH": "/opt/new"},

@@ -132,3 +132,34 @@ def test_a_kernel_without_hugetlbfs_or_memavailable_says_so() -> None:
     assert not isinstance(old, Missing)
     assert isinstance(old.hugepages_reserved_bytes, Missing) and old.hugepages_reserved_bytes.why is Why.ABSENT
     assert isinstance(old.available_bytes, Missing) and old.available_bytes.why is Why.NOT_SUPPORTED
+
+
+def _under(**limits: str) -> MemoryFacts:
+    """A session in /job of cgroup version 2."""
+    files = {
+        "/proc/self/cgroup": "0::/job\n",
+        "/proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        "/sys/fs/cgroup/job/memory.current": "1000\n",
+        "/sys/fs/cgroup/job/memory.stat": "inactive_file 100\n",
+        **{f"/sys/fs/cgroup/job/memory.{name}": text for name, text in limits.items()},
+    }
+    return memory.probe(RecordedHost({"files": files}, "test"), Workload())
+
+
+@pytest.mark.parametrize(
+    ("most", "high", "limit", "file"),
+    [
+        ("max", "5000", 5000.0, "memory.high"),  # whoever is above it is throttled
+        ("4000", "5000", 4000.0, "memory.max"),
+        ("4000", "4000", 4000.0, "memory.max"),
+        ("max", "max", math.inf, ""),
+    ],
+)
+def test_the_limit_above_which_memory_is_taken_back(most: str, high: str, limit: float, file: str) -> None:
+    found = _under(max=most, high=high)
+    assert found.cgroup_limit_bytes == limit and found.cgroup_limit_source.endswith(file)
+    assert not file or found.cgroup_used_bytes == 900
+
+
+def test_a_recording_that_lacks_memory_high_tells_the_limit() -> None:
+    assert _under(max="4000").cgroup_limit_bytes == 4000.0

@@ -53,6 +53,13 @@ def test_preloads() -> None:
     assert preload_paths(" :: ") == ()
 
 
+@pytest.mark.parametrize("answer", [7, {}, {"code": 1, "netlink": ""}, ["code", "netlink"]])
+def test_refusals_that_are_no_answer(answer: Any) -> None:
+    host = RecordedHost({"env": {}, "answers": {"uid": {"uid": 0}, "cwd": "/", "refusals": answer}}, "test")
+    found = probe(host, Workload()).refusals
+    assert isinstance(found, Missing) and found.why is Why.UNPARSED
+
+
 @given(st.text())
 def test_any_preload_is_read(text: str) -> None:
     assert all(path.startswith("/") for path in preload_paths(text))

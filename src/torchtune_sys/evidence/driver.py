@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtune_sys.evidence.partial import missing
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, known
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def driver_facts(gpu: GpuFacts | None, module: str, text: str, pci: Fact[PciFact
         from torchtune_sys.evidence.rocm_smi import counted
 
         return DriverFacts(nvidia_devices=(), **counted(text))
-    facts: dict[str, Any] = {**device_nodes(text), **bug_report.modules(text), **fabric_manager(text), **_held_by_nouveau(pci)}
+    told = (device_nodes(text), bug_report.modules(text), fabric_manager(text), daemons(text), _held_by_nouveau(pci))
+    facts: dict[str, Any] = {name: fact for facts in told for name, fact in facts.items()}
     kernel = not_built_for(text)
     if kernel:
         facts["build_failure"] = kernel
@@ -136,6 +138,31 @@ def not_built_for(text: str) -> str:
     if named is not None:
         return found[1] if re.fullmatch(_KIND, named[1]) else ""
     return found[1] if _OF_NVIDIA.search(text, max(found.start() - 2000, 0), found.end()) else ""
+
+
+_DAEMONS = {"nvidia-persistenced": "persistenced", "nvidia-fabricmanager": "fabric_manager", "nvidia-imex": "imex"}
+_STATE = pattern(
+    r"(?m)^\W{0,4}(nvidia-[a-z]{4,14})\.service(?: - .{0,100})?\n(?:[ \t].{0,300}\n){0,3}[ \t]{1,20}Active: (active \(running\)|inactive \(|failed \()"
+    r"|^Unit (nvidia-[a-z]{4,14})\.service could not be found"
+    r"|\bsystemctl is-active (nvidia-[a-z]{4,14})(?:\.service)?[ \t]*\n(active|inactive|failed|unknown)[ \t]*$"
+)
+
+
+def daemons(text: str) -> dict[str, bool]:
+    """Return whether the driver's daemons run, by fact, as systemctl said last of each.
+
+    >>> daemons("○ nvidia-imex.service - NVIDIA IMEX service\\n     Loaded: loaded (/usr/lib)\\n     Active: inactive (dead)\\n")
+    {'imex': False}
+    >>> daemons("$ systemctl is-active nvidia-persistenced\\nactive\\n"), daemons("     Active: active (running)\\n")
+    ({'persistenced': True}, {})
+    """
+    if "nvidia-" not in text:
+        return {}
+    found = {}
+    for unit, state, lost, asked, answer in _STATE.findall(text):
+        if fact := _DAEMONS.get(unit or lost or asked):
+            found[fact] = (state or answer).startswith("active")
+    return found
 
 
 def fabric_manager(text: str) -> dict[str, Any]:

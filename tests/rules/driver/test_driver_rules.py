@@ -99,6 +99,13 @@ def test_versions_of_files_do_not_matter_where_nvml_works() -> None:
     assert verdicts(files=files)["nvml-driver-library-mismatch"] is Verdict.PASS
 
 
+def test_a_libcuda_of_another_release_beside_the_drivers_own_nvml() -> None:
+    place = "/usr/lib/x86_64-linux-gnu"
+    older = {"mode": 0o100644, "uid": 0, "gid": 0, "size": 9}
+    files = {"links": {f"{place}/libcuda.so.1": "libcuda.so.535.183.01"}, "stats": {f"{place}/libcuda.so.535.183.01": older}}
+    assert verdicts(**files)["nvml-driver-library-mismatch"] is Verdict.FAIL
+
+
 @pytest.mark.parametrize(("nodes", "torch_cuda", "expected"), [(True, True, "pass"), (False, True, "fail")])
 def test_container_without_devices(nodes: bool, torch_cuda: bool, expected: str) -> None:
     names = ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")

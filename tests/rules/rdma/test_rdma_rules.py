@@ -33,6 +33,30 @@ def subjects(result: Result) -> list[str]:
     return [evidence.subject for evidence in result.evidence if evidence.verdict is Verdict.FAIL]
 
 
+# --- partitions and nodes
+
+
+@pytest.mark.parametrize(
+    ("key", "index", "found"),
+    [("0xffff", "0", []), ("0x7fff", "0", ["mlx5_0:1"]), ("0x0000", "0", ["mlx5_0:1"]), ("0x7fff", "1", []), ("0x7fff", "9", [])],
+)
+def test_limited_members_of_a_partition_do_not_reach_each_other(key: str, index: str, found: list[str]) -> None:
+    """The second entry is a full member's, as Azure has it the other way round."""
+    files = port(0, **{"pkeys/0": key, "pkeys/1": "0x800b"})
+    assert subjects(judged("partition-member-limited", 2, files=files, env={"NCCL_IB_PKEY": index})) == found
+
+
+@pytest.mark.parametrize(("write", "nodes", "found"), [(False, 2, ["/dev/infiniband"]), (True, 2, []), (False, 1, [])])
+def test_nodes_that_this_user_may_not_open(write: bool, nodes: int, found: list[str]) -> None:
+    answers = {f"access:/dev/infiniband/uverbs{number}": {"read": write, "write": write} for number in range(8)}
+    assert subjects(judged("rdma-driver-not-loaded", nodes, answers=answers)) == found
+
+
+def test_one_node_of_another_keeps_nobody_out() -> None:
+    answers = {f"access:/dev/infiniband/uverbs{number}": {"read": number > 0, "write": number > 0} for number in range(8)}
+    assert subjects(judged("rdma-driver-not-loaded", 2, answers=answers)) == []
+
+
 # --- counters
 
 

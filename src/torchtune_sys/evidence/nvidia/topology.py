@@ -58,8 +58,10 @@ def parse_matrix(text: str) -> Matrix | None:
     if "GPU0" not in text:
         return None
     found = Matrix()
+    if not any(_header(line)[0] for line in text.split("\n")):
+        found.columns = _columns_of_rows(text)
     seen: set[str] = set()
-    after = 0
+    after = len(_AFTER)
     for line in text.split("\n"):
         words = line[:_LONGEST].strip().lstrip("> ").split()
         if not words or len(words) > _MOST:
@@ -75,6 +77,30 @@ def parse_matrix(text: str) -> Matrix | None:
         elif re.fullmatch(r"NIC\d{1,3}:", words[0]) and len(words) == 2:
             found.names[words[0][:-1]] = words[1][:32]
     return found if found.rows else None
+
+
+_ROW = re.compile(r"(GPU\d{1,3}|NIC\d{1,3})[ \t]{1,8}\S.{0,3000}")
+
+
+def _columns_of_rows(text: str) -> list[str]:
+    """Return the columns of a matrix whose first line was not pasted: each row has its X in its own column, GPUs in their order, then network cards.
+
+    >>> _columns_of_rows("GPU0\\t X \\tNV4\\tSYS\\nGPU1\\tNV4\\t X \\tSYS\\nNIC0\\tSYS\\tSYS\\t X \\n")
+    ['GPU0', 'GPU1', 'NIC0']
+    >>> _columns_of_rows("GPU0\\t X \\tNV4\\nGPU2\\tNV4\\tSYS\\tX\\n")
+    []
+    """
+    rows = [found[0].split() for line in text.split("\n") if (found := _ROW.fullmatch(line.strip().lstrip("> ")))][:_MOST]
+    names = [row[0] for row in rows]
+    gpus = sum(map(_gpu, names))
+    if gpus < 2 or names != [f"GPU{at}" for at in range(gpus)] + [f"NIC{at}" for at in range(len(names) - gpus)]:
+        return []
+    cut = any(_CELL.fullmatch(word) for row in rows for word in row[len(names) + 1 :])
+    return (
+        names
+        if not cut and all(row[1 : at + 2].count("X") == (row[at + 1 : at + 2] == ["X"]) == 1 for at, row in enumerate(rows))
+        else []
+    )
 
 
 _COMMAND = re.compile(r"^.{0,200}?\bnvidia-smi topo (?:-m|--matrix)\s+(?=GPU0\b)")

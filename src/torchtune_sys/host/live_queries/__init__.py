@@ -41,6 +41,8 @@ _WHERE = {
     queries.MODULE_FILES: "python:module_files",
     queries.LOADER_CACHE: "loader:cache",
     queries.MEMORY_POLICY: "basic:memory_policy",
+    queries.REFUSALS: "basic:refusals",
+    queries.CLOSED_FILES: "basic:closed_files",
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+from collections.abc import Callable
 from typing import Any
 
 from torchtune_sys.host.base import missing_from
@@ -73,6 +75,45 @@ def access(path: str, _timeout_s: float) -> Fact[dict[str, bool]]:
     except OSError as error:
         return missing_from(error, path)
     return {name: os.access(path, mode, effective_ids=True) for name, mode in (("read", os.R_OK), ("write", os.W_OK))}
+
+
+_MOST_FILES, _MOST_ENTRIES = 16, 200
+
+
+def closed_files(directory: str, _timeout_s: float) -> Fact[list[int]]:
+    closed = looked = 0
+    try:
+        with os.scandir(directory) as entries:
+            for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False):  # no directory is read to its end
+                if looked < _MOST_FILES and not entry.name.startswith(".") and entry.is_file():
+                    looked += 1
+                    closed += not os.access(entry.path, os.R_OK, effective_ids=True)
+    except OSError as error:
+        return missing_from(error, directory)
+    return [closed, looked]
+
+
+def refusals(_argument: str, _timeout_s: float) -> Fact[dict[str, str]]:
+    import mmap
+    import socket
+
+    def refused(attempt: Callable[[], Any]) -> str:
+        try:
+            attempt().close()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN):
+                raise
+            return os.strerror(error.errno or 0)
+        return ""
+
+    both = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+    try:
+        return {
+            "code": refused(lambda: mmap.mmap(-1, mmap.PAGESIZE, prot=both)),
+            "netlink": refused(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)),
+        }
+    except OSError as error:
+        return missing_from(error, "mmap, socket")
 
 
 def glibc(_argument: str, _timeout_s: float) -> Fact[str]:

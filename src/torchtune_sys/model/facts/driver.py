@@ -62,6 +62,8 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Driver libraries of size 0: left in an image when a container with mounted libraries was saved."""
     libcuda: Fact[tuple[str, ...]] = _NOT_READ
     """Every libcuda.so.1 the loader could take, in its order; stubs among them."""
+    libraries_apart: Fact[tuple[str, ...]] = _NOT_READ
+    """Versions of the first libcuda.so.1 and of the libnvidia-ml.so.1 in its directory, where they differ; empty where they do not."""
     device_nodes: Fact[tuple[DeviceNode, ...]] = _NOT_READ
     """/dev/nvidia*; empty where there is none."""
     compute_node: Fact[DeviceNode] = _NOT_READ

@@ -83,6 +83,8 @@ class RdmaPort(msgspec.Struct, frozen=True, kw_only=True):
     """Local identifier that the subnet manager gave; 0 if none did. InfiniBand only, as is the next."""
     sm_lid: Fact[int] = _NOT_READ
     """Where the subnet manager is; 0 if the port never heard of one."""
+    partitions: Fact[tuple[int, ...]] = _NOT_READ
+    """The first entries of its table of partition keys (``pkeys/N``); the highest bit of one says that the port is a full member."""
     counters: Fact[dict[str, int]] = _NOT_READ
     """``link_downed``, ``link_error_recovery``, ``symbol_error``, ``port_rcv_errors`` since the driver was loaded or somebody cleared
     them; they stop at 255 (the first two) or 65535."""
@@ -171,6 +173,8 @@ class NetworkFacts(msgspec.Struct, frozen=True, kw_only=True):
     """ABSENT where the kernel has no /sys/class/infiniband."""
     verbs_nodes: Fact[tuple[str, ...]]
     """Names in /dev/infiniband (``uverbs0`` …), through which programs reach RDMA devices; ABSENT where there is no such directory."""
+    verbs_closed: Fact[tuple[str, ...]] = _NOT_READ
+    """Those of them that this session may not open for reading and writing."""
     nccl: Fact[tuple[NcclSetting, ...]]
     """Effective NCCL_* settings. Where the home directory of the user database is not ``$HOME``, a name may be there more than once,
     for different releases, in the order of precedence."""

@@ -44,6 +44,8 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     named_paths: dict[str, Fact[bool]] = {}
     """Variables that name a program, file or directory (``knowledge/path_variables``), and whether it is there."""
     handed_down: Fact[HandedDown] = Missing(Why.NOT_RECORDED, "/proc/self/status", "not read")
+    refusals: Fact[dict[str, str]] = Missing(Why.NOT_RECORDED, "mmap, socket", "not read")
+    """Why the kernel refuses this session memory that is written and executed (``code``) and netlink sockets (``netlink``); "" where it does not."""
     devices: Fact[dict[str, str]] = Missing(Why.NOT_RECORDED, "/dev", "not read")
     """Of /dev/null and its like: ``1:3`` (major and minor number), ``1:3 closed`` where this session may not use it, ``ordinary file``, or ``missing``."""
     user_namespace: Fact[bool] = Missing(Why.NOT_RECORDED, "/proc/self/uid_map", "not read")

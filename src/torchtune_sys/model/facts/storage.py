@@ -77,6 +77,8 @@ class StoragePath(msgspec.Struct, frozen=True, kw_only=True):
     inodes_free: Fact[int]
     readable: Fact[bool]
     writable: Fact[bool]
+    closed_files: Fact[tuple[int, int]] = Missing(Why.NOT_RECORDED, "scandir", "not looked at")
+    """Of the first files of a directory of data, how many this user may not read, and how many were looked at; ABSENT for other places."""
     errors_recorded: Fact[int] = Missing(Why.NOT_RECORDED, "/sys/fs/ext4", "not read")
     """Errors that ext4 keeps in its superblock until it is checked; ABSENT for other file systems."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from torchtune_sys.host import queries
@@ -32,13 +34,20 @@ class Libraries(msgspec.Struct, frozen=True, kw_only=True):
     versions: Fact[tuple[str, ...]]
     empty: Fact[tuple[str, ...]]
     libcuda: Fact[tuple[str, ...]]
+    apart: tuple[str, ...]
+
+
+_OF_32_BITS = re.compile(r"/(?:i[3-6]86-linux-gnu|lib32|arm-linux-gnueabihf)\b")
 
 
 def read_libraries(host: Host) -> Libraries:
     """Look where the loader does: LD_LIBRARY_PATH, the directories of ld.so.conf.d (which ld.so.cache is made of), the default ones."""
     first, versions, empty, libcuda = "", [], [], []
     unseen: Missing | None = None
+    apart: tuple[str, ...] = ()
     for directory in search_path(host):
+        if _OF_32_BITS.search(directory):
+            continue  # which a 64-bit program passes over (ld.so(8)): they may be of another release
         names = host.names(directory)
         if isinstance(names, Missing):
             if names.why is not Why.ABSENT and unseen is None:
@@ -46,6 +55,8 @@ def read_libraries(host: Host) -> Libraries:
             continue
         if "libcuda.so.1" in names and host.exists(f"{directory}/libcuda.so.1") is not False:
             libcuda.append(f"{directory}/libcuda.so.1")
+            if len(libcuda) == 1:
+                apart = _apart(*(_led_to(host, directory, library, names) for library in _LIBRARIES))
         # cuda-compat's libcuda is newer than the driver on purpose (forward compatibility)
         numbered = [name for name in names if _version(name)] if "/compat" not in directory else []
         versions += [_version(name) for name in numbered]
@@ -60,7 +71,12 @@ def read_libraries(host: Host) -> Libraries:
         versions=tuple(sorted(set(versions))) if seen or unseen is None else unseen,
         empty=tuple(empty) if seen or unseen is None else unseen,
         libcuda=tuple(libcuda) if libcuda or unseen is None else unseen,
+        apart=apart,
     )
+
+
+def _apart(cuda: str, management: str) -> tuple[str, ...]:
+    return (cuda, management) if cuda and management and cuda != management else ()
 
 
 def search_path(host: Host) -> list[str]:
@@ -117,17 +133,19 @@ def _version(name: str) -> str:
 
 def _first(host: Host, directory: str, names: tuple[str, ...]) -> str:
     """Return the version that libcuda.so.1 (or libnvidia-ml.so.1) of this directory leads to; stubs have none. Debian's leads through /etc/alternatives."""
-    for library in _LIBRARIES:
-        path = f"{directory}/{library}.1"
-        if f"{library}.1" not in names:
-            continue
-        target = host.link(path)
-        if isinstance(target, Missing) or host.exists(path) is False:
-            continue
-        real = target if _version(target.rpartition("/")[2]) else host.real(path)
-        if isinstance(real, str) and (version := _version(real.rpartition("/")[2])):
-            return version
-    return ""
+    return next(filter(None, (_led_to(host, directory, library, names) for library in _LIBRARIES)), "")
+
+
+def _led_to(host: Host, directory: str, library: str, names: tuple[str, ...]) -> str:
+    path = f"{directory}/{library}.1"
+    target = host.link(path) if f"{library}.1" in names else _NO_LINK
+    if isinstance(target, Missing) or host.exists(path) is False:
+        return ""
+    real = target if _version(target.rpartition("/")[2]) else host.real(path)
+    return _version(real.rpartition("/")[2]) if isinstance(real, str) else ""
+
+
+_NO_LINK = Missing(Why.ABSENT, "libcuda.so.1", "not in this directory")
 
 
 def _size(host: Host, path: str) -> int:

@@ -83,6 +83,7 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
         library_versions=libraries.versions,
         empty_libraries=libraries.empty,
         libcuda=libraries.libcuda,
+        libraries_apart=libraries.apart,
         wsl_libraries_on_path=driver_files.wsl_on_path(host) if found.wsl is True else _NO_GPU,
         storage_loaded=_module(host, host.text("/proc/modules"), ("nvidia_fs",)),
         direct_storage_only=_direct_storage_only(host),

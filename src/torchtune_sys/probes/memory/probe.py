@@ -221,11 +221,18 @@ def parse_limit(texts: tuple[str, ...]) -> float:
 
 
 def _cgroup_limit(host: Host) -> tuple[Fact[float], str]:
-    return cgroup.tightest(host, "memory", {2: ("memory.max",), 1: ("memory.limit_in_bytes",)}, parse_limit)
+    most, source = cgroup.tightest(host, "memory", {2: ("memory.max",), 1: ("memory.limit_in_bytes",)}, parse_limit)
+    high, of_high = cgroup.tightest(
+        host, "memory", {2: ("memory.high",)}, parse_limit
+    )  # whoever is above it is throttled, not killed
+    if isinstance(most, Missing) or (isinstance(high, Missing) and high.why in (Why.ABSENT, Why.NOT_RECORDED)):
+        return most, source
+    return (high, of_high) if isinstance(high, Missing) or high < most else (most, source)
 
 
 _USAGE = {
     "memory.max": ("memory.current", "inactive_file"),
+    "memory.high": ("memory.current", "inactive_file"),
     "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
 }
 """By the file of the limit: that of the usage, and the field of memory.stat with the page cache that is dropped first (all of the branch)."""

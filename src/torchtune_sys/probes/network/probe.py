@@ -25,6 +25,7 @@ def probe(host: Host, intent: Workload) -> NetworkFacts:
     devices = rdma.devices(host)
     plugins, elsewhere = _plugins(host, devices)
     own = hostname_addresses(host)
+    verbs = host.names("/dev/infiniband")
     return NetworkFacts(
         interfaces=interfaces(host),
         default_route_interface=default_route(host),
@@ -32,7 +33,8 @@ def probe(host: Host, intent: Workload) -> NetworkFacts:
         localhost_addresses=localhost_addresses(host, own),
         master=master(host),
         rdma=devices,
-        verbs_nodes=host.names("/dev/infiniband"),
+        verbs_nodes=verbs,
+        verbs_closed=verbs if isinstance(verbs, Missing) else _closed(host, verbs),
         nccl=conf if isinstance(conf, Missing) else conf[0],
         nccl_files=conf if isinstance(conf, Missing) else conf[1],
         gloo_interfaces=gloo_interfaces(host),
@@ -40,6 +42,17 @@ def probe(host: Host, intent: Workload) -> NetworkFacts:
         net_plugins=plugins,
         net_plugins_elsewhere=elsewhere,
     )
+
+
+def _closed(host: Host, names: tuple[str, ...]) -> Fact[tuple[str, ...]]:
+    found = []
+    for name in names:
+        answer = host.ask(f"{queries.ACCESS}:/dev/infiniband/{name}") if name.startswith("uverbs") else {}
+        if isinstance(answer, Missing):
+            return answer
+        if isinstance(answer, dict) and False in (answer.get("read"), answer.get("write")):
+            found.append(name)
+    return tuple(found)
 
 
 def _plugins(host: Host, devices: Fact[tuple[RdmaDevice, ...]]) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]]]:

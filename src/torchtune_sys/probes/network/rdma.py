@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchtune_sys.host.base import Host
+from torchtune_sys.host.base import Host, interpreted
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import Gid, RdmaDevice, RdmaPort
 from torchtune_sys.model.values import Missing, T, Why
@@ -97,8 +97,21 @@ def _port(host: Host, base: str, number: int) -> RdmaPort:
         signalling=_read(rate, parse_signalling, f"{place}/rate"),
         lid=_lid(host, f"{place}/lid") if layer == "InfiniBand" else other,
         sm_lid=_lid(host, f"{place}/sm_lid") if layer == "InfiniBand" else other,
+        partitions=_partitions(host, place) if layer == "InfiniBand" else other,
         counters=rdma_counters.totals(host, place),
     )
+
+
+def _partitions(host: Host, place: str) -> Fact[tuple[int, ...]]:
+    found: list[int] = []
+    for index in range(_GIDS):
+        key = interpreted(host.word(f"{place}/pkeys/{index}"), lambda text: int(text, 16) & 0xFFFF, f"{place}/pkeys/{index}")
+        if isinstance(key, Missing):
+            return tuple(found) if found and key.why in (Why.ABSENT, Why.NOT_RECORDED) else key
+        if found and not key:
+            break  # what follows is empty, too
+        found.append(key)
+    return tuple(found)
 
 
 def _lid(host: Host, path: str) -> Fact[int]:

@@ -39,6 +39,7 @@ def probe(host: Host, intent: Workload) -> SessionFacts:
         ),
         named_paths={} if isinstance(env, Missing) else {name: host.exists(path) for name, path in named(env)},
         handed_down=_handed_down(host),
+        refusals=_refusals(host.ask(queries.REFUSALS)),
         devices=_devices(host),
         user_namespace=_user_namespace(host),
     )
@@ -61,6 +62,14 @@ _SYSTEM_PRELOAD = "/etc/ld.so.preload"
 _STATUS = "/proc/self/status"
 _SIGNALS = {2: "SIGINT", 10: "SIGUSR1", 12: "SIGUSR2", 15: "SIGTERM", 17: "SIGCHLD"}
 """Numbers on all architectures that torch has wheels for (signal(7))."""
+
+
+def _refusals(found: Fact[Any]) -> Fact[dict[str, str]]:
+    if isinstance(found, Missing):
+        return found
+    if isinstance(found, dict) and all(isinstance(found.get(name), str) for name in ("code", "netlink")):
+        return {name: found[name][:80] for name in ("code", "netlink")}
+    return Missing(Why.UNPARSED, queries.REFUSALS, f"not an answer: {found!r:.60}")
 
 
 _DEVICES = {"/dev/null": 0o666, "/dev/zero": 0o444, "/dev/random": 0o444, "/dev/urandom": 0o444}

@@ -17,6 +17,7 @@ from torchtune_sys.probes.storage.mounts import read_mounts
 
 _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 _LINK_LIMIT = 40
+_NOT_DATA = Missing(Why.ABSENT, "scandir", "no directory of data that this user may read")
 """As in the kernel (MAXSYMLINKS, include/linux/namei.h)."""
 
 
@@ -135,6 +136,7 @@ class _Look:
             inodes_free=space if isinstance(space, Missing) else space.inodes_free,
             readable=access[0],
             writable=access[1],
+            closed_files=self._closed_files(there) if role == "data" and access[0] is True else _NOT_DATA,
             errors_recorded=self._errors(mount, stack),
         )
 
@@ -200,6 +202,14 @@ class _Look:
         if "ro" in mount.options or (not isinstance(space, Missing) and space.read_only):
             writable = False
         return readable, writable
+
+    def _closed_files(self, path: str) -> Fact[tuple[int, int]]:
+        answer = self._host.ask(f"{queries.CLOSED_FILES}:{path}")
+        if isinstance(answer, Missing):
+            return answer
+        if isinstance(answer, list) and len(answer) == 2 and all(isinstance(count, int) for count in answer):
+            return answer[0], answer[1]
+        return Missing(Why.UNPARSED, queries.CLOSED_FILES, "not an answer about files")
 
     def _read_ahead(self, mount: Mount, stack: Stack) -> Fact[int]:
         """Read-ahead of the mount's backing device information, KiB (mm/backing-dev.c).

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Install, KernelArgument, Needs, Safety
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.driver import common as driver_state
 
@@ -225,7 +225,8 @@ def nvidia_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A package upgrade replaced the libraries while the old kernel module stayed loaded; NVML and CUDA refuse to work.
+    """A package upgrade replaced the libraries while the old kernel module stayed loaded, or libcuda.so.1 is another
+    installation's; NVML and CUDA refuse to work.
 
     Why it matters
         nvidia-smi says "Driver/library version mismatch", and every new CUDA program fails at startup. Programs that are already
@@ -236,6 +237,7 @@ def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+        https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
     """
     wanted = "the same version"
     if driver_state.nvml_error(s) == "LIB_RM_VERSION_MISMATCH":
@@ -243,7 +245,12 @@ def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
     elif not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing):
         if not s.gpu.devices:
             driver_state.gpu_addresses(s)
-        yield Evidence(subject="driver", seen="NVML works", wanted=wanted, verdict=Verdict.PASS, source="NVML")
+        apart = () if isinstance(s.driver, Missing) or s.driver.wsl is True else known(s.driver.libraries_apart, ())
+        if apart:
+            seen = f"of driver {apart[0]}, beside a libnvidia-ml.so.1 of driver {apart[1]}, with which NVML works"
+            yield Evidence(subject="libcuda.so.1", seen=seen, wanted=wanted, source=known(need(s.driver).libcuda, ("",))[0])
+        else:
+            yield Evidence(subject="driver", seen="NVML works", wanted=wanted, verdict=Verdict.PASS, source="NVML")
     else:
         if need(s.driver).wsl is True:
             need(need(s.gpu).devices)  # Windows has the GPU and the module: NVML alone tells

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.actions import Advice, Needs
 from torchtune_sys.model.facts.session import HandedDown
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
@@ -163,6 +163,58 @@ def timer_slack_large(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+_REFUSED = {
+    "code": (
+        "memory that is written, then executed",
+        "oneDNN compiles no kernel there (could not create a primitive), nor do other compilers at run time",
+    ),
+    "netlink": (
+        "netlink sockets",
+        "getifaddrs fails, so that neither Gloo nor NCCL finds a network interface, not even the loopback's",
+    ),
+}
+
+
+@rule(
+    id="system-calls-refused",
+    title="The kernel refuses this session what torch needs, by a filter or a security policy",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="a systemd unit: MemoryDenyWriteExecute=no, and AF_NETLINK beside the families in RestrictAddressFamilies=",
+            needs=Needs.NEW_PROCESS,
+        ),
+        Advice(
+            text="a container: another seccomp profile (--security-opt seccomp=FILE); SELinux: setsebool deny_execmem off",
+            needs=Needs.NEW_PROCESS,
+        ),
+    ),
+)
+def system_calls_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """This process may not have memory that is written and then executed, or may open no netlink socket. What it starts inherits that.
+
+    Why it matters
+    Convolutions and bfloat16 products on the CPU run code that oneDNN generates: "could not create a primitive". Without netlink, process
+    groups of Gloo and NCCL fail: "Address family not supported by protocol", "no socket interface found".
+
+    When to leave it
+    Training runs in another session or service, which has no such filter.
+
+    References
+    systemd.exec(5), MemoryDenyWriteExecute=, RestrictAddressFamilies=; prctl(2), PR_SET_MDWE; seccomp(2)
+    glibc sysdeps/unix/sysv/linux/ifaddrs.c (getifaddrs asks over netlink); oneDNN src/cpu/jit_utils; tried with torch 2.13
+    """
+    found = need_if_there(need(s.session).refusals, "nobody tried")
+    for name, (subject, effect) in _REFUSED.items():
+        yield Evidence(
+            subject=subject,
+            seen=f"{found[name]}: {effect}" if found[name] else "allowed",
+            wanted="allowed",
+            verdict=Verdict.FAIL if found[name] else Verdict.PASS,
+            source="mmap(2)" if name == "code" else "socket(2)",
+        )
+
+
 _RANDOM = ("1:8", "1:9")
 _DEVICES = {"/dev/null": ("1:3",), "/dev/zero": ("1:5",), "/dev/random": _RANDOM, "/dev/urandom": _RANDOM}
 
@@ -238,5 +290,6 @@ RULES: tuple[Rule, ...] = (
     umask_shuts_owner_out,
     session_names_32_bit_machine,
     timer_slack_large,
+    system_calls_refused,
     device_file_broken,
 )

@@ -167,7 +167,7 @@ def _shared(amount: Fact[int]) -> bool:
     cause="host-memory-oom",
     fix=(
         Advice(
-            text="raise the limit: docker run --memory, resources.limits.memory (Kubernetes), --mem (Slurm), MemoryMax= (systemd)"
+            text="raise the limit: docker run --memory, resources.limits.memory (Kubernetes), --mem (Slurm), MemoryMax= and MemoryHigh= (systemd)"
         ),
     ),
     params=(Param("min_gib_per_rank", 4, "memory per training process, GiB"),),
@@ -183,7 +183,8 @@ def cgroup_memory_tight(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Fewer ranks will run than assumed (specify the number with --nproc-per-node).
 
     References
-    Linux Documentation/admin-guide/cgroup-v2.rst, memory.max: the limits of all ancestors hold.
+    Linux Documentation/admin-guide/cgroup-v2.rst, memory.max: the limits of all ancestors hold; memory.high: processes above it are throttled and
+        their memory is taken back, none is killed.
     """
     memory = need(s.memory)
     limit = need(memory.cgroup_limit_bytes)

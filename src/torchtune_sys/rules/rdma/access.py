@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.formats.pci_paths import for_guests
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice, Needs
-from torchtune_sys.model.facts.network import RdmaDevice
+from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
@@ -46,7 +46,7 @@ def _pci_devices(s: Snapshot) -> tuple[PciDevice, ...]:
     ),
 )
 def rdma_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """An InfiniBand or EFA device is on the PCI bus and /sys/class/infiniband is empty or missing; or ports are up, and no /dev/infiniband/uverbs* opens them.
+    """An InfiniBand or EFA device is on the PCI bus and /sys/class/infiniband is empty or missing; or ports are up, and there is no /dev/infiniband/uverbs* to open them by, or none that this user may open.
 
     Why it matters
     NCCL finds no RDMA device, logs that only at level INFO, and sends everything over TCP.
@@ -67,6 +67,7 @@ def rdma_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not found and not devices:
         raise NotApplicable("there is no InfiniBand or EFA adapter")
     if devices and verbs_devices(s):
+        yield from _closed_nodes(s, devices)
         return
     inside = bool(known_or_unknown(need(s.system).container, ""))
     if inside and s.intent.nodes is None:
@@ -85,11 +86,32 @@ def _without_devices(found: list[PciDevice], inside: bool) -> Iterator[Evidence]
         )
 
 
+def _closed_nodes(s: Snapshot, devices: tuple[RdmaDevice, ...]) -> Iterator[Evidence]:
+    """Fails where this user may open none of the nodes, and a network for training is up."""
+    closed, nodes = known(need(s.network).verbs_closed, ()), known(need(s.network).verbs_nodes, ())
+    if closed and len(closed) == sum(name.startswith("uverbs") for name in nodes) and _for_training(s, devices):
+        yield Evidence(
+            subject="/dev/infiniband",
+            seen=f"this user may not open {', '.join(closed[:3])}{' …' * (len(closed) > 3)}",
+            wanted="readable and writable",
+            source=f"/dev/infiniband/{closed[0]}",
+            fix=(_OPEN_VERBS,),
+        )
+
+
+_OPEN_VERBS = Advice(
+    text='mode 0666, as rdma-core\'s udev rule has it: SUBSYSTEM=="infiniband_verbs", KERNEL=="uverbs*", MODE="0666" (or the group that owns them)'
+)
+
+
+def _for_training(s: Snapshot, devices: tuple[RdmaDevice, ...]) -> list[RdmaPort]:
+    several = (s.intent.nodes or 1) > 1
+    return [port for _, port in nccl.usable_ports(devices) if several or nccl.is_made_for_training(port)]
+
+
 def _without_nodes(s: Snapshot, devices: tuple[RdmaDevice, ...], inside: bool) -> Iterator[Evidence]:
     """Fails where a network for training is up; EFA in a container has a rule of its own."""
-    several = (s.intent.nodes or 1) > 1
-    ports = [port for _, port in nccl.usable_ports(devices) if several or nccl.is_made_for_training(port)]
-    if ports:
+    if ports := _for_training(s, devices):
         yield Evidence(
             subject="/dev/infiniband",
             seen=f"{len(ports)} RDMA ports are up, and there is no uverbs* to open them by",

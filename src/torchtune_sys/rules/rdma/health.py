@@ -129,6 +129,51 @@ def rdma_symbol_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
             )
 
 
+@rule(
+    id="partition-member-limited",
+    title="A port is only a limited member of its InfiniBand partition, in which limited members do not reach each other",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="make the hosts of the job full members (OpenSM, partitions.conf: Default=0x7fff,ipoib:ALL=full;), or ask who runs the fabric"
+        ),
+        Advice(text="or name the entry of another partition: export NCCL_IB_PKEY=INDEX (/sys/class/infiniband/*/ports/*/pkeys)"),
+    ),
+    applies=nccl_on_several_hosts,
+)
+def partition_member_limited(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The partition key that NCCL takes (entry NCCL_IB_PKEY of the port's table, else the first) lacks the bit of a full member, or is empty.
+
+    Why it matters
+    Each switch and adapter drops packets between two limited members. The links are up, IPoIB may have addresses, and the first collective over
+    RDMA ends with retry errors (completion error 12).
+
+    When to leave it
+    The other hosts of the job are full members.
+
+    References
+    InfiniBand Architecture Specification, volume 1, 10.9.1.2 (membership: full or limited); opensm(8), PARTITION CONFIGURATION
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-pkey
+    """
+    ports = [pair for pair in _active(s) if pair[1].link_layer == "InfiniBand"]
+    if not ports:
+        raise NotApplicable("no InfiniBand port is active")
+    index = max(nccl.as_number(values(s).get("NCCL_IB_PKEY", "")), 0)
+    for pair in ports:
+        keys = pair[1].partitions
+        if isinstance(keys, Missing):
+            if keys.why not in (Why.ABSENT, Why.NOT_RECORDED):
+                yield unsure(_name(pair), keys)
+        elif index < len(keys):
+            yield Evidence(
+                subject=_name(pair),
+                seen=f"entry {index} is 0x{keys[index]:04x}",
+                wanted="0x8000 or more: a full member",
+                verdict=Verdict.PASS if keys[index] & 0x8000 else Verdict.FAIL,
+                source=f"/sys/class/infiniband/{pair[0].name}/ports/{pair[1].port}/pkeys/{index}",
+            )
+
+
 _GROWTH_PER_S = {
     "link_downed": 0.0,
     "local_link_integrity_errors": 0.0,
@@ -333,4 +378,5 @@ RULES: tuple[Rule, ...] = (
     rdma_firmware_differs,
     roce_without_routable_address,
     efa_plugin_missing,
+    partition_member_limited,
 )

@@ -10,7 +10,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.storage import MOUNTED, StoragePath
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.rules.storage.common import passed, places, subject
 
 _ALL = ("data", "checkpoints", "working directory", "home", "cache", "temporary files")
@@ -90,7 +90,7 @@ _CIRCLE = "its symbolic links lead in a circle"
     fix=(Advice(text="correct the path, mount the missing file system, or give this user read permission"),),
 )
 def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The path does not exist, or this user may not read it.
+    """The path does not exist, or this user may not read it, or none of the first files in it.
 
     Why it matters
         Training fails when it first opens the data; in a job of many nodes that is after waiting for all of them.
@@ -119,6 +119,13 @@ def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield unsure(subject(place), place.readable)
         elif not place.readable:
             yield Evidence(subject=subject(place), seen="this user may not read it", wanted="readable", source="access(2)")
+        elif (files := known(place.closed_files, (0, 0)))[0] and files[0] == files[1]:
+            yield Evidence(
+                subject=subject(place),
+                seen=f"this user may read none of the first {files[1]} files in it",
+                wanted="readable",
+                source="access(2)",
+            )
         else:
             yield passed(place, "readable", "access(2)")
 
