@@ -140,6 +140,7 @@ def rdma_symbol_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Advice(text="or name the entry of another partition: export NCCL_IB_PKEY=INDEX (/sys/class/infiniband/*/ports/*/pkeys)"),
     ),
     applies=nccl_on_several_hosts,
+    nothing="no InfiniBand port is active",
 )
 def partition_member_limited(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The partition key that NCCL takes (entry NCCL_IB_PKEY of the port's table, else the first) lacks the bit of a full member, or is empty.
@@ -155,9 +156,9 @@ def partition_member_limited(s: Snapshot, p: Params) -> Iterator[Evidence]:
     InfiniBand Architecture Specification, volume 1, 10.9.1.2 (membership: full or limited); opensm(8), PARTITION CONFIGURATION
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-pkey
     """
+    for subject, missing in rdma_links.unreadable_ports(rdma_devices(s)):
+        yield unsure(subject, missing)
     ports = [pair for pair in _active(s) if pair[1].link_layer == "InfiniBand"]
-    if not ports:
-        raise NotApplicable("no InfiniBand port is active")
     index = max(nccl.as_number(values(s).get("NCCL_IB_PKEY", "")), 0)
     for pair in ports:
         keys = pair[1].partitions

@@ -80,6 +80,7 @@ def _silent(place: StoragePath, why: Missing) -> str:
     return f"{where} does not answer" if why.detail.endswith("does not answer") else f"{where}: {why.detail or 'no answer'}"
 
 
+_NOBODY_LOOKED = (Why.ABSENT, Why.NOT_RECORDED)
 _CIRCLE = "its symbolic links lead in a circle"
 
 
@@ -119,6 +120,8 @@ def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield unsure(subject(place), place.readable)
         elif not place.readable:
             yield Evidence(subject=subject(place), seen="this user may not read it", wanted="readable", source="access(2)")
+        elif isinstance(place.closed_files, Missing) and place.closed_files.why not in _NOBODY_LOOKED:
+            yield unsure(subject(place), place.closed_files)
         elif (files := known(place.closed_files, (0, 0)))[0] and files[0] == files[1]:
             yield Evidence(
                 subject=subject(place),
