@@ -30,6 +30,10 @@ class FloorRow(msgspec.Struct, frozen=True, kw_only=True):
         return version(self.driver)
 
 
+LAST_OF_DISPLAYS = 470
+"""The last branch for Kepler: beside newer GPUs such cards drive displays. Of them the K80 alone had wheels of torch 2 (for CUDA 11.8, up to 2.7)."""
+
+
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """One generation of NVIDIA GPUs and the driver branches that serve it."""
 

@@ -78,6 +78,14 @@ def test_branch_and_flavour_against_generation(device: str, version: str, flavou
     assert found == expected | ({"gpu-missing-from-driver"} if (device, version) == ("1DB1", "580.95.05") else set())
 
 
+@pytest.mark.parametrize(("device", "others", "fails"), [("1287", True, False), ("1287", False, True), ("1DB1", True, True)])
+def test_a_card_for_a_display_beside_gpus_that_train(device: str, others: bool, fails: bool) -> None:
+    """GeForce GT 730 (Kepler), which a driver of 590 leaves alone; a Tesla V100 is missed."""
+    files = {**uevent(device), **kernel_side("590.44.01", "proprietary")}
+    answers = nvml(*(["0000:43:00.0"] if others else []), version="590.44.01")
+    assert ("driver-does-not-support-gpu" in failed(files=files, answers=answers)) is fails
+
+
 @pytest.mark.parametrize("device", ["06FD", "0A65", "10C3", "0DF8", "1040"])
 @pytest.mark.parametrize("driver", ["nouveau", ""])
 def test_a_display_card_that_no_torch_was_built_for_is_no_gpu_to_train_on(device: str, driver: str) -> None:

@@ -60,6 +60,14 @@ def test_what_the_driver_refuses_when_it_starts(healthy: Snapshot, rule_id: str,
     assert subjects(msgspec.structs.replace(healthy, gpu=DENIED), rule_id, event(kind, ONE)) == [f"GPU at {ONE}"]
 
 
+@pytest.mark.parametrize(
+    ("branch", "served", "blamed"), [("470.xx", True, 0), ("390.157", True, 0), ("580.xx", True, 1), ("470.xx", False, 1)]
+)
+def test_a_card_for_a_display_beside_gpus_that_train(healthy: Snapshot, branch: str, served: bool, blamed: int) -> None:
+    seen = healthy if served else changed(healthy, "gpu", devices=())
+    assert len(subjects(seen, "driver-ignores-gpu", event("gpu-legacy", STRANGE, who=branch))) == blamed
+
+
 def bound(at: float | None = T, who: str = "nouveau", text: str = "NVIDIA GA102", **more: Any) -> KernelEvent:
     return event("gpu-bound", STRANGE, at, who=who, text=text, **more)
 

@@ -118,6 +118,33 @@ def test_processors_that_the_scheduler_leaves_alone(healthy: Snapshot, word: str
 
 
 @pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("nr_cpus=4", "fail"),
+        ("nr_cpus=512", "pass"),  # more than there are
+        ("maxcpus=4", "fail"),
+        ("maxcpus=2", "pass"),  # the others were brought up later
+        ("maxcpus=0", "fail"),
+        ("maxcpus=", "fail"),
+        ("mem=64G", "fail"),
+        ("mem=63g", "fail"),
+        ("mem=2T", "pass"),
+    ],
+)
+def test_limits_above_what_the_machine_has_withhold_nothing(healthy: Snapshot, word: str, expected: str) -> None:
+    four = CpuSet.parse("0-3")
+    seen = altered(
+        healthy,
+        system__cmdline=("ro", word),
+        cpu__present=four,
+        cpu__online=four,
+        cpu__affinity=four,
+        memory__total_bytes=62 << 30,
+    )
+    assert result(seen, "boot-argument-withholds-hardware").verdict.value == expected
+
+
+@pytest.mark.parametrize(
     ("words", "expected"),
     [
         ("slub_debug", "fail"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchtune_sys.knowledge.cuda import LAST_OF_DISPLAYS
 from torchtune_sys.model.actions import Advice, Install, KernelArgument, Needs, Safety
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
@@ -292,7 +293,7 @@ def driver_does_not_support_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
         GPUs before Turing, R470 the last for Kepler.
 
     When to leave it
-        Another GPU of this host is used for training.
+        Another GPU of this host is used for training. One of Kepler or before beside GPUs that the driver serves is not reported.
 
     References
         https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/ (13.0: Maxwell, Pascal, Volta)
@@ -308,7 +309,8 @@ def driver_does_not_support_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
         too_new = arch.last_branch is not None and branch > arch.last_branch
         too_old = arch.first_branch is not None and branch < arch.first_branch
         limit = f"at most {arch.last_branch}" if too_new else (f"{arch.first_branch} or later" if arch.first_branch else "")
-        bad = branch > 0 and (too_new or too_old) and address not in served
+        display = bool(served) and arch.last_branch is not None and arch.last_branch <= LAST_OF_DISPLAYS
+        bad = branch > 0 and (too_new or too_old) and address not in served and not display
         yield Evidence(
             subject=f"GPU {address} ({arch.name})",
             seen=f"driver {number}",

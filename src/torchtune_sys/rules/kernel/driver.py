@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchtune_sys.knowledge.cuda import LAST_OF_DISPLAYS
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.driver.amd import unserved
@@ -28,7 +30,7 @@ from torchtune_sys.rules.kernel.common import events as log_events
 
 def _version_in_log(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str) -> Iterator[Evidence]:
     log = need(s.kernel)
-    found = [event for event in since_last_start(s, p, *kinds) if not is_working(s, event.subject)]
+    found = [event for event in since_last_start(s, p, *kinds) if not is_working(s, event.subject) and not _is_display(s, event)]
     groups = grouped(tuple(found))
     for address, events in groups.items():
         if not address and len(groups) > 1:
@@ -37,6 +39,12 @@ def _version_in_log(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, w
         yield Evidence(subject=gpu_name(s, address), seen=f"{words}{when(log, events)}", wanted=wanted, source=log.source)
     if not found:
         yield from none_logged(s, "driver", what)
+
+
+def _is_display(s: Snapshot, event: KernelEvent) -> bool:
+    """Return whether the driver leaves a card alone that is as old as those for displays are, and serves others."""
+    branch = version(event.who) if event.kind == "gpu-legacy" else ()
+    return bool(branch) and branch[0] <= LAST_OF_DISPLAYS and bool(gpus_told(s))
 
 
 @rule(
@@ -89,7 +97,8 @@ def driver_ignores_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The module loads, finds no GPU that it supports, and unloads: nvidia-smi cannot communicate with the driver.
 
     When to leave it
-    The machine trains on another GPU, and this one drives a display or nothing.
+    The machine trains on another GPU, and this one drives a display or nothing. A GPU of Kepler or before beside others that the driver
+    serves is not reported.
 
     References
     NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv.c, src/nvidia/arch/nvalloc/unix/src/osinit.c

@@ -155,7 +155,8 @@ def memory_corrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The module's replacement is planned.
 
     References
-    rasdaemon, PAGE_CE_THRESHOLD (50 per 24 h); Linux drivers/edac/edac_mc.c
+    rasdaemon, PAGE_CE_THRESHOLD (50 of one page in 24 h); mcelog.conf, ce-error-threshold (10 of one module in 24 h)
+    Linux drivers/edac/edac_mc.c
     """
     log = need(s.kernel)
     found: dict[str, list[KernelEvent]] = {}

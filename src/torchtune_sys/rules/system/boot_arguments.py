@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
@@ -51,6 +52,21 @@ def _isolates(s: Snapshot, word: str) -> bool:
     return (not flags or "domain" in flags) and own.isdisjoint(isolated)
 
 
+_SIZE = pattern(r"(\d{1,15})([kmgtKMGT]?)")
+
+
+def _is_beyond(s: Snapshot, word: str) -> bool:
+    """Tell whether a limit is above what the machine has, or is over: processors that maxcpus= left out can be brought up later."""
+    name, _, value = word.partition("=")
+    if name == "mem" and (size := _SIZE.fullmatch(value)) and not isinstance(s.memory, Missing):
+        return int(size[1]) << 10 * " kmgt".find(size[2].lower() or " ") > 1.5 * known(s.memory.total_bytes, float("inf"))
+    number = natural(value, 5)
+    if name not in ("maxcpus", "nr_cpus") or not number or isinstance(s.cpu, Missing):
+        return False
+    have = s.cpu.present if name == "nr_cpus" else s.cpu.online
+    return not isinstance(have, Missing) and (number > len(have) or (name == "maxcpus" and number < len(have)))
+
+
 _RESERVES = pattern(r"\d[gGtT][$!]")
 """Smaller pieces are holes that a firmware forgot to name."""
 
@@ -69,7 +85,8 @@ def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
     are more. Such arguments are left over from tests, from a crash kernel, or from a time with other modules.
 
     When to leave it
-    The rest is kept for something else on purpose (DPDK, a persistent memory region, a partitioning hypervisor).
+    The rest is kept for something else on purpose (DPDK, a persistent memory region, a partitioning hypervisor). Limits above what the
+    machine has are not reported.
 
     References
     Linux Documentation/admin-guide/kernel-parameters.txt (mem, maxcpus, nr_cpus, nosmp, isolcpus, memmap: nn$ss reserves, nn!ss is for persistent memory)
@@ -81,7 +98,7 @@ def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
     found = [(word, what) for name, what in _WITHHELD for word in words if word == name or word.startswith(f"{name}=")]
     found = [(word, what) for word, what in found if not word.startswith("memmap=") or _RESERVES.search(word)]
     found = [(word, what) for word, what in found if not word.startswith("isolcpus=") or _isolates(s, word)]
-    yield from _told((word, f"Linux does not use {what}") for word, what in found)
+    yield from _told((word, f"Linux does not use {what}") for word, what in found if not _is_beyond(s, word))
 
 
 _CHECKS = (
