@@ -118,6 +118,9 @@ def main():
 
         folder = unpack.unpack(sys.modules[__name__], tag)
     start = os.path.join(folder, "torchtune-sys")
+    own = os.path.abspath(sys.orig_argv[0])
+    if "/" in sys.orig_argv[0] and os.path.exists("/proc/self/exe") and os.path.samefile(own, "/proc/self/exe"):
+        sys.executable = own  # PYTHONEXECUTABLE and __PYVENV_LAUNCHER__ give it another's name from 3.11 on, even with -I
     if (sys.flags.isolated and sys.flags.no_site) or not sys.executable:
         sys.path[:] = [entry for entry in sys.path if entry != FILE]
         with open(start) as file:

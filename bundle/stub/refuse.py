@@ -36,7 +36,7 @@ def other(start):
     if os.uname()[4] != start.MACHINE:
         do = "use the file made for %s" % os.uname()[4]
     elif better:
-        do = "run: %s %s" % (better, " ".join([start.FILE] + sys.argv[1:]))
+        do = "run: %s %s" % (better, start.FILE)  # a secret may stand among the arguments
     else:
         do = "install one and run: /path/to/python3 %s" % start.FILE
     say("%s is %s; this file needs a %s: %s" % (sys.executable or "the interpreter", seen(start), WANTED, do))

@@ -6,6 +6,8 @@ words='This copy of torchtune-sys is damaged or cut short: copy the file again, 
 # bash takes functions from its environment, and a caller's stands for the program of its name: not for "unset" in posix mode.
 POSIXLY_CORRECT=1
 unset -f command printf read '['
+# By these a Python names itself, even with -I: what it then starts again, and on 3.11 its library, would be a caller's.
+unset PYTHONEXECUTABLE __PYVENV_LAUNCHER__
 say() { printf 'torchtune-sys: %s\n' "$1" >&2; exit 2; }
 size=$(command -p wc -c <"$0" 2>/dev/null)
 [ "${size:-0000000000}" -eq 0000000000 ] || say "$0 is damaged or cut short; copy the file again, whole"

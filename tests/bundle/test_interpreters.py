@@ -108,6 +108,13 @@ def test_what_the_environment_sets_does_not_steer_it(bundle: Path, tmp_path: Pat
     env = surroundings(HOME=str(tmp_path), PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "click.py"), PYTHONOPTIMIZE="2")
     shell = start(bundle, "rules", env={**env, "PYTHONHOME": "/nonexistent"}, cwd=tmp_path)
     assert (shell.returncode, shell.stderr) == (0, "")
+    # By these a Python takes another's name and library, whatever its options.
+    for name in ("PYTHONEXECUTABLE", "__PYVENV_LAUNCHER__"):
+        (tmp_path / "other").write_text(f"#!/bin/sh\n: >{tmp_path}/ran\n")
+        (tmp_path / "other").chmod(0o755)
+        for argv in ([], *([path] for version, path in interpreters().items() if version in good())):
+            another = start(*argv, bundle, "rules", env={**env, "PYTHONPATH": "", name: str(tmp_path / "other")}, cwd="/")
+            assert (another.returncode, another.stdout, (tmp_path / "ran").exists()) == (0, shell.stdout, False), name
     (tmp_path / "sitecustomize.py").write_text("")
     (tmp_path / "usercustomize.py").write_text("")
     named = start(interpreters()[good()[-1]], bundle, "rules", env=env, cwd=tmp_path)

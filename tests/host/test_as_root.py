@@ -328,6 +328,16 @@ def test_tools_come_from_where_only_root_may_write(scene: Scene) -> None:
     assert "mine" in kept.stdout, "a directory of root's on PATH is as good as the system's"
 
 
+@pytest.mark.parametrize("name", ["PYTHONEXECUTABLE", "__PYVENV_LAUNCHER__"])
+def test_a_name_that_an_environment_gives_to_python_is_not_started(scene: Scene, name: str) -> None:
+    """Neither -I nor -E makes a Python of 3.11 or later deaf to these."""
+    other = scene.alice.write(scene.alice.home / "other", scene.shell_payload(), 0o755)
+    places = ":".join(place for place in sys.path if place.endswith("-packages"))  # an environment is looked for beside that name
+    for argv in (["rules"], ["check", "--select", "driver"]):
+        done = as_root(*argv, **{name: str(other), "PYTHONPATH": places})
+        assert scene.who_ran() == set(), done.stderr
+
+
 LIBRARY = """
 #include <stdio.h>
 #include <unistd.h>

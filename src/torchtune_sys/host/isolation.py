@@ -57,6 +57,7 @@ def isolate() -> None:
     """Drop the working directory, PYTHONPATH and the user's site directory from where modules are looked for; as root start again where
     others than root can change what this process was started with. Standard streams that the caller closed lead nowhere."""
     session_path[:] = sys.path
+    _name_what_runs()
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     offered = _offered()
     sys.path[:] = [entry for entry in sys.path if entry not in offered]
@@ -64,6 +65,22 @@ def isolate() -> None:
         _set_aside(own, offered)
     _complete(own, offered)
     _fill_streams()
+
+
+def _name_what_runs() -> None:
+    """From 3.11 on PYTHONEXECUTABLE and __PYVENV_LAUNCHER__ name Python, even isolated: what is started again, or as a child, would be a caller's.
+    Source: getpath.py."""
+    started, runs = sys.orig_argv[0], "/proc/self/exe"
+    own = os.path.abspath(started) if "/" in started else getattr(sys, "_base_executable", "")
+    if _same(own, runs) and ("/" in started or not _same(sys.executable, runs)):
+        sys.executable = own
+
+
+def _same(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return False
 
 
 def _fill_streams() -> None:
