@@ -12,7 +12,7 @@ import pytest
 from library import COMPILER
 
 from conftest import exhaustive
-from live_faults import eighth, fifth, fourth, lab, ninth, opened, sealed, seventh, sixth, tenth, third
+from live_faults import eighth, eleventh, fifth, fourth, lab, ninth, opened, sealed, seventh, sixth, tenth, third
 from live_faults.row import Fault
 
 ROWS = [
@@ -28,6 +28,7 @@ ROWS = [
         *eighth.ROWS,
         *ninth.ROWS,
         *tenth.ROWS,
+        *eleventh.ROWS,
     )
     if not row.left
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -289,3 +290,10 @@ def test_live_torch() -> None:
     assert found.live.version == found.torch.version == told.stdout.strip()
     assert found.torch.source == "live"
     assert f"{queries.LIVE_TORCH}" == "live-torch"
+
+
+def test_modules_that_are_part_of_the_interpreter_are_found() -> None:
+    """python-build-standalone has _ctypes within it, pyenv's Python beside it or, without libffi's headers, not at all."""
+    child = runpy.run_path(str(CHILD))
+    assert [child["found"](name, []) for name in ("_io", "_nowhere")] == [True, False]
+    assert "_ctypes" not in child["look"]()["not_found"]

@@ -32,6 +32,7 @@ def test_a_torch_without_its_packages_is_told_unless_it_was_imported(healthy: Sn
         (("mpmath",), "2.2.0", ["mpmath"]),
         (("mpmath",), "2.1.2", []),
         (("typing_extensions",), "2.1.2", ["typing-extensions"]),
+        (("_ctypes",), "2.1.2", ["a Python with ctypes"]),
     ],
 )
 def test_modules_that_import_torch_or_its_optimizers_lack(

@@ -36,15 +36,16 @@ def look(path=None):
     }
 
 
-ASKED_FOR = ("typing_extensions", "sympy", "mpmath")
-"""Modules of packages of their own without which import torch fails, or (those behind the first) the optimizers of torch from 2.2 on."""
+ASKED_FOR = ("_ctypes", "typing_extensions", "sympy", "mpmath")
+"""Modules of Python itself, or of packages of their own, without which import torch fails, or (SymPy's) the optimizers of torch from 2.2 on."""
 
 
 def found(name, path):
     """Return whether a module would be found, by who finds those of directories and archives; True where that cannot be asked."""
     finder = getattr(sys.modules.get("_frozen_importlib_external"), "PathFinder", None)
     try:
-        return finder is None or finder.find_spec(name, path) is not None or others_find(name)
+        inside = finder is None or name in sys.builtin_module_names
+        return inside or finder.find_spec(name, path) is not None or others_find(name)
     except Exception:
         return True
 

@@ -104,7 +104,7 @@ def _nothing_found(s: Snapshot, setting: NcclSetting | None) -> Evidence:
     wanted = _wanted(better(network) or tuple(there.split(", ")))
     if setting is None or len(setting.value) < 2:
         family = values(s).get("NCCL_SOCKET_FAMILY", "")
-        hint = f" of family {family}" if family else ""
+        hint = f" of NCCL_SOCKET_FAMILY={family}" if family else ""
         return Evidence(
             subject="interfaces", seen=f"no interface has a usable address{hint}", wanted=wanted, source="the interfaces"
         )

@@ -325,6 +325,14 @@ def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
         )
     item = None if isinstance(python.distributions, Missing) else installed(s).get("torch")
     asked = () if item is None else item.requires
+    if "_ctypes" in python.not_found:
+        yield Evidence(
+            subject="import torch",
+            seen="there is no module _ctypes: this Python was built where libffi's headers were not installed",
+            wanted="a Python with ctypes, which torch imports",
+            source="sys.path",
+            fix=(Advice(text=_BUILT_WITHOUT),),
+        )
     for name in python.not_found:
         package = name.replace("_", "-")
         by = _BY_OPTIMIZERS.get(package, package)
@@ -342,6 +350,10 @@ def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
             )
 
 
+_BUILT_WITHOUT = (
+    "install libffi-dev (RHEL, Fedora, SUSE: libffi-devel) and build this Python again (pyenv install --force VERSION), or take the distribution's "
+    "or uv's; then make the environment anew"
+)
 _BY_OPTIMIZERS, _SINCE = {"sympy": "sympy", "mpmath": "sympy"}, (2, 2)
 """Each optimizer of torch imports torch._dynamo, and that SymPy (torch/_compile.py; tried with 2.13): module, and the package of torch's requirements."""
 _LACKING = pattern(r"No module named '((?!torch\b)[\w.]{1,60})'")
