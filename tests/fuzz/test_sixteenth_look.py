@@ -85,3 +85,13 @@ def test_a_cause_of_a_document_is_a_name(cause: Any, tmp_path: Path) -> None:
 def test_a_text_in_the_place_of_a_list_is_no_nodes(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps({"schema": "torchtune-sys/preflight/1", "nodes": [], "absent": "n7"}))
     assert "is not as torchtune-sys/" in said("diagnose", str(tmp_path / "x.json")).text
+
+
+@pytest.mark.parametrize("schema", ["x" * 200_000, [*range(10_000)], {"x": "y" * 100_000}], ids=["text", "list", "object"])
+@pytest.mark.parametrize(
+    "command", [("check", "--from"), ("plan", "--from"), ("compare",), ("fleet", "--dir")], ids=lambda words: words[0]
+)
+def test_an_error_does_not_repeat_its_input(command: tuple[str, ...], schema: Any, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps({"schema": schema}))
+    told = said(*command, str(tmp_path / "x.json"))
+    assert told.status in (2, 3) and len(told.text) < 10_000

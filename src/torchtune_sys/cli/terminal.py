@@ -156,6 +156,10 @@ def encoded(text: str, encoding: str) -> bytes:
         return text.encode(encoding, "backslashreplace")
 
 
+_LONGEST = 4000
+"""Characters of a row: it may hold words of an input, as long as the input is."""
+
+
 def tell(*rows: str) -> None:
     """Say something beside the result, on standard error. A row may hold words of the host that is judged."""
     from torchtune_sys.host.secrets import scrubbed
@@ -165,7 +169,7 @@ def tell(*rows: str) -> None:
     if stream is None or stream.closed:
         return
     started_as = program(environment())
-    text = "".join(startable(row(scrubbed(words)), started_as) for words in rows)
+    text = "".join(startable(row(scrubbed(words)[:_LONGEST]), started_as) for words in rows)
     with contextlib.suppress(OSError):
         stream.write(encoded(text, stream.encoding or "utf-8").decode(stream.encoding or "utf-8"))
         stream.flush()

@@ -162,7 +162,7 @@ def add(document: bytes, name: str, store: Store, unread: list[Unread]) -> None:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         _add_other(document, name, store)
         return
-    schema = found.schema if isinstance(found.schema, str) else ""
+    schema = found.schema[:100] if isinstance(found.schema, str) else ""
     kind, _, form = schema.removeprefix("torchtune-sys/").partition("/")
     if form not in ("", _FORM) and kind in ("facts", *_READERS):
         raise ValueError(f"is {schema}, which a later release wrote: this one reads {kind}/{_FORM}")
