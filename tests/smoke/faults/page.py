@@ -12,6 +12,9 @@ from smoke.faults.fifth.results import RESULTS as FIFTH_RESULTS
 from smoke.faults.fourth import opened, sealed
 from smoke.faults.fourth.results import RESULTS
 from smoke.faults.row import Fault
+from smoke.faults.seventeenth import opened as seventeenth_opened
+from smoke.faults.seventeenth import sealed as seventeenth_sealed
+from smoke.faults.seventeenth.results import RESULTS as SEVENTEENTH_RESULTS
 from smoke.faults.seventh import opened as seventh_opened
 from smoke.faults.seventh import sealed as seventh_sealed
 from smoke.faults.seventh.results import RESULTS as SEVENTH_RESULTS
@@ -316,7 +319,17 @@ _SIXTEENTH = """
 ## The sixteenth list: first and last results
 
 Written down and committed on 2026-11-28 before anything of it was tried (`python -m smoke.faults.second sixteenth-opened|sixteenth-sealed|sixteenth-harmless`): ways of torch that trainings combine, and what else goes on on a host. Which six are sealed chance decided (`random.SystemRandom`). Torch
-2.13.0+cpu, two ranks, load 7 to 12 on two cores, each once. **Opened: first 1 of 10 right**, 1 wrong, 8 not noticed; **last 10 of 10. Sealed, after the opened ones were mended: 2 of 6 right**, 4 not noticed, none wrong; three of these are right since. Nine oddities that break nothing (`--quick`, load 22 to 28): one false alarm, mended since: all processes stand still for 3 s, then *dataloader* says that rank 0 ended. Python's `signal.sigtimedwait` gives what nobody filled in where the process was stopped beyond its time: the launcher took that for a signal to end (6 of 6 pauses in other moments at a load of 4).
+2.13.0+cpu, two ranks, load 7 to 12 on two cores, each once. **Opened: first 1 of 10 right**, 1 wrong, 8 not noticed; **last 10 of 10. Sealed, after the opened ones were mended: 2 of 6 right**, 4 not noticed, none wrong; all of these are right since. Nine oddities that break nothing (`--quick`, load 22 to 28): one false alarm, mended since: all processes stand still for 3 s, then *dataloader* says that rank 0 ended. Python's `signal.sigtimedwait` gives what nobody filled in where the process was stopped beyond its time: the launcher took that for a signal to end (6 of 6 pauses in other moments at a load of 4).
+
+| fault | list | first result | last result |
+|---|---|---|---|
+"""
+_SEVENTEENTH = """
+## The seventeenth list: first and last results
+
+Written down and committed on 2026-11-28 before anything was built for it (`python -m smoke.faults.second seventeenth-opened|seventeenth-sealed|seventeenth-harmless`): what a step of training takes from torch and no stage compared. Which six are sealed chance decided (`random.SystemRandom`); who built
+had written them. Torch 2.13.0+cpu, two ranks, load 10 to 26 on two cores, each once. **Opened: first 1 of 10 right**, 9 not noticed; **last 10 of 10** (two by rows that named another stage for the same). **Sealed, after the opened ones were mended: 1 of 5 right**, 4 not noticed, none wrong (the sixth row broke nothing at first); all are right since. Of eight oddities that break nothing
+(`--quick`, load 15 to 26) three were false alarms of a check that was an hour old (it read memory that FSDP1 had given back; mended), two are true: DistributedDataParallel of torch 2.13 crashes on the CPU under TORCH_DISTRIBUTED_DEBUG=DETAIL, in a program of ten lines, too, and MALLOC_TOP_PAD_ has each large piece of memory given back.
 
 | fault | list | first result | last result |
 |---|---|---|---|
@@ -361,6 +374,9 @@ def page() -> str:
         + _FIFTEENTH
         + _SIXTEENTH
         + "\n".join(sixteenth)
+        + "\n"
+        + _SEVENTEENTH
+        + "\n".join(_results(SEVENTEENTH_RESULTS, seventeenth_opened.ROWS, seventeenth_sealed.ROWS))
         + "\n"
     )
 

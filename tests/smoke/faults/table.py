@@ -18,6 +18,8 @@ from smoke.faults.fourth import sealed as fourth_sealed
 from smoke.faults.ninth import alike as ninth_alike
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
+from smoke.faults.seventeenth import opened as seventeenth_opened
+from smoke.faults.seventeenth import sealed as seventeenth_sealed
 from smoke.faults.seventh import opened as seventh_opened
 from smoke.faults.seventh import sealed as seventh_sealed
 from smoke.faults.sixteenth import opened as sixteenth_opened
@@ -70,4 +72,6 @@ FAULTS: tuple[Fault, ...] = (
     *fifteenth_sealed.ROWS,
     *sixteenth_opened.ROWS,
     *sixteenth_sealed.ROWS,
+    *seventeenth_opened.ROWS,
+    *seventeenth_sealed.ROWS,
 )

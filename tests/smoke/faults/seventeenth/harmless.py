@@ -49,8 +49,8 @@ _WAYS: Mapping[str, tuple[str, str, Inject]] = {
         variables(TORCH_DISTRIBUTED_DEBUG="DETAIL", TORCH_SHOW_CPP_STACKTRACES="1")),
     "network-apart": ("A network namespace with a loopback alone", "namespace", unshared("--net", "ip link set lo up")),
     "user-apart": ("A user namespace in which the user is root", "namespace", through("unshare", "--user", "--map-root-user")),
-    "allocator-lean": ("Reads and writes come last (ionice), and the C library keeps one arena and gives all memory back", "environment",
-        all_of(through("ionice", "-c", "3"), variables(MALLOC_ARENA_MAX="1", MALLOC_TOP_PAD_="0", PYTHONMALLOC="malloc"))),
+    "allocator-lean": ("Reads and writes come last (ionice), and the C library keeps one arena", "environment",
+        all_of(through("ionice", "-c", "3"), variables(MALLOC_ARENA_MAX="1", PYTHONMALLOC="malloc"))),
     "paused-once-met": ("All processes stand still for 4 s while ranks exchange", "signal", paused_once_met),
 }  # fmt: skip
 

@@ -6,19 +6,19 @@ from smoke.faults.row import Fault
 from smoke.faults.second.short import row
 
 ROWS: tuple[Fault, ...] = (
-    row("selective-checkpoint-order", "Activation checkpointing that keeps some results (create_selective_checkpoint_contexts) gives them back in the wrong order", "recompute",
+    row("selective-checkpoint-spoiled", "Activation checkpointing that keeps some results (create_selective_checkpoint_contexts) gives them back halved", "recompute",
         "recompute-differs", """
+        import torch
         import torch.utils.checkpoint as kept
         real = kept.create_selective_checkpoint_contexts
         def contexts(*args, **more):
             first, second = real(*args, **more)
             enter = type(second).__enter__
             def begin(self):
-                for name, held in vars(self).items():
-                    if isinstance(held, dict):
-                        for one in held.values():
-                            if isinstance(one, list):
-                                one.reverse()
+                for kept_of_one in self.storage.values():
+                    for one in kept_of_one.values() if isinstance(kept_of_one, dict) else kept_of_one:
+                        if isinstance(getattr(one, "val", None), torch.Tensor):
+                            one.val = one.val * 0.5
                 return enter(self)
             second.__class__ = type("Turned", (type(second),), {"__enter__": begin})
             return first, second

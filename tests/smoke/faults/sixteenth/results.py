@@ -13,7 +13,7 @@ RESULTS: dict[str, tuple[str, str]] = {
     "adamw-bfloat16-decay": ("not noticed", "right"),
     "host-files-exhausted": ("right, with a remedy for another limit (ulimit -n)", "right, with `fs.file-max`"),
     "scratch-cleaned": ("wrong (`spawn-broken`; a missing file in *checkpoint*)", "right: `temporary-files-removed`"),
-    "compiled-input-not-written": ("not noticed", "–"),
+    "compiled-input-not-written": ("not noticed", "right"),
     "cosine-resumes-late": ("not noticed", "right"),
     "ema-count-lost": ("not noticed", "right"),
     "full-state-dict-part": ("not noticed", "right"),

@@ -199,6 +199,15 @@ def _one_after_the_other(here: RankContext, compared: Compared) -> List[Fault]:
         for step in steps if here.rank % 2 == 0 else steps[::-1]:
             step()
         faults += compared("message %d from rank %d (send, recv)" % (turn, before), taken, _row_of(before, "BOR", _PLACES) + turn)
+    both = [(_row_of(here.rank, "BOR", _PLACES) + turn).to(here.device) for turn in (3, 4)]
+    into = [torch.zeros_like(one) for one in both]
+    ops = [dist.P2POp(dist.isend, one, peer) for one, peer in zip(both, (after, before))]
+    for work in dist.batch_isend_irecv([*ops, *(dist.P2POp(dist.irecv, one, peer) for one, peer in zip(into, (before, after)))]):
+        work.wait()
+    for turn, taken, peer in zip((3, 4), into, (before, after)):
+        faults += compared(
+            "message %d from rank %d (batch_isend_irecv)" % (turn, peer), taken, _row_of(peer, "BOR", _PLACES) + turn
+        )
     if here.backend != "gloo":
         return faults
     out = [(_row_of(here.rank, "BOR", _PLACES) + tag).to(here.device) for tag in _TAGS]

@@ -32,6 +32,7 @@ def combined_steps_are_right(here: RankContext) -> None:
     """Check what models do between their layers, and what becomes of a gradient on its way."""
     for rows in (_attention_drops, _pairs_turn, _sentences_are_packed, _experts_are_chosen):
         answers_are_right(rows(here), "layer-wrong")
+    answers_are_right(_numbers_of_eight_bits(here), "device-computes-wrong")
     for rows in (_kept_for_the_way_back, _gradients_of_some):
         answers_are_right(rows(here), "autograd-wrong")
 
@@ -80,6 +81,17 @@ def _experts_are_chosen(here: RankContext) -> Iterator[Answer]:
     shares = [sum((place + 1) * row[place] for place in range(_EXPERTS) if row[place] > min(row)) for row in scores]
     yield "rows given to experts (topk, index_add)", found, torch.tensor(shares)[:, None] * torch.arange(12).view(6, 2)
     yield "the gradient of rows given to experts", given.grad, torch.tensor(shares)[:, None].expand(6, 2)
+
+
+def _numbers_of_eight_bits(here: RankContext) -> Iterator[Answer]:
+    """They are rounded, and what lies between two goes to the one whose last bit is zero."""
+    given = torch.tensor([1.0625, 1.1875, 1.1, 0.9, -1.1, 448.0, 1.2], device=here.device)
+    for name, right in (
+        ("float8_e4m3fn", [1, 1.25, 1.125, 0.875, -1.125, 448, 1.25]),
+        ("float8_e5m2", [1, 1.25, 1, 0.875, -1, 448, 1.25]),
+    ):
+        if hasattr(torch, name):  # torch 2.1
+            yield "numbers that become %s" % name, given.to(getattr(torch, name)).float(), right
 
 
 def _two_leaves(here: RankContext) -> List[torch.Tensor]:

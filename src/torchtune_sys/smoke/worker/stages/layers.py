@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -325,7 +326,11 @@ def recomputed_is_the_same(here: RankContext) -> None:
     from torch.utils import checkpoint
 
     found: Dict[str, List[torch.Tensor]] = {}
-    for way in ("", "use_reentrant=False", "use_reentrant=True"):
+    keeping: Dict[str, Any] = {}
+    if hasattr(checkpoint, "create_selective_checkpoint_contexts"):  # torch 2.4
+        kept = functools.partial(checkpoint.create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+        keeping = {"use_reentrant=False, products are kept": {"context_fn": kept}}
+    for way in ("", "use_reentrant=False", "use_reentrant=True", *keeping):
         torch.manual_seed(8)
         parts = [nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.Dropout(0.5), nn.Linear(48, 24)) for _ in range(2)]
         layers = nn.Sequential(*parts).to(here.device)  # one part twice would add its gradients in another precision
@@ -334,7 +339,11 @@ def recomputed_is_the_same(here: RankContext) -> None:
         with torch.autocast(here.kind, dtype=low, enabled=here.kind == "cuda" or low == torch.bfloat16):
             output = inputs
             for part in parts:
-                output = checkpoint.checkpoint(part, output, use_reentrant=way.endswith("True")) if way else part(output)
+                output = (
+                    checkpoint.checkpoint(part, output, use_reentrant=way.endswith("True"), **keeping.get(way, {}))
+                    if way
+                    else part(output)
+                )
         loss = output.float().square().mean()
         loss.backward()
         found[way] = [loss.detach(), inputs.grad, *(value.grad for value in layers.parameters())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from typing import Any, Callable, Dict, Iterator, List, Tuple
@@ -157,6 +158,11 @@ def _steps_as_asked(here: RankContext) -> Iterator[Answer]:
     yield "the weights that hooks see before and after a step", told, [1, 0.25]
     yield "the loss that a step with a closure returns", loss, 7
 
+    own = copy.deepcopy(first)
+    with torch.no_grad():
+        first.zero_()
+    yield "a copy of a weight (copy.deepcopy) once the weight is another", own, [0.25, 0.25]
+
 
 def _clears(here: RankContext) -> None:
     """Check every optimizer that is tried often enough to meet what happens at some calls alone."""
@@ -265,6 +271,16 @@ def _clips_values(here: RankContext) -> None:
                     "clip_grad_norm_(%.6g, norm_type=%g) of gradients of norm %.6g tells %.6g, and leaves one that is off by %.3g"
                 )
                 raise StageFailed("clip-wrong", seen % words)
+    if here.has_bfloat16():
+        held = _parameters_with(gradients, here)
+        held[1] = torch.nn.Parameter(held[1].detach().bfloat16())
+        held[1].grad = gradients[1].to(here.device, torch.bfloat16)
+        norm = math.sqrt(sum(value * value for value in numbers))
+        told = float(torch.nn.utils.clip_grad_norm_(held, norm / 2))
+        off = max(float((one.grad.cpu().float() - gradient / 2).abs().max()) for one, gradient in zip(held, gradients))
+        if not max(abs(told - norm) / norm, off / max(numbers)) <= _OPTIMIZER_OFF_LOW:
+            seen = "clip_grad_norm_(%.6g) of gradients of norm %.6g in float32 and bfloat16 tells %.6g, and leaves one that is off by %.3g"
+            raise StageFailed("clip-wrong", seen % (norm / 2, norm, told, off))
     held = _parameters_with(gradients, here)
     torch.nn.utils.clip_grad_value_(held, 2.0)
     for parameter, gradient in zip(held, gradients):

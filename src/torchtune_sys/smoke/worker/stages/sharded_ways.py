@@ -109,6 +109,21 @@ def _wrapped_layer(here: RankContext) -> List[Fault]:
     return faults
 
 
+def _parallel_layers(here: RankContext, mesh: Any) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Return what two layers give that are cut by their outputs and by their inputs, and what they give as a whole. Without a bias, of which each rank would add a share that rounds."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = nn.Sequential(
+        nn.Linear(_LAYER_INPUTS, 2 * here.world, bias=False), nn.Linear(2 * here.world, _LAYER_OUTPUTS, bias=False)
+    ).to(here.device)
+    with torch.no_grad():
+        for number, value in enumerate(model.parameters()):
+            value.copy_(small_integers(tuple(value.shape), 335 + number, -1, 2))
+        inputs = small_integers((3, _LAYER_INPUTS), 334, -1, 2).to(here.device)
+        wanted = model(inputs).cpu()
+        return parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})(inputs), wanted
+
+
 def _spread_tensors(here: RankContext) -> List[Fault]:
     """Tensors that are spread over ranks (DTensor), which FSDP2 and tensor parallel training are made of."""
     try:
@@ -133,6 +148,7 @@ def _spread_tensors(here: RankContext) -> List[Fault]:
         "the sum of all": (rows.sum().full_tensor(), whole.sum()),
         "a sum over what is spread": (rows.sum(0).full_tensor(), whole.sum(0)),
     }
+    answers["a model whose layers are cut (ColwiseParallel, RowwiseParallel)"] = _parallel_layers(here, mesh)
     for what, (found, wanted) in answers.items():
         if found.shape != wanted.shape or not torch.equal(found.detach().cpu(), wanted):
             seen = "tensors spread over ranks (DTensor), %s: %s, where %s is right"
