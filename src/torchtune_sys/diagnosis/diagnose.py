@@ -22,6 +22,7 @@ from torchtune_sys.diagnosis import (
     shadowing,
     slowness,
     stated_causes,
+    told_states,
     unexplained,
 )
 from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, missing, outliers, peers, ras, stalls
@@ -55,6 +56,8 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
         differences, differing = compare(given.reported, not any(each.candidates for each in symptoms))
         symptoms += differing
     named = causes.causes_of(symptoms, given.reported, lines)
+    if not named and (told := list(told_states.symptoms_of(_prose(lines)))):
+        named = causes.causes_of([*symptoms, *told], given.reported, lines)
     errors = causes.that_end_jobs(named)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in errors)
     unknown = () if sure else outliers.named(unexplained.unexplained_of(heard, symptoms), lines)
@@ -182,7 +185,11 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
         shadowing.symptoms_of,
     ):
         yield from symptoms_in(lines)
-    yield from stated_causes.symptoms_of({source: tuple(_without_frames(seldom(part))) for source, part in lines.items()})
+    yield from stated_causes.symptoms_of(_prose(lines))
+
+
+def _prose(lines: Mapping[str, Sequence[LogLine]]) -> Mapping[str, Sequence[LogLine]]:
+    return {source: tuple(_without_frames(seldom(part))) for source, part in lines.items()}
 
 
 def _without_frames(lines: Iterable[LogLine]) -> Iterator[LogLine]:

@@ -1,0 +1,98 @@
+"""Find what people tell of a thing of their host without saying that it is the cause: the memory is full, the data lies on a hard disk, the machine restarts.
+
+``told_states.csv`` is a grammar of things and of their states. What it finds is possible, and counts only where nothing else names a cause: so a guess counts, too, unlike in
+``stated_causes``. What is denied, advised, asked for, or told of a condition is not taken.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from torchtune_sys.diagnosis import stated_forms as forms
+from torchtune_sys.diagnosis.symptoms import POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.knowledge import tables
+from torchtune_sys.knowledge.stated_words import filled
+
+_LONGEST, _SHORT, _MOST = 1500, 600, 400
+_WORD = r"(?!(?:not?|never|without|nor|if|unless|whether|doesn't|don't|isn't|didn't|wasn't)\b)[\w/%.'+-]+"
+_BEHIND = rf"(?:[^\w.;!?\n]{{1,3}}{_WORD}){{0,8}}?[^\w.;!?\n]{{1,3}}"
+_BEFORE = rf"(?:[^\w.;!?\n]{{1,3}}{_WORD}){{0,3}}?[^\w.;!?\n]{{1,3}}"
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of ``data/told_states.csv``."""
+
+    causes: tuple[str, ...]
+    words: re.Pattern[str]
+    also: re.Pattern[str] | None
+    unless: re.Pattern[str] | None
+
+
+@functools.cache
+def _rows() -> tuple[_Told, ...]:
+    classes = {each["name"]: each["words"] for each in tables.rows("stated_words")}
+    return tuple(
+        _row({key: filled(words, classes) for key, words in row.items()}) for row in tables.rows("told_states")
+    )
+
+
+def _row(row: Mapping[str, str]) -> _Told:
+    thing, state = (rf"(?<![\w-])(?:{row[name]})(?![\w-])" for name in ("subject", "state"))
+    return _Told(
+        causes=tuple(row["cause"].split("|")),
+        words=re.compile(rf"(?i){thing}{_BEHIND}{state}|{state}{_BEFORE}{thing}"),
+        also=re.compile(f"(?is){row['also']}") if row["also"] else None,
+        unless=re.compile(f"(?is){row['unless']}") if row["unless"] else None,
+    )
+
+
+def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Yield the first state that each source tells.
+
+    >>> told = "I train on my own images, but the swap is full after an hour."
+    >>> [each.candidates[0].cause for each in symptoms_of({"x": [LogLine(number=1, text=told, printed=told)]})]
+    ['host-memory-oom']
+    """
+    for source, part in lines.items():
+        spoken = [line for line in part if forms.PROSE.search(line.text[:_LONGEST]) and not forms.CODE.search(line.text)]
+        text = "\n".join(line.text[:_LONGEST] for line in part[:_MOST])
+        if spoken and (len(text) < _SHORT or forms.FIRST_PERSON.search(text)):
+            yield from _first(source, spoken[:_MOST], text)
+
+
+def _first(source: str, spoken: Sequence[LogLine], text: str) -> Iterator[Symptom]:
+    for row in _rows():
+        if (row.also is not None and not row.also.search(text)) or (row.unless is not None and row.unless.search(text)):
+            continue
+        line = next((line for line in spoken if _tells(row, line.text[:_LONGEST])), None)
+        if line is not None:
+            candidates = tuple(Candidate(cause=cause, weight=POSSIBLE) for cause in row.causes)
+            yield Symptom(
+                source=source, line=line, candidates=candidates, program="reporter", words="words of people", merely_told=True
+            )
+            return
+
+
+def _tells(row: _Told, words: str) -> bool:
+    return any(
+        not (_GENERAL.search(clause[: place.start()][-_NEAR:]) or _WANTS.match(clause))
+        for clause in forms.CLAUSES.split(words)
+        if clause
+        for place in row.words.finditer(clause)
+    )
+
+
+_NEAR = 70
+_GENERAL = re.compile(
+    r"(?i)(?:\b(?:if|unless|whether|in case|whenever|avoid\w*|would|should|must|ensure|make sure|check|support for|for example|e\.g|such as"
+    r"|users?|feature|proposal|option|handl\w+|not|never|no|without|don't|doesn't|isn't|didn't|wasn't|aren't|nor|instead of|to)\b[^,;:()]{0,40})$"
+)
+_WANTS = re.compile(
+    r"(?i)^\W*(?:(?:feat|fix|docs?|chore|build|refactor|test)\b[(:]|(?:add|allow|support|handle|detect|document|improve|implement|introduce|make|ensure|verify|please|consider|note|remove|update|use|do|does|can|could|would|should|is there|are there|will)\b)"
+)
+"""What is asked for, or changed in a program."""

@@ -1,0 +1,108 @@
+"""What people tell of their host without calling it the cause: possible, where nothing else names one; not what is denied, advised, asked for or a condition."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from torchtune_sys.diagnosis import stated_forms, told_states
+from torchtune_sys.diagnosis.text.lines import LogLine, lines_of
+from torchtune_sys.knowledge import tables
+from torchtune_sys.knowledge.causes import cause_rows
+
+
+def _named(text: str) -> list[str]:
+    lines = {"x": lines_of(enumerate(text.split("\n"), 1))}
+    return [candidate.cause for symptom in told_states.symptoms_of(lines) for candidate in symptom.candidates]
+
+
+TOLD = [
+    ("My training gets slower and slower. htop says the swap is nearly full.", "host-memory-oom"),
+    ("After two epochs my machine starts swapping and everything crawls.", "host-memory-oom"),
+    ("The script was suddenly killed while loading the dataset, I see no traceback.", "host-memory-oom"),
+    ("I train on images that lie on a network share and each epoch takes hours, it is so slow.", "slow-data-storage"),
+    ("Why is the GPU utilization so low during training? The images are large.", "slow-data-storage"),
+    ("During training my GPU is idle most of the time and waits for the next batch.", "slow-data-storage"),
+    ("I guess the data loading is the bottleneck: training uses 8 GPUs.", "slow-data-storage"),
+    ("It trains fine at first, then my GPU overheats and each step becomes slow.", "gpu-thermal-throttle"),
+    ("My GPU gets lost under load. I suspect the power supply is too weak.", "gpu-fallen-off-bus"),
+    ("Training on two nodes is much slower than on one node for us.", "straggler-network"),
+    (
+        "We train with DDP on multiple machines and the speed is bad. I think our 1 Gbit network is the bottleneck.",
+        "straggler-network",
+    ),
+    ("I cannot build the CUDA extension, maybe my gcc is too new.", "host-compiler-too-new"),
+    ("The extension does not compile for me, the default gcc on our cluster is too old.", "host-compiler-too-old"),
+    ("I compile apex for torch, but my nvcc has a different version than torch: a mismatch.", "nvcc-torch-cuda-mismatch"),
+    ("The wheel does not import on our cluster, its glibc is older than what the wheel wants.", "glibc-too-old"),
+    ("I cannot import torch in my conda env, libstdc++ of the system is too old.", "libstdcxx-too-old"),
+    ("Hi, secure boot is enabled on my laptop and the nvidia driver is missing.", "secure-boot-blocks-module"),
+    ("Hi, nvidia-smi fails: the NVIDIA driver could not be loaded after I installed it.", "no-nvidia-driver"),
+    ("My pod is pending forever, k8s says there is no GPU node.", "kubernetes-gpu-unavailable"),
+    ("My container loses access to the GPU after a few hours.", "container-lost-gpu-cgroup"),
+    ("I run the image with docker, but CUDA is not available inside.", "container-toolkit-missing"),
+    ("In WSL2 my graphics card is not detected.", "wsl-gpu-blocked"),
+    ("I run under docker with four cards, but only one GPU is used.", "cuda-visible-devices-wrong"),
+    ("My Radeon card is not used with ROCm, everything falls back to the CPU.", "rocm-device-permission"),
+    ("I bought an RTX 5090 and torch does not work with it: the 5090 is not supported, it says.", "gpu-arch-not-in-wheel"),
+    ("I have a T4 and training the model runs out of VRAM.", "gpu-memory-too-small"),
+    ("I cannot resume training: the last checkpoint is corrupted since the job was stopped.", "checkpoint-damaged"),
+    ("Training stopped on our cluster, the scratch disk is full.", "disk-full-or-quota"),
+    ("On our slurm cluster all ranks are 0 when I start with srun.", "job-launch-nested-wrongly"),
+    ("I pip install it and cannot import it, its transformers version is incompatible.", "packages-conflict"),
+    ("After upgrading torch my flash-attn is broken: an undefined symbol.", "extension-torch-abi-mismatch"),
+    ("I have torch 2.4 but torchvision does not match.", "torch-torchvision-mismatch"),
+    ("The DataLoader freezes for me, with num_workers=0 everything works.", "dataloader-worker-killed"),
+    ("I load the weights and it fails: git-lfs was not installed.", "git-lfs-pointer"),
+    ("I train with torch on an RTX 3060 and the GPU is never used.", "cpu-only-build"),
+    ("We lose CUDA in torch after suspend, it fails until a reboot.", "nvidia-uvm-broken-after-suspend"),
+    ("Our jobs fail to start: the munge key differs on the new node.", "munge-authentication-fails"),
+]
+
+
+@pytest.mark.parametrize(("text", "cause"), TOLD)
+def test_a_state_that_somebody_tells_is_found(text: str, cause: str) -> None:
+    assert _named(text)[:1] == [cause]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I train a model and my swap is not full at all.",
+        "We should check if the swap is full before training.",
+        "Please add a warning to the trainer when the disk is full on the cluster.",
+        "We train on multiple machines with NCCL: the speed is fine, the network is not the bottleneck.",
+        "If secure boot is enabled, users of the nvidia driver must sign the module, I read.",
+        "feat: handle corrupted checkpoints when I resume a model",
+        "I use gcc 9.3 and CUDA 11, and my question is about the model's accuracy.",
+        "Does it support training when the GPU memory is too small?",
+        "The page says that the memory of an array is full of zeros.",
+        "My browser tab gets killed while loading the model on android.",
+    ],
+)
+def test_what_is_denied_advised_or_a_condition_is_not_taken(text: str) -> None:
+    assert _named(text) == []
+
+
+def test_each_row_has_known_causes_and_a_statement() -> None:
+    """A row that no statement here needs would go unseen if it broke."""
+    rows = [row["cause"].split("|") for row in tables.rows("told_states")]
+    assert {cause for row in rows for cause in row} <= set(cause_rows())
+    untried = {row[0] for row in rows} - {cause for _, cause in TOLD}
+    assert untried <= {"numpy2-with-old-torch", "cpu-lacks-avx"}
+
+
+def test_a_hostile_line_takes_linear_time() -> None:
+    """Words of things and of states repeated, of which no state follows a thing."""
+    took = []
+    for size in (1, 4):
+        text = "\n".join(["I train on the gpu " + "the my gpu is not the " * 60] * 40 * size)
+        begun = time.process_time()
+        list(told_states.symptoms_of({"x": [LogLine(number=1, text=line, printed=line) for line in text.split("\n")]}))
+        took.append(time.process_time() - begun)
+    assert took[1] < 12 * took[0] + 1
+
+
+def test_its_words_are_read_as_prose() -> None:
+    assert all(stated_forms.PROSE.search(text) for text, _ in TOLD)
