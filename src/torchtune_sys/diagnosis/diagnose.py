@@ -56,7 +56,7 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
         differences, differing = compare(given.reported, not any(each.candidates for each in symptoms))
         symptoms += differing
     named = causes.causes_of(symptoms, given.reported, lines)
-    if not named and (told := list(told_states.symptoms_of(_prose(lines)))):
+    if not named and (told := _told(heard, symptoms)):
         named = causes.causes_of([*symptoms, *told], given.reported, lines)
     errors = causes.that_end_jobs(named)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in errors)
@@ -190,6 +190,13 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
 
 def _prose(lines: Mapping[str, Sequence[LogLine]]) -> Mapping[str, Sequence[LogLine]]:
     return {source: tuple(_without_frames(seldom(part))) for source, part in lines.items()}
+
+
+def _told(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> Sequence[Symptom]:
+    """Return what people tell in the lines that no table of programs knows."""
+    known = {(each.source, each.line.number) for each in symptoms}
+    prose = {source: [line for line in part if (source, line.number) not in known] for source, part in _prose(lines).items()}
+    return tuple(told_states.symptoms_of(prose))
 
 
 def _without_frames(lines: Iterable[LogLine]) -> Iterator[LogLine]:

@@ -36,9 +36,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
 @functools.cache
 def _rows() -> tuple[_Told, ...]:
     classes = {each["name"]: each["words"] for each in tables.rows("stated_words")}
-    return tuple(
-        _row({key: filled(words, classes) for key, words in row.items()}) for row in tables.rows("told_states")
-    )
+    return tuple(_row({key: filled(words, classes) for key, words in row.items()}) for row in tables.rows("told_states"))
 
 
 def _row(row: Mapping[str, str]) -> _Told:
@@ -59,10 +57,14 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     ['host-memory-oom']
     """
     for source, part in lines.items():
-        spoken = [line for line in part if forms.PROSE.search(line.text[:_LONGEST]) and not forms.CODE.search(line.text)]
+        spoken = [line for line in part if _is_spoken(line.text[:_LONGEST])]
         text = "\n".join(line.text[:_LONGEST] for line in part[:_MOST])
         if spoken and (len(text) < _SHORT or forms.FIRST_PERSON.search(text)):
             yield from _first(source, spoken[:_MOST], text)
+
+
+def _is_spoken(words: str) -> bool:
+    return forms.PROSE.search(words) is not None and not forms.CODE.search(words)
 
 
 def _first(source: str, spoken: Sequence[LogLine], text: str) -> Iterator[Symptom]:
@@ -90,7 +92,7 @@ def _tells(row: _Told, words: str) -> bool:
 _NEAR = 70
 _GENERAL = re.compile(
     r"(?i)(?:\b(?:if|unless|whether|in case|whenever|avoid\w*|would|should|must|ensure|make sure|check|support for|for example|e\.g|such as"
-    r"|users?|feature|proposal|option|handl\w+|not|never|no|without|don't|doesn't|isn't|didn't|wasn't|aren't|nor|instead of|to)\b[^,;:()]{0,40})$"
+    r"|users?|feature|proposal|option|handl\w+|not|never|no|without|don't|doesn't|isn't|didn't|wasn't|aren't|nor|instead of|(?:want|need|have|has|how|try|trying|like|able|order|way) to)\b[^,;:()]{0,40})$"
 )
 _WANTS = re.compile(
     r"(?i)^\W*(?:(?:feat|fix|docs?|chore|build|refactor|test)\b[(:]|(?:add|allow|support|handle|detect|document|improve|implement|introduce|make|ensure|verify|please|consider|note|remove|update|use|do|does|can|could|would|should|is there|are there|will)\b)"
