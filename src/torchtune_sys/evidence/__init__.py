@@ -53,7 +53,8 @@ def read(text: str, name: str, intent: Workload | None = None, of_files: OfFiles
     intent = intent or Workload()
     paste = _Paste(pasted.unescaped(text), pasted.plain(text), intent)
     parts = {reader.kind: facts for reader in _READERS if (facts := reader.read(paste))}
-    if of_files is not None and (shown := pasted_files.recording(paste.text)) and (facts := of_files(shown)):
+    shown = {} if of_files is None else pasted_files.recording(paste.text)
+    if of_files is not None and shown and (facts := of_files(shown)):
         parts = {"files": facts, **parts}
     if not parts and not paste.useful():
         return None
@@ -68,7 +69,7 @@ def read(text: str, name: str, intent: Workload | None = None, of_files: OfFiles
     families = {family: nothing if found.get(family) is None else as_report(found[family]) for family in FAMILIES}
     if paste.lines.recognised:
         parts = {"collect_env": {}, **{kind: facts for kind, facts in parts.items() if kind != "lscpu"}}  # it ends with lscpu
-    if "kernel log" in parts and not pasted_files.files(paste.text):
+    if "kernel log" in parts and shown.get("files", {}).keys() <= pasted_files.OF_BOOT.keys():
         parts.pop("files", None)  # what the log repeats of them
     kinds = [*parts] or ["text"]
     cut = cuts.cuts(paste.text)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.evidence.partial import SOURCE, missing, partly
 from torchtune_sys.evidence.report_lines import Lines, value_of
+from torchtune_sys.formats import hypervisors
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.facts.python import LiveTorch, PythonFacts, Torch
@@ -80,7 +81,7 @@ def system_facts(lines: Lines, text: str) -> SystemFacts:
     if isinstance(kernel, str) and "microsoft" in kernel.lower():
         hypervisor = "wsl2"
     elif isinstance(vendor, str):
-        hypervisor = {"kvm": "kvm", "xen": "xen", "microsoft": "microsoft", "vmware": "vmware"}.get(vendor.lower(), "other")
+        hypervisor = hypervisors.meant(vendor)
     return partly(
         SystemFacts,
         os=parse_os(value_of(lines, "OS")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from torchtune_sys.formats import hypervisors
 from torchtune_sys.formats.kernel_log import EARLIER
 from torchtune_sys.formats.kernel_messages import read_log
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
@@ -39,9 +40,6 @@ def kernel_facts(text: str) -> KernelFacts | None:
     return KernelFacts(events=(), source=_NAME, from_s=nothing, now_s=nothing, booted=nothing, whole=nothing)
 
 
-_HYPERVISORS = (("Microsoft", "microsoft"), ("KVM", "kvm"), ("VMware", "vmware"), ("Xen", "xen"))
-
-
 def hypervisor(found: KernelFacts) -> str:
     """Return the hypervisor that the log names; ``""`` where it names none, and of WSL, which the kernel's name tells.
 
@@ -52,7 +50,7 @@ def hypervisor(found: KernelFacts) -> str:
     named = next((event.who for event in events if event.kind == "hypervisor"), "")
     if not named or any(event.kind == "boot" and "microsoft" in event.text for event in events):
         return ""
-    return next((short for word, short in _HYPERVISORS if word in named), "other")
+    return hypervisors.meant(named)
 
 
 _RECORD = re.compile(r"^\d{1,5},\d{1,18},(\d{1,12})(\d{6}),[^;\n]{1,80};", re.MULTILINE)

@@ -50,10 +50,10 @@ def _agreed(found: dict[str, set[str]]) -> dict[str, str]:
     return {path: next(iter(contents)) for path, contents in found.items() if len(contents) == 1}
 
 
-_OF_BOOT = (
-    ("/proc/version", re.compile(r"Linux version \d\S{2,100} \([^\n]{2,600}$", re.MULTILINE)),
-    ("/proc/cmdline", re.compile(r"ommand line: ([^\s:][^\n]{9,900})$", re.MULTILINE)),
-)
+OF_BOOT = {
+    "/proc/version": re.compile(r"Linux version \d\S{2,100} \([^\n]{2,600}$", re.MULTILINE),
+    "/proc/cmdline": re.compile(r"ommand line: ([^\s:][^\n]{9,900})$", re.MULTILINE),
+}
 """What the kernel's log repeats of files at each boot (Linux init/main.c); a line that was cut at printk's 1,024 characters is none."""
 
 
@@ -64,7 +64,7 @@ def of_log(text: str) -> dict[str, str]:
     {'/proc/cmdline': 'BOOT_IMAGE=/vmlinuz ro iommu=off'}
     """
     found: dict[str, set[str]] = {}
-    for path, pattern in _OF_BOOT:
+    for path, pattern in OF_BOOT.items():
         for match in pattern.finditer(text):
             line = text[text.rfind("\n", 0, match.start()) + 1 : match.end()]
             begun = message_start(line)

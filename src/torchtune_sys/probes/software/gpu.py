@@ -13,7 +13,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import MANAGERS, Package, SoftwareFacts
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.software import apt as software_apt
-from torchtune_sys.probes.software import build, next_boot
+from torchtune_sys.probes.software import build, compile_caches, next_boot
 from torchtune_sys.probes.software import session as software_session
 
 _CDI = ("/etc/cdi", "/run/cdi")
@@ -35,7 +35,7 @@ def read(host: Host, port: Fact[tuple[int, ...]]) -> SoftwareFacts:
         runtime_mode=_runtime_mode(host),
         cdi_drivers=_cdi(host),
         build_tools=build.tools(host),
-        compile_caches=build.caches(host),
+        compile_caches=compile_caches.caches(host),
         mps=software_session.mps(host),
         port_listeners=port,
     )

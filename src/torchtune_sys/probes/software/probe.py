@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
-from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.software import CACHE_VARIABLES, CompileCache, SoftwareFacts
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.software import compile_caches
 
 _DRIVER = "/proc/driver/nvidia/version"
 
@@ -56,22 +54,12 @@ def _first_open_port(host: Host, port: Fact[tuple[int, ...]]) -> Fact[int]:
 
 def _named_caches(host: Host, nothing: Missing) -> Fact[tuple[CompileCache, ...]]:
     """Where somebody said to keep what torch.compile builds, which it does for CPUs and other GPUs as well; else its usual place, where that stands."""
-    env = host.env()
-    named = () if isinstance(env, Missing) else tuple(name for name in CACHE_VARIABLES if env.get(name))
-    if not named and (isinstance(env, Missing) or not _stands(host, env)):
-        return nothing
-    from torchtune_sys.probes.software import build
-
-    found = build.caches(host)
-    wanted = named or ("TORCHINDUCTOR_CACHE_DIR",)
-    return found if isinstance(found, Missing) else tuple(cache for cache in found if cache.variable in wanted)
-
-
-def _stands(host: Host, env: Mapping[str, str]) -> bool:
-    """Whether somebody has made the directory that torch.compile names for this user."""
-    who = host.ask(queries.UID)
-    user = env.get("LOGNAME") or env.get("USER") or (str(who.get("user") or "") if isinstance(who, dict) else "")
-    return bool(user) and host.exists(f"{env.get('TMPDIR') or '/tmp'}/torchinductor_{user}") is True
+    env, found = host.env(), compile_caches.caches(host)
+    wanted = set() if isinstance(env, Missing) else {name for name in CACHE_VARIABLES if env.get(name)}
+    if isinstance(found, Missing):
+        return found if wanted else nothing
+    wanted = wanted or {cache.variable for cache in found if cache.purpose == "torch.compile" and host.exists(cache.path) is True}
+    return tuple(cache for cache in found if cache.variable in wanted) if wanted else nothing
 
 
 def _port(host: Host) -> Fact[tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.formats import hypervisors
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
@@ -187,11 +188,7 @@ def vendor_name(vendor: str, product: str, bios: str) -> str:
 def _by_clock(host: Host) -> Fact[str]:
     """Return the hypervisor by its paravirtual clock, which names it where there is no DMI table (Firecracker, some container VMs)."""
     clock = host.text("/sys/devices/system/clocksource/clocksource0/available_clocksource")
-    names = "" if isinstance(clock, Missing) else clock
-    for word, name in (("kvm-clock", "kvm"), ("hyperv", "microsoft"), ("xen", "xen"), ("vmware", "vmware")):
-        if word in names:
-            return name
-    return "other"
+    return hypervisors.meant("" if isinstance(clock, Missing) else clock)
 
 
 def _by_device_tree(host: Host, dmi: Fact[str], info: Fact[str]) -> Fact[str]:
@@ -200,7 +197,7 @@ def _by_device_tree(host: Host, dmi: Fact[str], info: Fact[str]) -> Fact[str]:
         return ""
     node = host.text("/proc/device-tree/hypervisor/compatible")
     if not isinstance(node, Missing):
-        return "kvm" if "kvm" in node else ("xen" if "xen" in node else "other")
+        return hypervisors.meant(node)
     if host.exists("/proc/device-tree") is True and node.why is Why.ABSENT:
         return ""
     return dmi if not isinstance(info, Missing) else info
