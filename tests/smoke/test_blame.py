@@ -105,6 +105,15 @@ def test_how_a_rank_ended() -> None:
     assert limit.cause == "cgroup-pids-limit" and limit.seen.startswith("rank 1 ended with status 1: libgomp: Thread creation")
 
 
+@pytest.mark.parametrize(
+    ("level", "status", "remedy"),
+    [("DETAIL", -11, "unset TORCH_DISTRIBUTED_DEBUG"), ("INFO", -11, ""), ("DETAIL", -9, died(-9).remedy)],
+)
+def test_a_crash_under_torch_s_own_checks_is_told_with_the_way_out(level: str, status: int, remedy: str) -> None:
+    found = attribution.with_environment(died(status), "ddp", {"TORCH_DISTRIBUTED_DEBUG": level})
+    assert (found.cause, found.remedy) == (died(status).cause, remedy)
+
+
 def test_a_launcher_that_was_killed_takes_the_ranks_with_it() -> None:
     trouble = RunFailure(kind="launcher-killed", stage="ddp", status=-9)
     found = attribution.of_failure(trouble, "", "", "", ())

@@ -6,7 +6,7 @@ import os
 import re
 import resource
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -90,7 +90,20 @@ _MEND_LIBRARY = "a whole {0}: install its package again, or leave its directory 
 _DAMAGE = ("torch-install-damaged", "rank-crashed")
 
 
-def with_cut_library(blame: Attribution, search_path: str) -> Attribution:
+_WITHOUT_DETAIL = "unset TORCH_DISTRIBUTED_DEBUG"
+
+
+def with_environment(blame: Attribution, stage: str, env: Mapping[str, str]) -> Attribution:
+    """Return the cause of a crash with what the ranks' environment has to do with it: a library that is cut short, or DETAIL of torch's own checks, with which each
+    collective goes through a wrapper (ranks of torch 2.13 that train with DDP over gloo end in it by SIGSEGV: tried)."""
+    if stage == "import":
+        return _with_cut_library(blame, env.get("LD_LIBRARY_PATH", ""))
+    if blame.cause == "rank-crashed" and not blame.remedy and env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        return msgspec.structs.replace(blame, remedy=_WITHOUT_DETAIL)
+    return blame
+
+
+def _with_cut_library(blame: Attribution, search_path: str) -> Attribution:
     """Return the cause of a crash while torch was loaded: a library of ``search_path`` (LD_LIBRARY_PATH) that ends before its headers say, if there is one."""
     for folder in filter(None, search_path.split(":")) if blame.cause in _DAMAGE else ():
         for name, size, least in known_fact(cut_libraries(folder, 0.0), []):

@@ -241,9 +241,9 @@ def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, killed: 
             del ends[rank]
     if any(end.verdict is Verdict.FAIL for end in ends.values()):
         return
-    blamed = attribution.of_failure(failure, output, crash, killed, run.found)
-    if failure.stage == "import":
-        blamed = attribution.with_cut_library(blamed, run.env.get("LD_LIBRARY_PATH", ""))
+    blamed = attribution.with_environment(
+        attribution.of_failure(failure, output, crash, killed, run.found), failure.stage, run.env
+    )
     verdict = Verdict.UNKNOWN if failure.kind == "out-of-time" else Verdict.FAIL
     for rank in failure.ranks or (-1,):
         ends[rank] = RankEnd(

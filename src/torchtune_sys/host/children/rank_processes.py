@@ -121,6 +121,7 @@ class RankProcesses:
     def _collect(self, timeout_s: float) -> list[Event]:
         events: list[Event] = []
         ended = self._child is None or self._child.poll() is not None  # asked first, so that its last words are read
+        before = len(self._pids), self._said
         for key, _mask in self._selector.select(0 if ended else timeout_s):
             where = key.fileobj
             if where is self._listener:
@@ -129,7 +130,8 @@ class RankProcesses:
                 events += self._read(where)
             elif isinstance(where, int) or not self._drain(where.fileno()):
                 self._selector.unregister(where)
-        if ended and not events:
+        more = before != (len(self._pids), self._said) and self._said <= _MOST_BYTES  # words of whoever has begun to speak
+        if ended and not events and not more:
             rc = self._child.returncode if self._child is not None else -1
             return [Exited(rc)]
         return events
