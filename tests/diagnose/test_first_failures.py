@@ -42,6 +42,15 @@ def test_what_ranks_say_of_each_other_after_a_restart_follows_from_the_first_err
     assert found.causes[0].cause == "hostname-resolves-to-loopback"
 
 
+def test_who_gave_up_waiting_is_not_to_blame_and_any_other_error_comes_first(tmp_path: Path) -> None:
+    late = "[rank0]:[E ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)\n"
+    found = of(tmp_path, job_log=late)
+    assert (found.causes[0].cause, found.causes[0].confidence.value, found.causes[0].ranks) == ("rank-hung", "possible", ())
+    assert "the one that prints this" in found.causes[0].fix[0] and found.unexplained == ()
+    found = of(tmp_path, job_log=late + FRAME.format(rank=1) + "[rank1]: KeyError: 'loss'\n")
+    assert found.causes == () and [each.ranks for each in found.unexplained] == [(1,)]
+
+
 def test_an_agent_tells_its_own_number_of_a_rank_and_its_summary_both(tmp_path: Path) -> None:
     text = "E1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 77) of binary: python\n"
     summary = "  rank      : {rank} (local_rank: 2)\n  exitcode  : 1 (pid: 78)\n"

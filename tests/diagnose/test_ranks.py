@@ -79,7 +79,10 @@ def test_a_rank_that_waits_in_an_unnamed_group_did_not_stay_away(tmp_path: Path)
         for rank in (0, 1, 2)
     )
     assert ended.count("[PG 3 Rank") == 3
-    assert of(tmp_path, job=plain + ended).causes == ()
+    assert [(each.cause, each.ranks) for each in of(tmp_path, job=plain + ended).causes] == [
+        ("rank-hung", ()),
+        ("ranks-missing", ()),
+    ]
 
 
 def test_a_time_out_of_all_ranks_names_nobody(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_names_in_frames_are_nothing_that_somebody_says(tmp_path: Path) -> None:
 def test_the_rank_below_all_that_waited_did_not_come(tmp_path: Path) -> None:
     said = "[E ProcessGroupNCCL.cpp:457] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=11, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800035 milliseconds before timing out.\n"
     assert of(tmp_path, "".join(said.format(rank) for rank in (3, 2, 1))).causes[0].ranks == (0,)
-    assert of(tmp_path, said.format(1)).causes == ()
+    assert of(tmp_path, said.format(1)).causes[0].ranks == ()
 
 
 def test_a_unix_socket_that_is_there_is_no_port_in_use(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     own = barriers.of_reached_port(process_exits.without_consequences(own, lines), lines)
     symptoms = [*own, *_across_sources(lines, given.dumps)]
     symptoms, heard = outlived.without(symptoms, lines)
+    symptoms = _without_ended(symptoms, heard)
     differences: Sequence[FactDifference] = ()
     if compare is not None and len(given.reported) > 1:
         differences, differing = compare(given.reported, not any(each.candidates for each in symptoms))
@@ -58,6 +59,9 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     named = causes.causes_of(symptoms, given.reported, lines)
     if not named and (told := _told(heard, symptoms)):
         named = causes.causes_of([*symptoms, *told], given.reported, lines)
+    if not named and (waits := [*collectives.of_waits(heard)]) and not unexplained.unexplained_of(heard, [*symptoms, *waits]):
+        symptoms += waits
+        named = causes.causes_of(symptoms, given.reported, lines)
     errors = causes.that_end_jobs(named)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in errors)
     unknown = () if sure else outliers.named(unexplained.unexplained_of(heard, symptoms), lines)
@@ -186,6 +190,19 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
     ):
         yield from symptoms_in(lines)
     yield from stated_causes.symptoms_of(_prose(lines))
+
+
+def _without_ended(symptoms: list[Symptom], heard: dict[str, Sequence[LogLine]]) -> list[Symptom]:
+    """Return the symptoms; that ranks are behind follows where one of them ended by an exception of its own, which nobody caught."""
+    behind = {id(each) for each in symptoms if each.ranks and [one.cause for one in each.candidates] == ["rank-hung"]}
+    if not behind:
+        return symptoms
+    errors = unexplained.unexplained_of(heard, [each for each in symptoms if id(each) not in behind])
+    ended = {rank for each in errors if each.place for rank in each.ranks}
+    return [
+        replace(each, candidates=(), consequence=True) if id(each) in behind and ended.intersection(each.ranks) else each
+        for each in symptoms
+    ]
 
 
 def _prose(lines: Mapping[str, Sequence[LogLine]]) -> Mapping[str, Sequence[LogLine]]:

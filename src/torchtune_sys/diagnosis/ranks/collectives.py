@@ -99,6 +99,29 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         yield from _behind(group, everybody - elsewhere if name == _ALL else set())  # those wait, too
 
 
+_GAVE_UP = re.compile(
+    r"Watchdog caught collective operation timeout|Timeout at NCCL work|ran for \d{1,12} milliseconds before timing out"
+    r"|dump signal (?:due to a collective timeout|from (?:another )?rank\b)|Timed out waiting \d{1,12}ms for (?:recv|send)"
+)
+"""ProcessGroupNCCL.cpp, of torch 1.8 to 2.11; gloo/transport/tcp/unbound_buffer.cc."""
+_WHO = (
+    "find the rank that did not come, which is not the one that prints this: give the logs of all ranks, or the dumps of a run with"
+    " TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+)
+
+
+def of_waits(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Yield the first rank that gave up waiting, where nothing tells for whom: for one that goes nowhere, or one that is not there; nothing where all did."""
+    waits = [(source, line) for source, part in lines.items() for line in part if _GAVE_UP.search(line.text[:4000])]
+    ranks = {line.rank for _, line in waits if "from another rank" not in line.text}
+    if not waits or (len(ranks) > 1 and ranks == {*range(len(ranks))}):
+        return
+    source, line = waits[0]
+    candidates = tuple(Candidate(cause=cause, weight=POSSIBLE, fix=_WHO) for cause in ("rank-hung", "ranks-missing"))
+    waited = replace(line, rank=None, host="")  # who waited is not to blame
+    yield Symptom(source=source, line=waited, candidates=candidates, program="torch", words="torch ProcessGroupNCCL.cpp; gloo")
+
+
 def _member(line: LogLine, rank: int) -> tuple[str, int] | None:
     """Return the process group of a watchdog's line, "" for the one of all ranks, and the rank in the job; None where the line tells only the rank within another group.
 
