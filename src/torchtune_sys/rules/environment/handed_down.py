@@ -206,6 +206,9 @@ def system_calls_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     found = need_if_there(need(s.session).refusals, "nobody tried")
     for name, (subject, effect) in _REFUSED.items():
+        if name not in found:
+            yield unsure(subject, Missing(Why.UNPARSED, "session", "not in the answer"))
+            continue
         yield Evidence(
             subject=subject,
             seen=f"{found[name]}: {effect}" if found[name] else "allowed",

@@ -131,7 +131,7 @@ def rdma_symbol_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="partition-member-limited",
-    title="A port is only a limited member of its InfiniBand partition, in which limited members do not reach each other",
+    title="A port is only a limited member of its InfiniBand partition",
     severity=Severity.WARNING,
     fix=(
         Advice(

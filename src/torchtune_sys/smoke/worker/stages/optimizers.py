@@ -276,7 +276,7 @@ def _clips_values(here: RankContext) -> None:
         held[1] = torch.nn.Parameter(held[1].detach().bfloat16())
         held[1].grad = gradients[1].to(here.device, torch.bfloat16)
         norm = math.sqrt(sum(value * value for value in numbers))
-        told = float(torch.nn.utils.clip_grad_norm_(held, norm / 2))
+        told = float(torch.nn.utils.clip_grad_norm_(held, norm / 2, norm_type=2.0))
         off = max(float((one.grad.cpu().float() - gradient / 2).abs().max()) for one, gradient in zip(held, gradients))
         if not max(abs(told - norm) / norm, off / max(numbers)) <= _OPTIMIZER_OFF_LOW:
             seen = "clip_grad_norm_(%.6g) of gradients of norm %.6g in float32 and bfloat16 tells %.6g, and leaves one that is off by %.3g"
