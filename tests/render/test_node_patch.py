@@ -1,11 +1,10 @@
-"""Condition and taint of a Kubernetes node: what is patched, and that a real HTTPS server is asked for no more than the rights allow."""
+"""Condition and taint of a Kubernetes node: a real HTTPS server is asked for no more than the rights allow, and what it answers costs little."""
 
 from __future__ import annotations
 
 import contextlib
 import http.server
 import json
-import shlex
 import shutil
 import socket
 import ssl
@@ -21,92 +20,15 @@ from urllib.parse import quote, unquote
 
 import msgspec
 import pytest
+from made_nodes import OTHER, OURS, node, verdict
 
 from torchtune_sys.cli.node_patch import applied
 from torchtune_sys.errors import UserError
 from torchtune_sys.host import cluster as cluster_module
 from torchtune_sys.host.cluster import Cluster
-from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
+from torchtune_sys.model.preflight import Go, Preflight
 from torchtune_sys.preflight.drain_limit import parse_taint_limit
 from torchtune_sys.render import node_patch
-
-OTHER = {"key": "maintenance", "effect": "NoSchedule"}
-OURS = {"key": node_patch.TAINT, "value": "gpu-lost", "effect": "NoSchedule"}
-
-
-def verdict(go: Go, *causes: str) -> Preflight:
-    told = tuple(Cause(cause=each, rule=each, blame=Blame.NODE, weight=Weight.FATAL, seen="it is \033[31mred") for each in causes)
-    return Preflight(
-        version="1",
-        time="2026-11-23T05:00:00Z",
-        epoch_s=0.0,
-        where="health-check",
-        level="fast",
-        seconds=1.0,
-        verdict=go,
-        nodes=(NodeVerdict(node="n1", verdict=go, causes=told),),
-        scale=Scale(nodes=1, ranks=1),
-    )
-
-
-def node(*taints: dict[str, str]) -> dict[str, Any]:
-    labels = {node_patch.LABEL: "true"} if any(each["key"] == node_patch.TAINT for each in taints) else {}
-    return {"metadata": {"resourceVersion": "7", "labels": labels}, "spec": {"taints": [*taints]}}
-
-
-def test_the_condition_says_why() -> None:
-    (told,) = node_patch.condition(verdict(Go.NO_GO, "gpu-lost"))["status"]["conditions"]
-    assert (told["type"], told["status"], told["reason"]) == ("TorchtuneSysFit", "False", "NoGo")
-    assert told["message"].startswith("[node] gpu-lost: it is")
-    assert "\033" not in told["message"]
-
-
-@pytest.mark.parametrize(
-    ("status", "changes"),
-    [
-        ({}, True),
-        ({"conditions": [{"type": "Ready", "status": "False"}]}, True),
-        ({"conditions": [{"type": "TorchtuneSysFit", "status": "True"}]}, True),
-        ({"conditions": [{"type": "Ready", "status": "True"}, {"type": "TorchtuneSysFit", "status": "False"}]}, False),
-        ({"conditions": "nonsense"}, True),
-    ],
-)
-def test_the_condition_says_since_when(status: dict[str, Any], changes: bool) -> None:
-    """A merge keeps the old time where the patch has none."""
-    (told,) = node_patch.condition(verdict(Go.NO_GO, "gpu-lost"), "", {"status": status})["status"]["conditions"]
-    assert told.get("lastTransitionTime") == ("2026-11-23T05:00:00Z" if changes else None)
-
-
-@pytest.mark.parametrize(
-    ("go", "before", "after"),
-    [
-        (Go.NO_GO, [OTHER], [OTHER, OURS]),
-        (Go.NO_GO, [OTHER, {**OURS, "value": "old"}], [OTHER, OURS]),
-        (Go.NO_GO, [OTHER, OURS], None),
-        (Go.GO, [OURS, OTHER], [OTHER]),
-        (Go.GO, [OTHER], None),
-        (Go.UNKNOWN, [OURS, OTHER], None),
-        (Go.UNKNOWN, [], None),
-    ],
-)
-def test_only_our_own_taint_comes_and_goes(go: Go, before: list[Any], after: list[Any] | None) -> None:
-    found = node_patch.taints(verdict(go, *(["gpu-lost"] if go is Go.NO_GO else [])), node(*before))
-    labels = {node_patch.LABEL: "true" if OURS in (after or ()) else None}
-    assert found == (
-        None if after is None else {"metadata": {"resourceVersion": "7", "labels": labels}, "spec": {"taints": after}}
-    )
-
-
-def test_what_a_person_would_type_touches_no_other_taint() -> None:
-    unfit, well, unsure = (
-        node_patch.commands(verdict(go, *causes)) for go, causes in ((Go.NO_GO, ["gpu-lost"]), (Go.GO, []), (Go.UNKNOWN, []))
-    )
-    assert unfit[1] == "kubectl taint node n1 torchtune-sys.io/unfit=gpu-lost:NoSchedule --overwrite"
-    assert well[1] == "kubectl taint node n1 torchtune-sys.io/unfit-"
-    assert len(unsure) == 1
-    patch = json.loads(shlex.split(unfit[0])[-1])
-    assert patch["status"]["conditions"][0]["status"] == "False"
-
 
 _OK, _BLOCK = b"HTTP/1.1 200 OK\r\n", b"x" * (1 << 20)
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.c2VjcmV0LXRva2Vu.c2lnbmF0dXJl"
@@ -392,12 +314,3 @@ def test_a_port_that_is_none_is_no_internal_error(port: str, tmp_path: Path) -> 
     (tmp_path / "token").write_text("x")
     with pytest.raises(UserError, match="no pod"):
         Cluster({"KUBERNETES_SERVICE_HOST": "h", "KUBERNETES_SERVICE_PORT": port}, str(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["--all", "-l=x", "a b", "n1\nn2", "$(reboot)", "n1;x", "n" * 254, ""])
-def test_nobody_is_told_to_type_what_a_recording_calls_a_node(name: str) -> None:
-    """``kubectl taint node --all …`` would take every node out of service."""
-    node = NodeVerdict(node=name, verdict=Go.NO_GO, causes=verdict(Go.NO_GO, "gpu-lost").nodes[0].causes)
-    found = msgspec.structs.replace(verdict(Go.NO_GO, "gpu-lost"), nodes=(node,))
-    assert node_patch.commands(found) == []
-    assert len(node_patch.commands(verdict(Go.NO_GO, "gpu-lost"))) == 2

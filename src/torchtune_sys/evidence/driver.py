@@ -26,8 +26,13 @@ def driver_facts(gpu: GpuFacts | None, module: str, text: str, pci: Fact[PciFact
         from torchtune_sys.evidence.rocm_smi import counted
 
         return DriverFacts(nvidia_devices=(), **counted(text))
-    told = (device_nodes(text), bug_report.modules(text), fabric_manager(text), daemons(text), _held_by_nouveau(pci))
-    facts: dict[str, Any] = {name: fact for facts in told for name, fact in facts.items()}
+    facts: dict[str, Any] = {
+        **device_nodes(text),
+        **bug_report.modules(text),
+        **fabric_manager(text),
+        **daemons(text),
+        **_held_by_nouveau(pci),
+    }
     kernel = not_built_for(text)
     if kernel:
         facts["build_failure"] = kernel

@@ -374,20 +374,6 @@ def test_what_the_libraries_make_of_a_number_of_threads(name: str, value: str, e
     assert bool(engine.judge(arm, [RULE["variable-without-effect"]])[0].evidence) is (bool(expected) and name[0] == "O")
 
 
-@pytest.mark.parametrize(("mask", "expected"), [(0o022, PASS), (0o077, PASS), (0o177, FAIL), (0o277, FAIL), (0o477, FAIL)])
-def test_the_umask_and_what_its_owner_needs(mask: int, expected: Verdict) -> None:
-    """177 leaves files alone and makes directories that nobody can enter."""
-    seen = load("umask-shuts-owner-out.fail")
-    handed = msgspec.structs.replace(seen.session.handed_down, umask=mask)
-    assert engine.judge(having(seen, "session", handed_down=handed), [RULE["umask-shuts-owner-out"]])[0].verdict is expected
-
-
-def test_root_is_kept_out_by_no_umask_and_background_jobs_ignore_ctrl_c() -> None:
-    seen = load("umask-shuts-owner-out.fail")
-    assert engine.judge(having(seen, "session", uid=0), [RULE["umask-shuts-owner-out"]])[0].verdict is PASS
-    assert engine.judge(load("signals-kept-from-programs.pass"), [RULE["signals-kept-from-programs"]])[0].verdict is PASS
-
-
 @pytest.mark.parametrize(
     ("env", "expected"),
     [

@@ -20,15 +20,12 @@ from rdma_hosts import (
     net,
     port,
     replace,
-    seen,
     verdict,
     words,
 )
 
-from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing
 
 DOWN = {"state": "DOWN", "physical_state": "Polling"}
 
@@ -358,45 +355,3 @@ def test_rates_that_can_be_judged(ports: list[dict[str, Any]], expected: str) ->
 def test_a_link_that_fell_back(change: dict[str, Any], type_: Any, said: str) -> None:
     found = words("rdma-rate-degraded", net((card(0, port(**change), type=type_),)))
     assert [text.partition(": ")[2] for text in found] == ([said] if said else [])
-
-
-# Adapters on the bus
-
-
-def on_bus(**change: Any) -> tuple[PciDevice, ...]:
-    host = seen("healthy")
-    assert not isinstance(host.pci, Missing) and not isinstance(host.pci.devices, Missing)
-    first = next(device for device in host.pci.devices if device.rdma)
-    return (replace(first, **change),)
-
-
-LOADED = "rdma-driver-not-loaded"
-EFA = {"class_": "0x020000", "vendor": "0x1d0f", "device": "0xefa2"}
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({}, "fail"),
-        (EFA, "fail"),
-        ({**EFA, "device": "0xec20"}, "na"),  # Amazon's ordinary network card
-        ({**EFA, "vendor": "0x15b3"}, "na"),
-        ({**EFA, "vendor": REFUSED}, "na"),
-        ({**EFA, "device": REFUSED}, "na"),
-        ({"class_": "0x020000"}, "na"),
-        ({"class_": REFUSED}, "na"),
-        ({"driver": "vfio-pci"}, "na"),
-        ({"driver": NOTHING}, "fail"),
-    ],
-)
-def test_adapters_without_a_driver(change: dict[str, Any], expected: str) -> None:
-    host = net(())
-    assert not isinstance(host.pci, Missing)
-    bus = replace(host, pci=replace(host.pci, devices=on_bus(**change)))
-    assert verdict(LOADED, bus) == expected
-    with_device = replace(bus, network=replace(facts(bus), rdma=cards(GOOD)))
-    assert verdict(LOADED, with_device) == "pass"
-    absent = replace(bus, network=replace(facts(bus), rdma=NOTHING))
-    assert verdict(LOADED, absent) == expected
-    assert verdict(LOADED, replace(bus, pci=replace(host.pci, devices=NOTHING))) == "na"
-    assert verdict(LOADED, replace(bus, pci=replace(host.pci, devices=REFUSED))) == "unknown"

@@ -95,12 +95,10 @@ def _columns_of_rows(text: str) -> list[str]:
     gpus = sum(map(_gpu, names))
     if gpus < 2 or names != [f"GPU{at}" for at in range(gpus)] + [f"NIC{at}" for at in range(len(names) - gpus)]:
         return []
-    cut = any(_CELL.fullmatch(word) for row in rows for word in row[len(names) + 1 :])
-    return (
-        names
-        if not cut and all(row[1 : at + 2].count("X") == (row[at + 1 : at + 2] == ["X"]) == 1 for at, row in enumerate(rows))
-        else []
-    )
+    if any(_CELL.fullmatch(word) for row in rows for word in row[len(names) + 1 :]):
+        return []  # a row or a card was lost
+    own = all(row[at + 1 : at + 2] == ["X"] and "X" not in row[1 : at + 1] for at, row in enumerate(rows))
+    return names if own else []
 
 
 _COMMAND = re.compile(r"^.{0,200}?\bnvidia-smi topo (?:-m|--matrix)\s+(?=GPU0\b)")

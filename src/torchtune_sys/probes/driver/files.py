@@ -137,15 +137,14 @@ def _first(host: Host, directory: str, names: tuple[str, ...]) -> str:
 
 
 def _led_to(host: Host, directory: str, library: str, names: tuple[str, ...]) -> str:
+    if f"{library}.1" not in names:
+        return ""
     path = f"{directory}/{library}.1"
-    target = host.link(path) if f"{library}.1" in names else _NO_LINK
+    target = host.link(path)
     if isinstance(target, Missing) or host.exists(path) is False:
         return ""
     real = target if _version(target.rpartition("/")[2]) else host.real(path)
     return _version(real.rpartition("/")[2]) if isinstance(real, str) else ""
-
-
-_NO_LINK = Missing(Why.ABSENT, "libcuda.so.1", "not in this directory")
 
 
 def _size(host: Host, path: str) -> int:

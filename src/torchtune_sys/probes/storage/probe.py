@@ -17,8 +17,8 @@ from torchtune_sys.probes.storage.mounts import read_mounts
 
 _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 _LINK_LIMIT = 40
-_NOT_DATA = Missing(Why.ABSENT, "scandir", "no directory of data that this user may read")
 """As in the kernel (MAXSYMLINKS, include/linux/namei.h)."""
+_NOT_DATA = Missing(Why.ABSENT, "scandir", "no directory of data that this user may read")
 
 
 def probe(host: Host, intent: Workload) -> StorageFacts:

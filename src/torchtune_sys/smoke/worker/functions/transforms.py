@@ -16,7 +16,10 @@ def transforms_are_right(here: RankContext) -> None:
     if not hasattr(torch, "func"):
         return
     for part in (_of_batches, _of_gradients, _of_modules) + (_of_directions,) * (here.level != QUICK):
-        answers_are_right((("torch.func.%s" % name, *pair) for name, *pair in part(here)), "function-transform-wrong")
+        for name, found, right in part(here):
+            told = "torch.func.%s" % name
+            shapes = ("%s, its shape" % told, found.shape, torch.as_tensor(right).shape)
+            answers_are_right((shapes, (told, found, right)), "function-transform-wrong")
 
 
 def _two_rows(here: RankContext) -> Tuple[torch.Tensor, torch.Tensor]:

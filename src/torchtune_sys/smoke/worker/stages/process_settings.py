@@ -268,7 +268,7 @@ def _nobody_changes_results(here: RankContext) -> None:
     none of our business; one that rounds changes each training."""
     values = (torch.arange(1, 257, device=here.device) / 3).requires_grad_()
     found = torch.nn.Identity()(values * values)
-    found.sum().backward()  # not of a given gradient, for which torch 2.4 and newer imports sympy, a second of each rank
+    found.sum().backward()  # of a given gradient torch imports sympy, a second of each rank (2.13, torch/autograd/__init__.py)
     changed = []
     if not torch.equal(found.detach(), values.detach() * values.detach()):
         changed.append("what a module returns")
