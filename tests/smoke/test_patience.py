@@ -1,4 +1,4 @@
-"""How long the driver waits for a stage: longer where the host is so busy that a rank gets no CPU, and never without end."""
+"""How long the driver waits for a stage: longer where the host is so busy that a rank gets no CPU, and never without end; what was said meanwhile is heard."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from torchtune_sys.host.children.rank_processes import Event, Exited, RankMessage, RankProcesses
 from torchtune_sys.smoke.watch import Watch, WatchedRank
 from torchtune_sys.smoke.worker import launching
 from torchtune_sys.smoke.worker.measures import patience
@@ -107,3 +108,17 @@ def test_a_launcher_that_was_stopped_goes_on() -> None:
         child.send_signal(signal.SIGCONT)
         assert child.communicate(timeout=30)[0] == "0\n"
         assert child.returncode == 0
+
+
+_SAYS = "import os, socket\ns = socket.socket(socket.AF_UNIX); s.connect('\\0' + os.environ['S'])\ns.sendall(b'{\"event\": \"failed\"}\\n')\n"
+
+
+def test_the_last_words_of_a_child_that_has_ended_are_read() -> None:
+    events: list[Event] = []
+    with RankProcesses((sys.executable, "-c", _SAYS), dict(os.environ), "/", "S") as ranks:
+        until_s = time.monotonic() + 60
+        while ranks.state(ranks.launcher) != "Z" and time.monotonic() < until_s:
+            time.sleep(0.01)
+        while not any(isinstance(event, Exited) for event in events):
+            events += ranks.wait(1)
+    assert [event.fields for event in events if isinstance(event, RankMessage)] == [{"event": "failed"}]
