@@ -3,8 +3,8 @@
 fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-sealed, seventh-opened,
 seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened, eleventh-sealed,
 eleventh-alike, twelfth-opened, twelfth-sealed, thirteenth-opened, thirteenth-sealed, fourteenth-opened, fourteenth-sealed,
-fifteenth-opened, fifteenth-sealed, sixteenth-opened, sixteenth-sealed, seventeenth-opened, seventeenth-sealed, and
-thirteenth-harmless, fifteenth-harmless, sixteenth-harmless and seventeenth-harmless (what breaks nothing: no stage may fail).
+fifteenth-opened, fifteenth-sealed, sixteenth-opened, sixteenth-sealed, seventeenth-opened, seventeenth-sealed,
+eighteenth-opened, eighteenth-sealed, and thirteenth-harmless, fifteenth-harmless, sixteenth-harmless, seventeenth-harmless and eighteenth-harmless (what breaks nothing: no stage may fail).
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -18,6 +18,9 @@ import tempfile
 from pathlib import Path
 
 from smoke.faults.bench import NotHere, Outcome
+from smoke.faults.eighteenth import harmless as eighteenth_harmless
+from smoke.faults.eighteenth import opened as eighteenth_opened
+from smoke.faults.eighteenth import sealed as eighteenth_sealed
 from smoke.faults.eighth import opened as eighth_opened
 from smoke.faults.eleventh import alike as eleventh_alike
 from smoke.faults.eleventh import opened as eleventh_opened
@@ -71,6 +74,8 @@ LISTS |= {"sixteenth-opened": sixteenth_opened.ROWS, "sixteenth-sealed": sixteen
 LISTS |= {"sixteenth-harmless": sixteenth_harmless.ROWS}
 LISTS |= {"seventeenth-opened": seventeenth_opened.ROWS, "seventeenth-sealed": seventeenth_sealed.ROWS}
 LISTS |= {"seventeenth-harmless": seventeenth_harmless.ROWS}
+LISTS |= {"eighteenth-opened": eighteenth_opened.ROWS, "eighteenth-sealed": eighteenth_sealed.ROWS}
+LISTS |= {"eighteenth-harmless": eighteenth_harmless.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 

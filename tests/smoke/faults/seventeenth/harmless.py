@@ -21,7 +21,7 @@ def paused_once_met(bench: Bench) -> None:
 
     def pause() -> None:
         until = time.monotonic() + 200
-        while time.monotonic() < until and not _has_met(bench):
+        while time.monotonic() < until and not has_met(bench):
             time.sleep(0.1)
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in bench.processes():
@@ -32,7 +32,7 @@ def paused_once_met(bench: Bench) -> None:
     bench.watchers.append(pause)
 
 
-def _has_met(bench: Bench) -> bool:
+def has_met(bench: Bench) -> bool:
     pid = bench.rank(1)
     with contextlib.suppress(OSError):
         held = {os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir()} if pid is not None else set()
