@@ -11,14 +11,14 @@ from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.knowledge.messages.causes import families
 from torchtune_sys.knowledge.stated_words import filled
 
-ROLES = ("cause", "hint", "consequence", "program", "inventory", "noise", "fact")
+ROLES = ("cause", "hint", "consequence", "waited", "program", "inventory", "noise", "fact")
 
 
 @pytest.mark.parametrize("row", tables.rows("sentences"), ids=lambda row: row["pattern"][:40])
 def test_a_sentence_is_whole(row: dict[str, str]) -> None:
     columns = {"pattern", "cause", "role", "stage", "also", "unless", "rule", "remedy", "program", "source"}
     assert set(row) == columns and row["source"]
-    assert row["role"] in ROLES and bool(row["cause"]) == (row["role"] not in ("consequence", "program", "noise"))
+    assert row["role"] in ROLES and bool(row["cause"]) == (row["role"] not in ("consequence", "waited", "program", "noise"))
     assert row["role"] != "program" or row["remedy"]
     assert all(re.compile(part) for part in (row["pattern"], *row["also"].split(" && "), row["unless"]))
     assert (row["role"] != "fact" or row["rule"]) and not (row["stage"] and row["rule"])

@@ -120,7 +120,7 @@ class _Reader:
         for other, name in _OTHER_NAMES:
             words = words.replace(other, name)
         sentence = self._sentences.sentence(words)
-        if sentence is not None and sentence.role not in ("consequence", "program"):
+        if sentence is not None and not sentence.is_consequence and sentence.role != "program":
             if sentence.role == "noise":
                 return msgspec.structs.replace(self._symptom(line, sentence, consequence=True), program="")  # never shown
             return self._symptom(line, sentence, _of_sentence(sentence, words, self._text))
@@ -130,7 +130,7 @@ class _Reader:
             if candidates or consequence:
                 return self._symptom(line, message, candidates, consequence=not candidates)
         if sentence is not None:
-            symptom = self._symptom(line, sentence, consequence=sentence.role == "consequence")
+            symptom = self._symptom(line, sentence, consequence=sentence.is_consequence)
             return symptom if symptom.consequence else msgspec.structs.replace(symptom, remedy=sentence.remedy)
         return self._symptom(line, message) if message is not None and message.severity == "error" else None
 

@@ -35,13 +35,18 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[str, ...]
     """Candidates, the likeliest first; empty where the words follow from another error, or the training program itself is wrong."""
     role: str
-    """``cause``, ``hint``, ``consequence``, ``program``, ``inventory``, ``noise`` or ``fact``."""
+    """``cause``, ``hint``, ``consequence``, ``waited``, ``program``, ``inventory``, ``noise`` or ``fact``."""
     rule: str = ""
     """The rule that the words fail."""
     remedy: str = ""
     """In place of the cause's fix; empty: the words tell no more."""
     program: str = ""
     source: str = ""
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether the words follow from another error."""
+        return self.role in ("consequence", "waited")
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +86,20 @@ def _of_any_program() -> tuple[_Row, ...]:
 @functools.cache
 def _of_rules() -> tuple[_Row, ...]:
     return tuple(_read(row) for row in tables.rows("sentences") if row["rule"])
+
+
+@functools.cache
+def _of_waits() -> tuple[_Row, ...]:
+    return tuple(row for row in _of_any_program() if row.found.role == "waited")
+
+
+def tells_of_wait(line: str) -> bool:
+    """Return whether a rank says that it waited in vain, and not for which.
+
+    >>> tells_of_wait("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)")
+    True
+    """
+    return any(row.may_match(line) and row.pattern.search(line) for row in _of_waits())
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from torchtune_sys.diagnosis.ranks import file_names
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine, joined
 from torchtune_sys.formats.flight_recorder import RankDump, absences
+from torchtune_sys.knowledge.sentences import tells_of_wait
 
 
 def of_dumps(dumps: Sequence[RankDump]) -> Iterator[Symptom]:
@@ -99,11 +100,6 @@ def of_time_outs(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         yield from _behind(group, everybody - elsewhere if name == _ALL else set())  # those wait, too
 
 
-_GAVE_UP = re.compile(
-    r"Watchdog caught collective operation timeout|Timeout at NCCL work|ran for \d{1,12} milliseconds before timing out"
-    r"|dump signal (?:due to a collective timeout|from (?:another )?rank\b)|Timed out waiting \d{1,12}ms for (?:recv|send)"
-)
-"""ProcessGroupNCCL.cpp, of torch 1.8 to 2.11; gloo/transport/tcp/unbound_buffer.cc."""
 _WHO = (
     "find the rank that did not come, which is not the one that prints this: give the logs of all ranks, or the dumps of a run with"
     " TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
@@ -112,7 +108,7 @@ _WHO = (
 
 def of_waits(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     """Yield the first rank that gave up waiting, where nothing tells for whom: for one that goes nowhere, or one that is not there; nothing where all did."""
-    waits = [(source, line) for source, part in lines.items() for line in part if _GAVE_UP.search(line.text[:4000])]
+    waits = [(source, line) for source, part in lines.items() for line in part if tells_of_wait(line.text[:4000])]
     ranks = {line.rank for _, line in waits if "from another rank" not in line.text}
     if not waits or (len(ranks) > 1 and ranks == {*range(len(ranks))}):
         return

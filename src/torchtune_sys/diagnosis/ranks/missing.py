@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from torchtune_sys.diagnosis.ranks import file_names, peers
 from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.knowledge.sentences import tells_of_wait
 from torchtune_sys.model.diagnosis import NamedCause, Unexplained
 
-_TIMED_OUT = re.compile(r"[Rr]ank (\d{1,6})\].{0,80}Watchdog caught collective operation timeout")
+_RANK = re.compile(r"[Rr]ank (\d{1,6})\]")
 _FEW, _MOST = 2, 1 << 14
 
 
@@ -19,7 +20,7 @@ def waiting(lines: Mapping[str, Sequence[LogLine]], told: Sequence[NamedCause | 
         int(found[1])
         for part in lines.values()
         for line in part
-        if "Watchdog caught" in line.text and (found := _TIMED_OUT.search(line.text[:400])) is not None
+        if tells_of_wait(words := line.text[:400]) and (found := _RANK.search(words)) is not None
     }
     first = set(told[0].ranks) if told else set()
     return tuple(sorted((peers.speakers(lines) | late) - first))
