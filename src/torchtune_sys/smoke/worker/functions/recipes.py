@@ -23,7 +23,7 @@ _STEPS_OF_RECIPE, _EPOCHS_OF_RECIPE = 5, 12
 def recipes() -> Iterator[Recipe]:
     """Yield all of them."""
     for part in (
-        _modules_of_all_kinds,
+        _modules_alone,
         _optimizers_of_all_kinds,
         _sparse_gradients,
         _rates_of_schedules,
@@ -39,12 +39,12 @@ def _named(kind: str, args: Tuple[Any, ...], options: Dict[str, Any]) -> str:
     return "%s(%s)" % (kind, ",".join(words).replace(" ", "").replace("torch.", ""))
 
 
-def _filled_with_numbers(module: nn.Module) -> nn.Module:
+def _filled_with_numbers(module: nn.Module, dtype: torch.dtype = _FINE) -> nn.Module:
     """Give it weights that no generator has drawn."""
     with torch.no_grad():
         for number, value in enumerate(module.parameters()):
             value.copy_(distinct(*value.shape, seed=11 + 2 * number, wide=0.5))
-    return module.to(_FINE)
+    return module.to(dtype)
 
 
 def _forward_and_back(module: nn.Module, given: List[torch.Tensor]) -> List[torch.Tensor]:
@@ -55,11 +55,17 @@ def _forward_and_back(module: nn.Module, given: List[torch.Tensor]) -> List[torc
     if not first.requires_grad:
         return [first]
     shares = distinct(first.numel(), seed=43).view(first.shape) if first.dim() else first.new_ones(())
-    first.backward(shares)
+    first.backward(shares.to(first.dtype))
     return [first.detach(), *(one.new_zeros(1) if one.grad is None else one.grad for one in held), *module.buffers()]
 
 
-def _modules_of_all_kinds() -> Iterator[Recipe]:
+def _modules_alone() -> Iterator[Recipe]:
+    for name, kind, args, options, shapes in modules_of_all_kinds():
+        yield name, "layer-wrong", module_at_work(kind, args, options, shapes)
+
+
+def modules_of_all_kinds() -> Iterator[Tuple[str, str, Tuple[Any, ...], Dict[str, Any], Tuple[Any, ...]]]:
+    """Yield name, kind, arguments and options of each, and what it is given: shapes, or tensors."""
     rows, line, picture, room = (5, 12), (2, 4, 9), (2, 4, 6, 5), (1, 2, 4, 4, 3)
     whole, signs = torch.tensor([3, 0, 5, 5, 1]), torch.tensor([1.0, -1, 1, 1, -1], dtype=_FINE)
     table: Tuple[Tuple[str, Tuple[Any, ...], Dict[str, Any], Tuple[Any, ...]], ...] = (
@@ -99,17 +105,31 @@ def _modules_of_all_kinds() -> Iterator[Recipe]:
         ("Embedding", (6, 3), {"padding_idx": 5}, (whole,)), ("Embedding", (6, 3), {"scale_grad_by_freq": True}, (whole,)), ("EmbeddingBag", (6, 3), {"mode": "max"}, (whole, torch.tensor([0, 2]))),
     )  # fmt: skip
     for kind, args, options, shapes in table:
-        yield _named("nn." + kind, args, options), "layer-wrong", _module_at_work(kind, args, options, shapes)
+        yield _named("nn." + kind, args, options), kind, args, options, shapes
 
 
-def _module_at_work(kind: str, args: Tuple[Any, ...], options: Dict[str, Any], shapes: Tuple[Any, ...]) -> Callable[[], Any]:
+def module_at_work(
+    kind: str,
+    args: Tuple[Any, ...],
+    options: Dict[str, Any],
+    shapes: Tuple[Any, ...],
+    dtype: torch.dtype = _FINE,
+    last: bool = False,
+) -> Callable[[], Any]:
+    """``last``: pictures and weights have their channels last in memory."""
+
+    def laid_out(one: torch.Tensor) -> torch.Tensor:
+        return one.contiguous(memory_format=torch.channels_last) if last and one.dim() == 4 else one
+
     def work() -> Any:
-        module = _filled_with_numbers(getattr(nn, kind)(*args, **options))
+        module = _filled_with_numbers(getattr(nn, kind)(*args, **options), dtype)
         given = [
-            distinct(*one, seed=41 + 2 * number).requires_grad_() if isinstance(one, tuple) else one
+            laid_out(distinct(*one, seed=41 + 2 * number).to(dtype)).requires_grad_()
+            if isinstance(one, tuple)
+            else one.to(dtype if one.is_floating_point() else one.dtype)
             for number, one in enumerate(shapes)
         ]
-        return _forward_and_back(module, given)
+        return _forward_and_back(module.to(memory_format=torch.channels_last) if last else module, given)
 
     return work
 
@@ -124,9 +144,8 @@ def _optimizers_of_all_kinds() -> Iterator[Recipe]:
         ("ASGD", {}), ("ASGD", {"lambd": 0.25, "t0": 1.0}), ("Rprop", {}), ("Rprop", {"etas": (0.25, 1.5)}), ("Adafactor", {}), ("Adafactor", {"weight_decay": 0.25}), ("Muon", {}), ("Muon", {"momentum": 0.5, "nesterov": False}),
         ("LBFGS", {"max_iter": 4}), ("LBFGS", {"max_iter": 4, "line_search_fn": "strong_wolfe", "history_size": 3}),
     ):  # fmt: skip
-        for way in ({}, {"foreach": True}) if kind not in ("LBFGS", "Muon") else ({},):
-            given = {"lr": 0.0625, **options, **way}
-            yield _named("optim." + kind, (), given), "optimizer-wrong", _steps_of(kind, given)
+        given = {"lr": 0.0625, **options}
+        yield _named("optim." + kind, (), given), "optimizer-wrong", _steps_of(kind, given)
 
 
 def _steps_of(kind: str, options: Dict[str, Any]) -> Callable[[], Any]:

@@ -15,9 +15,11 @@ from torchtune_sys.smoke.worker.functions.known_answers import answers_are_known
 from torchtune_sys.smoke.worker.functions.models import functions_of_models
 from torchtune_sys.smoke.worker.functions.numbers import operators_of_numbers
 from torchtune_sys.smoke.worker.functions.operators import normalised, table_is_right
+from torchtune_sys.smoke.worker.functions.other_ways import other_ways_agree
 from torchtune_sys.smoke.worker.functions.places import operators_of_places
 from torchtune_sys.smoke.worker.functions.products import convolutions, functions_of_pictures, products, products_of_a_row
 from torchtune_sys.smoke.worker.functions.rows import operators_of_rows
+from torchtune_sys.smoke.worker.functions.seldom_called import seldom_calls_are_right
 from torchtune_sys.smoke.worker.functions.sequences import autograd_keeps_its_promises, sequences_are_right
 from torchtune_sys.smoke.worker.functions.transforms import transforms_are_right
 from torchtune_sys.smoke.worker.stages.operations import operations_are_right
@@ -47,6 +49,8 @@ def layers_follow_their_formulas(here: RankContext) -> None:
         _dropout,
         _tables,
         answers_are_known,
+        other_ways_agree,
+        seldom_calls_are_right,
         sequences_are_right,
         autograd_keeps_its_promises,
         combined_steps_are_right,

@@ -11,6 +11,7 @@ import torch
 
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed, small_integers
 from torchtune_sys.smoke.worker.functions.combined import Answer, answers_are_right
+from torchtune_sys.smoke.worker.functions.other_ways import optimizers_agree
 from torchtune_sys.smoke.worker.functions.seldom_optimizers import SELDOM_OPTIMIZERS, averages_follow
 
 _OPTIMIZER_STEPS = 6
@@ -45,6 +46,7 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
     averages_follow(here)
     _groups_have_their_own(here)
     answers_are_right(_steps_as_asked(here), "optimizer-wrong")
+    optimizers_agree(here)
     _clears(here)
     for name, schedule, formula_of_rate in schedules():
         _moves_as(name, schedule, formula_of_rate)
