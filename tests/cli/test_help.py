@@ -136,6 +136,8 @@ def test_version_in_short() -> None:
         ("generate scrpt", "no such command 'scrpt'", "did you mean script?"),
         ("check --format x", "--format: 'x' is not one of 'text', ", "torchtune-sys check --help"),
         ("check --format jsn", "--format: 'jsn' is not one of 'text', ", "did you mean json? How it is used: "),
+        ("smoke --device gpu", "--device: 'gpu' is not one of ", "did you mean cuda?"),
+        ("explain nope", "no rule or cause is called 'nope'", "torchtune-sys rules lists the rules"),
         ("completion bsh", "SHELL: 'bsh' is not one of ", "did you mean bash?"),
         ("generate slurm prlog", "PIECE: 'prlog' is not one of ", "did you mean prolog?"),
         ("generate script --stages instal", "--stages: instal is none of install, tune, smoke", "did you mean install?"),
@@ -210,6 +212,12 @@ def test_help_begins_its_commands_as_the_person_did(called: str, shown: str) -> 
     ended = run("check", "--help", env={"TORCHTUNE_SYS_CALLED_AS": called})
     assert f"Usage: {shown} check" in ended.stdout and f"\n    {shown} check --live" in ended.stdout, ended.stdout
     assert f"\n{shown} check --help-all explains them." in ended.stdout
+    assert f"\n    {shown} explain RULE " in run("--help", env={"TORCHTUNE_SYS_CALLED_AS": called}).stdout
+
+
+def test_commands_of_other_hosts_keep_their_names_in_help() -> None:
+    shown = run("fleet", "--help", env={"TORCHTUNE_SYS_CALLED_AS": "./run"}).stdout
+    assert "-- /opt/tt/bin/torchtune-sys snapshot" in shown and "-- torchtune-sys check" in shown and "\n    ./run fleet" in shown
 
 
 @pytest.mark.parametrize(

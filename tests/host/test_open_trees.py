@@ -54,6 +54,13 @@ def test_root_keeps_links_inside(tmp_path: Path) -> None:
     assert "etc" in seen.names("/usr")
 
 
+def test_in_a_running_kernel_s_proc_self_is_not_the_host_s() -> None:
+    """It is the process that reads, with this tool's own limits on memory and CPU time. A copy's is what was copied."""
+    for seen in (open_host(root="/"), open_host("/")):
+        assert {why(seen.text(f"/proc/self/{name}")) for name in ("limits", "status", "cgroup")} == {Why.NOT_RECORDED}
+        assert isinstance(seen.text("/proc/self/mountinfo"), str) and isinstance(seen.text("/proc/net/dev"), str)
+
+
 def test_a_chain_of_forty_links_does_not_lead_out(tmp_path: Path) -> None:
     """The forty-first link would be followed by the kernel, and to the real /."""
     (tmp_path / "outside").write_text("secret")

@@ -123,7 +123,16 @@ def write_blocks(ctx: click.Context, formatter: click.HelpFormatter, *, examples
     called = ctx.find_root().info_name or PROGRAM
     for block in blocks(ctx.command.epilog):
         if is_example(block) is examples:
-            _verbatim(formatter, block.replace(f"{PROGRAM} ", f"{called} "))
+            _verbatim(formatter, started_here(block, called))
+
+
+def started_here(text: str, called: str) -> str:
+    """Return commands as the person began this one; not those of another host, which a path, ``ssh HOST`` or ``--`` precedes.
+
+    >>> started_here("ssh n7 torchtune-sys record | torchtune-sys check -; srun torchtune-sys fleet -- /opt/torchtune-sys snapshot", "./run")
+    'ssh n7 torchtune-sys record | ./run check -; srun ./run fleet -- /opt/torchtune-sys snapshot'
+    """
+    return re.sub(rf"(?<!\S)(ssh \S+ |-- )?{PROGRAM}(?= )", lambda found: found[0] if found[1] else called, text)
 
 
 def _verbatim(formatter: click.HelpFormatter, block: str) -> None:

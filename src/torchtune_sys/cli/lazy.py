@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from torchtune_sys import PROGRAM
+
 
 class LazyGroup(click.Group):
     """Names and short help from a table: name → (module, or ``module:attribute`` where it is not ``command``; short help). Help costs click and nothing else."""
@@ -37,7 +39,10 @@ class LazyGroup(click.Group):
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {' or '.join(close)}?" if close else ""))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        begun = len(formatter.buffer)
         super().format_help_text(ctx, formatter)
+        called = f" {ctx.find_root().info_name or PROGRAM} "
+        formatter.buffer[begun:] = [text.replace(f" {PROGRAM} ", called) for text in formatter.buffer[begun:]]
         if self._has_examples():
             from torchtune_sys.cli.help import write_blocks
 

@@ -129,7 +129,7 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
             raise UnreadableInput(f"{pasted.name}: {what}", todo)
         raise UnreadableInput(
             f"{pasted.name}: is neither a recording nor a report that can be read",
-            f"known reports: {evidence.READ}; for a program that failed, give its error lines to torchtune-sys diagnose",
+            f"torchtune-sys diagnose {pasted.name} reads what a program that failed printed; known reports of a host: {evidence.READ}",
         )
     env = {} if isinstance(seen.session, Missing) else known(seen.session.env, {})
     told = {name: value for name, value in from_environment(env).items() if getattr(intent, name) is None}

@@ -17,6 +17,8 @@ _PLAINER = (
     ("not a valid float", "not a number"),
 )
 """click's own names for types, and plainer words for them."""
+_DEVICES = {"gpu": "cuda", "nvidia": "cuda"}
+"""What people call a device, and torch's name for it."""
 
 
 def worded(error: click.ClickException) -> tuple[str, str]:
@@ -42,7 +44,7 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     if "extra argument" in seen and context is not None and any("--from" in param.opts for param in context.command.params):
         return seen, f"one host at a time, named by --from: {path} --from FILE (several: torchtune-sys compare FILE …)"
     wrong = re.search(r"'?([^' ]+)'? is (?:not one|none) of (.+)", seen)
-    if wrong and (close := nearest(wrong[1], re.findall(r"[^ ,;']+", wrong[2]), "")):
+    if wrong and (close := nearest(_DEVICES.get(wrong[1], wrong[1]), re.findall(r"[^ ,;']+", wrong[2]), "")):
         return seen, f"{close} How it is used: {path} --help"
     group = context is not None and isinstance(context.command, click.Group)
     if seen == "missing command" and context is not None and isinstance(context.command, click.Group):

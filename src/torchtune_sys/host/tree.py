@@ -38,6 +38,10 @@ _KNOWN = {
 """Some of what lies in the kernel's own /proc and /sys."""
 
 
+_OF_NAMESPACES = tuple(f"/proc/self/{name}" for name in ("mount", "net/", "ns/"))
+"""What /proc tells of a process and is as true of others in its namespaces."""
+
+
 class TreeStore(abc.ABC):
     """Where the files lie. Places are absolute in the tree and hold no symbolic link on the way."""
 
@@ -59,12 +63,14 @@ class TreeStore(abc.ABC):
 
 
 class TreeHost(Host):
-    """Files answer; commands, the environment and system calls are not recorded. ``nothing`` says what it means that a path is not there."""
+    """Files answer; commands, the environment and system calls are not recorded. ``nothing`` says what it means that a path is not there; with
+    ``is_running`` /proc is that of a running kernel."""
 
-    def __init__(self, store: TreeStore, origin: str, nothing: Callable[[str], Why]) -> None:
+    def __init__(self, store: TreeStore, origin: str, nothing: Callable[[str], Why], *, is_running: bool = False) -> None:
         self.origin = origin
         self._store = store
         self._nothing = nothing
+        self._is_running = is_running
 
     def text(self, path: str) -> Fact[str]:
         return self._at(path, self._store.text)
@@ -102,6 +108,8 @@ class TreeHost(Host):
         return _not_recorded(question, "a tree of files answers no system call")
 
     def _at(self, path: str, look: Callable[[str], Fact[_T]]) -> Fact[_T]:
+        if self._is_running and path.startswith("/proc/self/") and not path.startswith(_OF_NAMESPACES):
+            return _not_recorded(path, "belongs to the process that reads the tree")
         place = follow(path, self._store.target)
         if not place:
             return Missing(Why.FAILED, path, os.strerror(errno.ELOOP))
@@ -170,7 +178,7 @@ def below(root: str) -> TreeHost:
         # An image that is not running has nothing in these: that says nothing about the machine it will run on.
         return Why.NOT_RECORDED if f"{place}/".startswith(empty) else Why.ABSENT
 
-    return TreeHost(store, f"root {root}", nothing)
+    return TreeHost(store, f"root {root}", nothing, is_running=_is_of_kernel(f"{root}/proc"))
 
 
 def folder(path: str) -> TreeHost:
@@ -179,7 +187,8 @@ def folder(path: str) -> TreeHost:
     store = FolderStore(path)
     prefix = find_prefix(store, path)
     name = os.path.basename(path.rstrip("/")) or path
-    return TreeHost(FolderStore(path + prefix), called(name, prefix), lambda _place: Why.NOT_RECORDED)
+    running = _is_of_kernel(f"{path}{prefix}/proc")
+    return TreeHost(FolderStore(path + prefix), called(name, prefix), lambda _place: Why.NOT_RECORDED, is_running=running)
 
 
 def called(name: str, prefix: str) -> str:
@@ -228,6 +237,18 @@ def _is_recorded(store: TreeStore, top: str) -> bool:
     if not there or len(there) == len(_KNOWN) or not top:
         return bool(there)
     return any(entry in _KNOWN[there[0]] or entry.isdecimal() for entry in _some_names(store, f"{top}/{there[0]}"))
+
+
+def _is_of_kernel(proc: str) -> bool:
+    """Whether it is no copy but a kernel's own (``/`` itself, a host's ``/`` in a container): its ``self`` is this process, with our limits and state."""
+    read, write = os.pipe()
+    try:
+        return os.path.samestat(os.stat(f"{proc}/self/fd/{read}"), os.fstat(read))
+    except OSError:
+        return False
+    finally:
+        os.close(read)
+        os.close(write)
 
 
 def _some_names(store: TreeStore, top: str) -> tuple[str, ...]:

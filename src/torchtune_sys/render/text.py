@@ -83,7 +83,8 @@ def _ability(report: Report, counts: Summary) -> str:
         case Device.NONE if not found.by_finding:
             skipped = skipped_without_torch(report.results)
             more = f"; {_count(skipped, 'check')} skipped" if skipped else ""
-            return f"cannot train: {found.why} (point --python at yours{more})"
+            todo = "point --python at yours" if report.snapshot.origin == "live" else "record it with --python at yours"
+            return f"cannot train: {found.why} ({todo}{more})"
         case Device.GPU if not counts.findings["error"]:
             return f"trains on {_count(found.gpus, 'GPU')}" if found.gpus else "trains on GPUs (how many is not known)"
         case Device.CPU if not counts.findings["error"]:

@@ -115,9 +115,8 @@ class SmokeRun(msgspec.Struct, kw_only=True):
             crash = "".join(processes.crash_reports(failure.pids or processes.pids).values()) if failure is not None else ""
             self.output = processes.output if failure is not None or not self.output else self.output
             if processes.failure is not None:
-                raise UserError(
-                    f"{self.asked.python}: {processes.failure.detail}", "use --python to name the interpreter you train with"
-                )
+                seen = processes.failure.detail.removeprefix(f"{self.asked.python} ")
+                raise UserError(f"{self.asked.python}: {seen}", "use --python to name the interpreter you train with")
         self._learn(watch, failure)
         if failure is not None and not (failure.kind == "not-started" and failure.stage in self.ends):
             dead = [rank.kills for rank in watch.ranks.values() if rank.rank in failure.ranks or not failure.ranks]

@@ -31,7 +31,7 @@ def command(names: tuple[str, ...], format_: str, output: str | None, color: str
     rules, causes = by_id(), cause_rows()
     for name in names:
         if name not in rules and name not in causes:
-            known = [*rules, *causes]
+            known = [each for each in (*rules, *causes) if each != "none"]
             raise UnknownName(
                 f"no rule or cause is called {name!r}", nearest(name, known, "torchtune-sys rules lists the rules", 3)
             )

@@ -14,6 +14,8 @@ _HANG = 8
 
 
 def lines(plan: Plan) -> Iterator[Line]:
+    if {item.rule for item in plan.by_hand} & {rule for item in plan.install for rule in item.rules}:
+        yield line("instead of what stands above for the same finding", indent=2, hang=_HANG)
     for number, item in enumerate(plan.install, 1):
         optional = " (optional)" if item.step.optional else ""
         yield line(f"{number}. {item.step.title}{optional} ", (f"[{', '.join(item.rules)}]", "dim"), indent=2, hang=_HANG)

@@ -179,7 +179,7 @@ def logged(
     found = grouped(recent(s, p, *kinds))
     for subject, of_it in found.items():
         worst = max(reversed(of_it), key=lambda event: kinds.index(event.kind))
-        seen = f"{shorter(worst.text)}{when(log, of_it)}"
+        seen = f"{shorter(worst.text).removesuffix(f' in {subject}')}{when(log, of_it)}"
         yield Evidence(subject=named(subject) or name, seen=seen, wanted=wanted, source=log.source)
     if not found:
         yield from none_logged(s, name, what)
