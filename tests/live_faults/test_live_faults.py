@@ -12,7 +12,7 @@ import pytest
 from library import COMPILER
 
 from conftest import exhaustive
-from live_faults import eighth, eleventh, fifth, fourth, lab, ninth, opened, sealed, seventh, sixth, tenth, third
+from live_faults import eighth, eleventh, fifth, fourth, lab, ninth, opened, sealed, seventh, sixth, tenth, third, twelfth
 from live_faults.row import Fault
 
 ROWS = [
@@ -29,6 +29,7 @@ ROWS = [
         *ninth.ROWS,
         *tenth.ROWS,
         *eleventh.ROWS,
+        *twelfth.ROWS,
     )
     if not row.left
 ]
