@@ -90,6 +90,23 @@ def judged(data: bytes) -> Diagnosis:
     return diagnose([InputText(name="x", excerpt=excerpt(_Bytes(data)))])
 
 
+PREFIXES = (
+    "3: ",
+    "ERROR:trainer: ",
+    "ERROR    trainer:loop.py:12 ",
+    "2025-03-04 05:06:07,123 - trainer - ERROR - ",
+    "train-1  | ",
+)
+
+
+@pytest.mark.parametrize("before", PREFIXES)
+def test_what_people_tell_is_read_behind_a_prefix(before: str) -> None:
+    """A note of few lines, with an empty one: each begins alike."""
+    told = ["# Training gets slower", "", "After an hour the swap is full.", "", "I train for 3 epochs; what can I do?"]
+    found = judged("\n".join(f"{before}{line}" for line in told).encode())
+    assert [each.cause for each in found.causes] == ["host-memory-oom"]
+
+
 @pytest.mark.sampled(40)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cause", FAILURES)

@@ -217,11 +217,11 @@ def _told(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -
 
 
 def _without_frames(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Yield the lines but those of a traceback's frames: the names of functions and the code are nothing that somebody says."""
+    """Yield the lines but empty ones (of which only a prefix is left) and those of a traceback's frames: names of functions and code are nothing that somebody says."""
     is_code = False
     for line in lines:
         is_frame = line.text.lstrip().startswith('File "')
-        if not is_frame and not (is_code and line.text.startswith("  ")):
+        if line.text and not is_frame and not (is_code and line.text.startswith("  ")):
             yield line
         is_code = is_frame
 

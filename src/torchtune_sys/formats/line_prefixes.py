@@ -10,6 +10,7 @@ from itertools import islice
 from torchtune_sys.formats.kernel_log import message_start
 
 _TIME = r"\d{4}[-/]\d\d[-/]\d\d(?:[T _]{1,2}|, )\d\d:\d\d:\d\d(?:[.,:]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d| UTC)?"
+_LEVEL = "(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
     (re.compile(pattern), repeated)
     for pattern, repeated in (
@@ -22,6 +23,9 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
         (r"[EWIF]\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?) {1,8}(?P<pid>\d{1,9}) (?=\S{1,80}:\d{1,6}\] )", False),
         (r"[^\t]{1,80}\t[^\t]{1,80}\t(?=\d{4}-\d\d-\d\dT)", False),
         (r"\{[\w.]{1,60}:\d{1,6}\} [A-Z]{4,8} - ", False),
+        (rf"{_LEVEL}:[\w.]{{1,60}}:(?: |$|(?=\w))", False),  # Python's logging: basicConfig, its usual formats, pytest
+        (rf"[\w.]{{1,60}} - {_LEVEL} -(?: |$)", False),
+        (rf"{_LEVEL} {{1,8}}[\w.]{{1,60}}:[\w.]{{1,60}}\.py:\d{{1,6}}(?: |$)", False),
         (r"#\d{1,4} \d{1,6}\.\d{1,4} ", False),  # BuildKit: the step and its seconds
         (r"\[(?:\d{1,9},)?(?:mpirank:)?(?P<task>\d{1,7})(?:,(?P<host>[\w.-]{1,64}))?\]<std(?:err|out|diag)>: ?", False),
         (r"\[(?:default|rank|trainer|worker|Rank |RANK |rank=|rank: ?|Rank: |GPU )(?P<rank>\d{1,7})(?:\|\d{1,4})?\]:? ?", False),
@@ -34,8 +38,8 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
         (r"\((?:[\w.:]{1,60} )?(?:pid|PID)=(?P<pid>\d{1,9})(?:, ip=(?P<host>[\w.:]{2,45}))?\) ?", False),
         (r"\((?:\w{1,40} )?rank=(?P<rank>\d{1,7})(?: pid=(?P<pid>\d{1,9}))?\) ?", False),
         (r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,63}\] ?", False),
-        (r"(?P<host>[\w.-]{1,64}) {1,20}\| ", True),
-        (r"(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)(?:[ :|-]{1,3}[\w.]{1,60})?(?: ?[:|-] ?| )", True),
+        (r"(?P<host>[\w.-]{1,64}) {1,20}\|(?: |$)", True),
+        (rf"{_LEVEL}(?:[ :|-]{{1,3}}[\w.]{{1,60}})?(?: ?[:|-] ?| )", True),
         (r"(?P<host>[A-Za-z][\w.-]{0,63}):(?: |$)", True),
         (r"\[(?P<host>[A-Za-z][\w.-]{0,63})\]:?(?: |$)", True),
     )
@@ -106,7 +110,7 @@ def repeated_heads(lines: Sequence[str]) -> frozenset[str]:
     """
     some = lines[:: len(lines) // _SAMPLE + 1]
     kept = _heads_of(some, max(_FEW, _SHARE * len(some)))
-    if any(line.startswith("srun: ") for line in lines):
+    if any(line.startswith("srun: ") for line in lines) or (len(lines) < _FEW and {_NUMBER} == _heads_of(lines, len(lines))):
         kept |= {_NUMBER}  # srun --label
     for _ in range(_LEVELS):
         behind = [_without_prefixes(line, frozenset(kept)) for line in some]
@@ -125,7 +129,9 @@ def _heads_of(lines: Sequence[str], enough: float) -> set[str]:
         for pattern, repeated in _PREFIXES:
             found = pattern.match(line) if repeated else None
             if found is not None:
-                shapes[_shape(found[0])][found[0]] += 1
+                shape = _shape(found[0])
+                cut = found.end() == len(line) and shape not in _IN_BRACKETS and not shape[-1].isspace()  # of an empty line
+                shapes[f"{shape} " if cut else shape][found[0]] += 1
     return {
         shape
         for shape, heads in shapes.items()
@@ -166,7 +172,7 @@ def prefix(text: str, heads: frozenset[str]) -> re.Match[str] | None:
     """Return the first prefix of the line; of those that stand before lines only now and then, one whose shape is in ``heads``."""
     for pattern, repeated in _PREFIXES:
         found = pattern.match(text)
-        if found is not None and (not repeated or not heads.isdisjoint((_shape(found[0]), _shape(found[0]).rstrip()))):
+        if found is not None and (not repeated or not heads.isdisjoint((shape := _shape(found[0]), shape.rstrip(), f"{shape} "))):
             return found
     return None
 
