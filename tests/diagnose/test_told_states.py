@@ -104,5 +104,15 @@ def test_a_hostile_line_takes_linear_time() -> None:
     assert took[1] < 12 * took[0] + 1
 
 
+@pytest.mark.parametrize("sign", ["-", "-a", "a-", "'", "+", "/", "%", "is ", "gpu train ", "randomly "])
+@pytest.mark.parametrize("thing", ["swap", "gpu", "container randomly", "versions"])
+def test_a_run_of_signs_is_not_divided_in_every_way(thing: str, sign: str) -> None:
+    """Signs that stand in words and between them: 32 behind a thing took minutes."""
+    line = f"I train on my own images and the {thing} {sign * (500 // len(sign))} here"
+    begun = time.process_time()
+    list(told_states.symptoms_of({"x": [LogLine(number=1, text=line, printed=line)] * 4}))
+    assert time.process_time() - begun < 2
+
+
 def test_its_words_are_read_as_prose() -> None:
     assert all(stated_forms.PROSE.search(text) for text, _ in TOLD)

@@ -18,10 +18,18 @@ from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.stated_words import filled
 
-_LONGEST, _SHORT, _MOST = 1500, 600, 400
-_WORD = r"(?!(?:not?|never|without|nor|if|unless|whether|doesn't|don't|isn't|didn't|wasn't)\b)[\w/%.'+-]+"
-_BEHIND = rf"(?:[^\w.;!?\n]{{1,3}}{_WORD}){{0,8}}?[^\w.;!?\n]{{1,3}}"
-_BEFORE = rf"(?:[^\w.;!?\n]{{1,3}}{_WORD}){{0,3}}?[^\w.;!?\n]{{1,3}}"
+_LONGEST, _CLAUSE, _SHORT, _MOST = 1500, 600, 600, 400
+_NOT = r"(?!(?:not?|never|without|nor|if|unless|whether|doesn't|don't|isn't|didn't|wasn't)\b)"
+_SIGN, _BETWEEN = r"[\w/%.'+-]", r"[^\w/%.'+;!?\n-]{1,3}"
+_EDGE = r"[^\w.;!?\n]{1,3}"
+
+
+def _gap(words: int) -> str:
+    """Return what fits up to so many words and what parts them: each but the last ends where its signs do, so that no run of signs is divided in every way."""
+    return rf"{_EDGE}(?:{_NOT}{_SIGN}+(?!{_SIGN}){_BETWEEN}){{0,{words - 1}}}?(?:{_NOT}{_SIGN}+{_EDGE})?"
+
+
+_BEHIND, _BEFORE = _gap(8), _gap(3)
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +93,7 @@ def _tells(row: _Told, words: str) -> bool:
         not (_GENERAL.search(clause[: place.start()][-_NEAR:]) or _WANTS.match(clause))
         for clause in forms.CLAUSES.split(words)
         if clause
-        for place in row.words.finditer(clause)
+        for place in row.words.finditer(clause[:_CLAUSE])
     )
 
 

@@ -259,6 +259,7 @@ def unquoted(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
 _CELLS = re.compile(r"\| (?P<name>[^|]{20,32}) \| (?P<text>.{40,120}) \|")
 _WITHIN_WORDS = 45
 """Characters of a cell after which dcgmi diag goes on in the next row, whatever is there (DCGM dcgmi/Diag.cpp, DATA_INFO_TAG_LEN)."""
+_LONGEST_CELL = 4000
 
 
 def whole_cells(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
@@ -273,7 +274,8 @@ def whole_cells(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
     before = None
     for number, line in numbered:
         cells = _CELLS.fullmatch(line) if line.startswith("| ") else None
-        if cells and before and not cells["name"].strip() and len(line) == len(before[0]):
+        goes_on = cells and before and not cells["name"].strip() and len(line) == len(before[0])
+        if cells and before and goes_on and len(found[-1][1]) < _LONGEST_CELL:
             size = len(before["text"].rstrip())
             glue = "" if size == _WITHIN_WORDS == len(before["text"]) - 1 else " "
             first, text = found[-1]
