@@ -88,6 +88,21 @@ def test_files_that_hide_a_module_which_torch_needs(
 
 
 @pytest.mark.parametrize(
+    ("files", "lost"),
+    [
+        ((), ["accel of torch_accel-1.0, module torch_accel.init"]),
+        (("torch_accel/__init__.py",), []),
+        (("torch_accel.cpython-312-x86_64-linux-gnu.so",), []),
+        (("__editable___torch_accel_1_0_finder.py",), []),  # its files are anywhere
+    ],
+)
+def test_backend_extensions_whose_module_is_gone(files: tuple[str, ...], lost: list[str]) -> None:
+    points = "[console_scripts]\nx = gone:main\n[torch.backends]\naccel = torch_accel.init:_autoload\n"
+    found = probe({f"{SITE}/torch_accel-1.0.dist-info/entry_points.txt": points, **{f"{SITE}/{name}": "" for name in files}})
+    assert list(found.lost_backends) == lost
+
+
+@pytest.mark.parametrize(
     ("files", "hidden"),
     [
         (("sympy.py", "typing_extensions.py", "optree.py"), ("/w/sympy.py", "/w/typing_extensions.py")),  # optree is an extra

@@ -35,6 +35,7 @@ LEFT_OUT: dict[str, str] = {
     "network.master": "as MASTER_ADDR of the session of who looks stands for it; check judges it",
     "python.hiding_here": "what lies where one looks from; check judges it",
     "python.lost_parts": "what an import would fail at; check judges it",
+    "python.lost_backends": "what an import would fail at; check judges it",
     "python.cut_libraries": "what an import would fail at; check judges it",
     "driver.libraries_apart": "follows from versions that are compared",
     "session.refusals": "what the kernel refuses the session of who looks; check judges it",

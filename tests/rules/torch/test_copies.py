@@ -25,6 +25,21 @@ def test_a_torch_without_its_packages_is_told_unless_it_was_imported(healthy: Sn
 
 
 @pytest.mark.parametrize(
+    ("release", "env", "told"),
+    [("2.13.0", {}, True), ("2.4.1", {}, False), ("2.5.0", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, False)],
+)
+def test_a_backend_extension_that_is_gone_is_told_where_torch_loads_it(
+    healthy: Snapshot, release: str, env: dict[str, str], told: bool
+) -> None:
+    assert not isinstance(healthy.python, Missing) and not isinstance(healthy.python.torch, Missing)
+    torch = msgspec.structs.replace(healthy.python.torch, version=release)
+    lost = altered(
+        healthy, python__lost_backends=("npu of torch_npu-2.5, module torch_npu",), python__torch=torch, session__env=env
+    )
+    assert (verdict(lost, "torch-import-fails") is FAIL) is told
+
+
+@pytest.mark.parametrize(
     ("lost", "release", "told"),
     [
         (("sympy",), "2.13.0", ["sympy"]),

@@ -201,6 +201,8 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The same in the working directory, which a script that lies there, ``python -m`` and ``python -c`` put first; ABSENT where it is on sys.path anyway."""
     lost_parts: tuple[str, ...] = ()
     """Packages within torch that are not there (``distributed``), as a copy that was interrupted leaves it."""
+    lost_backends: tuple[str, ...] = ()
+    """Extensions that ``import torch`` loads by itself (entry points of torch.backends) whose module is gone: name, distribution and module."""
     cut_libraries: Fact[tuple[str, ...]] = Missing(Why.ABSENT, "torch", "not looked at")
     """torch's own libraries that are shorter than their headers say, each with its sizes; ABSENT where nobody looked."""
     conda: Fact[bool] = NOT_READ

@@ -45,6 +45,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     has_pip: Fact[bool] = NOT_READ
     hiding: tuple[str, ...] = ()
     """Files in entries before Python's own modules (PYTHONPATH), with a name of one that torch imports."""
+    lost_backends: tuple[str, ...] = ()
 
 
 def matters(name: str) -> bool:
@@ -78,7 +79,40 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
         refused=tuple(refused),
         has_pip=_has_pip(listed, refused),
         hiding=tuple(hiding),
+        lost_backends=() if refused else tuple(_lost_backends(host, listed)),
     )
+
+
+def _lost_backends(host: Host, listed: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """Yield the extensions that ``import torch`` starts (entry points of the group torch.backends) whose module is in no entry. Each that there is has torch
+    in its name; others are not opened. A module that is installed in development mode may be anywhere."""
+    every = [name for names in listed.values() for name in names]
+    there = {name.partition(".")[0] for name in every if "." not in name or name.endswith((".py", ".so"))}
+    if any("editable" in name for name in every):
+        return
+    for entry, names in listed.items():
+        for folder in names:
+            if "torch" in folder and folder.endswith(_METADATA):
+                text = host.text(f"{entry}/{folder}/entry_points.txt")
+                for name, module in () if isinstance(text, Missing) else parse_backends(text):
+                    if module.partition(".")[0] not in there:
+                        yield scrubbed(f"{name} of {folder.rpartition('.')[0]}, module {module}")
+
+
+def parse_backends(text: str) -> list[tuple[str, str]]:
+    """Return name and module of each extension in an entry_points.txt that torch loads by itself.
+
+    >>> parse_backends("[console_scripts]\\na = b:c\\n[torch.backends]\\nnpu = torch_npu:_autoload\\n\\n[x]\\ny = z\\n")
+    [('npu', 'torch_npu')]
+    """
+    found, section = [], ""
+    for line in map(str.strip, text.splitlines()[:1000]):
+        section = line if line.startswith("[") else section
+        name, _, value = line.partition("=")
+        module = value.partition(":")[0].partition("[")[0].strip()
+        if section == "[torch.backends]" and module and not line.startswith(("#", ";")):
+            found.append((name.strip(), module))
+    return found
 
 
 def _has_pip(listed: Mapping[str, tuple[str, ...]], refused: list[Missing]) -> Fact[bool]:

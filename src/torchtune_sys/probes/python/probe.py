@@ -53,6 +53,7 @@ def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
         leftovers=seen.leftovers,
         torch=(torch := _beside(host, facts, torch_of(host, seen))),
         hiding=seen.hiding,
+        lost_backends=seen.lost_backends,
         hiding_here=_hiding_here(host, facts.sys_path),
         carrier=torch if isinstance(torch, Missing) else _carrier(host, torch.location),
         conda=conda,

@@ -36,7 +36,7 @@ _NAME_IS_REWRITTEN = Advice(
 @rule(
     id="hostname-resolves-to-loopback",
     title="The host name resolves to a loopback address, and the job spans several hosts",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     cause="hostname-resolves-to-loopback",
     fix=(_NAME_IN_HOSTS, _NAME_IS_REWRITTEN),
 )
@@ -49,7 +49,8 @@ def hostname_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
     refused".
 
     When to leave it
-    Jobs never leave this machine. If GLOO_SOCKET_IFNAME is set, Gloo ignores the host name.
+    Jobs never leave this machine, or all their groups use NCCL alone, which does not ask for the name. If GLOO_SOCKET_IFNAME is set, Gloo ignores
+    the host name.
 
     References
     facebookincubator/gloo transport/tcp/device.cc, pytorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp

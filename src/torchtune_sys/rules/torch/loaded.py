@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge.eol import end_of_life
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
+from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, need_if_there
 from torchtune_sys.model.version import version
+from torchtune_sys.rules.environment.common import environment
 from torchtune_sys.rules.gates import torch_build, torch_imported
 from torchtune_sys.rules.torch.common import installed
 from torchtune_sys.rules.torch.fixes import pip_install
@@ -250,7 +252,8 @@ def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 )
 def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """pip lists torch but its files, or some of them, are gone, its environment has lost its pyvenv.cfg, one of its libraries is cut short, or a module that it, or
-    each of its optimizers, imports is not installed, or one that it imports at once is hidden by a file of its name on PYTHONPATH; or, with --live, importing it in the judged interpreter failed.
+    each of its optimizers, imports is not installed, or one that it imports at once is hidden by a file of its name on PYTHONPATH, or the module of an extension that it loads by itself is gone; or, with --live, importing it in the judged
+    interpreter failed.
 
     Why it matters
         Nothing can train.
@@ -259,7 +262,7 @@ def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         Never; but the cause may be the shell's environment rather than torch.
 
     References
-        What Python printed.
+        What Python printed. torch/__init__.py, _import_device_backends: since 2.5, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0.
     """
     python = need(s.python)
     if isinstance(python.torch, Missing) and python.torch.why is Why.FAILED and python.torch.source.endswith("/torch"):
@@ -323,6 +326,16 @@ def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
             source="sys.path",
             fix=(Advice(text=f"rename it, or take {folder} out of PYTHONPATH"),),
         )
+    for words in python.lost_backends if _loads_backends(s, python.torch) else ():
+        yield Evidence(
+            subject="import torch",
+            seen=f"loads the backend extension {words}, which is not there",
+            wanted="the module of each extension in the group torch.backends",
+            source="entry_points.txt",
+            fix=(
+                Advice(text="install its package again, or remove it with pip; TORCH_DEVICE_BACKEND_AUTOLOAD=0 leaves all out"),
+            ),
+        )
     item = None if isinstance(python.distributions, Missing) else installed(s).get("torch")
     asked = () if item is None else item.requires
     if "_ctypes" in python.not_found:
@@ -348,6 +361,10 @@ def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
                 source="sys.path",
                 fix=pip_install(s, package, behind=behind),
             )
+
+
+def _loads_backends(s: Snapshot, torch: Torch) -> bool:
+    return version(torch.version)[:2] >= (2, 5) and environment(s).get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1"
 
 
 _BUILT_WITHOUT = (
