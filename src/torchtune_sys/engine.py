@@ -162,10 +162,36 @@ def _tells(facts: Any) -> bool:
 
 def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = None) -> tuple[Result, ...]:
     """Return the verdict of each rule, in the order given. Never raises for what a rule does."""
-    results = tuple(_told(_judge_one(rule, seen, _params(rule, overrides or {})), seen) for rule in rules)
+    results = tuple(_short(_told(_judge_one(rule, seen, _params(rule, overrides or {})), seen)) for rule in rules)
     if not isinstance(seen.system, Missing) and not isinstance(seen.system.container, Missing) and seen.system.container:
         results = tuple(map(_flag_first, results))
     return fold(tuple(map(_of_report, results)) if is_pasted(seen) else results)
+
+
+_QUOTED, _END = 4096, 200
+"""Characters of what is quoted, the longest path among them, and of its end: a variable or a line of a file may have any length."""
+
+
+def _short(result: Result) -> Result:
+    """Return the result with the beginning and the end alone of what is quoted at length."""
+    from msgspec.structs import replace
+
+    def short(item: Any, *names: str) -> Any:
+        long = {name: text for name in names if len(text := getattr(item, name)) > _QUOTED}
+        return (
+            replace(item, **{name: f"{text[:-_END][:_QUOTED]} … {text[-_END:]}" for name, text in long.items()}) if long else item
+        )
+
+    why = result.why_unknown
+    evidence = tuple(short(item, "subject", "seen", "wanted", "source") for item in result.evidence)
+    evidence = tuple(item if item.why is None else replace(item, why=short(item.why, "source", "detail")) for item in evidence)
+    if why is not None:
+        why = short(why, "source", "detail")
+    return (
+        result
+        if why is result.why_unknown and evidence == result.evidence
+        else replace(result, evidence=evidence, why_unknown=why)
+    )
 
 
 _OF_WHO_STARTS = ("in a container:", "docker", "podman", "Kubernetes:")

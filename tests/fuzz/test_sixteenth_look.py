@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,11 @@ from outputs import said
 
 from fuzz import sixteenth_secrets
 from fuzz.test_fifteenth_look import written
+from torchtune_sys import engine
+from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.rules import by_id
 
 
 @pytest.mark.sampled(20)
@@ -95,3 +101,29 @@ def test_an_error_does_not_repeat_its_input(command: tuple[str, ...], schema: An
     (tmp_path / "x.json").write_text(json.dumps({"schema": schema}))
     told = said(*command, str(tmp_path / "x.json"))
     assert told.status in (2, 3) and len(told.text) < 10_000
+
+
+NAMED = re.compile(r"\b[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,40}\b")
+
+
+@pytest.mark.parametrize("piece", ["x", ",", "/a", "x,", "GPU-1,"])
+def test_no_verdict_repeats_a_long_variable(piece: str) -> None:
+    """All variables that rules read, 64 kB each: one stood whole in a verdict, one 98,000 times, and a path of 32,000 folders was looked at folder by folder."""
+    package = Path(engine.__file__).parent
+    sources = [
+        path
+        for part in ("rules", "probes", "knowledge")
+        for path in (package / part).rglob("*")
+        if path.suffix in (".py", ".csv")
+    ]
+    names = {name for path in sources for name in NAMED.findall(path.read_text())}
+    assert len(names) > 500
+    long = {name: piece * (65536 // len(piece)) for name in names}
+    seen = engine.ProbeRun(RecordedHost({"env": long}, "x"), Workload()).end(60)
+    begun = time.process_time()
+    results = engine.judge(seen, by_id().values())
+    assert time.process_time() - begun < 15
+    for result in results:
+        said = [text for each in result.evidence for text in (each.subject, each.seen, each.wanted, each.source)]
+        assert all(len(text) < 5000 for text in (*said, str(result.why_unknown))), result.rule.id
+        assert len(result.evidence) < 1000 and result.verdict.value != "crashed", result.rule.id

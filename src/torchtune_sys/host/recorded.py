@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 from collections.abc import Mapping
@@ -73,6 +74,8 @@ class RecordedHost(Host):
         return found if isinstance(found, Missing) else place
 
     def stat(self, path: str) -> Fact[Stat]:
+        if len(path) > PATH_MAX:
+            return Missing(Why.FAILED, path[:PATH_MAX], os.strerror(errno.ENAMETOOLONG))
         place = self._resolve(path)
         if place in self._sections["stats"]:
             found = self._get("stats", place, path)

@@ -201,6 +201,10 @@ def cuda_visible_devices_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
+_MOST_FAULTS, _QUOTED = 16, 500
+"""torch ends at the first."""
+
+
 @rule(
     id="cuda-allocator-setting-invalid",
     title="PyTorch refuses the settings given for its memory allocator",
@@ -228,9 +232,9 @@ def cuda_allocator_setting_invalid(s: Snapshot, p: Params) -> Iterator[Evidence]
     if not isinstance(s.python, Missing) and absent(s.python.torch):
         raise NotApplicable(NO_TORCH)
     for name, value in given.items():
-        for fault in values.allocator_faults(value, torch):
-            yield Evidence(subject=name, seen=f"{value!r}: {fault}", wanted="name:value,…", source="environment")
-        for unheard in values.unknown_allocator_names(value):
+        for fault in values.allocator_faults(value, torch)[:_MOST_FAULTS]:
+            yield Evidence(subject=name, seen=f"{value[:_QUOTED]!r}: {fault}", wanted="name:value,…", source="environment")
+        for unheard in values.unknown_allocator_names(value)[:_MOST_FAULTS]:
             yield Evidence(
                 subject=f"{name} {unheard}",
                 seen="no option that this version of torchtune-sys knows",

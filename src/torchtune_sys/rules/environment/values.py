@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 
 from torchtune_sys.model.numbers import natural
@@ -132,8 +133,12 @@ def _uuid_fault(entries: list[str], uuids: tuple[str, ...] | None) -> str:
 
 
 def _repeated(entries: list[str]) -> str:
-    twice = next((entry for entry in entries if entries.count(entry) > 1), None)
+    twice = next((entry for entry, count in Counter(entries).items() if count > 1), None)
     return f"{twice} is named twice, which hides every GPU" if twice is not None else ""
+
+
+_LONGEST = 4000
+"""Characters of the allocator's settings that are read: all of its options together take a quarter of that."""
 
 
 def _pairs(value: str) -> list[tuple[str, str | None]]:
@@ -141,6 +146,8 @@ def _pairs(value: str) -> list[tuple[str, str | None]]:
     pairs: list[tuple[str, str | None]] = []
     depth = 0
     part = ""
+    if len(value) > _LONGEST:
+        value = value[:_LONGEST].rpartition(",")[0]
     for character in value + ",":
         depth += (character == "[") - (character == "]")
         if character == "," and depth <= 0:
