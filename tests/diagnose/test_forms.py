@@ -90,6 +90,21 @@ def judged(data: bytes) -> Diagnosis:
     return diagnose([InputText(name="x", excerpt=excerpt(_Bytes(data)))])
 
 
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            "# Training: RuntimeError: CUDA error: out of memory\n\nRuntimeError: cuda runtime error (30) : unknown error at THCGeneral.cpp:51",
+            "nvidia-uvm-broken-after-suspend",
+        ),
+        ("# docker 里找不到 GPU\n\nnvidia-smi:\nFailed to initialize NVML: Unknown Error", "container-lost-gpu-cgroup"),
+        ("# Update BROKE my setup\n\n> CUDA initialization: The NVIDIA driver on your system is too old", "driver-too-old"),
+    ],
+)
+def test_what_a_program_prints_comes_before_its_heading_and_before_what_is_claimed(text: str, cause: str) -> None:
+    assert judged(text.encode()).causes[0].cause == cause
+
+
 PREFIXES = (
     "3: ",
     "ERROR:trainer: ",

@@ -289,3 +289,15 @@ def test_several_causes_are_possible_and_one_is_likely() -> None:
         for text in ("Setting NCCL_SOCKET_IFNAME=eth1 solved it.", "Setting NCCL_IB_DISABLE=1 solved it.")
     }
     assert list(weights.values()) == [{LIKELY}, {POSSIBLE}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The training fails. I've installed pytorch according with the cuda version of my computer.",
+        "The nodes do not work together. What is the IP of the machine of the main process? same IP",
+        "It crashed: a spike tripped the power supply. We limited the GPU to 350 W, and that solved it.",
+    ],
+)
+def test_what_is_set_up_as_it_should_be_is_no_cause(text: str) -> None:
+    assert _named(text) == []

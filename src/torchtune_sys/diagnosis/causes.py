@@ -276,6 +276,7 @@ def _ranked(found: Iterable[GatheredCause]) -> list[GatheredCause]:
             each.cause not in causes,
             not each.is_blamed,
             each.order,
+            _is_in_title(each),
             not each.by_text,
             each.first,
             each.cause,
@@ -300,6 +301,11 @@ _WARNING = re.compile(r"\b[A-Z]\w{1,40}Warning: |^\[W.{4,80}\] Warning: ")
 def _is_warned(found: GatheredCause) -> bool:
     """Whether Python or torch only warned of it: what ended the program comes first."""
     return bool(found.quotes) and all(_WARNING.search(quote.text) for quote in found.quotes)
+
+
+def _is_in_title(found: GatheredCause) -> bool:
+    """Whether only a heading says it: it may quote another run than the one below."""
+    return bool(found.quotes) and all(quote.text.startswith("# ") for quote in found.quotes)
 
 
 _SLOW = frozenset(

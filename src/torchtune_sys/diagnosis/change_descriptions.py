@@ -18,7 +18,7 @@ _VERBS = (
     "Prevent(?:s|ed)?|Raise[sd]?|Reapply|Refactor(?:s|ed)?|Remove[sd]?|Rename[sd]?|Replace[sd]?|Report(?:s|ed)?|Revert(?:s|ed)?|Set|Silence[sd]?|Skip(?:s|ped)?|Support(?:s|ed)?|"
     "Suppress(?:es|ed)?|Surface[sd]?|Switch(?:es|ed)?|Update[sd]?|Upgrade[sd]?|Use[sd]?|Validate[sd]?|Warn(?:s|ed)?"
 )
-_TRIED = r"(?i:change|enable|make|move|set|switch|update|upgrade|use)(?i:[sd]|ing)? .{2,120} (?:gets?|got|breaks?|broke|fails?|failed|crash(?:es|ed)|causes?|with \w{2,20} fatal|(?:does|did)(?:n't| not) work)\b"
+_TRIED = r"(?i:change|enable|make|move|set|switch|update|upgrade|use)(?i:[sd]|ing)? (?:.{2,120} )?(?i:gets?|got|breaks?|broke|fails?|failed|crash(?:es|ed)|causes?|with \w{2,20} fatal|(?:does|did)(?:n't| not) work)\b"
 """What somebody did, and what came of it, in the words of a change."""
 _TITLE = re.compile(
     r"^(?:#{1,3} )?(?:(?:\[[\w ./#-]{1,30}\]|[A-Z]{2,10}-\d{1,6}:?) ?){0,3}(?:(?:fix|feat|docs?|perf|refactor|chore|revert)(?:\([\w ./,-]{1,40}\))?!?: (?!command not found)\S|(?:ci|test|tests|build|style|nit)\([\w ./,-]{1,40}\)!?: \S"

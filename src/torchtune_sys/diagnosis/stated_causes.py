@@ -144,10 +144,10 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         text = _Text(words=words, failing=failing, personal=personal, fits={})
         looked_at = spoken if len(spoken) <= 2 * _MOST else [*spoken[:_MOST], *spoken[-_MOST:]]
         found = [(line, *each) for line, told in looked_at if (each := _stated(told, text)) is not None]
-        sure = any(is_sure for _, _, is_sure in found)
-        for line, row, is_sure in found:
+        sure = any(is_sure for _, _, is_sure, _ in found)
+        for line, row, is_sure, is_blamed in found:
             if is_sure or not sure:
-                yield _symptom(source, line, row, is_sure)
+                yield _symptom(source, line, row, is_sure, is_blamed)
 
 
 def _spoken(part: Sequence[LogLine], whole: Iterable[LogLine]) -> Iterator[tuple[LogLine, str]]:
@@ -165,7 +165,7 @@ def _is_prose(line: LogLine) -> bool:
     return line.text.count("|") < _CELLS and forms.PROSE.search(line.text[:_LONGEST]) is not None
 
 
-def _symptom(source: str, line: LogLine, row: _Stated, is_sure: bool) -> Symptom:
+def _symptom(source: str, line: LogLine, row: _Stated, is_sure: bool, is_blamed: bool) -> Symptom:
     weight = LIKELY if is_sure and len(row.causes) == 1 else POSSIBLE
     candidates = (Candidate(cause=cause, weight=weight, fix="" if at else row.fix) for at, cause in enumerate(row.causes))
     return Symptom(
@@ -175,7 +175,7 @@ def _symptom(source: str, line: LogLine, row: _Stated, is_sure: bool) -> Symptom
         program="reporter",
         words=row.source,
         merely_told=not is_sure,
-        is_blamed=is_sure,
+        is_blamed=is_blamed,
     )
 
 
@@ -196,24 +196,25 @@ def _words(part: Sequence[LogLine], at: int) -> str:
     return f"{words}: {outcome}" if forms.SUCCEEDS.match(outcome) else words
 
 
-def _stated(words: str, text: _Text) -> tuple[_Stated, bool] | None:
-    """Return the first row that a clause of the line fits, and whether it is more than told."""
+def _stated(words: str, text: _Text) -> tuple[_Stated, bool, bool] | None:
+    """Return the first row that a clause of the line fits, whether it is more than told, and whether it is blamed or was mended, not only claimed."""
     clauses = [clause for clause in forms.CLAUSES.split(words) if clause]
     claims = text.failing and _any_claim().search(words) is not None
     for at, clause in enumerate(clauses):
         following = clauses[at + 1] if at + 1 < len(clauses) and forms.ONCE_MORE.match(clauses[at + 1]) else ""
         for each in (clause, *([f"{clause} {following}"] if following else []), *_blamed(clause)):
-            row = _found(each, text) or (_claimed(each, text) if claims else None)
+            blamed = _found(each, text)
+            row = blamed or (_claimed(each, text) if claims else None)
             if row is not None:
-                return row, True
+                return row, True, blamed is not None
     row = _claimed(words, text) if claims and len(clauses) > 1 else None
     if row is not None:
-        return row, True
+        return row, True, False
     if text.personal and not forms.CODE.search(words):
         for clause in clauses:
             row = None if forms.ADVISES.search(clause) else _told(clause, text)
             if row is not None:
-                return row, False
+                return row, False, False
     return None
 
 
