@@ -16,7 +16,7 @@ _ENTRY = (
 
 ROWS = (
     Fault("tmp-covered-by-a-file-system-without-mode", "mount -t tmpfs -o mode=755 tmpfs /var/tmp; export TMPDIR=/var/tmp", "temporary-directory-not-writable|temporary-directory-passed-over|says:/var/tmp", user=1000, severity="error|warning"),
-    Fault("compiler-is-a-wrapper-that-is-gone", "export CC='ccache gcc' CXX='ccache g++'", "says:ccache", severity="error|warning", left="of CC and CXX with arguments the first word alone is looked up where torch.compile splits them"),
+    Fault("compiler-is-a-wrapper-that-is-gone", "export CC='ccache gcc' CXX='ccache g++'", "says:ccache", severity="error|warning", left="torch.compile and Triton take all words as the name of one program; the rule looks at paths, by their first word"),
     Fault("healthy-host-name-is-an-address", "hostname 10.9.0.5; printf '127.0.0.1 localhost\\n' | over /etc/hosts", args="--nnodes 2"),
     Fault("semaphores-none", "sysctl -qw kernel.sem='10 100 10 1'", "says:kernel.sem|says:semaphore", severity="warning|advice", mistaken="nothing of torch, NCCL or Python asks for semaphores of System V: those of multiprocessing are files"),
     Fault("shm-segments-one", "sysctl -qw kernel.shmmni=1 kernel.shmall=16", "says:shmall|says:shmmni|says:kernel.shm", severity="warning|advice", mistaken="nothing of torch or NCCL uses shared memory of System V: theirs are files of /dev/shm"),
