@@ -23,17 +23,23 @@ OLDEST = (3, 10)
 @functools.cache
 def interpreters() -> dict[tuple[int, int], str]:
     """The CPythons of this machine by version: those of pyenv, and those on PATH."""
-    places = [os.environ.get("PYENV_ROOT", ""), os.path.expanduser("~/.pyenv")]
-    candidates = [path for place in places for path in sorted(glob.glob(f"{place}/versions/*/bin/python"))]
-    names = [f"python3.{minor}" for minor in range(16, 5, -1)]
-    candidates += [path for name in (*names, "python3", "python2") if (path := shutil.which(name))]
-    asking = "import platform, sys; sys.stdout.write('%d %d %s' % (sys.version_info[:2] + (platform.python_implementation(),)))"
+    places = {os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv"), os.path.expanduser("~/.pyenv")}
+    of_pyenv = [path for place in sorted(places) for path in sorted(glob.glob(f"{place}/versions/*/bin/python"))]
+    asking = "import sys; sys.stdout.write('%d %d' % sys.version_info[:2]); sys.exit('__pypy__' in sys.builtin_module_names)"
     found: dict[tuple[int, int], str] = {}
-    for path in [sys.executable, *candidates]:
-        done = subprocess.run([path, "-c", asking], capture_output=True, text=True)
-        words = done.stdout.split()
-        if not done.returncode and words[2:] == ["CPython"]:
-            found.setdefault((int(words[0]), int(words[1])), path)
+
+    def ask(path: str | None) -> None:
+        done = path and subprocess.run([path, "-S", "-E", "-c", asking], capture_output=True, text=True)
+        if done and not done.returncode:
+            major, minor = map(int, done.stdout.split())
+            found.setdefault((major, minor), str(path))
+
+    for path in [sys.executable, *of_pyenv]:
+        ask(path)
+    for version in [(3, minor) for minor in range(16, 5, -1)] + [(2, 7)]:
+        if version not in found:  # each worker of the tests asks as it collects, and what pyenv puts on PATH starts slowly
+            ask(shutil.which(f"python{dotted(version)}"))
+    ask(shutil.which("python3"))
     return found
 
 
