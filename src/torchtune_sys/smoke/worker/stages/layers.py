@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch import nn
 
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers, torch_has_reached
 from torchtune_sys.smoke.worker.functions.combined import combined_steps_are_right
 from torchtune_sys.smoke.worker.functions.known_answers import answers_are_known
 from torchtune_sys.smoke.worker.functions.models import functions_of_models
@@ -35,6 +35,8 @@ _DROPPED = 1 << 14
 
 def layers_follow_their_formulas(here: RankContext) -> None:
     """Check operations, layers, activations, attention, dropout, losses and their gradients against their formulas."""
+    # Not before 2.6: 2.0 has NaN in GroupNorm of bfloat16 with its channels last, 2.4 multiplies int8 wrongly in _int_mm.
+    later = (other_ways_agree, seldom_calls_are_right) if torch_has_reached(2, 6) else ()
     for check in (
         operations_are_right,
         _linear,
@@ -49,8 +51,7 @@ def layers_follow_their_formulas(here: RankContext) -> None:
         _dropout,
         _tables,
         answers_are_known,
-        other_ways_agree,
-        seldom_calls_are_right,
+        *later,
         sequences_are_right,
         autograd_keeps_its_promises,
         combined_steps_are_right,

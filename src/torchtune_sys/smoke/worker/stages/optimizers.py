@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed, small_integers
+from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed, small_integers, torch_has_reached
 from torchtune_sys.smoke.worker.functions.combined import Answer, answers_are_right
 from torchtune_sys.smoke.worker.functions.other_ways import optimizers_agree
 from torchtune_sys.smoke.worker.functions.seldom_optimizers import SELDOM_OPTIMIZERS, averages_follow
@@ -46,7 +46,8 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
     averages_follow(here)
     _groups_have_their_own(here)
     answers_are_right(_steps_as_asked(here), "optimizer-wrong")
-    optimizers_agree(here)
+    if torch_has_reached(2, 6):  # NAdam of 2.0 steps otherwise where it is differentiable
+        optimizers_agree(here)
     _clears(here)
     for name, schedule, formula_of_rate in schedules():
         _moves_as(name, schedule, formula_of_rate)
