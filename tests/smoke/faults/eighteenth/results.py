@@ -1,0 +1,26 @@
+"""How each fault of the list was graded at first and last: smoke.faults.second, docs/smoke-faults.md."""
+
+from __future__ import annotations
+
+RESULTS: dict[str, tuple[str, str]] = {
+    "celu-alpha-backward": ("right", "–"),
+    "tanh-saturates-early": ("not noticed", "right"),
+    "lp-pool-floor": ("right", "–"),
+    "group-norm-channels-last": ("not noticed", "not noticed"),
+    "max-pool3d-undilated": ("right", "–"),
+    "pad-circular-swapped": ("not noticed", "right"),
+    "instance-norm-eval": ("not noticed", "right"),
+    "layer-norm-narrow-sums": ("not noticed", "right"),
+    "adamw-rate-kept": ("not noticed", "right"),
+    "fsdp1-full-state-short": ("not noticed", "not noticed"),
+    "planner-numbers-stale": ("not noticed", "not noticed"),
+    "pipeline-chunks-turned": ("not noticed", "not noticed"),
+    "fractional-pool-same-places": ("right", "–"),
+    "reflection-pad3d-once": ("right", "–"),
+    "optimizer-groups-crossed": ("not noticed", "not noticed"),
+    "polynomial-ends-at-zero": ("right", "–"),
+    "rprop-grows-without-limit": ("the row broke the import itself", "not tried again"),
+    "adam-complex-real-only": ("the row broke the import itself", "not tried again"),
+    "differentiable-sum-one-way": ("not noticed", "not noticed"),
+    "group-not-destroyed": ("right", "–"),
+}
