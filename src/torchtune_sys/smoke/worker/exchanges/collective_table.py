@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, differing_elements, gloo_scatters_by_operation
+from torchtune_sys.smoke.worker.exchanges.seldom_exchanges import seldom_exchanges
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
 
@@ -36,7 +37,7 @@ def each_is_right(here: RankContext, tried: Tried, compared: Compared) -> List[F
     faults: List[Fault] = []
     if here.world > _MOST_RANKS:
         return faults
-    for part in (_reductions, _movements):
+    for part in (_reductions, _movements, seldom_exchanges):
         for what, exchange, found, wanted in part(here):
             if tried(exchange):
                 faults += compared(what, found(), wanted)

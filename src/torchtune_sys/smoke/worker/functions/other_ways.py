@@ -99,16 +99,16 @@ def _ways_of(name: str, one: torch.Tensor, more: Tuple[Any, ...]) -> Iterator[_W
 def _modules_in_other_ways() -> None:
     """Compare each module in float32, in bfloat16 and with its channels last in memory with itself in float64, forward and backward."""
     for label, kind, args, options, shapes in modules_of_all_kinds():
-        wanted = _or_nothing(module_at_work(kind, args, options, shapes))
+        wanted = _or_nothing(module_at_work(kind, args, options, shapes, torch.float64, False, True))
         pictures = any(isinstance(one, tuple) and len(one) == 4 for one in shapes)
         for dtype, last, off in (
             (torch.float32, False, 2.0**-12),
             (torch.float32, True, 2.0**-12),
-            (torch.bfloat16, True, 2.0**-3),
+            (torch.bfloat16, pictures, 2.0**-4),
         ):
             if wanted is None or (last and not pictures):
                 continue
-            found = _or_nothing(module_at_work(kind, args, options, shapes, dtype, last))
+            found = _or_nothing(module_at_work(kind, args, options, shapes, dtype, last, True))
             if found is not None:
                 how = "%s of %s%s" % (label, str(dtype)[6:], ", channels_last" if last else "")
                 _agree(how, found, wanted, off)

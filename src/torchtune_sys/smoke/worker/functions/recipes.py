@@ -115,16 +115,20 @@ def module_at_work(
     shapes: Tuple[Any, ...],
     dtype: torch.dtype = _FINE,
     last: bool = False,
+    rising: bool = False,
 ) -> Callable[[], Any]:
-    """``last``: pictures and weights have their channels last in memory."""
+    """``last``: pictures and weights have their channels last in memory. ``rising``: each channel is given larger numbers than the one before, which bfloat16 holds."""
 
     def laid_out(one: torch.Tensor) -> torch.Tensor:
-        return one.contiguous(memory_format=torch.channels_last) if last and one.dim() == 4 else one
+        one = (
+            (one + torch.arange(one.shape[1]).view([-1] + [1] * (one.dim() - 2))).bfloat16() if rising and one.dim() > 2 else one
+        )
+        return one.to(dtype).contiguous(memory_format=torch.channels_last) if last and one.dim() == 4 else one.to(dtype)
 
     def work() -> Any:
         module = _filled_with_numbers(getattr(nn, kind)(*args, **options), dtype)
         given = [
-            laid_out(distinct(*one, seed=41 + 2 * number).to(dtype)).requires_grad_()
+            laid_out(distinct(*one, seed=41 + 2 * number)).requires_grad_()
             if isinstance(one, tuple)
             else one.to(dtype if one.is_floating_point() else one.dtype)
             for number, one in enumerate(shapes)

@@ -29,7 +29,8 @@ from torchtune_sys.smoke.worker.integers import (
     linear_loss,
 )
 from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
-from torchtune_sys.smoke.worker.stages.sharded_ways import local_part, sharded_in_other_ways
+from torchtune_sys.smoke.worker.stages.pipelines import pipelines_are_right
+from torchtune_sys.smoke.worker.stages.sharded_ways import local_part, saved_in_other_ways, sharded_in_other_ways
 
 _SHARD_WIDTH = 64
 _SHARD_SEED = 31
@@ -116,6 +117,8 @@ def sharded_step_is_right(here: RankContext) -> None:
     faults += _clips_as_a_whole(here, net, wanted)
     del net, optimizer
     faults += sharded_in_other_ways(here, _sharder(here))
+    if here.level != QUICK and not any(tell_all(here, "wrong" if faults else "")):
+        faults += pipelines_are_right(here)
     judge(here, faults)
 
 
@@ -190,6 +193,7 @@ def sharded_checkpoint_resumes(here: RankContext) -> None:
         faults += _same_training("trained on", before, after)
         if here.level != QUICK and not any(tell_all(here, "wrong" if faults else "")):
             faults += _gathers_the_whole(state_dict, before[0])
+            faults += saved_in_other_ways(here, os.path.join(folder, "otherwise"))
             faults += _saved_beside_training(here, before[0], after[0], os.path.join(folder, "beside"))
         judge(here, faults)
         here.measure("written", size / 2**20, "MiB")

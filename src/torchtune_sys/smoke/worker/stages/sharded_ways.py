@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.agreement import Fault
-from torchtune_sys.smoke.worker.context import RankContext, small_integers
+from torchtune_sys.smoke.worker.context import RankContext, small_integers, torch_has_reached
 
 _LAYER_INPUTS, _LAYER_OUTPUTS = 24, 16
 _TOO_WIDE = 256.0
@@ -106,6 +106,66 @@ def _wrapped_layer(here: RankContext) -> List[Fault]:
             words = (strategy.name, int(off.sum()), len(found), float(found[off][0]), wanted)
             seen = "after a step of FullyShardedDataParallel (FSDP1, %s) %d of %d weights are wrong, one is %g, not %g"
             faults.append(("fsdp-step-wrong", seen % words))
+    return faults
+
+
+def saved_in_other_ways(here: RankContext, folder: str) -> List[Fault]:
+    """Return what is wrong of a checkpoint that is loaded into tensors cut otherwise, with numbers and words beside them, and of FSDP1's own ways."""
+    return [*_cut_otherwise(here, folder), *_whole_of_wrapped(here)] if torch_has_reached(2, 6) else []
+
+
+def _differ(what: str, found: Any, wanted: torch.Tensor) -> List[Fault]:
+    value = torch.as_tensor(found).detach().cpu()
+    if value.shape == wanted.shape and torch.equal(value.double(), wanted.double()):
+        return []
+    shown = [" ".join("%g" % one for one in each.flatten().tolist()[:4]) for each in (value, wanted)]
+    return [("sharded-checkpoint-differs", "%s: %s, where %s is right" % (what, *shown))]
+
+
+def _cut_otherwise(here: RankContext, folder: str) -> List[Fault]:
+    try:
+        from torch.distributed import checkpoint
+        from torch.distributed import tensor as spread
+
+        distribute, cut, copied = spread.distribute_tensor, spread.Shard, spread.Replicate
+    except (ImportError, AttributeError):  # until torch 2.5
+        return []
+    mesh = torch.distributed.init_device_mesh(here.kind, (here.world,))
+    whole = small_integers((2 * here.world + 1, 3 * here.world), 332, -9, 10)
+    rows = distribute(whole.to(here.device), mesh, [cut(0)])
+    checkpoint.save({"rows": rows, "plain": whole, "step": 7, "rates": [0.5, 0.25], "name": "run"}, checkpoint_id=folder)
+    faults: List[Fault] = []
+    for how, places in (("columns", [cut(1)]), ("copies", [copied()]), ("rows", [cut(0)])):
+        empty = distribute(torch.zeros_like(whole).to(here.device), mesh, places)
+        held: Dict[str, Any] = {"rows": empty, "plain": torch.zeros_like(whole), "step": 0, "rates": [0.0, 0.0], "name": ""}
+        checkpoint.load(held, checkpoint_id=folder)
+        faults += _differ("rows that are saved, and loaded as %s" % how, held["rows"].full_tensor(), whole)
+        faults += _differ("a tensor that all ranks have, saved and loaded", held["plain"], whole)
+        numbers = [float(held["step"]), *held["rates"], float(held["name"] == "run")]
+        faults += _differ("numbers and words beside tensors, saved and loaded", numbers, torch.tensor([7, 0.5, 0.25, 1]))
+    alone = {"rows": torch.zeros_like(whole)}
+    checkpoint.load(alone, checkpoint_id=folder)
+    return faults + _differ("rows that are saved, and loaded whole", alone["rows"], whole)
+
+
+def _whole_of_wrapped(here: RankContext) -> List[Fault]:
+    """Check what FullyShardedDataParallel (FSDP1) hands over to a checkpoint, with what its optimizer remembers, and that it takes it again."""
+    from torch.distributed import fsdp
+
+    layer = nn.Linear(_LAYER_INPUTS, _LAYER_OUTPUTS, bias=False)
+    wanted = small_integers((_LAYER_OUTPUTS, _LAYER_INPUTS), 336, -9, 10)
+    with torch.no_grad():
+        layer.weight.copy_(wanted)
+    wrapped = fsdp.FullyShardedDataParallel(layer.to(here.device), device_id=here.device, use_orig_params=True)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.0, momentum=0.5)
+    wrapped(torch.ones(1, _LAYER_INPUTS, device=here.device)).sum().backward()
+    optimizer.step()
+    with fsdp.FullyShardedDataParallel.state_dict_type(wrapped, fsdp.StateDictType.FULL_STATE_DICT):
+        faults = _differ("the whole model of FSDP1 (FULL_STATE_DICT)", wrapped.state_dict()["weight"], wanted)
+        speeds = fsdp.FullyShardedDataParallel.optim_state_dict(wrapped, optimizer)["state"]["weight"]["momentum_buffer"]
+        faults += _differ("what FSDP1's optimizer remembers (optim_state_dict)", speeds, torch.ones_like(wanted))
+        wrapped.load_state_dict({"weight": wanted * 2})
+        faults += _differ("the whole model of FSDP1, loaded", wrapped.state_dict()["weight"], wanted * 2)
     return faults
 
 
