@@ -121,4 +121,4 @@ def test_the_last_words_of_a_child_that_has_ended_are_read() -> None:
             time.sleep(0.01)
         while not any(isinstance(event, Exited) for event in events):
             events += ranks.wait(1)
-    assert [event.fields for event in events if isinstance(event, RankMessage)] == [{"event": "failed"}]
+    assert [event.fields for event in events if isinstance(event, RankMessage)] == [{"event": "failed"}], (events, ranks.output)
