@@ -36,7 +36,7 @@ _NAME_IS_REWRITTEN = Advice(
 @rule(
     id="hostname-resolves-to-loopback",
     title="The host name resolves to a loopback address, and the job spans several hosts",
-    severity=Severity.WARNING,
+    severity=Severity.ERROR,
     cause="hostname-resolves-to-loopback",
     fix=(_NAME_IN_HOSTS, _NAME_IS_REWRITTEN),
 )
