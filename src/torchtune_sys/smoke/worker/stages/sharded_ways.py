@@ -123,20 +123,16 @@ def _differ(what: str, found: Any, wanted: torch.Tensor) -> List[Fault]:
 
 
 def _cut_otherwise(here: RankContext, folder: str) -> List[Fault]:
-    try:
-        from torch.distributed import checkpoint
-        from torch.distributed import tensor as spread
+    from torch.distributed import checkpoint
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-        distribute, cut, copied = spread.distribute_tensor, spread.Shard, spread.Replicate
-    except (ImportError, AttributeError):  # until torch 2.5
-        return []
     mesh = torch.distributed.init_device_mesh(here.kind, (here.world,))
     whole = small_integers((2 * here.world + 1, 3 * here.world), 332, -9, 10)
-    rows = distribute(whole.to(here.device), mesh, [cut(0)])
+    rows = distribute_tensor(whole.to(here.device), mesh, [Shard(0)])
     checkpoint.save({"rows": rows, "plain": whole, "step": 7, "rates": [0.5, 0.25], "name": "run"}, checkpoint_id=folder)
     faults: List[Fault] = []
-    for how, places in (("columns", [cut(1)]), ("copies", [copied()]), ("rows", [cut(0)])):
-        empty = distribute(torch.zeros_like(whole).to(here.device), mesh, places)
+    for how, places in (("columns", [Shard(1)]), ("copies", [Replicate()]), ("rows", [Shard(0)])):
+        empty = distribute_tensor(torch.zeros_like(whole).to(here.device), mesh, places)
         held: Dict[str, Any] = {"rows": empty, "plain": torch.zeros_like(whole), "step": 0, "rates": [0.0, 0.0], "name": ""}
         checkpoint.load(held, checkpoint_id=folder)
         faults += _differ("rows that are saved, and loaded as %s" % how, held["rows"].full_tensor(), whole)
