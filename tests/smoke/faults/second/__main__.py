@@ -4,7 +4,8 @@ fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-se
 seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened, eleventh-sealed,
 eleventh-alike, twelfth-opened, twelfth-sealed, thirteenth-opened, thirteenth-sealed, fourteenth-opened, fourteenth-sealed,
 fifteenth-opened, fifteenth-sealed, sixteenth-opened, sixteenth-sealed, seventeenth-opened, seventeenth-sealed,
-eighteenth-opened, eighteenth-sealed, and thirteenth-harmless, fifteenth-harmless, sixteenth-harmless, seventeenth-harmless and eighteenth-harmless (what breaks nothing: no stage may fail).
+eighteenth-opened, eighteenth-sealed, nineteenth-opened, nineteenth-sealed, and thirteenth-harmless, fifteenth-harmless, sixteenth-harmless,
+seventeenth-harmless, eighteenth-harmless and nineteenth-harmless (what breaks nothing: no stage may fail).
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -34,6 +35,9 @@ from smoke.faults.fourteenth import opened as fourteenth_opened
 from smoke.faults.fourteenth import sealed as fourteenth_sealed
 from smoke.faults.fourth import opened as fourth_opened
 from smoke.faults.fourth import sealed as fourth_sealed
+from smoke.faults.nineteenth import harmless as nineteenth_harmless
+from smoke.faults.nineteenth import opened as nineteenth_opened
+from smoke.faults.nineteenth import sealed as nineteenth_sealed
 from smoke.faults.ninth import alike as ninth_alike
 from smoke.faults.row import Fault
 from smoke.faults.second import opened, reported, sealed
@@ -76,6 +80,8 @@ LISTS |= {"seventeenth-opened": seventeenth_opened.ROWS, "seventeenth-sealed": s
 LISTS |= {"seventeenth-harmless": seventeenth_harmless.ROWS}
 LISTS |= {"eighteenth-opened": eighteenth_opened.ROWS, "eighteenth-sealed": eighteenth_sealed.ROWS}
 LISTS |= {"eighteenth-harmless": eighteenth_harmless.ROWS}
+LISTS |= {"nineteenth-opened": nineteenth_opened.ROWS, "nineteenth-sealed": nineteenth_sealed.ROWS}
+LISTS |= {"nineteenth-harmless": nineteenth_harmless.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 
