@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchtune_sys.host import threads
 from torchtune_sys.host.base import Host
@@ -19,6 +19,10 @@ from torchtune_sys.model.rule import SEE, Evidence, Param, Params, Result, Rule,
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why
 
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+_Item = TypeVar("_Item", bound="Struct")
 Overrides = Mapping[str, Mapping[str, Any]]
 """Rule id → parameter name → value."""
 
@@ -176,22 +180,25 @@ def _short(result: Result) -> Result:
     """Return the result with the beginning and the end alone of what is quoted at length."""
     from msgspec.structs import replace
 
-    def short(item: Any, *names: str) -> Any:
-        long = {name: text for name in names if len(text := getattr(item, name)) > _QUOTED}
-        return (
-            replace(item, **{name: f"{text[:-_END][:_QUOTED]} … {text[-_END:]}" for name, text in long.items()}) if long else item
-        )
+    def evidence(shown: Evidence) -> Evidence:
+        short = _bounded(shown, "subject", "seen", "wanted", "source")
+        return short if short.why is None else replace(short, why=_bounded(short.why, "source", "detail"))
 
     why = result.why_unknown
-    evidence = tuple(short(item, "subject", "seen", "wanted", "source") for item in result.evidence)
-    evidence = tuple(item if item.why is None else replace(item, why=short(item.why, "source", "detail")) for item in evidence)
-    if why is not None:
-        why = short(why, "source", "detail")
-    return (
-        result
-        if why is result.why_unknown and evidence == result.evidence
-        else replace(result, evidence=evidence, why_unknown=why)
+    return replace(
+        result,
+        evidence=tuple(map(evidence, result.evidence)),
+        why_unknown=None if why is None else _bounded(why, "source", "detail"),
     )
+
+
+def _bounded(item: _Item, *names: str) -> _Item:
+    """Return the item with the beginning and the end alone of those of its texts that are too long."""
+    from msgspec.structs import replace
+
+    long = {name: text for name in names if len(text := getattr(item, name)) > _QUOTED}
+    short = {name: f"{text[:-_END][:_QUOTED]} … {text[-_END:]}" for name, text in long.items()}
+    return replace(item, **short) if short else item
 
 
 _OF_WHO_STARTS = ("in a container:", "docker", "podman", "Kubernetes:")
