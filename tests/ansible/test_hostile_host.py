@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import struct
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from controller import Played, Plays
+from controller import COLLECTION, Played, Plays
 
+from two_users import Scene, needs_root
+
+_places = importlib.util.spec_from_file_location("places", COLLECTION / "plugins/module_utils/places.py")
+assert _places is not None and _places.loader is not None
+places = importlib.util.module_from_spec(_places)
+_places.loader.exec_module(places)
+distrust = places.distrust
 EVIL = "torchtune_sys_"
 
 
@@ -219,3 +230,53 @@ def test_a_tool_that_is_older_than_the_collection_is_called_so(work: Path, tmp_p
     found = Plays(work, {"here": here}).play([{"hosts": "here", "gather_facts": False, "tasks": [check]}])
     failure, *_ = found.failed("here")
     assert failure.result["why"] == "refused" and "older than the collection" in failure.result["msg"], failure.result
+
+
+@needs_root
+@pytest.mark.parametrize("made", ["file", "folder", "link", "shared", "group", "list"])
+def test_root_starts_no_tool_that_a_user_of_the_host_can_change(scene: Scene, made: str) -> None:
+    """A file of theirs with the same content stayed theirs when the role copied the tool over it, and root ran what they made of it afterwards."""
+    folder = scene.folder / "site"
+    folder.mkdir()
+    tool = folder / "torchtune-sys"
+    tool.write_text(scene.shell_payload())
+    tool.chmod(0o755)
+    assert not distrust(str(tool)) and not distrust(str(folder / "not" / "there"))
+    folder.chmod(0o1777)
+    assert not distrust(str(tool)), "as in /tmp"
+    if made == "file":
+        scene.alice.write(tool, scene.shell_payload(), 0o755)
+    elif made == "link":
+        scene.alice.link(folder / "command", tool)
+        tool = folder / "command"
+    elif made == "folder":
+        folder.chmod(0o755)
+        os.chown(folder, scene.alice.uid, 0)
+    elif made == "list":
+        folder.chmod(0o775)
+        os.setxattr(folder, "system.posix_acl_access", _letting_write(scene.alice.uid))
+    else:
+        folder.chmod({"shared": 0o777, "group": 0o775}[made])
+        os.chown(folder, 0, scene.alice.gid)
+    assert str(folder) in distrust(str(tool))
+
+
+def _letting_write(user: int) -> bytes:
+    """A POSIX access list in which a user may write. Source: linux/posix_acl_xattr.h."""
+    entries = ((1, 7, -1), (2, 7, user), (4, 5, -1), (16, 7, -1), (32, 5, -1))
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+
+
+@needs_root
+def test_a_tool_that_another_user_made_first_fails_the_check(work: Path, scene: Scene) -> None:
+    tool = scene.alice.write(scene.alice.home / "torchtune-sys", scene.shell_payload(), 0o755)
+    subprocess.run([tool], check=True)
+    assert scene.who_ran() == {0}, "got in by a plain start"
+    host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    tasks = [{"torchtune.sys.torchtune_check": {"path": str(tool)}}, {"torchtune.sys.torchtune_place": {"place": str(tool)}}]
+    found = Plays(work, {"host": host}).play(
+        [{"hosts": "all", "gather_facts": False, "tasks": [{**task, "ignore_errors": True} for task in tasks]}]
+    )
+    told = [found.of("host", module)[0].get("why") for module in ("torchtune_check", "torchtune_place")]
+    assert told == ["not-trusted"] * 2, found.output
+    assert scene.who_ran() == set()

@@ -18,7 +18,7 @@ import re
 from ansible.module_utils.common.text.converters import to_native, to_text
 from ansible.module_utils.parsing.convert_bool import boolean
 
-from ansible_collections.torchtune.sys.plugins.module_utils import options, signs
+from ansible_collections.torchtune.sys.plugins.module_utils import options, places, signs
 
 NAME = "torchtune-sys"
 PLACES = ("/usr/local/bin", "/opt/torchtune-sys/bin")
@@ -97,6 +97,10 @@ class Tool(object):
             where = path if os.path.sep in path else "%s (PATH, %s)" % (path, ", ".join(PLACES))
             puts = "the role's tasks_from tool puts it there" + (", though not in check mode" if self.module.check_mode else "")
             raise Unanswered("not-installed", "there is no %s on this host: %s" % (where, puts))
+        for place in [found] + ([interpreter] if interpreter and os.path.sep in interpreter else []):
+            reason = places.distrust(place)
+            if reason:
+                raise Unanswered("not-trusted", "%s is not started as root: %s" % (place, reason))
         return [interpreter, found] if interpreter else [found]
 
     def _silent(self, status, err):

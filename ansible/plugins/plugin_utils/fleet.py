@@ -55,7 +55,8 @@ def _judged(result: t.Any, failure: str) -> dict[str, t.Any]:
         return {"state": "failed" if failure else "absent", "reason": _line(failure) or "it was not asked, or never answered"}
     if "headline" not in result:
         why = result.get("why", "")
-        return {"state": "not-judged" if why in ("refused", "not-installed") else "failed", "why": why, "reason": _reason(result)}
+        state = "not-judged" if why in ("refused", "not-installed", "not-trusted") else "failed"
+        return {"state": state, "why": why, "reason": _reason(result)}
     found = {"state": _state(result), **{key: result[key] for key in _JUDGED_BY}}
     return (
         {**found, "reason": _reason(result) or "a rule of severity error could not be checked"}
