@@ -37,6 +37,14 @@ def test_a_quota_of_half_of_what_is_seen_is_named(healthy: Snapshot, quota: floa
     assert all(cause.seen == f"quota of {quota:g} CPUs, {visible} visible (cpu.max)" for cause in causes)
 
 
+def test_a_pod_s_own_limit_is_no_fault_of_its_node(healthy: Snapshot) -> None:
+    """A pod with limits.cpu on a large node was told each time that the node has too small a quota."""
+    assert not isinstance(healthy.system, Missing)
+    seen = with_cpu(healthy, quota=8.0, affinity=CpuSet(range(64)), quota_source="cpu.max")
+    inside = msgspec.structs.replace(seen, system=msgspec.structs.replace(healthy.system, container="kubernetes"))
+    assert own_checks.of_quota(seen, POLICY) != [] and own_checks.of_quota(inside, POLICY) == []
+
+
 def test_where_the_cpus_were_not_read_nothing_is_said_of_a_quota(healthy: Snapshot) -> None:
     assert own_checks.of_quota(msgspec.structs.replace(healthy, cpu=UNREAD), POLICY) == []
     assert own_checks.of_quota(with_cpu(healthy, quota=1.0, affinity=UNREAD), POLICY) == []

@@ -38,6 +38,24 @@ def test_a_finding_is_what_the_policy_says(text: str, rule: str, wanted: Weight 
     assert weight(text, rule) is wanted
 
 
+@pytest.mark.parametrize("rule", ["hostname-unresolvable", "nccl-wrong-interface"])  # a warning and an error by themselves
+@pytest.mark.parametrize(
+    ("text", "nodes", "wanted"),
+    [
+        ("", 2, Weight.FATAL),
+        ("", 1, Weight.WARNING),
+        ('warning = ["error"]', 2, Weight.WARNING),
+        ('ignore = ["error"]', 2, None),
+        ('ignore = ["error"]', 1, Weight.WARNING),
+        ('ignore = ["warning"]', 2, Weight.FATAL),
+        ('fatal = ["warning"]', 1, Weight.FATAL),
+    ],
+)
+def test_severities_of_a_policy_mean_what_counts_between_hosts(rule: str, text: str, nodes: int, wanted: Weight | None) -> None:
+    """What is fatal between hosts though its rule's severity is warning was not reached by ``warning = ["error"]``."""
+    assert parse_policy(text, "policy.toml", CATALOGUE).weight(by_id()[rule], nodes) is wanted
+
+
 def test_the_partition_of_the_job_goes_first() -> None:
     text = f'fatal = ["{ECC}"]\n[partition.debug]\nwarning = ["{ECC}"]\n'
     assert weight(text, ECC, "debug") is Weight.WARNING

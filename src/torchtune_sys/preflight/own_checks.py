@@ -9,6 +9,7 @@ from torchtune_sys.host.children.left_processes import Left
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
+from torchtune_sys.preflight.host_only import is_contained
 from torchtune_sys.preflight.policy import CPU_QUOTA, LEFTOVERS, NO_TORCH, Policy
 from torchtune_sys.preflight.verdict import own
 from torchtune_sys.rules.can_train import Device, ability
@@ -20,8 +21,11 @@ LEFTOVER_BYTES = 1 << 30
 
 
 def of_quota(seen: Snapshot, policy: Policy) -> list[Cause]:
-    """Return a CPU quota of at most half of the CPUs that the process sees."""
+    """Return a CPU quota of at most half of the CPUs that the process sees; in a container it is what was asked for (limits.cpu, --cpus), and no
+    fault of the node. Whether other nodes have more is compared by the joint part."""
     cpu = seen.cpu
+    if is_contained(seen):
+        return []
     if isinstance(cpu, Missing) or isinstance(cpu.quota, Missing) or isinstance(cpu.affinity, Missing) or math.isinf(cpu.quota):
         return []
     visible = len(cpu.affinity)

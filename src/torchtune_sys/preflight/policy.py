@@ -50,7 +50,7 @@ BETWEEN_HOSTS = frozenset(
         "nccl-wrong-interface",
     )
 )
-"""Rules on how other hosts reach this one: fatal for a job of several hosts, whatever their severity, and a warning for one that stays here."""
+"""Rules on how other hosts reach this one: of severity error for a job of several hosts, whatever their own, and of severity warning for one that stays here."""
 
 
 class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,11 +78,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def weight(self, rule: Rule, nodes: int | None = None, *, hook: bool = False) -> Weight | None:
         """Return what a finding of ``rule`` is for a job of ``nodes``, or in a hook; None where it is ignored. Within a table what names the rule or
         its cause goes before a family, a severity or a glob; of what is left ``ignore`` before ``warning`` before ``fatal``."""
-        fatal = (nodes or 1) > 1 if rule.id in BETWEEN_HOSTS else rule.severity is Severity.ERROR
+        severity = _severity(rule, nodes or 1)
+        fatal = severity is Severity.ERROR
         if rule.id in PAST or (hook and rule.id not in HOSTS_NOW):
             fatal = False
         names = (rule.id, rule.cause or rule.id)
-        return self._decided(names, lambda selector: _selects(selector, rule), Weight.FATAL if fatal else Weight.WARNING)
+        return self._decided(
+            names, lambda selector: _selects(selector, rule, severity), Weight.FATAL if fatal else Weight.WARNING
+        )
 
     def weight_of(self, cause: str, default: Weight) -> Weight | None:
         """Return the weight of a cause that belongs to no rule."""
@@ -101,10 +104,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return self.sites.get(name, self.site)
 
 
-def _selects(selector: str, rule: Rule) -> bool:
+def _severity(rule: Rule, nodes: int) -> Severity:
+    """Return the severity of a rule's findings for a job of so many nodes, which selectors name, too."""
+    if rule.id in BETWEEN_HOSTS:
+        return Severity.ERROR if nodes > 1 else Severity.WARNING
+    return rule.severity
+
+
+def _selects(selector: str, rule: Rule, severity: Severity) -> bool:
     from fnmatch import fnmatchcase
 
-    return selector in (rule.id, rule.cause, rule.family, rule.severity.value) or fnmatchcase(rule.id, selector)
+    return selector in (rule.id, rule.cause, rule.family, severity.value) or fnmatchcase(rule.id, selector)
 
 
 def parse_policy(text: str, name: str, rules: Sequence[Rule], partition: str = "") -> Policy:

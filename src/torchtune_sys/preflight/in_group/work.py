@@ -18,6 +18,7 @@ from torchtune_sys.host.peers.addresses import towards
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing
 from torchtune_sys.preflight import context, own_checks, verdict
+from torchtune_sys.preflight.host_only import is_contained
 from torchtune_sys.preflight.joint.facts import facts_of
 from torchtune_sys.preflight.joint.worker import rank_tasks
 from torchtune_sys.preflight.policy import Policy
@@ -46,7 +47,8 @@ def of_node(torch: Any, policy: Policy, nodes: int, budget_s: float) -> dict[str
     name = context.node_name(env, hostname if isinstance(hostname, str) and hostname else os.uname().nodename)
     results = engine.judge(seen, CATALOGUE, policy.params)
     results = tuple(result for result in results if result.rule.id != "master-port-in-use")  # the job's own store listens there
-    causes = verdict.ordered([*verdict.of_results(results, policy, nodes), *own_checks.of_quota(seen, policy)])
+    found = verdict.of_results(results, policy, nodes, contained=is_contained(seen))
+    causes = verdict.ordered([*found, *own_checks.of_quota(seen, policy)])
     return {
         "facts": msgspec.to_builtins(facts_of(seen, name, env)),
         "node": msgspec.to_builtins(causes),
