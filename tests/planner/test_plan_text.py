@@ -8,9 +8,10 @@ from simulate import Seen, recording
 
 from conftest import judge_one, load
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.plan import Plan
 from torchtune_sys.model.values import Missing
 from torchtune_sys.render.layout import Style
-from torchtune_sys.render.plan import text
+from torchtune_sys.render.plan import headline, text
 from torchtune_sys.rules import by_id
 
 
@@ -42,3 +43,13 @@ def test_in_a_container_the_flag_stands_first(container: str, first: str) -> Non
     inside = msgspec.structs.replace(seen, system=msgspec.structs.replace(seen.system, container=container))
     action = judge_one(inside, "memlock-limit-too-low").rule.fix[0]
     assert (action.text if isinstance(action, Advice) else type(action).__name__.lower()).startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "name"),
+    [("", "live", "this host"), ("", "recording x.json", "the given host"), ("node7", "recording x.json", "node7")],
+)
+def test_the_head_names_whose_plan_it_is(host: str, origin: str, name: str) -> None:
+    """A recording that does not hold its host's name was headed *this host*."""
+    empty = Plan(host=host, origin=origin, changes=(), files=(), refused=(), by_hand=())
+    assert headline(empty) == f"{name}: nothing to change"

@@ -27,7 +27,7 @@ def headline(plan: Plan) -> str:
     counts += [f"{len(plan.refused)} refused" if plan.refused else "", f"{len(plan.by_hand)} by hand" if plan.by_hand else ""]
     counts += [_count(len(plan.install), "step") + " to install" if plan.install else ""]
     counted = ", ".join(count for count in counts if count)
-    name = plan.host or "this host"
+    name = plan.host or ("this host" if plan.origin == "live" else "the given host")
     return f"{name}: {counted}" if counted else f"{name}: nothing to change"
 
 
