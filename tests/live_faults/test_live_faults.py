@@ -12,7 +12,22 @@ import pytest
 from library import COMPILER
 
 from conftest import exhaustive
-from live_faults import eighth, eleventh, fifth, fourth, lab, ninth, opened, sealed, seventh, sixth, tenth, third, twelfth
+from live_faults import (
+    eighth,
+    eleventh,
+    fifth,
+    fourth,
+    lab,
+    ninth,
+    opened,
+    sealed,
+    seventh,
+    sixth,
+    tenth,
+    third,
+    thirteenth,
+    twelfth,
+)
 from live_faults.row import Fault
 
 ROWS = [
@@ -30,6 +45,7 @@ ROWS = [
         *tenth.ROWS,
         *eleventh.ROWS,
         *twelfth.ROWS,
+        *thirteenth.ROWS,
     )
     if not row.left
 ]

@@ -16,7 +16,7 @@ _ENTRY = (
 
 ROWS = (
     Fault("tmp-covered-by-a-file-system-without-mode", "mount -t tmpfs -o mode=755 tmpfs /var/tmp; export TMPDIR=/var/tmp", "temporary-directory-not-writable|temporary-directory-passed-over|says:/var/tmp", user=1000, severity="error|warning"),
-    Fault("compiler-is-a-wrapper-that-is-gone", "export CC='ccache gcc' CXX='ccache g++'", "says:ccache", severity="error|warning", left="torch.compile and Triton take all words as the name of one program; the rule looks at paths, by their first word"),
+    Fault("compiler-is-a-wrapper-that-is-gone", "export CC='ccache gcc' CXX='ccache g++'", "says:ccache", severity="error|warning"),
     Fault("healthy-host-name-is-an-address", "hostname 10.9.0.5; printf '127.0.0.1 localhost\\n' | over /etc/hosts", args="--nnodes 2"),
     Fault("semaphores-none", "sysctl -qw kernel.sem='10 100 10 1'", "says:kernel.sem|says:semaphore", severity="warning|advice", mistaken="nothing of torch, NCCL or Python asks for semaphores of System V: those of multiprocessing are files"),
     Fault("shm-segments-one", "sysctl -qw kernel.shmmni=1 kernel.shmall=16", "says:shmall|says:shmmni|says:kernel.shm", severity="warning|advice", mistaken="nothing of torch or NCCL uses shared memory of System V: theirs are files of /dev/shm"),
@@ -27,7 +27,7 @@ ROWS = (
     Fault("healthy-one-connection", "cuda_torch; export CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_NVLS_ENABLE=0 TORCH_NCCL_AVOID_RECORD_STREAMS=1 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", base="gpu"),
     Fault("healthy-locale-that-is-not-there", "export LC_ALL=xx_YY.UTF-8 LANGUAGE=de; ulimit -c unlimited; umask 0077"),
     Fault("link-local-address-alone", "ip addr flush dev eth0; ip addr add 169.254.7.5/16 dev eth0; printf '127.0.0.1 localhost\\n169.254.7.5 node5\\n' | over /etc/hosts", "says:169.254", args="--nnodes 2", severity="error|warning|advice", mistaken="two hosts on one cable have no other addresses, and train by them"),
-    Fault("triton-backend-of-another-maker", "cuda_torch; export TRITON_DEFAULT_BACKEND=amd", "says:TRITON_DEFAULT_BACKEND", base="gpu", severity="error|warning|advice", left="only releases of Triton that are newer than those read refuse it"),
+    Fault("triton-backend-of-another-maker", "cuda_torch; mkdir $SITE/triton-3.7.1.dist-info; printf 'Metadata-Version: 2.1\\nName: triton\\nVersion: 3.7.1\\n' > $SITE/triton-3.7.1.dist-info/METADATA; export TRITON_DEFAULT_BACKEND=amd", "says:TRITON_DEFAULT_BACKEND", base="gpu", may="compile-cache-not-executable", severity="error|warning|advice"),
     Fault("healthy-data-behind-two-links", "mkdir $W/real; echo x > $W/real/a; ln -s $W/real $W/one; ln -s one $W/data", args="--data $W/data"),
     Fault("triton-interprets", "cuda_torch; export TRITON_INTERPRET=1", "says:TRITON_INTERPRET", base="gpu", severity="error|warning"),
     Fault("nccl-timeouts-zero", "cuda_torch; export NCCL_SOCKET_RETRY_CNT=0 NCCL_IB_TIMEOUT=0", "says:NCCL_IB_TIMEOUT", base="gpu", args="--nnodes 2", severity="error|warning", mistaken="the machine has no card of InfiniBand, and a socket is tried once in any case"),

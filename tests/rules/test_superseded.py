@@ -75,6 +75,7 @@ PAIRS: tuple[tuple[str, str, Callable[[], Snapshot]], ...] = (
         lambda: with_the_log_of("amdgpu-uncorrectable-errors-counted.fail", "amdgpu-uncorrectable-errors-logged.fail", "1b:00"),
     ),
     ("world-larger-than-started", "rank-variables-left", lambda: load("world-larger-than-started.fail")),
+    ("nccl-wrong-interface", "rank-variables-left", lambda: load("nccl-wrong-interface.fail.comm-id")),
     ("gpudirect-rdma-disabled", "peermem-refused-logged", lambda: load("gpudirect-rdma-disabled.fail.refused")),
     ("gpu-fallen-off-bus", "xid-gpu-lost", lambda: seen_with_log(FALLEN, gpus={3: {"lost": True}})),
     ("cpu-thermal-throttle-logged", "cpu-throttled-for-heat", lambda: seen_with_log(*HOT, files=THROTTLED)),

@@ -36,6 +36,7 @@ PREFIXES = (
     "NUMEXPR_",
     "VECLIB_",
     "GLOO_",
+    "PET_",
     "TP_",
     "SLURM_",
     "OMPI_",

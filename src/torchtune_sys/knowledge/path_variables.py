@@ -18,6 +18,8 @@ READERS = {
     "NCCL_GRAPH_FILE": "NCCL's graph",
     "NCCL_DEBUG_FILE": "the directory of NCCL's log",
     "TORCH_LOGS_OUT": "torch's log: without its directory import torch fails",
+    "TORCH_FR_DUMP_TEMP_FILE": "the directory to which torch's flight recorder writes when a collective hangs",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "the directory to which torch's flight recorder writes when a collective hangs",
     "REQUESTS_CA_BUNDLE": "certificates for downloads, as with huggingface_hub",
     "CURL_CA_BUNDLE": "certificates for downloads",
     "SSL_CERT_FILE": "certificates for downloads",
@@ -25,7 +27,7 @@ READERS = {
     "TMPDIR": "temporary files: Python takes /tmp without a word, mktemp and others fail",
 }
 _COMPILERS = ("CC", "CXX", "CUDAHOSTCXX", "NVCC_CCBIN")
-_WRITTEN = ("NCCL_DEBUG_FILE", "TORCH_LOGS_OUT")
+_WRITTEN = ("NCCL_DEBUG_FILE", "TORCH_LOGS_OUT", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Written by the library itself: its directory has to be there."""
 
 
@@ -42,3 +44,13 @@ def named(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             path = path.rpartition("/")[0]
         if path.startswith("/") and "%" not in path and (":" not in path or name != "SSL_CERT_DIR"):
             yield name, path
+
+
+def wrapped(value: str) -> bool:
+    """Return whether a compiler's variable holds several words, and not one path with a blank in it.
+
+    >>> [wrapped(value) for value in ("ccache gcc", "/usr/bin/sccache /usr/bin/gcc", "g++ -O2", "/opt/my tools/bin/gcc", " gcc-13 ", "")]
+    [True, True, True, False, False, False]
+    """
+    words = value.split()
+    return len(words) > 1 and not ("/" in words[1] and not words[1].startswith(("/", "-")))

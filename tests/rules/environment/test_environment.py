@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from conftest import judge, load
 from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.values import need
 from torchtune_sys.rules.environment.values import allocator_faults, unknown_allocator_names, visible_devices_fault
 
 SITE = "/data/train/.venv/lib/python3.12/site-packages"
@@ -219,3 +221,63 @@ def test_devices_that_programs_rely_on(path: str, node: dict[str, Any] | None, w
 def test_a_temporary_directory_that_is_not_there() -> None:
     found = judge(load("healthy", env={"TMPDIR": "/scratch/local/job.184467"}))["variable-names-missing-file"]
     assert found.verdict is Verdict.FAIL and found.evidence[0].subject == "TMPDIR"
+
+
+@pytest.mark.parametrize(
+    ("env", "triton", "words"),
+    [
+        ({"CC": "ccache gcc"}, "3.6.0", "Triton looks for a program of this whole name"),
+        ({"CXX": "ccache g++ -O2"}, "3.6.0", "torch.compile looks for a program of this whole name"),
+        ({"CC": "gcc"}, "3.6.0", ""),
+        ({"CC": "/opt/my tools/bin/gcc"}, "3.6.0", "no such file"),  # judged as a path, by its first word
+        ({"TRITON_DEFAULT_BACKEND": "amd"}, "3.7.1", "with this torch Triton's backend is nvidia"),
+        ({"TRITON_DEFAULT_BACKEND": "cuda"}, "3.7.1", "Triton has no backend of this name"),
+        ({"TRITON_DEFAULT_BACKEND": "nvidia"}, "3.7.1", ""),
+        ({"TRITON_DEFAULT_BACKEND": "intel"}, "3.7.1", ""),  # another package may bring it
+        ({"TRITON_DEFAULT_BACKEND": "amd"}, "3.6.0", ""),  # the healthy host's release does not read it
+        ({"TORCH_FR_DUMP_TEMP_FILE": "/scratch/job/trace_"}, "3.6.0", "flight recorder"),
+    ],
+)
+def test_compilers_of_several_words_and_backends(env: dict[str, str], triton: str, words: str) -> None:
+    seen = load("healthy", env=env)
+    held = [replace(item, version=triton) if item.name == "triton" else item for item in need(need(seen.python).distributions)]
+    seen = replace(seen, python=replace(need(seen.python), distributions=tuple(held)))
+    found = judge(seen)["variable-names-missing-file"]
+    shown = [item.seen for item in found.evidence if item.verdict is Verdict.FAIL]
+    assert (words in shown[0] and len(shown) == 1) if words else shown == []
+
+
+@pytest.mark.parametrize(
+    ("env", "nodes", "subjects"),
+    [
+        ({"PET_NNODES": "4", "PET_NODE_RANK": "2"}, None, ["PET_NNODES"]),
+        ({"PET_NNODES": "2:4"}, None, ["PET_NNODES"]),
+        ({"PET_NNODES": "1"}, None, []),
+        ({"PET_NNODES": "4"}, 4, []),  # who asks about four hosts means them
+        ({"PET_NNODES": "4", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}, None, []),
+        ({"NCCL_COMM_ID": "10.0.0.5:23456"}, None, ["NCCL_COMM_ID"]),
+        ({"NCCL_HOSTID": "builder"}, 2, ["NCCL_HOSTID"]),
+        ({"NCCL_HOSTID": "builder"}, None, []),
+        ({"SLURM_JOB_ID": "7", "SLURM_MEM_PER_CPU": "4096", "SLURM_MEM_PER_NODE": "65536"}, None, ["SLURM_MEM_PER_CPU"]),
+        ({"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "65536"}, None, []),
+    ],
+)
+def test_variables_of_one_rank_one_host_or_another_job(env: dict[str, str], nodes: int | None, subjects: list[str]) -> None:
+    found = judge(load("healthy", env=env, intent={"nodes": nodes}))["rank-variables-left"]
+    assert [item.subject for item in found.evidence if item.verdict is Verdict.FAIL] == subjects
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "told"),
+    [
+        ("/tmp/nccl.log", 2, True),
+        ("/tmp/nccl.%h", 2, True),
+        ("/tmp/nccl.%p", 2, False),
+        ("/tmp/nccl.log", 1, False),
+        ("/dev/stderr", 2, False),
+    ],
+)
+def test_a_log_of_nccl_that_all_ranks_write(name: str, ranks: int, told: bool) -> None:
+    seen = load("healthy", env={"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": name}, intent={"ranks": ranks})
+    shown = [item.subject for item in judge(seen)["variable-without-effect"].evidence if item.verdict is Verdict.FAIL]
+    assert shown == ["NCCL_DEBUG_FILE"] * told

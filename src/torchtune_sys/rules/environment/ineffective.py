@@ -13,6 +13,7 @@ from torchtune_sys.model.version import version
 from torchtune_sys.rules import openmp
 from torchtune_sys.rules.cpu.available import binds
 from torchtune_sys.rules.environment.common import environment, on_x86, seen
+from torchtune_sys.rules.gates import ranks_here
 
 _HF = "HF_HOME"
 _RENAMED = {
@@ -73,7 +74,7 @@ def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="correct the name, or unset the variable"),),
 )
 def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The name is misspelt, is only read when PyTorch is built, or by another OpenMP than torch's; or CUDA does not know a word, or OpenMP and MKL cannot read a value (a number of threads, OMP_STACKSIZE …).
+    """The name is misspelt, is only read when PyTorch is built, or by another OpenMP than torch's; or CUDA does not know a word, or OpenMP and MKL cannot read a value (a number of threads, OMP_STACKSIZE …); or all ranks of this host write NCCL's log to one file.
 
     Why it matters
     The intended setting is not in effect. OpenMP takes a thread for each CPU where it refuses the number, and torchrun, which finds the variable
@@ -83,7 +84,7 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     One of your own programs reads the variable.
 
     References
-    CUDA C++ Programming Guide, "CUDA Environment Variables"
+    CUDA C++ Programming Guide, "CUDA Environment Variables"; https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug-file
     https://docs.pytorch.org/docs/stable/notes/cuda.html
     libgomp/env.c, which knows no KMP_AFFINITY; aten/src/ATen/ParallelOpenMP.cpp, which asks MKL (all tried with torch 2.13)
     """
@@ -107,6 +108,7 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     mkl = environment(s).get("MKL_NUM_THREADS", "").strip()
     if mkl and natural(mkl) is None and on_x86(s):
         yield seen("MKL_NUM_THREADS", mkl, "a number", "MKL reads it as 1: torch computes with one thread")
+    yield from _one_log(s, environment(s).get("NCCL_DEBUG_FILE", ""))
     yield from _of_intel(s, environment(s).get("KMP_AFFINITY", ""))
 
 
@@ -114,6 +116,12 @@ def _is_transformers_5(s: Snapshot) -> bool:
     """Whether Transformers is known to be of a release without the old names (5.24's utils/hub.py has none of them; 4.57's warns)."""
     found = () if isinstance(s.python, Missing) else known(s.python.distributions, ())
     return any(item.name == "transformers" and version(item.version) >= (5,) for item in found)
+
+
+def _one_log(s: Snapshot, value: str) -> Iterator[Evidence]:
+    """Yield that several ranks write to one file, each over what the others wrote."""
+    if value and "%p" not in value and not value.startswith("/dev/") and environment(s).get("NCCL_DEBUG") and ranks_here(s) > 1:
+        yield seen("NCCL_DEBUG_FILE", value, "a name with %h and %p", "ranks write to one file, and lines are lost")
 
 
 def _of_intel(s: Snapshot, value: str) -> Iterator[Evidence]:

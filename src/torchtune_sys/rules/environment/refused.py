@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from torchtune_sys.knowledge.path_variables import READERS
+from torchtune_sys.knowledge.path_variables import READERS, wrapped
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment, seen
 from torchtune_sys.rules.environment.values import integer_faults, process_group_faults, torch_logs_fault, whole
 
@@ -83,13 +85,14 @@ def _transport(env: Mapping[str, str]) -> Iterator[Evidence]:
 
 @rule(
     id="variable-names-missing-file",
-    title="An environment variable names a program, file or directory that is not there",
+    title="An environment variable names a program, file, directory or backend that is not there",
     severity=Severity.WARNING,
     fix=(Advice(text="correct the path or unset the variable (in a container: mount what it names)"),),
 )
 def variable_names_missing_file(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A compiler (CC, CXX), a toolkit (CUDA_HOME, ROCM_HOME), Triton's tools, a certificate bundle, or the directory of a log that libraries are
-    told to write does not exist.
+    told to write does not exist. A compiler of several words (ccache gcc) is none for Triton and torch.compile: both start a program of that
+    whole name. A backend of Triton (TRITON_DEFAULT_BACKEND) is another maker's than torch's.
 
     Why it matters
     The variable wins over what would be found without it: torch.compile, Triton and extensions that are compiled at run time end with "No
@@ -100,12 +103,15 @@ def variable_names_missing_file(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Nothing here compiles, or downloads, with these settings.
 
     References
-    pytorch torch/utils/cpp_extension.py (CUDA_HOME, CXX), torch/_inductor/cpp_builder.py (CXX); Triton python/triton/runtime/build.py (CC)
+    pytorch torch/utils/cpp_extension.py (CUDA_HOME, CXX), torch/_inductor/cpp_builder.py (CXX; the same in codecache.py of 2.0 to 2.4)
+    Triton python/triton/runtime/build.py (CC, in all releases to 3.7.1), python/triton/runtime/driver.py (TRITON_DEFAULT_BACKEND, from 3.7 on)
     https://requests.readthedocs.io/en/latest/user/advanced/#ssl-cert-verification; https://docs.python.org/3/library/ssl.html (SSL_CERT_FILE)
     """
     env, named = environment(s), need(s.session).named_paths
-    if not named:
+    others = [*_wrapped(s, env), *_backend(s, env)]
+    if not named and not others:
         raise NotApplicable("no such variable is set")
+    yield from others
     for name, there in named.items():
         path, reader = env.get(name, ""), READERS[name]
         if isinstance(there, Missing):
@@ -114,42 +120,121 @@ def variable_names_missing_file(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield seen(name, path, "what exists, or unset", f"no such file or directory ({reader})")
 
 
+_WRAPPERS = {"CC": ("triton", (0,), "Triton"), "CXX": ("torch", (2,), "torch.compile")}
+"""By variable: the package that starts a program of this name, its first release that does, and who says so."""
+
+
+def _wrapped(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
+    for name, (package, since, reader) in _WRAPPERS.items():
+        value = env.get(name, "")
+        if not wrapped(value):
+            continue
+        found = _release(s, package)
+        if isinstance(found, Missing):
+            yield unsure(name, found, "one program, or unset")
+        elif found and version(found) >= since:
+            yield seen(name, value, "one program, or unset", f"{reader} looks for a program of this whole name")
+
+
+def _backend(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
+    """Each of the two backends that Triton's wheel brings works for one kind of torch alone; what others bring is not judged."""
+    name = "TRITON_DEFAULT_BACKEND"
+    makers = {"nvidia": "nvidia", "amd": "amd", "cuda": "", "rocm": "", "hip": ""}
+    if (maker := makers.get(env.get(name, ""))) is None:
+        return
+    triton = _release(s, "triton")
+    if isinstance(triton, Missing):
+        yield unsure(name, triton, "a backend for these GPUs, or unset")
+        return
+    torch = s.python if isinstance(s.python, Missing) else s.python.torch
+    if not triton or version(triton) < (3, 7) or isinstance(torch, Missing):
+        return
+    own = "nvidia" if not isinstance(torch.cuda, Missing) else "amd" if not isinstance(torch.hip, Missing) else ""
+    if own and maker != own:
+        why = f"with this torch Triton's backend is {own}" if maker else "Triton has no backend of this name"
+        yield seen(name, env[name], f"{own}, or unset", why)
+
+
+def _release(s: Snapshot, package: str) -> Fact[str]:
+    """Return the installed release of a package; "" where it is not installed."""
+    found = s.python if isinstance(s.python, Missing) else s.python.distributions
+    return found if isinstance(found, Missing) else next((item.version for item in found if item.name == package), "")
+
+
 @rule(
     id="rank-variables-left",
-    title="The session has the variables of a rank, and no launcher set them",
+    title="The session has variables that belong to one rank, one host or another job",
     severity=Severity.ADVICE,
-    superseded_by=("world-larger-than-started",),
+    superseded_by=("world-larger-than-started", "nccl-wrong-interface"),
     fix=(
         Advice(
-            text="unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT before programs are started by hand"
+            text="unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT before programs are started by hand, and of the "
+            "others what is shown"
         ),
     ),
 )
 def rank_variables_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RANK, and a WORLD_SIZE above 1, are set in an ordinary session: no batch system, torchrun or Kubernetes started it.
+    """RANK and a WORLD_SIZE above 1, or torchrun's PET_NNODES, are set in an ordinary session: no batch system, torchrun or Kubernetes started it. Or
+    what fits one communicator, host or job alone is set for all: NCCL_COMM_ID, a fixed NCCL_HOSTID, Slurm's memory requests of two jobs.
 
     Why it matters
     A script that initialises torch.distributed when it finds these variables (Trainer, Accelerate, DeepSpeed, most examples) becomes one rank
-    of a job that does not exist, and waits for the others until the rendezvous times out.
+    of a job that does not exist, and waits for the others until the rendezvous times out. torchrun takes options that are not given from PET_….
+    With NCCL_COMM_ID every group of ranks meets at this one address, where the first rank of each must listen: groups mix, or fail if it is not
+    that rank's host. With one NCCL_HOSTID on several hosts NCCL takes them for one ("Duplicate GPU detected"). srun refuses to start with
+    SLURM_MEM_PER_CPU beside SLURM_MEM_PER_NODE, as where a job is submitted from within another.
 
     When to leave it
     The ranks of this job are started one by one, by hand or by a launcher of one's own.
 
     References
     https://docs.pytorch.org/docs/stable/distributed.html (environment variable initialization)
-    https://docs.pytorch.org/docs/stable/elastic/run.html (variables that torchrun sets)
+    https://docs.pytorch.org/docs/stable/elastic/run.html (variables that torchrun sets); torch/distributed/argparse_util.py (PET_)
+    NVIDIA/nccl src/bootstrap.cc, src/init.cc (NCCL_COMM_ID: bootstrapCreateRoot on the first rank), src/misc/utils.cc (NCCL_HOSTID); the
+    user guide of 2.30 has neither among its settings
+    Slurm src/srun/libsrun/opt.c (SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive)
     """
     env = environment(s)
-    size = natural(env.get("WORLD_SIZE", "")) or 0
-    if "RANK" not in env:
-        raise NotApplicable("RANK is not set")
+    others = [*_for_one_alone(s, env), *_of_two_jobs(env)]
+    yield from others
     container = "" if isinstance(s.system, Missing) else known(s.system.container, "")
-    if is_pasted(s):
-        raise NotApplicable("pasted variables are those of a job")
-    if container or any(name in env for name in (*JOB_VARIABLES, "KUBERNETES_SERVICE_HOST", "TORCHELASTIC_RUN_ID", "GROUP_RANK")):
-        raise NotApplicable("a launcher, a batch system or a container's owner set them")
-    if size > 1:
+    why = ""
+    if "RANK" not in env and "PET_NNODES" not in env:
+        why = "no such variable is set"
+    elif is_pasted(s):
+        why = "pasted variables are those of a job"
+    elif container or any(
+        name in env for name in (*JOB_VARIABLES, "KUBERNETES_SERVICE_HOST", "TORCHELASTIC_RUN_ID", "GROUP_RANK")
+    ):
+        why = "a launcher, a batch system or a container's owner set them"
+    if not why:
+        yield from _of_a_launcher(s, env)
+    elif not others:
+        raise NotApplicable(why)
+
+
+def _of_a_launcher(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
+    size = natural(env.get("WORLD_SIZE", "")) or 0
+    if "RANK" in env and size > 1:
         yield seen("RANK", env["RANK"], "unset", f"rank {env['RANK']} of {size}, which nobody else is seen to start")
+    nodes = natural(env.get("PET_NNODES", "").partition(":")[0]) or 0
+    if nodes > 1 and s.intent.nodes is None:
+        yield seen("PET_NNODES", env["PET_NNODES"], "unset", f"torchrun waits for {nodes} hosts where no --nnodes is given")
+
+
+def _for_one_alone(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
+    if env.get("NCCL_COMM_ID"):
+        yield seen("NCCL_COMM_ID", env["NCCL_COMM_ID"], "unset", "every group of ranks meets at this one address")
+    host = env.get("NCCL_HOSTID", "")
+    name = "" if isinstance(s.system, Missing) else known(s.system.hostname, "")
+    if host and name and (s.intent.nodes or 1) > 1 and name not in host:
+        yield seen("NCCL_HOSTID", host, "another on each host, or unset", "NCCL takes hosts with the same for one")
+
+
+def _of_two_jobs(env: Mapping[str, str]) -> Iterator[Evidence]:
+    asked = [name for name in ("SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_MEM_PER_NODE") if env.get(name)]
+    if len(asked) > 1:
+        yield seen(asked[0], env[asked[0]], "one of them", f"beside {asked[1]}={env[asked[1]]}, with which srun refuses to start")
 
 
 RULES: tuple[Rule, ...] = (variable_refused, variable_names_missing_file, rank_variables_left)
