@@ -22,6 +22,7 @@ _TRIED = r"(?i:change|enable|make|move|set|switch|update|upgrade|use)(?i:[sd]|in
 """What somebody did, and what came of it, in the words of a change."""
 _TITLE = re.compile(
     r"^(?:#{1,3} )?(?:(?:\[[\w ./#-]{1,30}\]|[A-Z]{2,10}-\d{1,6}:?) ?){0,3}(?:(?:fix|feat|docs?|perf|refactor|chore|revert)(?:\([\w ./,-]{1,40}\))?!?: (?!command not found)\S|(?:ci|test|tests|build|style|nit)\([\w ./,-]{1,40}\)!?: \S"
+    r"|# (?:ci|tests?|build|style|nit)!?: (?!.{0,120}\b(?:fail|error|not found|broke|hang|hung|crash|stuck|slow|cannot|can't))\w"
     r"|# \[(?:(?:[Cc][Ii]|[Bb]ug|[Hh]ot|[Tt]ests?|[Dd]ocs?)[ _-]?)?[Ff]ix(?:es)?\] ?\S"
     r"|# \[?(?:Docs?|Documentation)\b\]?:? (?!https?:|man |/|<)\S"
     rf"|(?:# )?(?:\[\w{{2,20}}\] )?(?:{_VERBS}|Capture[sd]?) .{{3,120}} \((?:[\w.-]{{1,40}}/[\w.-]{{1,60}})?#\d{{1,6}}\)$"

@@ -11,6 +11,7 @@ from torchtune_sys.diagnosis import (
     batch_scripts,
     causes,
     change_descriptions,
+    documents,
     facts,
     frames,
     launchers,
@@ -26,7 +27,8 @@ from torchtune_sys.diagnosis import (
     unexplained,
 )
 from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, missing, outliers, peers, ras, stalls
-from torchtune_sys.diagnosis.symptoms import Symptom, symptoms_of
+from torchtune_sys.diagnosis.symptoms import POSSIBLE, Symptom, symptoms_of
+from torchtune_sys.diagnosis.text.cut_ends import completed_prose
 from torchtune_sys.diagnosis.text.lines import LogLine, lines_of, seldom
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
 from torchtune_sys.formats.pickles import plain_data
@@ -37,6 +39,9 @@ from torchtune_sys.host.secrets import scrubbed_data
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, Quote, Unexplained, UnreadSource
 
+_SHORT, _SHORT_LINE = 120, 400
+_QUOTED = 4
+"""Causes that are named of a text whose errors are examples."""
 _Told = TypeVar("_Told", Quote, Unexplained)
 Comparer = Callable[[Sequence[facts.ReportedHost], bool], tuple[Sequence[FactDifference], Sequence[Symptom]]]
 """In what the hosts and looks differ, and, where no program named a cause (the second argument), what that stands for."""
@@ -58,6 +63,8 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
         symptoms += differing
     named = causes.causes_of(symptoms, given.reported, lines)
     if not named and (told := _told(heard, symptoms)):
+        named = causes.causes_of([*symptoms, *told], given.reported, lines)
+    if not named and (told := _told_at_cut_ends(heard, symptoms)):
         named = causes.causes_of([*symptoms, *told], given.reported, lines)
     if not named and (waits := [*collectives.of_waits(heard)]) and not unexplained.unexplained_of(heard, [*symptoms, *waits]):
         symptoms += waits
@@ -122,9 +129,16 @@ class _Input:
 
     def _take_log(self, name: str, excerpt: Excerpt) -> None:
         part = launchers.attributed(lines_of(excerpt.lines), name)
-        if change_descriptions.is_one(part):
+        quotes = (
+            "describes a change or a request"
+            if change_descriptions.is_one(part)
+            else "is a document"
+            if documents.is_one(part)
+            else ""
+        )
+        if quotes:
             self.lines[name] = ()
-            self.unread += _left_out(name, part)
+            self.unread += _left_out(name, part, quotes)
             return
         part = self._told_apart(name, part)
         self.lines[name] = part
@@ -216,6 +230,23 @@ def _told(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -
     return tuple(told_states.symptoms_of(prose))
 
 
+def _told_at_cut_ends(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> Sequence[Symptom]:
+    """Return what people tell in the first or the last line of a short text, where it lost letters to the copy: no more than possible."""
+    for source, part in lines.items():
+        for at in sorted({0, len(part) - 1}) if 0 < len(part) <= _SHORT else ():
+            for words in completed_prose(part[at].text[:_SHORT_LINE]):
+                whole = {source: (*part[:at], replace(part[at], text=words), *part[at + 1 :])}
+                told = [*stated_causes.symptoms_of(_prose(whole)), *_told(whole, symptoms)]
+                if told:
+                    return [_at_most_possible(each, part[at]) for each in told]
+    return ()
+
+
+def _at_most_possible(symptom: Symptom, line: LogLine) -> Symptom:
+    candidates = tuple(replace(each, weight=POSSIBLE) for each in symptom.candidates)
+    return replace(symptom, candidates=candidates, line=line if symptom.line.number == line.number else symptom.line)
+
+
 def _without_frames(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     """Yield the lines but empty ones (of which only a prefix is left) and those of a traceback's frames: names of functions and code are nothing that somebody says."""
     is_code = False
@@ -226,15 +257,16 @@ def _without_frames(lines: Iterable[LogLine]) -> Iterator[LogLine]:
         is_code = is_frame
 
 
-def _left_out(source: str, lines: Sequence[LogLine]) -> Iterator[UnreadSource]:
-    """Yield what a text that describes a change quotes, so that who did mean it is not left with nothing."""
+def _left_out(source: str, lines: Sequence[LogLine], what: str) -> Iterator[UnreadSource]:
+    """Yield what a text quotes that describes a change, or how to find faults, so that who did mean it is not left with nothing."""
     quoted = [symptom for symptom in symptoms_of(source, lines) if symptom.candidates]
     if not quoted:
         return
-    causes = ", ".join(dict.fromkeys(symptom.candidates[0].cause for symptom in quoted))
+    named = [*dict.fromkeys(symptom.candidates[0].cause for symptom in quoted)]
+    causes = ", ".join([*named[:_QUOTED], *(["…"] if len(named) > _QUOTED else [])])
     yield UnreadSource(
         source=source,
-        why=f"it describes a change or a request, so the errors that it quotes (line {quoted[0].line.number}: {causes}) are not attributed"
+        why=f"it {what}, so the errors that it quotes (line {quoted[0].line.number}: {causes}) are not attributed"
         " to this host: if they are its own, give the log alone",
     )
 

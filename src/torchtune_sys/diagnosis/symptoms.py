@@ -8,6 +8,7 @@ import msgspec
 
 from torchtune_sys.diagnosis import gpu_memory, wheel_index
 from torchtune_sys.diagnosis.text.common_words import in_common_words
+from torchtune_sys.diagnosis.text.cut_columns import begun, cut_lines
 from torchtune_sys.diagnosis.text.cut_ends import completed
 from torchtune_sys.diagnosis.text.lines import LogLine, joined, seldom
 from torchtune_sys.knowledge import messages, translations
@@ -201,8 +202,23 @@ def _cut(reader: _Reader, lines: Sequence[LogLine], found: Sequence[Symptom]) ->
         for whole in completed(line.text):
             symptom = reader.read(msgspec.structs.replace(line, text=whole))
             if symptom is not None and symptom.candidates:
+                known.add(line.number)
                 yield msgspec.structs.replace(symptom, line=line)
                 break
+    for line in () if any(symptom.candidates for symptom in found) else cut_lines(lines):
+        if line.number not in known and len(line.text) <= _LONGEST and (symptom := _of_begun(reader, line)) is not None:
+            known.add(line.number)
+            yield symptom
+
+
+def _of_begun(reader: _Reader, line: LogLine) -> Symptom | None:
+    """Return what a line says that ends within a message, where all that it may begin say the same; it is not certain."""
+    said = [reader.read(msgspec.structs.replace(line, text=whole)) for whole in begun(line.text)]
+    known = [symptom for symptom in said if symptom is not None and (symptom.candidates or symptom.consequence)]
+    if len({tuple(each.cause for each in symptom.candidates) for symptom in known}) != 1:
+        return None
+    candidates = tuple(msgspec.structs.replace(each, weight=min(each.weight, LIKELY)) for each in known[0].candidates)
+    return msgspec.structs.replace(known[0], line=line, candidates=candidates)
 
 
 def _of_message(message: messages.CatalogueMessage, line: str, text: str) -> tuple[tuple[Candidate, ...], bool]:

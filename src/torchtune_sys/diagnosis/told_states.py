@@ -90,10 +90,18 @@ def _first(source: str, spoken: Sequence[LogLine], text: str) -> Iterator[Sympto
 
 def _tells(row: _Told, words: str) -> bool:
     return any(
-        not (_GENERAL.search(clause[: place.start()][-_NEAR:]) or _WANTS.match(clause))
+        not (_is_general(clause[: place.start()]) or _WANTS.match(clause))
         for clause in forms.CLAUSES.split(words)
         if clause
         for place in row.words.finditer(clause[:_CLAUSE])
+    )
+
+
+def _is_general(before: str) -> bool:
+    """Return whether the words before a thing make it one of a condition or an advice; what stands in parentheses belongs to the words before them."""
+    outside, opened, inside = before.rpartition("(")
+    return _GENERAL.search(before[-_NEAR:]) is not None or (
+        bool(opened) and ")" not in inside and _GENERAL.search(outside.rstrip()[-_NEAR:]) is not None
     )
 
 

@@ -1,0 +1,56 @@
+"""Recognise documents: a README, a manual's page, a table of known errors. The errors that they quote are examples, and happened on no host of the reader.
+
+What links to files beside it, or is written in the roles and directives of reStructuredText, was written to be rendered in its repository. A report, which a tracker renders, has no files beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from torchtune_sys.diagnosis.text.lines import LogLine
+
+_LONGEST, _ENOUGH = 2000, 2
+_LINK = re.compile(
+    r"\]\(((?!\w{1,12}:|//|/uploads/|mailto|#issuecomment)[\w./-]{0,160}[\w-]{2,80}(?:\.(?:md|rst|html?|txt|py|csv|svg|png|ya?ml|toml|ipynb)|/)(?:#[\w.-]{1,120})?|#[a-z][\w-]{3,120})\)"
+)
+"""To a file or folder beside this one, or to a heading of this one."""
+_RST = re.compile(
+    r":(?:ref|doc|term|option|envvar|py:\w{3,10}):`[^`\n]{2,120}`|^\.\. (?:code-block|note|warning|toctree|image|list-table|option|contents|highlight|literalinclude)::"
+)
+_GENERATED = re.compile(
+    r"^(?:<!-- |\.\. |# )(?:(?:this (?:file|page) (?:is|was) )?(?:auto-?|automatically )?generated|do not edit)\b", re.IGNORECASE
+)
+_BORDER = re.compile(r"^---$")
+_FRONT = re.compile(r"^(?:title|layout|permalink|sidebar_\w{2,20}|description): ?\S")
+_REPORTS = re.compile(
+    r"(?i)^(?:#{1,6} |\*\*)\W{0,6}(?:describe the (?:bug|issue|problem)|(?:to |steps (?:to|for) )?reproduc\w+|expected behaviou?r|actual behaviou?r|bug description|problem description|system info\w*|your environment|environment info\w*|(?:error |relevant )?log(?:s| output)|error messages?|traceback|what happened\b.{0,60}|reminder|current behaviou?r)\W{0,6}$"
+)
+"""The headings of a tracker's forms: who fills one in reports something, whatever it links to."""
+
+
+def is_one(lines: Sequence[LogLine]) -> bool:
+    """Return whether the text is a document.
+
+    >>> page = ("# Known errors", "See [the driver](driver.md) and [shared memory](shm.md#size).", "- RuntimeError: CUDA error: out of memory")
+    >>> is_one([LogLine(number=number, text=text, printed=text) for number, text in enumerate(page)])
+    True
+    >>> is_one([LogLine(number=1, text=page[2], printed=page[2])])
+    False
+    """
+    texts = [line.text[:_LONGEST] for line in lines]
+    if any(map(_REPORTS.match, texts)):
+        return False
+    if texts and _GENERATED.match(texts[0]):
+        return True
+    if (
+        len(texts) > 3
+        and _BORDER.match(texts[0])
+        and any(map(_FRONT.match, texts[1:12]))
+        and any(map(_BORDER.match, texts[2:30]))
+    ):
+        return True
+    links = {link for text in texts if "](" in text for link in _LINK.findall(text)}
+    pages = sum(link.partition("#")[0].endswith((".md", ".rst")) for link in links)
+    marks = sum(_RST.search(text) is not None for text in texts if "::" in text or ":`" in text)
+    return len(links) + pages >= _ENOUGH or marks >= _ENOUGH
