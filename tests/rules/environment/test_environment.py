@@ -260,6 +260,8 @@ def test_compilers_of_several_words_and_backends(env: dict[str, str], triton: st
         ({"NCCL_HOSTID": "builder"}, None, []),
         ({"SLURM_JOB_ID": "7", "SLURM_MEM_PER_CPU": "4096", "SLURM_MEM_PER_NODE": "65536"}, None, ["SLURM_MEM_PER_CPU"]),
         ({"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "65536"}, None, []),
+        ({"SLURM_STEP_ID": "0", "SLURM_MEM_PER_CPU": "4096", "SLURM_MEM_PER_NODE": "65536"}, None, []),  # srun did start it
+        ({"SLURM_STEP_ID": "4294967290", "SLURM_MEM_PER_CPU": "4096", "SLURM_MEM_PER_NODE": "0"}, None, ["SLURM_MEM_PER_CPU"]),
     ],
 )
 def test_variables_of_one_rank_one_host_or_another_job(env: dict[str, str], nodes: int | None, subjects: list[str]) -> None:

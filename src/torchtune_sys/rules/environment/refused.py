@@ -231,7 +231,14 @@ def _for_one_alone(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
         yield seen("NCCL_HOSTID", host, "another on each host, or unset", "NCCL takes hosts with the same for one")
 
 
+_FIRST_OWN_STEP = 0xFFFFFFF0
+"""Steps from this number on are Slurm's own, as that of an interactive shell (slurm.h, SLURM_MAX_NORMAL_STEP_ID): srun is called there, as in a batch script."""
+
+
 def _of_two_jobs(env: Mapping[str, str]) -> Iterator[Evidence]:
+    step = natural(env.get("SLURM_STEP_ID", ""))
+    if step is not None and step < _FIRST_OWN_STEP:
+        return  # srun has started this already
     asked = [name for name in ("SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_MEM_PER_NODE") if env.get(name)]
     if len(asked) > 1:
         yield seen(asked[0], env[asked[0]], "one of them", f"beside {asked[1]}={env[asked[1]]}, with which srun refuses to start")
