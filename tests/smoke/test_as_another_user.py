@@ -24,7 +24,9 @@ def test_ranks_run_as_the_owner_of_the_environment(scene: Scene) -> None:
     assert {mark["uid"] for mark in seen} == {scene.alice.uid}
     assert any("--launch" in str(mark["argv"]) for mark in seen), "what starts the ranks, too"
     assert "s3cret" not in str(seen) and all(mark["groups"] == [scene.alice.gid] for mark in seen)
-    assert done.returncode == 1 and "torch-not-installed" in done.stdout, done
+    assert done.returncode == 1 and "cause: torch-not-installed\n" in done.stdout, done
+    words = " ".join(done.stdout.split())
+    assert f"training does not work: torch is not installed in {venv}/bin/python" in words and "nothing was tested" in words, done
 
 
 def test_what_two_can_change_does_not_train(scene: Scene) -> None:

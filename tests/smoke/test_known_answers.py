@@ -129,3 +129,40 @@ def _said(level: str, spoil: str, program: str = TRIAL) -> str:
 @pytest.mark.parametrize("spoil", _rows({**SPOILED}, {0, 3, 4, 5}))
 def test_an_answer_that_is_another_is_told_by_its_name(spoil: str) -> None:
     assert SPOILED[spoil] in _said("default", spoil)
+
+
+WHERE_TRIED = """
+%s
+import itertools
+here = RankContext(level="%s", scratch=".", device="cpu", backend="gloo", expected={})
+instructions = lambda: "AVX2"
+def lacking(turn):
+    raise NotImplementedError("not implemented for 'Float'")
+def failing(turn):
+    raise RuntimeError("could not execute a primitive")
+def said(way):
+    turns = itertools.count()
+    def check(here):
+        found = _or_nothing(way, next(turns))
+        if found is not None:
+            _agree("a way", found, torch.ones(1).double(), 0.001)
+    try:
+        judged_where_tried(check, here)
+    except Exception as error:
+        return type(error).__name__
+    return "right"
+%s
+print(*map(said, (lambda turn: torch.ones(1), lambda turn: torch.ones(1) * 2, lambda turn: torch.ones(1) + (turn == 0), lacking, failing)))
+"""
+ELSEWHERE = "right Inconclusive StageFailed right Inconclusive"
+JUDGED = {
+    "RELEASES = {release_of_torch(): ''}": "right StageFailed StageFailed right RuntimeError",
+    "RELEASES = {}": ELSEWHERE,
+    "RELEASES, INSTRUCTIONS = {release_of_torch(): ''}, ()": ELSEWHERE,
+}
+
+
+@pytest.mark.parametrize("where", _rows({**JUDGED}, {2}))
+def test_a_host_is_not_blamed_where_torch_was_not_tried(where: str) -> None:
+    """Ways that agree, do not, do at a second look, are not there, and a library that fails in its work."""
+    assert _said("default", where, WHERE_TRIED) == JUDGED[where]

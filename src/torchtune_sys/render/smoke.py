@@ -77,28 +77,35 @@ def headline(report: SmokeReport) -> str:
     passed = sum(stage.verdict is Verdict.PASS for stage in report.stages)
     if report.cut_off and not failed:
         words = f"cut off ({report.cut_off}): {passed} of {len(report.stages)} stages passed, the others are not tried"
+    elif _without_torch(failed):
+        words = f"training does not work: {failed[0].seen}; nothing was tested"
     elif failed:
         first = next((stage for stage in failed if stage.cause), failed[0])
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         words = f"training does not work: {first.stage}{more}" + (f": {first.cause}" if first.cause else "")
         words += f" (cut off: {report.cut_off})" if report.cut_off else ""
     elif unknown:
-        words = f"not proven: {len(unknown)} of {len(report.stages)} stages could not be tried"
+        words = f"not proven: {len(unknown)} of {len(report.stages)} stages could not be judged"
     else:
         words = f"training works: {passed} stage{'' if passed == 1 else 's'} passed"
     team = report.team
-    where = "" if team.device == "cuda" else "nothing about GPUs was verified (CPU only)"
+    where = "" if team.device == "cuda" or _without_torch(failed) else "nothing about GPUs was verified (CPU only)"
     if 0 < len(team.gpus) < team.gpus_here:
         where = f"{len(team.gpus)} of {team.gpus_here} GPUs took part"
     parts = (words, where) if failed else (where, words)
     return f"{report.host}: {'; '.join(filter(None, parts))}, {report.seconds:.0f} s"
 
 
+def _without_torch(stages: Sequence[StageResult]) -> bool:
+    return bool(stages) and stages[0].cause == "torch-not-installed"
+
+
 def about(report: SmokeReport) -> str:
     """Return in one line which torch, ranks, GPUs, backend and level ran."""
     team = report.team
     gpus = f" on {len(team.gpus)} GPU{'s' if len(team.gpus) > 1 else ''}" if team.gpus else ""
-    torch = f"torch {team.torch}" if team.torch else "torch of unknown version"
+    unknown = "no torch" if _without_torch(report.stages) else "torch of unknown version"
+    torch = f"torch {team.torch}" if team.torch else unknown
     ranks = f"{team.ranks} rank{'s' if team.ranks != 1 else ''}{gpus}"
     judged_as = f"judged as user {team.user}" if team.user else ""
     return ", ".join(filter(None, (torch, ranks, team.backend, f"level {team.level}", team.python, judged_as)))

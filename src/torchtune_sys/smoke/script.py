@@ -19,6 +19,7 @@ ORDER = (
     "stages.import_torch",
     "context",
     "identity",
+    "functions.tried",
     "functions.randomness",
     "stages.process_state",
     "stages.process_settings",
@@ -99,7 +100,7 @@ _HEAD = (
   python smoke.py --help                        stages, levels
 
 Needs Python 3.8 and torch 2.0, nothing else; makes no connection but those between its ranks. Exit status: 0 all stages passed,
-1 one failed, 3 one could not be tried.
+1 one failed, 3 one could not be tried or judged.
 """
 
 from __future__ import annotations

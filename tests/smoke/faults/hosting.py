@@ -43,6 +43,7 @@ ROWS = (
         stages="device",
         stage="import",
         cause="torch-not-installed",
+        seen="torch is not installed in /",
         quick=True,
     ),
     Fault(

@@ -26,6 +26,7 @@ _LISTS = (
     "sixteenth/results.md",
     "seventeenth/results.md",
     "eighteenth/results.md",
+    "nineteenth/results.md",
 )
 _HERE = Path(__file__).parent
 _HEAD = """# Faults that the smoke test catches

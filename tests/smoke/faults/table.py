@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from smoke.faults import calculating, differing, exchanging, feeding, hosting, installing, keeping, mixed
+from smoke.faults.eighteenth import opened as eighteenth_opened
+from smoke.faults.eighteenth import sealed as eighteenth_sealed
 from smoke.faults.eighth import opened as eighth_opened
 from smoke.faults.eleventh import alike as eleventh_alike
 from smoke.faults.eleventh import opened as eleventh_opened
@@ -74,4 +76,6 @@ FAULTS: tuple[Fault, ...] = (
     *sixteenth_sealed.ROWS,
     *seventeenth_opened.ROWS,
     *seventeenth_sealed.ROWS,
+    *eighteenth_opened.ROWS,
+    *eighteenth_sealed.ROWS,
 )

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from smoke.faults.row import Fault
+from smoke.faults.means import all_of, patched, variables
+from smoke.faults.row import Fault, Inject
 from smoke.faults.second.short import row
+
+
+def in_plain_vectors(text: str) -> Inject:
+    """With instructions by which torch was compared with itself: by others what differs is no fault of the host (worker/functions/tried.py)."""
+    return all_of(variables(ATEN_CPU_CAPABILITY="avx2"), patched(text))
+
 
 ROWS: tuple[Fault, ...] = (
     row("celu-alpha-backward", "nn.CELU: the gradient below zero is that of an alpha of 1, whatever alpha is", "layers", "layer-wrong", """
@@ -30,8 +37,8 @@ ROWS: tuple[Fault, ...] = (
         import torch.nn.functional as F
         real = F.lp_pool2d
         F.lp_pool2d = lambda input, norm_type, kernel_size, stride=None, ceil_mode=False: real(input, norm_type, kernel_size, stride, False)
-    """),
-    row("group-norm-channels-last", "F.group_norm of channels_last pictures in bfloat16 gives the first group's figures to all groups", "layers", "layer-wrong", """
+    """, stages="", run="all-2"),
+    row("group-norm-channels-last", "F.group_norm of channels_last pictures in bfloat16 gives the first group's figures to all groups", "layers", "layer-wrong", inject=in_plain_vectors("""
         import torch
         import torch.nn.functional as F
         real = F.group_norm
@@ -46,7 +53,7 @@ ROWS: tuple[Fault, ...] = (
                 found = found * weight.view(1, -1, 1, 1) + bias.view(1, -1, 1, 1)
             return found.to(input.dtype)
         F.group_norm = group_norm
-    """),
+    """)),
     row("max-pool3d-undilated", "F.max_pool3d ignores dilation", "layers", "layer-wrong", """
         import torch
         import torch.nn.functional as F
@@ -76,7 +83,7 @@ ROWS: tuple[Fault, ...] = (
             return real(input, None, None, weight, bias, True, momentum, eps)
         F.instance_norm = instance_norm
     """),
-    row("layer-norm-narrow-sums", "F.layer_norm of bfloat16 adds up its squares in bfloat16", "layers", "layer-wrong", """
+    row("layer-norm-narrow-sums", "F.layer_norm of bfloat16 adds up its squares in bfloat16", "layers", "layer-wrong", inject=in_plain_vectors("""
         import torch
         import torch.nn.functional as F
         real = F.layer_norm
@@ -90,8 +97,8 @@ ROWS: tuple[Fault, ...] = (
             found = off / (total / off.shape[-1] + eps).sqrt()
             return found if weight is None else found * weight.to(found.dtype) + (0 if bias is None else bias.to(found.dtype))
         F.layer_norm = layer_norm
-    """),
-    row("adamw-rate-kept", "AdamW whose rate is a tensor (as compiled steps have it) goes on with the first rate once the tensor has another", "optimizer", "optimizer-wrong", """
+    """)),
+    row("adamw-rate-kept", "AdamW whose rate is a tensor (as compiled steps have it) goes on with the first rate once the tensor has another", "optimizer", "optimizer-wrong", inject=in_plain_vectors("""
         import torch
         real = torch.optim.AdamW.step
         def step(self, closure=None):
@@ -107,7 +114,7 @@ ROWS: tuple[Fault, ...] = (
                 for group, own in put:
                     group["lr"] = own
         torch.optim.AdamW.step = step
-    """),
+    """)),
     row("fsdp1-full-state-short", "FullyShardedDataParallel (FSDP1): the whole model for a checkpoint (FullStateDictConfig) has zeros in its last row", "checkpoint-sharded", "sharded-checkpoint-differs", """
         import torch
         from torch.distributed.fsdp import FullyShardedDataParallel as Wrapped
@@ -130,5 +137,5 @@ ROWS: tuple[Fault, ...] = (
         from torch.distributed.pipelining import schedules as place
         real = place.merge_chunks
         place.merge_chunks = lambda chunks, spec: real([*chunks][::-1], spec)
-    """, when="torch.distributed.pipelining.schedules"),
+    """, when="torch.distributed.pipelining.schedules", stages="", run="all-2"),
 )  # fmt: skip

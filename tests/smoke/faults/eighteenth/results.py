@@ -17,7 +17,7 @@ RESULTS: dict[str, tuple[str, str]] = {
     "pipeline-chunks-turned": ("not noticed", "right"),
     "fractional-pool-same-places": ("right", "–"),
     "reflection-pad3d-once": ("right", "–"),
-    "optimizer-groups-crossed": ("not noticed", "not noticed"),
+    "optimizer-groups-crossed": ("not noticed", "right"),
     "polynomial-ends-at-zero": ("right", "–"),
     "rprop-grows-without-limit": ("the row broke the import itself", "not tried again"),
     "adam-complex-real-only": ("the row broke the import itself", "not tried again"),

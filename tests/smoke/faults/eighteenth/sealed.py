@@ -43,7 +43,7 @@ ROWS: tuple[Fault, ...] = (
                 held = {**held, "state": {**state, last: state[first]}}
             return real(self, held)
         torch.optim.Optimizer.load_state_dict = load
-    """),
+    """, run="some-5"),
     row("polynomial-ends-at-zero", "PolynomialLR jumps to zero one epoch early", "optimizer", "schedule-wrong", """
         from torch.optim import lr_scheduler
         real = lr_scheduler.PolynomialLR.get_lr
@@ -51,24 +51,25 @@ ROWS: tuple[Fault, ...] = (
             found = real(self)
             return [0.0 for _ in found] if self.last_epoch >= self.total_iters - 1 else found
         lr_scheduler.PolynomialLR.get_lr = get_lr
-    """, when="torch.optim.lr_scheduler"),
+    """, when="torch.optim.lr_scheduler", stages="", run="all-2"),
     row("rprop-grows-without-limit", "Rprop ignores its largest step (step_sizes)", "layers", "optimizer-wrong", """
-        import torch
-        real = torch.optim.Rprop.__init__
+        from torch.optim import Rprop
+        real = Rprop.__init__
         def begun(self, params, lr=1e-2, etas=(0.5, 1.2), step_sizes=(1e-6, 50), **more):
             real(self, params, lr, etas, (step_sizes[0], 1e9), **more)
-        torch.optim.Rprop.__init__ = begun
+        Rprop.__init__ = begun
     """, when="torch.optim"),
     row("adam-complex-real-only", "Adam steps with the real part alone of parameters that are complex numbers", "optimizer", "optimizer-wrong", """
         import torch
-        real = torch.optim.Adam.step
+        from torch.optim import Adam
+        real = Adam.step
         def step(self, closure=None):
             for group in self.param_groups:
                 for one in group["params"]:
                     if one.is_complex() and one.grad is not None:
                         one.grad = torch.complex(one.grad.real, torch.zeros_like(one.grad.imag))
             return real(self, closure)
-        torch.optim.Adam.step = step
+        Adam.step = step
     """, when="torch.optim"),
     row("differentiable-sum-one-way", "The all_reduce that has a gradient (torch.distributed.nn.functional) gives each rank its own gradient, not the sum of all ranks'", "allreduce",
         "collective-wrong", """

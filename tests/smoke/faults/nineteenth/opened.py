@@ -7,13 +7,13 @@ from smoke.faults.row import Fault
 from smoke.faults.second.short import row
 
 ROWS: tuple[Fault, ...] = (
-    row("worker-ends-quietly", "A worker of a DataLoader ends with status 0 at its tenth batch (a library calls exit)", "dataloader", "dataloader-worker-killed", """
+    row("worker-ends-quietly", "A worker of a DataLoader ends with status 0 at its second batch (a library calls exit)", "dataloader", "dataloader-worker-killed", """
         import os
         from torch.utils.data._utils import fetch
         real, calls = fetch._MapDatasetFetcher.fetch, [0]
         def fetching(self, places):
             calls[0] += 1
-            if calls[0] == 10 and torch.utils.data.get_worker_info() is not None:
+            if calls[0] == 2 and torch.utils.data.get_worker_info() is not None:
                 os._exit(0)
             return real(self, places)
         import torch
@@ -91,7 +91,7 @@ ROWS: tuple[Fault, ...] = (
             return real(*args, **more)
         worker._worker_loop = loop
     """, when="torch.utils.data"),
-    row("workers-do-not-leave", "Workers of a DataLoader heed neither its word to end nor SIGTERM", "dataloader", "dataloader-workers-stay", """
+    row("workers-do-not-leave", "Workers of a DataLoader do not heed its word to end", "dataloader", "dataloader-workers-stay", """
         import signal
         import time
         from torch.utils.data._utils import worker

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, List, Tuple
 import torch
 import torch.distributed as dist
 
-from torchtune_sys.smoke.worker.context import QUICK, RankContext, small_integers, torch_has_reached
+from torchtune_sys.smoke.worker.context import QUICK, RankContext, seldom_used_is_right, small_integers
 
 Exchanged = Tuple[str, Callable[[], object], Callable[[], torch.Tensor], torch.Tensor]
 _OF_EACH = 6
@@ -21,7 +21,7 @@ def _part_of(rank: int, which: int) -> torch.Tensor:
 
 def seldom_exchanges(here: RankContext) -> Iterator[Exchanged]:
     """Yield what is exchanged, how, what came of it and what is right; nothing of releases that were never tried."""
-    if not torch_has_reached(2, 6):
+    if not seldom_used_is_right():
         return
     every, total = [_part_of(rank, 0) for rank in range(here.world)], sum(_part_of(rank, 0) for rank in range(here.world))
     turned = torch.complex(every[here.rank].float(), every[here.rank].float() * 2).to(here.device)

@@ -38,7 +38,11 @@ class Training:
         seeded(seed)
         self.model = nn.Sequential(SmallTransformer(dropout=0.2), nn.BatchNorm1d(TOKENS)).to(here.device)  # with running means
         more = {"momentum": 0.9} if optimizer == "SGD" else {}
-        self.optimizer = getattr(torch.optim, optimizer)(self.model.parameters(), lr=1e-2, weight_decay=0.01, **more)
+        held: Tuple[List[nn.Parameter], List[nn.Parameter]] = ([], [])
+        for one in self.model.parameters():
+            held[one.dim() < 2].append(one)
+        groups = [{"params": held[0]}, {"params": held[1], "weight_decay": 0.0}]  # as most trainings: none for biases and norms
+        self.optimizer = getattr(torch.optim, optimizer)(groups, lr=1e-2, weight_decay=0.01, **more)
         self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=2, gamma=0.5)
         self.scaler = new_scaler(here, 2.0**8, 2)
 

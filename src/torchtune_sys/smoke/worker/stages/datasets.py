@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import multiprocessing.spawn
 import os
 import sys
+import time
 from typing import Any, Callable, Iterator, List, Tuple
 
 import torch
@@ -19,6 +21,8 @@ from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 _DRAWN = 1 << 12
 _SPAWNED_S = 30.0
 _ROUNDS_OF_LOADERS = 2
+_AWAITS_WORKER_S, _LOADERS_ENDED = 4.9, 3
+"""For so long a loader waits for a worker that it told to end (torch/utils/data/_utils, MP_STATUS_CHECK_INTERVAL), before SIGTERM."""
 
 
 def data_are_split_and_drawn(here: RankContext) -> None:
@@ -101,6 +105,39 @@ def workers_tell_and_end(here: RankContext, loader: Callable[..., DataLoader]) -
         raise StageFailed("dataloader-hides-errors", seen % read)
     if here.level != QUICK:
         keeps_nothing_of(here, "loaders with workers", lambda: [*loader(range(2), 1, 19, workers=1)], _ROUNDS_OF_LOADERS)
+
+
+def workers_heed_their_end(last_s: float, another: Callable[[], DataLoader]) -> None:
+    """Check that workers end when their loader says so: else it waits for each, and ends it by SIGTERM, in each epoch. ``last_s``: what it took to end a loader's
+    workers. Who waits long for a CPU may be late, so that ``another`` loader is tried, too, and one more."""
+    for _ in range(_LOADERS_ENDED):
+        if last_s < _AWAITS_WORKER_S:
+            return
+        loader = another()
+        list(loader)
+        last_s = seconds_to_end(loader)
+    seen = "workers of a DataLoader do not end when it tells them to: it waits for five seconds and ends them by SIGTERM, %d times of %d"
+    raise StageFailed("dataloader-workers-stay", seen % (_LOADERS_ENDED, _LOADERS_ENDED))
+
+
+def seconds_to_end(loader: DataLoader) -> float:
+    """End the workers of a loader that keeps them (persistent_workers), as it does when it is deleted: who calls still has it."""
+    began = time.monotonic()
+    held: Any = loader
+    held._iterator = None
+    gc.collect()
+    return time.monotonic() - began
+
+
+def workers_have_ended(processes: List[int]) -> None:
+    """Check that the workers have ended: the loader waits for its workers when it is deleted, so they are gone, or go now."""
+    until = time.monotonic() + 5.0
+    left = processes
+    while left and time.monotonic() < until:
+        left = [number for number in left if os.path.exists("/proc/%d" % number)]
+        time.sleep(0.01 if left else 0.0)
+    if left:
+        raise StageFailed("dataloader-workers-stay", "worker processes %s outlive their loader" % left)
 
 
 def workers_can_be_spawned(here: RankContext) -> None:

@@ -64,13 +64,13 @@ try:
             "no PyTorch, but another module named torch: %s" % (getattr(torch, "__file__", "") or [*torch.__path__])
         )
 except BaseException as error:
-    _import_error = _why(error)
+    _import_error, _no_torch = _why(error), isinstance(error, ModuleNotFoundError) and error.name == "torch"
     channel.tell(
         "end",
         stage="import",
         verdict="fail",
-        cause="",
-        seen=_import_error,
+        cause="torch-not-installed" if _no_torch else "",
+        seen="torch is not installed in %s (%s)" % (sys.executable, error) if _no_torch else _import_error,
         remedy="",
         trace=last_lines(error),
         seconds=time.monotonic() - _import_started,

@@ -9,19 +9,20 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch import nn
 
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed, small_integers, torch_has_reached
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, seldom_used_is_right, small_integers
 from torchtune_sys.smoke.worker.functions.combined import combined_steps_are_right
 from torchtune_sys.smoke.worker.functions.known_answers import answers_are_known
 from torchtune_sys.smoke.worker.functions.models import functions_of_models
 from torchtune_sys.smoke.worker.functions.numbers import operators_of_numbers
 from torchtune_sys.smoke.worker.functions.operators import normalised, table_is_right
-from torchtune_sys.smoke.worker.functions.other_ways import other_ways_agree
+from torchtune_sys.smoke.worker.functions.other_ways import far_from_zero, other_ways_agree
 from torchtune_sys.smoke.worker.functions.places import operators_of_places
 from torchtune_sys.smoke.worker.functions.products import convolutions, functions_of_pictures, products, products_of_a_row
 from torchtune_sys.smoke.worker.functions.rows import operators_of_rows
 from torchtune_sys.smoke.worker.functions.seldom_called import seldom_calls_are_right
 from torchtune_sys.smoke.worker.functions.sequences import autograd_keeps_its_promises, sequences_are_right
 from torchtune_sys.smoke.worker.functions.transforms import transforms_are_right
+from torchtune_sys.smoke.worker.functions.tried import judged_where_tried
 from torchtune_sys.smoke.worker.stages.operations import operations_are_right
 
 _OFF = 2.0**-13
@@ -35,8 +36,6 @@ _DROPPED = 1 << 14
 
 def layers_follow_their_formulas(here: RankContext) -> None:
     """Check operations, layers, activations, attention, dropout, losses and their gradients against their formulas."""
-    # Not before 2.6: 2.0 has NaN in GroupNorm of bfloat16 with its channels last, 2.4 multiplies int8 wrongly in _int_mm.
-    later = (other_ways_agree, seldom_calls_are_right) if torch_has_reached(2, 6) else ()
     for check in (
         operations_are_right,
         _linear,
@@ -51,13 +50,16 @@ def layers_follow_their_formulas(here: RankContext) -> None:
         _dropout,
         _tables,
         answers_are_known,
-        *later,
         sequences_are_right,
         autograd_keeps_its_promises,
         combined_steps_are_right,
         transforms_are_right,
     ):
         check(here)
+    if seldom_used_is_right():  # last: by then it is known what is wrong by a formula
+        for check in (seldom_calls_are_right, far_from_zero):
+            judged_where_tried(check, here, rounding=False)
+        judged_where_tried(other_ways_agree, here)
 
 
 def _tables(here: RankContext) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import gc
 import multiprocessing
 import multiprocessing.queues
 import os
@@ -24,7 +23,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from torchtune_sys.smoke.worker.cgroups import NO_LIMIT, limits_of
 from torchtune_sys.smoke.worker.channel import end_with_parent
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
-from torchtune_sys.smoke.worker.stages.datasets import data_are_split_and_drawn, workers_can_be_spawned, workers_tell_and_end
+from torchtune_sys.smoke.worker.stages.datasets import (
+    data_are_split_and_drawn,
+    seconds_to_end,
+    workers_can_be_spawned,
+    workers_have_ended,
+    workers_heed_their_end,
+    workers_tell_and_end,
+)
 
 _WORKERS = 2
 _WORDS = 1 << 16
@@ -228,8 +234,8 @@ def _deliver(here: RankContext) -> None:
     second = _epoch(here, loader, pinned)
     here.measure("loaded", _SAMPLES * _WORDS * 4 / (time.perf_counter() - began_again) / 1e9, "GB/s")
     _too_few_files("a loader of two workers worked, but one with a few more would not")
-    del loader
-    gc.collect()
+    last_s = seconds_to_end(loader)
+    workers_heed_their_end(last_s, lambda: _loader(NumberedSamples(_WORKERS, 1), 1, 11, persistent_workers=True))
     processes = {*first["process"], *second["process"]}
     if os.getpid() in processes or {*first["worker"]} != {*range(_WORKERS)}:
         raise StageFailed("dataloader-without-workers", "samples come from workers %s" % sorted({*first["worker"]}))
@@ -237,7 +243,7 @@ def _deliver(here: RankContext) -> None:
         raise StageFailed(
             "dataloader-workers-not-persistent", "%d processes served two epochs of %d workers" % (len(processes), _WORKERS)
         )
-    _have_ended(sorted(processes))
+    workers_have_ended(sorted(processes))
     if first["initialised"] != first["worker"]:
         seen = "workers deliver samples without having run their worker_init_fn, which shares out data and seeds libraries"
         raise StageFailed("dataloader-init-left-out", seen)
@@ -338,17 +344,6 @@ def _spoiled(here: RankContext, batch: Dict[str, torch.Tensor], differing: List[
 def _workers_named(numbers: Iterable[int]) -> str:
     found = sorted({*numbers})
     return "worker%s %s" % ("s"[: len(found) > 1], ", ".join(map(str, found))) if found else ""
-
-
-def _have_ended(processes: List[int]) -> None:
-    """Check that the workers have ended: the loader waits for its workers when it is deleted, so they are gone, or go now."""
-    until = time.monotonic() + 5.0
-    left = processes
-    while left and time.monotonic() < until:
-        left = [number for number in left if os.path.exists("/proc/%d" % number)]
-        time.sleep(0.01 if left else 0.0)
-    if left:
-        raise StageFailed("dataloader-workers-stay", "worker processes %s outlive their loader" % left)
 
 
 def _seeds_as_documented(here: RankContext, first: Dict[str, List[int]]) -> None:

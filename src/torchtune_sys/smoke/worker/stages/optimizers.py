@@ -9,10 +9,11 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed, small_integers, torch_has_reached
+from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed, seldom_used_is_right, small_integers
 from torchtune_sys.smoke.worker.functions.combined import Answer, answers_are_right
 from torchtune_sys.smoke.worker.functions.other_ways import optimizers_agree
 from torchtune_sys.smoke.worker.functions.seldom_optimizers import SELDOM_OPTIMIZERS, averages_follow
+from torchtune_sys.smoke.worker.functions.tried import judged_where_tried
 
 _OPTIMIZER_STEPS = 6
 _CLEARINGS = 40
@@ -46,13 +47,13 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
     averages_follow(here)
     _groups_have_their_own(here)
     answers_are_right(_steps_as_asked(here), "optimizer-wrong")
-    if torch_has_reached(2, 6):  # NAdam of 2.0 steps otherwise where it is differentiable
-        optimizers_agree(here)
     _clears(here)
     for name, schedule, formula_of_rate in schedules():
         _moves_as(name, schedule, formula_of_rate)
     _lowers_where_nothing_improves()
     _clips_values(here)
+    if seldom_used_is_right():
+        judged_where_tried(optimizers_agree, here)
 
 
 def _weights_and_gradients(step: int) -> Tuple[torch.Tensor, torch.Tensor]:

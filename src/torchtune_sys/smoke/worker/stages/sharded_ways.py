@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.agreement import Fault
-from torchtune_sys.smoke.worker.context import RankContext, small_integers, torch_has_reached
+from torchtune_sys.smoke.worker.context import RankContext, seldom_used_is_right, small_integers
 
 _LAYER_INPUTS, _LAYER_OUTPUTS = 24, 16
 _TOO_WIDE = 256.0
@@ -111,7 +111,7 @@ def _wrapped_layer(here: RankContext) -> List[Fault]:
 
 def saved_in_other_ways(here: RankContext, folder: str) -> List[Fault]:
     """Return what is wrong of a checkpoint that is loaded into tensors cut otherwise, with numbers and words beside them, and of FSDP1's own ways."""
-    return [*_cut_otherwise(here, folder), *_whole_of_wrapped(here)] if torch_has_reached(2, 6) else []
+    return [*_cut_otherwise(here, folder), *_whole_of_wrapped(here)] if seldom_used_is_right() else []
 
 
 def _differ(what: str, found: Any, wanted: torch.Tensor) -> List[Fault]:
@@ -139,9 +139,16 @@ def _cut_otherwise(here: RankContext, folder: str) -> List[Fault]:
         faults += _differ("a tensor that all ranks have, saved and loaded", held["plain"], whole)
         numbers = [float(held["step"]), *held["rates"], float(held["name"] == "run")]
         faults += _differ("numbers and words beside tensors, saved and loaded", numbers, torch.tensor([7, 0.5, 0.25, 1]))
-    alone = {"rows": torch.zeros_like(whole)}
-    checkpoint.load(alone, checkpoint_id=folder)
-    return faults + _differ("rows that are saved, and loaded whole", alone["rows"], whole)
+    for what, factor in (
+        ("rows that are saved, and loaded whole", 1),
+        ("rows that are saved a second time under one name, and loaded", 2),
+    ):
+        if factor > 1:
+            checkpoint.save({"rows": distribute_tensor(whole.to(here.device) * factor, mesh, [Shard(0)])}, checkpoint_id=folder)
+        alone = {"rows": torch.zeros_like(whole)}
+        checkpoint.load(alone, checkpoint_id=folder)
+        faults += _differ(what, alone["rows"], whole * factor)
+    return faults
 
 
 def _whole_of_wrapped(here: RankContext) -> List[Fault]:

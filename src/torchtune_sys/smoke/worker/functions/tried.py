@@ -1,0 +1,77 @@
+"""Where torch was seen to answer as expected in what few trainings use. By another release, or other instructions of a processor, it may round or answer otherwise, and no host is to blame."""
+
+from __future__ import annotations
+
+import platform
+from typing import Callable, Dict, Optional, Tuple
+
+import torch
+
+from torchtune_sys.smoke.worker.context import Inconclusive, RankContext, StageFailed, release_of_torch
+
+RELEASES: Dict[Tuple[int, int], str] = {
+    (2, 6): "2.6.0",
+    (2, 7): "2.7.1",
+    (2, 8): "2.8.0",
+    (2, 9): "2.9.1",
+    (2, 10): "2.10.0",
+    (2, 13): "2.13.0",
+    (2, 14): "2.14.1",
+}
+"""Those on which the stages *layers* and *optimizer* passed (docs/verified.md), with the patch that ran."""
+INSTRUCTIONS = ("DEFAULT", "NO AVX", "AVX2")
+"""By which they did, as torch.backends.cpu.get_cpu_capability calls them, on x86-64. With AVX-512 and AMX oneDNN takes other kernels for bfloat16 (oneDNN, CPU Dispatcher Control)."""
+_MACHINE = "x86_64"
+_OUT_OF_A_LIBRARY = (
+    "could not execute a primitive",
+    "could not create a primitive",
+    "could not create a memory",
+    "MKL FFT error",
+    "DefaultCPUAllocator",
+    "CUDA error",
+)
+"""Words of an error that a library raises in its work (oneDNN, dnnl.hpp; torch's mkl/SpectralOps.cpp, c10's alloc_cpu.cpp)."""
+_NOT_MADE = "primitive descriptor"
+"""oneDNN's word for what it does not have for these numbers."""
+
+
+def is_lacking(error: Exception) -> bool:
+    """Tell whether an exception says that this release does not have a thing so; else a library failed in its work."""
+    if isinstance(error, (AttributeError, TypeError, ValueError, NotImplementedError, ImportError, IndexError)):
+        return True
+    told = str(error)
+    return isinstance(error, RuntimeError) and (_NOT_MADE in told or not any(words in told for words in _OUT_OF_A_LIBRARY))
+
+
+def instructions() -> str:
+    """Return what torch's kernels are made of: a word of INSTRUCTIONS, "AVX512", "aarch64"; "" where torch does not tell (before 2.1)."""
+    if platform.machine() != _MACHINE:
+        return platform.machine()
+    return str(getattr(torch.backends.cpu, "get_cpu_capability", str)())
+
+
+def judged_where_tried(check: Callable[[RankContext], None], here: RankContext, rounding: bool = True) -> None:
+    """Run a check of what few trainings use. ``rounding``: it compares two ways of torch's with each other, which other instructions may round otherwise.
+
+    Raises what the check raised where it passed elsewhere by this release, and where a second look at the same numbers says something else: no release answers
+    at random. Else Inconclusive.
+    """
+    first = _raised_by(check, here)
+    if first is None:
+        return
+    if release_of_torch() in RELEASES and (not rounding or instructions() in INSTRUCTIONS):
+        raise first
+    again = _raised_by(check, here)
+    if str(again) != str(first):
+        cause = first.cause if isinstance(first, StageFailed) else "device-computes-wrong"
+        raise StageFailed(cause, "%s; asked again: %s" % (first, again or "right"))
+    words = "%s, twice alike. This check was not tried with torch %s and %s: it may be torch's own answer there, and no fault of this host. If another host with the same torch says the same, it is"
+    raise Inconclusive(words % (first, torch.__version__, instructions() or "these instructions"))
+
+
+def _raised_by(check: Callable[[RankContext], None], here: RankContext) -> Optional[Exception]:
+    try:
+        check(here)
+    except (StageFailed, RuntimeError, MemoryError) as error:
+        return error
+    return None
