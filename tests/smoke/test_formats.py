@@ -59,7 +59,7 @@ def text(made: SmokeReport, *, quiet: bool = False, verbose: bool = False) -> st
 def test_the_first_line_is_the_verdict() -> None:
     assert text(report(PASSED, IDLE)).splitlines()[0] == "trainer: training works: 1 stage passed, 12 s"
     assert text(report(PASSED, HUNG)).splitlines()[0] == "trainer: training does not work: ddp: rank-stopped, 12 s"
-    assert text(report(PASSED, UNTRIED)).splitlines()[0] == "trainer: not proven: 1 of 2 stages could not be judged, 12 s"
+    assert text(report(PASSED, UNTRIED)).splitlines()[0] == "trainer: not proven: 1 of 2 stages could not be checked, 12 s"
 
 
 @pytest.mark.parametrize("stage", [PASSED, UNTRIED])

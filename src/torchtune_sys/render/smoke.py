@@ -85,7 +85,7 @@ def headline(report: SmokeReport) -> str:
         words = f"training does not work: {first.stage}{more}" + (f": {first.cause}" if first.cause else "")
         words += f" (cut off: {report.cut_off})" if report.cut_off else ""
     elif unknown:
-        words = f"not proven: {len(unknown)} of {len(report.stages)} stages could not be judged"
+        words = f"not proven: {len(unknown)} of {len(report.stages)} stages could not be checked"
     else:
         words = f"training works: {passed} stage{'' if passed == 1 else 's'} passed"
     team = report.team

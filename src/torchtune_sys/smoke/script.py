@@ -100,7 +100,7 @@ _HEAD = (
   python smoke.py --help                        stages, levels
 
 Needs Python 3.8 and torch 2.0, nothing else; makes no connection but those between its ranks. Exit status: 0 all stages passed,
-1 one failed, 3 one could not be tried or judged.
+1 one failed, 3 one could not be tried or checked.
 """
 
 from __future__ import annotations
