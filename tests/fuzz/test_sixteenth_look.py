@@ -15,9 +15,13 @@ from outputs import said
 from fuzz import sixteenth_secrets
 from fuzz.test_fifteenth_look import written
 from torchtune_sys import engine
+from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.values import Missing
+from torchtune_sys.probes import proof
+from torchtune_sys.probes.storage import probe as storage
 from torchtune_sys.rules import by_id
 
 
@@ -127,3 +131,28 @@ def test_no_verdict_repeats_a_long_variable(piece: str) -> None:
         said = [text for each in result.evidence for text in (each.subject, each.seen, each.wanted, each.source)]
         assert all(len(text) < 5000 for text in (*said, str(result.why_unknown))), result.rule.id
         assert len(result.evidence) < 1000 and result.verdict.value != "crashed", result.rule.id
+
+
+def test_a_path_that_no_system_call_takes_is_not_walked() -> None:
+    """32,000 folders of a variable (TMPDIR, HF_HOME) were each looked at: one second a variable."""
+    begun = time.process_time()
+    found = storage.probe(LiveHost(), Workload(data=("/a" * 32_768,)))
+    assert time.process_time() - begun < 0.5
+    (place,) = (place for place in found.places if place.role == "data")
+    assert len(place.path) <= 4096 and isinstance(place.exists, Missing)
+
+
+def test_a_proof_that_is_larger_than_any_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "proof.json").write_text("x" * (600 << 10))
+    (tmp_path / "small.json").write_text("x" * 1000)
+    assert isinstance(proof.read(LiveHost(), f"{tmp_path}/proof.json"), Missing)
+    assert proof.read(LiveHost(), f"{tmp_path}/small.json") == "x" * 1000
+
+
+def test_a_hole_of_a_terabyte_is_refused_at_once(tmp_path: Path) -> None:
+    """4 GiB of it were read first, 18 s of the processor for each such file in a folder that others write to."""
+    with open(tmp_path / "rank0.log", "wb") as file:
+        file.truncate(1 << 40)
+    begun = time.process_time()
+    assert "larger than 4096 MiB" in said("diagnose", str(tmp_path)).text
+    assert time.process_time() - begun < 5

@@ -9,7 +9,7 @@ from torchtune_sys.cli.terminal import environment
 from torchtune_sys.errors import CannotWrite
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.live import LiveHost
-from torchtune_sys.probes.proof import probe, proof_path
+from torchtune_sys.probes.proof import probe, proof_path, read
 
 if TYPE_CHECKING:
     from torchtune_sys.model.smoke import SmokeReport
@@ -41,7 +41,7 @@ def earlier_runs() -> Proof | None:
     from torchtune_sys.smoke import proof
 
     place = own_path()
-    text = LiveHost().text(place) if place and not doubt_of(place) else ""
+    text = read(LiveHost(), place) if place and not doubt_of(place) else ""
     return proof.parse(text) if isinstance(text, str) else None
 
 

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.state_folder import STATE, doubt_of
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.values import Missing, Why
 
 SYSTEM = f"{STATE}/proof.json"
+_LARGEST = 512 << 10
+"""Bytes: twenty runs with a hundred figures each take 150 kB."""
 
 
 def proof_path(env: Mapping[str, str], uid: int, hostname: str) -> str:
@@ -29,7 +32,15 @@ def proof_path(env: Mapping[str, str], uid: int, hostname: str) -> str:
 
 def probe(host: Host, own: str) -> list[Fact[str]]:
     """Return the text of this user's proof (``own`` is its place) and of the system's; not of one that others may have written."""
-    return [host.text(path) for path in dict.fromkeys((own, SYSTEM)) if path and not doubt_of(path)]
+    return [read(host, path) for path in dict.fromkeys((own, SYSTEM)) if path and not doubt_of(path)]
+
+
+def read(host: Host, path: str) -> Fact[str]:
+    """Return the text of a proof; *unparsed* for what is larger than any is."""
+    found = host.stat(path)
+    if not isinstance(found, Missing) and found.size > _LARGEST:
+        return Missing(Why.UNPARSED, path, f"larger than {_LARGEST >> 10} KiB")
+    return host.text(path)
 
 
 def path_of_standard(own: str) -> str:

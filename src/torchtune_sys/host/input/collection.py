@@ -114,6 +114,8 @@ def _of_source(source: Source, name: str, budget: MemoryBudget, depth: int) -> I
         yield InputDump(name=name, data=source.rest(_DUMP_LIMIT))
     else:
         refuse_strangers(source)
+        if source.size > STREAM_LIMIT:  # no need to read 4 GiB for that, which a hole on a disk may be
+            raise source.too_much(STREAM_LIMIT)
         found = excerpt(source, budget.share())
         budget.take(found.cost())
         if found.binary or (found.cut and not found.lines):

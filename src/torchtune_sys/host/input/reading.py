@@ -48,6 +48,8 @@ class Source:
         self.name = name
         self.grown = grown
         """What is said of too many bytes: that the file *is larger than* a limit, or *unpacks to more than* it."""
+        self.size = 0
+        """Bytes of a regular file that is read as it lies there; 0 where nobody knows."""
         self._read = read
         self._buffer = b""
         self._at = 0
@@ -117,6 +119,7 @@ def opened_input(path: str, timeout_s: float = TIMEOUT_S, *, plain: bool = False
     handle = _handle(path, plain)
     try:
         source = Source(_pieces(handle, path, timeout_s), display_name(path), "is larger than")
+        source.size = os.fstat(handle).st_size  # of a pipe 0
         if not source.look(1):
             raise UnreadableInput(f"{source.name}: is empty", "check how it was made")
         source = decompressed(source)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import posixpath
 from collections.abc import Iterator
 
 from torchtune_sys.formats.mounts import LOCAL, Mount, carrier, carrying
 from torchtune_sys.host import queries
-from torchtune_sys.host.base import Host, Space
+from torchtune_sys.host.base import PATH_MAX, Host, Space
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.storage import INSTEAD, StorageFacts, StoragePath, nowhere, without_inodes
@@ -96,6 +98,8 @@ class _Look:
     def place(self, path: Fact[str], role: str) -> StoragePath:
         if isinstance(path, Missing):
             return nowhere("", role, path)
+        if len(path) >= PATH_MAX:  # no system call takes it: nothing is there, and each of its folders would be looked at
+            return nowhere(path[:PATH_MAX], role, Missing(Why.FAILED, path[:PATH_MAX], os.strerror(errno.ENAMETOOLONG)))
         if isinstance(self._mounts, Missing):
             return nowhere(path, role, self._mounts)
         real, dead = self._resolve(path)
