@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from outputs import said
 
+from conftest import load
 from fuzz import sixteenth_secrets
 from fuzz.test_fifteenth_look import written
 from torchtune_sys import engine
@@ -21,6 +23,7 @@ from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing
 from torchtune_sys.probes import proof
+from torchtune_sys.probes.python.probe import parse_torch
 from torchtune_sys.probes.storage import probe as storage
 from torchtune_sys.rules import by_id
 
@@ -156,3 +159,19 @@ def test_a_hole_of_a_terabyte_is_refused_at_once(tmp_path: Path) -> None:
     begun = time.process_time()
     assert "larger than 4096 MiB" in said("diagnose", str(tmp_path)).text
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("told", ["x", "(" * 100, "", "9" * 5000])
+def test_what_an_environment_says_of_its_cuda_crashes_no_rule(told: str) -> None:
+    """torch/version.py is its owner's: four rules crashed, and root's check ended with status 4, an internal error."""
+    torch = parse_torch(f"__version__ = '2.9.0'\ncuda = '{told}'\n", "/e", ())
+    assert not isinstance(torch, Missing)
+    seen = load("healthy")
+    assert not isinstance(seen.python, Missing)
+    seen = replace(seen, python=replace(seen.python, torch=torch))
+    assert [result.rule.id for result in engine.judge(seen, by_id().values()) if result.verdict.value == "crashed"] == []
+
+
+def test_a_version_of_any_length_is_none() -> None:
+    """Of 300 kB it stood whole in the report, and in what ``generate install`` prints."""
+    assert isinstance(parse_torch(f"__version__ = '{'2.9' * 100_000}'\n", "/e", ()), Missing)

@@ -250,6 +250,10 @@ def torch_of(host: Host, seen: Scan) -> Fact[Torch]:
     return seen.refused[0] if seen.refused else Missing(Why.ABSENT, "sys.path", "torch is not installed")
 
 
+_LONGEST_VALUE = 200
+"""Characters of a value in torch/version.py: a version, or a commit."""
+
+
 def parse_version_py(text: str) -> dict[str, str | None]:
     """Return the values that torch/version.py assigns; None where it says None.
 
@@ -261,7 +265,7 @@ def parse_version_py(text: str) -> dict[str, str | None]:
     for line in text.splitlines()[:200]:
         name, equals, value = line.partition("=")
         name = name.partition(":")[0].strip()
-        if equals and name.isidentifier():
+        if equals and name.isidentifier() and len(value) <= _LONGEST_VALUE:
             value = value.partition("#")[0].strip()
             found[name] = None if value == "None" else value.strip("'\"")
     return found

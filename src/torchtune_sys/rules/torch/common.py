@@ -8,7 +8,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.model.version import Version, version
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware
 
@@ -61,7 +61,8 @@ def cuda_build(s: Snapshot) -> tuple[Torch, Version]:
     build = cuda_torch(s)
     if "+cpu" in build.version or "+rocm" in build.version or "+xpu" in build.version:
         raise NotApplicable(f"torch {build.version} is not a CUDA build")
-    return build, version(need(cuda_of(build)))
+    named = need(cuda_of(build))
+    return build, need(version(named) or Missing(Why.UNPARSED, f"{build.location}/version.py", f"{named[:100]!r} is no version"))
 
 
 def names_its_wheels(build: Torch, own: Distribution) -> bool:
