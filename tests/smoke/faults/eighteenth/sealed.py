@@ -52,7 +52,7 @@ ROWS: tuple[Fault, ...] = (
             return [0.0 for _ in found] if self.last_epoch >= self.total_iters - 1 else found
         lr_scheduler.PolynomialLR.get_lr = get_lr
     """, when="torch.optim.lr_scheduler", stages="", run="all-2"),
-    row("rprop-grows-without-limit", "Rprop ignores its largest step (step_sizes)", "layers", "optimizer-wrong", """
+    row("rprop-grows-without-limit", "Rprop ignores its largest step (step_sizes)", "optimizer", "optimizer-wrong", """
         from torch.optim import Rprop
         real = Rprop.__init__
         def begun(self, params, lr=1e-2, etas=(0.5, 1.2), step_sizes=(1e-6, 50), **more):

@@ -66,6 +66,17 @@ def _radam(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any]
     return weights - memory["lr"] * mean * share * math.sqrt(1 - 0.999**step) / (square.sqrt() + 1e-8)
 
 
+def _rprop(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, Any], _step: int) -> torch.Tensor:
+    """https://docs.pytorch.org/docs/stable/generated/torch.optim.Rprop.html: a weight whose gradient has turned stays where it is."""
+    turned = (gradient * memory.get("before", torch.zeros_like(gradient))).sign()
+    size = memory.get("size", torch.full_like(gradient, memory["lr"])) * torch.where(
+        turned < 0, 0.5, torch.where(turned > 0, 1.2, 1.0)
+    )
+    memory["size"] = size.clamp(*memory["step_sizes"])
+    memory["before"] = torch.where(turned < 0, torch.zeros_like(gradient), gradient)
+    return weights - memory["before"].sign() * memory["size"]
+
+
 SELDOM_OPTIMIZERS: Tuple[Tuple[str, Dict[str, Any], _Step], ...] = (
     ("RMSprop", {"lr": 0.01}, _rmsprop),
     ("Adagrad", {"lr": 0.1}, _adagrad),
@@ -73,6 +84,7 @@ SELDOM_OPTIMIZERS: Tuple[Tuple[str, Dict[str, Any], _Step], ...] = (
     ("Adadelta", {"lr": 1.0}, _adadelta),
     ("NAdam", {"lr": 0.05}, _nadam),
     ("RAdam", {"lr": 0.05}, _radam),
+    ("Rprop", {"lr": 0.05, "step_sizes": (0.04, 0.055)}, _rprop),
 )
 
 
