@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from conftest import alone_with
 
 TOOL = Path(sys.executable).with_name("torchtune-sys")
 
@@ -16,6 +20,13 @@ def generated(place: Path, piece: str, *words: str) -> Path:
     assert done.returncode == 0, done.stderr
     place.chmod(0o755)
     return place
+
+
+@contextmanager
+def marks_alone() -> Iterator[None]:
+    """One at a time on this machine: the node is called ``here`` in each test's cluster, and what the hooks remember of it lies in /run."""
+    with alone_with(__file__):
+        yield
 
 
 class Cluster:

@@ -16,7 +16,7 @@ import slurm_here
 
 from conftest import HOSTS, exhaustive
 from preflight.joint.faults_computing import SKEW
-from preflight.slurm_node import TOOL, Cluster, generated
+from preflight.slurm_node import TOOL, Cluster, generated, marks_alone
 from torchtune_sys.host.recorded import load_recording
 
 
@@ -35,7 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     generated(root / "health-check.sh", "health-check", *words)
     more = f"Prolog={root}/prolog.sh\nPrologFlags=Alloc\nPrologEpilogTimeout=120\n"
     try:
-        with slurm_here.cluster(root, "task/none", 1, more) as env:
+        with marks_alone(), slurm_here.cluster(root, "task/none", 1, more) as env:
             yield Cluster(root, env)
     except slurm_here.Unavailable as why:
         pytest.skip(str(why))

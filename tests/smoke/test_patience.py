@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from torchtune_sys.host.children.rank_processes import Event, Exited, RankMessage, RankProcesses
 from torchtune_sys.smoke.watch import Watch, WatchedRank
 from torchtune_sys.smoke.worker import launching
 from torchtune_sys.smoke.worker.measures import patience
@@ -109,23 +113,30 @@ def test_a_launcher_that_was_stopped_goes_on() -> None:
         assert child.returncode == 0
 
 
-_SAYS = "import os, socket\ns = socket.socket(socket.AF_UNIX); s.connect('\\0' + os.environ['S'])\ns.sendall(b'{\"event\": \"failed\"}\\n')\n"
-_HEARS = """
-import os, sys, time
-from torchtune_sys.host.children.rank_processes import Exited, RankProcesses
-events = []
-with RankProcesses((sys.executable, "-c", sys.argv[1]), dict(os.environ), "/", "S") as ranks:
-    until_s = time.monotonic() + 60
-    while ranks.state(ranks.launcher) != "Z" and time.monotonic() < until_s:
-        time.sleep(0.01)
-    was = ranks.state(ranks.launcher)
-    while not any(isinstance(event, Exited) for event in events):
-        events += ranks.wait(1)
-print([getattr(event, "fields", type(event).__name__) for event in events], was, ranks.output)
+_SAYS = """
+import os, socket, time
+while not os.path.exists(os.environ["GO"]):
+    time.sleep(0.01)
+s = socket.socket(socket.AF_UNIX)
+s.connect("\\0" + os.environ["S"])
+s.sendall(b'{"event": "failed"}\\n')
 """
 
 
-def test_the_last_words_of_a_child_that_has_ended_are_read() -> None:
-    """In a process of its own: what reads them is a driver that has done nothing else."""
-    done = subprocess.run([sys.executable, "-c", _HEARS, _SAYS], capture_output=True, text=True, timeout=120)
-    assert done.stdout == "[{'event': 'failed'}, 'Disconnected', 'Exited'] Z \n", done
+@pytest.mark.parametrize("strangers", [0, 3])
+def test_the_last_words_of_a_child_that_has_ended_are_read(strangers: int, tmp_path: Path) -> None:
+    """Whoever else connected before it is turned away, and costs nobody's words: any user of the host may connect."""
+    events: list[Event] = []
+    env = {**os.environ, "GO": str(tmp_path / "go")}
+    with RankProcesses((sys.executable, "-c", _SAYS), env, "/", "S") as ranks, contextlib.ExitStack() as stack:
+        for _ in range(strangers):
+            stranger = stack.enter_context(socket.socket(socket.AF_UNIX))
+            stranger.connect("\0" + ranks._name)
+            stranger.sendall(b'{"event": "lie"}\n')
+        (tmp_path / "go").touch()
+        until_s = time.monotonic() + 60
+        while ranks.state(ranks.launcher) != "Z" and time.monotonic() < until_s:
+            time.sleep(0.01)
+        while not any(isinstance(event, Exited) for event in events):
+            events += ranks.wait(1)
+    assert [event.fields for event in events if isinstance(event, RankMessage)] == [{"event": "failed"}], (events, ranks.output)

@@ -39,12 +39,15 @@ class LazyGroup(click.Group):
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {' or '.join(close)}?" if close else ""))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from torchtune_sys.cli.help import started_here, write_blocks
-
         begun, called = len(formatter.buffer), ctx.find_root().info_name or PROGRAM
         super().format_help_text(ctx, formatter)
-        formatter.buffer[begun:] = [started_here(text, called) for text in formatter.buffer[begun:]]
+        if called != PROGRAM:
+            from torchtune_sys.cli.help import started_here
+
+            formatter.buffer[begun:] = [started_here(text, called) for text in formatter.buffer[begun:]]
         if self._has_examples():
+            from torchtune_sys.cli.help import write_blocks
+
             write_blocks(ctx, formatter, examples=True)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

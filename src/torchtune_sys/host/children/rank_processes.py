@@ -32,6 +32,8 @@ TAIL_BYTES = 256 << 10
 _LINE_BYTES = 1 << 20
 _MOST_BYTES = 64 << 20
 """That all ranks may say; what follows is not kept. A run of the whole test says some 100 KiB."""
+_WAITING = 1024
+"""Connections that may wait to be accepted; a stranger's is closed, and must keep none of ours waiting beyond its rank's end."""
 _ABANDON_S = 2.0
 
 
@@ -89,7 +91,7 @@ class RankProcesses:
 
     def _start(self, argv: tuple[str, ...], env: dict[str, str], cwd: str, keep: tuple[int, ...]) -> None:
         self._listener.bind("\0" + self._name)
-        self._listener.listen(1024)
+        self._listener.listen(_WAITING)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         found = process.start(argv, env=env, cwd=cwd, keep=keep, user=self._user)
@@ -137,16 +139,18 @@ class RankProcesses:
         return events
 
     def _accept(self) -> None:
+        """Accept all that wait: of a rank that has ended nobody asks again."""
         with contextlib.suppress(OSError):
-            connection, _address = self._listener.accept()
-            pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid != (os.getuid() if self._user is None else self._user.uid) or not self._ours(pid):
-                connection.close()
-                return
-            connection.setblocking(False)
-            self._pids[connection] = pid
-            self._unread[connection] = bytearray()
-            self._selector.register(connection, selectors.EVENT_READ)
+            for _ in range(_WAITING + 1):
+                connection, _address = self._listener.accept()
+                pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                if uid != (os.getuid() if self._user is None else self._user.uid) or not self._ours(pid):
+                    connection.close()
+                    continue
+                connection.setblocking(False)
+                self._pids[connection] = pid
+                self._unread[connection] = bytearray()
+                self._selector.register(connection, selectors.EVENT_READ)
 
     def _ours(self, pid: int) -> bool:
         """Whether the child is among its ancestors: whoever speaks on the socket is ended with us."""
