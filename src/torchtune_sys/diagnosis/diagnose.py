@@ -39,6 +39,8 @@ from torchtune_sys.host.secrets import scrubbed_data
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, Quote, Unexplained, UnreadSource
 
+_QUOTING = ((change_descriptions.is_one, "describes a change or a request"), (documents.is_one, "is a document"))
+"""What texts are of which the errors are examples, and what is said of them."""
 _SHORT, _SHORT_LINE = 120, 400
 _QUOTED = 4
 """Causes that are named of a text whose errors are examples."""
@@ -129,13 +131,7 @@ class _Input:
 
     def _take_log(self, name: str, excerpt: Excerpt) -> None:
         part = launchers.attributed(lines_of(excerpt.lines), name)
-        quotes = (
-            "describes a change or a request"
-            if change_descriptions.is_one(part)
-            else "is a document"
-            if documents.is_one(part)
-            else ""
-        )
+        quotes = next((words for is_one, words in _QUOTING if is_one(part)), "")
         if quotes:
             self.lines[name] = ()
             self.unread += _left_out(name, part, quotes)

@@ -39,8 +39,10 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     False
     """
     texts = [line.text[:_LONGEST] for line in lines]
-    if any(map(_REPORTS.match, texts)):
-        return False
+    return _is_written_as_one(texts) and not any(map(_REPORTS.match, texts))
+
+
+def _is_written_as_one(texts: Sequence[str]) -> bool:
     if texts and _GENERATED.match(texts[0]):
         return True
     if (
@@ -52,5 +54,5 @@ def is_one(lines: Sequence[LogLine]) -> bool:
         return True
     links = {link for text in texts if "](" in text for link in _LINK.findall(text)}
     pages = sum(link.partition("#")[0].endswith((".md", ".rst")) for link in links)
-    marks = sum(_RST.search(text) is not None for text in texts if "::" in text or ":`" in text)
+    marks = sum(_RST.search(text) is not None for text in texts if ":`" in text or text.startswith(".. "))
     return len(links) + pages >= _ENOUGH or marks >= _ENOUGH
