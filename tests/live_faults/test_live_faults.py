@@ -16,6 +16,7 @@ from live_faults import (
     eighth,
     eleventh,
     fifth,
+    fourteenth,
     fourth,
     lab,
     ninth,
@@ -46,6 +47,7 @@ ROWS = [
         *eleventh.ROWS,
         *twelfth.ROWS,
         *thirteenth.ROWS,
+        *fourteenth.ROWS,
     )
     if not row.left
 ]
