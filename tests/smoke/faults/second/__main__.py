@@ -4,8 +4,8 @@ fourth-opened, fourth-sealed, fifth-opened, fifth-sealed, sixth-opened, sixth-se
 seventh-sealed, eighth-opened, ninth-alike, tenth-alike, eleventh-opened, eleventh-sealed,
 eleventh-alike, twelfth-opened, twelfth-sealed, thirteenth-opened, thirteenth-sealed, fourteenth-opened, fourteenth-sealed,
 fifteenth-opened, fifteenth-sealed, sixteenth-opened, sixteenth-sealed, seventeenth-opened, seventeenth-sealed,
-eighteenth-opened, eighteenth-sealed, nineteenth-opened, nineteenth-sealed, and thirteenth-harmless, fifteenth-harmless, sixteenth-harmless,
-seventeenth-harmless, eighteenth-harmless and nineteenth-harmless (what breaks nothing: no stage may fail).
+eighteenth-opened, eighteenth-sealed, nineteenth-opened, nineteenth-sealed, twentieth-opened, twentieth-sealed, and thirteenth-harmless, fifteenth-harmless, sixteenth-harmless,
+seventeenth-harmless, eighteenth-harmless, nineteenth-harmless and twentieth-harmless (what breaks nothing: no stage may fail).
 
 right: the stage, the cause and the rank that were expected; another stage: the same cause elsewhere; vague: something failed without a
 cause; wrong: with another cause; not noticed: nothing failed.
@@ -60,6 +60,9 @@ from smoke.faults.thirteenth import sealed as thirteenth_sealed
 from smoke.faults.trial import expected, tried, words
 from smoke.faults.twelfth import opened as twelfth_opened
 from smoke.faults.twelfth import sealed as twelfth_sealed
+from smoke.faults.twentieth import harmless as twentieth_harmless
+from smoke.faults.twentieth import opened as twentieth_opened
+from smoke.faults.twentieth import sealed as twentieth_sealed
 
 LISTS = {"reported": reported.ROWS, "opened": opened.ROWS, "sealed": sealed.ROWS}
 LISTS |= {"third-opened": third_opened.ROWS, "third-sealed": third_sealed.ROWS}
@@ -82,6 +85,8 @@ LISTS |= {"eighteenth-opened": eighteenth_opened.ROWS, "eighteenth-sealed": eigh
 LISTS |= {"eighteenth-harmless": eighteenth_harmless.ROWS}
 LISTS |= {"nineteenth-opened": nineteenth_opened.ROWS, "nineteenth-sealed": nineteenth_sealed.ROWS}
 LISTS |= {"nineteenth-harmless": nineteenth_harmless.ROWS}
+LISTS |= {"twentieth-opened": twentieth_opened.ROWS, "twentieth-sealed": twentieth_sealed.ROWS}
+LISTS |= {"twentieth-harmless": twentieth_harmless.ROWS}
 LISTS |= {"seventh-opened": seventh_opened.ROWS, "seventh-sealed": seventh_sealed.ROWS}
 
 
