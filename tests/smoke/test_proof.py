@@ -12,6 +12,7 @@ from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, SmokeReport, StageResult, Team
 from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.probes.proof import PROOF_LIMIT
 from torchtune_sys.smoke import proof
 
 DAY_S = 86400.0
@@ -46,6 +47,19 @@ def test_what_is_written_is_read_back() -> None:
     assert [run.figures["gemm/GEMM/TFLOP/s"] for run in found.runs] == [100.0, 110.0]
     assert found.runs[0].fingerprint["ranks"] == "2"
     assert not any("loss" in name for name in found.runs[0].figures)  # no rate: nothing to compare
+
+
+def test_no_more_is_written_than_is_read() -> None:
+    """Runs with names of hundreds of figures: the oldest go, and the last one stays."""
+    many = tuple(Figure(name=f"{'n' * 4000}{number}", value=1.0, unit="s") for number in range(20))
+    stage = StageResult(stage="gemm", verdict=Verdict.PASS, seconds=1.0, figures=many)
+    found = None
+    for number in range(9):
+        text = proof.grown(found, msgspec.structs.replace(report(), stages=(stage,)), NOW, number * DAY_S)
+        assert len(text) <= PROOF_LIMIT
+        found = proof.parse(text)
+        assert found is not None
+    assert found is not None and found.runs[-1].epoch_s == 8 * DAY_S and len(found.runs) < 9
 
 
 @pytest.mark.parametrize("harm", ["figure", "time", "digest", "schema", "no runs"])

@@ -74,9 +74,9 @@ class RecordedHost(Host):
         return found if isinstance(found, Missing) else place
 
     def stat(self, path: str) -> Fact[Stat]:
-        if len(path) > PATH_MAX:
-            return Missing(Why.FAILED, path[:PATH_MAX], os.strerror(errno.ENAMETOOLONG))
         place = self._resolve(path)
+        if not place:  # as by the kernel
+            return Missing(Why.FAILED, path[:PATH_MAX], os.strerror(errno.ENAMETOOLONG if len(path) > PATH_MAX else errno.ELOOP))
         if place in self._sections["stats"]:
             found = self._get("stats", place, path)
             return codec.as_fact(found, Stat, path, _WRONG)
@@ -132,7 +132,7 @@ class RecordedHost(Host):
         """Return where ``path`` leads, as :func:`follow` does; where each folder leads is kept, since many files lie in the same."""
         folder, _, name = path.rpartition("/")
         target_of = self._sections["links"].get
-        if name in ("", ".", "..") or len(path) > PATH_MAX:
+        if name in ("", ".", "..") or len(path) > PATH_MAX:  # which follow refuses
             return follow(path, target_of)
         if folder not in self._folders:
             self._folders[folder] = follow(folder, target_of)

@@ -10,8 +10,8 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 SYSTEM = f"{STATE}/proof.json"
-_LARGEST = 512 << 10
-"""Bytes: twenty runs with a hundred figures each take 150 kB."""
+PROOF_LIMIT = 512 << 10
+"""Bytes beyond which no proof is read, nor written: twenty runs with a hundred figures each take 150 kB."""
 
 
 def proof_path(env: Mapping[str, str], uid: int, hostname: str) -> str:
@@ -38,8 +38,8 @@ def probe(host: Host, own: str) -> list[Fact[str]]:
 def read(host: Host, path: str) -> Fact[str]:
     """Return the text of a proof; *unparsed* for what is larger than any is."""
     found = host.stat(path)
-    if not isinstance(found, Missing) and found.size > _LARGEST:
-        return Missing(Why.UNPARSED, path, f"larger than {_LARGEST >> 10} KiB")
+    if not isinstance(found, Missing) and found.size > PROOF_LIMIT:
+        return Missing(Why.UNPARSED, path, f"larger than {PROOF_LIMIT >> 10} KiB")
     return host.text(path)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Protocol
 
 from torchtune_sys.formats.pci_paths import for_guests
 from torchtune_sys.knowledge.gpus import architecture_by_device, is_mobile
@@ -26,6 +28,19 @@ from torchtune_sys.model.values import (
     need_any,
     need_if_there,
 )
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+
+
+def release_of(packages: Fact[Sequence[_Named]], name: str) -> Fact[str]:
+    """Return the version of the first package of this name, which is the one that imports get; ``""`` where none is installed."""
+    return packages if isinstance(packages, Missing) else next((each.version for each in packages if each.name == name), "")
+
 
 NO_TORCH = "torch is not installed in the judged interpreter"
 _LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED, Why.DENIED)

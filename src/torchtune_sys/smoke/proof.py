@@ -13,6 +13,7 @@ from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import LOW_IS_GOOD, FigureComparison, SmokeReport
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
+from torchtune_sys.probes.proof import PROOF_LIMIT
 
 SCHEMA = "torchtune-sys/proof/1"
 _KEPT = 20
@@ -90,9 +91,15 @@ def parse(text: str) -> Proof | None:
 
 
 def grown(before: Proof | None, report: SmokeReport, now: Mapping[str, str], epoch_s: float) -> str:
-    """Return the file's new content after a run that passed."""
+    """Return the file's new content after a run that passed; fewer runs where it would be larger than a reader takes."""
     runs = (*(before.runs if before is not None else ()), _past(report, now, epoch_s))[-_KEPT:]
-    return msgspec.json.format(msgspec.json.encode(Proof(runs=runs, digest=_digest(runs))), indent=1).decode() + "\n"
+    while len(text := _written(runs)) > PROOF_LIMIT and len(runs) > 1:
+        runs = runs[1:]
+    return text.decode()
+
+
+def _written(runs: tuple[Past, ...]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(Proof(runs=runs, digest=_digest(runs))), indent=1) + b"\n"
 
 
 def _past(report: SmokeReport, now: Mapping[str, str], epoch_s: float) -> Past:

@@ -98,10 +98,8 @@ class _Look:
     def place(self, path: Fact[str], role: str) -> StoragePath:
         if isinstance(path, Missing):
             return nowhere("", role, path)
-        if len(path) >= PATH_MAX:  # no system call takes it: nothing is there, and each of its folders would be looked at
-            return nowhere(path[:PATH_MAX], role, Missing(Why.FAILED, path[:PATH_MAX], os.strerror(errno.ENAMETOOLONG)))
         if isinstance(self._mounts, Missing):
-            return nowhere(path, role, self._mounts)
+            return nowhere(path[:PATH_MAX], role, self._mounts)
         real, dead = self._resolve(path)
         mount = carrying(self._mounts, real)
         if mount is None:
@@ -111,7 +109,7 @@ class _Look:
         there = real
         while dead is None and there not in ("/", mount.point) and self._host.exists(there) is False:
             there = posixpath.dirname(there)
-        return self._describe(path, role, there, exists, mount, dead)
+        return self._describe(path[:PATH_MAX], role, there, exists, mount, dead)
 
     def _describe(self, path: str, role: str, there: str, exists: Fact[bool], mount: Mount, dead: Missing | None) -> StoragePath:
         kind = carrier(mount.filesystem, mount.source)
@@ -166,8 +164,10 @@ class _Look:
         """``path`` without symbolic links, and why the walk ended early, if it did.
 
         Before the walk steps into a network file system, statvfs (which has a deadline) must have answered there:
-        a look-up below a dead server never returns.
+        a look-up below a dead server never returns. No system call takes a path of PATH_MAX bytes: its folders are not looked at.
         """
+        if len(path) >= PATH_MAX:
+            return path[:PATH_MAX], Missing(Why.FAILED, path[:PATH_MAX], os.strerror(errno.ENAMETOOLONG))
         todo = [part for part in path.split("/") if part and part != "."]
         done, followed = "/", 0
         while todo:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.python import Distribution
 from torchtune_sys.model.rule import Evidence
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known, need
@@ -9,6 +11,10 @@ from torchtune_sys.model.values import Missing, known, need
 
 def environment(s: Snapshot) -> dict[str, str]:
     return need(need(s.session).env)
+
+
+def python_packages(s: Snapshot) -> Fact[tuple[Distribution, ...]]:
+    return s.python if isinstance(s.python, Missing) else s.python.distributions
 
 
 def seen(name: str, value: str, wanted: str = "unset", why: str = "") -> Evidence:

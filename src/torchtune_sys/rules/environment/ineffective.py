@@ -12,8 +12,8 @@ from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import openmp
 from torchtune_sys.rules.cpu.available import binds
-from torchtune_sys.rules.environment.common import environment, on_x86, seen
-from torchtune_sys.rules.gates import ranks_here
+from torchtune_sys.rules.environment.common import environment, on_x86, python_packages, seen
+from torchtune_sys.rules.gates import ranks_here, release_of
 
 _HF = "HF_HOME"
 _RENAMED = {
@@ -114,8 +114,7 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _is_transformers_5(s: Snapshot) -> bool:
     """Whether Transformers is known to be of a release without the old names (5.24's utils/hub.py has none of them; 4.57's warns)."""
-    found = () if isinstance(s.python, Missing) else known(s.python.distributions, ())
-    return any(item.name == "transformers" and version(item.version) >= (5,) for item in found)
+    return version(known(release_of(python_packages(s), "transformers"), "")) >= (5,)
 
 
 def _one_log(s: Snapshot, value: str) -> Iterator[Evidence]:

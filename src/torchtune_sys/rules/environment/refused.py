@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from torchtune_sys.knowledge.path_variables import READERS, wrapped
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
-from torchtune_sys.rules.environment.common import environment, seen
+from torchtune_sys.rules.environment.common import environment, python_packages, seen
 from torchtune_sys.rules.environment.values import integer_faults, process_group_faults, torch_logs_fault, whole
+from torchtune_sys.rules.gates import release_of
 
 _PORTS = 65535
 _TRANSPORTS = ("TCP", "TCP_TLS", "UV", "IBVERBS")
@@ -129,7 +129,7 @@ def _wrapped(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
         value = env.get(name, "")
         if not wrapped(value):
             continue
-        found = _release(s, package)
+        found = release_of(python_packages(s), package)
         if isinstance(found, Missing):
             yield unsure(name, found, "one program, or unset")
         elif found and version(found) >= since:
@@ -142,7 +142,7 @@ def _backend(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
     makers = {"nvidia": "nvidia", "amd": "amd", "cuda": "", "rocm": "", "hip": ""}
     if (maker := makers.get(env.get(name, ""))) is None:
         return
-    triton = _release(s, "triton")
+    triton = release_of(python_packages(s), "triton")
     if isinstance(triton, Missing):
         yield unsure(name, triton, "a backend for these GPUs, or unset")
         return
@@ -153,12 +153,6 @@ def _backend(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
     if own and maker != own:
         why = f"with this torch Triton's backend is {own}" if maker else "Triton has no backend of this name"
         yield seen(name, env[name], f"{own}, or unset", why)
-
-
-def _release(s: Snapshot, package: str) -> Fact[str]:
-    """Return the installed release of a package; "" where it is not installed."""
-    found = s.python if isinstance(s.python, Missing) else s.python.distributions
-    return found if isinstance(found, Missing) else next((item.version for item in found if item.name == package), "")
 
 
 @rule(

@@ -9,7 +9,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, absent, need, need_any
 from torchtune_sys.model.version import show, version
-from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
+from torchtune_sys.rules.gates import not_in_container, nvidia_hardware, release_of
 
 
 def _docker(s: Snapshot) -> None:
@@ -23,8 +23,7 @@ def _installed(s: Snapshot, name: str) -> str:
     packages = need(s.software).packages
     if absent(packages):
         raise NotApplicable("the package list is not available here")
-    found = next((package.version for package in need(packages) if package.name == name), "")
-    return found.rpartition(":")[2]
+    return need(release_of(packages, name)).rpartition(":")[2]
 
 
 @rule(
