@@ -4,8 +4,8 @@ killer without the line of the kill."""
 from __future__ import annotations
 
 import pytest
-from hunts.judging import judged, seen
 
+from evidence.unseen.judging import judged, seen
 from torchtune_sys import evidence
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import Missing, known

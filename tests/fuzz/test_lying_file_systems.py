@@ -1,4 +1,4 @@
-"""File systems that say of a file what their owner wants, and what else the tenth look tried."""
+"""File systems that say of a file what their owner wants, and hard links of root's files."""
 
 from __future__ import annotations
 

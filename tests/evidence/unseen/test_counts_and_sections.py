@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evidence.hunts.judging import judged, seen
+from evidence.unseen.judging import judged, seen
 from torchtune_sys import engine
 from torchtune_sys.cli.options import NO_INTENT
 from torchtune_sys.cli.take_snapshot import look

@@ -1,4 +1,4 @@
-"""Attacks that the thirteen looks before had not tried (docs/security.md, "Fourteenth look"): those with no better place."""
+"""Inputs without an end: a line, a list of nodes, an answer, brackets of no document (docs/security.md, "Fourteenth look")."""
 
 from __future__ import annotations
 
