@@ -26,7 +26,7 @@ ROWS = (
     Fault("healthy-variables-of-mpi", "export UCX_TLS=tcp,self UCX_NET_DEVICES=eth0 OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=eth0 HYDRA_IFACE=eth0"),
     Fault("data-behind-a-closed-parent", "mkdir -p $W/p/data; echo x > $W/p/data/a; chmod 700 $W/p", "data-path-unreadable", args="--data $W/p/data", user=1000, severity="error"),
     Fault("healthy-ccache-by-its-links", "mkdir $W/cc; ln -s $(command -v gcc) $W/cc/gcc; ln -s $(command -v gcc) $W/cc/g++; export PATH=$W/cc:$PATH CC=gcc CXX=g++ CCACHE_DIR=$W/k"),
-    Fault("cache-home-of-another", "mkdir -m 700 $W/cache; export XDG_CACHE_HOME=$W/cache", "says:XDG_CACHE_HOME", user=1000, severity="warning|advice", left="no rule: a shared cache is often read-only on purpose"),
+    Fault("cache-home-of-another", "mkdir -m 700 $W/cache; export XDG_CACHE_HOME=$W/cache", "says:XDG_CACHE_HOME", user=1000, severity="warning|advice"),
     Fault("healthy-compilers-of-conda", "mkdir -p $W/c/bin; ln -s $(command -v gcc) $W/c/bin/x86_64-conda-linux-gnu-cc; ln -s $(command -v gcc) $W/c/bin/x86_64-conda-linux-gnu-c++; export CONDA_PREFIX=$W/c PATH=$W/c/bin:$PATH CC=x86_64-conda-linux-gnu-cc CXX=x86_64-conda-linux-gnu-c++", base="gpu"),
     Fault("healthy-pod-of-a-training-job", "export KUBERNETES_SERVICE_HOST=10.96.0.1 PET_NNODES=2 PET_NPROC_PER_NODE=auto PET_NODE_RANK=0 MASTER_ADDR=node5 MASTER_PORT=23456 RANK=0 WORLD_SIZE=2", args="--nnodes 2"),
     Fault("offline-with-an-empty-cache", "export HF_HUB_OFFLINE=1 HF_HOME=$W/hub", "says:HF_HUB_OFFLINE", severity="warning|advice", mistaken="sites set it for all jobs, and models that are named by a path need no cache"),

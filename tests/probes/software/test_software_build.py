@@ -193,6 +193,13 @@ def test_what_lies_below_a_closed_directory_is_not_writable() -> None:
     assert cache["TRITON_CACHE_DIR"].writable is False
 
 
+def test_a_file_in_the_place_of_a_cache_is_not_writable() -> None:
+    found = caches(
+        env={"TRITON_CACHE_DIR": "/scratch/triton"}, stats={"/scratch/triton": {"mode": 0o100666, "uid": 0, "gid": 0, "size": 2}}
+    )
+    assert found["TRITON_CACHE_DIR"].writable is False
+
+
 def test_without_a_driver_the_usual_place_counts_where_it_stands() -> None:
     """torch.compile for CPUs: a directory that root made is not this user's to write."""
     of_root = {"/tmp/torchinductor_joe": {"mode": 0o40700, "uid": 0, "gid": 0, "size": 0}}

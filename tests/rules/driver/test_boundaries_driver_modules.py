@@ -70,6 +70,16 @@ def test_a_report_in_which_nvidia_smi_reaches_no_driver(healthy: Snapshot) -> No
     assert verdict(altered(seen, gpu__error=""), rule_id) is PASS
 
 
+def test_the_file_that_keeps_the_module_out_is_named(healthy: Snapshot) -> None:
+    seen = altered(healthy, driver__module_loaded=False, driver__modules_for_kernel=True, driver__secure_boot=False)
+    kept = altered(seen, driver__module_barred_by="/etc/modprobe.d/blacklist-nvidia.conf")
+    (item,) = result(kept, "nvidia-driver-not-loaded").evidence
+    assert "/etc/modprobe.d/blacklist-nvidia.conf keeps its module from loading" in item.seen
+    for none in (NOTHING, DENIED):
+        (item,) = result(altered(seen, driver__module_barred_by=none), "nvidia-driver-not-loaded").evidence
+        assert item.verdict is FAIL and "its module is not loaded" in item.seen
+
+
 @pytest.mark.parametrize(("error", "found"), [("NO_PERMISSION", ["NVML"]), ("UNKNOWN", []), ("", [])])
 def test_nvml_that_may_not_look(healthy: Snapshot, error: str, found: list[str]) -> None:
     seen = altered(healthy, gpu__error=error)

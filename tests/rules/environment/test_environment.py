@@ -248,6 +248,45 @@ def test_compilers_of_several_words_and_backends(env: dict[str, str], triton: st
 
 
 @pytest.mark.parametrize(
+    ("env", "there", "told"),
+    [
+        ({}, {"huggingface-hub": "0.34.4"}, True),
+        ({}, {"huggingface-hub": "0.34.4", "hf-transfer": "0.1.9"}, False),
+        ({}, {"huggingface-hub": "0.34.4", "hf-xet": "1.1.7"}, False),
+        ({"HF_HUB_DISABLE_XET": "1"}, {"huggingface-hub": "0.34.4", "hf-xet": "1.1.7"}, True),
+        ({}, {"huggingface-hub": "1.2.0"}, False),  # no longer reads it
+        ({"HF_HUB_ENABLE_HF_TRANSFER": "0"}, {"huggingface-hub": "0.34.4"}, False),
+        ({}, {}, False),
+    ],
+)
+def test_downloads_that_are_to_go_by_a_package_that_is_not_there(env: dict[str, str], there: dict[str, str], told: bool) -> None:
+    seen = load("healthy", env={"HF_HUB_ENABLE_HF_TRANSFER": "1", **env})
+    others = need(need(seen.python).distributions)
+    held = [*others, *(replace(others[0], name=name, version=version) for name, version in there.items())]
+    seen = replace(seen, python=replace(need(seen.python), distributions=tuple(held)))
+    shown = [item.subject for item in judge(seen)["variable-names-missing-file"].evidence if item.verdict is Verdict.FAIL]
+    assert shown == ["HF_HUB_ENABLE_HF_TRANSFER"] * told
+
+
+@pytest.mark.parametrize(("readable", "writable", "told"), [(False, False, True), (True, False, False), (True, True, False)])
+def test_a_cache_is_of_no_use_if_it_may_not_even_be_read(readable: bool, writable: bool, told: bool) -> None:
+    seen = load("healthy", env={"TORCH_HOME": "/shared/hub"})
+    held = need(seen.storage)
+    cache = replace(held.places[0], path="/shared/hub", role="cache", readable=readable, writable=writable)
+    seen = replace(seen, storage=replace(held, places=(*held.places, cache)))
+    shown = [item.subject for item in judge(seen)["variable-names-missing-file"].evidence if item.verdict is Verdict.FAIL]
+    assert shown == ["TORCH_HOME"] * told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(":4096:8", False), (":16:8", False), (":4096:2:16:8", False), ("", False), ("4096:8", True), ("1", True)]
+)
+def test_a_workspace_in_which_torch_finds_no_size(value: str, told: bool) -> None:
+    found = judge(load("healthy", env={"CUBLAS_WORKSPACE_CONFIG": value}))["variable-without-effect"]
+    assert [item.subject for item in found.evidence if item.verdict is Verdict.FAIL] == ["CUBLAS_WORKSPACE_CONFIG"] * told
+
+
+@pytest.mark.parametrize(
     ("env", "nodes", "subjects"),
     [
         ({"PET_NNODES": "4", "PET_NODE_RANK": "2"}, None, ["PET_NNODES"]),

@@ -153,6 +153,27 @@ def test_each_pin_has_its_rule(healthy: Snapshot, there: dict[str, Any], expecte
     assert verdict(cuda_works(seen), "wheel-libs-not-found") is NA
 
 
+@pytest.mark.parametrize(
+    ("there", "differs"),
+    [
+        ({"sympy": "1.14.0", "typing-extensions": "4.16.0"}, []),
+        ({"sympy": "1.12"}, ["sympy"]),
+        ({"sympy": "1.12", "typing-extensions": "4.5.0"}, ["typing-extensions", "sympy"]),
+        ({"setuptools": "84.0"}, []),  # newer than torch allows: it imports and trains
+        ({}, []),  # modules may be there without metadata
+    ],
+)
+@pytest.mark.parametrize("cuda", ["13.0", NOTHING])
+def test_packages_that_are_older_than_torch_asks_for(
+    healthy: Snapshot, there: dict[str, str], differs: list[str], cuda: Any
+) -> None:
+    asked = asking("typing-extensions>=4.10.0", "setuptools<82", "sympy>=1.13.3", 'sympy==9.9; extra == "opt"')
+    seen = host(
+        healthy, msgspec.structs.replace(BUILD, cuda=cuda), asked, *(item(name, version) for name, version in there.items())
+    )
+    assert lines(seen, "nvidia-wheel-version-differs") == [(name, FAIL) for name in differs]
+
+
 def test_a_torch_that_asks_for_nothing_lacks_nothing(healthy: Snapshot) -> None:
     assert verdict(host(healthy, BUILD, asking()), "wheel-libs-not-found") is NA
     assert verdict(host(healthy, torch("2.11.0+cpu"), asking(*REQUIRES)), "wheel-libs-not-found") is NA

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import msgspec
 
@@ -249,3 +250,49 @@ def has_module(host: Host, release: str) -> Fact[bool]:
     if isinstance(modules, Missing):
         return modules
     return any(f"/nvidia.ko{end}:" in modules for end in MODULE_ENDS)
+
+
+_MODPROBE = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+_MOST_FILES = 100
+
+
+def modprobe_files(host: Host) -> Iterator[Fact[str]]:
+    """Yield the files that modprobe reads, those first that are named for a GPU's driver: one look is the rule."""
+    found: list[str] = []
+    for folder in _MODPROBE:
+        names = host.names(folder)
+        if isinstance(names, Missing):
+            if names.why is not Why.ABSENT:
+                yield names
+            continue
+        found += [f"{folder}/{name}" for name in names if name.endswith(".conf")][:_MOST_FILES]
+    yield from sorted(found, key=lambda path: not any(word in path for word in ("nvidia", "nouveau", "blacklist")))
+
+
+def barred_by(host: Host) -> Fact[str]:
+    """Return the file of modprobe.d that keeps the nvidia module from loading; ABSENT for none."""
+    unread: Missing | None = None
+    for path in modprobe_files(host):
+        text = path if isinstance(path, Missing) else host.text(path)
+        if isinstance(text, Missing):
+            unread = text if text.why is not Why.ABSENT else unread
+        elif bars_nvidia(text):
+            return path if isinstance(path, str) else ""
+    return Missing(Why.ABSENT, "modprobe.d", "no file keeps nvidia from loading") if unread is None else unread
+
+
+def bars_nvidia(text: str) -> bool:
+    r"""Return whether a file of modprobe.d keeps nvidia from loading, as prime-select, bumblebee and hands do; Debian's package loads nvidia-current in
+    its place.
+
+    >>> bars_nvidia("blacklist nvidia-drm\nalias nvidia off\n"), bars_nvidia("blacklist nvidia\n"), bars_nvidia("install nvidia /bin/false\n")
+    (True, True, True)
+    >>> bars_nvidia("install nvidia modprobe -i nvidia-current $CMDLINE_OPTS\nblacklist nvidiafb\noptions nvidia NVreg_Foo=1\n# blacklist nvidia\n")
+    False
+    """
+    lines = (line.split() for line in text.splitlines()[:5000])
+    return any(words[1:2] == ["nvidia"] and (words[0] == "blacklist" or words[2:3] in _NOTHING) for words in lines)
+
+
+_NOTHING = (["off"], ["/bin/false"], ["/usr/bin/false"], ["/bin/true"], ["/usr/bin/true"])
+"""What a line names that loads nothing: ``alias nvidia off``, ``install nvidia /bin/false``."""

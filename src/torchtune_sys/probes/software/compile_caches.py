@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import stat
 from collections.abc import Iterator, Mapping
 
 from torchtune_sys.formats.mounts import LOCAL, Mount, carrier, carrying
@@ -87,6 +88,8 @@ def _writable(host: Host, path: str, user: Mapping[str, object]) -> Fact[bool]:
     found = host.stat(path)
     if isinstance(found, Missing):
         return found
+    if stat.S_ISREG(found.mode):
+        return False
     if found.mode & 0o2 or (user and allowed(found, dict(user))):
         return True
     answer = host.ask(f"{queries.ACCESS}:{path}")  # access lists, and the root of a network file system

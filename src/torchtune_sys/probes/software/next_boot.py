@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import NextKernel
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes.driver.files import MODULE_ENDS, has_module
+from torchtune_sys.probes.driver.files import MODULE_ENDS, has_module, modprobe_files
 
 _DKMS = "/var/lib/dkms"
-_MODPROBE = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
-_MOST_FILES = 100
 
 
 _VERSION = r"^\d[\d.]{0,40}(?:\+(?:deb|bpo)\w{0,20})?(?:-\d[\d.]{0,60})?[-.]?"
@@ -104,26 +101,13 @@ def _nouveau_barred(host: Host) -> Fact[bool]:
     if bars_nouveau_on_command_line(words):
         return True
     unread: Missing | None = None
-    for path in _modprobe_files(host):
+    for path in modprobe_files(host):
         text = path if isinstance(path, Missing) else host.text(path)
         if isinstance(text, Missing):
             unread = text if text.why is not Why.ABSENT else unread
         elif bars_nouveau(text):
             return True
     return False if unread is None else unread
-
-
-def _modprobe_files(host: Host) -> Iterator[Fact[str]]:
-    """Those that are named for it first: one look is the rule."""
-    found: list[str] = []
-    for folder in _MODPROBE:
-        names = host.names(folder)
-        if isinstance(names, Missing):
-            if names.why is not Why.ABSENT:
-                yield names
-            continue
-        found += [f"{folder}/{name}" for name in names if name.endswith(".conf")][:_MOST_FILES]
-    yield from sorted(found, key=lambda path: not any(word in path for word in ("nvidia", "nouveau", "blacklist")))
 
 
 def bars_nouveau_on_command_line(text: str) -> bool:

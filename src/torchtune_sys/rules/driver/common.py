@@ -8,7 +8,7 @@ from torchtune_sys.knowledge.gpus import architecture_by_device
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import DriverFacts
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need, need_any
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_any
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
 
@@ -71,6 +71,12 @@ def why_no_module(s: Snapshot) -> str:
     if not need(built):
         return "not-built"
     return "secure-boot" if need(driver.secure_boot) else "not-loaded"
+
+
+def kept_out(s: Snapshot) -> str:
+    """Return what is seen to keep the module from loading."""
+    barred = known(need(s.driver).module_barred_by, "")
+    return f"{barred} keeps its module from loading" if barred else "its module is not loaded"
 
 
 def architectures(s: Snapshot) -> dict[str, Architecture]:

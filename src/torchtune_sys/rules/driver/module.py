@@ -187,6 +187,7 @@ def secure_boot_blocks_module(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Advice(
             text="sudo modprobe nvidia; if that fails, dmesg | grep -i -e nvrm -e nvidia shows why", safety=Safety.DISPLAY_ONLY
         ),
+        Advice(text="a file of modprobe.d that keeps it out: prime-select nvidia, or delete its lines; rebuild the initramfs"),
     ),
 )
 def nvidia_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -209,7 +210,9 @@ def nvidia_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source="nvidia-smi",
         )
         return
-    yield from _loaded_or(s, "not-loaded", "the driver's libraries are here, its module is not loaded", "a loaded kernel module")
+    yield from _loaded_or(
+        s, "not-loaded", f"the driver's libraries are here, {driver_state.kept_out(s)}", "a loaded kernel module"
+    )
 
 
 @rule(

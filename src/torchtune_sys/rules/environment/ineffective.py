@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, known
@@ -38,6 +39,8 @@ _WITHOUT_EFFECT = {
 
 _WORDS = {"CUDA_DEVICE_ORDER": ("FASTEST_FIRST", "PCI_BUS_ID"), "CUDA_MODULE_LOADING": ("LAZY", "EAGER", "DEFAULT")}
 """Words that CUDA knows; it takes its default for any other."""
+_WORKSPACE = pattern(r":[0-9]+:[0-9]+")
+"""What torch looks for anywhere in the value."""
 
 
 @rule(
@@ -74,7 +77,7 @@ def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="correct the name, or unset the variable"),),
 )
 def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The name is misspelt, is only read when PyTorch is built, or by another OpenMP than torch's; or CUDA does not know a word, or OpenMP and MKL cannot read a value (a number of threads, OMP_STACKSIZE …); or all ranks of this host write NCCL's log to one file.
+    """The name is misspelt, is only read when PyTorch is built, or by another OpenMP than torch's; or CUDA does not know a word, or OpenMP and MKL cannot read a value (a number of threads, OMP_STACKSIZE …); or torch finds no size in CUBLAS_WORKSPACE_CONFIG; or all ranks of this host write NCCL's log to one file.
 
     Why it matters
     The intended setting is not in effect. OpenMP takes a thread for each CPU where it refuses the number, and torchrun, which finds the variable
@@ -86,6 +89,7 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     CUDA C++ Programming Guide, "CUDA Environment Variables"; https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug-file
     https://docs.pytorch.org/docs/stable/notes/cuda.html
+    aten/src/ATen/cuda/CublasHandlePool.cpp (parseChosenWorkspaceSize), aten/src/ATen/Context.cpp (alertCuBLASConfigNotDeterministic)
     libgomp/env.c, which knows no KMP_AFFINITY; aten/src/ATen/ParallelOpenMP.cpp, which asks MKL (all tried with torch 2.13)
     """
     for name, why in _WITHOUT_EFFECT.items():
@@ -95,6 +99,10 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
         value = environment(s).get(name, "")
         if value.strip() and value.strip().upper() not in words:
             yield seen(name, value, " or ".join(words[:2]), "CUDA does not know it")
+    workspace = environment(s).get("CUBLAS_WORKSPACE_CONFIG", "")
+    if workspace and not _WORKSPACE.search(workspace):
+        why = "torch warns and takes its default, and with deterministic algorithms refuses matrix products"
+        yield seen("CUBLAS_WORKSPACE_CONFIG", workspace, ":4096:8, :16:8 or unset", why)
     for name, (new, _) in _RENAMED.items():
         if new == _HF and name in environment(s) and not {_HF, "HF_HUB_CACHE"} & environment(s).keys() and _is_transformers_5(s):
             yield seen(

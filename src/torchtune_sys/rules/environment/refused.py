@@ -85,14 +85,15 @@ def _transport(env: Mapping[str, str]) -> Iterator[Evidence]:
 
 @rule(
     id="variable-names-missing-file",
-    title="An environment variable names a program, file, directory or backend that is not there",
+    title="An environment variable names a program, file, directory, package or backend that is not there",
     severity=Severity.WARNING,
     fix=(Advice(text="correct the path or unset the variable (in a container: mount what it names)"),),
 )
 def variable_names_missing_file(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A compiler (CC, CXX), a toolkit (CUDA_HOME, ROCM_HOME), Triton's tools, a certificate bundle, or the directory of a log that libraries are
     told to write does not exist. A compiler of several words (ccache gcc) is none for Triton and torch.compile: both start a program of that
-    whole name. A backend of Triton (TRITON_DEFAULT_BACKEND) is another maker's than torch's.
+    whole name. A backend of Triton (TRITON_DEFAULT_BACKEND) is another maker's than torch's. Downloads are to go by hf_transfer, which is not
+    installed. A cache (XDG_CACHE_HOME, TORCH_HOME, HF_HOME) is closed to this user: it may neither read nor write there.
 
     Why it matters
     The variable wins over what would be found without it: torch.compile, Triton and extensions that are compiled at run time end with "No
@@ -106,9 +107,10 @@ def variable_names_missing_file(s: Snapshot, p: Params) -> Iterator[Evidence]:
     pytorch torch/utils/cpp_extension.py (CUDA_HOME, CXX), torch/_inductor/cpp_builder.py (CXX; the same in codecache.py of 2.0 to 2.4)
     Triton python/triton/runtime/build.py (CC, in all releases to 3.7.1), python/triton/runtime/driver.py (TRITON_DEFAULT_BACKEND, from 3.7 on)
     https://requests.readthedocs.io/en/latest/user/advanced/#ssl-cert-verification; https://docs.python.org/3/library/ssl.html (SSL_CERT_FILE)
+    huggingface_hub file_download.py (http_get; releases before 1.0, for what does not go by hf_xet)
     """
     env, named = environment(s), need(s.session).named_paths
-    others = [*_wrapped(s, env), *_backend(s, env)]
+    others = [*_wrapped(s, env), *_backend(s, env), *_transfer(s, env), *_closed_caches(s, env)]
     if not named and not others:
         raise NotApplicable("no such variable is set")
     yield from others
@@ -153,6 +155,36 @@ def _backend(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
     if own and maker != own:
         why = f"with this torch Triton's backend is {own}" if maker else "Triton has no backend of this name"
         yield seen(name, env[name], f"{own}, or unset", why)
+
+
+_SWITCHED_ON = ("1", "ON", "YES", "TRUE")
+"""As huggingface_hub reads its switches, in capitals (constants.py)."""
+
+
+def _transfer(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
+    name = "HF_HUB_ENABLE_HF_TRANSFER"
+    if env.get(name, "").upper() not in _SWITCHED_ON or is_pasted(s):  # a report lists some packages
+        return
+    hub, fast, other = (release_of(python_packages(s), package) for package in ("huggingface-hub", "hf-transfer", "hf-xet"))
+    if isinstance(hub, Missing) or isinstance(fast, Missing):
+        return  # who knows whether anything here downloads
+    without_xet = other == "" or env.get("HF_HUB_DISABLE_XET", "").upper() in _SWITCHED_ON
+    if hub and version(hub) < (1,) and not fast and without_xet:
+        yield seen(
+            name, env[name], "0, or pip install hf_transfer", f"hf_transfer is not installed, and huggingface_hub {hub} refuses"
+        )
+
+
+_CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")
+
+
+def _closed_caches(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
+    """Yield caches of no use to this user; one that may only be read is shared on purpose."""
+    places = () if isinstance(s.storage, Missing) else s.storage.places
+    closed = {place.path for place in places if place.role == "cache" and place.readable is False and place.writable is False}
+    for name in _CACHES:
+        if env.get(name) in closed:
+            yield seen(name, env[name], "what this user may read, or unset", "this user may neither read nor write there")
 
 
 @rule(

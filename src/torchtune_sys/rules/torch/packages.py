@@ -12,7 +12,7 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.model.version import version
-from torchtune_sys.rules.gates import no_gpu
+from torchtune_sys.rules.gates import no_gpu, torch_build
 from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_of, cuda_works, installed, machine
 from torchtune_sys.rules.torch.fixes import OF_TORCH, pip, pip_install
 
@@ -187,6 +187,33 @@ def _pinned(s: Snapshot) -> Iterator[tuple[Requirement, Distribution | None]]:
         yield wanted, there.get(wanted.name)
 
 
+def _pinned_unless(older: bool, s: Snapshot) -> list[tuple[Requirement, Distribution | None]]:
+    """Return the same; nothing where torch asks for no library of NVIDIA's, and something else is told of what it asks for."""
+    try:
+        return list(_pinned(s))
+    except NotApplicable:
+        if older:
+            return []
+        raise
+
+
+def _older(s: Snapshot) -> list[tuple[Requirement, Distribution]]:
+    """Return what torch asks for beside NVIDIA's libraries and Triton, and has older."""
+    build, there = torch_build(s), installed(s)
+    item = there.get("torch")
+    if item is None or not build.location.startswith(item.location):
+        return []
+    asked = asked_for(item, _environment(s), there) if item.requires else ()
+    others = [wanted for wanted in asked if not wanted.name.startswith(("nvidia-", "triton", "pytorch-triton", "cuda-"))]
+    return [(wanted, there[wanted.name]) for wanted in others if wanted.name in there and _is_older(there[wanted.name], wanted)]
+
+
+def _is_older(there: Distribution, wanted: Requirement) -> bool:
+    """Whether a lower bound is not reached; what is newer than torch allows mostly works."""
+    bounds = [clause for clause in wanted.specifier.split(",") if clause.startswith((">", "=", "~"))]
+    return any(satisfies(there.version, bound) is False and version(there.version) < version(bound) for bound in bounds)
+
+
 def _against_pin(s: Snapshot, wanted: Requirement, there: Distribution) -> Evidence:
     fits = satisfies(there.version, wanted.specifier)
     return Evidence(
@@ -230,30 +257,34 @@ def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]
 
 @rule(
     id="nvidia-wheel-version-differs",
-    title="NVIDIA libraries differ from the versions that torch pins",
+    title="NVIDIA libraries differ from those that torch pins, or packages are older than it requires",
     severity=Severity.WARNING,
     fix=(REINSTALL,),
 )
 def nvidia_wheel_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Wheels of cuBLAS, cuDNN, nvJitLink etc. are not the versions that torch's metadata pins.
+    """Wheels of cuBLAS, cuDNN, nvJitLink etc. are not the versions that torch's metadata pins; or typing_extensions, SymPy and the like are older
+    than it asks for, as where another package was installed after torch.
 
     Why it matters
         The libraries are built to work together: an older nvJitLink or cuBLAS lacks symbols that the others need ("undefined
-        symbol: __nvJitLinkComplete_12_4"), and a different cuDNN was not tested with this torch.
+        symbol: __nvJitLinkComplete_12_4"), and a different cuDNN was not tested with this torch. With an older typing_extensions import torch
+        fails ("cannot import name 'TypeIs' from 'typing_extensions'"), with an older SymPy torch.compile.
 
     When to leave it
-        A library was replaced on purpose by a newer one of the same major version.
+        A library was replaced on purpose by a newer one of the same major version; newer ones of other packages are not reported.
 
     References
         Requires-Dist of torch's wheels on PyPI.
     """
+    older = _older(s)
     differing = [
         (wanted, there)
-        for wanted, there in _pinned(s)
+        for wanted, there in _pinned_unless(bool(older), s)
         if there is not None
         and not wanted.name.startswith(("nvidia-nccl", "triton"))
         and satisfies(there.version, wanted.specifier) is False
     ]
+    differing += older
     fix = pip_install(s, *(_asked(wanted) for wanted, _ in differing))
     for wanted, there in differing:
         yield Evidence(subject=there.name, seen=there.version, wanted=wanted.specifier, source=there.location, fix=fix)
