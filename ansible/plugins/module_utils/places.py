@@ -13,6 +13,7 @@ import stat
 MOST_LINKS = 40
 FIRST_USERS_GROUP = 100
 """Group ids below it are given out by the distribution ("users" is 100)."""
+POSIX_LIST, NFS_LIST = "system.posix_acl_access", "system.nfs4_acl"
 
 
 def distrust(path, trusted=None):
@@ -21,29 +22,33 @@ def distrust(path, trusted=None):
     if os.geteuid() != 0:
         return ""
     users = (0, _caller()) if trusted is None else trusted
-    here, todo, links = "/", os.path.abspath(path).split("/")[::-1], 0
-    while todo:
+    if not path.startswith("/"):
+        path = os.path.join(os.getcwd(), path)
+    served = _served_by_users()
+    here, todo, links = "/", path.split("/")[::-1], 0
+    reason = _of_one("/", os.lstat("/"), users, False)
+    while todo and not reason:
         part = todo.pop()
         if part == "..":
             here = os.path.dirname(here)
         if part in ("", ".", ".."):
             continue
         here = os.path.join(here, part)
+        if here in served:  # a user's program would answer, or never
+            return "%s was mounted by user %s" % (here, served[here])
         try:
             info = os.lstat(here)
         except (IOError, OSError) as error:
             return "" if error.errno == errno.ENOENT else "%s: %s" % (here, error.strerror)
-        reason = _of_one(here, info, users)
-        if reason:
-            return reason
-        if stat.S_ISLNK(info.st_mode):
+        reason = _of_one(here, info, users, not any(one not in ("", ".") for one in todo))
+        if stat.S_ISLNK(info.st_mode) and not reason:
             links += 1
             if links > MOST_LINKS:
                 return "%s: too many links" % here
             target = os.readlink(here)
             here = "/" if target.startswith("/") else os.path.dirname(here)
             todo += target.split("/")[::-1]
-    return ""
+    return reason
 
 
 def _caller():
@@ -52,21 +57,61 @@ def _caller():
     return int(number) if number.isdigit() and len(number) < 12 else 0
 
 
-def _of_one(here, info, users):
+def _served_by_users():
+    """Where a program of a user's answers for a file system (FUSE), and may say that all is root's; and the user's number."""
+    found = {}
+    try:
+        with open("/proc/self/mountinfo", "rb") as table:
+            rows = table.read().decode("utf-8", "replace").split("\n")
+    except (IOError, OSError):
+        return found
+    for row in rows:
+        left, right = (part.split(" ") for part in (row + " - ").split(" - ")[:2])
+        if len(left) < 5 or len(right) < 3 or not right[0].startswith("fuse"):
+            continue
+        user = dict(option.partition("=")[::2] for option in right[2].split(",")).get("user_id", "0")
+        if user != "0":
+            point = left[4]
+            for code, sign in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+                point = point.replace(code, sign)
+            found[point] = user
+    return found
+
+
+def _of_one(here, info, users, is_last):
+    """The sticky bit keeps others from replacing what is there; it does not keep them from adding to the folder that is asked for."""
     if info.st_uid not in users:
         return "%s belongs to user %s" % (here, info.st_uid)
-    if stat.S_ISLNK(info.st_mode) or (stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX):
+    if stat.S_ISLNK(info.st_mode) or (stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX and not is_last):
         return ""
-    if info.st_mode & stat.S_IWOTH or (info.st_mode & stat.S_IWGRP and _is_of_several(here, info)):
+    if info.st_mode & stat.S_IWOTH or _attribute(here, NFS_LIST):
+        return "others may write to %s" % here
+    if info.st_mode & stat.S_IWGRP and (_attribute(here, POSIX_LIST) or _is_of_several(info.st_gid, info.st_uid)):
         return "others may write to %s" % here
     return ""
 
 
-def _is_of_several(here, info):
-    """Whether the group, or whom an access list names, is anybody but the distribution's and the owner's own."""
-    if hasattr(os, "getxattr"):
-        try:
-            return bool(os.getxattr(here, "system.posix_acl_access"))
-        except (IOError, OSError):
-            pass
-    return info.st_gid >= FIRST_USERS_GROUP and info.st_gid != info.st_uid
+def _attribute(here, name):
+    """Whether an access list is there, whomever it names."""
+    try:
+        return bool(os.getxattr(here, name, follow_symlinks=False))
+    except (AttributeError, IOError, OSError):
+        return False
+
+
+def _is_of_several(number, owner):
+    """Whether the group is anybody but the owner's alone, as most distributions make one for each user, or one of the system's without members."""
+    import grp
+    import pwd
+
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = str(owner)
+    try:
+        group = grp.getgrgid(number)
+    except KeyError:
+        return number != owner
+    if any(member != name for member in group.gr_mem) or (group.gr_name != name and number >= FIRST_USERS_GROUP):
+        return True
+    return any(entry.pw_gid == number and entry.pw_uid not in (owner, 0) for entry in pwd.getpwall())
