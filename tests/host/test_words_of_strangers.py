@@ -39,10 +39,11 @@ def test_a_node_s_line_costs_no_other_node_its_diagnosis(tmp_path: Path, said: b
 
 
 @pytest.mark.parametrize("said", [DEEP, b'{"x": "\xff"}'], ids=["deep", "cut"])
-def test_a_rank_of_another_user_says_nothing_that_ends_the_test(said: bytes) -> None:
+def test_a_rank_of_another_user_says_nothing_that_ends_the_test(tmp_path: Path, said: bytes) -> None:
     script = "import os, socket, sys\ns = socket.socket(socket.AF_UNIX); s.connect('\\0' + os.environ['S'])\n"
     script += "s.sendall(sys.stdin.buffer.read())\n"
-    words = ("/bin/sh", "-c", 'exec "$@" < "$0"', _file(said + b'\n{"event": "here"}\n'), sys.executable, "-c", script)
+    (tmp_path / "said").write_bytes(said + b'\n{"event": "here"}\n')
+    words = ("/bin/sh", "-c", 'exec "$@" < "$0"', str(tmp_path / "said"), sys.executable, "-c", script)
     events: list[object] = []
     with RankProcesses(words, dict(os.environ), "/", "S") as gang:
         until_s = time.monotonic() + 60
@@ -51,22 +52,17 @@ def test_a_rank_of_another_user_says_nothing_that_ends_the_test(said: bytes) -> 
     assert [event.fields for event in events if isinstance(event, RankMessage)] == [{"event": "here"}], events
 
 
-def _file(data: bytes) -> str:
-    handle = os.memfd_create("said")
-    os.write(handle, data)
-    return f"/proc/{os.getpid()}/fd/{handle}"
-
-
 @pytest.mark.parametrize("said", ["b'['*100_000 + b'\\n'", "b'\\xff\\n'", "b'x' * (1 << 20)"], ids=["deep", "cut", "without end"])
 def test_a_worker_of_the_examined_user_s_takes_no_memory_and_ends_nobody(said: str) -> None:
     """What speaks for a node is root's where root runs the pre-flight; the worker is the user's. Without an end it took what it printed."""
     script = f"import sys\nwhile True: sys.stdout.buffer.write({said}); sys.stdout.buffer.flush()"
-    worker = RankWorker((sys.executable, "-c", script), dict(os.environ), os.open(os.devnull, os.O_RDONLY), None)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    try:
-        told = worker.ask("1", {}, 3)
-    finally:
-        worker.end()
+    with open(os.devnull, "rb") as nothing:
+        worker = RankWorker((sys.executable, "-c", script), dict(os.environ), nothing.fileno(), None)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            told = worker.ask("1", {}, 3)
+        finally:
+            worker.end()
     assert told == {"error": "the worker does not answer"}
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10, "kept what it printed"
 
@@ -151,7 +147,8 @@ def test_an_interpreter_that_answers_with_brackets_crashes_no_probe() -> None:
 
 
 def test_a_worker_that_never_started_answers_a_task_with_the_reason() -> None:
-    worker = RankWorker(("/nonexistent/python3", "-c", ""), dict(os.environ), os.open(os.devnull, os.O_RDONLY), None)
+    with open(os.devnull, "rb") as nothing:
+        worker = RankWorker(("/nonexistent/python3", "-c", ""), dict(os.environ), nothing.fileno(), None)
     try:
         answer = worker.ask("1", {"do": "compute"}, 1.0)
     finally:

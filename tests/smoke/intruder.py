@@ -95,8 +95,8 @@ def look(pid: str, word: str) -> None:
         attempt(f"process fd {number} of {pid}", lambda: read(f"/proc/{pid}/fd/{number}"))  # noqa: B023
     tried["cmdline"] += 1
     try:
-        with open(f"/proc/{pid}/cmdline") as words:
-            if word and word in words.read():
+        with open(f"/proc/{pid}/cmdline", "rb") as words:
+            if word and word.encode() in words.read():
                 got["secret in the command line of " + pid] = "seen"
     except OSError:
         pass
@@ -196,8 +196,8 @@ def attacking(victim: int, stop: str) -> None:
 
 
 def open_names() -> str:
-    """Sockets with abstract names, of all users."""
-    with open("/proc/net/unix") as rows:
+    """Sockets with abstract names, of all users: any process of the machine may choose any bytes."""
+    with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as rows:
         return rows.read()
 
 
@@ -226,7 +226,7 @@ def look_at_files(victim: int, known: dict[str, set[str]]) -> None:
 
 
 def look_at_names() -> None:
-    names = {row.split()[-1] for row in open_names().splitlines()}
+    names = {row.rpartition(" ")[2] for row in open_names().split("\n")}
     for name in (name for name in names - met if str(name).startswith("@torchtune-sys-")):
         met.add(name)
         attempt("speak " + name, lambda name=name: speak("\0" + name[1:]))  # type: ignore[misc]

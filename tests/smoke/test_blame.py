@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
@@ -68,6 +69,15 @@ def test_a_cause_that_a_rank_names_goes_before_what_a_lost_connection_may_stand_
     stage = merged("rendezvous", {0: failed(0, lost), 1: failed(1, "connected with user 7", "stranger-among-ranks")}, {}, ())
     assert stage.cause == "stranger-among-ranks"
     assert merged("rendezvous", {0: failed(0, lost), 1: failed(1, lost)}, {}, ()).cause == "firewall-blocks-nccl"
+
+
+def test_a_rank_that_lost_one_that_cannot_tell_fails_no_host() -> None:
+    """Another user of the host connected with rank 1, which ended its stage; before, any user could make a healthy host fail so."""
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:4711: Connection reset by peer"
+    undecided = structs.replace(failed(1, "connected with user 7", "stranger-among-ranks"), verdict=Verdict.UNKNOWN)
+    stage = merged("ddp", {0: failed(0, lost), 1: undecided}, {}, ())
+    assert (stage.verdict, stage.cause, stage.ranks) == (Verdict.UNKNOWN, "stranger-among-ranks", ())
+    assert merged("ddp", {0: failed(0, "wrong", "ddp-wrong"), 1: undecided}, {}, ()).cause == "ddp-wrong"
 
 
 def test_where_all_lost_each_other_the_first_speaks() -> None:

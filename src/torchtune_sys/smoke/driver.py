@@ -25,6 +25,7 @@ from torchtune_sys.smoke.script import SCRIPT, source
 from torchtune_sys.smoke.stack_traces import innermost
 from torchtune_sys.smoke.watch import RunFailure, Watch
 from torchtune_sys.smoke.worker.channel import SOCKET_VARIABLE
+from torchtune_sys.smoke.worker.interfaces import STRANGER, strangers
 from torchtune_sys.smoke.worker.oom_kills import killed_for_memory, memory_kills
 
 _STARTS_AT_MOST = 6
@@ -113,6 +114,7 @@ class SmokeRun(msgspec.Struct, kw_only=True):
                 self.cut_off()  # before the ranks are ended, which takes time
                 raise
             crash = "".join(processes.crash_reports(failure.pids or processes.pids).values()) if failure is not None else ""
+            found = self._strangers(watch, failure)
             self.output = processes.output if failure is not None or not self.output else self.output
             if processes.failure is not None:
                 seen = processes.failure.detail.removeprefix(f"{self.asked.python} ")
@@ -120,8 +122,19 @@ class SmokeRun(msgspec.Struct, kw_only=True):
         self._learn(watch, failure)
         if failure is not None and not (failure.kind == "not-started" and failure.stage in self.ends):
             dead = [rank.kills for rank in watch.ranks.values() if rank.rank in failure.ranks or not failure.ranks]
-            _blame(self, failure, processes.output, crash, killed_for_memory(oom_before, dead))
+            _blame(self, failure, processes.output, crash, killed_for_memory(oom_before, dead), found)
         return failure
+
+    def _strangers(self, watch: Watch, failure: RunFailure | None) -> list[str]:
+        """Return who of another user is connected with ranks that wait for each other, by their ends; none where no rank hangs."""
+        at = {stage: number for number, stage in enumerate(watch.plan)}
+        if failure is None or failure.kind != "hung" or at.get(failure.stage, -1) < at.get("rendezvous", len(at)):
+            return []
+        user = self.asked.user
+        try:
+            return strangers(0.0, [str(rank.pid) for rank in watch.ranks.values()], os.getuid() if user is None else user.uid)
+        except OSError:
+            return []
 
     def _without_sockets(self, error: OSError) -> RunFailure:
         """Fail the stage that needs what our own socket needs, too. Raises the error where no filter refused it."""
@@ -231,8 +244,9 @@ def _complete(ends: Mapping[int, RankEnd], watch: Watch, failure: RunFailure | N
     return len(ends) >= len(watch.ranks)
 
 
-def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, killed: str) -> None:
-    """Fail the stage that ended the ranks, with the cause. What a rank itself reported takes precedence."""
+def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, killed: str, others: Sequence[str]) -> None:
+    """Fail the stage that ended the ranks, with the cause. What a rank itself reported takes precedence. Where ``others`` were connected with the ranks, it may be
+    their doing."""
     ends = run.ends.setdefault(failure.stage, {})
     run.places[failure.stage] = failure.places or run.places.get(failure.stage, ())
     if failure.kind == "died":
@@ -243,7 +257,10 @@ def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, killed: 
     blamed = attribution.with_environment(
         attribution.of_failure(failure, output, crash, killed, run.found), failure.stage, run.env
     )
-    verdict = Verdict.UNKNOWN if failure.kind == "out-of-time" else Verdict.FAIL
+    if others:
+        words = f"connected with a process that is none of this user's: {'; '.join(others[:4])}; with it this failed: {blamed.seen}"
+        blamed = attribution.Attribution(cause=STRANGER, seen=words)
+    verdict = Verdict.UNKNOWN if failure.kind == "out-of-time" or others else Verdict.FAIL
     for rank in failure.ranks or (-1,):
         ends[rank] = RankEnd(
             rank=rank,

@@ -26,6 +26,9 @@ def merged(
     error text stands for, which of a rank that only lost another is none. ``before``: the causes of the stages before."""
     ends_by_rank = [ends[rank] for rank in sorted(ends)]
     verdict = worst([end.verdict for end in ends_by_rank])
+    undecided = [end for end in ends_by_rank if end.verdict is Verdict.UNKNOWN and end.cause]
+    if undecided and all(end.verdict is not Verdict.FAIL or attribution.is_consequence(end) for end in ends_by_rank):
+        verdict, ends_by_rank = Verdict.UNKNOWN, undecided  # the others only lost a rank that could not tell
     alike = [end for end in ends_by_rank if end.verdict is verdict]
     telling = [end for end in alike if not attribution.is_consequence(end)] or alike
     judged = [attribution.of_end(end, stage, found, before) for end in telling]

@@ -32,7 +32,12 @@ class Skipped(Exception):
 
 
 class Inconclusive(Exception):
-    """It could not be tried here; that is neither good nor bad."""
+    """It could not be tried here; that is neither good nor bad. ``cause`` is as with ``StageFailed``, "" where there is none."""
+
+    def __init__(self, seen: str, cause: str = "", remedy: str = "") -> None:
+        super().__init__(seen)
+        self.cause = cause
+        self.remedy = remedy
 
 
 class RankContext:
@@ -76,6 +81,10 @@ class RankContext:
         """Why the ranks did not find each other."""
         self.on_one_host = False
         """Whether all ranks share this host's loopback, once they have met."""
+        self.processes: Tuple[str, ...] = ("self",)
+        """The ids of all ranks' processes, if they are on this host."""
+        self.pairs_are_ranks = False
+        """Whether at the other end of each connection of the default group there is a rank, and nobody else."""
         self.exchanges = 0
         self.patience_s = 20.0
         """How long to wait for another rank's word: less than the stage's deadline, so that somebody names who did not speak."""

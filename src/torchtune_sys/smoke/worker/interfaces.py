@@ -11,11 +11,14 @@ import sys
 import time
 from typing import Dict, Iterable, List, NamedTuple, Set, Tuple
 
+STRANGER = "stranger-among-ranks"
+"""The cause where another user is connected with ranks: any user reaches a host's loopback."""
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
 _AGAIN_OUT_AND_TWICE, _TCP_INFO_BYTES = (100, 136, 216), 232
 """Where tcpi_total_retrans, tcpi_segs_out and tcpi_dsack_dups lie."""
-_ESTABLISHED, _LISTENING = "01", "0A"
+_ESTABLISHED, _LEFT_BY_OTHER, _LISTENING = "01", "08", "0A"
+"""As the kernel numbers TCP's states (include/net/tcp_states.h); 08 is CLOSE_WAIT."""
 
 
 def host_identity() -> str:
@@ -48,12 +51,12 @@ def interface_names() -> List[str]:
     return [name for _, name in socket.if_nameindex()]
 
 
-def open_sockets() -> Set[str]:
-    """Inodes of this process's sockets."""
-    found = set()
-    for descriptor in os.listdir("/proc/self/fd"):
+def open_sockets(process: str = "self") -> Set[str]:
+    """Inodes of the sockets of this process, or of another by its id. Raises OSError where it is gone, or another user's."""
+    found, place = set(), "/proc/%s/fd/" % process
+    for descriptor in os.listdir(place):
         with contextlib.suppress(OSError):
-            target = os.readlink("/proc/self/fd/" + descriptor)
+            target = os.readlink(place + descriptor)
             if target.startswith("socket:["):
                 found.add(target[8:-1])
     return found
@@ -139,25 +142,29 @@ def lost_on_the_way() -> Tuple[int, int]:
     return lost, sent
 
 
-def strangers(patience_s: float = 2.0) -> List[str]:
-    """Return who else than this user has connected to where this process listens; a peer that cannot be seen counts, too.
+def strangers(patience_s: float = 2.0, processes: Iterable[str] = ("self",), uid: int = -1) -> List[str]:
+    """Return who else than this user has connected to where these processes listen; a peer that cannot be seen counts, too.
 
-    Every user of a host reaches its loopback, and gloo takes whoever names the number that comes next. Raises OSError where the kernel's
-    table cannot be read.
+    Every user of a host reaches its loopback, and gloo takes whoever names the number that comes next. ``uid``: whose the processes are, -1 for
+    who asks. Raises OSError where the kernel's table cannot be read.
     """
     until = time.monotonic() + patience_s
     while True:
-        found = _strangers()
+        found = _strangers([*processes], os.getuid() if uid < 0 else uid)
         if not found or time.monotonic() > until:  # one that was not accepted yet has no owner
             return found
         time.sleep(0.05)
 
 
-def _strangers() -> List[str]:
-    own, rows = open_sockets(), _connections()
+def _strangers(processes: List[str], uid: int) -> List[str]:
+    own: Set[str] = set()
+    for process in processes:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            own |= open_sockets(process)
+    rows = _connections()
     ports = {row.own[1] for row in rows if row.state == _LISTENING and row.inode in own}
-    ours = {(row.own, row.other) for row in rows if row.state == _ESTABLISHED and row.uid == os.getuid() and row.inode != "0"}
-    accepted = [row for row in rows if row.state == _ESTABLISHED and row.inode in own and row.own[1] in ports]
+    ours = {(row.own, row.other) for row in rows if row.uid == uid and row.inode != "0"}
+    accepted = [row for row in rows if row.state in (_ESTABLISHED, _LEFT_BY_OTHER) and row.inode in own and row.own[1] in ports]
     owners = {(row.own, row.other): row.uid for row in rows if row.inode != "0"}
     return [_described(row, owners) for row in accepted if (row.other, row.own) not in ours]
 

@@ -33,7 +33,7 @@ from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, vers
 from torchtune_sys.smoke.worker.launching import launch
 from torchtune_sys.smoke.worker.measures import patience
 from torchtune_sys.smoke.worker.oom_kills import MORE_MEMORY, killed_for_memory, kills_of_cgroup, memory_kills, say_why_when_ended
-from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S
+from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S, undecided_by_strangers
 from torchtune_sys.smoke.worker.stage_in_copy import StageBeside, ToldEnd, has_room_beside
 from torchtune_sys.smoke.worker.stages.container import container_is_as_promised, promises_in
 from torchtune_sys.smoke.worker.stages.import_torch import IMPORT_S, no_address_space
@@ -121,7 +121,7 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
     except Skipped as error:
         ended.update(verdict="na", seen=str(error))
     except Inconclusive as error:
-        ended.update(verdict="unknown", seen=str(error))
+        ended.update(verdict="unknown", cause=error.cause, seen=str(error), remedy=error.remedy)
     except StageFailed as error:
         ended.update(verdict="fail", cause=error.cause, seen=error.seen, remedy=error.remedy)
     except Exception as error:
@@ -138,6 +138,8 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
     if ended["verdict"] == "fail" and _is_gone(here.scratch):
         seen = "%s; %s, where the ranks keep their files, was removed while they ran" % (ended["seen"], here.scratch)
         ended.update(cause="temporary-files-removed", seen=seen, remedy="")
+    if ended["verdict"] == "fail" and stage.together and not (stage.name == "rendezvous" and ended["cause"]):
+        undecided_by_strangers(here, ended)
     return ended
 
 

@@ -7,14 +7,16 @@ import datetime
 import os
 import socket
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Iterable, List
 
+import torch
 import torch.distributed as dist
 
-from torchtune_sys.smoke.worker.agreement import word_of
+from torchtune_sys.smoke.worker.agreement import tell_all, word_of
 from torchtune_sys.smoke.worker.channel import RankLauncher, channel, launcher
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.context import Inconclusive, RankContext, StageFailed
 from torchtune_sys.smoke.worker.interfaces import (
+    STRANGER,
     gloo_address,
     has_ipv4,
     interface_names,
@@ -29,6 +31,10 @@ who hangs is found by the deadline of the stage that it is in."""
 NEAR_S = 60.0
 """For what takes no other rank's work: a store that is there, a first exchange."""
 _NAME_S = 3.0
+_WHOSE = "find out whose it is; ranks on one host use its loopback interface, which every user can reach"
+_PROOF_BYTES = 16
+_MOST_PAIRS = 256
+"""Ranks: each exchanges with each."""
 _GLOO_INTERFACE, _NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 
@@ -121,16 +127,56 @@ def names_come_soon() -> None:
 
 
 def refuse_strangers(here: RankContext) -> None:
-    """Ranks of one host have nobody but each other at the other end. Before anything is done with what comes from there."""
-    if not here.on_one_host:
+    """Ranks of one host have nobody but each other at the other end. Before anything is done with what comes from there. All ranks ask at the same places."""
+    if not here.on_one_host or here.pairs_are_ranks:
         return
-    try:
-        found = strangers()
-    except OSError:  # no table of connections: a sandbox
-        return
+    found = [words for words in tell_all(here, strangers_here(here, ("self",), 2.0)) if words]
     if found:
-        raise StageFailed(
-            "stranger-among-ranks",
-            "rank %d is connected with a process that is none of this user's: %s" % (here.rank, "; ".join(found)),
-            "find out whose it is; ranks on one host use its loopback interface, which every user can reach",
-        )
+        raise Inconclusive("; ".join(found), STRANGER, _WHOSE)
+
+
+def pairs_are_ranks(here: RankContext) -> bool:
+    """Return whether each connection that gloo made leads to a rank: both ends of each send what only a rank can read, in the file that nobody else can open.
+    gloo takes whoever names the number that comes next; who connected beside the ranks, and stays, does no harm. All ranks return the same, False too
+    where it was not asked: ranks that meet elsewhere, on several hosts, or over NCCL."""
+    if not here.on_one_host or here.backend != "gloo" or launcher() is None or here.world > _MOST_PAIRS:
+        return False
+    said = [bytes.fromhex(words) for words in tell_all(here, os.urandom(_PROOF_BYTES).hex())]
+    try:
+        taken = _taken_from_all(here, torch.tensor([*said[here.rank]], dtype=torch.uint8))
+    except RuntimeError:  # told by the exchange that comes next, where it is no stranger's doing
+        taken = []
+    return all(tell_all(here, "yes" if taken == said else ""))
+
+
+def _taken_from_all(here: RankContext, own: torch.Tensor) -> List[bytes]:
+    """Exchange a few bytes over each connection, by the group's own calls: those of torch.distributed are for the stages to judge."""
+    group: Any = dist.distributed_c10d._get_default_group()
+    taken = [own.clone() if rank == here.rank else torch.zeros_like(own) for rank in range(here.world)]
+    others = [rank for rank in range(here.world) if rank != here.rank]
+    works = [group.recv([taken[rank]], rank, 0) for rank in others] + [group.send([own], rank, 0) for rank in others]
+    for work in works:
+        work.wait()
+    return [bytes(one.tolist()) for one in taken]
+
+
+def strangers_here(here: RankContext, processes: Iterable[str], patience_s: float) -> str:
+    """Return who else is connected with these ranks, for people; "" where there is nobody, or the kernel shows no table of connections (a sandbox)."""
+    try:
+        found = strangers(patience_s, processes)
+    except OSError:
+        return ""
+    words = "rank %d is connected with a process that is none of this user's: %s"
+    return words % (here.rank, _few(found)) if found else ""
+
+
+def undecided_by_strangers(here: RankContext, ended: Dict[str, Any]) -> None:
+    """Make a failure of ranks that depend on each other *unknown* where a stranger is connected with them: it may be the stranger's doing, and no fault of this host."""
+    found = strangers_here(here, here.processes, 0.0) if here.on_one_host else ""
+    if found:
+        seen = "%s; with it this failed: %s" % (found, ended["seen"])
+        ended.update(verdict="unknown", cause=STRANGER, seen=seen, remedy=_WHOSE)
+
+
+def _few(found: List[str]) -> str:
+    return "; ".join(found[:4]) + ("; and %d more" % (len(found) - 4) if len(found) > 4 else "")

@@ -31,6 +31,7 @@ from torchtune_sys.smoke.worker.rendezvous_store import (
     meeting_place,
     names_come_soon,
     names_stand_for_something,
+    pairs_are_ranks,
     refuse_strangers,
 )
 from torchtune_sys.smoke.worker.stages.process_state import signals_still_arrive
@@ -95,6 +96,7 @@ def ranks_meet(here: RankContext) -> None:
         seen = "%s; a rank did not start, cannot reach %s, has another MASTER_PORT, or WORLD_SIZE=%d is too many"
         raise StageFailed("ranks-missing", seen % (str(error).splitlines()[0].rstrip("."), _master(), here.world)) from error
     here.on_one_host = len({own["where"] for own in everyone}) == 1
+    here.processes = tuple(str(own["pid"]) for own in everyone) if here.on_one_host else here.processes
     _own_gpu_after_all(here, everyone)
     _one_gpu_each(here, everyone)
     before = open_sockets()
@@ -160,6 +162,7 @@ def _introduce(here: RankContext) -> List[Dict[str, Any]]:
         "backend": here.backend,
         "host": socket.gethostname(),
         "where": host_identity(),
+        "pid": os.getpid(),
         "address": gloo_address(os.environ.get("GLOO_SOCKET_IFNAME", "")),
         "interface": os.environ.get("GLOO_SOCKET_IFNAME", ""),
         "gpu": _gpu_uuid(here),
@@ -319,6 +322,7 @@ def _form_group(here: RankContext) -> None:
         **more,
     )
     tell_all(here, "connected")  # who has not accepted yet does not see who called
+    here.pairs_are_ranks = pairs_are_ranks(here)
     refuse_strangers(here)
     dist.all_reduce(torch.ones(1, device=here.device))  # NCCL connects at the first exchange
     refuse_strangers(here)
