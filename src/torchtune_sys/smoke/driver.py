@@ -258,7 +258,8 @@ def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, killed: 
         attribution.of_failure(failure, output, crash, killed, run.found), failure.stage, run.env
     )
     if others:
-        words = f"connected with a process that is none of this user's: {'; '.join(others[:4])}; with it this failed: {blamed.seen}"
+        who = "; ".join(others[:4])
+        words = f"connected with a process that is none of this user's: {who}; with it this failed: {blamed.seen}"
         blamed = attribution.Attribution(cause=STRANGER, seen=words)
     verdict = Verdict.UNKNOWN if failure.kind == "out-of-time" or others else Verdict.FAIL
     for rank in failure.ranks or (-1,):
