@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_hosts import READERS, compared, facts_line, odd, put, store
 
-from torchtune_sys.fleet.comparing import Comparing, heavy, value_seen
+from torchtune_sys.fleet.comparing import Comparing, findings, heavy, value_seen
 from torchtune_sys.fleet.spread import spread
+from torchtune_sys.fleet.store import HostFacts
 from torchtune_sys.model.comparison import DifferenceWeight
 
 TORCH = put("python/torch/version", "2.6.0+cu124")
@@ -230,3 +231,10 @@ def test_quantities_that_spread_by_nature_are_alike_and_settings_are_not() -> No
     assert spread("memory.total_bytes", memory).usual not in {None, str(1 << 39).encode()}
     assert spread("sysctl.settings[vm.swappiness].running", {b'"60"': 3, b'"61"': 1}).alike == {}
     assert spread("memory.total_bytes", {b"1099511627776": 9, b"1099511631872": 1}).alike == {}
+
+
+def test_a_host_that_says_a_finding_a_thousand_times_is_one_host() -> None:
+    """A report in a folder that hosts share made *1,001 hosts* of two."""
+    loud = HostFacts(name="a", file="a.json", variants={}, findings={"error": ("x-y",) * 1000})
+    told = findings([loud, HostFacts(name="b", file="b.json", variants={}, findings={"error": ("x-y",)})])
+    assert [one.hosts for one in told] == [("a", "b")]

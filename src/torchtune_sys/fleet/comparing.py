@@ -297,11 +297,11 @@ def without_secrets(found: Comparison) -> Comparison:
 
 
 def findings(hosts: Iterable[HostFacts]) -> tuple[HostFinding, ...]:
-    """Return what check found, by rule, the heaviest first."""
+    """Return what check found, by rule, the heaviest first; a host counts once, however often it says so."""
     found: dict[tuple[str, str], list[str]] = {}
     for host in hosts:
         for severity, rules in host.findings.items():
-            for rule in rules:
+            for rule in dict.fromkeys(rules):
                 found.setdefault((rule, severity), []).append(host.name)
     known = {item.value for item in DifferenceWeight}
     made = [

@@ -67,8 +67,10 @@ def parse_stat(text: str) -> tuple[str, int, int, int, int, int] | None:
 
 def unit_of(text: str) -> str:
     r"""Return the unit that a /proc/PID/cgroup names, ``""`` for the root and where a batch system or container runtime keeps its jobs,
-    which are not services.
+    which are not services. What runs in a user's slice bears the name that the user chose, and is told with whose it is.
 
+    >>> unit_of("0::/user.slice/user-7.slice/user@7.service/app.slice/sshd.service")
+    'sshd.service of user 7'
     >>> unit_of("0::/system.slice/snapd.service\n"), unit_of("3:cpu:/mine\n1:name=systemd:/\n"), unit_of("0::/")
     ('snapd.service', '/mine', '/')
     >>> unit_of("0::/kubepods.slice/x.scope")
@@ -79,7 +81,9 @@ def unit_of(text: str) -> str:
     if any(word in other for other in paths for word in _WORKLOADS):
         return ""
     parts = [part for part in path.split("/") if part.endswith(_UNITS[:2])]
-    return parts[-1][:100] if parts else path[:100]
+    user = path.partition("/user-")[2].partition(".slice")[0]
+    whose = f" of user {user}" if user.isascii() and user.isdigit() and len(user) < 11 else ""
+    return (parts[-1] if parts else path)[:100] + whose
 
 
 def sample() -> dict[int, tuple[str, int, int, int, int]]:
