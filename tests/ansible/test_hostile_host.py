@@ -109,7 +109,7 @@ def test_what_the_user_sets_is_taken(work: Path, tmp_path: Path) -> None:
     assert (tmp_path / "PWNED").exists(), found.output
 
 
-@pytest.mark.sampled(2, 4)
+@pytest.mark.sampled(2, 2)
 @pytest.mark.parametrize("fails", [True, False], ids=["failing", "answering"])
 @pytest.mark.parametrize("tasks", ["report", "install", "apply", "smoke"])
 def test_no_answer_of_a_host_is_a_template(work: Path, tmp_path: Path, tasks: str, fails: bool) -> None:
@@ -194,7 +194,7 @@ def reported(work: Path, folder: Path, answers: dict[str, dict[str, Any]]) -> tu
     return json.loads((folder / "report/fleet.json").read_text()), (folder / "report/fleet.md").read_text()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(2, 2)
 @pytest.mark.parametrize(
     "changed",
     [

@@ -245,6 +245,7 @@ def test_a_host_that_fails_stops_no_other(untuned: Lab) -> None:
     assert {name: bool(played.failed(name)) for name in bad} == dict.fromkeys(bad, True)
 
 
+@pytest.mark.sampled(1, 2)
 @pytest.mark.parametrize(
     ("options", "done"),
     [

@@ -76,7 +76,7 @@ def runs() -> Iterator[Runs]:
     made.server.communicate("", timeout=10)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(3, 24)
 @pytest.mark.parametrize("lasts", ["once", "for good"])
 @pytest.mark.parametrize("what", ["apply", "undo"])
 @pytest.mark.parametrize(("call", "error"), FAULTS)

@@ -59,6 +59,7 @@ def without_the_systems(bundle: Path, place: Path) -> Path:
     return place
 
 
+@pytest.mark.sampled(1, 2)
 @pytest.mark.parametrize("shell", ["sh", "bash", "busybox"])
 def test_one_that_is_roots_is_taken(shell: str, bundle: Path, first: Path, tmp_path: Path) -> None:
     (first / "python3").rename(first / "real")

@@ -29,6 +29,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return surroundings(HOME=str(tmp_path_factory.mktemp("home")))
 
 
+@pytest.mark.sampled(2, 4)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_command_says_what_the_installed_tool_says(name: str, bundle: Path, env: dict[str, str], tmp_path: Path) -> None:
     argv, env = COMMANDS[name], {**env, "PWD": str(tmp_path)}  # which the shell sets

@@ -74,6 +74,7 @@ HARM = [
 ]
 
 
+@pytest.mark.sampled(1, 2)
 @pytest.mark.parametrize(("what", "harm"), HARM)
 def test_what_a_crash_or_a_cleaner_tore_is_unpacked_anew(
     what: str, harm: Callable[[Path], object], bundle: Path, env: dict[str, str], cache: Path

@@ -76,6 +76,7 @@ def test_bash_completes(words: str, expected: str, home: Path) -> None:
     assert told.stdout.split() == [expected], told
 
 
+@pytest.mark.sampled(3, 4)
 @pytest.mark.parametrize(("words", "expected"), ROWS)
 def test_zsh_completes(words: str, expected: str, home: Path) -> None:
     """At a terminal, by the key: zsh completes nowhere else."""

@@ -43,7 +43,7 @@ def started(argv: list[str], folder: Path, *, on_path: bool) -> subprocess.Compl
     return subprocess.run(argv, cwd="/" if on_path else folder, env=env, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.sampled(4, 8)
+@pytest.mark.sampled(4, 6)
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
 @pytest.mark.parametrize(
     ("program", "on_path"),

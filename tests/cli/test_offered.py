@@ -90,7 +90,7 @@ def test_what_the_source_offers_is_a_command() -> None:
     assert [wrong for text in found for wrong in faults(text)] == []
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(12, 16)
 @pytest.mark.parametrize("host", sorted(HOSTS.glob("*.fail.json"))[::9], ids=lambda host: host.name)
 def test_what_a_report_offers_is_a_command(host: Path) -> None:
     """Joined again, since a row ends where the terminal does."""

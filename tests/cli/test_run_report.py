@@ -208,7 +208,7 @@ CLOSED = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(2, 3)
 @needs_mounts
 @pytest.mark.parametrize("name", CLOSED)
 def test_the_plan_knows_what_cannot_be_written_and_offers_the_rest(name: str, tmp_path: Path) -> None:

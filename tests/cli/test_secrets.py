@@ -191,7 +191,7 @@ LOG_FORMS = {
 }
 
 
-@pytest.mark.sampled(2, 3)
+@pytest.mark.sampled(2, 2)
 @pytest.mark.parametrize("form", LOG_FORMS)
 def test_none_of_a_log_is_in_its_diagnosis(tmp_path: Path, form: str) -> None:
     secrets = Secrets(8)

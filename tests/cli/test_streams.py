@@ -70,7 +70,7 @@ RESULTS = {
 """Command → ways to call it that have a result; launch has that of the program which it becomes."""
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(12, 20)
 @pytest.mark.parametrize("output", ["/dev/full", "&-"])
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_no_command_ends_well_where_its_result_cannot_be_written(name: str, output: str) -> None:

@@ -94,6 +94,7 @@ def _zip(data: bytes) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.sampled(3, 4)
 @pytest.mark.parametrize(
     "packed",
     [

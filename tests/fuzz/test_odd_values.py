@@ -40,7 +40,7 @@ SLOW = ("facts", "own documents", "input", "diagnose", "flight recorder", "repor
 BINARY = ("answer of a host", "file of a host", "archive", "archive of logs", "elf", "ld.so.cache", "smbios")
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(8, 30)
 @pytest.mark.parametrize("name", sorted(TARGETS.keys() - set(BINARY)))
 def test_odd_values_are_read_or_refused(name: str) -> None:
     """Found so: versions of 5,000 digits ended check, diagnose and compare; a proof of a thousand brackets ended check."""

@@ -71,6 +71,7 @@ def test_a_number_of_nodes_is_decimal(batch: Path, asked: str, nodes: int, tasks
     assert tasks is None or (f"<--ntasks={tasks}>" in said and f"<--gpus=a100:{tasks}>" in said), said
 
 
+@pytest.mark.sampled(10, 20)
 @pytest.mark.parametrize("value", ["a[$(touch ran)]", "nodes[$(touch ran)]", HUGE, "-1", "0", "00", "1 2", "0x8", "8#7", "*"])
 @pytest.mark.parametrize(
     "name", ["TORCHTUNE_SYS_NODES", "SLURM_NTASKS", "SLURM_GPUS", "SLURM_JOB_NODELIST", "TORCHTUNE_SYS_EXCLUDE"]
@@ -114,6 +115,7 @@ UNENDING = {
 }
 
 
+@pytest.mark.sampled(6, 9)
 @pytest.mark.parametrize("body", UNENDING)
 @pytest.mark.parametrize("hook", ["health-check", "prolog", "epilog"])
 def test_a_false_scontrol_holds_no_hook_and_takes_no_node_back(tmp_path: Path, hook: str, body: str) -> None:

@@ -43,7 +43,7 @@ def fatal(seen: Snapshot, *, hook: bool) -> set[str]:
     return {cause.rule for cause in causes if cause.weight is Weight.FATAL}
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(30, 50)
 @pytest.mark.parametrize("rule", sorted(GRAVE))
 def test_a_host_that_fails_it_is_drained_or_not(rule: str) -> None:
     """On the host that was recorded for the rule: what is the host's is found in a hook, too; what is a job's, or past, is not."""

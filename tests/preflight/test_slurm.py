@@ -197,7 +197,7 @@ PLANTED = {
 """Shell commands before the hook starts, and options of the hook. The node is bad, so that a check that worked would drain it."""
 
 
-@pytest.mark.sampled(3, 8)
+@pytest.mark.sampled(3, 5)
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_checker_drains_nobody_and_says_why(cluster: Cluster, tmp_path: Path, fault: str) -> None:
     tool = tmp_path / "tool"

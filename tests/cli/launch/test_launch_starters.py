@@ -107,7 +107,7 @@ def eight(request: pytest.FixtureRequest, starter: str) -> tuple[list[str], Mapp
     return [*request.getfixturevalue("torchrun"), "--nproc-per-node=8"], {}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, 2)
 @two_cpus
 @pytest.mark.parametrize("starter", ["srun", "mpirun", "hydra", "torchrun"])
 def test_eight_ranks_at_once_agree(request: pytest.FixtureRequest, tmp_path: Path, starter: str) -> None:
@@ -136,7 +136,7 @@ def test_eight_ranks_at_once_agree(request: pytest.FixtureRequest, tmp_path: Pat
     assert busy[0] < 12 * busy[1] + 0.1  # what a loaded machine leaves as it is
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1, 2)
 @two_cpus
 @pytest.mark.skipif(shutil.which("numactl") is None, reason="numactl is not installed")
 @pytest.mark.parametrize("starter", ["srun", "mpirun", "hydra", "torchrun"])
