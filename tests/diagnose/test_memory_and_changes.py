@@ -84,6 +84,7 @@ def test_a_change_that_quotes_an_error_accuses_no_host(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        f"I followed [the guide](docs/install.md) and my run fails:\n{QUOTED}",
         f"Since the commit that moved us to torch 2.5 I get\n{QUOTED}",
         f"I have fixed the path, and still see\n{QUOTED}\nHow can I fix this?",
         f"# What does this mean?\n{QUOTED}\nThe PR that someone named did not help.",

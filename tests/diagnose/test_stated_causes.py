@@ -279,6 +279,17 @@ def test_what_is_told_gives_way_to_what_somebody_blames() -> None:
     assert _named("My node n7 is unresponsive and the job hangs.\nIt turned out to be the firewall.") == ["firewall-blocks-nccl"]
 
 
+def test_what_is_only_claimed_is_possible_and_what_helped_is_likely() -> None:
+    told = {
+        "My job fails, the root file system is 100 % used.": POSSIBLE,
+        "The job failed. Freeing disk space solved it.": LIKELY,
+    }
+    for said, weight in told.items():
+        lines = {"x": lines_of(enumerate([said], 1))}
+        found = [each for symptom in stated_causes.symptoms_of(lines) for each in symptom.candidates]
+        assert [(each.cause, each.weight) for each in found] == [("disk-full-or-quota", weight)], said
+
+
 def test_several_causes_are_possible_and_one_is_likely() -> None:
     weights = {
         text: {

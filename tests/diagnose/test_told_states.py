@@ -79,6 +79,8 @@ def test_a_state_that_somebody_tells_is_found(text: str, cause: str) -> None:
         "Does it support training when the GPU memory is too small?",
         "The page says that the memory of an array is full of zeros.",
         "My browser tab gets killed while loading the model on android.",
+        "I cannot download the model: the download quota of the file is exceeded.",
+        "Hi, another option is storing the images on NFS, but training is slow then.",
     ],
 )
 def test_what_is_denied_advised_or_a_condition_is_not_taken(text: str) -> None:

@@ -24,7 +24,7 @@ _TITLE = re.compile(
     r"^(?:#{1,3} )?(?:(?:\[[\w ./#-]{1,30}\]|[A-Z]{2,10}-\d{1,6}:?) ?){0,3}(?:(?:fix|feat|docs?|perf|refactor|chore|revert)(?:\([\w ./,-]{1,40}\))?!?: (?!command not found)\S|(?:ci|test|tests|build|style|nit)\([\w ./,-]{1,40}\)!?: \S"
     r"|# (?:ci|tests?|build|style|nit)!?: (?!.{0,120}\b(?:fail|error|not found|broke|hang|hung|crash|stuck|slow|cannot|can't))\w"
     r"|# \[(?:(?:[Cc][Ii]|[Bb]ug|[Hh]ot|[Tt]ests?|[Dd]ocs?)[ _-]?)?[Ff]ix(?:es)?\] ?\S"
-    r"|# \[?(?:Docs?|Documentation)\b\]?:? (?!https?:|man |/|<)\S"
+    r"|(?:# \[?(?:Docs?|Documentation)\b\]?:?|(?:\[(?:Docs?|Documentation)\]|Docs?:|Documentation:)) (?!https?:|man |/|<)\S"
     rf"|(?:# )?(?:\[\w{{2,20}}\] )?(?:{_VERBS}|Capture[sd]?) .{{3,120}} \((?:[\w.-]{{1,40}}/[\w.-]{{1,60}})?#\d{{1,6}}\)$"
     r"|(?:# )?(?:Adds|Allows|Fixes|Implements|Improves|Introduces|Refactors|Renames|Reverts) (?!up\b|after\b|for me\b|it\b)[\w`'\"]+ \S"
     rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?!make (?:all|install|test|build|deps)\b)(?:(?i:also|always|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
@@ -39,6 +39,7 @@ _SURE = re.compile(
     r"|^(?:#{1,4} |\*\*)?(?:Is your feature request related to a problem|Describe the solution you'd like|Describe alternatives you've considered)\b"
     r"|^__original_commit__ = \S"
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"
+    r"|^(?:[-*] )?(?:Add(?:s|ed)?|Clarif(?:y|ies|ied)|Document(?:s|ed)?|Extend(?:s|ed)?|Updat(?:e|es|ed)) (?:(?:an?|the|some|more) )?(?:[\w-]+ )?(?:tips?|notes?|docs|documentation|sections?|warnings?|paragraphs?|FAQ(?: entr(?:y|ies))?|README|user guide)\b(?: (?:about|on|to|for|that|in|how|when)\b|[.,:;]|$)"
     r"|^Stack from \[?ghstack|^diff --git a/|^@@ -\d+(?:,\d+)? \+\d+"
 )
 _ENOUGH_WITH_ANOTHER = (

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from torchtune_sys.diagnosis import stated_forms as forms
 from torchtune_sys.diagnosis.text.lines import LogLine
 
-_LONGEST, _ENOUGH = 2000, 2
+_LONGEST, _ENOUGH, _OF_A_REPORT = 2000, 2, 3
 _LINK = re.compile(
     r"\]\(((?!\w{1,12}:|//|/uploads/|mailto|#issuecomment)[\w./-]{0,160}[\w-]{2,80}(?:\.(?:md|rst|html?|txt|py|csv|svg|png|ya?ml|toml|ipynb)|/)(?:#[\w.-]{1,120})?|#[a-z][\w-]{3,120})\)"
 )
@@ -23,6 +24,10 @@ _GENERATED = re.compile(
 )
 _BORDER = re.compile(r"^---$")
 _FRONT = re.compile(r"^(?:title|layout|permalink|sidebar_\w{2,20}|description): ?\S")
+_OWN = re.compile(
+    r"(?i)(?<![\w/.])(?:(?:I|I'm|I've|we|we've) (?:\w+ ){0,2}?(?:get|got|have|had|see|saw|tried|try|ran|run|am|was|were|are|follow(?:ed)?|installed?|used|cannot|can't|could(?:n't| not)|face[ds]?|meet|met|encounter(?:ed)?)|my|hi|hello|thanks)(?![\w/.])"
+)
+"""What somebody says of what happened to him; a manual speaks to its readers."""
 _REPORTS = re.compile(
     r"(?i)^(?:#{1,6} |\*\*)\W{0,6}(?:describe the (?:bug|issue|problem)|(?:to |steps (?:to|for) )?reproduc\w+|expected behaviou?r|actual behaviou?r|bug description|problem description|system info\w*|your environment|environment info\w*|(?:error |relevant )?log(?:s| output)|error messages?|traceback|what happened\b.{0,60}|reminder|current behaviou?r)\W{0,6}$"
 )
@@ -36,6 +41,12 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     >>> is_one([LogLine(number=number, text=text, printed=text) for number, text in enumerate(page)])
     True
     >>> is_one([LogLine(number=1, text=page[2], printed=page[2])])
+    False
+
+    Somebody who reports an error may point to a page or two of a project:
+
+    >>> report = ("I followed [the guide](docs/install.md) and my run fails:", "RuntimeError: CUDA error: out of memory")
+    >>> is_one([LogLine(number=number, text=text, printed=text) for number, text in enumerate(report)])
     False
     """
     texts = [line.text[:_LONGEST] for line in lines]
@@ -55,4 +66,11 @@ def _is_written_as_one(texts: Sequence[str]) -> bool:
     links = {link for text in texts if "](" in text for link in _LINK.findall(text)}
     pages = sum(link.partition("#")[0].endswith((".md", ".rst")) for link in links)
     marks = sum(_RST.search(text) is not None for text in texts if ":`" in text or text.startswith(".. "))
-    return len(links) + pages >= _ENOUGH or marks >= _ENOUGH
+    if marks >= _ENOUGH:
+        return True
+    return len(links) + pages >= _ENOUGH and (len(links) > _OF_A_REPORT or not _is_report(texts))
+
+
+def _is_report(texts: Sequence[str]) -> bool:
+    """Return whether somebody tells in the first person that something failed."""
+    return any(_OWN.search(text) and forms.FAILING.search(text) for text in texts)

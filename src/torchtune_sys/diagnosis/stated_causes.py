@@ -166,7 +166,7 @@ def _is_prose(line: LogLine) -> bool:
 
 
 def _symptom(source: str, line: LogLine, row: _Stated, is_sure: bool, is_blamed: bool) -> Symptom:
-    weight = LIKELY if is_sure and len(row.causes) == 1 else POSSIBLE
+    weight = LIKELY if is_blamed and len(row.causes) == 1 else POSSIBLE
     candidates = (Candidate(cause=cause, weight=weight, fix="" if at else row.fix) for at, cause in enumerate(row.causes))
     return Symptom(
         source=source,

@@ -111,6 +111,6 @@ _GENERAL = re.compile(
     r"|users?|feature|proposal|option|handl\w+|not|never|no|without|don't|doesn't|isn't|didn't|wasn't|aren't|nor|instead of|(?:want|need|have|has|how|try|trying|like|able|order|way) to)\b[^,;:()]{0,40})$"
 )
 _WANTS = re.compile(
-    r"(?i)^\W*(?:(?:feat|fix|docs?|chore|build|refactor|test)\b[(:]|(?:add|allow|support|handle|detect|document|improve|implement|introduce|make|ensure|verify|please|consider|note|remove|update|use|do|does|can|could|would|should|is there|are there|will)\b)"
+    r"(?i)^\W*(?:(?:feat|fix|docs?|chore|build|refactor|test)\b[(:]|(?:add|allow|support|handle|detect|document|improve|implement|introduce|make|ensure|verify|please|consider|note|remove|update|use|do|does|can|could|would|should|is there|are there|will)\b|(?:another|one|an|the other|a second|a possible) (?:\w+ )?(?:option|alternative|idea|possibility|approach)\b)"
 )
-"""What is asked for, or changed in a program."""
+"""What is asked for, proposed, or changed in a program."""
