@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torchtune_sys.diagnosis import stated_forms as forms
 from torchtune_sys.diagnosis.text.lines import LogLine
 
 _LONGEST, _ENOUGH, _OF_A_REPORT = 2000, 2, 3
@@ -28,6 +27,9 @@ _OWN = re.compile(
     r"(?i)(?<![\w/.])(?:(?:I|I'm|I've|we|we've) (?:\w+ ){0,2}?(?:get|got|have|had|see|saw|tried|try|ran|run|am|was|were|are|follow(?:ed)?|installed?|used|cannot|can't|could(?:n't| not)|face[ds]?|meet|met|encounter(?:ed)?)|my|hi|hello|thanks)(?![\w/.])"
 )
 """What somebody says of what happened to him; a manual speaks to its readers."""
+_FAILS = re.compile(
+    r"(?i)\b(?:fail\w*|errors?|crash\w*|hangs?|hung|stuck|kill(?:s|ed)|problems?|issues?|cannot|can't|(?:do|does|did)(?:n't| not) work)\b"
+)
 _REPORTS = re.compile(
     r"(?i)^(?:#{1,6} |\*\*)\W{0,6}(?:describe the (?:bug|issue|problem)|(?:to |steps (?:to|for) )?reproduc\w+|expected behaviou?r|actual behaviou?r|bug description|problem description|system info\w*|your environment|environment info\w*|(?:error |relevant )?log(?:s| output)|error messages?|traceback|what happened\b.{0,60}|reminder|current behaviou?r)\W{0,6}$"
 )
@@ -73,4 +75,4 @@ def _is_written_as_one(texts: Sequence[str]) -> bool:
 
 def _is_report(texts: Sequence[str]) -> bool:
     """Return whether somebody tells in the first person that something failed."""
-    return any(_OWN.search(text) and forms.FAILING.search(text) for text in texts)
+    return any(_OWN.search(text) and _FAILS.search(text) for text in texts)
