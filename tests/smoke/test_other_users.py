@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -19,7 +20,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 import slurm_here
 
+import torchtune_sys
 from conftest import exhaustive
+from smoke.faults.bench import Bench, torch_python
+from smoke.faults.means import patched
 from smoke.test_as_another_user import _torch
 from torchtune_sys.smoke.script import source
 from two_users import SYSTEM_PYTHON, Scene, needs_root
@@ -115,3 +119,69 @@ def test_another_user_who_joins_the_meeting_of_srun_is_seen(scene: Scene) -> Non
         done = ran(scene, "srun", temporary, **found, **meeting)
     assert told["got"] == {f"port {port}": "joined"}, told
     assert done.returncode != 0 and "stranger-among-ranks" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.exhaustive
+def test_who_may_be_in_a_rank_s_place_leaves_the_host_undecided(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, torch_python())
+    patched("""
+        import os
+        import torch.distributed as dist
+        real, group = dist.init_process_group, dist.distributed_c10d._get_default_group
+        def init(*args, **more):
+            real(*args, **more)
+            os.getuid = lambda: 12345  # as if its peers were none of this user's
+            dist.distributed_c10d._get_default_group = silent
+        def silent():
+            dist.distributed_c10d._get_default_group = group
+            raise RuntimeError("Timed out waiting 15000ms for recv operation to complete")
+        dist.init_process_group = init
+    """)(bench)
+    outcome = bench.run("allreduce,checkpoint-sharded", 2)
+    seen = outcome.stages["rendezvous"]
+    assert (outcome.rc, seen["verdict"], seen["cause"]) == (3, "unknown", "stranger-among-ranks"), outcome.told
+    assert re.search(r"127\.0\.0\.1 port \d+, of user 0", seen["seen"]) or os.getuid()
+    assert outcome.verdicts["checkpoint-sharded"] == "unknown"
+
+
+_PLANTED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from torchtune_sys.smoke.worker import growth
+from torchtune_sys.smoke.worker.stages import kept_code
+places = ["/dev/shm/torch_%d_%s" % (os.getpid(), os.urandom(4).hex()) for _ in range(3)]
+kept_code.default_cache = lambda: sys.argv[2]
+def plant():
+    for place in places:
+        open(place, "w").close()
+    os.mkfifo(sys.argv[2] + "/a.so")
+    with open(sys.argv[2] + "/b.so", "wb") as file:
+        file.write(b"\\x7fELF\\x02" + b"\\x01" * 59)
+    os.utime(sys.argv[2] + "/b.so", (0, 0))
+before = growth._shared_files()
+if not os.fork():
+    os.setuid(int(sys.argv[3]))
+    plant()
+    os._exit(0)
+os.wait()
+try:
+    print(os.path.exists(places[0]), growth._shared_files() - before, kept_code.kept_code_is_whole(""))
+    os.chown(sys.argv[2], 0, 0)  # in their own cache it would be told
+    kept_code.kept_code_is_whole("")
+except Exception as error:
+    print(error.cause)
+finally:
+    for place in places:
+        os.unlink(place)
+"""
+
+
+def test_what_another_user_lays_out_is_no_fault_of_the_training_s(scene: Scene) -> None:
+    """Names in /dev/shm with a rank's number counted as files that training leaves behind; a folder in /tmp that anybody could make first, as the cache of
+    torch.compile, in which a FIFO was waited for."""
+    cache = scene.folder / "torchinductor_root"
+    cache.mkdir()
+    os.chown(cache, scene.bob.uid, scene.bob.gid)
+    words = [torch_python(), "-c", _PLANTED, str(Path(torchtune_sys.__file__).parents[1]), str(cache), str(scene.bob.uid)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["True 0 None", "compile-cache-damaged"], done

@@ -33,6 +33,7 @@ NEAR_S = 60.0
 _NAME_S = 3.0
 _WHOSE = "find out whose it is; ranks on one host use its loopback interface, which every user can reach"
 _PROOF_BYTES = 16
+_MOST_OF_A_SETTING_FILE = 1 << 20
 _MOST_PAIRS = 256
 """Ranks: each exchanges with each."""
 _GLOO_INTERFACE, _NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
@@ -85,9 +86,11 @@ def _nccl_interface_is_chosen() -> bool:
     if _NCCL_INTERFACE in os.environ:
         return True
     for path in (os.environ.get("NCCL_CONF_FILE", "~/.nccl.conf"), "/etc/nccl.conf"):
-        with contextlib.suppress(OSError), open(os.path.expanduser(path), errors="replace") as lines:
-            if any(line.strip().startswith(_NCCL_INTERFACE) for line in lines):
-                return True
+        with contextlib.suppress(OSError, ValueError):
+            handle = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO is not waited for
+            with open(handle, errors="replace") as lines:
+                if any(line.strip().startswith(_NCCL_INTERFACE) for line in lines.read(_MOST_OF_A_SETTING_FILE).split("\n")):
+                    return True
     return False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import struct
 import time
 from typing import List, Optional
@@ -18,7 +19,7 @@ _BEING_WRITTEN_S = 30.0
 def kept_code_is_whole(wished: Optional[str]) -> None:
     """Training takes what was compiled before from its own cache, which the cold cache of this stage would hide: a file that ends in the
     middle (a full disk, a killed job) breaks it. The end of an ELF file is its table of sections (elf(5))."""
-    place = wished or default_cache()
+    place = wished or _own_default_cache()
     cut = _cut_off(place)
     if cut:
         seen = "%d compiled file(s) in the cache of torch.compile are cut off, such as %s" % (len(cut), cut[0])
@@ -40,16 +41,25 @@ def _cut_off(place: str) -> List[str]:
 def _is_whole_elf(path: str) -> bool:
     """Also where it cannot be read, or has just gone: another process may be at work there."""
     try:
-        with open(path, "rb") as file:
-            head, size = file.read(64), os.fstat(file.fileno()).st_size
-            if time.time() - os.fstat(file.fileno()).st_mtime < _BEING_WRITTEN_S:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode) or time.time() - info.st_mtime < _BEING_WRITTEN_S:
                 return True
+            head, size = file.read(64), info.st_size
     except OSError:
         return True
     if head[:5] != b"\x7fELF\x02":
         return size > 0 and head[:4] == b"\x7fELF"
     sections, (each, count) = struct.unpack_from("=Q", head, 40)[0], struct.unpack_from("=HH", head, 58)
     return bool(sections + each * count <= size)
+
+
+def _own_default_cache() -> str:
+    """Return the cache that nobody named, in /tmp, where anybody could have made it first: "" for one of another user's, whatever lies there."""
+    place = default_cache()
+    with contextlib.suppress(OSError):
+        return place if os.lstat(place).st_uid == os.geteuid() else ""
+    return ""
 
 
 def default_cache() -> str:
