@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from controller import COLLECTION, Played, Plays
-from fuzz.test_tenth_look import shown_as_root_s
 
+from fuzz.test_lying_file_systems import shown_as_root_s
 from torchtune_sys.host import trust
 from two_users import Scene, User, needs_root
 
