@@ -156,7 +156,8 @@ class _Reader:
 def _of_sentence(sentence: Sentence, words: str, text: str) -> tuple[Candidate, ...]:
     """Return the causes of a sentence, the likeliest first; where the line itself decides between them, or the text does, those that it leaves."""
     is_only = len(sentence.causes) == 1
-    weight = CERTAIN if sentence.role == "cause" else LIKELY if sentence.role == "hint" and is_only else POSSIBLE
+    is_told = sentence.program == "reporter"  # by somebody, not printed
+    weight = CERTAIN if sentence.role == "cause" else LIKELY if sentence.role == "hint" and is_only and not is_told else POSSIBLE
     candidates = tuple(
         Candidate(cause=cause, weight=weight, fix="" if number else sentence.remedy)
         for number, cause in enumerate(sentence.causes)
