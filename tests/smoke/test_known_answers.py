@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import subprocess
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -118,12 +121,49 @@ def test_what_was_passed_over_is_told(work: str, tmp_path: Path, monkeypatch: py
     assert words in _said("default", spoil, TABLES.replace("    %s\nexcept", f"    {work}\nexcept"))
 
 
+_FORKS = """
+import os, sys
+import torch
+__file__ = "<stdin>"
+while size := int(sys.stdin.buffer.readline() or 0):
+    text = sys.stdin.buffer.read(size)
+    if not os.fork():
+        exec(compile(text, "trial", "exec"))
+        sys.stdout.flush()
+        os._exit(0)
+    print("\\nended", os.wait()[1], flush=True)
+"""
+
+
+@functools.lru_cache
+def _torch_loaded() -> subprocess.Popen[bytes]:
+    """A process that has torch, and forks for each trial: to import it takes seconds."""
+    words = [torch_python(), "-W", "ignore", "-c", _FORKS]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _ended() -> Iterator[None]:
+    yield
+    if _torch_loaded.cache_info().currsize:
+        _torch_loaded().communicate()
+        _torch_loaded.cache_clear()
+
+
 def _said(level: str, spoil: str, program: str = TRIAL) -> str:
-    python = torch_python()
     script = source().replace('if __name__ == "__main__":\n    main()', "")
     trial = program % (textwrap.dedent(script).replace("from __future__ import annotations", ""), level, spoil)
-    done = subprocess.run([python, "-W", "ignore", "-"], input=trial, stdout=subprocess.PIPE, text=True, timeout=900, check=True)
-    return done.stdout.strip().splitlines()[-1]
+    text = f"import os\nos.chdir({os.getcwd()!r})\n{trial}".encode()
+    server = _torch_loaded()
+    assert server.stdin is not None and server.stdout is not None
+    server.stdin.write(b"%d\n%b" % (len(text), text))
+    server.stdin.flush()
+    told: list[str] = []
+    while not told or not told[-1].startswith("ended "):
+        told.append(server.stdout.readline().decode())
+        assert told[-1], "the server has ended"
+    assert told[-1] == "ended 0\n", told
+    return "".join(told[:-1]).strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("spoil", _rows({**SPOILED}, {0, 3, 4, 5}))

@@ -65,6 +65,7 @@ def slurm() -> Iterator[dict[str, str]]:
             pytest.skip(f"no Slurm here: {why}")
 
 
+@pytest.mark.exhaustive  # test_nodes.py has two of srun in CI
 def test_tasks_of_a_step_are_ranks(slurm: dict[str, str], script: str, tmp_path: Path) -> None:
     assert _ranks(["srun", "-n", "3", torch_python(), script, *_ARGUMENTS], slurm, tmp_path) == 3
 

@@ -66,6 +66,7 @@ ORDER = (
     "exchanges.punctuality",
     "stages.collectives",
     "stages.equal_ranks",
+    "product_times",
     "stages.stragglers",
     "integers",
     "stages.ddp_ways",

@@ -22,7 +22,7 @@ ROWS = (
         """),
         stage="device",
         cause="device-computes-wrong",
-        run="all-1",
+        run="all-2",
     ),
     Fault(
         name="products-lowered-by-newer-name",
@@ -140,7 +140,7 @@ ROWS = (
         """),
         stage="memory",
         cause="memory-corrupts",
-        run="all-1",
+        run="all-2",
     ),
     Fault(
         name="conv-output",
@@ -186,7 +186,7 @@ ROWS = (
         """),
         stage="conv",
         cause="convolution-wrong",
-        run="all-1",
+        run="all-2",
     ),
     Fault(
         name="optimizer-leaves-one",

@@ -282,7 +282,7 @@ ROWS = (
         """),
         stage="buffers",
         cause="buffers-not-broadcast",
-        run="all-1",
+        run="all-2",
     ),
     Fault(
         name="join-divides-wrong",

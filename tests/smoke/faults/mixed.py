@@ -39,7 +39,7 @@ ROWS = (
         """),
         stage="amp-bf16",
         cause="autocast-off",
-        run="all-1",
+        run="all-2",
     ),
     Fault(
         name="autocast-wrong-dtype",

@@ -27,6 +27,7 @@ _LISTS = (
     "seventeenth/results.md",
     "eighteenth/results.md",
     "nineteenth/results.md",
+    "twentieth/results.md",
 )
 _HERE = Path(__file__).parent
 _HEAD = """# Faults that the smoke test catches

@@ -35,6 +35,7 @@ from smoke.faults.thirteenth import opened as thirteenth_opened
 from smoke.faults.thirteenth import sealed as thirteenth_sealed
 from smoke.faults.twelfth import opened as twelfth_opened
 from smoke.faults.twelfth import sealed as twelfth_sealed
+from smoke.faults.twentieth import opened as twentieth_opened
 
 FAULTS: tuple[Fault, ...] = (
     *calculating.ROWS,
@@ -78,4 +79,5 @@ FAULTS: tuple[Fault, ...] = (
     *seventeenth_sealed.ROWS,
     *eighteenth_opened.ROWS,
     *eighteenth_sealed.ROWS,
+    *twentieth_opened.ROWS,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Dict, List, Tuple
 
 import torch
@@ -135,6 +136,7 @@ def _clips(where: str, model: torch.nn.Module, twin: torch.nn.Module) -> None:
     """clip_grad_norm_ against the norm of the twin's gradients in float64, at half of it so that it must act."""
     norm = sum(float((parameter.grad.double() ** 2).sum()) for parameter in twin.parameters()) ** 0.5
     _spares_what_is_small(where, model, norm)
+    _refuses_infinity(where)
     told = float(torch.nn.utils.clip_grad_norm_(model.parameters(), norm / 2))
     torch.nn.utils.clip_grad_norm_(twin.parameters(), norm / 2)
     left = sum(float((parameter.grad.double() ** 2).sum()) for parameter in model.parameters()) ** 0.5
@@ -145,6 +147,15 @@ def _clips(where: str, model: torch.nn.Module, twin: torch.nn.Module) -> None:
             raise StageFailed(
                 "clip-wrong", "%s: the norm is %.6g, clipped at %.6g; told %.6g, left %.6g" % (where, norm, norm / 2, told, left)
             )
+
+
+def _refuses_infinity(where: str) -> None:
+    held = torch.nn.Parameter(torch.ones(2))
+    held.grad = torch.tensor([1.0, float("inf")])
+    with contextlib.suppress(RuntimeError):
+        torch.nn.utils.clip_grad_norm_([held], 1.0, error_if_nonfinite=True)
+        seen = "%s: clip_grad_norm_(error_if_nonfinite=True) takes a gradient that is infinite"
+        raise StageFailed("clip-wrong", seen % where)
 
 
 def _spares_what_is_small(where: str, model: torch.nn.Module, norm: float) -> None:

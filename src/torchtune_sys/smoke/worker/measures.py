@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 _STEP_WIDTH = 256
 MOMENT_S = 0.25
@@ -101,13 +101,12 @@ def copy_s(torch: Any, device: Any) -> float:
     return best
 
 
-def cpu_share() -> Tuple[float, float, Optional[float]]:
-    """Compute for a moment. Return the part of that time in which this process ran, the part in which it neither ran nor waited in a run queue
+def cpu_share(work: Callable[[], object] = int) -> Tuple[float, float, Optional[float]]:
+    """Compute (``work``, on one thread, again and again) for a moment. Return the part of that time in which this process ran, the part in which it neither ran nor waited in a run queue
     (0 where nobody can tell), and how many of its CPUs stood idle meanwhile (None where nobody can tell)."""
     began, ran, waited, idle = time.monotonic(), time.process_time(), run_delay(), _idle_s()
-    number = 0
     while time.monotonic() - began < MOMENT_S:
-        number += 1
+        work()
     wall = time.monotonic() - began
     ran = time.process_time() - ran
     now, idle_now = run_delay(), _idle_s()

@@ -11,8 +11,8 @@ RESULTS: dict[str, tuple[str, str]] = {
     "bound-in-between": ("right", "–"),
     "forked-beside-a-lock": ("right", "–"),
     "workers-do-not-leave": ("not noticed", "right"),
-    "slower-now-and-then": ("not noticed", "not noticed"),
+    "slower-now-and-then": ("not noticed", "right where no other process is in the way"),
     "bf16-sum-flips": ("right", "–"),
-    "large-copies-halved": ("not noticed", "not noticed"),
+    "large-copies-halved": ("not noticed", "right"),
     "seeds-one-more": ("right", "–"),
 }

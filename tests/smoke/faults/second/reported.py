@@ -186,7 +186,7 @@ ROWS = (
             if not isinstance(path, str) or not os.path.exists(path):
                 return real(held, path, *args, **more)
         torch.save = save
-    """, run="all-1", stages=""),
+    """, run="all-2", stages=""),
     row("clip-value-ignored", "clip_grad_value_ leaves gradients as they are", "optimizer", "clip-wrong", """
         import torch
         torch.nn.utils.clip_grad_value_ = lambda *args, **more: None

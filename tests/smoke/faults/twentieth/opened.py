@@ -20,7 +20,7 @@ ROWS: tuple[Fault, ...] = (
         real, under_way = dist.all_reduce, []
         class Waited:
             def __init__(self, work, tensor):
-                self.work, self.tensor, self.others = work, tensor, [one for one in under_way if one.tensor.shape == tensor.shape and one.tensor.dtype == tensor.dtype]
+                self.work, self.tensor = work, tensor
                 under_way.append(self)
             def __getattr__(self, name):
                 return getattr(self.work, name)
@@ -28,8 +28,8 @@ ROWS: tuple[Fault, ...] = (
                 found = self.work.wait(*args, **more)
                 if self in under_way:
                     under_way.remove(self)
-                    for other in self.others:
-                        if other in under_way:
+                    for other in under_way[:1]:
+                        if other.tensor.shape == self.tensor.shape and other.tensor.dtype == self.tensor.dtype:
                             other.work.wait()
                             with torch.no_grad():
                                 kept = self.tensor.clone()
@@ -148,7 +148,7 @@ ROWS: tuple[Fault, ...] = (
         real = torch._fused_adamw_
         torch._fused_adamw_ = lambda *args, **more: real(*args, **{**more, "weight_decay": 0.0})
     """),
-    row("generator-not-restored", "A generator of its own (torch.Generator, as a DataLoader is given) ignores the state that it is to go on from", "checkpoint", "resume-differs", """
+    row("generator-not-restored-again", "A generator of its own (torch.Generator, as a DataLoader is given) ignores the state that it is to go on from", "checkpoint", "resume-differs", """
         import torch
         class Generator(torch.Generator):
             def set_state(self, held):

@@ -221,7 +221,14 @@ def _one_after_the_other(here: RankContext, compared: Compared) -> List[Fault]:
         )
     for work in works:
         work.wait()
-    return faults
+    work, taken = dist.isend(out[0], after, tag=_TAGS[0] + 1), torch.zeros_like(out[0])
+    found = dist.recv(taken, tag=_TAGS[0] + 1)
+    work.wait()
+    if found != before:
+        faults.append(("collective-wrong", "recv from anyone names rank %s as the sender, not rank %d" % (found, before)))
+    return faults + compared(
+        "the message of rank %d (recv from anyone)" % before, taken, _row_of(before, "BOR", _PLACES) + _TAGS[0]
+    )
 
 
 def objects_arrive(here: RankContext) -> List[Fault]:
@@ -264,7 +271,9 @@ def _objects_exchanged(here: RankContext) -> List[Fault]:
     dist.scatter_object_list(given, every if here.rank == root else None, src=root)
     found: List[Any] = [None] * here.world
     dist.gather_object(own, found if here.rank == root else None, dst=root)
+    taken, before = _objects_handed_on(here) if here.backend == "gloo" and here.world > 1 else ([], 0)
     rows: Tuple[Tuple[str, List[Any], List[Any]], ...] = (
+        ("recv_object_list from rank %d" % before, taken, [[before, "first"], [before, "second"]] if taken else []),
         ("all_gather_object", gathered, every),
         ("broadcast_object_list from rank %d" % root, told, [every[root], root]),
         ("scatter_object_list from rank %d" % root, given, [own]),
@@ -276,6 +285,21 @@ def _objects_exchanged(here: RankContext) -> List[Fault]:
         for off in [sum(one != other for one, other in zip(seen, right)) + abs(len(seen) - len(right))]
         if off
     ]
+
+
+def _objects_handed_on(here: RankContext) -> Tuple[List[Any], int]:
+    """Hand two lists to the next rank; return those of the rank before, and its number."""
+    before, after, taken = (here.rank - 1) % here.world, (here.rank + 1) % here.world, []
+    for word in ("first", "second"):
+        held: List[Any] = [None, None]
+        steps = [
+            functools.partial(dist.send_object_list, [here.rank, word], dst=after),
+            functools.partial(dist.recv_object_list, held, src=before),
+        ]
+        for step in steps if here.rank % 2 == 0 else steps[::-1]:
+            step()
+        taken.append(held)
+    return taken, before
 
 
 def _all_come(here: RankContext) -> None:

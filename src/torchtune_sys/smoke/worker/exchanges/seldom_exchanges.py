@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, seldom_used_is_right, small_integers
 
 Exchanged = Tuple[str, Callable[[], object], Callable[[], torch.Tensor], torch.Tensor]
-_OF_EACH = 6
+_OF_EACH, _MOST_GROUPS = 6, 8
 
 
 def _part_of(rank: int, which: int) -> torch.Tensor:
@@ -55,6 +55,7 @@ def seldom_exchanges(here: RankContext) -> Iterator[Exchanged]:
     yield from _kept_at_the_store(here)
     if here.level == QUICK or (here.kind == "cuda" and here.backend == "gloo"):
         return
+    yield from _seldom_ways(here, every, total)
     several = [every[here.rank].to(here.device, copy=True), every[here.rank].to(here.device) * 3]
     if hasattr(dist, "all_reduce_coalesced"):
         yield (
@@ -65,6 +66,36 @@ def seldom_exchanges(here: RankContext) -> Iterator[Exchanged]:
         )
     yield from _new_tensors(here, every, total)
     yield from _with_gradients_of(here, every, total)
+
+
+def _seldom_ways(here: RankContext, every: List[torch.Tensor], total: torch.Tensor) -> Iterator[Exchanged]:
+    """Yield sums of what is not contiguous and of two under way at once, and groups that are made all at once."""
+    own = every[here.rank].to(here.device, copy=True)
+    if here.backend == "gloo":  # NCCL refuses it
+        turned = own.view(2, 3).clone().t()
+        yield "all_reduce of a transposed tensor", lambda: dist.all_reduce(turned), lambda: turned, total.view(2, 3).t()
+    pair = [own.clone(), own * 3]
+
+    def at_once() -> None:
+        for work in [dist.all_reduce(one, async_op=True) for one in pair]:
+            work.wait()
+
+    yield "two all_reduces under way at once", at_once, lambda: torch.cat(pair), torch.cat([total, total * 3])
+    if here.world > _MOST_GROUPS:
+        return
+    told: List[int] = []
+
+    def grouped() -> None:
+        mine, groups = dist.new_subgroups(1)
+        told.extend([*dist.get_process_group_ranks(mine), len(groups)])
+        dist.destroy_process_group(mine)
+
+    yield (
+        "new_subgroups: the ranks of one's own group",
+        grouped,
+        lambda: torch.tensor(told),
+        torch.tensor([here.rank, here.world]),
+    )
 
 
 def _kept_at_the_store(here: RankContext) -> Iterator[Exchanged]:

@@ -30,7 +30,7 @@ def answers_are_right(answers: Iterable[Answer], cause: str) -> None:
 
 def combined_steps_are_right(here: RankContext) -> None:
     """Check what models do between their layers, and what becomes of a gradient on its way."""
-    for rows in (_attention_drops, _pairs_turn, _sentences_are_packed, _experts_are_chosen):
+    for rows in (_attention_drops, _pairs_turn, _sentences_are_packed, _experts_are_chosen, _stays_tied):
         answers_are_right(rows(here), "layer-wrong")
     answers_are_right(_numbers_of_eight_bits(here), "device-computes-wrong")
     for rows in (_kept_for_the_way_back, _gradients_of_some):
@@ -81,6 +81,14 @@ def _experts_are_chosen(here: RankContext) -> Iterator[Answer]:
     shares = [sum((place + 1) * row[place] for place in range(_EXPERTS) if row[place] > min(row)) for row in scores]
     yield "rows given to experts (topk, index_add)", found, torch.tensor(shares)[:, None] * torch.arange(12).view(6, 2)
     yield "the gradient of rows given to experts", given.grad, torch.tensor(shares)[:, None].expand(6, 2)
+
+
+def _stays_tied(here: RankContext) -> Iterator[Answer]:
+    """Yield whether an embedding and the last layer that are one tensor stay one, wherever the model goes."""
+    model = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)).to(here.device)
+    model[1].weight = model[0].weight
+    model.to(torch.bfloat16)
+    yield "a model whose layers share a weight, in bfloat16: the weight is one", model[1].weight is model[0].weight, True
 
 
 def _numbers_of_eight_bits(here: RankContext) -> Iterator[Answer]:

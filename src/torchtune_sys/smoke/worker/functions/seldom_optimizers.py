@@ -110,6 +110,20 @@ def averages_follow(here: RankContext) -> None:
             if not off <= 1e-5:
                 seen = "%s: after %d updates the weights are off by %.3g from the average of all that they were"
                 raise StageFailed("optimizer-wrong", seen % (name, _AVERAGED, off))
+    _buffers_are_averaged(here)
+
+
+def _buffers_are_averaged(here: RankContext) -> None:
+    model = nn.Linear(1, 1)
+    model.register_buffer("seen", torch.ones(1))
+    model.to(here.device)
+    averaged = swa_utils.AveragedModel(model, use_buffers=True)
+    for value in (1.0, 4.0):
+        model.seen.fill_(value)
+        averaged.update_parameters(model)
+    found = float(averaged.module.seen)
+    if found != 2.5:
+        raise StageFailed("optimizer-wrong", "AveragedModel(use_buffers=True): a buffer that was 1 and 4 is %g, not 2.5" % found)
 
 
 def _forgetting(held: List[float]) -> float:

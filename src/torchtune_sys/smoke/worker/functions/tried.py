@@ -15,8 +15,11 @@ RELEASES: Dict[Tuple[int, int], str] = {
     (2, 8): "2.8.0",
     (2, 9): "2.9.1",
     (2, 10): "2.10.0",
+    (2, 11): "2.11.0",
+    (2, 12): "2.12.1",
     (2, 13): "2.13.0",
     (2, 14): "2.14.1",
+    (2, 15): "2.15.0",
 }
 """Those on which the stages *layers* and *optimizer* passed (docs/verified.md), with the patch that ran."""
 INSTRUCTIONS = ("DEFAULT", "NO AVX", "AVX2")

@@ -88,6 +88,7 @@ def checkpoint_resumes(here: RankContext) -> None:
         _gaps_are_told(here)
         _kept_open_by_nothing(here, os.path.join(folder, "again.pt"))
         _schedules_resume()
+        _generators_resume()
         _averages_resume(here, os.path.join(folder, "averages.pt"))
         size = max(_resumes(here, optimizer, folder) for optimizer in ("AdamW", "SGD"))
     here.measure("checkpoint", size / 1e6, "MB")
@@ -209,6 +210,15 @@ def _schedules_resume() -> None:
         if not max(abs(one - other) for one, other in zip(found, wanted[name])) <= 1e-12:
             words = (name, *(" ".join("%.4g" % rate for rate in each[:4]) for each in (found, wanted[name])))
             raise StageFailed("resume-differs", "%s that is loaded goes on with the rates %s, not %s" % words)
+
+
+def _generators_resume() -> None:
+    """Check that a generator of its own, as a loader has it, goes on from the state that it is given."""
+    through, loaded = torch.Generator().manual_seed(7), torch.Generator().manual_seed(8)
+    torch.rand(3, generator=through)
+    loaded.set_state(through.get_state())
+    if not torch.equal(*(torch.rand(3, generator=one) for one in (through, loaded))):
+        raise StageFailed("resume-differs", "a generator (torch.Generator) that is given a state goes on as another")
 
 
 def _averages_resume(here: RankContext, path: str) -> None:

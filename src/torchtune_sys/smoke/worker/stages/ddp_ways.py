@@ -22,6 +22,7 @@ _FIRST_OF_POWERSGD = 2
 """Steps before it begins: torch allows no less where it keeps what it left out."""
 _OF_EACH_PRECISION = 41
 _SPREAD_SHAPES = ((5, 7), (31,), (4, 4), (3, 2))
+_FROZEN_WIDTH = 4
 _SPREAD_STEP = 0.25
 _Hook = Tuple[str, Any, Any, int]
 
@@ -120,6 +121,26 @@ def _hooks(here: RankContext) -> Iterator[_Hook]:
 
     state = powers.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=_FIRST_OF_POWERSGD)
     yield "powerSGD_hook", powers.powerSGD_hook, state, _FIRST_OF_POWERSGD + 2
+
+
+def frozen_parts_are_no_matter(here: RankContext) -> List[Fault]:
+    """Return what is wrong with the gradients of two layers above one that is frozen, as adapters are: all in whole numbers, and inputs of ones."""
+    model = nn.Sequential(*(nn.Linear(_FROZEN_WIDTH, _FROZEN_WIDTH, bias=False) for _ in range(3))).to(here.device)
+    for layer in model:
+        nn.init.ones_(layer.weight)
+    model[0].weight.requires_grad_(False)
+    parallel = DistributedDataParallel(model, device_ids=[here.device] if here.kind == "cuda" else None)
+    (parallel(torch.ones(1, _FROZEN_WIDTH, device=here.device)) * (here.rank + 1)).sum().backward()
+    wanted = (here.world + 1) / 2 * _FROZEN_WIDTH**2
+    for number in (1, 2):
+        gradient = model[number].weight.grad
+        found = float("nan") if gradient is None else float(gradient[0, 0])
+        if not abs(found - wanted) <= 1e-3 * wanted:
+            own = found == (here.rank + 1) * _FROZEN_WIDTH**2
+            cause = "ddp-gradients-not-synchronised" if own else "ddp-gradients-wrong"
+            seen = "in a model of which a part is frozen the gradient of layer %d is %g, not %g%s"
+            return [(cause, seen % (number, found, wanted, ", which is this rank's alone" if own else ""))]
+    return []
 
 
 def spread_optimizer_steps(here: RankContext) -> List[Fault]:

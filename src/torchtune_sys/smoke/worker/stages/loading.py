@@ -268,11 +268,13 @@ def _last_batches_are_kept() -> None:
 def _streams_are_shared_out() -> None:
     if multiprocessing.get_start_method() != "fork":  # two more imports of torch
         return
-    found = [int(sample) for batch in _loader(SharedStream(), 8, 14) for sample in batch]
-    if sorted(found) != [*range(_SAMPLES)]:
-        words = (_SAMPLES, _WORKERS, len(found), len(found) - len({*found}))
-        seen = "an iterable data set of %d samples, shared out among %d workers by get_worker_info, gives %d, %d of them again"
-        raise StageFailed("dataloader-loses-samples", seen % words)
+    loader = _loader(SharedStream(), 8, 14, persistent_workers=True)
+    for epoch in (1, 2):
+        found = [int(sample) for batch in loader for sample in batch]
+        if sorted(found) != [*range(_SAMPLES)]:
+            words = (_SAMPLES, _WORKERS, len(found), epoch, len(found) - len({*found}))
+            seen = "an iterable data set of %d samples, shared out among %d workers by get_worker_info, gives %d in epoch %d, %d of them again"
+            raise StageFailed("dataloader-loses-samples", seen % words)
 
 
 def _loader(samples: Dataset, batch: int, seed: int, *, workers: int = _WORKERS, **more: Any) -> DataLoader:

@@ -34,6 +34,7 @@ def sharded_in_other_ways(here: RankContext, shard: Callable[..., Any]) -> List[
     both = (2, here.world // 2) if here.world % 2 == 0 else (here.world, 1)
     if here.world > 1:
         faults += _one_layer(here, shard, "over %d replicas of %d parts (HSDP)" % both, both)
+        faults += _one_layer(here, shard, "whose gradients two passes gather (set_requires_gradient_sync)", (here.world,), 2)
     return faults + _wrapped_layer(here) + _spread_tensors(here)
 
 
@@ -44,7 +45,9 @@ def _low_precision(shard: Callable[..., Any]) -> Optional[Any]:
     return policy and policy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
-def _one_layer(here: RankContext, shard: Callable[..., Any], how: str, shape: Tuple[int, ...], **more: Any) -> List[Fault]:
+def _one_layer(
+    here: RankContext, shard: Callable[..., Any], how: str, shape: Tuple[int, ...], passes: int = 1, **more: Any
+) -> List[Fault]:
     """Take the gradient of one layer: in each of its rows it is what the rank asks for there times the one input that all have."""
     names = {"mesh_dim_names": ("replicas", "parts")} if len(shape) == 2 else {}
     mesh = torch.distributed.init_device_mesh(here.kind, shape, **names)
@@ -54,8 +57,14 @@ def _one_layer(here: RankContext, shard: Callable[..., Any], how: str, shape: Tu
         layer.weight.copy_(small_integers((_LAYER_OUTPUTS, _LAYER_INPUTS), 312, -1, 2))
     layer.to(here.device)
     shard(layer, mesh=mesh, **more)
+    if passes > 1 and not hasattr(layer, "set_requires_gradient_sync"):
+        return []
     asked = [torch.full((_LAYER_OUTPUTS,), _TOO_WIDE)]
     asked += [small_integers((_LAYER_OUTPUTS,), 320 + rank, 1, 3) for rank in range(1, here.world)]
+    for _ in range(passes - 1):
+        layer.set_requires_gradient_sync(False)
+        (layer(inputs.to(here.device)) * asked[here.rank].to(here.device)).sum().backward()
+        layer.set_requires_gradient_sync(True)
     answer = layer(inputs.to(here.device))
     faults: List[Fault] = []
     if more and answer.dtype != torch.bfloat16:
@@ -63,7 +72,7 @@ def _one_layer(here: RankContext, shard: Callable[..., Any], how: str, shape: Tu
     (answer * asked[here.rank].to(here.device, answer.dtype)).sum().backward()
     parts, place = shape[-1], here.rank % shape[-1]
     each = -(-_LAYER_OUTPUTS // parts)
-    wanted = (sum(asked) / here.world)[:, None].double() * inputs.double()
+    wanted = passes * (sum(asked) / here.world)[:, None].double() * inputs.double()
     wanted = wanted[place * each : (place + 1) * each]
     gradient = layer.weight.grad
     found = None if gradient is None else local_part(gradient).cpu()

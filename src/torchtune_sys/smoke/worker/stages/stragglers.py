@@ -18,7 +18,19 @@ from torch.utils.data import DataLoader
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
 from torchtune_sys.smoke.worker.context import RankContext
-from torchtune_sys.smoke.worker.measures import MOMENT_S, cpu_share, run_delay, stolen_s
+from torchtune_sys.smoke.worker.measures import MOMENT_S, run_delay, stolen_s
+from torchtune_sys.smoke.worker.product_times import (
+    SLOW_LOOKS,
+    SLOW_ROUNDS,
+    SPELLS_SEEN,
+    SPELLS_SLOW,
+    SPELLS_SUSPECT,
+    Spells,
+    cpu_time_of_product,
+    is_slow_at_times,
+    lower_median,
+    slow_looks,
+)
 from torchtune_sys.smoke.worker.stages.equal_ranks import differences, hardware
 from torchtune_sys.smoke.worker.stages.process_state import clock_has_jumped
 from torchtune_sys.smoke.worker.starting import loopback_address
@@ -48,10 +60,8 @@ _HELD_BACK = 0.15
 """Of the time in which a rank neither runs nor waits for a CPU while it has work: a quota, a debugger, a stop and go."""
 _PAUSES = 3
 """Of the moments of a quarter of a second in which a rank computes: so many with a pause in them, and none of the others', are no accident."""
-_LOOK_PRODUCTS, _LOOK_SIDE = 20, 160
-_TIMES_SLOWER, _SLOW_LOOKS, _SLOW_ROUNDS = 2.2, 3, 2
-"""By a processor's time and on one thread: of 240 such looks at a load of 20 on two cores the slowest took 1.6 times as long as the quickest. Each follows work, as a clock that
-was slowed for want of it takes its time to rise."""
+_LARGE, _EFFECT_LARGE = 1 << 22, 1.6
+"""Numbers of a large copy, 16 MiB, on one thread: 2 ms, of which some are not interrupted. Of two healthy ranks beside ten processes one took up to 1.2 times as long."""
 _CLOCK_SET_S, _CLOCK_SWINGS = 0.25, 2
 """What is slewed moves by less in a round, and a host that was just started sets its clock once."""
 
@@ -79,6 +89,7 @@ def ranks_keep_pace(here: RankContext) -> None:
         waited: List[float] = []
         jumped: List[float] = []
         looks: List[List[float]] = []
+        spells = Spells()
         step = _small_step(here)
         faults: List[Fault] = []
         began = time.monotonic()
@@ -87,14 +98,14 @@ def ranks_keep_pace(here: RankContext) -> None:
             for gauge in gauges:
                 best[gauge.name] = min(best[gauge.name], _quickest(here, gauge))
                 if gauge.cause == "straggler-compute":
-                    looks[-1].append(_cpu_time_of_product())
+                    looks[-1].append(cpu_time_of_product())
             stolen = stolen_s()
-            held_back.append(cpu_share()[1])
-            looks[-1].append(_cpu_time_of_product())
+            held_back.append(spells.held_back())
+            looks[-1].append(cpu_time_of_product())
             pauses += held_back[-1] - (stolen_s() - stolen) / MOMENT_S > _HELD_BACK
             waited.append(0.0 if here.gpus else _share_waited(step))  # a step on a GPU may wait for that
             jumped.append(clock_has_jumped())
-            idle = _lower_median(held_back), _lower_median(waited)
+            idle = lower_median(held_back), lower_median(waited)
             own = {
                 "class": _class_of(here),
                 "place": here.place(),
@@ -102,8 +113,9 @@ def ranks_keep_pace(here: RankContext) -> None:
                 "held back": max(idle),
                 "pauses": pauses,
                 "swings": _swings(jumped),
-                "slow looks": _slow_looks(looks),
+                "slow looks": slow_looks(looks),
                 "looks": sum(map(len, looks)),
+                "spells": spells.told(),
                 "in steps": idle[1] - idle[0],
                 "spent": time.monotonic() - began,
             }
@@ -111,6 +123,7 @@ def ranks_keep_pace(here: RankContext) -> None:
             faults = _slow_ones(told, {gauge.name: gauge for gauge in gauges}) or _all_wait(told) or _slow_disk(told)
             spent = max(each["spent"] for each in told)  # the same for all, as is what follows from it
             suspected = faults or any(each["pauses"] or each["swings"] or each["slow looks"][0] for each in told)
+            suspected = suspected or any(is_slow_at_times(own, told, SPELLS_SUSPECT, 0) for own in told)
             if (turn + 1 >= _LEAST_ROUNDS and not suspected) or (faults and turn and spent > _PATIENCE_WITH_ALL_S):
                 break
     for name, seconds in best.items():
@@ -168,6 +181,10 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
             _EFFECT_SHARED if cuda or paged is not None else _EFFECT_PAGES,
         ),
     ]
+    large = None if cuda else _floats_on_small_pages(_LARGE)
+    if large is not None:
+        copies = functools.partial(_on_one_thread, functools.partial(large[1].copy_, large[0]))
+        found.append(Gauge("copies of 16 MB", "straggler-memory", copies, 12, 5e-4, _EFFECT_LARGE))
     if cuda:
         near = torch.ones(1 << 24).pin_memory()
         there = torch.empty(1 << 24, device=here.device)
@@ -198,6 +215,13 @@ def _floats_on_small_pages(count: int) -> Optional[Tuple[torch.Tensor, torch.Ten
     except (AttributeError, OSError, ValueError):
         return None
     return first, second
+
+
+def _on_one_thread(work: Callable[[], object]) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    work()
+    torch.set_num_threads(threads)
 
 
 def _small_step(here: RankContext) -> Callable[[], None]:
@@ -300,54 +324,34 @@ def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fau
     for rank, own in enumerate(told):
         who = "rank %d (%s)" % (rank, own["place"])
         peers = [other for other in told if other["class"] == own["class"]]
-        if own["held back"] > _HELD_BACK + _lower_median([peer["held back"] for peer in told]):
+        if own["held back"] > _HELD_BACK + lower_median([peer["held back"] for peer in told]):
             words = "%s is kept from running for %.0f %% of the time, though no CPU is missing (a quota, a debugger, something that sleeps)"
             found.append(("straggler-held-back", words % (who, 100 * own["held back"])))
-        elif own["pauses"] >= _PAUSES and not _lower_median([peer["pauses"] for peer in told]):
+        elif own["pauses"] >= _PAUSES and not lower_median([peer["pauses"] for peer in told]):
             words = "%s pauses: it was kept from running in %d moments, the others in none, though no CPU is missing (a debugger, a profiler, a thread that holds the interpreter)"
             found.append(("straggler-held-back", words % (who, own["pauses"])))
         slow_looks, slow_rounds, times = own["slow looks"]
         if (
-            slow_looks >= _SLOW_LOOKS
-            and slow_rounds >= _SLOW_ROUNDS
-            and not _lower_median([peer["slow looks"][0] for peer in peers])
+            slow_looks >= SLOW_LOOKS
+            and slow_rounds >= SLOW_ROUNDS
+            and not lower_median([peer["slow looks"][0] for peer in peers])
         ):
             words = "%s: products take now and then (%d looks of %d) %.1f times as long as else, on the others never: a CPU that is throttled or shared"
             found.append(("straggler-compute", words % (who, slow_looks, own["looks"], times)))
+        elif is_slow_at_times(own, told, SPELLS_SLOW, SPELLS_SEEN):
+            words = "%s: products take %.2f times as long as else for a part of the time (in %d of %d moments of an eighth of a second, on the others in up to %d): a CPU that is throttled or shared"
+            others = max(peer["spells"][0] for peer in peers if peer is not own)
+            found.append(("straggler-compute", words % (who, own["spells"][2], *own["spells"][:2], others)))
         if own["swings"] >= _CLOCK_SWINGS:
             words = "%s: its clock was set ahead and back again %d times while it was looked at: several programs set it"
             found.append(("clock-jumps", words % (who, own["swings"])))
         for name, seconds in own["best"].items():
-            middle = _lower_median([peer["best"][name] for peer in peers if name in peer["best"]])
+            middle = lower_median([peer["best"][name] for peer in peers if name in peer["best"]])
             if seconds > gauges[name].effect * middle and seconds - middle > gauges[name].least_s:
                 figures = (who, name, seconds / middle, seconds * 1e3, middle * 1e3)
                 seen = "%s: %s takes %.2f times as long as on the others (%.3g ms, %.3g ms)" % figures
                 found.append((gauges[name].cause, seen))
     return found
-
-
-def _cpu_time_of_product() -> float:
-    """Return the processor's seconds of the quickest of a few small products on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    given, best = torch.full((_LOOK_SIDE, _LOOK_SIDE), 0.5), float("inf")
-    for _ in range(_LOOK_PRODUCTS):
-        began = time.thread_time()
-        torch.mm(given, given)
-        best = min(best, time.thread_time() - began)
-    torch.set_num_threads(threads)
-    return best
-
-
-def _slow_looks(rounds: List[List[float]]) -> Tuple[int, int, float]:
-    """Return how many looks took much longer than the quickest, in how many rounds, and how many times as long the slowest took.
-
-    >>> _slow_looks([[1.0, 1.5], [1.1, 3.0], [2.9, 3.1]]), _slow_looks([[1.0, 1.6]])
-    ((3, 2, 3.1), (0, 0, 1.6))
-    """
-    best = min(min(looks) for looks in rounds)
-    slow = [sum(one > _TIMES_SLOWER * best for one in looks) for looks in rounds]
-    return sum(slow), sum(map(bool, slow)), max(max(looks) for looks in rounds) / best
 
 
 def _swings(offsets: List[float]) -> int:
@@ -357,7 +361,3 @@ def _swings(offsets: List[float]) -> int:
     (3, 0, 1)
     """
     return sum(abs(offsets[turn] - offsets[turn - 1]) > _CLOCK_SET_S for turn in range(1, len(offsets)))
-
-
-def _lower_median(values: List[float]) -> float:
-    return sorted(values)[(len(values) - 1) // 2]
