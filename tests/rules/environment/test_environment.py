@@ -262,8 +262,8 @@ def test_compilers_of_several_words_and_backends(env: dict[str, str], triton: st
 def test_downloads_that_are_to_go_by_a_package_that_is_not_there(env: dict[str, str], there: dict[str, str], told: bool) -> None:
     seen = load("healthy", env={"HF_HUB_ENABLE_HF_TRANSFER": "1", **env})
     others = need(need(seen.python).distributions)
-    held = [*others, *(replace(others[0], name=name, version=version) for name, version in there.items())]
-    seen = replace(seen, python=replace(need(seen.python), distributions=tuple(held)))
+    held = tuple(replace(others[0], name=name, version=version) for name, version in there.items())
+    seen = replace(seen, python=replace(need(seen.python), others=held))
     shown = [item.subject for item in judge(seen)["variable-names-missing-file"].evidence if item.verdict is Verdict.FAIL]
     assert shown == ["HF_HUB_ENABLE_HF_TRANSFER"] * told
 

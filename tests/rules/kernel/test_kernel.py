@@ -231,6 +231,8 @@ def test_a_disk_that_was_pulled_out_is_no_finding() -> None:
     assert failing(live(line.format("sdz1"))) == set()
     assert failing(live(line.format("nvme1n1"))) == {"disk-errors-logged"}
     assert failing(pasted(line.format("sdz1"))) == {"disk-errors-logged"}
+    failed = "[1209000.000000] md/raid1:md0: Disk failure on sdz1, disabling device."
+    assert failing(live(failed)) == {"disk-errors-logged"}  # nobody pulled out a member of an array
 
 
 def test_links_that_settle_while_the_machine_starts_do_not_flap() -> None:

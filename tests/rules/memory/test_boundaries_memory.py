@@ -10,7 +10,7 @@ import pytest
 from torchtune_sys import engine
 from torchtune_sys.model.facts.memory import SwapDevice
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules import memory
 
 GIB = 1 << 30
@@ -42,3 +42,19 @@ def test_two_gibibytes_of_swap_are_much(healthy: Snapshot, kind: str, used: int,
 )
 def test_available_memory_on_the_threshold(healthy: Snapshot, total: int, available: int, expected: str) -> None:
     assert verdict(healthy, "memory-available-low", total_bytes=total, available_bytes=available) == expected
+
+
+@pytest.mark.parametrize(
+    ("cache", "expected"),
+    [
+        (8 * GIB, "pass"),  # ZFS gives it back
+        (GIB, "fail"),
+        (Missing(Why.ABSENT, "arcstats"), "fail"),
+        (Missing(Why.DENIED, "arcstats"), "unknown"),
+        (Missing(Why.NOT_RECORDED, "arcstats"), "fail"),
+    ],
+)
+def test_what_zfs_keeps_for_others_is_available(healthy: Snapshot, cache: Any, expected: str) -> None:
+    facts = {"total_bytes": 100 * GIB, "available_bytes": 4 * GIB, "zfs_cache_bytes": cache}
+    assert verdict(healthy, "memory-available-low", **facts) == expected
+    assert verdict(healthy, "memory-available-low", **{**facts, "available_bytes": 90 * GIB}) == "pass"

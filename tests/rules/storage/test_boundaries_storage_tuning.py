@@ -11,6 +11,7 @@ from storage_hosts import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, disk, facts,
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,30 @@ def test_options_of_nfs(healthy: Snapshot, options: tuple[str, ...], faults: str
     (finding, good) = judged(with_places(healthy, place, {"carrier": "nfs", "options": TUNED}), "nfs-mount-untuned").evidence
     assert (finding.verdict, good.verdict) == (FAIL if faults else PASS, PASS)
     assert not faults or finding.seen == faults
+
+
+@pytest.mark.parametrize(
+    ("server", "kernel", "expected"),
+    [
+        ("nas:/data", "6.8.0-45-generic", FAIL),
+        ("fs-0123.efs.eu-west-1.amazonaws.com:/", "6.1.0", PASS),
+        ("127.0.0.1:/", "6.1.0", PASS),  # EFS's tunnel for TLS
+        ("nas:/data", "4.15.0-213-generic", PASS),  # does not know the word
+        ("nas:/data", "5.3.0", FAIL),
+    ],
+)
+def test_several_connections_where_they_can_be_had(healthy: Snapshot, server: str, kernel: str, expected: Verdict) -> None:
+    seen = with_places(healthy, {"role": "data", "carrier": "nfs", "options": ("proto=tcp",), "mount_source": server})
+    assert not isinstance(seen.system, Missing)
+    seen = msgspec.structs.replace(seen, system=msgspec.structs.replace(seen.system, kernel=kernel))
+    assert judged(seen, "nfs-mount-untuned").verdict is expected
+
+
+def test_access_times_of_zfs_are_set_on_the_dataset(healthy: Snapshot) -> None:
+    (found,) = judged(
+        with_places(healthy, {"role": "data", "filesystem": "zfs", "options": ("rw",)}), "mount-options-slow"
+    ).evidence
+    assert [str(action.text) for action in found.fix if "zfs set relatime=on" in action.text] and found.verdict is FAIL
 
 
 def test_only_data_wants_several_connections(healthy: Snapshot) -> None:

@@ -49,6 +49,8 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this session may make files there."""
     oom_kills: Fact[int]
     """oom_kill of /proc/vmstat since boot."""
+    zfs_cache_bytes: Fact[int] = Missing(Why.NOT_RECORDED, "arcstats", "not read")
+    """What ZFS would give back of its cache (ARC), which MemAvailable does not count; ABSENT without ZFS."""
     cgroup_used_bytes: Fact[int] = _NOT_READ
     """What the cgroup with the tightest limit holds and cannot drop at once (its usage without inactive_file); ABSENT without a limit."""
     cgroup_oom_kills: Fact[int] = _NOT_READ

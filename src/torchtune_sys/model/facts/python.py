@@ -156,6 +156,8 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The user's site directory if it is on sys.path; ABSENT if it is not."""
     glibc: Fact[str] = NOT_READ
     """The glibc that this interpreter runs on; ABSENT on musl."""
+    others: Fact[tuple[Distribution, ...]] = NOT_READ
+    """typing-extensions, sympy, huggingface-hub, hf-transfer and hf-xet, which torch requires or downloads go by, in sys.path order."""
     distributions: Fact[tuple[Distribution, ...]] = NOT_READ
     """The distributions that training depends on (torch, nvidia-*, triton, numpy …), shadowed ones included, in sys.path order."""
     leftovers: Fact[tuple[str, ...]] = NOT_READ

@@ -47,6 +47,7 @@ def probe(host: Host, intent: Workload) -> MemoryFacts:
         shm_inodes_free=_inodes_free(space),
         shm_writable=_shm_writable(host, filesystem, read_only),
         oom_kills=_oom_kills(host),
+        zfs_cache_bytes=_zfs_cache(host),
         cgroup_used_bytes=_cgroup_used(host, limit_source),
         cgroup_oom_kills=kills,
         cgroup_oom_kills_source=kills_source,
@@ -129,6 +130,28 @@ def _available(meminfo: Fact[dict[str, int]]) -> Fact[int]:
     if not isinstance(meminfo, Missing) and "MemTotal" in meminfo and "MemAvailable" not in meminfo:
         return Missing(Why.NOT_SUPPORTED, _MEMINFO, "Linux tells MemAvailable since 3.14")
     return _field(meminfo, "MemAvailable")
+
+
+_ARC = "/proc/spl/kstat/zfs/arcstats"
+
+
+def _zfs_cache(host: Host) -> Fact[int]:
+    text = host.text(_ARC)
+    if isinstance(text, Missing):
+        return text
+    found = parse_arcstats(text)
+    return Missing(Why.UNPARSED, _ARC, "no lines size and c_min") if found is None else found
+
+
+def parse_arcstats(text: str) -> int | None:
+    r"""Return the bytes of ZFS's cache above the least that it keeps.
+
+    >>> parse_arcstats("13 1 0x01 147 39984 9 9\nname type data\nc_min 4 1000\nc_max 4 9000\nsize 4 5000\n")
+    4000
+    """
+    rows = (line.split() for line in text.splitlines()[:1000])
+    values = {row[0]: int(row[2]) for row in rows if len(row) == 3 and row[2].isascii() and row[2].isdigit() and len(row[2]) < 20}
+    return max(values["size"] - values["c_min"], 0) if {"size", "c_min"} <= values.keys() else None
 
 
 def _hugepages(meminfo: Fact[dict[str, int]], total: str, count: str) -> Fact[int]:

@@ -22,7 +22,7 @@ _NAMES = frozenset(
         "transformers", "nccl", "cudnn", "cpuonly", "cudatoolkit", "libcublas", "libnvjitlink", "pytorch", "pytorch-gpu", "pytorch-cpu",
         "tensorflow", "jax", "jaxlib", "ninja", "lightning", "sglang", "sgl-kernel", "sglang-kernel", "onnxruntime-gpu", "transformer-engine", "vllm-nccl-cu11",
         "vllm-nccl-cu12", "intel-extension-for-pytorch", "habana-torch-plugin", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x",
-        "natten", "detectron2", "pyg-lib", "typing-extensions", "sympy", "huggingface-hub", "hf-transfer", "hf-xet",
+        "natten", "detectron2", "pyg-lib",
     )
 )  # fmt: skip
 _PREFIXES = ("torch", "nvidia-", "cuda-", "triton", "pytorch-triton", "pytorch-cuda", "pytorch-lightning", "pytorch-mutex")
@@ -32,11 +32,14 @@ _READ = frozenset(
 """Those of which the requirements are judged; reading metadata costs more than listing a directory."""
 
 
+_OTHERS = frozenset(("typing-extensions", "sympy", "huggingface-hub", "hf-transfer", "hf-xet"))
+"""Those whose versions matter to torch, or to downloads, where they are too old or lacking; not what tells one environment from another."""
 _METADATA = (".dist-info", ".egg-info")
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
     distributions: tuple[Distribution, ...]
+    others: tuple[Distribution, ...]
     leftovers: tuple[str, ...]
     torch_entries: tuple[str, ...]
     """sys.path entries that hold something called torch, in order."""
@@ -73,7 +76,11 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
         found += _in_entry(host, entry, names)
     hiding += _hiding_required({entry: listed[entry] for entry in first if entry in listed}, found)
     return Scan(
-        distributions=(*found, *([] if isinstance(prefix, Missing) else in_conda(host, prefix))),
+        others=tuple(item for item in found if item.name in _OTHERS),
+        distributions=(
+            *(item for item in found if item.name not in _OTHERS),
+            *([] if isinstance(prefix, Missing) else in_conda(host, prefix)),
+        ),
         leftovers=tuple(leftovers),
         torch_entries=tuple(torch_entries),
         refused=tuple(refused),
@@ -155,7 +162,7 @@ def _in_entry(host: Host, entry: str, names: Iterable[str]) -> list[Distribution
     for folder in names:
         if folder.endswith(_METADATA):
             name, version = parse_folder(folder)
-            if matters(name):
+            if matters(name) or name in _OTHERS:
                 found.append(_distribution(host, entry, folder, name, version))
     return found
 

@@ -50,6 +50,7 @@ def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
     return msgspec.structs.replace(
         facts,
         distributions=refused if unlisted and refused is not None else seen.distributions,
+        others=refused if unlisted and refused is not None else seen.others,
         leftovers=seen.leftovers,
         torch=(torch := _beside(host, facts, torch_of(host, seen))),
         hiding=seen.hiding,

@@ -165,7 +165,8 @@ def _transfer(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
     name = "HF_HUB_ENABLE_HF_TRANSFER"
     if env.get(name, "").upper() not in _SWITCHED_ON or is_pasted(s):  # a report lists some packages
         return
-    hub, fast, other = (release_of(python_packages(s), package) for package in ("huggingface-hub", "hf-transfer", "hf-xet"))
+    beside = s.python if isinstance(s.python, Missing) else s.python.others
+    hub, fast, other = (release_of(beside, package) for package in ("huggingface-hub", "hf-transfer", "hf-xet"))
     if isinstance(hub, Missing) or isinstance(fast, Missing):
         return  # who knows whether anything here downloads
     without_xet = other == "" or env.get("HF_HUB_DISABLE_XET", "").upper() in _SWITCHED_ON

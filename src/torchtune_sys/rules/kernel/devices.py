@@ -361,8 +361,7 @@ def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The log holds I/O or medium errors of a disk, or errors or corruption of a file system, which may have become read-only.
 
     Why it matters
-    Training data or checkpoints cannot be read or written, or are damaged; on a file system that became read-only every
-    checkpoint fails.
+    Training data or checkpoints cannot be read or written, or are damaged; where a file system became read-only, no checkpoint is.
 
     When to leave it
     A removable disk was unplugged. Errors of disk images (loop devices and what is mapped only onto them) and of mapped devices
@@ -373,7 +372,7 @@ def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     kinds = ("disk-io", "disk-medium", "fs-error", "fs-read-only")
     log = need(s.kernel)
-    found = {name: group for name, group in grouped(recent(s, p, *kinds)).items() if not _pulled_out(s, name)}
+    found = {name: group for name, group in grouped(recent(s, p, *kinds)).items() if not _pulled_out(s, name, group)}
     for name, group in found.items():
         worst = max(group, key=lambda event: kinds.index(event.kind))
         yield Evidence(subject=name, seen=f"{shorter(worst.text)}{when(log, group)}", wanted="no error", source=log.source)
@@ -381,11 +380,12 @@ def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield from none_logged(s, "disks", "disk or file system error")
 
 
-def _pulled_out(s: Snapshot, name: str) -> bool:
-    """Tell whether it was a SCSI disk that is not there any more: USB sticks and drives. (A controller that took a disk out says so itself.)"""
-    if not name.startswith("sd") or isinstance(s.storage, Missing) or isinstance(s.storage.disks, Missing):
+def _pulled_out(s: Snapshot, name: str, group: list[KernelEvent]) -> bool:
+    """Tell whether it was a SCSI disk that is not there any more: USB sticks and drives. (A controller or array that took a disk out says so itself.)"""
+    gone = name.startswith("sd") and not any("md/raid" in event.text for event in group)
+    if isinstance(s.storage, Missing) or isinstance(s.storage.disks, Missing):
         return False
-    return not any(name.rstrip("0123456789") == disk.name for disk in s.storage.disks)
+    return gone and not any(name.rstrip("0123456789") == disk.name for disk in s.storage.disks)
 
 
 RULES: tuple[Rule, ...] = (

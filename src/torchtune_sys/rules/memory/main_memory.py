@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, no_gpu, ranks_here
 
@@ -66,7 +66,7 @@ def swap_in_use(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """MemAvailable, which includes reclaimable page cache, is below a tenth of the memory and below 16 GiB; or so little is left of the cgroup's limit.
+    """MemAvailable, which includes reclaimable page cache, with what ZFS would give back of its own, is below a tenth of the memory and 16 GiB; or so little is left of the cgroup's limit.
 
     Why it matters
     Ranks and workers are processes that grow; when memory runs out, the kernel kills the largest, usually a rank.
@@ -75,11 +75,15 @@ def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The job is already running, and this is the memory it uses.
 
     References
-    Linux Documentation/filesystems/proc.rst, MemAvailable. AMD's Primus node check warns under 10 %.
+    Linux Documentation/filesystems/proc.rst, MemAvailable; OpenZFS module/zfs/arc.c (arcstats: size, c_min). AMD's Primus node check warns under 10 %.
     Linux Documentation/admin-guide/cgroup-v2.rst, memory.current and memory.stat; of a cgroup, inactive page cache counts as available
     """
     memory = need(s.memory)
-    yield _room("memory", need(memory.total_bytes), need(memory.available_bytes), p, "/proc/meminfo")
+    total, available = need(memory.total_bytes), need(memory.available_bytes)
+    cache = memory.zfs_cache_bytes
+    found = _room("memory", total, min(available + known(cache, 0), total), p, "/proc/meminfo")
+    hidden = isinstance(cache, Missing) and cache.why not in (Why.ABSENT, Why.NOT_RECORDED)
+    yield unsure("memory", cache) if found.verdict is Verdict.FAIL and hidden and isinstance(cache, Missing) else found
     limit = memory.cgroup_limit_bytes
     if isinstance(limit, Missing):
         if limit.why not in (Why.ABSENT, Why.NOT_RECORDED):

@@ -10,7 +10,8 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly, OneOf
-from torchtune_sys.model.values import Missing, NotApplicable, Why, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
+from torchtune_sys.model.version import version
 from torchtune_sys.rules.storage.common import DATA, USED, not_applicable, passed, places, subject
 
 
@@ -190,30 +191,40 @@ def nfs_mount_untuned(s: Snapshot, p: Params) -> Iterator[Evidence]:
         or actimeo=0, every stat of every file goes to the server.
 
     When to leave it
-        The server does not support several connections, or changes made by other hosts must be visible immediately.
+        The server does not support several connections (EFS is not asked for them), or changes made by other hosts must be visible immediately.
 
     References
         nfs(5): rsize, nconnect, actimeo, noac
         https://learn.microsoft.com/azure/azure-netapp-files/performance-linux-mount-options
+        https://docs.aws.amazon.com/efs/latest/ug/mounting-fs-nfs-mount-settings.html
     """
     for place in places(s, USED):
         if isinstance(place.carrier, Missing):
             yield unsure(subject(place), place.carrier)
         elif place.carrier == "nfs":
-            faults = _nfs_faults(need(place.options), place.role == "data", int(p["minimum_rsize"]))
+            several = place.role == "data" and _takes_several_connections(s, place)
+            faults = _nfs_faults(need(place.options), several, int(p["minimum_rsize"]))
             verdict = Verdict.FAIL if faults else Verdict.PASS
             seen = ", ".join(faults) or f"{place.filesystem} on {place.mount_point}"
             yield Evidence(subject=subject(place), seen=seen, verdict=verdict, source="/proc/self/mountinfo")
 
 
-def _nfs_faults(options: tuple[str, ...], is_data: bool, minimum_rsize: int) -> list[str]:
+def _takes_several_connections(s: Snapshot, place: StoragePath) -> bool:
+    """Amazon asks for no nconnect of EFS, a tunnel or a server on this host gains nothing by it, and Linux before 5.3 refuses the word."""
+    server = place.mount_source if isinstance(place.mount_source, str) else ""
+    kernel = "" if isinstance(s.system, Missing) else known(s.system.kernel, "")
+    here = server.startswith(("127.", "localhost:", "[::1]"))
+    return not here and not (".efs." in server and "amazonaws" in server) and not () < version(kernel) < (5, 3)
+
+
+def _nfs_faults(options: tuple[str, ...], wants_several: bool, minimum_rsize: int) -> list[str]:
     faults = []
     rsize = _number(options, "rsize")
     if rsize is not None and rsize < minimum_rsize:
         faults.append(f"rsize={rsize}")
     if _value(options, "proto") in ("udp", "udp6"):
         faults.append("proto=udp")
-    elif is_data and _value(options, "proto") in ("tcp", "tcp6") and (_number(options, "nconnect") or 1) == 1:
+    elif wants_several and _value(options, "proto") in ("tcp", "tcp6") and (_number(options, "nconnect") or 1) == 1:
         faults.append("one connection (no nconnect)")
     if "noac" in options or _number(options, "actimeo") == 0 or _number(options, "acregmax") == 0:
         faults.append("no attribute cache (noac)")
@@ -221,6 +232,9 @@ def _nfs_faults(options: tuple[str, ...], is_data: bool, minimum_rsize: int) -> 
 
 
 _REMOUNT = Advice(text="remount without sync and dirsync, and with relatime or noatime (fstab, then mount -o remount)")
+_OF_ZFS = Advice(
+    text="zfs set relatime=on DATASET (or atime=off), which holds at once and after a restart; DATASET: findmnt -no SOURCE -T PATH"
+)
 _JOURNAL_MODE = Advice(
     text="take data=journal out of fstab (for /, also out of rootflags= of the kernel command line) and, if tune2fs -l DEVICE lists journal_data, run "
     "tune2fs -o ^journal_data DEVICE; then unmount and mount again, or restart: ext4 refuses to change it in a remount"
@@ -262,7 +276,7 @@ def mount_options_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 seen=seen,
                 wanted="relatime or noatime, no sync or data=journal",
                 source="/proc/self/mountinfo",
-                fix=_without(faults),
+                fix=_without(faults, known(place.filesystem, "")),
             )
         elif not marked and isinstance(place.filesystem, Missing):
             yield unsure(subject(place), place.filesystem)
@@ -270,10 +284,10 @@ def mount_options_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield passed(place, f"{place.filesystem} on {place.mount_point}")
 
 
-def _without(faults: list[str]) -> tuple[Advice, ...]:
+def _without(faults: list[str], filesystem: str) -> tuple[Advice, ...]:
     """Return how to be rid of these options: the mode of the journal is the only one that a remount cannot change."""
     journal = (_JOURNAL_MODE,) if "data=journal" in faults else ()
-    return ((_REMOUNT,) if len(faults) > len(journal) else ()) + journal
+    return ((_OF_ZFS if filesystem == "zfs" else _REMOUNT,) if len(faults) > len(journal) else ()) + journal
 
 
 _MARKS_ACCESS_TIMES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs")

@@ -11,6 +11,7 @@ from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import no_gpu, torch_build
 from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_of, cuda_works, installed, machine
@@ -199,8 +200,9 @@ def _pinned_unless(older: bool, s: Snapshot) -> list[tuple[Requirement, Distribu
 
 def _older(s: Snapshot) -> list[tuple[Requirement, Distribution]]:
     """Return what torch asks for beside NVIDIA's libraries and Triton, and has older."""
-    build, there = torch_build(s), installed(s)
-    item = there.get("torch")
+    build, item = torch_build(s), installed(s).get("torch")
+    beside = known_value(need(s.python).others, ())
+    there = {**{other.name: other for other in reversed(beside)}, **installed(s)}
     if item is None or not build.location.startswith(item.location):
         return []
     asked = asked_for(item, _environment(s), there) if item.requires else ()
