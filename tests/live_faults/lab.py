@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -186,7 +186,7 @@ def grade(fault: Fault, report: dict[str, Any], plain: dict[str, Any]) -> tuple[
     return ("too much" if more else "right"), words
 
 
-def main(lists: dict[str, Sequence[Fault]], part: str, names: Sequence[str]) -> None:
+def main(lists: Mapping[str, Sequence[Fault]], part: str, names: Sequence[str]) -> None:
     """Print a line for each fault of a list."""
     python = os.environ["TORCHTUNE_SYS_TEST_TORCH"]
     program = [sys.executable, "-I", "-m", "torchtune_sys"]

@@ -12,45 +12,11 @@ import pytest
 from library import COMPILER
 
 from conftest import exhaustive
-from live_faults import (
-    eighth,
-    eleventh,
-    fifth,
-    fourteenth,
-    fourth,
-    lab,
-    ninth,
-    opened,
-    sealed,
-    seventh,
-    sixth,
-    tenth,
-    third,
-    thirteenth,
-    twelfth,
-)
+from live_faults import lab
+from live_faults.lists import by_number
 from live_faults.row import Fault
 
-ROWS = [
-    row
-    for row in (
-        *opened.ROWS,
-        *sealed.ROWS,
-        *third.ROWS,
-        *fourth.ROWS,
-        *fifth.ROWS,
-        *sixth.ROWS,
-        *seventh.ROWS,
-        *eighth.ROWS,
-        *ninth.ROWS,
-        *tenth.ROWS,
-        *eleventh.ROWS,
-        *twelfth.ROWS,
-        *thirteenth.ROWS,
-        *fourteenth.ROWS,
-    )
-    if not row.left
-]
+ROWS = [row for rows in by_number().values() for row in rows if not row.left]
 PYTHON = os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "")
 PROGRAM = (sys.executable, "-I", "-m", "torchtune_sys")
 pytestmark = [

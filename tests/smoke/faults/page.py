@@ -6,30 +6,11 @@ import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from smoke.faults import lists
+from smoke.faults.lists import HERE, rows
 from smoke.faults.row import Fault
 from smoke.faults.table import FAULTS
 
-_LISTS = (
-    "fourth/results.md",
-    "fifth/results.md",
-    "sixth/results.md",
-    "seventh/results.md",
-    "eighth/results.md",
-    "ninth/results.md",
-    "tenth/results.md",
-    "by_a_stranger.md",
-    "eleventh/results.md",
-    "twelfth/results.md",
-    "thirteenth/results.md",
-    "fourteenth/results.md",
-    "fifteenth/results.md",
-    "sixteenth/results.md",
-    "seventeenth/results.md",
-    "eighteenth/results.md",
-    "nineteenth/results.md",
-    "twentieth/results.md",
-)
-_HERE = Path(__file__).parent
 _HEAD = """# Faults that the smoke test catches
 
 Each row is broken from outside on a test machine (there is no switch for it in what is tested), and a test asserts that the stage
@@ -55,22 +36,21 @@ def page() -> str:
     ]
     missed = [f"| {fault.what} | {fault.wrong} |" for fault in FAULTS if fault.wrong]
     table = "\nNot noticed:\n\n| fault | why |\n|---|---|\n" + "\n".join(missed) + "\n" if missed else ""
-    return _HEAD + "\n".join(rows) + "\n" + table + _TAIL + "".join(map(_section, _LISTS))
+    return _HEAD + "\n".join(rows) + "\n" + table + _TAIL + "".join(map(_section, sorted(HERE.glob("list_*/*.md"))))
 
 
-def _section(name: str) -> str:
+def _section(text: Path) -> str:
     """Return what is written of a list, and a line for each fault that has a first and a last result."""
-    return "\n" + (_HERE / name).read_text(encoding="utf-8") + "".join(_results(Path(name).parent.name))
+    return "\n" + text.read_text(encoding="utf-8") + "".join(_results(text.parent) if text.name == "results.md" else ())
 
 
-def _results(name: str) -> Iterator[str]:
+def _results(folder: Path) -> Iterator[str]:
     """Yield nothing for a list whose results are part of its text."""
-    modules = {file.stem for file in (_HERE / name).glob("*.py")}
-    if "results" not in modules:
+    if not (folder / "results.py").is_file():
         return
-    results = importlib.import_module(f"smoke.faults.{name}.results").RESULTS
-    for part in [part for part in ("opened", "sealed") if part in modules]:
-        for fault in importlib.import_module(f"smoke.faults.{name}.{part}").ROWS:
+    results = importlib.import_module(f"{lists.__name__}.{folder.name}.results").RESULTS
+    for part in ("opened", "sealed"):
+        for fault in rows(int(folder.name.removeprefix("list_")), part):
             yield f"| {fault.what} | {part} | {' | '.join(results[fault.name])} |\n"
 
 
