@@ -18,7 +18,7 @@ import pytest
 from torchtune_sys.host.children.rank_processes import Event, Exited, RankMessage, RankProcesses
 from torchtune_sys.smoke.watch import Watch, WatchedRank
 from torchtune_sys.smoke.worker import launching
-from torchtune_sys.smoke.worker.measures import patience
+from torchtune_sys.smoke.worker.measures import cpus_are_even, patience
 
 
 class Quiet:
@@ -68,6 +68,34 @@ def test_a_deadline_grows_with_the_processes_that_wait_for_a_cpu(
     assert watch._judge(limit_s - 1) is None
     found = watch._judge(limit_s + 1)
     assert found is not None and (found.kind, found.stage) == ("hung", "compile")
+
+
+@pytest.mark.parametrize(
+    ("flags", "kilohertz", "is_hybrid", "even"),
+    [
+        ("flags : fpu avx2", (5_800_000, 5_600_000), False, True),
+        ("flags : fpu avx2", (), False, True),
+        ("flags : fpu avx2 hypervisor", (5_800_000, 5_800_000), False, False),
+        ("flags : fpu avx2", (5_600_000, 4_200_000), False, False),
+        ("flags : fpu avx2", (), True, False),
+        ("Features : fp asimd", (3_400_000, 3_400_000), False, False),
+        ("", (), False, False),
+    ],
+    ids=["favoured cores", "no cpufreq", "virtual", "compact cores", "hybrid", "arm", "no cpuinfo"],
+)
+def test_spells_are_judged_on_even_cpus_of_one_s_own(
+    flags: str, kilohertz: tuple[int, ...], is_hybrid: bool, even: bool, tmp_path: Path
+) -> None:
+    for number, value in enumerate(kilohertz):
+        place = tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq"
+        place.mkdir(parents=True)
+        (place / "cpuinfo_max_freq").write_text(f"{value}\n")
+    if is_hybrid:
+        (tmp_path / "sys/devices/cpu_atom").mkdir(parents=True)
+    if flags:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/cpuinfo").write_text(f"processor : 0\n{flags}\n")
+    assert cpus_are_even(str(tmp_path)) is even
 
 
 def test_a_rank_whose_end_another_thread_heard_is_seen() -> None:

@@ -3,6 +3,8 @@ its share of a CPU. ``torch`` is passed: the pre-flight imports it later than th
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import hashlib
 import os
 import time
@@ -14,6 +16,8 @@ MOMENT_S = 0.25
 _PIECE, _PIECES = 1 << 21, 4
 """Elements of a piece that is copied (8 MiB, so that the copy ends within a time slice), and how many there are: together more than most caches
 hold, else a neighbour that fills the cache of one host would make its memory look slow."""
+_OF_ONE_KIND = 1.1
+"""Cores of one kind that may run faster than their neighbours (Turbo Boost Max) are a few per cent quicker; a compact or an efficient one is slower by a third."""
 _CROWDED, _MOST_PATIENCE = 4.0, 4.0
 """Processes that want to run, for each CPU, from which on a deadline grows with them, and how far: on two CPUs at a load of 33 a cold
 compilation, which takes 16 s alone, was seen to take more than its 300 s."""
@@ -113,6 +117,26 @@ def cpu_share(work: Callable[[], object] = int) -> Tuple[float, float, Optional[
     gap = 0.0 if waited is None or now is None else max(0.0, 1 - (ran + now - waited) / wall)
     spare = None if idle is None or idle_now is None else round(max(0.0, idle_now - idle) / wall, 2)
     return round(ran / wall, 3), round(gap, 3), spare
+
+
+def cpus_are_even(root: str = "/") -> bool:
+    """Return whether this host's CPUs are all of one pace, and nobody else's: False on a virtual machine (its neighbours compute on the other threads of its cores), where cores are
+    of several kinds (Intel's hybrid processors, AMD's compact cores), and where the kernel does not show it (Arm).
+
+    Sources: the flag ``hypervisor`` of /proc/cpuinfo (CPUID 1, ECX bit 31), the ``cpu_core`` and ``cpu_atom`` of perf events, ``cpuinfo_max_freq`` of cpufreq in kHz.
+    """
+    try:
+        with open(os.path.join(root, "proc/cpuinfo")) as file:
+            flags = next((line.split() for line in file if line.startswith("flags")), [])
+    except OSError:
+        return False
+    if not flags or "hypervisor" in flags or os.path.isdir(os.path.join(root, "sys/devices/cpu_atom")):
+        return False
+    quickest = []
+    for place in glob.glob(os.path.join(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/cpuinfo_max_freq")):
+        with contextlib.suppress(OSError, ValueError), open(place) as file:
+            quickest.append(int(file.read()))
+    return not quickest or max(quickest) <= _OF_ONE_KIND * min(quickest)
 
 
 def times_of_thread(thread: str = "thread-self") -> Optional[Tuple[float, float]]:

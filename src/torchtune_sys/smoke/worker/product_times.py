@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.measures import MOMENT_S, cpu_share, run_delay
+from torchtune_sys.smoke.worker.measures import MOMENT_S, cpu_share, cpus_are_even, run_delay
 
 _LOOK_PRODUCTS, _LOOK_SIDE = 20, 160
 _TIMES_SLOWER, SLOW_LOOKS, SLOW_ROUNDS = 2.2, 3, 2
@@ -30,6 +30,7 @@ class Spells:
         self._alone: List[float] = []
         """The quickest of each spell in which this thread hardly waited for a CPU."""
         self._best = float("inf")
+        self._is_judged = cpus_are_even()
 
     def held_back(self) -> float:
         """Compute for a moment, on one thread; return the part of it in which this process neither ran nor waited for a CPU."""
@@ -56,13 +57,16 @@ class Spells:
             torch.set_num_threads(threads)
 
     def told(self) -> Tuple[int, int, float]:
-        """Return how many spells were slow, of how many, and how many times as long as the quickest product those took (0 for none)."""
+        """Return how many spells were slow, of how many, and how many times as long as the quickest product those took (0 for none). None is told where a healthy rank, too, would be
+        slow at times, for what its CPU's kind or a neighbour's machine does."""
+        if not self._is_judged:
+            return 0, 0, 0.0
         slow = [one / self._best for one in self._alone if one > _SPELL_SLOWER * self._best]
         return len(slow), len(self._alone), lower_median(slow) if slow else 0.0
 
 
 def is_slow_at_times(own: Dict[str, Any], told: List[Dict[str, Any]], least: int, seen: int) -> bool:
-    """Whether a rank has many slow spells (``least``), where it and its peers were seen so often (``seen``) and those had few."""
+    """Return whether a rank has many slow spells (``least``), where it and its peers were seen so often (``seen``) and those had few."""
     slow, count = own["spells"][:2]
     others = [peer["spells"] for peer in told if peer["class"] == own["class"] and peer is not own]
     if not others or slow < least or min(count, *(each[1] for each in others)) < seen:
