@@ -44,6 +44,13 @@ def test_jobs_are_no_services() -> None:
     assert unit_of("0::/system.slice/docker.service") == "docker.service"
 
 
+def test_a_unit_in_a_user_s_slice_is_told_with_whose_it_is() -> None:
+    """The user chose its name."""
+    own = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/sshd.service"
+    assert unit_of(own) == "sshd.service of user 1000"
+    assert unit_of("0::/system.slice/sshd.service") == "sshd.service"
+
+
 @given(st.text(max_size=300))
 def test_any_line_is_survived(text: str) -> None:
     parse_stat(text)
