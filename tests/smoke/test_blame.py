@@ -111,6 +111,8 @@ def test_how_a_rank_ended() -> None:
     assert (died(-11).cause, died(-11).seen) == ("rank-crashed", "rank 1 was ended by SIGSEGV")
     assert died(-4).cause == "cpu-lacks-avx"
     assert died(-9, killed=KILLED).cause == "host-memory-oom"
+    assert died(1, killed=KILLED).cause == "host-memory-oom"
+    assert died(-11, killed=KILLED).cause == "rank-crashed"  # what was killed may be another user's process
     limit = died(1, more="libgomp: Thread creation failed: Resource temporarily unavailable\n")
     assert limit.cause == "cgroup-pids-limit" and limit.seen.startswith("rank 1 ended with status 1: libgomp: Thread creation")
 

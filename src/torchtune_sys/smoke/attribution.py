@@ -26,6 +26,8 @@ _LINE = 400
 
 
 _ASKED_TO_END = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+_BY_ITS_OWN_FAULT = (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS)
+"""Signals by which the kernel ends a process for what it did itself: whatever else was killed for lack of memory meanwhile, it may be another user's."""
 _WHO_ENDS = "find out what kills processes here (the kernel log, the scheduler)"
 _SILENT = "\nsmoke test: "
 """The last line of ranks that found no driver (worker/summary.py)."""
@@ -179,7 +181,7 @@ def _of_death(failure: RunFailure, output: str, crash: str, killed: str, found: 
     code = failure.status
     how = "ended" if code is None else f"was ended by {ended_by(code)}" if code < 0 else f"ended with status {code}"
     seen = f"{_ranks(failure.ranks)} {how}"
-    if killed:
+    if killed and (code is None or -code not in _BY_ITS_OWN_FAULT):
         return Attribution(
             cause="host-memory-oom",
             seen=f"{seen}: {killed}",

@@ -53,6 +53,10 @@ _WAYS: Mapping[str, tuple[str, str, Inject]] = {
     "faults-are-told": ("Python tells where it crashes and does not buffer", "environment", variables(PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1")),
 }  # fmt: skip
 
+_TOLD: Mapping[str, tuple[str, str]] = {"posix-words": ("device", "stdout-encoding")}
+"""What ends a training at the first sign that is none of ASCII's is told."""
+
 ROWS: tuple[Fault, ...] = tuple(
-    row(name, what, "", "", inject=inject, means=means, stages="") for name, (what, means, inject) in _WAYS.items()
+    row(name, what, *_TOLD.get(name, ("", "")), inject=inject, means=means, stages="")
+    for name, (what, means, inject) in _WAYS.items()
 )
