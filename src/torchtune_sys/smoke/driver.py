@@ -25,7 +25,7 @@ from torchtune_sys.smoke.script import SCRIPT, source
 from torchtune_sys.smoke.stack_traces import innermost
 from torchtune_sys.smoke.watch import RunFailure, Watch
 from torchtune_sys.smoke.worker.channel import SOCKET_VARIABLE
-from torchtune_sys.smoke.worker.interfaces import STRANGER, strangers
+from torchtune_sys.smoke.worker.interfaces import STRANGER, strangers, strangers_told
 from torchtune_sys.smoke.worker.oom_kills import killed_for_memory, memory_kills
 
 _STARTS_AT_MOST = 6
@@ -258,9 +258,7 @@ def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, killed: 
         attribution.of_failure(failure, output, crash, killed, run.found), failure.stage, run.env
     )
     if others:
-        who = "; ".join(others[:4])
-        words = f"connected with a process that is none of this user's: {who}; with it this failed: {blamed.seen}"
-        blamed = attribution.Attribution(cause=STRANGER, seen=words)
+        blamed = attribution.Attribution(cause=STRANGER, seen=f"{strangers_told(others)}; with it this failed: {blamed.seen}")
     verdict = Verdict.UNKNOWN if failure.kind == "out-of-time" or others else Verdict.FAIL
     for rank in failure.ranks or (-1,):
         ends[rank] = RankEnd(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from pathlib import Path
 
 from smoke.faults import lists
-from smoke.faults.lists import HERE, rows
 from smoke.faults.row import Fault
 from smoke.faults.table import FAULTS
 
@@ -36,21 +34,25 @@ def page() -> str:
     ]
     missed = [f"| {fault.what} | {fault.wrong} |" for fault in FAULTS if fault.wrong]
     table = "\nNot noticed:\n\n| fault | why |\n|---|---|\n" + "\n".join(missed) + "\n" if missed else ""
-    return _HEAD + "\n".join(rows) + "\n" + table + _TAIL + "".join(map(_section, sorted(HERE.glob("list_*/*.md"))))
+    return _HEAD + "\n".join(rows) + "\n" + table + _TAIL + "".join(map(_section, lists.numbers()))
 
 
-def _section(text: Path) -> str:
+def _section(number: int) -> str:
     """Return what is written of a list, and a line for each fault that has a first and a last result."""
-    return "\n" + text.read_text(encoding="utf-8") + "".join(_results(text.parent) if text.name == "results.md" else ())
+    texts = sorted(lists.folder(number).glob("*.md"))
+    return "".join(
+        f"\n{text.read_text(encoding='utf-8')}{''.join(_results(number)) if text.name == 'results.md' else ''}" for text in texts
+    )
 
 
-def _results(folder: Path) -> Iterator[str]:
+def _results(number: int) -> Iterator[str]:
     """Yield nothing for a list whose results are part of its text."""
+    folder = lists.folder(number)
     if not (folder / "results.py").is_file():
         return
     results = importlib.import_module(f"{lists.__name__}.{folder.name}.results").RESULTS
     for part in ("opened", "sealed"):
-        for fault in rows(int(folder.name.removeprefix("list_")), part):
+        for fault in lists.rows(number, part):
             yield f"| {fault.what} | {part} | {' | '.join(results[fault.name])} |\n"
 
 

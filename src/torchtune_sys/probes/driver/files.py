@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -256,7 +256,7 @@ _MODPROBE = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", 
 _MOST_FILES = 100
 
 
-def modprobe_files(host: Host) -> Iterator[Fact[str]]:
+def _modprobe_files(host: Host) -> Iterator[Fact[str]]:
     """Yield the files that modprobe reads, those first that are named for a GPU's driver: one look is the rule."""
     found: list[str] = []
     for folder in _MODPROBE:
@@ -269,16 +269,19 @@ def modprobe_files(host: Host) -> Iterator[Fact[str]]:
     yield from sorted(found, key=lambda path: not any(word in path for word in ("nvidia", "nouveau", "blacklist")))
 
 
-def barred_by(host: Host) -> Fact[str]:
-    """Return the file of modprobe.d that keeps the nvidia module from loading; ABSENT for none."""
-    unread: Missing | None = None
-    for path in modprobe_files(host):
-        text = path if isinstance(path, Missing) else host.text(path)
+def modprobe_file(host: Host, bars: Callable[[str], bool]) -> Fact[str]:
+    """Return the first file of modprobe.d whose text ``bars`` a module from loading; ABSENT for none, why one was not read where that may be it."""
+    unread = Missing(Why.ABSENT, "modprobe.d", "no file keeps the module from loading")
+    for path in _modprobe_files(host):
+        if isinstance(path, Missing):
+            unread = path
+            continue
+        text = host.text(path)
         if isinstance(text, Missing):
             unread = text if text.why is not Why.ABSENT else unread
-        elif bars_nvidia(text):
-            return path if isinstance(path, str) else ""
-    return Missing(Why.ABSENT, "modprobe.d", "no file keeps nvidia from loading") if unread is None else unread
+        elif bars(text):
+            return path
+    return unread
 
 
 def bars_nvidia(text: str) -> bool:

@@ -96,7 +96,7 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
         fabric_manager_version=_fabric_manager_version(host, found.nvswitches),
         module_params=params if isinstance(params, Missing) else parse_params(params),
         modules_for_kernel=_modules_for_kernel(host) if down else True,
-        module_barred_by=driver_files.barred_by(host) if down else settled,
+        module_barred_by=driver_files.modprobe_file(host, driver_files.bars_nvidia) if down else settled,
         secure_boot=_secure_boot(host) if down else settled,
     )
 

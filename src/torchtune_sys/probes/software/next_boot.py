@@ -8,7 +8,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import NextKernel
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.probes.driver.files import MODULE_ENDS, has_module, modprobe_files
+from torchtune_sys.probes.driver.files import MODULE_ENDS, has_module, modprobe_file
 
 _DKMS = "/var/lib/dkms"
 
@@ -100,14 +100,10 @@ def _nouveau_barred(host: Host) -> Fact[bool]:
         return words
     if bars_nouveau_on_command_line(words):
         return True
-    unread: Missing | None = None
-    for path in modprobe_files(host):
-        text = path if isinstance(path, Missing) else host.text(path)
-        if isinstance(text, Missing):
-            unread = text if text.why is not Why.ABSENT else unread
-        elif bars_nouveau(text):
-            return True
-    return False if unread is None else unread
+    found = modprobe_file(host, bars_nouveau)
+    if isinstance(found, Missing):
+        return False if found.why is Why.ABSENT else found
+    return True
 
 
 def bars_nouveau_on_command_line(text: str) -> bool:

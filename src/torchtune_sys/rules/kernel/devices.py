@@ -382,10 +382,10 @@ def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _pulled_out(s: Snapshot, name: str, group: list[KernelEvent]) -> bool:
     """Tell whether it was a SCSI disk that is not there any more: USB sticks and drives. (A controller or array that took a disk out says so itself.)"""
-    gone = name.startswith("sd") and not any("md/raid" in event.text for event in group)
-    if isinstance(s.storage, Missing) or isinstance(s.storage.disks, Missing):
+    of_array = any("md/raid" in event.text for event in group)
+    if of_array or not name.startswith("sd") or isinstance(s.storage, Missing) or isinstance(s.storage.disks, Missing):
         return False
-    return gone and not any(name.rstrip("0123456789") == disk.name for disk in s.storage.disks)
+    return not any(name.rstrip("0123456789") == disk.name for disk in s.storage.disks)
 
 
 RULES: tuple[Rule, ...] = (

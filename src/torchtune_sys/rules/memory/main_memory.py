@@ -82,8 +82,9 @@ def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     total, available = need(memory.total_bytes), need(memory.available_bytes)
     cache = memory.zfs_cache_bytes
     found = _room("memory", total, min(available + known(cache, 0), total), p, "/proc/meminfo")
-    hidden = isinstance(cache, Missing) and cache.why not in (Why.ABSENT, Why.NOT_RECORDED)
-    yield unsure("memory", cache) if found.verdict is Verdict.FAIL and hidden and isinstance(cache, Missing) else found
+    if found.verdict is Verdict.FAIL and isinstance(cache, Missing) and cache.why not in (Why.ABSENT, Why.NOT_RECORDED):
+        found = unsure("memory", cache)
+    yield found
     limit = memory.cgroup_limit_bytes
     if isinstance(limit, Missing):
         if limit.why not in (Why.ABSENT, Why.NOT_RECORDED):

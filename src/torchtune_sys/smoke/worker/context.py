@@ -189,6 +189,17 @@ def deterministic(here: RankContext) -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
+@contextlib.contextmanager
+def with_threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def repeatable(here: RankContext) -> ContextManager[None]:
     """Let equal products have equal bits: torch lets rocBLAS add with atomics, in whatever order, unless all is to be deterministic
     (aten/src/ATen/cuda/CublasHandlePool.cpp). cuBLAS repeats itself on one stream without that."""

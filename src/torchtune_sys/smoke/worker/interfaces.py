@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 import time
-from typing import Dict, Iterable, List, NamedTuple, Set, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
 
 STRANGER = "stranger-among-ranks"
 """The cause where another user is connected with ranks: any user reaches a host's loopback."""
@@ -17,6 +17,8 @@ _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
 _AGAIN_OUT_AND_TWICE, _TCP_INFO_BYTES = (100, 136, 216), 232
 """Where tcpi_total_retrans, tcpi_segs_out and tcpi_dsack_dups lie."""
+_TOLD = 4
+"""Connections that are named."""
 _ESTABLISHED, _LEFT_BY_OTHER, _LISTENING = "01", "08", "0A"
 """As the kernel numbers TCP's states (include/net/tcp_states.h); 08 is CLOSE_WAIT."""
 
@@ -154,6 +156,12 @@ def strangers(patience_s: float = 2.0, processes: Iterable[str] = ("self",), uid
         if not found or time.monotonic() > until:  # one that was not accepted yet has no owner
             return found
         time.sleep(0.05)
+
+
+def strangers_told(found: Sequence[str]) -> str:
+    """Return with whom ranks are connected, for people: the first few."""
+    more = "; and %d more" % (len(found) - _TOLD) if len(found) > _TOLD else ""
+    return "connected with a process that is none of this user's: %s%s" % ("; ".join(found[:_TOLD]), more)
 
 
 def _strangers(processes: List[str], uid: int) -> List[str]:

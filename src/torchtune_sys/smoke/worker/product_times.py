@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Tuple
 
 import torch
 
+from torchtune_sys.smoke.worker.context import with_threads
 from torchtune_sys.smoke.worker.measures import MOMENT_S, cpu_share, cpus_are_even, run_delay
 
 _LOOK_PRODUCTS, _LOOK_SIDE = 20, 160
@@ -34,8 +35,7 @@ class Spells:
 
     def held_back(self) -> float:
         """Compute for a moment, on one thread; return the part of it in which this process neither ran nor waited for a CPU."""
-        threads, length = torch.get_num_threads(), 0.95 * MOMENT_S / _SPELLS
-        torch.set_num_threads(1)
+        length = 0.95 * MOMENT_S / _SPELLS
         began, waited, best = time.monotonic(), run_delay(), float("inf")
 
         def work() -> None:
@@ -51,10 +51,8 @@ class Spells:
                     self._alone.append(best)
                 began, waited, best = time.monotonic(), now, float("inf")
 
-        try:
+        with with_threads(1):
             return cpu_share(work)[1]
-        finally:
-            torch.set_num_threads(threads)
 
     def told(self) -> Tuple[int, int, float]:
         """Return how many spells were slow, of how many, and how many times as long as the quickest product those took (0 for none). None is told where a healthy rank, too, would be
@@ -76,14 +74,12 @@ def is_slow_at_times(own: Dict[str, Any], told: List[Dict[str, Any]], least: int
 
 def cpu_time_of_product() -> float:
     """Return the processor's seconds of the quickest of a few small products on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     given, best = torch.full((_LOOK_SIDE, _LOOK_SIDE), 0.5), float("inf")
-    for _ in range(_LOOK_PRODUCTS):
-        began = time.thread_time()
-        torch.mm(given, given)
-        best = min(best, time.thread_time() - began)
-    torch.set_num_threads(threads)
+    with with_threads(1):
+        for _ in range(_LOOK_PRODUCTS):
+            began = time.thread_time()
+            torch.mm(given, given)
+            best = min(best, time.thread_time() - began)
     return best
 
 

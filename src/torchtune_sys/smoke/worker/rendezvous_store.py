@@ -23,6 +23,7 @@ from torchtune_sys.smoke.worker.interfaces import (
     loopback_interface,
     named_but_absent,
     strangers,
+    strangers_told,
 )
 
 MEETING_S = 600.0 if channel.driven else 300.0
@@ -169,8 +170,7 @@ def strangers_here(here: RankContext, processes: Iterable[str], patience_s: floa
         found = strangers(patience_s, processes)
     except OSError:
         return ""
-    words = "rank %d is connected with a process that is none of this user's: %s"
-    return words % (here.rank, _few(found)) if found else ""
+    return "rank %d is %s" % (here.rank, strangers_told(found)) if found else ""
 
 
 def undecided_by_strangers(here: RankContext, ended: Dict[str, Any]) -> None:
@@ -179,7 +179,3 @@ def undecided_by_strangers(here: RankContext, ended: Dict[str, Any]) -> None:
     if found:
         seen = "%s; with it this failed: %s" % (found, ended["seen"])
         ended.update(verdict="unknown", cause=STRANGER, seen=seen, remedy=_WHOSE)
-
-
-def _few(found: List[str]) -> str:
-    return "; ".join(found[:4]) + ("; and %d more" % (len(found) - 4) if len(found) > 4 else "")

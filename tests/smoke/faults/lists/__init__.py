@@ -22,13 +22,18 @@ _NOT_IN_TESTS = ("19-opened", "19-sealed", "20-sealed")
 
 def numbers() -> list[int]:
     """Return the numbers of the lists, the oldest first."""
-    return sorted(int(folder.name.removeprefix("list_")) for folder in HERE.glob("list_*"))
+    return sorted(int(place.name.removeprefix("list_")) for place in HERE.glob("list_*"))
+
+
+def folder(number: int) -> Path:
+    """Return where a list lies."""
+    return HERE / f"list_{number:02}"
 
 
 def rows(number: int, part: str) -> tuple[Fault, ...]:
     """Return the rows of a part of a list; none where the list has no such part."""
-    folder = HERE / f"list_{number:02}"
-    return tuple(importlib.import_module(f"{__name__}.{folder.name}.{part}").ROWS) if (folder / f"{part}.py").is_file() else ()
+    place = folder(number)
+    return tuple(importlib.import_module(f"{__name__}.{place.name}.{part}").ROWS) if (place / f"{part}.py").is_file() else ()
 
 
 def by_name() -> dict[str, tuple[Fault, ...]]:

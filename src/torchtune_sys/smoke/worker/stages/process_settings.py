@@ -13,7 +13,7 @@ from typing import Any, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, with_threads
 from torchtune_sys.smoke.worker.functions.randomness import draws_are_random
 from torchtune_sys.smoke.worker.stages.import_torch import CPUS_BEFORE_TORCH, FRAMES_FOLLOWED
 
@@ -192,17 +192,13 @@ def _what_is_not_ieee() -> List[str]:
 
 def _what_is_not_ieee_shared_out() -> List[str]:
     """Return it of what several threads compute, each a part; of one that has always been there it is known."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(2, threads))
-    try:
+    with with_threads(max(2, torch.get_num_threads())):
         tiny = torch.full((_SHARED_OUT,), 1e-40).mul(1.0)
         ones, half = torch.ones(_SHARED_OUT, dtype=torch.float64), 2.0**-53
         off = (
             [_FLUSHED] * bool((tiny == 0).any()),
             [_NOT_NEAREST] * bool((ones.add(half) != 1).any() or (ones.neg().sub(half) != -1).any()),
         )
-    finally:
-        torch.set_num_threads(threads)
     return [*off[0], *off[1]]
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
-from torchtune_sys.smoke.worker.context import RankContext
+from torchtune_sys.smoke.worker.context import RankContext, with_threads
 from torchtune_sys.smoke.worker.measures import MOMENT_S, run_delay, stolen_s
 from torchtune_sys.smoke.worker.product_times import (
     SLOW_LOOKS,
@@ -218,10 +218,8 @@ def _floats_on_small_pages(count: int) -> Optional[Tuple[torch.Tensor, torch.Ten
 
 
 def _on_one_thread(work: Callable[[], object]) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    work()
-    torch.set_num_threads(threads)
+    with with_threads(1):
+        work()
 
 
 def _small_step(here: RankContext) -> Callable[[], None]:
@@ -242,9 +240,7 @@ def _small_step(here: RankContext) -> Callable[[], None]:
 
 def _share_waited(step: Callable[[], None]) -> float:
     """Of the time of some steps on the CPU, in which this thread neither ran nor waited for a CPU."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # else it would wait for its own
-    try:
+    with with_threads(1):  # else it would wait for its own
         step()
         waited, ran, began = run_delay(), time.thread_time(), time.monotonic()
         for number in range(_STEP_SAMPLES):
@@ -252,8 +248,6 @@ def _share_waited(step: Callable[[], None]) -> float:
                 break
             step()
         wall, ran, now = time.monotonic() - began, time.thread_time() - ran, run_delay()
-    finally:
-        torch.set_num_threads(threads)
     return 0.0 if waited is None or now is None else max(0.0, 1 - (ran + now - waited) / wall)
 
 

@@ -19,6 +19,7 @@ from torchtune_sys.smoke.worker.context import (
     repeatable,
     same_bits,
     small_integers,
+    with_threads,
 )
 from torchtune_sys.smoke.worker.gpu_health import GpuHealth
 from torchtune_sys.smoke.worker.measures import exact_step, float_step
@@ -69,13 +70,8 @@ def _uuid(here: RankContext) -> str:
 
 def step_fingerprint(here: RankContext) -> str:
     """Hosts of the same hardware and the same libraries have the same: what differs computes otherwise. One thread, as in the pre-flight."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with repeatable(here):
-            return float_step(torch, here.device)
-    finally:
-        torch.set_num_threads(threads)
+    with with_threads(1), repeatable(here):
+        return float_step(torch, here.device)
 
 
 def _layouts(left: torch.Tensor, right: torch.Tensor) -> Iterator[Tuple[str, torch.Tensor, torch.Tensor]]:
