@@ -1,8 +1,9 @@
-"""Print where a test run's time went: ``python scripts/test_durations.py [--slowest N] [--files N] [JUNIT-XML …]``.
+"""Print where a test run's time went: ``python scripts/test_durations.py [--slowest N] [--by-file N] [--costs] [JUNIT-XML …]``.
 
 Reads the JUnit files that ``./run test`` leaves in build/durations. Seconds are those of the clock, and grow with whatever else the
 machine does; CPU seconds are those of the test and of the children it waited for, and hardly do. What a test takes by the clock
-and not of a processor, it waits.
+and not of a processor, it waits. ``--costs`` writes tests/costs.csv, by which ``./run test`` leaves costly tests to CI: after a run
+of ``./run test --long`` with nothing beside it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,14 @@ import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
-FOLDER = Path(__file__).resolve().parents[1] / "build" / "durations"
+REPO = Path(__file__).resolve().parents[1]
+FOLDER = REPO / "build" / "durations"
+COSTS = REPO / "tests" / "costs.csv"
+COSTLY_S = 0.5
+"""What a test may cost that ``./run test`` runs: CPU seconds, the median of its rows."""
 
 
 class Test(NamedTuple):
@@ -58,16 +64,30 @@ def table(tests: Iterable[Test], slowest: int, files: int) -> Iterable[str]:
         yield f"{seconds:8.1f} {cpu_seconds:8.1f} {len(by_file[name]):6}  {name}"
 
 
+def costs(tests: Iterable[Test]) -> Iterable[str]:
+    """Yield the lines of tests/costs.csv."""
+    rows: dict[str, list[float]] = defaultdict(list)
+    for test in tests:
+        if not test.skipped:
+            rows[f"{test.file}::{test.name.partition('[')[0]}"].append(test.cpu_seconds)
+    yield "test,CPU seconds"
+    yield from (f"{name},{median(taken):.1f}" for name, taken in sorted(rows.items()) if median(taken) > COSTLY_S)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("paths", nargs="*", type=Path, metavar="JUNIT-XML", help="without any: those in build/durations")
     parser.add_argument("--slowest", type=int, default=10, metavar="N", help="how many tests to list")
     parser.add_argument("--by-file", type=int, default=40, metavar="N", help="how many files to list")
+    parser.add_argument("--costs", action="store_true", help="write tests/costs.csv instead")
     asked = parser.parse_args()
     paths = asked.paths or sorted(FOLDER.glob("*.xml"))
     if not paths:
         print(f"{FOLDER} holds no JUnit file: ./run test leaves them there", file=sys.stderr)
         return 2
+    if asked.costs:
+        COSTS.write_text("".join(f"{line}\n" for line in costs(test for path in paths for test in tests_of(path))))
+        return 0
     print("\n".join(table([test for path in paths for test in tests_of(path)], asked.slowest, asked.by_file)))
     return 0
 

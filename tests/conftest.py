@@ -160,6 +160,26 @@ def exhaustive(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
 
 
+COSTS = Path(__file__).with_name("costs.csv")
+"""Tests that took more than half a CPU second in the median of their rows, in one run of CI (scripts/test_durations.py writes it)."""
+
+
+@lru_cache(1)
+def _costly() -> frozenset[str]:
+    """Return the tests that ``./run test`` leaves to CI for what they cost."""
+    return frozenset(line.rpartition(",")[0] for line in COSTS.read_text().splitlines()[1:])
+
+
+def name_in_junit(item: pytest.Item) -> str:
+    """Return a test's name without its parameters, as a JUnit file has it: ``tests.rules.test_catalogue::test_rule_is_documented``."""
+    *folders, module = item.path.relative_to(Path(__file__).parents[1]).with_suffix("").parts
+    return f"{'.'.join([*folders, module])}::{getattr(item, 'originalname', None) or item.name}"
+
+
+def _is_left_to_ci(item: pytest.Item) -> bool:
+    return "essential" not in item.keywords and name_in_junit(item) in _costly()
+
+
 LONGEST = (
     "vm/test_remedy.py",
     "vm/test_provision.py",
@@ -272,7 +292,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item, reason in left_out.items():
             item.add_marker(pytest.mark.skip(reason=reason))
     else:
-        items[:] = [item for item in items if item not in left_out and item not in sampled]
-        config.hook.pytest_deselected(items=[*left_out, *(sampled - left_out.keys())])
+        costly = {item for item in items if TIER == "default" and _is_left_to_ci(item)}
+        gone = {*left_out, *sampled, *costly}
+        config.hook.pytest_deselected(items=[item for item in items if item in gone])
+        items[:] = [item for item in items if item not in gone]
     first = {str(Path(__file__).parent / name): at for at, name in enumerate(LONGEST)}
     items.sort(key=lambda item: first.get(str(item.path), len(first)))

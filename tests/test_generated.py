@@ -20,6 +20,7 @@ def gen(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "torchtune_sys.gen", *arguments], capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.essential
 def test_generated_files_are_current() -> None:
     found = gen("check", str(REPO))
     assert found.returncode == 0, found.stdout + found.stderr

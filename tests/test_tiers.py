@@ -55,3 +55,22 @@ def test_the_whole_row_runs_in_ci_and_for_who_names_it(
 ) -> None:
     monkeypatch.setattr(conftest, "TIER", tier)
     assert left_out(3, 48, args, keyword) == []
+
+
+def test_each_costly_test_exists() -> None:
+    for name in conftest._costly():
+        module, _, test = name.partition("::")
+        path = HERE.parents[1] / f"{module.replace('.', '/')}.py"
+        assert path.is_file() and f"def {test}(" in path.read_text(), (
+            f"{name} in tests/costs.csv has another name now, or is gone"
+        )
+
+
+@pytest.mark.parametrize(("keywords", "is_left"), [((), True), (("essential",), False)])
+def test_a_costly_test_is_left_to_ci_unless_it_is_essential(keywords: tuple[str, ...], is_left: bool) -> None:
+    module, _, test = min(conftest._costly()).partition("::")
+    path = HERE.parents[1] / f"{module.replace('.', '/')}.py"
+    item: Any = SimpleNamespace(path=path, name=f"{test}[row]", originalname=test, keywords={*keywords})
+    assert conftest._is_left_to_ci(item) == is_left
+    item.originalname = "test_that_nobody_measured"
+    assert not conftest._is_left_to_ci(item)

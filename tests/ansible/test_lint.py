@@ -31,6 +31,7 @@ def installed_at(work: Path) -> Path:
     return work / "collections/ansible_collections/torchtune/sys"
 
 
+@pytest.mark.essential
 def test_yamllint_finds_nothing(work: Path) -> None:
     assert said(work, COLLECTION, "yamllint", "--strict", ".") == ""
 

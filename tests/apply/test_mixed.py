@@ -30,6 +30,7 @@ def test_the_script_then_apply_then_back(tmp_path: Path) -> None:
     assert "there is nothing to undo.\nrc 0" in applied and "-- both: --undo\n" in applied and "rc 0\nsame\n" in applied
 
 
+@pytest.mark.essential
 def test_apply_then_the_script_then_back(tmp_path: Path) -> None:
     found = staged(tmp_path, SCRIPTS + "tt $APPLY; both; both --check; both --undo; shows " + MAPS + "; tt undo --yes; same")
     assert found.count("everything is as it should be\nrc 0\n") == 2

@@ -209,6 +209,7 @@ def test_a_recording_is_judged_as_its_host_was(tmp_path: Path) -> None:
     assert verdicts[0] == verdicts[1]
 
 
+@pytest.mark.essential
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", check.FORMATS)
 def test_output_writes_the_same_bytes_to_a_file(name: str, tmp_path: Path) -> None:

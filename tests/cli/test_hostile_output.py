@@ -94,6 +94,7 @@ def test_the_check_sees_each_of_them() -> None:
     assert len(list(steering("plan --format markdown", "| <img src=x> |"))) == 1
 
 
+@pytest.mark.essential
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("plant", [lambda text: text + HOSTILE, lambda text: HOSTILE + text], ids=["after", "before"])
 def test_planted_in_every_fact(plant: Any) -> None:

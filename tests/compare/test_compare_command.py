@@ -42,6 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.essential
 def test_alike_is_0_and_odd_is_1_and_the_odd_one_is_named(folder: Path) -> None:
     assert run("compare", folder).returncode == 0
     (folder / "9.json").write_bytes(facts_line(9, TORCH))

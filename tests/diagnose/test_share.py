@@ -63,6 +63,7 @@ def test_what_is_looked_for_was_in_what_was_given(name: str) -> None:
     assert PLANTED[name] in TEXT.format(**PLANTED)
 
 
+@pytest.mark.essential
 def test_many_nodes_become_one_diagnosis_with_what_follows_after_the_first_failure(tmp_path: Path) -> None:
     bus = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"
     refused = "misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.0.0.4<5> returned 111(Connection refused)\n"

@@ -62,6 +62,7 @@ def bare(subject: str) -> str:
     return re.sub(r" \([0-9a-f:.]+\)", "", subject)
 
 
+@pytest.mark.essential
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_what_is_said(path: Path, library: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import slurm_here
 
 from conftest import HOSTS, exhaustive
-from preflight.joint.faults_computing import SKEW
+from preflight.joint.faults.computing import SKEW
 from preflight.slurm_node import TOOL, Cluster, generated, marks_alone
 from torchtune_sys.host.recorded import load_recording
 
@@ -85,6 +85,7 @@ def test_a_check_that_cannot_judge_takes_no_node_back(cluster: Cluster, tmp_path
         cluster.until("DRAIN", is_there=False)
 
 
+@pytest.mark.essential
 def test_prolog_error_on_a_node_that_we_drained_is_ours(cluster: Cluster) -> None:
     """slurmd may repeat a failure that Slurm has answered already, and change our reason by that."""
     mark, known = (Path(f"/run/torchtune-sys-{kind}-here") for kind in ("drained", "known"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from preflight import slurm_hosts
-from preflight.joint.faults_computing import HOOK
+from preflight.joint.faults.computing import HOOK
 from preflight.slurm_hosts import Cluster
 from smoke.faults.bench import torch_python
 

@@ -18,6 +18,7 @@ WITHOUT_SOLE_FAULT = {"copy", "sync-batchnorm", "shared-gpu"}
 """Stages that need a GPU: na on the machines that these tests run on."""
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("fault", cases([fault for fault in FAULTS if not fault.run and fault not in hosting.ROWS]))
 def test_fault_is_named(fault: Fault, tmp_path: Path) -> None:
     assert_named(fault, {}, tmp_path)

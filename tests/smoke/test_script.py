@@ -95,6 +95,7 @@ def test_names_of_one_assignment_are_seen_each() -> None:
     assert defined(ast.parse("ONE, (OTHER, *REST) = 1, (2, 3)\nkept.value = held[0] = 4\n")) == {"ONE", "OTHER", "REST"}
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("which", ["smoke", "rank"])
 def test_nothing_but_own_imports_is_left_out(which: str) -> None:
     """They are found by their words, as to parse the modules takes each start half a second."""

@@ -27,9 +27,9 @@ from typing import Any
 
 import pytest
 
-from preflight.joint import faults_isolating, warm_torch
+from preflight.joint import warm_torch
 from preflight.joint.cluster import Run, cluster, preflight
-from preflight.joint.faults import FAULTS, problems
+from preflight.joint.faults import FAULTS, isolating, problems
 from smoke.faults.bench import torch_python
 
 BUDGET_S = 60.0
@@ -62,13 +62,13 @@ def fault(name: str, place: int, nodes: int) -> dict[str, Any]:
 def isolate(nodes: int, name: str, seed: int, python: str = "", **started: Any) -> dict[str, Any]:
     """One fault of the isolation, at nodes that the seed draws."""
     with tempfile.TemporaryDirectory() as folder, cluster(Path(folder), nodes) as made:
-        told, expected = faults_isolating.SCENARIOS[name](made, random.Random(seed))
+        told, expected = isolating.SCENARIOS[name](made, random.Random(seed))
         words = ("--isolate", "--lists", folder, *told.pop("words", ()))
-        budget = {"budget_s": faults_isolating.BUDGET_S, "words": words}
+        budget = {"budget_s": isolating.BUDGET_S, "words": words}
         found = preflight(made, python or torch_python(), **{**budget, **started, **told})
         reports = [verdict["isolation"] for verdict in found.verdicts() if verdict.get("isolation")]
         rounds = [(each["purpose"], each["seconds"], each["failed"]) for each in reports[0]["rounds"]] if reports else []
-    wrong = faults_isolating.problems(expected, found)
+    wrong = isolating.problems(expected, found)
     spent = {"rounds": len(rounds), "slowest_round": max([seconds for _, seconds, _ in rounds], default=0.0)}
     told_rounds = {"evidence": rounds} if wrong else {}
     return {"fault": f"isolate {name}", "place": seed, "nodes": nodes, "wrong": wrong, **spent, **_measured(found), **told_rounds}
@@ -108,7 +108,7 @@ def _claimed(path: Path, wanted: Wanted) -> tuple[str, int] | None:
 def _wanted(words: list[str]) -> Wanted:
     """Scenarios and seeds by their words; all that must be shown, seed by seed, where there are none."""
     if not words:
-        return [(name, seed) for seed in range(1, SEEDS + 1) for name in faults_isolating.MUST_SHOW]
+        return [(name, seed) for seed in range(1, SEEDS + 1) for name in isolating.MUST_SHOW]
     return [(words[at], seed) for at in range(0, len(words), 2) for seed in _seeds(words[at + 1])]
 
 

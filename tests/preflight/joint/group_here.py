@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from preflight.joint.agents_here import unproven
 from preflight.joint.cluster import Cluster, cluster
 from preflight.joint.faults import loopback_name, mtu
-from preflight.joint.faults_computing import FLIPPED_SUM, FLIPPED_WEIGHT, OTHER_TORCH, SLOW_KERNEL, Plant, clock, patched, quota
+from preflight.joint.faults.computing import FLIPPED_SUM, FLIPPED_WEIGHT, OTHER_TORCH, SLOW_KERNEL, Plant, clock, patched, quota
 
 SCRIPT = """
 import json, os, random, sys, time

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from preflight.joint.cluster import cluster, preflight
-from preflight.joint.faults_isolating import BUDGET_S, SCENARIOS, problems
+from preflight.joint.faults.isolating import BUDGET_S, SCENARIOS, problems
 from smoke.faults.bench import torch_python
 
 pytestmark = pytest.mark.long

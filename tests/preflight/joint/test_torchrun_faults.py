@@ -8,7 +8,7 @@ import pytest
 
 from preflight.joint.agents_here import environment
 from preflight.joint.cluster import cluster
-from preflight.joint.faults_torchrun import FAULTY, NODES, met, problems
+from preflight.joint.faults.torchrun import FAULTY, NODES, met, problems
 
 pytestmark = pytest.mark.exhaustive
 

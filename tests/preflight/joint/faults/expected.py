@@ -1,4 +1,4 @@
-"""What a verdict on a fault of the second list of docs/joint-faults.md must say, and what is wrong with one that says something else."""
+"""What a verdict on a fault of network.py or hosts.py must say, and what is wrong with one that says something else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from preflight.joint.cluster import Cluster, Run
 from preflight.joint.faults import named
-from preflight.joint.faults_computing import Plant
+from preflight.joint.faults.computing import Plant
 
 Way = tuple[str, str]
 Verdict = dict[str, Any]

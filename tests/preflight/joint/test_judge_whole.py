@@ -1,4 +1,4 @@
-"""Judging what the second list of docs/joint-faults.md taught, without any node."""
+"""Judging what all nodes told, without any node: ways, losses, ranks that a signal ended, figures of one node."""
 
 from __future__ import annotations
 

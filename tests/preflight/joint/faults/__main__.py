@@ -1,6 +1,6 @@
-"""Runs of the second and third list of docs/joint-faults.md, one line of JSON each. From the repository's root:
+"""Runs of the faults of network.py and hosts.py, listed in docs/joint-faults.md, one line of JSON each. From the repository's root:
 
-    PYTHONPATH=tests python -m preflight.joint_more opened|held|third|NAME... [--nodes N] [--show]
+    PYTHONPATH=tests python -m preflight.joint.faults opened|held|NAME... [--nodes N] [--show]
 
 ``--show`` prints the page of a node that is not the bad one. TORCHTUNE_SYS_TEST_TORCH names a Python that has torch.
 """
@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from preflight.joint.cluster import Run, cluster, preflight
-from preflight.joint_more import hosts, network, third
-from preflight.joint_more.expected import problems
+from preflight.joint.faults import hosts, network
+from preflight.joint.faults.expected import problems
 from smoke.faults.bench import torch_python
 
 BUDGET_S = 60.0
-FAULTS = {**network.FAULTS, **hosts.FAULTS, **third.FAULTS}
+FAULTS = {**network.FAULTS, **hosts.FAULTS}
 
 
 def planted(name: str, nodes: int = 4, place: int | None = None) -> tuple[list[str], Run]:
@@ -48,11 +48,7 @@ def main(words: list[str]) -> None:
     nodes = int(words[words.index("--nodes") + 1]) if "--nodes" in words else 4
     is_shown = "--show" in words
     names = [word for word in words if word in FAULTS]
-    if not names:
-        second = {**network.FAULTS, **hosts.FAULTS}
-        names = [name for name, fault in second.items() if fault.held == ("held" in words)]
-        names = [*third.FAULTS] if "third" in words else names
-    for name in names:
+    for name in names or [name for name, fault in FAULTS.items() if fault.held == ("held" in words)]:
         print(json.dumps(_row(name, nodes, is_shown)), flush=True)
 
 

@@ -1,7 +1,7 @@
 """The faults that the look at a node, the meeting of agents and the comparison of facts can see, met by torchrun with our rendezvous handler.
 
-    PYTHONPATH=tests python -m preflight.joint.faults_torchrun RECORD [FAULT ...]     one line of JSON each, added to RECORD
-    PYTHONPATH=tests python -m preflight.joint.faults_torchrun table RECORD           rows for docs/torchrun-faults.md
+    PYTHONPATH=tests python -m preflight.joint.faults.torchrun RECORD [FAULT ...]     one line of JSON each, added to RECORD
+    PYTHONPATH=tests python -m preflight.joint.faults.torchrun table RECORD           rows for docs/torchrun-faults.md
 
 TORCHTUNE_SYS_TEST_TORCH names a Python that has torch. Written before the first run: what each must say, and who ends.
 """
@@ -27,7 +27,7 @@ import pytest
 from preflight.joint.agents_here import PORT, Agent, environment, ran, torchrun
 from preflight.joint.cluster import Cluster, cluster, run
 from preflight.joint.faults import FAULTS, dead_host
-from preflight.joint.faults_computing import Plant
+from preflight.joint.faults.computing import Plant
 
 NODES = 4
 ALL = frozenset(range(1, NODES + 1))

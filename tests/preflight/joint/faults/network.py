@@ -1,4 +1,4 @@
-"""Faults of the second list of docs/joint-faults.md in the network: firewalls, ways that lose a part, names and addresses."""
+"""Faults in the network: firewalls, ways that lose a part, names, routes and addresses; what each verdict on them must name."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from typing import Any
 
 from preflight.joint.cluster import Cluster, Ranks, run
 from preflight.joint.faults import before, narrow, other, until_worker
-from preflight.joint.faults_computing import FLIPPED_PRODUCT, Plant, patched
-from preflight.joint_more.expected import Expected, Fault, Verdict, Way
+from preflight.joint.faults.computing import FLIPPED_PRODUCT, Plant, patched
+from preflight.joint.faults.expected import Expected, Fault, Verdict, Way
 
 _OPEN = "iif lo accept; ct state established,related accept; tcp dport 29711-29714 accept; meta l4proto icmp accept; ct state new drop"
+
+SCANNER = """
+import itertools, socket, time
+for number in itertools.count():
+    try:
+        with socket.create_connection(("127.0.0.1", 29711), 1) as held:
+            held.sendall((b"GET / HTTP/1.0\\r\\n\\r\\n", b"\\0" * 4096, b"")[number % 3])
+            time.sleep(0.25)
+    except OSError:
+        time.sleep(0.25)
+"""
 
 
 def mtu_pair(made: Cluster, node: int) -> dict[str, Any]:
@@ -158,6 +169,56 @@ def link_flap(made: Cluster, node: int) -> dict[str, Any]:
     return {"during": during}
 
 
+def port_differs(_made: Cluster, node: int) -> dict[str, Any]:
+    return {"env": {node: {"MASTER_PORT": "29911"}}}
+
+
+def four_ports(made: Cluster, node: int) -> dict[str, Any]:
+    made.inside(node, "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40003")
+    return {}
+
+
+def two_never(made: Cluster, node: int) -> dict[str, Any]:
+    return {"skip": ((node, 0), (other(made, node), 0))}
+
+
+def wrong_neighbour(made: Cluster, node: int) -> dict[str, Any]:
+    peer = made.address(before(made, node))
+    made.ip(node, "neigh", "replace", peer, "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
+    return {}
+
+
+def no_route(made: Cluster, node: int) -> dict[str, Any]:
+    made.ip(node, "route", "add", "unreachable", f"{made.address(before(made, node))}/32")
+    return {}
+
+
+def other_order(made: Cluster, _node: int) -> dict[str, Any]:
+    return {"listed": made.names[::-1]}
+
+
+def other_order_never(made: Cluster, node: int) -> dict[str, Any]:
+    return {"listed": made.names[::-1], "skip": ((node, 0),)}
+
+
+def both_protocols(made: Cluster, _node: int) -> dict[str, Any]:
+    numbers = range(1, made.nodes + 1)
+    text = "".join(f"fd00:78::{number} n{number}\n" for number in numbers) + made.hosts
+    for number in numbers:
+        made.ip(number, "-6", "addr", "add", f"fd00:78::{number}/64", "dev", "eth0", "nodad")
+        made.table(number, text)
+    return {}
+
+
+def scanner(made: Cluster, node: int) -> dict[str, Any]:
+    words = ["ip", "netns", "exec", made.space(node), sys.executable, "-c", SCANNER]
+    child = subprocess.Popen(words)
+    made.planted.add(child.pid)
+    made.stack.callback(child.wait)
+    made.stack.callback(child.kill)
+    return {}
+
+
 def _next_but_one(made: Cluster, node: int) -> int:
     return other(made, other(made, node))
 
@@ -220,6 +281,16 @@ def _of_two(made: Cluster, node: int) -> Expected:
     return Expected(must=(*two,), bad=(node, _next_but_one(made, node)), also=also)
 
 
+def _of_route(made: Cluster, node: int) -> Expected:
+    way = f"n{before(made, node)}", f"n{node}"
+    causes = ("port-dropped", "port-refused", "link-one-way-drop")
+    return Expected(causes, may=(f"n{node}",), links=frozenset({way, way[::-1]}))
+
+
+def _of_two_absent(made: Cluster, node: int) -> Expected:
+    return Expected(("node-never-came",), (f"n{node}", f"n{other(made, node)}"))
+
+
 def go(_made: Cluster, _node: int) -> Expected:
     return Expected(verdicts=("go",))
 
@@ -266,4 +337,15 @@ FAULTS = {
     "icmp-blocked": Fault(everywhere("meta l4proto icmp drop"), go, held=True),
     "udp-blocked": Fault(udp_blocked, go),
     "link-flap": Fault(link_flap, lambda _made, node: Expected(may=(_name(node),), verdicts=("go", "no-go"), bad=(node,))),
+    "port-differs": Fault(
+        port_differs, node_with("node-never-came", "environment-differs-between-nodes", words=("master_port",)), 3
+    ),
+    "four-ports": Fault(four_ports, node_with(), 2),
+    "two-never": Fault(two_never, _of_two_absent, 2),
+    "wrong-neighbour": Fault(wrong_neighbour, link("link-one-way-drop", "port-dropped"), 4),
+    "no-route": Fault(no_route, _of_route),
+    "other-order-never": Fault(other_order_never, node_with("node-never-came"), 3),
+    "other-order": Fault(other_order, go),
+    "both-protocols": Fault(both_protocols, go),
+    "scanner": Fault(scanner, go),
 }

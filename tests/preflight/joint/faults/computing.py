@@ -193,5 +193,5 @@ def hung(made: Cluster, node: int) -> dict[str, Any]:
     """A file system whose server does not answer, in the mounts of that host alone."""
     if not os.path.exists("/dev/fuse"):
         pytest.skip("needs /dev/fuse")
-    words = f"env -u JOINT_TEST {sys.executable} {Path(__file__).parents[1] / 'hung_mount.py'} {made.folder}/scratch"
+    words = f"env -u JOINT_TEST {sys.executable} {Path(__file__).parents[2] / 'hung_mount.py'} {made.folder}/scratch"
     return {"outer": {node: ["unshare", "--mount", "--propagation", "private", "sh", "-ec", f'{words}; exec "$@"', "-"]}}

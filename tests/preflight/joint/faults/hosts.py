@@ -1,10 +1,11 @@
-"""Faults of the second list of docs/joint-faults.md in what a host is, runs and computes with."""
+"""Faults in what a host is, runs and computes with."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,9 +16,9 @@ import pytest
 
 from preflight.joint.cluster import TOOL, Cluster, Ranks
 from preflight.joint.faults import until_worker
-from preflight.joint.faults_computing import patched
-from preflight.joint_more.expected import Fault
-from preflight.joint_more.network import go, node_with
+from preflight.joint.faults.computing import patched
+from preflight.joint.faults.expected import Fault
+from preflight.joint.faults.network import go, node_with
 
 AT_IMPORT = """
 import builtins
@@ -71,6 +72,24 @@ wire._GREETING = "torchtune-sys/peers/99"
 from torchtune_sys.__main__ import main
 sys.exit(main())
 """
+_WITH_SUM = 'hasattr(torch, "distributed") and hasattr(torch.distributed, "all_reduce")'
+ABORTS = """
+def plant(torch):
+    import os, signal
+    def ends(*words, **named):
+        os.kill(os.getpid(), signal.SIGABRT)
+    torch.distributed.all_reduce = ends
+"""
+WRONG_GATHER = """
+def plant(torch):
+    import torch.distributed as dist
+    right = dist.all_gather
+    def wrong(parts, *rest, **more):
+        found = right(parts, *rest, **more)
+        parts[0][0] += 1
+        return found
+    dist.all_gather = wrong
+"""
 
 
 def at_import(what: str) -> Any:
@@ -87,7 +106,7 @@ def at_import(what: str) -> Any:
 
 def out_of_memory(made: Cluster, node: int) -> dict[str, Any]:
     old = Path("/sys/fs/cgroup/memory")
-    place = (old if old.is_dir() else old.parent) / f"joint-more-{os.getpid()}"
+    place = (old if old.is_dir() else old.parent) / f"joint-{os.getpid()}"
     try:
         place.mkdir()
         limit = place / ("memory.limit_in_bytes" if old.is_dir() else "memory.max")
@@ -169,6 +188,27 @@ def node_killed(made: Cluster, node: int) -> dict[str, Any]:
     return {"during": during}
 
 
+def terminated(_made: Cluster, node: int) -> dict[str, Any]:
+    def during(ranks: Ranks) -> None:
+        until_worker(ranks, node)
+        ranks.kill(node, signal.SIGTERM)
+
+    return {"during": during}
+
+
+def agent_stopped(made: Cluster, node: int) -> dict[str, Any]:
+    def during(ranks: Ranks) -> None:
+        until_worker(ranks, node)
+        own = Path(f"/proc/{ranks.pid(node)}/cmdline").read_bytes()
+        for pid in [*processes_of(made, node)]:
+            if pid != ranks.pid(node) and Path(f"/proc/{pid}/cmdline").read_bytes() == own:
+                made.planted.add(pid)  # it cannot end by itself
+                made.stack.callback(subprocess.run, ["kill", "-KILL", str(pid)], check=False, capture_output=True)
+                subprocess.run(["kill", "-STOP", str(pid)], check=True)
+
+    return {"during": during}
+
+
 _CRASHED = ("software-differs-between-nodes", "rank-killed")
 
 FAULTS = {
@@ -186,4 +226,11 @@ FAULTS = {
     "full-names": Fault(full_names, go, held=True),
     "paused": Fault(paused, go, 4),
     "slow-import": Fault(at_import("time.sleep(12)"), go, 4),
+    "torch-hangs": Fault(at_import("time.sleep(1000)"), node_with(verdicts=("no-go", "unknown")), 2),
+    "terminated": Fault(terminated, node_with("rank-killed"), 1),
+    "agent-stopped": Fault(agent_stopped, node_with("rank-stopped"), 3),
+    "aborts-in-sum": Fault(
+        patched(ABORTS, _WITH_SUM), node_with("software-differs-between-nodes", "rank-killed", words=("SIGABRT",)), 4
+    ),
+    "wrong-gather": Fault(patched(WRONG_GATHER, _WITH_SUM), node_with("silent-data-corruption"), 3),
 }

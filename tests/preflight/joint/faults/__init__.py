@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from preflight.joint.cluster import Cluster, Ranks, Run, run
-from preflight.joint.faults_computing import (
+from preflight.joint.faults.computing import (
     FLIPPED_PRODUCT,
     FLIPPED_SUM,
     FLIPPED_WEIGHT,
@@ -132,7 +132,7 @@ def delayed(made: Cluster, node: int) -> dict[str, Any]:
     made.ip(node, "link", "set", "eth0", "name", "old0")
     made.ip(node, "addr", "flush", "dev", "old0")
     outer = f"jd{os.getpid() % 10000}"
-    script = Path(__file__).with_name("delay_link.py")
+    script = Path(__file__).parents[1] / "delay_link.py"
     words = [sys.executable, str(script), outer, made.bridge, made.space(node), "eth0", "0.01"]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     made.stack.callback(child.wait)

@@ -1,10 +1,10 @@
-"""The second and third list of docs/joint-faults.md on real network namespaces: each fault is named, and nobody else; what is harmless is go."""
+"""Faults of the network and of hosts, planted on real network namespaces: each is named, and nobody else; what is harmless is go."""
 
 from __future__ import annotations
 
 import pytest
 
-from preflight.joint_more.__main__ import FAULTS, planted
+from preflight.joint.faults.__main__ import FAULTS, planted
 
 pytestmark = pytest.mark.long
 CI = ("crash-in-product",)

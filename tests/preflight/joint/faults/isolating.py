@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from preflight.joint.cluster import Cluster, Run
 from preflight.joint.faults import named, narrow
-from preflight.joint.faults_computing import patched
+from preflight.joint.faults.computing import patched
 from torchtune_sys.preflight.joint.deadlines import READY_S, Deadlines
 
 BUDGET_S = 240.0
