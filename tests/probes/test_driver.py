@@ -176,6 +176,34 @@ def test_an_access_list_may_permit_what_the_bits_do_not() -> None:
     assert not isinstance(nodes, Missing) and all(node.accessible for node in nodes)
 
 
+@pytest.mark.parametrize(
+    ("files", "links", "barred"),
+    [
+        ({"/etc/modprobe.d/nvidia.conf": "options nvidia NVreg_EnableGpuFirmware=0\n"}, {}, ""),
+        ({}, {"/etc/modprobe.d/nvidia.conf": "/dev/null"}, ""),
+        ({"/etc/modprobe.d/other.conf": ""}, {}, "/usr/lib/modprobe.d/nvidia.conf"),
+        ({"/etc/modprobe.d/nvidia.conf": "alias nvidia off\n"}, {}, "/etc/modprobe.d/nvidia.conf"),
+    ],
+)
+def test_a_file_of_modprobe_replaces_its_namesake(files: dict[str, str], links: dict[str, str], barred: str) -> None:
+    """modprobe.d(5): that of /etc goes before that of /usr/lib, and a link to /dev/null masks it."""
+    lower = {"/proc/driver/nvidia/version": None, "/proc/modules": "", "/usr/lib/modprobe.d/nvidia.conf": "blacklist nvidia\n"}
+    found = probe(files={**lower, **files}, links=links).module_barred_by
+    assert ("" if isinstance(found, Missing) and found.why is Why.ABSENT else found) == barred
+
+
+def test_condas_forward_compatibility_is_no_driver_of_another_version() -> None:
+    """conda-forge's cuda-compat lies in a folder of its own, and activation links it into the environment's lib."""
+    place = "/opt/env/cuda-compat/libcuda.so"
+    links = {f"{place}.1": "libcuda.so.610.43.02", "/opt/env/lib/libcuda.so.1": f"{place}.1"}
+    links |= {"/opt/env/lib/libcuda.so.610.43.02": f"{place}.610.43.02"}
+    stats = {f"{place}.610.43.02": {"mode": 0o100755, "uid": 0, "gid": 0, "size": 9}}
+    for folder in ("/opt/env/cuda-compat", "/opt/env/lib"):
+        found = probe(links=links, stats=stats, env={"LD_LIBRARY_PATH": folder})
+        assert (found.library_version, found.library_versions) == ("580.95.05", ("580.95.05",))
+        assert found.libcuda[0] == f"{folder}/libcuda.so.1"  # type: ignore[index]
+
+
 def test_a_daemon_is_not_absent_because_a_container_does_not_show_it() -> None:
     gone = {"/run/nvidia-persistenced/nvidia-persistenced.pid": None}
     assert probe(files=gone).persistenced is False

@@ -39,9 +39,10 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 }
 """Facts of the process, by family."""
 _MOUNTED = {
-    "memory": (*_FIELDS["memory"], "shm_size_bytes", "shm_free_bytes", "shm_filesystem", "shm_inodes_free", "shm_writable")
+    "memory": (*_FIELDS["memory"], "shm_size_bytes", "shm_free_bytes", "shm_filesystem", "shm_inodes_free", "shm_writable"),
+    "driver": ("libcuda",),
 }
-"""Facts about what a container mounts for itself, by family."""
+"""Facts about what a container mounts for itself, by family. NVIDIA's runtime mounts CUDA's library only for who asks for it (NVIDIA_DRIVER_CAPABILITIES)."""
 
 
 def places(mountinfo: str) -> tuple[str, ...]:

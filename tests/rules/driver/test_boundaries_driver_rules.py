@@ -354,6 +354,14 @@ def test_each_gpu_is_kept_awake_or_not(healthy: Snapshot, change: dict[str, Any]
     assert lines(seen, "gpu-persistence-mode-off") == [*expected, ("GPU 1", FAIL)]
 
 
+@pytest.mark.parametrize(("runs", "word"), [(True, "--no-persistence-mode"), (False, ""), (DENIED, "")])
+def test_a_daemon_that_runs_is_not_to_be_started_again(healthy: Snapshot, runs: Any, word: str) -> None:
+    """Ubuntu's unit starts nvidia-persistenced with that option."""
+    seen = altered(with_gpus(healthy, {"persistence": False, "display": False}), driver__persistenced=runs)
+    fix = result(seen, "gpu-persistence-mode-off").evidence[0].fix
+    assert (word in repr(fix), bool(fix)) == (True, bool(word))
+
+
 @pytest.mark.parametrize(
     ("kernel", "flavour", "peermem", "expected", "ways"),
     [

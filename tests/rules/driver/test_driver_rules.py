@@ -53,6 +53,40 @@ def test_a_gpu_for_a_virtual_machine_needs_no_driver_here() -> None:
     assert not failed("base-no-module", files=uevent("2330", "vfio-pci"))
 
 
+def test_a_module_that_is_kept_out_was_not_refused_by_secure_boot() -> None:
+    """prime-select and hands write such files; with Secure Boot on, the module's key may be enrolled."""
+    kept = {"/etc/modprobe.d/blacklist-nvidia.conf": "blacklist nvidia\nalias nvidia off\n"}
+    assert failed("secure-boot-blocks-module.fail", files=kept) & set(NO_MODULE) == {"nvidia-driver-not-loaded"}
+
+
+_OF_CONTAINER = "/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so"
+IN_CONTAINER = {
+    "links": {f"{_OF_CONTAINER}.1": "libnvidia-ml.so.580.95.05"},
+    "stats": {f"{_OF_CONTAINER}.580.95.05": {"mode": 0o100755, "uid": 0, "gid": 0, "size": 9}},
+}
+
+
+def test_a_driver_in_a_container_is_not_missed_on_its_node() -> None:
+    """NVIDIA's GPU operator: the node's own loader finds no library, pods do; nothing should be installed on the node."""
+    name = "driver-tools-fail.fail.no-libraries"
+    assert judge(load(name))["driver-tools-fail"].verdict is Verdict.FAIL
+    assert judge(load(name, **IN_CONTAINER))["driver-tools-fail"].verdict is Verdict.NA
+
+
+@pytest.mark.parametrize(
+    ("overlay", "expected"),
+    [
+        ({}, Verdict.FAIL),
+        ({"files": {"/run/systemd/container": "lxc\n"}}, Verdict.UNKNOWN),
+        (IN_CONTAINER, Verdict.UNKNOWN),
+    ],
+)
+def test_a_fabric_manager_that_may_run_elsewhere(overlay: dict[str, Any], expected: Verdict) -> None:
+    """An A100, which does not tell of its fabric: in a container with a systemd of its own, and where the GPU operator installs the driver."""
+    found = judge(load("fabric-manager-not-running.fail.a100", **overlay))
+    assert found["fabric-manager-not-running"].verdict is expected
+
+
 def test_in_a_container_the_missing_modules_directory_tells_nothing() -> None:
     found = failed("base-no-module", files={"/lib/modules/6.8.0-45-generic/modules.dep": None})
     assert found == {"nvidia-driver-not-loaded"}
@@ -84,6 +118,28 @@ def test_a_card_for_a_display_beside_gpus_that_train(device: str, others: bool, 
     files = {**uevent(device), **kernel_side("590.44.01", "proprietary")}
     answers = nvml(*(["0000:43:00.0"] if others else []), version="590.44.01")
     assert ("driver-does-not-support-gpu" in failed(files=files, answers=answers)) is fails
+
+
+@pytest.mark.parametrize(
+    ("bound", "newer", "expected"),
+    [
+        ("nouveau", "2684", set()),
+        ("nouveau", "2B85", set()),
+        ("", "2B85", set()),  # no module serves both
+        ("", "2684", {"open-module-on-pre-turing-gpu", "gpu-needs-proprietary-module"}),  # the proprietary one would
+    ],
+)
+def test_a_display_card_that_this_module_cannot_serve_beside_gpus_that_it_does(bound: str, newer: str, expected: set[str]) -> None:
+    """GeForce GT 1030 (Pascal) for the monitors, a GeForce RTX 4090 or 5090 under the open module."""
+    log = ["The NVIDIA GPU 0000:05:00.0 (PCI ID: 10de:1d01)", "installed in this system is not supported by open", "nvidia.ko because it does not"]
+    place = "/sys/devices/pci0000:17/0000:17:02.0/0000:05:00.0"
+    display = "".join(f"DRIVER={driver}\n" for driver in [bound] if driver) + "PCI_CLASS=30000\nPCI_ID=10DE:1D01\n"
+    files = {**uevent(newer), f"{place}/uevent": display}
+    links = {"/sys/bus/pci/devices/0000:05:00.0": place}
+    kernel = {"source": "/dev/kmsg", "lines": [f"[9.000000] NVRM: {line}" for line in log]}
+    found = judge(load("base-single-gpu", files=files, links=links, answers={**nvml("0000:1b:00.0"), "kernel-log": kernel}))
+    asked = ("nouveau-loaded", "open-module-on-pre-turing-gpu", "driver-does-not-support-gpu", "gpu-needs-proprietary-module", "gpu-held-by-other-driver")
+    assert {name for name in asked if found[name].verdict is Verdict.FAIL} == expected
 
 
 @pytest.mark.parametrize("device", ["06FD", "0A65", "10C3", "0DF8", "1040"])

@@ -10,6 +10,7 @@ import pytest
 from conftest import load
 from torchtune_sys import engine
 from torchtune_sys.model.facts.limits import SessionLimit
+from torchtune_sys.model.facts.network import RdmaPort
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -120,6 +121,24 @@ def test_a_capability_lifts_the_limit_on_locked_memory(healthy: Snapshot) -> Non
 def test_locked_memory_is_no_question_without_rdma(healthy: Snapshot) -> None:
     seen = changed(limited(healthy, memlock=(0, 0)), "network", rdma=NOTHING)
     assert [said(seen, name).verdict.value for name in ("memlock-limit-too-low", "memlock-limit-finite")] == ["na", "na"]
+
+
+@pytest.mark.parametrize(("gbps", "nodes", "expected"), [(25.0, None, "na"), (25.0, 1, "na"), (25.0, 2, "fail"), (200.0, None, "fail")])
+def test_an_ordinary_adapter_needs_no_locked_memory_where_one_host_trains(
+    healthy: Snapshot, gbps: float, nodes: int | None, expected: str
+) -> None:
+    """ConnectX-4 Lx, E810 and the adapters of cloud machines are RDMA devices that nothing opens there."""
+    assert not isinstance(healthy.network, Missing) and not isinstance(healthy.network.rdma, Missing)
+    ports = [
+        msgspec.structs.replace(device, ports=tuple(_ethernet(port, gbps) for port in device.ports)) for device in healthy.network.rdma
+    ]
+    seen = changed(limited(healthy, memlock=(8 * MIB, 8 * MIB)), "network", rdma=tuple(ports))
+    seen = msgspec.structs.replace(seen, intent=msgspec.structs.replace(seen.intent, nodes=nodes))
+    assert said(seen, "memlock-limit-too-low").verdict.value == expected
+
+
+def _ethernet(port: RdmaPort, gbps: float) -> RdmaPort:
+    return msgspec.structs.replace(port, link_layer="Ethernet", rate_gbps=gbps)
 
 
 def test_rdma_that_cannot_be_seen_leaves_it_open(healthy: Snapshot) -> None:

@@ -58,13 +58,13 @@ def read_libraries(host: Host) -> Libraries:
             libcuda.append(f"{directory}/libcuda.so.1")
             if len(libcuda) == 1:
                 apart = _apart(*(_led_to(host, directory, library, names) for library in _LIBRARIES))
-        # cuda-compat's libcuda is newer than the driver on purpose (forward compatibility)
-        numbered = [name for name in names if _version(name)] if "/compat" not in directory else []
+        numbered = [name for name in names if _version(name) and not _is_compat(host, f"{directory}/{name}")]
         versions += [_version(name) for name in numbered]
         empty += [f"{directory}/{name}" for name in numbered if _size(host, f"{directory}/{name}") == 0]
-        if not first and "/compat" not in directory:
+        if not first:
             first = _first(host, directory, names)
             versions += [first] if first else []
+    first = first or next(filter(None, (_first(host, place, _names(host, place)) for place in _OF_CONTAINER)), "")
     nothing = Missing(Why.ABSENT, "libcuda.so.1", "no NVIDIA driver library where the loader looks") if unseen is None else unseen
     seen = bool(versions or libcuda)
     return Libraries(
@@ -78,6 +78,26 @@ def read_libraries(host: Host) -> Libraries:
 
 def _apart(cuda: str, management: str) -> tuple[str, ...]:
     return (cuda, management) if cuda and management and cuda != management else ()
+
+
+DRIVER_CONTAINER = "/run/nvidia/driver"
+"""The root of the container in which NVIDIA's GPU operator installs the driver of a Kubernetes node; programs of the host do not look there."""
+_OF_CONTAINER = tuple(
+    f"{DRIVER_CONTAINER}/usr/{folder}" for folder in ("lib/x86_64-linux-gnu", "lib64", "lib/aarch64-linux-gnu")
+)
+_COMPAT = re.compile(r"/(?:cuda-)?compat(?:-[\w.-]{1,20})?/")
+"""The folders of cuda-compat, whose libcuda is newer than the driver on purpose (forward compatibility): NVIDIA's, and conda-forge's cuda-compat,
+which an environment's lib links to."""
+
+
+def _is_compat(host: Host, path: str) -> bool:
+    real = host.real(path)
+    return bool(_COMPAT.search(path)) or (isinstance(real, str) and bool(_COMPAT.search(real)))
+
+
+def _names(host: Host, directory: str) -> tuple[str, ...]:
+    names = host.names(directory)
+    return () if isinstance(names, Missing) else names
 
 
 def search_path(host: Host) -> list[str]:
@@ -142,7 +162,7 @@ def _led_to(host: Host, directory: str, library: str, names: tuple[str, ...]) ->
         return ""
     path = f"{directory}/{library}.1"
     target = host.link(path)
-    if isinstance(target, Missing) or host.exists(path) is False:
+    if isinstance(target, Missing) or host.exists(path) is False or _is_compat(host, path):
         return ""
     real = target if _version(target.rpartition("/")[2]) else host.real(path)
     return _version(real.rpartition("/")[2]) if isinstance(real, str) else ""
@@ -257,16 +277,21 @@ _MOST_FILES = 100
 
 
 def _modprobe_files(host: Host) -> Iterator[Fact[str]]:
-    """Yield the files that modprobe reads, those first that are named for a GPU's driver: one look is the rule."""
-    found: list[str] = []
+    """Yield the files that modprobe reads, those first that are named for a GPU's driver: one look is the rule.
+
+    Of files of one name that of the first folder replaces the others; where it is a link to /dev/null, none is read (modprobe.d(5)).
+    """
+    found: dict[str, str] = {}
     for folder in _MODPROBE:
         names = host.names(folder)
         if isinstance(names, Missing):
             if names.why is not Why.ABSENT:
                 yield names
             continue
-        found += [f"{folder}/{name}" for name in names if name.endswith(".conf")][:_MOST_FILES]
-    yield from sorted(found, key=lambda path: not any(word in path for word in ("nvidia", "nouveau", "blacklist")))
+        for name in [name for name in names if name.endswith(".conf")][:_MOST_FILES]:
+            found.setdefault(name, f"{folder}/{name}")
+    named = sorted(found.values(), key=lambda path: not any(word in path for word in ("nvidia", "nouveau", "blacklist")))
+    yield from (path for path in named if host.link(path) != "/dev/null")
 
 
 def modprobe_file(host: Host, bars: Callable[[str], bool]) -> Fact[str]:

@@ -12,6 +12,7 @@ from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.driver import files as driver_files
 from torchtune_sys.probes.pci import probe as pci
 from torchtune_sys.probes.pci.details import sleeps
+from torchtune_sys.probes.system import machine
 
 _VERSION = "/proc/driver/nvidia/version"
 _NO_GPU = Missing(Why.ABSENT, "driver", "neither an NVIDIA GPU nor its driver is here")
@@ -282,14 +283,19 @@ def _daemon(host: Host, name: str, files: tuple[str, ...]) -> Fact[bool]:
     unsure = next((fact for fact in seen if isinstance(fact, Missing)), None)
     if unsure is not None:
         return unsure
-    if host.word("/proc/1/comm") == "systemd" and host.exists("/.dockerenv") is False:
+    inside = machine.container(host)
+    if inside == "" and host.exists(driver_files.DRIVER_CONTAINER) is True:
+        return Missing(Why.NOT_SUPPORTED, f"/run/{name}", "a container installs the driver here, and starts what belongs to it")
+    if inside == "" and host.word("/proc/1/comm") == "systemd":
         return False
-    return Missing(Why.NOT_SUPPORTED, f"/run/{name}", "no systemd here: it may run outside this container", "run on the host")
+    return Missing(Why.NOT_SUPPORTED, f"/run/{name}", "it may run outside this container", "run on the host")
 
 
 def _fabric_manager_version(host: Host, switches: Fact[int]) -> Fact[str]:
     if isinstance(switches, Missing) or not switches:
         return Missing(Why.ABSENT, "fabric manager", "no NVSwitch here")
+    if host.exists(driver_files.DRIVER_CONTAINER) is True:
+        return Missing(Why.ABSENT, "fabric manager", "the container that installs the driver keeps its log")
     from torchtune_sys.formats.fabric_manager_log import parse_fabric_manager_log
 
     path = "/var/log/fabricmanager.log"

@@ -13,6 +13,10 @@ from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
 
 
+OF_NOUVEAU = ("nouveau", "nova_core", "NovaCore")
+"""The drivers of the kernel's own; nova_core registers NovaCore (drivers/gpu/nova-core/nova_core.rs)."""
+
+
 def nvml_error(s: Snapshot) -> str:
     """Return NVML's (or nvidia-smi's) name for why it could not look; ``""`` if it could, or was not asked."""
     return "" if isinstance(s.gpu, Missing) else s.gpu.error
@@ -60,7 +64,7 @@ def why_no_module(s: Snapshot) -> str:
     driver: DriverFacts = need(s.driver)
     if need(driver.module_loaded):
         return "loaded"
-    if any(bound_driver(s, address) in ("nouveau", "nova_core", "NovaCore") for address in addresses):
+    if any(bound_driver(s, address) in OF_NOUVEAU for address in addresses):
         return "nouveau"
     built = driver.modules_for_kernel
     if absent(driver.library_version):
@@ -70,6 +74,8 @@ def why_no_module(s: Snapshot) -> str:
         return "not-loaded"
     if not need(built):
         return "not-built"
+    if known(driver.module_barred_by, ""):
+        return "not-loaded"  # nobody asked for it, so that nothing was refused
     return "secure-boot" if need(driver.secure_boot) else "not-loaded"
 
 
@@ -121,6 +127,23 @@ def not_served(s: Snapshot) -> frozenset[str]:
         or (branch and arch.first_branch is not None and branch < arch.first_branch)
         or (flavour == "open" and arch.open_module == "no")
         or (flavour == "proprietary" and arch.open_module == "only")
+    )
+
+
+def display_cards(s: Snapshot) -> frozenset[str]:
+    """Return the addresses of GPUs that are left to a display beside others that the driver serves: it cannot serve them, and nouveau has them, or no
+    module could serve both (before Turing it is the proprietary one alone, from Blackwell on the open one)."""
+    others = seen_by_nvml(s)
+    devices = () if isinstance(s.driver, Missing) else known(s.driver.nvidia_devices, ())
+    left = not_served(s) - others if others and len(devices) > len(others) else frozenset()
+    if not left:
+        return left
+    kinds = architectures(s)
+    opposed = any(kinds[address].open_module == "only" for address in others & kinds.keys())
+    return frozenset(
+        address
+        for address in left
+        if bound_driver(s, address) in OF_NOUVEAU or (opposed and kinds[address].open_module == "no")
     )
 
 

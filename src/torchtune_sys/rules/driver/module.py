@@ -67,7 +67,7 @@ def nouveau_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
         initramfs (rd.driver.blacklist), it is loaded later.
 
     When to leave it
-        The GPU is used only for a display.
+        The GPU is used only for a display. One that the NVIDIA driver here cannot serve, beside others that it does, is not reported.
 
     References
         https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/#disabling-nouveau
@@ -75,9 +75,10 @@ def nouveau_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     addresses = driver_state.gpu_addresses(s)
     if need(need(s.driver).nouveau_loaded):
         need(need(s.pci).devices)  # loaded alone it harms nothing: another display card may be its own
+    displays = driver_state.display_cards(s)
     for address in addresses:
         bound = driver_state.bound_driver(s, address)
-        bad = bound in ("nouveau", "nova_core", "NovaCore")
+        bad = bound in driver_state.OF_NOUVEAU and address not in displays
         yield Evidence(
             subject=f"GPU {address}",
             seen=f"bound to {bound}" if bound else "bound to no driver",
@@ -92,7 +93,6 @@ _WITHOUT_NOVA = (
     KernelArgument(argument="modprobe.blacklist=nova_core"),
     Advice(text='put "blacklist nova_core" into /etc/modprobe.d/, rebuild the initramfs and reboot', needs=Needs.REBOOT),
 )
-"""The module is nova_core, the driver that it registers NovaCore (drivers/gpu/nova-core/nova_core.rs)."""
 
 
 @rule(
@@ -313,6 +313,7 @@ def driver_does_not_support_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
         too_old = arch.first_branch is not None and branch < arch.first_branch
         limit = f"at most {arch.last_branch}" if too_new else (f"{arch.first_branch} or later" if arch.first_branch else "")
         display = bool(served) and arch.last_branch is not None and arch.last_branch <= LAST_OF_DISPLAYS
+        display = display or address in driver_state.display_cards(s)
         bad = branch > 0 and (too_new or too_old) and address not in served and not display
         yield Evidence(
             subject=f"GPU {address} ({arch.name})",
@@ -375,7 +376,7 @@ def _flavour(s: Snapshot, flavour: str, marked: str, wanted: str) -> Iterator[Ev
         raise NotApplicable("no GPU of such a generation")
     driver_state.require_module(s)
     seen = need(need(s.driver).module_flavour)
-    served = driver_state.seen_by_nvml(s)
+    served = driver_state.seen_by_nvml(s) | driver_state.display_cards(s)
     for address, arch in found.items():
         yield Evidence(
             subject=f"GPU {address} ({arch.name})",

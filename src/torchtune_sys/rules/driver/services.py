@@ -212,7 +212,14 @@ def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="on (nvidia-persistenced runs on the host)" if _inside(s) else "on",
             verdict=Verdict.PASS if awake else Verdict.FAIL,
             source="nvmlDeviceGetPersistenceMode",
+            fix=() if awake or need(s.driver).persistenced is not True else (_MODE_OF_DAEMON,),
         )
+
+
+_MODE_OF_DAEMON = Advice(
+    text="nvidia-persistenced runs and leaves the mode off, as Ubuntu's unit tells it (--no-persistence-mode): sudo nvidia-smi -pm 1 for now; to keep it, "
+    "sudo systemctl edit nvidia-persistenced: [Service], ExecStart=, and ExecStart= with the unit's own command without that option"
+)
 
 
 def _inside(s: Snapshot) -> bool:

@@ -12,7 +12,7 @@ from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.driver.amd import unserved
-from torchtune_sys.rules.driver.common import bound_driver, nvml_error
+from torchtune_sys.rules.driver.common import bound_driver, display_cards, nvml_error
 from torchtune_sys.rules.kernel.common import (
     DAYS,
     gpu_name,
@@ -42,7 +42,9 @@ def _version_in_log(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, w
 
 
 def _is_display(s: Snapshot, event: KernelEvent) -> bool:
-    """Return whether the driver leaves a card alone that is as old as those for displays are, and serves others."""
+    """Return whether the driver leaves a card alone that is as old as those for displays are, or that nouveau has, and serves others."""
+    if event.subject in display_cards(s):
+        return True
     branch = version(event.who) if event.kind == "gpu-legacy" else ()
     return bool(branch) and branch[0] <= LAST_OF_DISPLAYS and bool(gpus_told(s))
 

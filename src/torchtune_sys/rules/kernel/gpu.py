@@ -10,6 +10,7 @@ from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import TO_DO, Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.rules.driver.common import display_cards
 from torchtune_sys.rules.kernel.common import (
     DAYS,
     gpu_name,
@@ -337,7 +338,7 @@ def _not_probed(s: Snapshot, p: Params, kind: str) -> tuple[KernelEvent, ...]:
         return ()
     if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing) or not s.gpu.devices:
         return found
-    return found if len(need(need(s.driver).nvidia_devices)) > len(s.gpu.devices) else ()
+    return found if len(need(need(s.driver).nvidia_devices)) - len(display_cards(s)) > len(s.gpu.devices) else ()
 
 
 @rule(

@@ -10,7 +10,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.amounts import size
-from torchtune_sys.rules.gates import gpu_count, gpu_host, rdma_active
+from torchtune_sys.rules.gates import gpu_count, gpu_host, training_network
 from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, count, limit_of, verdict_on
 
 _GIB = 1 << 30
@@ -26,8 +26,8 @@ def _rdma(s: Snapshot) -> None:
     if _pinning_failed(s):
         return
     gpu_host(s)  # a login node has the fabric, too, and its limits are not those of a job
-    if not rdma_active(s):
-        raise NotApplicable("no active RDMA device, so nothing registers memory with one")
+    if not training_network(s):  # ordinary adapters offer RDMA over Ethernet as well, which nothing uses where one host trains
+        raise NotApplicable("no RDMA network for training is up, so nothing registers memory with one")
 
 
 def _pinning_is_limited(s: Snapshot) -> Seen:
@@ -48,14 +48,14 @@ def _pinning_is_limited(s: Snapshot) -> Seen:
     applies=_rdma,
 )
 def memlock_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """RDMA devices are active, but the session may lock only a distribution's default amount of memory (64 KiB, or 8 MiB with systemd).
+    """An RDMA network for training is up, but the session may lock only a distribution's default amount of memory (64 KiB, or 8 MiB with systemd).
 
     Why it matters
     Registering memory with a verbs device pins it. NCCL then fails with "Call to ibv_create_cq failed" or "ibv_reg_mr failed … Cannot
     allocate memory", and MPI says that the memlock limit is too low.
 
     When to leave it
-    Nothing here uses the RDMA devices.
+    Nothing here uses the RDMA devices. InfiniBand, EFA and Ethernet of 100 Gb/s are judged; slower Ethernet only for a job that is known to span hosts.
 
     References
     Linux drivers/infiniband/core/umem.c: the soft RLIMIT_MEMLOCK holds unless the process has CAP_IPC_LOCK.
