@@ -129,16 +129,28 @@ def test_a_card_for_a_display_beside_gpus_that_train(device: str, others: bool, 
         ("", "2684", {"open-module-on-pre-turing-gpu", "gpu-needs-proprietary-module"}),  # the proprietary one would
     ],
 )
-def test_a_display_card_that_this_module_cannot_serve_beside_gpus_that_it_does(bound: str, newer: str, expected: set[str]) -> None:
+def test_a_display_card_that_this_module_cannot_serve_beside_gpus_that_it_does(
+    bound: str, newer: str, expected: set[str]
+) -> None:
     """GeForce GT 1030 (Pascal) for the monitors, a GeForce RTX 4090 or 5090 under the open module."""
-    log = ["The NVIDIA GPU 0000:05:00.0 (PCI ID: 10de:1d01)", "installed in this system is not supported by open", "nvidia.ko because it does not"]
+    log = [
+        "The NVIDIA GPU 0000:05:00.0 (PCI ID: 10de:1d01)",
+        "installed in this system is not supported by open",
+        "nvidia.ko because it does not",
+    ]
     place = "/sys/devices/pci0000:17/0000:17:02.0/0000:05:00.0"
     display = "".join(f"DRIVER={driver}\n" for driver in [bound] if driver) + "PCI_CLASS=30000\nPCI_ID=10DE:1D01\n"
     files = {**uevent(newer), f"{place}/uevent": display}
     links = {"/sys/bus/pci/devices/0000:05:00.0": place}
     kernel = {"source": "/dev/kmsg", "lines": [f"[9.000000] NVRM: {line}" for line in log]}
     found = judge(load("base-single-gpu", files=files, links=links, answers={**nvml("0000:1b:00.0"), "kernel-log": kernel}))
-    asked = ("nouveau-loaded", "open-module-on-pre-turing-gpu", "driver-does-not-support-gpu", "gpu-needs-proprietary-module", "gpu-held-by-other-driver")
+    asked = (
+        "nouveau-loaded",
+        "open-module-on-pre-turing-gpu",
+        "driver-does-not-support-gpu",
+        "gpu-needs-proprietary-module",
+        "gpu-held-by-other-driver",
+    )
     assert {name for name in asked if found[name].verdict is Verdict.FAIL} == expected
 
 

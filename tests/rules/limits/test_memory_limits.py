@@ -123,14 +123,17 @@ def test_locked_memory_is_no_question_without_rdma(healthy: Snapshot) -> None:
     assert [said(seen, name).verdict.value for name in ("memlock-limit-too-low", "memlock-limit-finite")] == ["na", "na"]
 
 
-@pytest.mark.parametrize(("gbps", "nodes", "expected"), [(25.0, None, "na"), (25.0, 1, "na"), (25.0, 2, "fail"), (200.0, None, "fail")])
+@pytest.mark.parametrize(
+    ("gbps", "nodes", "expected"), [(25.0, None, "na"), (25.0, 1, "na"), (25.0, 2, "fail"), (200.0, None, "fail")]
+)
 def test_an_ordinary_adapter_needs_no_locked_memory_where_one_host_trains(
     healthy: Snapshot, gbps: float, nodes: int | None, expected: str
 ) -> None:
     """ConnectX-4 Lx, E810 and the adapters of cloud machines are RDMA devices that nothing opens there."""
     assert not isinstance(healthy.network, Missing) and not isinstance(healthy.network.rdma, Missing)
     ports = [
-        msgspec.structs.replace(device, ports=tuple(_ethernet(port, gbps) for port in device.ports)) for device in healthy.network.rdma
+        msgspec.structs.replace(device, ports=tuple(_ethernet(port, gbps) for port in device.ports))
+        for device in healthy.network.rdma
     ]
     seen = changed(limited(healthy, memlock=(8 * MIB, 8 * MIB)), "network", rdma=tuple(ports))
     seen = msgspec.structs.replace(seen, intent=msgspec.structs.replace(seen.intent, nodes=nodes))

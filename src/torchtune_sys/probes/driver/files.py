@@ -82,9 +82,7 @@ def _apart(cuda: str, management: str) -> tuple[str, ...]:
 
 DRIVER_CONTAINER = "/run/nvidia/driver"
 """The root of the container in which NVIDIA's GPU operator installs the driver of a Kubernetes node; programs of the host do not look there."""
-_OF_CONTAINER = tuple(
-    f"{DRIVER_CONTAINER}/usr/{folder}" for folder in ("lib/x86_64-linux-gnu", "lib64", "lib/aarch64-linux-gnu")
-)
+_OF_CONTAINER = tuple(f"{DRIVER_CONTAINER}/usr/{folder}" for folder in ("lib/x86_64-linux-gnu", "lib64", "lib/aarch64-linux-gnu"))
 _COMPAT = re.compile(r"/(?:cuda-)?compat(?:-[\w.-]{1,20})?/")
 """The folders of cuda-compat, whose libcuda is newer than the driver on purpose (forward compatibility): NVIDIA's, and conda-forge's cuda-compat,
 which an environment's lib links to."""

@@ -12,7 +12,6 @@ from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, know
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
 
-
 OF_NOUVEAU = ("nouveau", "nova_core", "NovaCore")
 """The drivers of the kernel's own; nova_core registers NovaCore (drivers/gpu/nova-core/nova_core.rs)."""
 
@@ -141,9 +140,7 @@ def display_cards(s: Snapshot) -> frozenset[str]:
     kinds = architectures(s)
     opposed = any(kinds[address].open_module == "only" for address in others & kinds.keys())
     return frozenset(
-        address
-        for address in left
-        if bound_driver(s, address) in OF_NOUVEAU or (opposed and kinds[address].open_module == "no")
+        address for address in left if bound_driver(s, address) in OF_NOUVEAU or (opposed and kinds[address].open_module == "no")
     )
 
 
