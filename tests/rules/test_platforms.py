@@ -7,7 +7,7 @@ import pytest
 import platforms
 import platforms_more
 import platforms_owners
-from machines import Recording, cut, ordinary, over
+from machines import Recording, cut, function, ordinary, over, torch
 from machines_libraries import with_libraries
 from platforms_troubled import FAULTS, TROUBLED
 from torchtune_sys import engine
@@ -74,6 +74,16 @@ def test_no_nvidia_finding_without_an_nvidia_gpu() -> None:
         about = ("nvlink", "nvidia", "fabric-manager", "persistence", "xid", "mig-")
         said = {id_ for id_, one in results.items() if one.verdict not in (Verdict.NA, Verdict.PASS)}
         assert not [id_ for id_ in said if any(word in id_ for word in about)]
+
+
+def test_a_radeon_for_the_display_beside_a_geforce_that_trains() -> None:
+    """Debian and Ubuntu give /dev/kfd to the group render alone, in which few desktop users are."""
+    host = function(ordinary("desktop-4090"), "pci0000:00/0000:00:1c.4/0000:0a:00.0", "1002:743f", "30000", "amdgpu", -1)
+    node = {"mode": 0o20660, "uid": 0, "gid": 105, "size": 0, "special": "235:0"}
+    host = over(host, stats={"/dev/kfd": node}, answers={"access:/dev/kfd": {"read": False, "write": False}})
+    assert judged(host)["rocm-device-permission"].verdict is Verdict.NA
+    rocm = torch(host, "2.13.0+rocm7.2", hip="7.2.26043")
+    assert judged(rocm)["rocm-device-permission"].verdict is Verdict.FAIL
 
 
 def test_sockets_of_a_device_tree_are_those_that_it_names() -> None:

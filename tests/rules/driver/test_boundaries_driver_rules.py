@@ -199,7 +199,7 @@ def test_nodes_of_the_nvidia_driver(healthy: Snapshot, nodes: Any, expected: Ver
     ],
 )
 def test_the_node_of_amd(healthy: Snapshot, devices: Any, found: Any, expected: Verdict) -> None:
-    seen = altered(healthy, driver__amd_devices=devices, driver__compute_node=found)
+    seen = altered(healthy, driver__nvidia_devices=(), driver__amd_devices=devices, driver__compute_node=found)
     assert verdict(seen, "rocm-device-permission") is expected
 
 

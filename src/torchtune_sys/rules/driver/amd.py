@@ -100,13 +100,16 @@ def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
         read-write".
 
     When to leave it
-        This user deliberately has no access to the GPUs; a job scheduler grants it.
+        This user deliberately has no access to the GPUs; a job scheduler grants it. A card for a display beside NVIDIA GPUs, with a torch for CUDA, is
+        not judged.
 
     References
         https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html, "Configuring permissions for
             GPU access"
     """
     amd_gpus(s)
+    if known(need(s.driver).nvidia_devices, ()) and not _rocm_build(s):
+        raise NotApplicable("NVIDIA GPUs train here: torch is no ROCm build, which alone would open the AMD GPU")
     found = need(s.driver).compute_node
     if absent(found):
         yield _none_here(s)
@@ -120,6 +123,11 @@ def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
         source=node.path,
         fix=_of_root() if node.gid == 0 else (),
     )
+
+
+def _rocm_build(s: Snapshot) -> bool:
+    torch = need(s.python).torch
+    return not absent(torch) and not absent(need(torch).hip)
 
 
 def _none_here(s: Snapshot) -> Evidence:
