@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from stage import NEEDS, STATE, staged
+from stage import FILE, NEEDS, STATE, staged
 
 from torchtune_sys.errors import UserError
 from torchtune_sys.host import state_folder
@@ -74,6 +74,22 @@ def test_notes_of_a_generated_script_are_root_s(scene: Scene, way: str, tmp_path
     assert scene.who_ran() == set()
     assert found.count("rc 1") == 4 and found.count("so nothing was changed") == 4, found
     assert "No such file" in found
+
+
+def test_no_file_is_written_or_removed_where_another_user_decides_the_folder(scene: Scene, tmp_path: Path) -> None:
+    """She owns what /etc/sysctl.d lies in and puts a link in its place: root's file of that name behind it was replaced, 0600 made 0644, and removed."""
+    script = f"""
+    tt() {{ $TOOL "$@" 2>&1 | tr -s ' \n' ' '; echo "rc ${{PIPESTATUS[0]}}"; }}
+    steal() {{ mv /etc/sysctl.d /etc/roots; ln -s /etc/roots /etc/sysctl.d; chown -h {scene.alice.name} /etc/sysctl.d; }}
+    give() {{ rm /etc/sysctl.d; mv /etc/roots /etc/sysctl.d; }}
+    steal; tt $APPLY; give
+    tt $APPLY; steal; tt undo --yes; shows {FILE}; give; tt undo --yes; shows {FILE}
+    """
+    found = staged(tmp_path, script)
+    assert found.count("rc 1") == 2 and found.count("rc 0") == 2, found
+    assert found.count(f"/etc/sysctl.d belongs to user {scene.alice.name}") == 3, found
+    stolen, free = (line.partition(": ")[2] for line in found.splitlines() if line.startswith(FILE))
+    assert "vm.max_map_count" in stolen and "No such file" in free
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder", "huge"])

@@ -11,6 +11,7 @@ import stat
 import msgspec
 
 from torchtune_sys.host.files import sync_folder
+from torchtune_sys.host.trust import distrust
 
 _NO_XATTRS = (errno.ENOTSUP, errno.ENODATA, errno.EPERM, errno.ENOSYS)
 
@@ -29,6 +30,13 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True):
 
 class NotOurs(OSError):
     """Something other than a regular file stands where ours would be."""
+
+
+def require_trusted_folder(path: str) -> None:
+    """Raise OSError where somebody else decides which folder the file lies in: a link in its place would have another file written or removed."""
+    found = distrust(os.path.dirname(path), frozenset((os.geteuid(),)))
+    if found:
+        raise OSError(errno.EPERM, f"{found}, who could have a file elsewhere changed in its place", path)
 
 
 def read(path: str, at_most: int | None = None) -> FileState | None:

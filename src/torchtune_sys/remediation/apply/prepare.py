@@ -54,6 +54,7 @@ def _value(change: Change, path: str, step: Value) -> ValueEntry:
 def _file(file: PlannedFile, changes: Iterable[Change]) -> FileEntry:
     asking = tuple(c.key for c in changes if any(isinstance(step, FileLine) and step.path == file.path for step in c.steps))
     try:
+        durable.require_trusted_folder(file.path)
         before = durable.read(file.path)
     except OSError as error:
         raise Unready(asking[0], f"{file.path}: {error.strerror}") from None

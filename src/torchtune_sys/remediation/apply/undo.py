@@ -138,6 +138,7 @@ def _value(entry: ValueEntry, note: JournalNote, same_boot: bool, dry: bool) -> 
 
 
 def _file(entry: FileEntry, note: JournalNote, dry: bool) -> bool:
+    durable.require_trusted_folder(entry.path)
     try:
         present = durable.read(entry.path)
     except durable.NotOurs as error:
