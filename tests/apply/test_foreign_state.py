@@ -84,11 +84,18 @@ def test_no_file_is_written_or_removed_where_another_user_decides_the_folder(sce
     give() {{ rm /etc/sysctl.d; mv /etc/roots /etc/sysctl.d; }}
     steal; tt $APPLY; give
     tt $APPLY; steal; tt undo --yes; shows {FILE}; give; tt undo --yes; shows {FILE}
+    $TOOL generate script --select max-map-count-low >"$STAGE/tune.sh"
+    steal; bash "$STAGE/tune.sh"; ls /etc/roots/99-torchtune-sys.conf
+    give; bash "$STAGE/tune.sh"; steal; bash "$STAGE/tune.sh" --undo; ls /etc/roots/99-torchtune-sys.conf
     """
     found = staged(tmp_path, script)
+    assert found.count("others than root decide what lies at /etc/sysctl.d") == 2, found
+    assert (
+        found.count("/etc/roots/99-torchtune-sys.conf\n") == 1 and found.count("access '/etc/roots/99-torchtune-sys.conf'") == 1
+    ), found
     assert found.count("rc 1") == 2 and found.count("rc 0") == 2, found
     assert found.count(f"/etc/sysctl.d belongs to user {scene.alice.name}") == 3, found
-    stolen, free = (line.partition(": ")[2] for line in found.splitlines() if line.startswith(FILE))
+    stolen, free = (line.partition(": ")[2] for line in found.splitlines() if line.startswith(FILE) and line.endswith("|"))
     assert "vm.max_map_count" in stolen and "No such file" in free
 
 
