@@ -174,15 +174,25 @@ def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = N
 
 _QUOTED, _END = 4096, 200
 """Characters of what is quoted, the longest path among them, and of its end: a variable or a line of a file may have any length."""
+_SHOWN = 512
+"""Pieces of evidence of one rule: a host has some hundred links, disks or interfaces, a file of a user's any number of lines."""
+_TOO_LONG = Advice(text="what would mend it names more than a path or a command can hold, and is left out")
 
 
 def _short(result: Result) -> Result:
-    """Return the result with the beginning and the end alone of what is quoted at length."""
+    """Return the result with the beginning and the end alone of what is quoted at length, and of very many pieces of evidence the worst."""
     from msgspec.structs import replace
 
     def evidence(shown: Evidence) -> Evidence:
         short = _bounded(shown, "subject", "seen", "wanted", "source")
+        if shown.fix:
+            short = replace(short, fix=tuple(_TOO_LONG if _is_long(action) else action for action in shown.fix))
         return short if short.why is None else replace(short, why=_bounded(short.why, "source", "detail"))
+
+    if len(result.evidence) > _SHOWN:
+        worst = sorted(result.evidence, key=lambda item: _WORST_FIRST.index(item.verdict))
+        rest = f"{len(worst) - _SHOWN} more like these, which are not shown"
+        result = replace(result, evidence=(*worst[:_SHOWN], replace(worst[_SHOWN], subject="others", seen=rest, fix=(), about=())))
 
     why = result.why_unknown
     return replace(
@@ -190,6 +200,11 @@ def _short(result: Result) -> Result:
         evidence=tuple(map(evidence, result.evidence)),
         why_unknown=None if why is None else _bounded(why, "source", "detail"),
     )
+
+
+def _is_long(action: Action) -> bool:
+    """Return whether a fix names what no path or command holds: cut short, it would be another one."""
+    return any(isinstance(value := getattr(action, name), str) and len(value) > _QUOTED for name in action.__struct_fields__)
 
 
 def _bounded(item: _Item, *names: str) -> _Item:

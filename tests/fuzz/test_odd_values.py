@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from conftest import HOSTS
+from conftest import HOSTS, load
 from fuzz.hosts import _changed
 from fuzz.target import odd_forms, recording
 from fuzz.targets import TARGETS
+from torchtune_sys import engine
 from torchtune_sys.cli.workload import _positive
 from torchtune_sys.errors import UserError
 from torchtune_sys.fleet.facts_file import EACH, ROWS, WORDS
@@ -28,10 +30,14 @@ from torchtune_sys.host.peers.local import RankLink
 from torchtune_sys.host.peers.wire import Gone
 from torchtune_sys.host.recording.identities import _host_name
 from torchtune_sys.host.recording.pseudonym import _MAIL
+from torchtune_sys.model.actions import text
+from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot_json import from_json
+from torchtune_sys.model.values import need
 from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.agents import place_of
 from torchtune_sys.render.node_set import node_set
+from torchtune_sys.rules import by_id
 from torchtune_sys.rules.torch.driver_and_gpu import _of_other_package
 
 SOURCES = Path(HOSTS).resolve().parent.parent / "src/torchtune_sys"
@@ -251,3 +257,29 @@ def test_a_whole_number_that_no_float_holds_makes_no_snapshot() -> None:
     """Four hundred digits where seconds stand ended ``compare`` and ``diagnose`` with an internal error."""
     with pytest.raises(ValueError, match="first_s is too large"):
         from_json({"facts": {"kernel": {"events": [{"kind": "boot", "text": "x", "first_s": 10**400, "last_s": 0.0}]}}})
+
+
+@pytest.mark.parametrize("number", [1000, -7])
+def test_a_prefix_that_no_address_has_crashes_no_rule(number: int) -> None:
+    """It ended ``check`` of a recording with status 4: five rules crashed."""
+    address = {"family": "inet", "address": "10.0.0.11", "prefix_length": number}
+    one = {"name": "eno1", "index": 2, "type": 1, "flags": 69699, "operstate": "up", "kind": "", "addresses": [address]}
+    seen = load("neighbour-table-small.fail", answers={"interfaces": [one]})
+    found = engine.judge(seen, [by_id()["neighbour-table-small"]])[0]
+    assert found.verdict is Verdict.UNKNOWN, found
+
+
+@pytest.mark.parametrize("lines", [600, 5000])
+def test_a_rule_shows_the_worst_of_very_many(lines: int) -> None:
+    """A user's nccl.conf of 40,000 wrong lines made 40,000 findings, 3.5 MB, of root's report."""
+    seen = load("nccl-conf-line-ignored.fail", files={"/etc/nccl.conf": " NCCL_DEBUG\n" * lines})
+    found = engine.judge(seen, [by_id()["nccl-conf-line-ignored"]])[0]
+    assert len(found.evidence) == 513 and found.verdict is Verdict.FAIL
+    assert found.evidence[-1].seen == f"{lines - 512} more like these, which are not shown"
+
+
+def test_a_fix_does_not_name_a_path_of_any_length() -> None:
+    seen = load("nvme-scheduler-not-none.fail")
+    disks = tuple(replace(disk, name="n" * 5000) for disk in need(need(seen.storage).disks))
+    found = engine.judge(replace(seen, storage=replace(need(seen.storage), disks=disks)), [by_id()["nvme-scheduler-not-none"]])[0]
+    assert found.verdict is Verdict.FAIL and all(len(text(fix)) < 200 for each in found.evidence for fix in each.fix)

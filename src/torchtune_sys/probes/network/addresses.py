@@ -38,6 +38,8 @@ def from_answer(answer: Any) -> list[Named]:
         mine = addresses.setdefault(name, [])
         for item in entry["addresses"]:
             length = int(item["prefix_length"])
+            if not 0 <= length <= (128 if item["family"] == "inet6" else 32):
+                raise ValueError(f"no prefix's length: {length}")
             mine.append(
                 Address(family=str(item["family"]), address=str(item["address"]), prefix_length=length, position=position)
             )
