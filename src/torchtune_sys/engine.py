@@ -192,7 +192,9 @@ def _short(result: Result) -> Result:
     if len(result.evidence) > _SHOWN:
         worst = sorted(result.evidence, key=lambda item: _WORST_FIRST.index(item.verdict))
         rest = f"{len(worst) - _SHOWN} more like these, which are not shown"
-        result = replace(result, evidence=(*worst[:_SHOWN], replace(worst[_SHOWN], subject="others", seen=rest, fix=(), about=())))
+        result = replace(
+            result, evidence=(*worst[:_SHOWN], replace(worst[_SHOWN], subject="others", seen=rest, fix=(), about=()))
+        )
 
     why = result.why_unknown
     return replace(

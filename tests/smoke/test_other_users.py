@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 import slurm_here
@@ -25,7 +26,10 @@ from conftest import exhaustive
 from smoke.faults.bench import Bench, torch_python
 from smoke.faults.means import patched
 from smoke.test_as_another_user import _torch
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.smoke.driver import ProgressListener, SmokeOptions, SmokeRun, _blame
 from torchtune_sys.smoke.script import source
+from torchtune_sys.smoke.watch import RunFailure, Watch, WatchedRank
 from two_users import SYSTEM_PYTHON, Scene, needs_root
 
 pytestmark = [needs_root, pytest.mark.long]
@@ -185,3 +189,30 @@ def test_what_another_user_lays_out_is_no_fault_of_the_training_s(scene: Scene) 
     words = [torch_python(), "-c", _PLANTED, str(Path(torchtune_sys.__file__).parents[1]), str(cache), str(scene.bob.uid)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["True 0 None", "compile-cache-damaged"], done
+
+
+@pytest.mark.parametrize("kind", ["hung", "died"])
+def test_ranks_that_hang_beside_a_stranger_leave_the_host_undecided(scene: Scene, kind: str) -> None:
+    """Somebody who stays connected may hold what ranks wait for; nobody makes one die so."""
+    asked = SmokeOptions(python="", ranks=1, cpus=1)
+    run = SmokeRun(asked=asked, env={}, script=-1, folder="", until_s=0.0, found=(), progress=ProgressListener())
+    watch = Watch.__new__(Watch)  # what ranks told: that this process is one, and which stages come
+    watch.plan, watch.ranks = ("import", "rendezvous", "allreduce"), {os.getpid(): WatchedRank(os.getpid(), {"rank": 0})}
+    failure = RunFailure(kind=kind, stage="allreduce", ranks=(0,))
+    call = (
+        "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print(flush=True); sys.stdin.read()"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert run._strangers(watch, failure) == []
+        words = [SYSTEM_PYTHON, "-I", "-c", call, str(listening.getsockname()[1])]
+        alice = {"user": scene.alice.uid, "group": scene.alice.gid, "extra_groups": [scene.alice.gid]}
+        with subprocess.Popen(words, **alice, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/") as caller:
+            assert caller.stdout is not None and caller.stdout.readline() == b"\n"
+            with listening.accept()[0]:
+                found = run._strangers(watch, failure)
+                assert run._strangers(watch, replace(failure, stage="import")) == []
+            caller.communicate()
+    _blame(run, failure, "", "", "", found)
+    end = run.ends["allreduce"][0]
+    assert (end.verdict is Verdict.UNKNOWN) == (end.cause == "stranger-among-ranks") == (kind == "hung"), end
+    assert (f"of user {scene.alice.uid}" in end.seen) == (kind == "hung")
