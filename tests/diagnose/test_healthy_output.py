@@ -101,3 +101,52 @@ def test_an_attempt_to_reach_rank_0_that_came_too_early_is_no_cause_once_the_job
     raised = "torch.distributed.DistNetworkError: The client socket has timed out after 12000ms while trying to connect to (gpu-1, 29500)."
     for text in (LATE_STORE, f"step 0 loss 4.45\n{LATE_STORE}{raised}\n"):
         assert diagnosis_of(text).causes[0].cause == "master-addr-wrong"
+
+
+FAULTHANDLER = """\
+Fatal Python error: Segmentation fault
+
+Thread 0x00007eed1f5ff640 (most recent call first):
+  File "/usr/lib/python3.12/threading.py", line 359 in wait
+  File "/usr/lib/python3.12/site-packages/tqdm/_monitor.py", line 60 in run
+
+Thread 0x00007eee1f5ff640 (most recent call first):
+  File "/usr/lib/python3.12/threading.py", line 359 in wait
+  File "/usr/lib/python3.12/site-packages/tqdm/_monitor.py", line 60 in run
+
+Thread 0x00007eef1f5ff640 (most recent call first):
+  File "/usr/lib/python3.12/threading.py", line 359 in wait
+  File "/usr/lib/python3.12/site-packages/tqdm/_monitor.py", line 60 in run
+
+Thread 0x00007efd95447640 (most recent call first):
+  File "/usr/lib/python3.12/site-packages/torch/_inductor/compile_worker/subproc_pool.py", line 55 in _recv_msg
+
+Current thread 0x00007f224c569280 (most recent call first):
+  File "/opt/train/pynccl_wrapper.py", line 373 in ncclAllReduce
+  File "/opt/train/parallel_state.py", line 117 in inplace_all_reduce
+"""
+P2P = "custom_all_reduce.py:145] Custom allreduce is disabled because your platform lacks GPU P2P capability or P2P test failed."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I exceeded my quota as a free user of Kaggle, and my training notebook was stopped. I get no GPU.",
+        "openai.RateLimitError: Error code: 429 - You exceeded your current quota, please check your plan and billing details. My training data script fails.",
+        "Our wandb storage quota is exceeded, and artifacts of the model are refused with an error while I train.",
+        "My job to push the checkpoint fails with 403 Forbidden: Private repository storage limit reached.",
+        "RuntimeError: CUDA error: an illegal instruction was encountered\nI run torch 2.5.",
+        "How can I install the CPU only version of torch to keep my image small? pip install torch downloads 2 GB of CUDA libraries.",
+        "AssertionError: Torch not compiled with CUDA enabled appears in the test on my Mac.",
+        "We plan to support hosts where the disk is nearly full, by writing the checkpoints to S3.",
+        "Which GPU should I buy to train SDXL? I have an RTX 3060 and I heard that VRAM is often too small.",
+        f"I train with 4 GPUs.\nWARNING 03-12 16:53:28 {P2P}\nAttributeError: 'Gemma3Config' object has no attribute 'vocab_size'",
+        "I run this on two GPUs with slurm. The server crashes with a clearer error message then: KeyError: 'x'",
+        "[2025-06-24 08:54:27] Scheduler hit an exception: Traceback (most recent call last):\nKeyError: 'x'\nKilled",
+        "Why is it slow? I train on a GPU with my data loader.\ncommon_init_from_params: warming up the model with an empty run - please wait ...",
+        FAULTHANDLER,
+    ],
+)
+def test_what_reports_no_fault_of_this_host_accuses_none(text: str) -> None:
+    """A service's limit, a wish, a question, another system, a log's line in a report, threads of one process."""
+    assert [each.cause for each in diagnosis_of(text).causes] == []

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from torchtune_sys.diagnosis import stated_forms, told_states
+from torchtune_sys.diagnosis import stated_causes, stated_forms, told_states
 from torchtune_sys.diagnosis.text.lines import LogLine, lines_of
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.causes import cause_rows
@@ -107,12 +107,13 @@ def test_a_hostile_line_takes_linear_time() -> None:
 
 
 @pytest.mark.parametrize("sign", ["-", "-a", "a-", "'", "+", "/", "%", "is ", "gpu train ", "randomly "])
-@pytest.mark.parametrize("thing", ["swap", "gpu", "container randomly", "versions"])
+@pytest.mark.parametrize("thing", ["swap", "gpu", "container randomly", "versions", "type. Expected at label file"])
 def test_a_run_of_signs_is_not_divided_in_every_way(thing: str, sign: str) -> None:
     """Signs that stand in words and between them: 32 behind a thing took minutes."""
     line = f"I train on my own images and the {thing} {sign * (500 // len(sign))} here"
     begun = time.process_time()
-    list(told_states.symptoms_of({"x": [LogLine(number=1, text=line, printed=line)] * 4}))
+    for reader in (told_states, stated_causes):
+        list(reader.symptoms_of({"x": [LogLine(number=1, text=line, printed=line)] * 4}))
     assert time.process_time() - begun < 2
 
 

@@ -22,7 +22,12 @@ from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.stated_words import filled
 
 _LONGEST, _GAP, _NEAR, _AFTER, _BEFORE, _SHORT, _CELLS, _MOST = 1500, 90, 34, 80, 50, 400, 3, 200
-_BETWEEN = r"(?:\W{1,3}[\w/%.'-]+)"
+_SIGN, _SPACE = r"[\w/%.'-]", r"[^\w/%.'-]{1,3}"
+
+
+def _gap(words: int) -> str:
+    """Return what fits up to so many words and what parts them: each but the last ends where its signs do, so that a line of dashes is divided in one way only."""
+    return rf"\W{{1,3}}(?:{_SIGN}+(?!{_SIGN}){_SPACE}){{0,{words - 1}}}?(?:{_SIGN}+\W{{1,3}})?"
 
 
 class _Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +85,8 @@ def _said(words: str) -> _Said | None:
     if not words:
         return None
     return _Said(
-        behind=re.compile(rf"(?i)({_BETWEEN}{{0,7}}?\W{{1,3}}){_whole(words)}"),
-        before=re.compile(rf"(?i){_whole(words)}({_BETWEEN}{{0,2}}\W{{1,3}})$"),
+        behind=re.compile(rf"(?i)({_gap(7)}){_whole(words)}"),
+        before=re.compile(rf"(?i){_whole(words)}({_gap(2)})$"),
     )
 
 
@@ -162,7 +167,8 @@ def _spoken(part: Sequence[LogLine], whole: Iterable[LogLine]) -> Iterator[tuple
 
 
 def _is_prose(line: LogLine) -> bool:
-    return line.text.count("|") < _CELLS and forms.PROSE.search(line.text[:_LONGEST]) is not None
+    words = line.text[:_LONGEST]
+    return words.count("|") < _CELLS and forms.PROSE.search(words) is not None and not forms.PRINTED.search(words)
 
 
 def _symptom(source: str, line: LogLine, row: _Stated, is_sure: bool, is_blamed: bool) -> Symptom:

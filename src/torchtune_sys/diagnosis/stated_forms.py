@@ -80,7 +80,7 @@ UNSURE = re.compile(
 )
 """Beside a fault that is merely told: nobody says that it is so here and now."""
 ADVISES = re.compile(
-    r"(?i)^\W*(?:(?:check|make|ensure|verify|try|add|allow|support|handle|detect|document|improve|implement|use|please|consider|see|note|fix|update|set|run|create|remove|avoid|test|this|these|how|what|why|is|are|do|does|can|has|have|did|was|could)\b)|\?\W*$"
+    r"(?i)^\W*(?:(?:we|i) (?:plan|intend|propose|would like|want)\b|(?:check|make|ensure|verify|try|add|allow|support|handle|detect|document|improve|implement|use|please|consider|see|note|fix|update|set|run|create|remove|avoid|test|this|these|how|what|why|is|are|do|does|can|has|have|did|was|could)\b)|\?\W*$"
 )
 FIRST_PERSON = re.compile(
     r"(?i)(?<![\w/.])(?:I|I'm|I've|we|we're|we've|my|our|us|me|hi|hello|thanks|anyone)(?![\w/.])|[\u4e00-\u9fff]{4}|[\u3040-\u30ff]{3}|[\uac00-\ud7af]{2}|[\u0400-\u04ff]{4}|(?<!\w)(?:ich|wir|mein\w*|nous|notre|nosotros)(?!\w)"
@@ -98,9 +98,14 @@ SUCCEEDS = re.compile(
 """A line that says that what stands above it helped."""
 UNTIL = re.compile(r"(?i)\buntil (?:i|we)\b.{0,20}$")
 CODE = re.compile(
-    r"\w\[\d+\]:|(?i:exit code)|(?<=\w )error:|\.\w{1,4}:\d|::|\w\(\)|[{}|]|==|^\W*(?:ERROR|WARN\w*|INFO|DEBUG)\b|^\w:? \S+/|^\W*\w+(?:\s?\(\w+\))?: ?\S*[/\d]|\s-\S+="
+    r"\w\[\d+\]:|^\W*\w+_\w+: |(?i:exit code)|(?<=\w )error:|\.\w{1,4}:\d|::|\w\(\)|[{}|]|==|^\W*(?:ERROR|WARN\w*|INFO|DEBUG)\b|^\w:? \S+/|^\W*\w+(?:\s?\(\w+\))?: ?\S*[/\d]|\s-\S+="
 )
 """What a program printed, or a table."""
+PRINTED = re.compile(
+    r"^\W*(?:(?:ERROR|WARN(?:ING)?|INFO|DEBUG|CRITICAL)\W{1,3}\d\d-\d\d |\w+_\w+: |[A-Za-z][\w ./-]{1,40} ?[:=] ?v?\d+(?:\.\w+)+(?:\+\w+)?$)"
+    r"|\.\w{1,4}:\d+\]|\S {3,}\S+ {3,}\S"
+)
+"""A line of a log with its level or its place, a version of an inventory, columns: nobody says it."""
 PROSE = re.compile(
     r"^[#>*\-\s\d.)(\[]*(?:@[\w-]{1,40}[,:]? )?[A-Za-z`'\"\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af].*"
     r"(?:[a-z]{2,}\W+(?:\S+ )?[a-z]{2,}|[\u3040-\u30ff\u4e00-\u9fff]{4}|[\uac00-\ud7af]{2}\W+(?:\S+ )?[\uac00-\ud7af]{2}|[\u0400-\u04ff]{2,}\W+(?:\S+ )?[\u0400-\u04ff]{2,})|'s password: ?\S+@"

@@ -108,7 +108,7 @@ def _is_general(before: str) -> bool:
 _NEAR = 70
 _GENERAL = re.compile(
     r"(?i)(?:\b(?:if|unless|whether|in case|whenever|avoid\w*|would|should|must|ensure|make sure|check|support for|for example|e\.g|such as"
-    r"|users?|feature|proposal|option|handl\w+|not|never|no|without|don't|doesn't|isn't|didn't|wasn't|aren't|nor|instead of|(?:want|need|have|has|how|try|trying|like|able|order|way) to)\b[^,;:()]{0,40})$"
+    r"|users?|heard|(?:people|they|docs?|readme|tutorial) says?|plan(?:s|ning)?|feature|proposal|option|handl\w+|not|never|no|without|don't|doesn't|isn't|didn't|wasn't|aren't|nor|instead of|(?:want|need|have|has|how|try|trying|like|able|order|way) to)\b[^,;:()]{0,40})$"
 )
 _WANTS = re.compile(
     r"(?i)^\W*(?:(?:feat|fix|docs?|chore|build|refactor|test)\b[(:]|(?:add|allow|support|handle|detect|document|improve|implement|introduce|make|ensure|verify|please|consider|note|remove|update|use|do|does|can|could|would|should|is there|are there|will)\b|(?:another|one|an|the other|a second|a possible) (?:\w+ )?(?:option|alternative|idea|possibility|approach)\b)"

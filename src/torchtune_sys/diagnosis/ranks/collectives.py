@@ -239,8 +239,12 @@ class _Stack(msgspec.Struct, kw_only=True):
     line: LogLine
     rank: int | None
     frames: list[str]
+    dump: tuple[object, int] = (None, 0)
+    """Whose it is, and after how many heads of a dump: one process printed it with what else has the same."""
 
 
+_THREAD = re.compile(r"^Thread 0x.*most recent call first")
+_DUMP = re.compile(r"^(?:Fatal Python error: |Timeout \(\d)")
 _PROCESS = re.compile(r"^Process (\d{1,9}): ")
 _MAIN = re.compile(
     r'^(?:Thread \S{1,40} \((?:idle|active|active\+gil)\): "MainThread"|Current thread 0x[0-9a-f]+|Thread 0x[0-9a-f]+.*most recent call first)'
@@ -276,15 +280,28 @@ def _stacks(source: str, lines: Sequence[LogLine]) -> list[_Stack]:
     """One for each process: its main thread's."""
     found: list[_Stack] = []
     open_: dict[object, _Stack] = {}
+    heads: Counter[object] = Counter()
     for line in lines:
         key = line.rank if line.rank is not None else line.pid
+        heads[key] += _DUMP.match(line.text) is not None
         if _PROCESS.match(line.text):
             open_.pop(key, None)
         if _MAIN.match(line.text):
-            open_[key] = _Stack(source=source, line=line, rank=line.rank, frames=[])
+            open_[key] = _Stack(source=source, line=line, rank=line.rank, frames=[], dump=(key, heads[key]))
             found.append(open_[key])
         elif key in open_ and (frame := _FRAME.match(line.text)):
             open_[key].frames.append(f"{frame['name'] or frame['spy']} ({frame['place'] or frame['file'] + ':' + frame['line']})")
         elif key in open_ and open_[key].frames:
             open_.pop(key)
-    return [stack for stack in found if stack.frames]
+    return _of_main_threads([stack for stack in found if stack.frames])
+
+
+def _of_main_threads(found: Sequence[_Stack]) -> list[_Stack]:
+    """Return those without the other threads of one process: faulthandler prints all, the current one as such, else the main one last."""
+    current = {stack.dump for stack in found if stack.line.text.startswith("Current thread")}
+    last = {stack.dump: stack for stack in found}
+    return [
+        stack
+        for stack in found
+        if not _THREAD.match(stack.line.text) or (stack.dump not in current and last[stack.dump] is stack)
+    ]
