@@ -14,6 +14,11 @@ n1:101:145 [0] NCCL INFO NVLS multicast support is not available on dev 0
 n1:101:145 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0xabc - Init COMPLETE
 n1:101:150 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 busId 1000 - Abort COMPLETE
 """
+RETRIES = """\
+n2:101:145 [0] NCCL INFO socketPollConnect: connect returned Connection refused, retrying (1/34) after sleep for 100 msec
+n2:101:145 [0] NCCL INFO socketPollConnect: connect returned Connection refused, retrying (2/34) after sleep for 200 msec
+n2:101:145 [0] NCCL INFO Connected all trees
+"""
 EARLY = "[W socket.cpp:663] [c10d] The client socket has failed to connect to [h1]:29500 (errno: 111 - Connection refused). Retrying...\n"
 
 
@@ -25,7 +30,7 @@ Successfully installed torch-2.5.1 triton-3.1.0
 
 
 @pytest.mark.parametrize(
-    "text", [INSTALLED, WITHOUT_VERBS, EARLY + "{'loss': 1.1, 'epoch': 0.1}\n", EARLY + "epoch 1: 4.2it/s\n"]
+    "text", [INSTALLED, WITHOUT_VERBS, RETRIES, EARLY + "{'loss': 1.1, 'epoch': 0.1}\n", EARLY + "epoch 1: 4.2it/s\n"]
 )
 def test_a_log_of_a_job_that_works_has_no_cause(text: str) -> None:
     told = diagnosis_of(text)
@@ -36,6 +41,7 @@ def test_a_log_of_a_job_that_works_has_no_cause(text: str) -> None:
     ("text", "cause"),
     [
         (EARLY, "port-refused"),
+        (RETRIES.replace("(2/", "(33/").replace("Connected all trees", "misc/socket.cc:560 -> 6"), "rank-killed"),
         (WITHOUT_VERBS + "it is slow over our two nodes\n", "ib-driver-not-loaded"),
         (WITHOUT_VERBS + "n1:101:101 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n", "ib-driver-not-loaded"),
     ],
