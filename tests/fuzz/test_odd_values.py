@@ -283,3 +283,15 @@ def test_a_fix_does_not_name_a_path_of_any_length() -> None:
     disks = tuple(replace(disk, name="n" * 5000) for disk in need(need(seen.storage).disks))
     found = engine.judge(replace(seen, storage=replace(need(seen.storage), disks=disks)), [by_id()["nvme-scheduler-not-none"]])[0]
     assert found.verdict is Verdict.FAIL and all(len(text(fix)) < 200 for each in found.evidence for fix in each.fix)
+
+
+def test_very_many_messages_of_one_gpu_take_time_in_proportion() -> None:
+    """A thousand Xids of a log took ``check`` 16 s: each is held against all others."""
+    log = recording("xid-gpu-lost.fail")["answers"]["kernel-log"]
+    lines = [
+        f"[{700 * n + 9}.0] NVRM: Xid (PCI:0000:18:00): {(13, 31, 43, 79)[n % 4]}, pid={n}, name=p{n}, x" for n in range(1000)
+    ]
+    seen = load("xid-gpu-lost.fail", answers={"kernel-log": {**log, "lines": lines, "now_s": 7e5}})
+    begun = time.process_time()
+    found = engine.judge(seen, [by_id()["xid-gpu-lost"]])[0]
+    assert found.verdict is Verdict.FAIL and time.process_time() - begun < 2

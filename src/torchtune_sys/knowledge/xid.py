@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from torchtune_sys.knowledge import tables
@@ -18,6 +20,7 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
     todo: str
 
 
+@lru_cache(512)
 def xid(number: int) -> Xid:
     """Return the row of a number; one that is not in the table is for support.
 

@@ -123,7 +123,8 @@ def gpu_missing_from_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
         README of the driver: NVreg_ExcludedGpus
         https://docs.nvidia.com/deploy/xid-errors/ (Xid 143)
     """
-    addresses = [address for address in gpu_addresses(s) if address not in not_served(s)]  # they have rules of their own
+    elsewhere = not_served(s)  # they have rules of their own
+    addresses = [address for address in gpu_addresses(s) if address not in elsewhere]
     if not addresses:
         raise NotApplicable("the driver has claimed none of these GPUs")
     if need(need(s.system).container):

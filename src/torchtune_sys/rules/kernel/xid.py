@@ -16,6 +16,8 @@ _TOGETHER_S = 600.0
 """A driver that lost a GPU goes on to report it while programs end; the cleanup of one failure takes minutes, not hours."""
 _RELOAD_S = 60.0
 """The driver says "loading" after it probed the GPUs: a message less old belongs to that start (kernel-open/nvidia/nv.c)."""
+_MOST = 500
+"""Messages of one GPU: each is held against all others of that GPU, and a log may have any number of them."""
 
 
 class XidIncident(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +43,8 @@ def incidents(s: Snapshot, p: Params) -> tuple[XidIncident, ...]:
     for event in logged:
         if event.kind != "gsp-timeout" or not named:
             by_gpu.setdefault(event.subject, []).append(event)
-    lost = tuple(event for events in by_gpu.values() for event in events if _judged(event) == "lost")
+    by_gpu = {address: events[-_MOST:] for address, events in by_gpu.items()}
+    lost = tuple(event for events in by_gpu.values() for event in events if _judged(event) == "lost")[-_MOST:]
     found: list[XidIncident] = []
     for address, events in by_gpu.items():
         found += _of_gpu(s, address, events, lost)
