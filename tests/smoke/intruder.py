@@ -253,7 +253,7 @@ def main() -> None:
             look(pid, word)
         look_at_files(int(victim), known)
         look_at_names()
-        time.sleep(0.2 if attacks else 0.02)  # the victim needs the processor, too
+        time.sleep(0.2 if attacks else 0.02 if int(port) else 0.05)  # the victim needs the processor, too
         if int(port):
             join(int(port))
     json.dump({"got": got, "tried": dict(tried), "stolen": sorted(stolen)[:50]}, sys.stdout)

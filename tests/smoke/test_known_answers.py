@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import subprocess
-import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from smoke.faults.bench import torch_python
-from torchtune_sys.smoke.script import source
+from smoke.faults.forked import said
 
 TRIAL = """
 import types
-%s
 here = types.SimpleNamespace(level="%s")
 names = [name for line in ANSWERS_OF_FUNCTIONS.split(";") for name in line.split()[4:]]
 assert len(set(names)) > 1000 and len(trials()) > 600, len(set(names))
@@ -45,7 +38,6 @@ SPOILED = {
     "torch.optim.lr_scheduler.CyclicLR.scale_fn = property(lambda self: lambda turn: 1.0)": "schedule-wrong lr_scheduler.CyclicLR",
 }
 TABLES = """
-%s
 channel.tell = lambda *what, **more: None
 here = RankContext(level="%s", scratch=".", device="cpu", backend="gloo", expected={})
 keys = torch.library.Library("aten", "IMPL")
@@ -121,49 +113,8 @@ def test_what_was_passed_over_is_told(work: str, tmp_path: Path, monkeypatch: py
     assert words in _said("default", spoil, TABLES.replace("    %s\nexcept", f"    {work}\nexcept"))
 
 
-_FORKS = """
-import os, sys
-import torch
-__file__ = "<stdin>"
-while size := int(sys.stdin.buffer.readline() or 0):
-    text = sys.stdin.buffer.read(size)
-    if not os.fork():
-        exec(compile(text, "trial", "exec"))
-        sys.stdout.flush()
-        os._exit(0)
-    print("\\nended", os.wait()[1], flush=True)
-"""
-
-
-@functools.lru_cache
-def _torch_loaded() -> subprocess.Popen[bytes]:
-    """A process that has torch, and forks for each trial: to import it takes seconds."""
-    words = [torch_python(), "-W", "ignore", "-c", _FORKS]
-    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _ended() -> Iterator[None]:
-    yield
-    if _torch_loaded.cache_info().currsize:
-        _torch_loaded().communicate()
-        _torch_loaded.cache_clear()
-
-
 def _said(level: str, spoil: str, program: str = TRIAL) -> str:
-    script = source().replace('if __name__ == "__main__":\n    main()', "")
-    trial = program % (textwrap.dedent(script).replace("from __future__ import annotations", ""), level, spoil)
-    text = f"import os\nos.chdir({os.getcwd()!r})\n{trial}".encode()
-    server = _torch_loaded()
-    assert server.stdin is not None and server.stdout is not None
-    server.stdin.write(b"%d\n%b" % (len(text), text))
-    server.stdin.flush()
-    told: list[str] = []
-    while not told or not told[-1].startswith("ended "):
-        told.append(server.stdout.readline().decode())
-        assert told[-1], "the server has ended"
-    assert told[-1] == "ended 0\n", told
-    return "".join(told[:-1]).strip().splitlines()[-1]
+    return said(program % (level, spoil)).strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("spoil", _rows({**SPOILED}, {0, 3, 4, 5}))
@@ -172,7 +123,6 @@ def test_an_answer_that_is_another_is_told_by_its_name(spoil: str) -> None:
 
 
 WHERE_TRIED = """
-%s
 import itertools
 here = RankContext(level="%s", scratch=".", device="cpu", backend="gloo", expected={})
 instructions = lambda: "AVX2"

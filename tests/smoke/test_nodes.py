@@ -19,7 +19,7 @@ from smoke.networks import ADDRESSES, PROPER, Host, two_hosts
 from torchtune_sys.smoke.script import source
 
 pytestmark = pytest.mark.long
-STAGES = "allreduce,ddp,checkpoint-sharded"  # what the others exchange goes the same ways
+STAGES = "allreduce,checkpoint-sharded"  # what the others exchange goes the same ways
 PORT = 29811
 LOOPBACK = "127.0.0.1 localhost\n127.0.1.1 node0 node1\n"
 NAMELESS = "127.0.0.1 localhost\n"
@@ -67,7 +67,7 @@ def run(commands: list[list[str]], tmp_path: Path, **env: str) -> Told:
 def worker(tmp_path: Path, stages: str) -> list[str]:
     (tmp_path / "smoke.py").write_text(source())
     (tmp_path / "scratch").mkdir()
-    return [str(tmp_path / "smoke.py"), "--stages", stages, "--scratch", str(tmp_path / "scratch")]
+    return [str(tmp_path / "smoke.py"), "--level", "quick", "--stages", stages, "--scratch", str(tmp_path / "scratch")]
 
 
 def below_torchrun(

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 import slurm_here
 
-import torchtune_sys
 from conftest import exhaustive
 from smoke.faults.bench import Bench, torch_python
+from smoke.faults.forked import said
 from smoke.faults.means import patched
 from smoke.test_as_another_user import _torch
 from torchtune_sys.model.rule import Verdict
@@ -33,7 +33,7 @@ from torchtune_sys.smoke.watch import RunFailure, Watch, WatchedRank
 from two_users import SYSTEM_PYTHON, Scene, needs_root
 
 pytestmark = [needs_root, pytest.mark.long]
-STAGES = "rendezvous,allreduce,train,dataloader,checkpoint,checkpoint-sharded"
+STAGES = "rendezvous,dataloader,checkpoint,checkpoint-sharded"  # which listen, and leave files
 _PATIENCE_S = 300
 _INTRUDER = Path(__file__).with_name("intruder.py")
 
@@ -51,9 +51,9 @@ def watched(scene: Scene, temporary: Path, port: int = 0, secret: str = "", atta
             yield told
         finally:
             end.touch()
-            said = intruder.communicate(timeout=60)[0]
+            found = intruder.communicate(timeout=60)[0]
             end.unlink()
-    told |= json.loads(said)
+    told |= json.loads(found)
     # torch makes this when it is imported, whoever does; the test's own compiled code goes to its scratch folder
     told["got"] = {what: found for what, found in told["got"].items() if not ("/torchinductor_" in what and found == "[]")}
 
@@ -67,7 +67,7 @@ def shared(folder: Path) -> Path:
 
 
 def _words(name: str, script: Path) -> list[str]:
-    rank = [SYSTEM_PYTHON, str(script), "--device", "cpu", "--stages", STAGES]
+    rank = [SYSTEM_PYTHON, str(script), "--device", "cpu", "--level", "quick", "--stages", STAGES]
     return {
         "by hand": [*rank, "--nproc-per-node", "2"],
         "torchrun": [SYSTEM_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *rank[1:]],
@@ -149,29 +149,27 @@ def test_who_may_be_in_a_rank_s_place_leaves_the_host_undecided(tmp_path: Path) 
 
 
 _PLANTED = """
-import os, sys
-sys.path.insert(0, sys.argv[1])
-from torchtune_sys.smoke.worker import growth
-from torchtune_sys.smoke.worker.stages import kept_code
-places = ["/dev/shm/torch_%d_%s" % (os.getpid(), os.urandom(4).hex()) for _ in range(3)]
-kept_code.default_cache = lambda: sys.argv[2]
+import os
+cache, user = %r, %d
+places = ["/dev/shm/torch_%%d_%%s" %% (os.getpid(), os.urandom(4).hex()) for _ in range(3)]
+default_cache = lambda: cache
 def plant():
     for place in places:
         open(place, "w").close()
-    os.mkfifo(sys.argv[2] + "/a.so")
-    with open(sys.argv[2] + "/b.so", "wb") as file:
+    os.mkfifo(cache + "/a.so")
+    with open(cache + "/b.so", "wb") as file:
         file.write(b"\\x7fELF\\x02" + b"\\x01" * 59)
-    os.utime(sys.argv[2] + "/b.so", (0, 0))
-before = growth._shared_files()
+    os.utime(cache + "/b.so", (0, 0))
+before = _shared_files()
 if not os.fork():
-    os.setuid(int(sys.argv[3]))
+    os.setuid(user)
     plant()
     os._exit(0)
 os.wait()
 try:
-    print(os.path.exists(places[0]), growth._shared_files() - before, kept_code.kept_code_is_whole(""))
-    os.chown(sys.argv[2], 0, 0)  # in their own cache it would be told
-    kept_code.kept_code_is_whole("")
+    print(os.path.exists(places[0]), _shared_files() - before, kept_code_is_whole(""))
+    os.chown(cache, 0, 0)  # in their own cache it would be told
+    kept_code_is_whole("")
 except Exception as error:
     print(error.cause)
 finally:
@@ -186,9 +184,7 @@ def test_what_another_user_lays_out_is_no_fault_of_the_training_s(scene: Scene) 
     cache = scene.folder / "torchinductor_root"
     cache.mkdir()
     os.chown(cache, scene.bob.uid, scene.bob.gid)
-    words = [torch_python(), "-c", _PLANTED, str(Path(torchtune_sys.__file__).parents[1]), str(cache), str(scene.bob.uid)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == ["True 0 None", "compile-cache-damaged"], done
+    assert said(_PLANTED % (str(cache), scene.bob.uid)).splitlines() == ["True 0 None", "compile-cache-damaged"]
 
 
 @pytest.mark.parametrize("kind", ["hung", "died"])

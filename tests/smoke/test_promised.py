@@ -13,19 +13,18 @@ from typing import Any
 import pytest
 
 from smoke.faults.bench import torch_python
+from smoke.faults.forked import said
 from torchtune_sys.smoke import script
 
 ASK = """
-import ctypes, json, os, resource, struct, sys
-sys.path.insert(0, sys.argv[1])
-namespace = {"__name__": "promised"}
-sys.argv = ["smoke.py"]
-exec(compile(open(os.path.join(sys.path[0], "smoke.py")).read(), "smoke.py", "exec"), namespace)
-kept = namespace["_KEPT"]
+import ctypes, json, os, resource, struct, subprocess
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x00020000) == 0  # CLONE_NEWNS, linux/sched.h
+subprocess.run(["sh", "-ec", %r], check=True)
 told = {}
 
 def ask(name, key, amount=1):
-    lack = kept[key](amount)
+    lack = _KEPT[key](amount)
     told[name] = None if lack is None else lack._asdict()
 
 ask("shm is there", "shm", 60)
@@ -41,10 +40,9 @@ ask("files are few", "nofile", 65536)
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
 ask("root may lock", "memlock")
 # EPERM for set_mempolicy, as a container's profile answers it; all else is allowed (linux/filter.h, linux/seccomp.h)
-number = namespace["_SET_MEMPOLICY"][os.uname().machine]
+number = _SET_MEMPOLICY[os.uname().machine]
 code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
 held = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in code))
-libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
 assert libc.prctl(22, 2, ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(held))), 0, 0) == 0
 ask("numactl may not", "numa")
@@ -53,31 +51,31 @@ ask("a user may not lock", "memlock")
 print(json.dumps(told))
 """
 PLACE = """
-set -e
+mount --make-rprivate /
 mount -t tmpfs -o size=${SHM:-64m} tmpfs /dev/shm
 mount -t tmpfs tmpfs /sys/fs/cgroup
 echo 500 >/sys/fs/cgroup/pids.max
 echo 40 >/sys/fs/cgroup/pids.current
-exec "$@"
 """
+"""In a mount namespace of its own: 64 MiB of /dev/shm, and a cgroup of 500 tasks."""
 
 
 def contained(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """In a mount namespace of its own, with 64 MiB of /dev/shm and a cgroup of 500 tasks."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root and unshare")
-    argv = ["unshare", "--mount", "sh", "-c", PLACE, "sh", *words]
+    """A command in that place."""
+    _may_mount()
+    argv = ["unshare", "--mount", "sh", "-ec", f'{PLACE}\nexec "$@"', "sh", *words]
     return subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, timeout=120)
 
 
+def _may_mount() -> None:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare")
+
+
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("promised")
-    (folder / "smoke.py").write_text(script.source())
-    (folder / "ask.py").write_text(ASK)
-    done = contained(torch_python(), str(folder / "ask.py"), str(folder))
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def told() -> dict[str, Any]:
+    _may_mount()
+    found: dict[str, Any] = json.loads(said(ASK % PLACE).splitlines()[-1])
     return found
 
 
@@ -142,9 +140,17 @@ def test_it_is_told_although_the_ranks_die_of_it(tmp_path: Path) -> None:
     assert "dataloader failed: " in done.stderr
 
 
+_LUCK = """
+import contextlib
+with contextlib.redirect_stderr(sys.stdout):
+    try:
+        arguments(["--promised", "shm=8192,luck=1"])
+    except SystemExit as error:
+        print(error.code)
+"""
+
+
 @pytest.mark.long
-def test_what_nobody_promises_is_a_usage_error(tmp_path: Path) -> None:
-    (tmp_path / "smoke.py").write_text(script.source())
-    argv = [torch_python(), str(tmp_path / "smoke.py"), "--promised", "shm=8192,luck=1"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "'luck=1' is none of shm=N" in done.stderr
+def test_what_nobody_promises_is_a_usage_error() -> None:
+    told = said(_LUCK)
+    assert "'luck=1' is none of shm=N" in told and told.endswith("\n2\n")

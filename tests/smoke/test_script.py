@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from smoke.faults.bench import torch_python
+from smoke.faults.forked import forked
 from torchtune_sys.errors import UserError
 from torchtune_sys.preflight.joint.rank import PARTS
 from torchtune_sys.smoke import names, script
@@ -150,22 +150,22 @@ def test_every_stage_says_what_it_proves_and_stands_in_the_guide() -> None:
 
 
 _ENDED = """
-import os, signal, sys
-import smoke_under_test as smoke
+import os, signal
+os.dup2(os.open("errors", os.O_WRONLY | os.O_CREAT), 2)
 count = [3]
-smoke.memory_kills = lambda: count[0]
-smoke.say_why_when_ended()
-count[0] += int(sys.argv[1])
+memory_kills = lambda: count[0]
+say_why_when_ended()
+count[0] += %d
 os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [0, 1])
-def test_without_a_driver_a_rank_that_torchrun_ends_says_that_memory_ran_out(tmp_path: Path, kills: int) -> None:
-    (tmp_path / "smoke_under_test.py").write_text(script.source())
-    words = [torch_python(), "-c", _ENDED, str(kills)]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == -signal.SIGTERM, done.stderr
-    assert ("[host-memory-oom]" in done.stderr) == bool(kills)
+def test_without_a_driver_a_rank_that_torchrun_ends_says_that_memory_ran_out(
+    kills: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = forked(_ENDED % kills)
+    assert ended.signal == signal.SIGTERM, ended
+    assert ("[host-memory-oom]" in (tmp_path / "errors").read_text()) == bool(kills)

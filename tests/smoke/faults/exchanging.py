@@ -74,7 +74,7 @@ ROWS = (
                     return real(self, *args, **more)
             parallel.DistributedDataParallel.forward = forward
         """),
-        stages="allreduce,ddp",
+        stages="ddp",
         stage="ddp",
         cause="ddp-gradients-not-synchronised",
     ),

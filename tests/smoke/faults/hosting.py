@@ -158,7 +158,7 @@ ROWS = (
         what="/dev/shm has 1 MB",
         means="namespace",
         inject=unshared("-m --propagation private", "mount -t tmpfs -o size=1m tmpfs /dev/shm"),
-        stages="device,dataloader,allreduce",
+        stages="device,dataloader,rendezvous",
         stage="dataloader",
         cause="dev-shm-too-small",
     ),

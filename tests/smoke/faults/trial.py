@@ -12,12 +12,12 @@ from smoke.faults.row import Fault
 from torchtune_sys.smoke.names import stage_names
 
 
-def tried(faults: Sequence[Fault], folder: Path, python: str) -> Outcome:
-    """All at once, each in a stage of its own. Raises NotHere where this machine does not allow one."""
+def tried(faults: Sequence[Fault], folder: Path, python: str, alone: Collection[str] = ()) -> Outcome:
+    """All at once, each in a stage of its own. ``alone``: the stages that run, none for those that the faults ask for. Raises NotHere where this machine does not allow one."""
     bench = Bench(folder, python)
     for fault in faults:
         fault.inject(bench)
-    asked = {name for fault in faults for name in fault.stages.split(",")}
+    asked = {*alone} or {name for fault in faults for name in fault.stages.split(",")}
     stages = [name for name in stage_names() if name in asked or ("" in asked and name != "compile")]
     return bench.run(",".join(stages), faults[0].ranks)
 

@@ -23,14 +23,14 @@ import json, os, sys
 space = {"__name__": "examined"}
 exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), space)
 found = []
-for before, after, logged in json.loads(sys.argv[2]):
+for before, after, logged, uuid in json.loads(sys.argv[2]):
     stub, log = os.environ["NVIDIA_STUB_FILE"], sys.argv[3]
     open(stub, "w").write(before)
     open(log, "w").write("4,1,1,-;NVRM: Xid (PCI:0000:19:00): 79, logged before\\n")
     child = os.fork()  # the library reads its answers once
     if child == 0:
         os.dup2(os.open(sys.argv[4], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
-        health = space["GpuHealth"](sys.argv[5], log if logged is not None else log + ".none")
+        health = space["GpuHealth"](uuid, log if logged is not None else log + ".none")
         health.readings and [health.readings[0].update(after)]
         open(log, "a").write("".join("4,2,2,-;NVRM: Xid (PCI:%s): %s\\n" % tuple(one) for one in logged or ()))
         try:
@@ -43,11 +43,12 @@ for before, after, logged in json.loads(sys.argv[2]):
 """
 
 
-def _watched(folder: Path, rows: list[list[object]], uuid: str = UUID) -> list[list[str]]:
-    """Each row: what the library answers, what it had answered before in its place, what the log gets (None: it cannot be read)."""
+def _watched(folder: Path, rows: list[list[object]]) -> list[list[str]]:
+    """Each row: what the library answers, what it had answered before in its place, what the log gets (None: it cannot be read), of which GPU (the first)."""
     (folder / "smoke.py").write_text(source())
     answers = folder / "answers"
-    argv = [torch_python(), "-c", _WATCH, str(folder / "smoke.py"), json.dumps(rows), str(folder / "log"), str(answers), uuid]
+    asked = [row if len(row) == 4 else [*row, UUID] for row in rows]
+    argv = [torch_python(), "-c", _WATCH, str(folder / "smoke.py"), json.dumps(asked), str(folder / "log"), str(answers)]
     env = {"LD_LIBRARY_PATH": str(build(folder / "nvml")), "NVIDIA_STUB_FILE": str(folder / "stub"), "PATH": "/usr/bin:/bin"}
     subprocess.run(argv, env=env, capture_output=True, text=True, timeout=200, check=True)
     return [json.loads(line) for line in answers.read_text().splitlines()]
@@ -71,6 +72,7 @@ def test_what_a_gpu_does_under_load_is_told_and_what_it_cannot_correct_fails(tmp
             ["", {}, [["00000000:19:00.0", "31, pid=7, MMU Fault"]]],
             ["", {}, None],
             ["nvmlDeviceGetPowerUsage = !3\nnvmlDeviceGetClockInfo = !3\n", {}, []],
+            ["", {}, [], "ffffffff-0000-0000-0000-000000000000"],
         ],
     )
     healthy = "SM clock 1980 to 1980 MHz, 41 to 41 C, at most 310 W"
@@ -89,11 +91,8 @@ def test_what_a_gpu_does_under_load_is_told_and_what_it_cannot_correct_fails(tmp
         ["", f"under load: {healthy}, Xid 31, pid=7, MMU Fault"],  # a program's own
         ["", f"under load: {healthy}, the kernel's log could not be read for Xids"],
         ["", "under load: 41 to 41 C, no Xid"],
+        ["", ""],  # a GPU that the library does not know
     ]
-
-
-def test_of_a_gpu_that_the_library_does_not_know_nothing_is_said(tmp_path: Path) -> None:
-    assert _watched(tmp_path, [["", {}, []]], uuid="ffffffff-0000-0000-0000-000000000000") == [["", ""]]
 
 
 def test_xids_that_fail_are_those_that_the_table_calls_faults_of_hardware() -> None:
