@@ -19,7 +19,7 @@ from smoke.networks import ADDRESSES, PROPER, Host, two_hosts
 from torchtune_sys.smoke.script import source
 
 pytestmark = pytest.mark.long
-STAGES = "allreduce,checkpoint-sharded"  # what the others exchange goes the same ways
+STAGES = "allreduce,ddp,checkpoint-sharded"  # what the others exchange goes the same ways
 PORT = 29811
 LOOPBACK = "127.0.0.1 localhost\n127.0.1.1 node0 node1\n"
 NAMELESS = "127.0.0.1 localhost\n"

@@ -17,7 +17,7 @@ ROWS = (
     row("handler-at-end-hangs", "One rank hangs in a handler of atexit, after all work is done", "rendezvous", "rank-does-not-end", """
         import atexit, time
         atexit.register(time.sleep, 1e6)
-    """, rank=0, seen="rank 0", run="all-2"),
+    """, rank=0, seen="rank 0", stages="", run="all-2"),
     row("crashes-at-end", "One rank aborts when it ends, after all work is done", "rendezvous", "rank-crashed", """
         import atexit, os
         atexit.register(os.abort)
