@@ -17,7 +17,7 @@ import time
 from typing import Dict, Iterator, List, Sequence, Tuple
 
 from torchtune_sys.smoke.worker.channel import LAUNCHER_VARIABLE, RankLauncher, channel
-from torchtune_sys.smoke.worker.measures import processes_a_cpu
+from torchtune_sys.smoke.worker.measures import CROWD, processes_a_cpu
 from torchtune_sys.smoke.worker.oom_kills import memory_kills, say_if_memory_ran_out
 from torchtune_sys.smoke.worker.starting import Obstacle, loopback_address, obstacle
 
@@ -30,9 +30,6 @@ _ENDING_S = 10.0
 _LOOK_S = 1.0
 """A signal that comes while nobody awaits it goes to a thread that does not block it (of torch, by hand), and is lost there: signal(7)."""
 _ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_CROWDED_CPU = 2.0
-"""Processes that want to run, for each CPU, from which on OpenMP's threads sleep while they await each other, unless somebody chose: those that spin take the CPU from those
-that they await. At a load of 22 on two CPUs ``--quick`` with one rank took 458 s, and 62 s so."""
 
 
 def launch(ranks: int, port: int, words: Sequence[str]) -> int:
@@ -105,7 +102,9 @@ def _started(rank: int, ranks: int, inherited: RankLauncher, port: int, argv: Se
         env.update(MASTER_ADDR=loopback_address()[1], MASTER_PORT=str(port))
     if ranks > 1:
         env.setdefault("OMP_NUM_THREADS", "1")
-    if processes_a_cpu() > _CROWDED_CPU:
+    if (
+        processes_a_cpu() > CROWD
+    ):  # OpenMP's threads that spin take the CPU from those that they await: 458 s at a load of 22 on two CPUs, 62 s so
         env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     scripts = [_descriptor(path) for path in (sys.argv[0], argv[0])]

@@ -18,7 +18,9 @@ _PIECE, _PIECES = 1 << 21, 4
 hold, else a neighbour that fills the cache of one host would make its memory look slow."""
 _OF_ONE_KIND = 1.1
 """Cores of one kind that may run faster than their neighbours (Turbo Boost Max) are a few per cent quicker; a compact or an efficient one is slower by a third."""
-_CROWDED, _MOST_PATIENCE = 4.0, 4.0
+CROWD = 2.0
+"""Processes that want each CPU, from which on each takes a part of its time from the others: a host is crowded."""
+_OVERLOADED, _MOST_PATIENCE = 4.0, 4.0
 """Processes that want to run, for each CPU, from which on a deadline grows with them, and how far: on two CPUs at a load of 33 a cold
 compilation, which takes 16 s alone, was seen to take more than its 300 s."""
 
@@ -31,7 +33,7 @@ def processes_a_cpu() -> float:
 def patience() -> float:
     """How many times its deadline a stage may take, as busy as this host is: a rank that gets no CPU does not hang."""
     load = max(os.getloadavg()[:2])
-    return min(max(load / (os.cpu_count() or 1) / _CROWDED, 1.0), _MOST_PATIENCE)
+    return min(max(load / (os.cpu_count() or 1) / _OVERLOADED, 1.0), _MOST_PATIENCE)
 
 
 def whole_numbers(torch: Any, rows: int, columns: int, seed: int) -> Any:

@@ -21,14 +21,12 @@ from torchtune_sys.smoke.worker.context import (
     same_bits,
     small_integers,
 )
-from torchtune_sys.smoke.worker.measures import processes_a_cpu
+from torchtune_sys.smoke.worker.measures import CROWD, processes_a_cpu
 from torchtune_sys.smoke.worker.stages.process_settings import nothing_was_set_before
 from torchtune_sys.smoke.worker.stages.process_state import process_is_as_started
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _PLAIN = torch.contiguous_format
-_CROWD = 2.0
-"""Processes that want each CPU, from which on each takes a part of its time from the others."""
 
 
 def device_works(here: RankContext) -> None:
@@ -46,7 +44,7 @@ def device_works(here: RankContext) -> None:
         raise StageFailed("device-computes-wrong", "the sum of %d ones is %r" % (mebibytes << 18, total))
     here.measure("allocated", mebibytes, "MiB")
     crowd = processes_a_cpu()
-    if crowd >= _CROWD:
+    if crowd > CROWD:
         here.measure("processes for each CPU before the test", crowd, "")
     here.remark = told_of_quota(here.local_world)
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
 from torchtune_sys.smoke.worker.context import RankContext, with_threads
-from torchtune_sys.smoke.worker.measures import MOMENT_S, processes_a_cpu, run_delay, stolen_s
+from torchtune_sys.smoke.worker.measures import CROWD, MOMENT_S, processes_a_cpu, run_delay, stolen_s
 from torchtune_sys.smoke.worker.product_times import (
     SLOW_LOOKS,
     SLOW_ROUNDS,
@@ -63,8 +63,6 @@ _PAUSES = 3
 _LARGE, _EFFECT_LARGE = 1 << 22, 1.6
 """Numbers of a large copy, 16 MiB, on one thread: 2 ms, of which some are not interrupted. Of two healthy ranks beside ten processes one took up to 1.2 times as long, and at a load of 13 on two
 cores 1.74 times: the few rounds that there is time for then may all fall beside a neighbour that fills the memory's bandwidth."""
-_CROWD = 2.0
-"""Processes that want to run, for each CPU, from which on large copies are not judged: two ranks and what is compiled beside them are less on two CPUs."""
 _CLOCK_SET_S, _CLOCK_SWINGS = 0.25, 2
 """What is slewed moves by less in a round, and a host that was just started sets its clock once."""
 
@@ -79,7 +77,7 @@ class Gauge(NamedTuple):
     least_s: float
     effect: float = _EFFECT_SHARED
     in_a_crowd: bool = True
-    """Judged also where others want the CPUs."""
+    """Judged also on a crowded host (CROWD)."""
 
 
 def ranks_keep_pace(here: RankContext) -> None:
@@ -321,7 +319,7 @@ def _quickest(here: RankContext, gauge: Gauge) -> float:
 def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fault]:
     """Each rank that is slow, and at what. Compared with the median of its kind, of two with the quicker one."""
     found: List[Fault] = []
-    crowded = any(own["crowd"] > _CROWD for own in told)
+    crowded = any(own["crowd"] > CROWD for own in told)
     for rank, own in enumerate(told):
         who = "rank %d (%s)" % (rank, own["place"])
         peers = [other for other in told if other["class"] == own["class"]]
