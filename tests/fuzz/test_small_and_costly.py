@@ -94,7 +94,7 @@ def _worker(source: str) -> RankWorker:
 
 def test_words_of_the_examined_python_can_be_sent_on() -> None:
     """A file's name that is no UTF-8, in torch's own message, ended the process that speaks for the node."""
-    worker = _worker(r"""print('{"id": "1", "value": {"error": "no file \\udcff", "seconds": NaN}}', flush=True)""")
+    worker = _worker(r"""input(); print('{"id": "1", "value": {"error": "no file \\udcff", "seconds": NaN}}', flush=True)""")
     try:
         found = worker.ask("1", {}, 20.0)
     finally:

@@ -13,7 +13,7 @@ from torchtune_sys.formats.fabric_manager_log import parse_fabric_manager_log
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.model.facts.driver import DriverFacts
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, need
 from torchtune_sys.probes.driver import files as driver_files
 from torchtune_sys.probes.driver import probe as driver
 from torchtune_sys.probes.gpu import probe as gpu
@@ -201,7 +201,7 @@ def test_condas_forward_compatibility_is_no_driver_of_another_version() -> None:
     for folder in ("/opt/env/cuda-compat", "/opt/env/lib"):
         found = probe(links=links, stats=stats, env={"LD_LIBRARY_PATH": folder})
         assert (found.library_version, found.library_versions) == ("580.95.05", ("580.95.05",))
-        assert found.libcuda[0] == f"{folder}/libcuda.so.1"  # type: ignore[index]
+        assert need(found.libcuda)[0] == f"{folder}/libcuda.so.1"
 
 
 def test_a_daemon_is_not_absent_because_a_container_does_not_show_it() -> None:

@@ -89,8 +89,10 @@ which an environment's lib links to."""
 
 
 def _is_compat(host: Host, path: str) -> bool:
+    if _COMPAT.search(path):
+        return True
     real = host.real(path)
-    return bool(_COMPAT.search(path)) or (isinstance(real, str) and bool(_COMPAT.search(real)))
+    return isinstance(real, str) and _COMPAT.search(real) is not None
 
 
 def _names(host: Host, directory: str) -> tuple[str, ...]:

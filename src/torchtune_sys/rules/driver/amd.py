@@ -132,10 +132,9 @@ def _rocm_build(s: Snapshot) -> bool:
 
 def _none_here(s: Snapshot) -> Evidence:
     """Return what is said where the GPUs have their driver and there is no node: torch's ROCm build needs it, another one does not."""
-    torch = need(s.python).torch
-    if absent(torch) or absent(need(torch).hip):
+    if not _rocm_build(s):
         raise NotApplicable("no /dev/kfd here, and no ROCm build of torch that would open it")
-    need(need(torch).hip)
+    need(need(need(s.python).torch).hip)
     return Evidence(
         subject="/dev/kfd",
         seen="is missing: the container was given none" if container(s) else "is missing, although amdgpu is loaded",

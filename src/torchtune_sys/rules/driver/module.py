@@ -308,13 +308,14 @@ def driver_does_not_support_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("the generation of these GPUs is not in the tool's tables")
     number = need(driver_state.driver_version(s))
     branch = (version(number) or (0,))[0]
+    displays = driver_state.display_cards(s)
     for address, arch in found.items():
         too_new = arch.last_branch is not None and branch > arch.last_branch
         too_old = arch.first_branch is not None and branch < arch.first_branch
         limit = f"at most {arch.last_branch}" if too_new else (f"{arch.first_branch} or later" if arch.first_branch else "")
         display = bool(served) and arch.last_branch is not None and arch.last_branch <= LAST_OF_DISPLAYS
-        display = display or address in driver_state.display_cards(s)
-        bad = branch > 0 and (too_new or too_old) and address not in served and not display
+        is_left_alone = address in served or address in displays or display
+        bad = branch > 0 and (too_new or too_old) and not is_left_alone
         yield Evidence(
             subject=f"GPU {address} ({arch.name})",
             seen=f"driver {number}",

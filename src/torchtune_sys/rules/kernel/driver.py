@@ -30,7 +30,12 @@ from torchtune_sys.rules.kernel.common import events as log_events
 
 def _version_in_log(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str) -> Iterator[Evidence]:
     log = need(s.kernel)
-    found = [event for event in since_last_start(s, p, *kinds) if not is_working(s, event.subject) and not _is_display(s, event)]
+    displays = display_cards(s)
+    found = [
+        event
+        for event in since_last_start(s, p, *kinds)
+        if not is_working(s, event.subject) and event.subject not in displays and not _is_old_display(s, event)
+    ]
     groups = grouped(tuple(found))
     for address, events in groups.items():
         if not address and len(groups) > 1:
@@ -41,10 +46,8 @@ def _version_in_log(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, w
         yield from none_logged(s, "driver", what)
 
 
-def _is_display(s: Snapshot, event: KernelEvent) -> bool:
-    """Return whether the driver leaves a card alone that is as old as those for displays are, or that nouveau has, and serves others."""
-    if event.subject in display_cards(s):
-        return True
+def _is_old_display(s: Snapshot, event: KernelEvent) -> bool:
+    """Return whether the driver leaves a card alone that is as old as those for displays are, and serves others."""
     branch = version(event.who) if event.kind == "gpu-legacy" else ()
     return bool(branch) and branch[0] <= LAST_OF_DISPLAYS and bool(gpus_told(s))
 

@@ -102,9 +102,8 @@ def _started(rank: int, ranks: int, inherited: RankLauncher, port: int, argv: Se
         env.update(MASTER_ADDR=loopback_address()[1], MASTER_PORT=str(port))
     if ranks > 1:
         env.setdefault("OMP_NUM_THREADS", "1")
-    if (
-        processes_a_cpu() > CROWD
-    ):  # OpenMP's threads that spin take the CPU from those that they await: 458 s at a load of 22 on two CPUs, 62 s so
+    # OpenMP's threads that spin take the CPU from those that they await: 458 s at a load of 22 on two CPUs, 62 s so
+    if processes_a_cpu() > CROWD:
         env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     scripts = [_descriptor(path) for path in (sys.argv[0], argv[0])]

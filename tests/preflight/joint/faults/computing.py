@@ -184,6 +184,11 @@ def quota(made: Cluster, node: int) -> dict[str, Any]:
             (place / "cpu.max").write_text("20000 100000")
     except OSError as error:
         pytest.skip(f"no control group can be made: {error}")
+    return within(made, node, place)
+
+
+def within(made: Cluster, node: int, place: Path) -> dict[str, Any]:
+    """All of the host runs in a control group, which is removed at the end."""
     made.stack.callback(place.rmdir)
     made.stack.callback(time.sleep, 0.5)
     return {"outer": {node: ["sh", "-c", f'echo $$ > {place}/cgroup.procs; exec "$@"', "-"]}}

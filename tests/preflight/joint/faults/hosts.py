@@ -16,7 +16,7 @@ import pytest
 
 from preflight.joint.cluster import TOOL, Cluster, Ranks
 from preflight.joint.faults import until_worker
-from preflight.joint.faults.computing import patched
+from preflight.joint.faults.computing import patched, within
 from preflight.joint.faults.expected import Fault
 from preflight.joint.faults.network import go, node_with
 
@@ -113,9 +113,7 @@ def out_of_memory(made: Cluster, node: int) -> dict[str, Any]:
         limit.write_text(str(120 << 20))
     except OSError as error:
         pytest.skip(f"no control group can be made: {error}")
-    made.stack.callback(place.rmdir)
-    made.stack.callback(time.sleep, 0.5)
-    return {"outer": {node: ["sh", "-c", f'echo $$ > {place}/cgroup.procs; exec "$@"', "-"]}}
+    return within(made, node, place)
 
 
 def no_scratch(made: Cluster, node: int) -> dict[str, Any]:
@@ -167,13 +165,18 @@ def processes_of(made: Cluster, node: int) -> Iterator[int]:
                 yield int(place.name)
 
 
+def _agents(made: Cluster, ranks: Ranks, node: int) -> list[int]:
+    """The process that speaks for the host: of the same command as its rank's, and another."""
+    own = Path(f"/proc/{ranks.pid(node)}/cmdline").read_bytes()
+    others = [pid for pid in processes_of(made, node) if pid != ranks.pid(node)]
+    return [pid for pid in others if Path(f"/proc/{pid}/cmdline").read_bytes() == own]
+
+
 def agent_killed(made: Cluster, node: int) -> dict[str, Any]:
     def during(ranks: Ranks) -> None:
         until_worker(ranks, node)
-        own = Path(f"/proc/{ranks.pid(node)}/cmdline").read_bytes()
-        for pid in [*processes_of(made, node)]:
-            if pid != ranks.pid(node) and Path(f"/proc/{pid}/cmdline").read_bytes() == own:
-                os.kill(pid, signal.SIGKILL)
+        for pid in _agents(made, ranks, node):
+            os.kill(pid, signal.SIGKILL)
 
     return {"during": during}
 
@@ -199,12 +202,10 @@ def terminated(_made: Cluster, node: int) -> dict[str, Any]:
 def agent_stopped(made: Cluster, node: int) -> dict[str, Any]:
     def during(ranks: Ranks) -> None:
         until_worker(ranks, node)
-        own = Path(f"/proc/{ranks.pid(node)}/cmdline").read_bytes()
-        for pid in [*processes_of(made, node)]:
-            if pid != ranks.pid(node) and Path(f"/proc/{pid}/cmdline").read_bytes() == own:
-                made.planted.add(pid)  # it cannot end by itself
-                made.stack.callback(subprocess.run, ["kill", "-KILL", str(pid)], check=False, capture_output=True)
-                subprocess.run(["kill", "-STOP", str(pid)], check=True)
+        for pid in _agents(made, ranks, node):
+            made.planted.add(pid)  # it cannot end by itself
+            made.stack.callback(subprocess.run, ["kill", "-KILL", str(pid)], check=False, capture_output=True)
+            subprocess.run(["kill", "-STOP", str(pid)], check=True)
 
     return {"during": during}
 
