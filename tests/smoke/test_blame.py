@@ -117,13 +117,24 @@ def test_how_a_rank_ended() -> None:
     assert limit.cause == "cgroup-pids-limit" and limit.seen.startswith("rank 1 ended with status 1: libgomp: Thread creation")
 
 
-@pytest.mark.parametrize(
-    ("level", "status", "remedy"),
-    [("DETAIL", -11, "unset TORCH_DISTRIBUTED_DEBUG"), ("INFO", -11, ""), ("DETAIL", -9, died(-9).remedy)],
+_IN_DDP = (
+    'Current thread 0x7f (most recent call first):\n  File "/x/torch/nn/parallel/distributed.py", line 1473 in _ddp_init_helper\n'
 )
-def test_a_crash_under_torch_s_own_checks_is_told_with_the_way_out(level: str, status: int, remedy: str) -> None:
-    found = attribution.with_environment(died(status), "ddp", {"TORCH_DISTRIBUTED_DEBUG": level})
-    assert (found.cause, found.remedy) == (died(status).cause, remedy)
+_ELSEWHERE = 'Current thread 0x7f (most recent call first):\n  File "/x/torch/nn/modules/linear.py", line 125 in forward\n'
+
+
+@pytest.mark.parametrize(
+    ("level", "status", "crash", "cause", "remedy"),
+    [
+        ("DETAIL", -11, _IN_DDP, "distributed-debug-detail", "unset TORCH_DISTRIBUTED_DEBUG"),
+        ("DETAIL", -11, _ELSEWHERE, "rank-crashed", "unset TORCH_DISTRIBUTED_DEBUG"),
+        ("INFO", -11, _IN_DDP, "rank-crashed", ""),
+        ("DETAIL", -9, _IN_DDP, "rank-killed", died(-9).remedy),
+    ],
+)
+def test_a_crash_under_torch_s_own_checks(level: str, status: int, crash: str, cause: str, remedy: str) -> None:
+    found = attribution.with_environment(died(status), "ddp", {"TORCH_DISTRIBUTED_DEBUG": level}, crash)
+    assert (found.cause, found.remedy) == (cause, remedy)
 
 
 def test_a_launcher_that_was_killed_takes_the_ranks_with_it() -> None:

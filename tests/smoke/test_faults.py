@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from smoke.faults import hosting
-from smoke.faults.asked import SELDOM, assert_named, cases, together
+from smoke.faults.asked import SELDOM, Outcomes, assert_named, cases, together
 from smoke.faults.page import page
 from smoke.faults.row import Fault
 from smoke.faults.table import FAULTS
@@ -21,7 +21,7 @@ WITHOUT_SOLE_FAULT = {"copy", "sync-batchnorm", "shared-gpu"}
 @pytest.mark.essential
 @pytest.mark.parametrize("fault", cases([fault for fault in FAULTS if not fault.run and fault not in hosting.ROWS]))
 def test_fault_is_named(fault: Fault, tmp_path: Path) -> None:
-    assert_named(fault, {}, tmp_path)
+    assert_named(fault, Outcomes(), tmp_path)
 
 
 def test_faults_of_one_run_have_stages_of_their_own() -> None:

@@ -93,15 +93,23 @@ _DAMAGE = ("torch-install-damaged", "rank-crashed")
 
 
 _WITHOUT_DETAIL = "unset TORCH_DISTRIBUTED_DEBUG"
+_MAKING_DDP = re.compile(r"torch/nn/parallel/distributed\.py\"?, line \d+ in _ddp_init_helper")
+_DDP_IN_DETAIL = (
+    "{}, where DistributedDataParallel is made: over gloo torch itself crashes there under TORCH_DISTRIBUTED_DEBUG=DETAIL"
+)
 
 
-def with_environment(blame: Attribution, stage: str, env: Mapping[str, str]) -> Attribution:
+def with_environment(blame: Attribution, stage: str, env: Mapping[str, str], crash: str = "") -> Attribution:
     """Return the cause of a crash with what the ranks' environment has to do with it: a library that is cut short, or DETAIL of torch's own checks, with which each
-    collective goes through a wrapper (ranks of torch 2.13 that train with DDP over gloo end in it by SIGSEGV: tried)."""
+    collective goes through a wrapper. ``crash`` is what faulthandler wrote: where it ends in making DistributedDataParallel, DETAIL is the cause
+    (c10d::Logger::set_env_variables in torch/csrc/distributed/c10d/logger.cpp; a program of ten lines ends by SIGSEGV there, torch 2.13 over gloo), not the host."""
     if stage == "import":
         return _with_cut_library(blame, env.get("LD_LIBRARY_PATH", ""))
     if blame.cause == "rank-crashed" and not blame.remedy and env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
-        return msgspec.structs.replace(blame, remedy=_WITHOUT_DETAIL)
+        if not _MAKING_DDP.search(crash):
+            return msgspec.structs.replace(blame, remedy=_WITHOUT_DETAIL)
+        seen = _DDP_IN_DETAIL.format(blame.seen)
+        return Attribution(cause="distributed-debug-detail", seen=seen, remedy=_WITHOUT_DETAIL, confidence=Confidence.LIKELY)
     return blame
 
 

@@ -255,7 +255,7 @@ def _blame(run: SmokeRun, failure: RunFailure, output: str, crash: str, killed: 
     if any(end.verdict is Verdict.FAIL for end in ends.values()):
         return
     blamed = attribution.with_environment(
-        attribution.of_failure(failure, output, crash, killed, run.found), failure.stage, run.env
+        attribution.of_failure(failure, output, crash, killed, run.found), failure.stage, run.env, crash
     )
     if others:
         blamed = attribution.Attribution(cause=STRANGER, seen=f"{strangers_told(others)}; with it this failed: {blamed.seen}")

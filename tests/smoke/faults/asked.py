@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -66,25 +67,35 @@ def cases(faults: Sequence[Fault]) -> list[object]:
     return [_case(fault) for fault in faults]
 
 
-def assert_named(fault: Fault, outcomes: dict[str, Outcome], folder: Path) -> None:
-    """``outcomes``: of the runs that faults share, and by its name the one in which a fault was not told rightly. Should that be tried once more, then by the same
-    faults in the stages in question alone."""
+@dataclass(frozen=True)
+class Outcomes:
+    """What came out so far where faults are planted beside each other."""
+
+    of_runs: dict[str, Outcome] = field(default_factory=dict)
+    """By the name of a run that faults share: its first outcome."""
+    untold: dict[str, Outcome] = field(default_factory=dict)
+    """By the name of a fault: the outcome in which it was not told rightly."""
+
+
+def assert_named(fault: Fault, outcomes: Outcomes, folder: Path) -> None:
+    """Plant a fault, or take the outcome of the run that it shares. One that was not told rightly there is tried once more by the same faults in the stages in
+    question alone."""
     others = together(fault)
     beside = {one.stage for one in others}
-    before = outcomes.get(fault.name)
+    before = outcomes.untold.get(fault.name)
     try:
         if before:
             strange = {stage for stage, verdict in before.verdicts.items() if verdict not in ("pass", "na")} - beside
             outcome = tried(others, folder, torch_python(), {fault.stage, *strange})
         else:
-            outcome = outcomes.get(fault.run) or tried(others, folder, torch_python())
+            outcome = outcomes.of_runs.get(fault.run) or tried(others, folder, torch_python())
     except NotHere as why:
         pytest.skip(str(why))
     if len(others) > 1:
-        outcomes.setdefault(fault.run, outcome)
+        outcomes.of_runs.setdefault(fault.run, outcome)
     wrong = expected(fault, outcome, beside)
     if wrong and len(others) > 1:
-        outcomes[fault.name] = outcome
+        outcomes.untold[fault.name] = outcome
     assert not wrong, "\n".join([*wrong, outcome.told, _dropped()])
 
 
