@@ -264,7 +264,7 @@ SAID: dict[str, dict[str, set[str]]] = {
     "epyc-nps4": {"advice": _NUMA | _BIG},
     "epyc-l3-as-numa": {"advice": _NUMA | _BIG},
     "intel-snc4": {"advice": _NUMA | _BIG},
-    "mi300x-container": {"advice": _SWAP},
+    "mi300x-container": {"advice": _SWAP | {"python-end-of-life"}},
     "gaudi": {"advice": _BIG},
     "intel-xpu": {"advice": _SWAP | _HEADERS},
     "wsl2-docker-desktop": {"advice": _SWAP | _HEADERS | {"host-small-for-gpu-training"}},

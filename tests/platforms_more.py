@@ -345,7 +345,7 @@ SAID: dict[str, dict[str, set[str]]] = {
     "runpod": {"advice": _IMAGE | _SWAP},
     "slurm-gres": {"advice": _SWAP | _NUMA | _BIG | {"compile-cache-on-network"}},
     "aws-p5-efa": {"advice": _NUMA | _BIG},
-    "gcp-a3-mega": {"advice": _NUMA | _BIG},
+    "gcp-a3-mega": {"advice": _NUMA | _BIG | {"python-end-of-life"}},
     "oci-h100": {"advice": _NUMA | _BIG},
     "ryzen-laptop": {},
     "ryzen-laptop-cuda-wheel": {},

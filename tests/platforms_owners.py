@@ -251,7 +251,7 @@ _HEADERS = {"python-headers-missing"}
 
 SAID: dict[str, dict[str, set[str]]] = {
     "gaming-laptop": {"advice": _SWAP | _HEADERS},
-    "four-t4": {"advice": {"bf16-emulated"}},
+    "four-t4": {"advice": {"python-end-of-life", "bf16-emulated"}},
     "l40s-server": {"advice": _NUMA | _BIG},
     "one-l40s-and-lom": {"advice": _NUMA | _BIG},
     "p4d-efa-peermem": {"advice": _NUMA | _BIG},

@@ -43,13 +43,14 @@ def test_the_toolkits_own_driver_is_another_floor() -> None:
         ("570.86.10", (12, 8)),
         ("580.95.05", (13, 0)),
         ("610.43.02", (13, 3)),
+        ("620.70.06", (13, 5)),
     ],
 )
 def test_highest_cuda_of_a_driver(driver: str, highest: tuple[int, int]) -> None:
     assert cuda.max_cuda(version(driver)) == highest
 
 
-@pytest.mark.parametrize("driver", [(), (620, 1), (9999,)])
+@pytest.mark.parametrize("driver", [(), (699, 1), (9999,)])
 def test_no_claim_about_unknown_drivers(driver: tuple[int, ...]) -> None:
     assert cuda.max_cuda(driver) is None
 

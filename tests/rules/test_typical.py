@@ -27,7 +27,7 @@ SAID = {
     "desktop-4090": {"advice": {"python-headers-missing", "swappiness-high"}},
     "dgx-h100": {"advice": {"numa-balancing-enabled", "dirty-limit-huge"}},
     "docker-workstation": {"advice": {"c-compiler-missing", "swappiness-high", "gpu-persistence-mode-off"}},
-    "gcp-a2": {"advice": {"numa-balancing-enabled"}},
+    "gcp-a2": {"advice": {"python-end-of-life", "numa-balancing-enabled"}},
     "gh200": {},
     # A pod whose number has no name and whose CPU quota torch does not see: both are faults, and common.
     "k8s-h100": {
@@ -40,7 +40,7 @@ SAID = {
         "warning": {"cpu-quota-ignored-by-torch"},
         "advice": {"cgroup-memory-far-below-host", "swappiness-high"},
     },
-    "mi300x": {"advice": {"swappiness-high", "dirty-limit-huge"}},
+    "mi300x": {"advice": {"python-end-of-life", "swappiness-high", "dirty-limit-huge"}},
     "rocky8-v100": {"advice": {"python-headers-missing", "bf16-emulated", "swappiness-high", "numa-balancing-enabled"}},
     "slurm-a100": {
         "advice": {

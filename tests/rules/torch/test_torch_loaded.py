@@ -28,6 +28,9 @@ def verdict(rule: str, libraries: tuple[str, ...], **env: str) -> Verdict:
         (("/a/libnvrtc.so.12", "/a/libnvrtc-builtins.so.12"), Verdict.PASS),
         (("/a/libnvJitLink.so.12", "/usr/lib/libnvJitLink.so.12.1.105"), Verdict.FAIL),
         (("/a/libgomp.so.1", "/b/libgomp.so.1"), Verdict.PASS),  # OpenMP has its own rule
+        (("/usr/lib/wsl/lib/libcuda.so.1", "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_1/libcuda.so.1.1"), Verdict.PASS),  # any WSL2
+        (("/usr/lib/wsl/lib/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.535.54"), Verdict.PASS),  # two numbers
+        (("/usr/lib/wsl/lib/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"), Verdict.FAIL),
         ((), Verdict.PASS),
     ],
 )

@@ -18,6 +18,9 @@ from torchtune_sys.rules.torch.common import installed
 from torchtune_sys.rules.torch.fixes import pip_install
 
 _OPENMP = ("libgomp", "libomp", "libiomp5")
+_OF_WINDOWS = "/usr/lib/wsl/drivers/"
+"""Where WSL2 mounts Windows' drivers: /usr/lib/wsl/lib/libcuda.so.1 is a loader there, and opens libcuda.so.1.1 of this directory
+(both names in the container toolkit's log of https://github.com/NVIDIA/k8s-device-plugin/issues/207)."""
 
 
 def soname(path: str) -> str:
@@ -57,7 +60,7 @@ def cuda_library_loaded_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     groups: dict[str, list[str]] = {}
     for path in need(live.libraries):
         name = soname(path)
-        if not name.startswith((*_OPENMP, "libmkl")):
+        if not name.startswith((*_OPENMP, "libmkl")) and not path.startswith(_OF_WINDOWS):
             groups.setdefault(name, []).append(path)
     doubled = {name: paths for name, paths in groups.items() if len(paths) > 1}
     for name, paths in doubled.items():
@@ -209,7 +212,8 @@ def torch_release_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     fix=(Install(text="create the training environment with a supported Python for which torch has wheels"),),
 )
 def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """This Python minor version no longer gets security fixes, and current torch releases have no wheels for it.
+    """This Python minor version no longer gets security fixes of its own (a distribution may keep its own copy safe), and current torch releases have no
+    wheels for it.
 
     Why it matters
         New releases of torch and its ecosystem cannot be installed: pip silently installs old ones.
