@@ -280,6 +280,36 @@ def test_what_the_users_site_hides(healthy: Snapshot, name: str, other: Any, hid
     assert verdict(altered(seen, python__user_site=NOTHING), "user-site-shadows-environment") is NA
 
 
+@pytest.mark.parametrize(
+    ("name", "behind", "told"),
+    [
+        ("numpy", "/usr/lib/python3/dist-packages", False),  # apt's, behind what pip installed
+        ("numpy", "/usr/lib64/python3.12/site-packages", False),
+        ("numpy", "/usr/local/lib/python3.12/dist-packages", True),
+        ("torch", "/usr/lib/python3/dist-packages", True),
+    ],
+)
+def test_a_distributions_numpy_behind_pips_is_by_design(healthy: Snapshot, name: str, behind: str, told: bool) -> None:
+    seen = host(healthy, BUILD, item("filelock"), item(name, "1.0"), item(name, "1.1", behind))
+    assert lines(seen, "torch-installed-twice") == ([(name, FAIL)] if told else [])
+
+
+def test_a_distributions_package_before_another_one_is_told(healthy: Snapshot) -> None:
+    of_apt = item("numpy", "1.21.5", "/usr/lib/python3/dist-packages")
+    assert lines(host(healthy, BUILD, of_apt, item("numpy", "2.3.0", USER)), "torch-installed-twice") == [("numpy", FAIL)]
+    again = item("numpy", "1.21.6", "/usr/lib/python3/dist-packages")
+    assert lines(host(healthy, BUILD, of_apt, again), "torch-installed-twice") == [("numpy", FAIL)]
+
+
+def test_the_users_site_is_the_environment_where_torch_is_nowhere_else(healthy: Snapshot) -> None:
+    """PYTHONNOUSERSITE=1 would leave no torch: pip install --user torch, beside apt's python3-numpy."""
+    rule_id, of_apt = "user-site-shadows-environment", item("numpy", "1.21.5", "/usr/lib/python3/dist-packages")
+    here = (of_apt, item("numpy", "1.26.4", USER), item("torch", "2.3.0", USER))
+    assert verdict(altered(host(healthy, BUILD, *here), python__user_site=USER), rule_id) is NA
+    both = altered(host(healthy, BUILD, *here, item("torch", "2.3.0")), python__user_site=USER)
+    assert lines(both, rule_id) == [("torch", FAIL), ("numpy", FAIL)]
+
+
 def test_what_is_in_the_users_site_alone_hides_nothing(healthy: Snapshot) -> None:
     seen = altered(host(healthy, BUILD, item("numpy"), item("torch", "1.0", USER)), python__user_site=USER)
     assert lines(seen, "user-site-shadows-environment") == []

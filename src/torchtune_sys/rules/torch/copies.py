@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.python import Distribution
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, need, need_if_there
 from torchtune_sys.rules.gates import torch_build
+
+_OF_DISTRIBUTION = pattern(r"/usr/lib/python3/dist-packages|/usr/lib(?:64)?/python3\.\d{1,2}/site-packages")
+"""Where Debian and Ubuntu (the first), and Fedora, RHEL, SUSE and Arch put Python packages of their own."""
 
 
 @rule(
@@ -21,7 +25,8 @@ from torchtune_sys.rules.gates import torch_build
     ),
 )
 def torch_installed_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torch or one of its libraries is in two entries of sys.path, in different versions: the first one is imported.
+    """torch or one of its libraries is in two entries of sys.path, in different versions: the first one is imported. A NumPy of the
+    distribution that comes later is not counted: what pip installs goes before it by design.
 
     Why it matters
         The version that pip shows may not be the one that runs, and torch may load libraries of the other copy.
@@ -31,7 +36,7 @@ def torch_installed_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         want.
 
     References
-        https://docs.python.org/3/library/site.html
+        https://docs.python.org/3/library/site.html; https://wiki.debian.org/Python (dist-packages)
     """
     torch_build(s)
     places: dict[str, list[Distribution]] = {}
@@ -40,6 +45,10 @@ def torch_installed_twice(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             places.setdefault(item.name, []).append(item)
     for name in ("torch", "torchvision", "torchaudio", "triton", "numpy"):
         found = places.get(name, [])
+        if name == "numpy":  # apt and dnf bring it with much else
+            found = [
+                item for item in found if item.location == found[0].location or not _OF_DISTRIBUTION.fullmatch(item.location)
+            ]
         if len({item.location for item in found}) > 1 and len({item.version for item in found}) > 1:
             both = ", ".join(f"{item.version} in {item.location}" for item in found)
             yield Evidence(subject=name, seen=both, wanted="one", source="sys.path")
@@ -72,7 +81,7 @@ def user_site_shadows(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         different libraries, depending on whose home directory it runs with.
 
     When to leave it
-        The interpreter has no environment of its own, and everything is installed with --user.
+        The interpreter has no environment of its own, and everything is installed with --user (not reported where torch is nowhere else).
 
     References
         https://docs.python.org/3/using/cmdline.html#envvar-PYTHONNOUSERSITE
@@ -80,6 +89,11 @@ def user_site_shadows(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     python = need(s.python)
     user = need_if_there(python.user_site, "no user site directory is in use")
     found = need(python.distributions)
+    torches = [
+        item.location for item in found if item.name == "torch" and not item.build and item.location not in ("pip", "conda")
+    ]
+    if torches and set(torches) == {user}:
+        raise NotApplicable("torch itself is installed there alone: without that directory there would be none")
     there = {item.name: item for item in found if item.location == user}
     for name in ("torch", "torchvision", "torchaudio", "triton", "numpy"):
         other = next(
