@@ -287,6 +287,7 @@ def test_old_releases(healthy: Snapshot, version: str, cudnn: Any, expected: Any
         ("3.9.21", "2025-11-01", FAIL),
         ("3.9", "2025-11-01", FAIL),
         ("3.99.0", "2025-11-01", PASS),
+        ("3.10.20", "2026-11-01", FAIL),
         ("3.9.21", DENIED, UNKNOWN),
     ],
 )
@@ -299,10 +300,8 @@ def test_the_end_of_a_python(healthy: Snapshot, version: str, today: Any, expect
 
 def with_amd(seen: Snapshot, version: str, names: tuple[Any, ...] = (), devices: tuple[tuple[str, Any], ...] = ()) -> Snapshot:
     """GPUs by the names that torch has for them, or PCI functions by vendor and device."""
-    assert not isinstance(seen.gpu, Missing)
-    assert not isinstance(seen.gpu.devices, Missing)
-    assert not isinstance(seen.pci, Missing)
-    assert not isinstance(seen.pci.devices, Missing)
+    assert not isinstance(seen.gpu, Missing) and not isinstance(seen.gpu.devices, Missing)
+    assert not isinstance(seen.pci, Missing) and not isinstance(seen.pci.devices, Missing)
     gpus = tuple(
         msgspec.structs.replace(gpu, index=at, name=name)
         for at, (gpu, name) in enumerate(zip(seen.gpu.devices, names, strict=False))
@@ -354,6 +353,21 @@ def test_what_an_amd_gpu_is(
     assert (verdict(seen, "rocm-arch-not-in-wheel") is NA) is (not told)
 
 
+def test_graphics_of_a_processor_beside_a_card_and_an_override(healthy: Snapshot) -> None:
+    rule_id, build = "rocm-arch-not-in-wheel", "2.11.0+rocm7.2"
+    for names, expected in ((("gfx1100", "gfx1036"), PASS), (("gfx1036",), FAIL)):  # a Ryzen 7000 with a Radeon, and alone
+        assert lines(with_amd(healthy, build, names), rule_id) == [("GPU 0", expected)]
+    for set_to, expected in (("10.3.0", PASS), ("10.1.0", FAIL), ("gfx1030", FAIL), ("9.0.10", PASS)):
+        env = {"HSA_OVERRIDE_GFX_VERSION": set_to}
+        assert verdict(altered(with_amd(healthy, build, ("gfx1031",)), session__env=env), rule_id) is expected, set_to
+
+
+def test_a_cuda_build_beside_a_radeon_that_no_wheel_serves(healthy: Snapshot) -> None:
+    for device, expected in (("0x67df", NA), ("0x747e", FAIL), ("0xffff", FAIL)):  # an RX 580, an RX 7800 XT
+        seen = with_torch(with_amd(healthy, "", (), (("0x1002", device),)), version="2.11.0+cu130", cuda="13.0", hip=NOTHING)
+        assert verdict(seen, "cuda-build-on-amd-host") is expected, device
+
+
 @pytest.mark.parametrize("unseen", [{"pci": DENIED}, {"pci__devices": DENIED}])
 def test_amd_gpus_on_a_bus_that_is_not_seen(healthy: Snapshot, unseen: dict[str, Any]) -> None:
     seen = altered(with_amd(healthy, "2.11.0+rocm7.2"), **unseen)
@@ -371,8 +385,8 @@ def test_amd_gpus_that_only_the_bus_tells(healthy: Snapshot, unseen: dict[str, A
 
 def test_an_import_that_files_show_to_fail() -> None:
     """Without --live: a library that is cut, and a module that torch imports first."""
-    home, folder = "/data/train/.venv", "/data/train/.venv/lib/python3.12/site-packages/torch/lib"
-    rule_id = "torch-import-fails"
+    rule_id, home = "torch-import-fails", "/data/train/.venv"
+    folder = f"{home}/lib/python3.12/site-packages/torch/lib"
     cut = judge(load("healthy", answers={f"cut-libraries:{folder}": [["libtorch_python.so", 4096, 29_000_000]]}))[rule_id]
     assert [item.seen for item in cut.evidence] == ["lib/libtorch_python.so has 4,096 bytes of at least 29,000,000"]
     zeros = judge(load("healthy", answers={f"cut-libraries:{folder}": [["libc10.so", 9000, 1 << 62]]}))[rule_id]

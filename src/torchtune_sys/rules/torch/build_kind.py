@@ -12,6 +12,7 @@ from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import amd_gpus, nvidia_hardware, torch_build, torch_imported
 from torchtune_sys.rules.torch.common import OTHER_ACCELERATORS, cuda_build, cuda_of, installed, machine
@@ -125,7 +126,7 @@ def cuda_build_on_amd_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         can replace a ROCm build with it.
 
     When to leave it
-        The AMD GPU only drives a display, and training runs on the CPU.
+        The AMD GPU only drives a display, and training runs on the CPU (not reported where no ROCm wheel serves the GPU).
 
     References
         https://pytorch.org/get-started/locally/
@@ -136,6 +137,9 @@ def cuda_build_on_amd_host(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if absent(build.cuda):
         raise NotApplicable(f"torch {build.version} is a CPU-only build")
     cuda = need(cuda_of(build))
+    here = {gfx for _, gfx in _amd_architectures(s)}
+    if here and not here & _served():
+        raise NotApplicable(f"no wheel for ROCm has code for the AMD GPU here ({' '.join(sorted(here))})")
     yield Evidence(
         subject=f"torch {build.version}",
         seen=f"built for CUDA {cuda}",
@@ -186,26 +190,48 @@ def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         "HIP error: invalid device function", "hipErrorNoBinaryForGpu", or a crash at the first kernel.
 
     When to leave it
-        HSA_OVERRIDE_GFX_VERSION is set for a supported relative of this GPU, and training is known to give correct results.
+        HSA_OVERRIDE_GFX_VERSION is set for a supported relative of this GPU in the job alone (where this session has it, nothing is reported).
 
     References
         PYTORCH_ROCM_ARCH in .ci/docker of pytorch/pytorch; https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
     """
-    from torchtune_sys.knowledge import install_rocm
-
     build = torch_build(s)
     if _ROCM_WHEEL.fullmatch(build.version) is None:
         raise NotApplicable(f"torch {build.version} is not a PyTorch wheel with a known list of GPUs")
-    served = sorted({gfx for wheel in install_rocm.builds() for gfx in wheel.gfx})
-    for name, gfx in _amd_architectures(s):
+    served, found, taken_as = _served(), tuple(_amd_architectures(s)), _override(s)
+    some = any(gfx in served for _, gfx in found)
+    for name, gfx in found:
+        if some and gfx in _OF_PROCESSORS:
+            continue  # beside a card that is trained on
+        other = "" if gfx in served or taken_as not in served else f" that is taken for {taken_as} (HSA_OVERRIDE_GFX_VERSION)"
         yield Evidence(
             subject=name,
-            seen=f"{gfx}, with torch {build.version}",
-            wanted=f"one of {' '.join(served)}",
-            verdict=Verdict.PASS if gfx in served else Verdict.FAIL,
+            seen=f"{gfx}{other}, with torch {build.version}",
+            wanted=f"one of {' '.join(sorted(served))}",
+            verdict=Verdict.PASS if gfx in served or other else Verdict.FAIL,
             source="PYTORCH_ROCM_ARCH of the wheels",
         )
 
+
+_OF_PROCESSORS = frozenset(("gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1103"))
+"""Graphics of processors (APU in the table of https://llvm.org/docs/AMDGPUUsage.html#processors), which ROCm lists beside the cards."""
+
+
+def _served() -> frozenset[str]:
+    """Return the GPUs that some wheel of torch for ROCm has code for."""
+    from torchtune_sys.knowledge import install_rocm
+
+    return frozenset(gfx for wheel in install_rocm.builds() for gfx in wheel.gfx)
+
+
+def _override(s: Snapshot) -> str:
+    """Return the GPU whose code HSA_OVERRIDE_GFX_VERSION has ROCm use (10.3.0: gfx1030; ROCR-Runtime core/runtime/amd_topology.cpp); empty without one."""
+    env = {} if isinstance(s.session, Missing) else known_value(s.session.env, {})
+    named = _GFX_VERSION.fullmatch(env.get("HSA_OVERRIDE_GFX_VERSION", ""))
+    return f"gfx{named[1]}{named[2]}{int(named[3]):x}" if named else ""
+
+
+_GFX_VERSION = pattern(r"(\d{1,2})\.(\d)\.(\d{1,2})")
 
 _ROCM_WHEEL = pattern(r"2\.\d{1,2}\.\d(?:\.dev\d{8})?\+rocm(?:[56]\.\d|7\.[012])(?:\.\d)?")
 
