@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from altered import altered
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,6 +131,29 @@ def test_the_other_way_out_is_a_build_that_exists(build: str, driver: str, words
 )
 def test_code_runs_within_its_major_version(build: str, cuda: str, cc: tuple[int, int], wanted: Verdict) -> None:
     assert verdict(host(torch(build, cuda), cc=cc), "gpu-arch-not-in-wheel") is wanted
+
+
+@pytest.mark.parametrize(
+    ("gib", "visible", "ranks", "wanted"),
+    [
+        (2, None, None, Verdict.UNKNOWN),  # a GT 1030 for the display beside an RTX 4090
+        (2, None, 2, Verdict.FAIL),  # asked to train on both
+        (16, None, None, Verdict.FAIL),
+        (16, "0", None, Verdict.UNKNOWN),
+        (16, "1,0", None, Verdict.FAIL),
+    ],
+)
+def test_a_card_that_may_only_drive_a_display(gib: int, visible: str | None, ranks: int | None, wanted: Verdict) -> None:
+    seen = host(torch("2.11.0+cu130", "13.0"))
+    sizes = (24 << 30, gib << 30)
+    cards = (
+        Gpu(index=index, name=name, compute_capability=cc, memory_total_bytes=size)
+        for index, (name, cc, size) in enumerate(zip(("RTX 4090", "GT 1030"), ((8, 9), (6, 1)), sizes, strict=True))
+    )
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    seen = altered(seen, gpu__devices=tuple(cards), session__env=env, intent__ranks=ranks)
+    found = judge(seen)["gpu-arch-not-in-wheel"].evidence
+    assert [(item.subject, item.verdict) for item in found] == [("GPU 0", Verdict.PASS), ("GPU 1", wanted)]
 
 
 @pytest.mark.parametrize("row", rows("cubin_compat"), ids=lambda row: str(row["code_sm"]))

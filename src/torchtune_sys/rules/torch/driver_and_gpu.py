@@ -14,9 +14,11 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
-from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, need
+from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.driver.common import driver_version
+from torchtune_sys.rules.environment.values import visible_devices
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch.common import (
     capability,
@@ -217,7 +219,8 @@ def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         (CUDA 13 builds begin with Turing).
 
     When to leave it
-        torch was built from source for this GPU; then use --live, which asks torch itself.
+        torch was built from source for this GPU; then use --live, which asks torch itself. A small card for a display beside GPUs that torch serves is
+        unknown, unless as many ranks are asked about.
 
     References
         .ci/manywheel/build_env_setup.py in pytorch/pytorch; RELEASE.md, "Release Compatibility Matrix".
@@ -234,12 +237,35 @@ def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     seen = live(s)
     if listed is None and seen is not None and not isinstance(seen.arch_list, Missing):
         listed = seen.arch_list
+    found: list[tuple[Gpu, Evidence]] = []
     for gpu in nvidia_gpus(s):
         cc = capability(gpu)
-        if isinstance(cc, Missing):
-            yield unsure(label(gpu), cc)
-        else:
-            yield from _fit(s, gpu, cc, build, cuda, listed)
+        told = (unsure(label(gpu), cc),) if isinstance(cc, Missing) else _fit(s, gpu, cc, build, cuda, listed)
+        found += [(gpu, item) for item in told]
+    fitting = [gpu for gpu, item in found if item.verdict is Verdict.PASS]
+    for gpu, item in found:
+        yield _not_trained_on(gpu, item) if item.verdict is Verdict.FAIL and _beside(s, gpu, fitting) else item
+
+
+def _beside(s: Snapshot, gpu: Gpu, fitting: list[Gpu]) -> bool:
+    """Whether a GPU may be left to a display beside those that torch has code for: it is far smaller, or the session shows no more GPUs than those."""
+    if not fitting or (s.intent.ranks or 1) > len(fitting):
+        return False
+    env = {} if isinstance(s.session, Missing) else known_value(s.session.env, {})
+    named = env.get("CUDA_VISIBLE_DEVICES")
+    if named is not None and 0 < visible_devices(named, len(gpus_told(s))) <= len(fitting):
+        return True
+    sizes = [known_value(other.memory_total_bytes, 0) for other in fitting]
+    return 0 < known_value(gpu.memory_total_bytes, 0) <= min(sizes) / _SMALLER
+
+
+_SMALLER = 3
+"""How many times the memory of a card that only drives a display goes into that of each GPU beside it (2 GB of a GT 1030 or a P400 beside 8 GB or more)."""
+
+
+def _not_trained_on(gpu: Gpu, item: Evidence) -> Evidence:
+    why = Missing(Why.NOT_RECORDED, model_name(gpu), "whether training uses this GPU beside those that torch has code for")
+    return msgspec.structs.replace(item, verdict=Verdict.UNKNOWN, why=why, fix=())
 
 
 def _torch_unknown(s: Snapshot) -> bool:
