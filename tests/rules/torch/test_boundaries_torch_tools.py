@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, verdict, with_env
+from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, result, verdict, with_env
 from torch_tools_hosts import UNTOLD, taken, with_gpus, with_items, with_torch
 
+from torchtune_sys.model.actions import EnvironmentVariable
 from torchtune_sys.model.facts.python import Distribution, LoaderChoice
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -197,6 +198,38 @@ def with_driver(seen: Snapshot, driver: str, cuda: str, triton: str, *capabiliti
 def test_blackwell_has_an_assembler_of_its_own(healthy: Snapshot, capabilities: tuple[Any, ...], expected: Any) -> None:
     seen = with_driver(healthy, "575.57.08", "12.8", "3.7.0", *capabilities)  # this driver is CUDA 12's
     assert [mark for _, mark in lines(seen, PTXAS)] == expected
+
+
+@pytest.mark.parametrize(
+    ("toolkits", "named", "expected"),
+    [
+        (("/usr/local/cuda-12.4 (12.4.131)", "/usr/local/cuda-12.9 (12.9.1)"), None, "/usr/local/cuda-12.9/bin/ptxas"),
+        (
+            ("/usr/local/cuda-12.4 (12.4.131)", "/usr/local/cuda-13.0 (13.0.2)"),
+            None,
+            "none",
+        ),  # older than the GPU, newer than the driver
+        ((), None, "none"),
+        ((), "/usr/local/cuda-14.0/bin/ptxas", "none"),  # Triton's own is too new as well
+    ],
+)
+def test_another_assembler_is_one_that_is_there_and_helps(
+    healthy: Snapshot, toolkits: tuple[str, ...], named: str | None, expected: str
+) -> None:
+    name = "TRITON_PTXAS_BLACKWELL_PATH"
+    seen = altered(with_driver(healthy, "575.57.08", "12.8", "3.7.0", (12, 0)), python__toolkits=toolkits)
+    found = result(altered(seen, session__env={name: named} if named else {}), PTXAS).evidence
+    assert [item.verdict for item in found] == [FAIL]
+    set_to = [action.value for action in found[0].fix if isinstance(action, EnvironmentVariable) and action.name == name]
+    assert set_to == ([] if expected == "none" else [expected])
+
+
+def test_a_named_assembler_is_unset_where_tritons_own_fits(healthy: Snapshot) -> None:
+    seen = with_driver(healthy, "575.57.08", "12.8", "3.2.0", (9, 0))
+    named = altered(seen, session__env={"TRITON_PTXAS_PATH": "/usr/local/cuda-13.0/bin/ptxas"})
+    (found,) = result(named, PTXAS).evidence
+    assert found.verdict is FAIL
+    assert EnvironmentVariable(name="TRITON_PTXAS_PATH", value=None) in found.fix
 
 
 @pytest.mark.parametrize(

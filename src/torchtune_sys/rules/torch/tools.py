@@ -233,10 +233,32 @@ def _bundled(triton: Version, blackwell: bool) -> Version:
     return next((cuda for release, cuda in older if triton >= release), ())
 
 
+def _variable(triton: Version, blackwell: bool) -> str:
+    return "TRITON_PTXAS_BLACKWELL_PATH" if blackwell and triton >= (3, 6) else "TRITON_PTXAS_PATH"
+
+
+def _another_ptxas(s: Snapshot, triton: Version, blackwell: bool, supported: Version) -> tuple[EnvironmentVariable, ...]:
+    """Return the newest ptxas on this host whose code the driver loads; else what leaves Triton its own, where another one was named."""
+    name = _variable(triton, blackwell)
+    found = [
+        (version(number), place) for place, _, number in (item.partition(" (") for item in known(need(s.python).toolkits, ()))
+    ]
+    fitting = [(number, place) for number, place in found if number[:1] <= supported and (not blackwell or number >= _BLACKWELL)]
+    if fitting:
+        return (EnvironmentVariable(name=name, value=f"{max(fitting)[1]}/bin/ptxas"),)
+    own = _bundled(triton, blackwell)
+    helps = need(need(s.session).env).get(name) and own and own[:1] <= supported
+    return (EnvironmentVariable(name=name, value=None),) if helps else ()
+
+
+_BLACKWELL = (12, 8)
+"""The first CUDA that compiles for compute capability 10 and 12."""
+
+
 def _ptxas(s: Snapshot, triton: Version, blackwell: bool) -> tuple[str, Version]:
     """Return the ptxas that Triton runs, and its CUDA version (empty if it is not known)."""
     env = need(need(s.session).env)
-    named = env.get("TRITON_PTXAS_BLACKWELL_PATH" if blackwell and triton >= (3, 6) else "TRITON_PTXAS_PATH")
+    named = env.get(_variable(triton, blackwell))
     if not named:
         return "Triton's own ptxas", _bundled(triton, blackwell)
     for toolkit in known(need(s.python).toolkits, ()):
@@ -257,14 +279,20 @@ def _supported(s: Snapshot) -> Version:
     return supported
 
 
+_NEWER_DRIVER = Install(text="install a driver that supports that CUDA major version")
+
+
 @rule(
     id="triton-ptxas-newer-than-driver",
     title="Triton's ptxas is from a newer CUDA than the driver supports",
     severity=Severity.WARNING,
     cause="triton-ptxas-newer-than-driver",
     fix=(
-        Install(text="install a driver that supports that CUDA major version"),
-        EnvironmentVariable(name="TRITON_PTXAS_PATH", value="/usr/local/cuda-11.8/bin/ptxas"),
+        _NEWER_DRIVER,
+        Advice(
+            text="or install a CUDA toolkit of the driver's major version (for Blackwell 12.8 or later), and set TRITON_PTXAS_PATH (Blackwell with "
+            "Triton 3.6 or later: TRITON_PTXAS_BLACKWELL_PATH) to its bin/ptxas"
+        ),
     ),
 )
 def triton_ptxas_newer(s: Snapshot, _p: Params) -> Iterator[Evidence]:
@@ -296,12 +324,14 @@ def triton_ptxas_newer(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         if not ptxas:
             raise NotApplicable(f"the version of {path} is not known")
         newer = ptxas[:1] > supported
+        other = _another_ptxas(s, triton, blackwell, supported) if newer else ()
         yield Evidence(
             subject=path,
             seen=f"CUDA {show(ptxas)}" + (f"; {said}" if said and newer else ""),
             wanted=f"CUDA {supported[0]} or older, as the driver",
             verdict=Verdict.FAIL if newer else Verdict.PASS,
             source=f"triton {show(triton)}",
+            fix=(_NEWER_DRIVER, *other) if other else (),
         )
 
 
