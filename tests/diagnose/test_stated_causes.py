@@ -230,6 +230,7 @@ def test_a_fault_that_is_merely_told_is_possible(text: str, cause: str) -> None:
         "We get an error. Check that the firewall is open and no port is blocked.",
         "My training fails. When a disk is full, the trainer should stop.",
         "I get errors. [rank0]: ERROR: /data/disk.cc:12 disk is full",
+        "My download fails. The error says that my quota has been exceeded, though I bought more units for training.",
     ],
 )
 def test_a_fault_that_is_asked_for_advised_or_printed_is_not_told(text: str) -> None:

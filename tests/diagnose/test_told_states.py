@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import time
 
 import pytest
 
 from torchtune_sys.diagnosis import stated_causes, stated_forms, told_states
+from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.diagnosis.text.lines import LogLine, lines_of
+from torchtune_sys.host.input.collection import InputText
+from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.causes import cause_rows
 
@@ -119,3 +123,29 @@ def test_a_run_of_signs_is_not_divided_in_every_way(thing: str, sign: str) -> No
 
 def test_its_words_are_read_as_prose() -> None:
     assert all(stated_forms.PROSE.search(text) for text, _ in TOLD)
+
+
+@pytest.mark.parametrize("line", ["[2025-01-07 20:16:26] {}", 'print("{}")', "{} && \\"])
+def test_what_a_log_or_a_script_holds_is_said_by_nobody(line: str) -> None:
+    text = "Hi, I tried it again with half of the batch size.\nThe training on my machine is slow.\n{}"
+    told = "Now I see that my swap is nearly full"
+    assert _first(text.format(told)) == "host-memory-oom"
+    assert _first(text.format(line.format(told))) is None
+
+
+def test_what_is_merely_told_explains_no_error_of_another_kind() -> None:
+    told = "My training gets slower and slower. I see that the swap is nearly full."
+    error = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    step()\nValueError: 3 heads'
+    assert (_first(told), _first(f"{told}\n{error}")) == ("host-memory-oom", None)
+
+
+@pytest.mark.parametrize(
+    ("place", "cause"), [("/home/me/m", "checkpoint-damaged"), ("/Users/me/m", None), ("C:\\Users\\me\\m", None)]
+)
+def test_a_line_with_a_path_of_another_system_accuses_no_linux_host(place: str, cause: str | None) -> None:
+    assert _first(f"RuntimeError: Internal: could not parse ModelProto from {place}/tokenizer.model") == cause
+
+
+def _first(text: str) -> str | None:
+    given = InputText(name="x", excerpt=excerpt(io.BytesIO(text.encode())))
+    return next((each.cause for each in diagnose([given]).causes), None)

@@ -63,10 +63,13 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     if compare is not None and len(given.reported) > 1:
         differences, differing = compare(given.reported, not any(each.candidates for each in symptoms))
         symptoms += differing
+    claims = [each for each in symptoms if each.merely_told]
+    symptoms = [each for each in symptoms if not each.merely_told]
+    symptoms += _unless_disproved(claims, heard, symptoms)
     named = causes.causes_of(symptoms, given.reported, lines)
-    if not named and (told := _told(heard, symptoms)):
+    if not named and (told := _unless_disproved(_told(heard, symptoms), heard, symptoms)):
         named = causes.causes_of([*symptoms, *told], given.reported, lines)
-    if not named and (told := _told_at_cut_ends(heard, symptoms)):
+    if not named and (told := _unless_disproved(_told_at_cut_ends(heard, symptoms), heard, symptoms)):
         named = causes.causes_of([*symptoms, *told], given.reported, lines)
     if not named and (waits := [*collectives.of_waits(heard)]) and not unexplained.unexplained_of(heard, [*symptoms, *waits]):
         symptoms += waits
@@ -216,17 +219,29 @@ def _without_ended(symptoms: list[Symptom], heard: dict[str, Sequence[LogLine]])
 
 
 def _prose(lines: Mapping[str, Sequence[LogLine]]) -> Mapping[str, Sequence[LogLine]]:
-    return {source: tuple(_without_frames(seldom(part))) for source, part in lines.items()}
+    return {source: tuple(_without_frames(seldom(_unstamped(part)))) for source, part in lines.items()}
 
 
-def _told(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> Sequence[Symptom]:
+def _unstamped(part: Sequence[LogLine]) -> Sequence[LogLine]:
+    """Return the lines that no log has stamped with a time; all of them where it stamped the most: it may have stamped what somebody says, too."""
+    said = [line for line in part if not line.time]
+    return said if 2 * len(said) > len(part) else part
+
+
+def _unless_disproved(told: list[Symptom], heard: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> list[Symptom]:
+    """Return what people tell of their host, unless a program ended by an error of its own in another line: what is merely told is no reason for it."""
+    errors = unexplained.unexplained_of({**heard}, symptoms) if told else ()
+    return [] if any(each.place or not any(each.text in one.line.text for one in told) for each in errors) else told
+
+
+def _told(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> list[Symptom]:
     """Return what people tell in the lines that no table of programs knows."""
     known = {(each.source, each.line.number) for each in symptoms}
     prose = {source: [line for line in part if (source, line.number) not in known] for source, part in _prose(lines).items()}
-    return tuple(told_states.symptoms_of(prose))
+    return [*told_states.symptoms_of(prose)]
 
 
-def _told_at_cut_ends(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> Sequence[Symptom]:
+def _told_at_cut_ends(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> list[Symptom]:
     """Return what people tell in the first or the last line of a short text, where it lost letters to the copy: no more than possible."""
     for source, part in lines.items():
         for at in sorted({0, len(part) - 1}) if 0 < len(part) <= _SHORT else ():
@@ -235,7 +250,7 @@ def _told_at_cut_ends(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence
                 told = [*stated_causes.symptoms_of(_prose(whole)), *_told(whole, symptoms)]
                 if told:
                     return [_at_most_possible(each, part[at]) for each in told]
-    return ()
+    return []
 
 
 def _at_most_possible(symptom: Symptom, line: LogLine) -> Symptom:

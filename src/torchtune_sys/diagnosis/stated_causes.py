@@ -216,7 +216,7 @@ def _stated(words: str, text: _Text) -> tuple[_Stated, bool, bool] | None:
     row = _claimed(words, text) if claims and len(clauses) > 1 else None
     if row is not None:
         return row, True, False
-    if text.personal and not forms.CODE.search(words):
+    if text.personal and not forms.CODE.search(words) and not forms.SOURCE.search(words):
         for clause in clauses:
             row = None if forms.ADVISES.search(clause) else _told(clause, text)
             if row is not None:

@@ -51,6 +51,7 @@ NOTICED = re.compile(r"(?i)\b(?:i|we) (?:just |also |then )?(?:noticed|found(?: 
 BLAME = re.compile(r"(?i)\b(?:because(?: of)?|due to|owing to|caused by|as a result of)\b")
 OPEN = re.compile(
     r"(?i)^\W*(?:if|when|whenever|in case|should|how|why|what)\b"
+    r"|\b(?:(?:I|we)(?:'m| am|'re| are)? (?:just |only )?(?:guess|suspect|think|believe|assume|suppose)(?:ing)?|my (?:guess|suspicion) is)\b"
     r"|(?:\bnot|n't|\bnever|\bmay|\bmight|\bcould|\bcan|\bprobably|\bmaybe|\bperhaps|\bpossibly|\blikely|\busually|\boften|\bsometimes|\bwhether|\bsuspect|\bthought|\bthink)"
     r"(?: (?:be|been|is|it|it's|was|that|simply|just|only|necessarily|also|have))*\s*$"
     r"|\b(?:PR|pull request|patch|commit|merge|supports?|manual|guides?|docs?|documentation|tutorial|read ?me|tests?|simulat\w*|on purpose|for example|exporter|dashboard|handl\w+|errors? (?:out|like)|messages?|show\w*|report\w*)\b"
@@ -102,10 +103,14 @@ CODE = re.compile(
 )
 """What a program printed, or a table."""
 PRINTED = re.compile(
-    r"^\W*(?:(?:ERROR|WARN(?:ING)?|INFO|DEBUG|CRITICAL)\W{1,3}\d\d-\d\d |\w+_\w+: |[A-Za-z][\w ./-]{1,40} ?[:=] ?v?\d+(?:\.\w+)+(?:\+\w+)?$)"
+    r"^\W*(?:(?:ERROR|WARN(?:ING)?|INFO|DEBUG|CRITICAL)\W{1,3}\d\d-\d\d |\w+_\w+: |[A-Za-z][\w ./-]{1,40} ?[:=] ?v?\d+(?:\.\w+)+(?:\+\w+)?$|[A-Z][\w ./-]{2,40} ?: ?(?:No CUDA|N/A|Could not collect|True|False|None)\s*$)"
     r"|\.\w{1,4}:\d+\]|\S {3,}\S+ {3,}\S"
 )
 """A line of a log with its level or its place, a version of an inventory, columns: nobody says it."""
+SOURCE = re.compile(
+    r"\\\s*$|^\s*(?:await |return |else |if .{1,80}: )?[\w.]{2,60}\((?:[fFrRbB]{0,2}[\"']|[\w., ]{1,60}, ?[fFrRbB]{0,2}[\"'])|^\s*(?:#\s?define|#\s?include|import|from \w\S* import|def|class|elif|RUN|ENV|COPY|CMD) \S|;\s*$"
+)
+"""A line of a program, a script or a Dockerfile: what it holds is not said, and did not happen yet."""
 PROSE = re.compile(
     r"^[#>*\-\s\d.)(\[]*(?:@[\w-]{1,40}[,:]? )?[A-Za-z`'\"\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af].*"
     r"(?:[a-z]{2,}\W+(?:\S+ )?[a-z]{2,}|[\u3040-\u30ff\u4e00-\u9fff]{4}|[\uac00-\ud7af]{2}\W+(?:\S+ )?[\uac00-\ud7af]{2}|[\u0400-\u04ff]{2,}\W+(?:\S+ )?[\u0400-\u04ff]{2,})|'s password: ?\S+@"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -78,8 +79,8 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     reader = _Reader(source, "\n".join(line.text for line in lines))
     found: list[Symptom] = []
     for line in seldom(lines):
-        if len(found) > _MOST or _is_no_output(line.text[:_LONGEST]):
-            continue
+        if len(found) > _MOST:
+            break
         symptom = reader.read(line)
         if symptom is not None:
             found.append(symptom)
@@ -90,8 +91,17 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
 
 
 def _is_no_output(text: str) -> bool:
-    """Prose about code, or the code of a traceback, which says again what the error's own line says."""
-    return is_about_code(text) or text.lstrip().startswith("raise ")
+    """Prose about code, a statement that prints, or the code of a traceback, which says again what the error's own line says."""
+    return is_about_code(text) or text.lstrip().startswith("raise ") or _STATEMENT.match(text) is not None
+
+
+_STATEMENT = re.compile(
+    r"\s*(?:[\w.]{0,40}log(?:ger|ging)?\.\w{3,12}|print|f?printf|warnings\.warn|throw \S{3,40}|std::cerr <<) ?\(?(?:stderr, ?)?[fFrRbB]?[\"']"
+)
+_ELSEWHERE = re.compile(
+    r"/private/var/folders/|(?<![\w.])/Users/[\w.-]{1,40}/|/opt/homebrew/|\b[A-Za-z]:\\(?:[^\\\s\"'<>|]{1,80}\\){0,12}(?:Users|Program Files\S{0,6}|site-packages|Scripts)\\"
+)
+"""Paths of macOS and Windows: what has several causes on Linux has others there."""
 
 
 _OTHER_NAMES = (("nvidia-container-cli.real: ", "nvidia-container-cli: "),)
@@ -109,11 +119,15 @@ class _Reader:
 
     def read(self, line: LogLine) -> Symptom | None:
         """Return what the line says; where nothing knows it, what it says in the C library's own words."""
+        if _is_no_output(line.text[:_LONGEST]):
+            return None
         symptom = self._of_line(line)
         unknown = symptom is None or not (symptom.candidates or symptom.consequence)
         if unknown and (words := in_common_words(line.text, self._translations)) != line.text:
             other = self._of_line(msgspec.structs.replace(line, text=words))
             symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
+        if symptom is not None and symptom.candidates and _ELSEWHERE.search(line.text[:_LONGEST]):
+            return symptom if symptom.candidates[0].weight == CERTAIN else None
         return symptom
 
     def _of_line(self, line: LogLine) -> Symptom | None:

@@ -72,7 +72,9 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
 
 
 def _is_spoken(words: str) -> bool:
-    return forms.PROSE.search(words) is not None and not forms.CODE.search(words)
+    return forms.PROSE.search(words) is not None and not any(
+        printed.search(words) for printed in (forms.CODE, forms.PRINTED, forms.SOURCE)
+    )
 
 
 def _first(source: str, spoken: Sequence[LogLine], text: str) -> Iterator[Symptom]:
