@@ -243,11 +243,12 @@ class _Stack(msgspec.Struct, kw_only=True):
     """Whose it is, and after how many heads of a dump: one process printed it with what else has the same."""
 
 
-_THREAD = re.compile(r"^Thread 0x.*most recent call first")
+_THREAD_HEAD = r"Thread 0x[0-9a-f]+.*most recent call first"
+_THREAD = re.compile(f"^{_THREAD_HEAD}")
 _DUMP = re.compile(r"^(?:Fatal Python error: |Timeout \(\d)")
 _PROCESS = re.compile(r"^Process (\d{1,9}): ")
 _MAIN = re.compile(
-    r'^(?:Thread \S{1,40} \((?:idle|active|active\+gil)\): "MainThread"|Current thread 0x[0-9a-f]+|Thread 0x[0-9a-f]+.*most recent call first)'
+    rf'^(?:Thread \S{{1,40}} \((?:idle|active|active\+gil)\): "MainThread"|Current thread 0x[0-9a-f]+|{_THREAD_HEAD})'
 )
 _FRAME = re.compile(
     r'^\s{2,8}(?:(?P<spy>[\w<>.:]{1,120}) \((?P<place>[^()\n]{1,300}:\d{1,7})\)|File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7}) in (?P<name>[\w<>.]{1,120}))'
