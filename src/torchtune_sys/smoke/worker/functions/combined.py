@@ -23,8 +23,10 @@ def answers_are_right(answers: Iterable[Answer], cause: str) -> None:
     for name, found, right in answers:
         values = torch.as_tensor(found).detach().cpu().double()
         wanted = torch.as_tensor(right).cpu().double()
-        if values.numel() != wanted.numel() or not torch.equal(values.flatten(), wanted.flatten()):
-            shown = [" ".join("%g" % one for one in each.flatten().tolist()[:6]) for each in (values, wanted)]
+        values, wanted = values.flatten(), wanted.flatten()
+        if not torch.equal(values, wanted):
+            at = int((values != wanted).int().argmax()) // 6 * 6 if values.numel() == wanted.numel() else 0
+            shown = [" ".join("%g" % one for one in each[at : at + 6].tolist()) for each in (values, wanted)]
             raise StageFailed(cause, "%s: %s, where %s is right" % (name, *shown))
 
 

@@ -1,13 +1,14 @@
-"""Layers that read sequences, and autograd's own promises, beside the same written out in float64."""
+"""Layers and tensors for sequences, and autograd's own promises, beside the same written out in float64."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 from torch import nn
 
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, torch_has_reached
 from torchtune_sys.smoke.worker.functions.combined import answers_are_right
 from torchtune_sys.smoke.worker.functions.operators import bound_on, distinct, normalised
 
@@ -260,3 +261,34 @@ def _changed_in_place(here: RankContext) -> Any:
     except RuntimeError:
         refused = 1.0
     yield "a value that was changed after it was kept for the way back is refused", refused, [1.0]
+
+
+def scores_are_changed(here: RankContext) -> None:
+    """Check attention whose scores a function changes, here so that each place sees itself alone. Uncompiled, too, it is traced by the compiler. On the CPU it has no gradient."""
+    try:
+        from torch.nn.attention.flex_attention import flex_attention
+    except ImportError:  # until torch 2.5
+        return
+    query, value = torch.zeros(1, 1, 16, 16, device=here.device), torch.arange(256.0, device=here.device).view(1, 1, 16, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its pace
+        found = flex_attention(
+            query, query, value, lambda score, _batch, _head, at, other: torch.where(at == other, score, -float("inf"))
+        )
+    answers_are_right([("flex_attention with a score_mod by which each place sees itself alone", found, value)], "layer-wrong")
+
+
+def jagged_are_padded(here: RankContext) -> None:
+    """Check sentences that differ in length (nested tensors). What they import takes seconds but where the compiler was there before."""
+    if not torch_has_reached(2, 13):  # before, it was never seen
+        return
+    rows = [torch.arange(2.0 * length, device=here.device).view(length, 2) for length in (2, 3, 1)]
+    held = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+    padded = held.to_padded_tensor(-1.0)
+    padded.square().sum().backward()
+    wanted = torch.full((3, 3, 2), -1.0, device=here.device)
+    for number, row in enumerate(rows):
+        wanted[number, : len(row)] = row
+    pairs = [("a padded nested tensor (jagged)", padded.detach(), wanted)]
+    pairs += [("the gradient of a nested tensor (jagged)", held.grad.values(), 2 * torch.cat(rows))]
+    answers_are_right(pairs, "layer-wrong")

@@ -12,13 +12,12 @@ import shutil
 import subprocess
 import tempfile
 import time
-import warnings
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
 
 from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, Skipped, StageFailed
-from torchtune_sys.smoke.worker.functions.combined import answers_are_right
+from torchtune_sys.smoke.worker.functions.sequences import jagged_are_padded, scores_are_changed
 from torchtune_sys.smoke.worker.models import (
     KEPT_BY_DROPOUT,
     TOKENS,
@@ -57,7 +56,8 @@ def compiled_agrees(here: RankContext) -> None:
         away = [share for number, trial in enumerate(trials) for share in _trained(here, trial, folder if number == 0 else "")]
         here.measure("away from eager", max(away), "")
         _other_sizes_agree(here, trials[0])
-        _scores_are_changed(here)
+        scores_are_changed(here)
+        jagged_are_padded(here)
 
 
 class _Trial:
@@ -148,7 +148,9 @@ def _other_sizes_agree(here: RankContext, trial: _Trial) -> None:
     """Check other sizes than the first: the last batch is shorter, and sentences differ; what was compiled for one size is not to be taken for another. At last other
     weights lie in the place of the first ones, as averaged weights do. What a model writes into its input is compared, too."""
     inputs = trial.batch(2)[0].to(here.device)
-    trial.model.eval()  # figures of a batch are those of its size
+    trial.called.eval()  # figures of a batch are those of its size
+    if any(one.training for one in trial.model.modules()):
+        raise StageFailed("compiled-differs", "eval() of a compiled model leaves the model itself training")
     with torch.no_grad():
         for size, put in ((10, False), (5, False), (5, True)):
             for one in trial.model.parameters() if put else ():
@@ -161,21 +163,6 @@ def _other_sizes_agree(here: RankContext, trial: _Trial) -> None:
                 raise StageFailed("compiled-differs", seen)
             if not torch.equal(left, given):
                 raise StageFailed("compiled-differs", "what a compiled model writes into its input is not there")
-
-
-def _scores_are_changed(here: RankContext) -> None:
-    """Check attention whose scores a function changes, here so that each place sees itself alone. Uncompiled, too, it is traced by the compiler. On the CPU it has no gradient."""
-    try:
-        from torch.nn.attention.flex_attention import flex_attention
-    except ImportError:  # until torch 2.5
-        return
-    query, value = torch.zeros(1, 1, 16, 16, device=here.device), torch.arange(256.0, device=here.device).view(1, 1, 16, 16)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its pace
-        found = flex_attention(
-            query, query, value, lambda score, _batch, _head, at, other: torch.where(at == other, score, -float("inf"))
-        )
-    answers_are_right([("flex_attention with a score_mod by which each place sees itself alone", found, value)], "layer-wrong")
 
 
 def _compiler_is_there(error: Exception) -> None:

@@ -21,7 +21,7 @@ ROWS: tuple[Fault, ...] = (
             self.scale_grads = False
         schedules.PipelineScheduleMulti.__init__ = init
     """, when="torch.distributed.pipelining"),
-    row("jagged-padding", "The longest row of a nested tensor (jagged) is cut by one where it becomes a padded one", "layers", "layer-wrong", """
+    row("jagged-padding", "The longest row of a nested tensor (jagged) is cut by one where it becomes a padded one", "compile", "layer-wrong", """
         import torch
         from torch.nested._internal import nested_tensor
         real = nested_tensor.NestedTensor.to_padded_tensor
