@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from torchtune_sys.diagnosis import stated_causes
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE
 from torchtune_sys.diagnosis.text.lines import lines_of
+from torchtune_sys.knowledge import tables
+from torchtune_sys.knowledge.stated_words import filled
+from torchtune_sys.model.patterns import Phrase, folded
 
 
 def _named(text: str) -> list[str]:
@@ -313,3 +319,25 @@ def test_several_causes_are_possible_and_one_is_likely() -> None:
 )
 def test_what_is_set_up_as_it_should_be_is_no_cause(text: str) -> None:
     assert _named(text) == []
+
+
+_CLASSES = {each["name"]: each["words"] for each in tables.rows("stated_words")}
+PHRASES = sorted(
+    {filled(row[part], _CLASSES) for row in tables.rows("stated_causes") for part in ("subject", "setting", "claim") if row[part]}
+)
+
+
+@given(st.sampled_from(PHRASES).flatmap(lambda each: st.tuples(st.just(each), st.from_regex(re.compile(f"(?is){each}")))))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_text_that_names_a_thing_holds_one_of_its_words(case: tuple[str, str]) -> None:
+    phrase, text = case
+    assert Phrase(phrase).may_be_in(folded(text))
+
+
+def test_of_all_things_few_are_looked_for_in_a_line() -> None:
+    rows = [each for row in stated_causes._rows() for each in (row.subject, row.setting, row.claim) if each is not None]
+    looked_for = [
+        each for each in rows if each.may_be_in(folded("It hangs. I disabled the firewall on both nodes. Now it works."))
+    ]
+    assert len(rows) > 250
+    assert len(looked_for) < len(rows) // 4

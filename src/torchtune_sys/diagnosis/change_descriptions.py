@@ -6,10 +6,10 @@ have now and then; a log that is pasted has none of them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.model.patterns import pattern
 
 _LONGEST, _LINES, _TITLES = 400, 400, 2
 _VERBS = (
@@ -20,7 +20,7 @@ _VERBS = (
 )
 _TRIED = r"(?i:change|enable|make|move|set|switch|update|upgrade|use)(?i:[sd]|ing)? (?:.{2,120} )?(?i:gets?|got|breaks?|broke|fails?|failed|crash(?:es|ed)|causes?|with \w{2,20} fatal|(?:does|did)(?:n't| not) work)\b"
 """What somebody did, and what came of it, in the words of a change."""
-_TITLE = re.compile(
+_TITLE = pattern(
     r"^(?:#{1,3} )?(?:(?:\[[\w ./#-]{1,30}\]|[A-Z]{2,10}-\d{1,6}:?) ?){0,3}(?:(?:fix|feat|docs?|perf|refactor|chore|revert)(?:\([\w ./,-]{1,40}\))?!?: (?!command not found)\S|(?:ci|test|tests|build|style|nit)\([\w ./,-]{1,40}\)!?: \S"
     r"|# (?:ci|tests?|build|style|nit)!?: (?!.{0,120}\b(?:fail|error|not found|broke|hang|hung|crash|stuck|slow|cannot|can't))\w"
     r"|# \[(?:(?:[Cc][Ii]|[Bb]ug|[Hh]ot|[Tt]ests?|[Dd]ocs?)[ _-]?)?[Ff]ix(?:es)?\] ?\S"
@@ -30,7 +30,7 @@ _TITLE = re.compile(
     rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?!make (?:all|install|test|build|deps)\b)(?:(?i:also|always|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
 )
 """Of a change: a conventional commit's, or a heading that orders something."""
-_SURE = re.compile(
+_SURE = pattern(
     r"(?:^[Tt]?h?i?s |[.!:] [Tt]his )(?:PR|patch|commit|pull request|merge request|changeset|MR|cherry-pick)\b(?! (?:broke|breaks|introduced|causes|caused|seems))"
     r"|^(?:Signed-off-by|Reviewed-by|Co-authored-by|Differential Revision|Pull Request resolved|Change-Id|Reviewed By|Approved by|ghstack-source-id): ?\S"
     r"|^(?:#{1,4} |\*\*)(?:What (?:does )?this (?:PR|pull request)|Which issue(?:\(s\))? (?:does )?this PR|Pull [Rr]equest (?:type|description)|Type of change)"
@@ -43,20 +43,20 @@ _SURE = re.compile(
     r"|^Stack from \[?ghstack|^diff --git a/|^@@ -\d+(?:,\d+)? \+\d+"
 )
 _ENOUGH_WITH_ANOTHER = (
-    re.compile(r"\b(?:[Ff]ix(?:es|ed)?|[Cc]lose[sd]?|[Rr]esolve[sd]?|[Ss]upersedes|[Rr]everts|[Bb]ackport of|[Cc]herry pick of):? (?:\w[\w.-]{0,40}/[\w.-]{1,60})?#\d{1,6}\b"),
-    re.compile(r"^(?:[-*] )(?:Added|Adds|Fixed|Fixes|Removed|Changed|Deprecated|Bump(?:ed|s)?) .{4,}"),
-    re.compile(r"^## \[?v?\d+\.\d+(?:\.\d+)?\]?(?: |$)|^#{1,3} (?:Bug ?[Ff]ixes|Fixed|Changed|Added|Deprecated|Removed|Improvements)\s*$"),
-    re.compile(r"\b(?:the|this|my|our) (?:PR|patch|pull request|merge request)\b"),
+    pattern(r"\b(?:[Ff]ix(?:es|ed)?|[Cc]lose[sd]?|[Rr]esolve[sd]?|[Ss]upersedes|[Rr]everts|[Bb]ackport of|[Cc]herry pick of):? (?:\w[\w.-]{0,40}/[\w.-]{1,60})?#\d{1,6}\b"),
+    pattern(r"^(?:[-*] )(?:Added|Adds|Fixed|Fixes|Removed|Changed|Deprecated|Bump(?:ed|s)?) .{4,}"),
+    pattern(r"^## \[?v?\d+\.\d+(?:\.\d+)?\]?(?: |$)|^#{1,3} (?:Bug ?[Ff]ixes|Fixed|Changed|Added|Deprecated|Removed|Improvements)\s*$"),
+    pattern(r"\b(?:the|this|my|our) (?:PR|patch|pull request|merge request)\b"),
 )  # fmt: skip
 _HINTS = (
-    re.compile(r"^(?:#{1,4} |\*\*)?(?:Changes?(?: made)?|Solution|Motivation|Modifications?|Fix|Summary|Test [Pp]lan|Testing(?: [Ii]nstructions)?|Checklist|How (?:has this been|was this) tested\??|Root [Cc]ause|Rationale|Release [Nn]otes?|Why(?: \?)?|How(?: \?)?|What(?: \?)?)(?:\*\*)?:?\s*$"),
-    re.compile(r"\b(?:[Pp]reviously|[Bb]efore this (?:change|fix)|[Ww]ith this (?:change|fix)|[Aa]fter this (?:change|fix)|[Tt]his (?:change|fix) (?:\w{2,12}s)\b|now (?:shows?|prints?|raises?|returns?|reports?|falls? back)|(?:Added|Adds|Add) (?:an? )?(?:unit )?tests?\b|instead of (?:failing|raising|crashing|hanging))"),
+    pattern(r"^(?:#{1,4} |\*\*)?(?:Changes?(?: made)?|Solution|Motivation|Modifications?|Fix|Summary|Test [Pp]lan|Testing(?: [Ii]nstructions)?|Checklist|How (?:has this been|was this) tested\??|Root [Cc]ause|Rationale|Release [Nn]otes?|Why(?: \?)?|How(?: \?)?|What(?: \?)?)(?:\*\*)?:?\s*$"),
+    pattern(r"\b(?:[Pp]reviously|[Bb]efore this (?:change|fix)|[Ww]ith this (?:change|fix)|[Aa]fter this (?:change|fix)|[Tt]his (?:change|fix) (?:\w{2,12}s)\b|now (?:shows?|prints?|raises?|returns?|reports?|falls? back)|(?:Added|Adds|Add) (?:an? )?(?:unit )?tests?\b|instead of (?:failing|raising|crashing|hanging))"),
 )  # fmt: skip
-_MANUAL = re.compile(
+_MANUAL = pattern(
     r"^(?:#{1,4} |\*\*)?(?:\d{1,2}\.? )?(?:Symptoms?|(?:Common|Possible|Likely) [Cc]auses?|Step[- ]by[- ][Ss]tep(?: \w{3,12}){0,2}|Table of [Cc]ontents|Prerequisites|TL;DR|Introduction|Overview|Related (?:articles|pages)|Troubleshooting(?: \w{3,12})?|(?:How to )?[Vv]erify(?: the \w{3,12})?|Prevention)(?:\*\*)?:?\s*$"
 )
 """Headings of what tells readers how to find faults; somebody who reports one has none of them, or one."""
-_RECORD = re.compile(
+_RECORD = pattern(
     r"^\S{2,60} \(\S{1,60}\) [\w. -]{2,60}; urgency=\w|^-- .{2,80} <\S{1,80}@\S{1,80}>  ?\w{3}, \d"
     r"|^\d{4}-\d\d-\d\d  .{2,80} <\S{1,80}@\S{1,80}>$|^\* \w{3} \w{3} [ \d]\d \d{4} .{2,80} (?:<|- )"
     r"|^(?:\* )?(?:Noteworthy [Cc]hanges|Changes|CHANGES|What's [Nn]ew|NEWS|Release [Nn]otes)(?: \w{2,9})? (?:in|for|since|with|WITH|IN|between|from) (?:the |version |release |Version |Release )?\S{0,20}\d"
@@ -64,7 +64,7 @@ _RECORD = re.compile(
 )
 """The heads of what each release changed: Debian's, GNU's, RPM's, projects' own."""
 _RECORDS = 2
-_ADDED = re.compile(r"^\+(?:$|[^\s+]| {2,})")
+_ADDED = pattern(r"^\+(?:$|[^\s+]| {2,})")
 _ADDED_SHARE, _ADDED_LINES = 0.6, 5
 
 

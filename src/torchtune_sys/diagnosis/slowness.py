@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.model.patterns import pattern
 
 _VALUE = r"(?:[ _-]?(?:time|cost|wait|t|s|ms))?[ =:]{0,4}(?P<value>\d{1,6}\.\d{1,6})(?!\.?\d|/| ?%| ?[GM]i?B)(?:[^(|,;]{0,24}\((?P<mean>\d{1,6}\.\d{1,6}))?"
 """What a meter shows: a value, and often its mean in brackets behind it."""
-_DATA = re.compile(
+_DATA = pattern(
     rf"(?i)(?<![a-z])(?:(?:avg|train|mean|get|total)[_ .-])?(?:data(?:[_ -]?load(?:ing|er)?)?|d(?=_time)|(?:data )?loading|load[_ -](?:data|batch)|reader|fetch(?:ing)?|batch[_-]generator){_VALUE}"
 )
-_STEP = re.compile(
+_STEP = pattern(
     rf"(?i)(?<![a-z_])(?<!data )(?<!eta )(?<!load )(?:(?:avg|train|total)[_ ])?(?:(?:batch|iter(?:ation)?|step|b)[_ ](?=time|cost)|(?=time\b)){_VALUE}"
 )
 """The whole step, with the wait for data in it."""
-_WORK = re.compile(
+_WORK = pattern(
     rf"(?i)(?<![a-z_])(?P<what>(?:train|model)[_ ](?:step|fwd|forward)|net(?:work)?|forward|backward|fwd|bwd|optim\w{{0,6}}|compute|gpu|f(?=_time)){_VALUE}"
 )
 """What a step does beside that."""
-_FIRST = re.compile(r"(?i)[\[(]\s{0,6}0/|\b(?:iter\w{0,6}|step|batch)[ :=]{1,3}0\b")
+_FIRST = pattern(r"(?i)[\[(]\s{0,6}0/|\b(?:iter\w{0,6}|step|batch)[ :=]{1,3}0\b")
 """The first step starts the workers, and waits for them."""
 _STEPS, _SHARE, _LONG = 4, 0.6, 400
-_PATH = re.compile(
+_PATH = pattern(
     r"(?P<pair>\d{1,6}\[\w{1,12}\] -> \d{1,6}\[\w{1,12}\]) \[(?P<way>send|receive)\] via NET/IB/\d{1,3}(?P<direct>/GDRDMA)?"
 )
 
@@ -40,12 +40,12 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     yield from _one_slow_rank(lines)
 
 
-_TIMED = re.compile(
+_TIMED = pattern(
     r"(?i)\b(?P<what>[a-z][a-z_]{0,24}?)(?:[ _-](?:time|took|in|s|ms))?[ =:]{1,4}(?P<value>\d{1,5}\.\d{1,6})(?P<unit> ?(?:s|ms|sec|secs|seconds))\b"
 )
 """A word, a number and a unit of time."""
-_WAITS = re.compile(r"(?i)comm|sync|reduce|gather|nccl|wait|barrier")
-_LOADS = re.compile(r"(?i)data|load|fetch|read|input|batch")
+_WAITS = pattern(r"(?i)comm|sync|reduce|gather|nccl|wait|barrier")
+_LOADS = pattern(r"(?i)data|load|fetch|read|input|batch")
 _RANKS, _VALUES, _LINES, _FACTOR, _STEADY = 3, 4, 256, 2.0, 0.75
 
 
@@ -104,7 +104,7 @@ def _data(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
         )
 
 
-_PROFILED = re.compile(
+_PROFILED = pattern(
     r"(?:train_dataloader_next|get_train_batch|fetch_next\S{0,24}|_DataFetcher\S{0,40}__next__)\s*\|.{0,160}?\|\s*(?P<share>\d{1,3}(?:\.\d{1,4})?)(?: ?%)?\s*\|?\s*$"
 )
 """A row of Lightning's SimpleProfiler: the last column is the share of all time."""
@@ -147,8 +147,8 @@ def _one_sided(source: str, lines: Sequence[LogLine]) -> Iterator[Symptom]:
             return
 
 
-_MATRIX = re.compile(r"^\s*Unidirectional P2P=(?P<state>Disabled|Enabled) Bandwidth.{0,20} Matrix \(GB/s\)")
-_ROW = re.compile(r"^\s*\d{1,3}((?:\s+\d{1,6}\.\d{1,3}){2,64})\s*$")
+_MATRIX = pattern(r"^\s*Unidirectional P2P=(?P<state>Disabled|Enabled) Bandwidth.{0,20} Matrix \(GB/s\)")
+_ROW = pattern(r"^\s*\d{1,3}((?:\s+\d{1,6}\.\d{1,3}){2,64})\s*$")
 _SLOWER = 0.5
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,7 @@ from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Sympto
 from torchtune_sys.diagnosis.text.lines import LogLine, joined
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.stated_words import filled
+from torchtune_sys.model.patterns import Phrase, folded, pattern
 
 _LONGEST, _GAP, _NEAR, _AFTER, _BEFORE, _SHORT, _CELLS, _MOST = 1500, 90, 34, 80, 50, 400, 3, 200
 _SIGN, _SPACE = r"[\w/%.'-]", r"[^\w/%.'-]{1,3}"
@@ -41,16 +42,28 @@ class _Stated(msgspec.Struct, frozen=True, kw_only=True):
     """A row of ``data/stated_causes.csv``."""
 
     causes: tuple[str, ...]
-    subject: re.Pattern[str] | None
+    subject: Phrase | None
     fault: _Said | None
     help: _Said | None
-    setting: re.Pattern[str] | None
-    claim: re.Pattern[str] | None
+    setting: Phrase | None
+    claim: Phrase | None
     alone: bool
     also: re.Pattern[str] | None
     unless: re.Pattern[str] | None
     fix: str
     source: str
+
+    def may_be_in(self, text: str) -> bool:
+        return any(each is not None and each.may_be_in(text) for each in (self.subject, self.setting, self.claim))
+
+    def names(self, words: str, text: str) -> bool:
+        """Return whether the words, folded in ``text``, name the thing, what is done with it, or a claim of it."""
+        looked_for = (each for each in (self.subject, self.setting, self.claim) if each is not None and each.may_be_in(text))
+        return any(each.search(words) is not None for each in looked_for)
+
+
+_Numbered: TypeAlias = Sequence[tuple[int, _Stated]]
+"""Rows that a line may fit, with their places in the table."""
 
 
 class _Place(NamedTuple):
@@ -85,52 +98,40 @@ def _said(words: str) -> _Said | None:
     if not words:
         return None
     return _Said(
-        behind=re.compile(rf"(?i)({_gap(7)}){_whole(words)}"),
-        before=re.compile(rf"(?i){_whole(words)}({_gap(2)})$"),
+        behind=pattern(rf"(?i)({_gap(7)}){_whole(words)}"),
+        before=pattern(rf"(?i){_whole(words)}({_gap(2)})$"),
     )
 
 
-def _compiled(words: str) -> re.Pattern[str] | None:
-    return re.compile(f"(?is){words}") if words else None
-
-
-@functools.cache
-def _table() -> tuple[dict[str, str], ...]:
-    classes = {each["name"]: each["words"] for each in tables.rows("stated_words")}
-    return tuple({key: filled(words, classes) for key, words in row.items()} for row in tables.rows("stated_causes"))
+def _looked_for(words: str) -> re.Pattern[str] | None:
+    return pattern(f"(?is){words}") if words else None
 
 
 @functools.cache
 def _rows() -> tuple[_Stated, ...]:
+    classes = {each["name"]: each["words"] for each in tables.rows("stated_words")}
+    table = ({key: filled(words, classes) for key, words in row.items()} for row in tables.rows("stated_causes"))
     return tuple(
         _Stated(
             causes=tuple(row["cause"].split("|")),
-            subject=_compiled(_whole(row["subject"])) if row["subject"] else None,
+            subject=Phrase(_whole(row["subject"])) if row["subject"] else None,
             fault=_said(row["fault"]),
             help=_said(row["help"]),
-            setting=_compiled(row["setting"]),
-            claim=_compiled(row["claim"]),
+            setting=Phrase(row["setting"]) if row["setting"] else None,
+            claim=Phrase(row["claim"]) if row["claim"] else None,
             alone=bool(row["alone"]),
-            also=_compiled(row["also"]),
-            unless=_compiled(row["unless"]),
+            also=_looked_for(row["also"]),
+            unless=_looked_for(row["unless"]),
             fix=row["fix"],
             source=row["source"],
         )
-        for row in _table()
+        for row in table
     )
 
 
-@functools.cache
-def _any() -> re.Pattern[str]:
-    """Return one pattern for the names of all things, and for the words that count by themselves: a line without any needs no look at the rows one by one."""
-    names = "|".join(dict.fromkeys(row["subject"] for row in _table() if row["subject"]))
-    alone = dict.fromkeys(row[each] for row in _table() for each in ("setting", "claim") if row[each])
-    return re.compile(f"(?is){_whole(names)}|{'|'.join(alone)}")
-
-
-@functools.cache
-def _any_claim() -> re.Pattern[str]:
-    return re.compile(f"(?is){'|'.join(row['claim'] for row in _table() if row['claim'])}")
+def _names_a_thing(words: str) -> bool:
+    text = folded(words)
+    return any(row.names(words, text) for row in _rows())
 
 
 def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
@@ -159,10 +160,10 @@ def _spoken(part: Sequence[LogLine], whole: Iterable[LogLine]) -> Iterator[tuple
     """Yield the lines of prose that name a thing, also as they were before somebody broke them at a width, each with its words."""
     for at, line in enumerate(part):
         words = _words(part, at)
-        if (_is_prose(line) or (words != line.text and forms.COMMAND.match(line.text))) and _any().search(words):
+        if (_is_prose(line) or (words != line.text and forms.COMMAND.match(line.text))) and _names_a_thing(words):
             yield line, words
     for line in whole:
-        if _is_prose(line) and _any().search(words := line.text[:_LONGEST]):
+        if _is_prose(line) and _names_a_thing(words := line.text[:_LONGEST]):
             yield line, words
 
 
@@ -205,20 +206,22 @@ def _words(part: Sequence[LogLine], at: int) -> str:
 def _stated(words: str, text: _Text) -> tuple[_Stated, bool, bool] | None:
     """Return the first row that a clause of the line fits, whether it is more than told, and whether it is blamed or was mended, not only claimed."""
     clauses = [clause for clause in forms.CLAUSES.split(words) if clause]
-    claims = text.failing and _any_claim().search(words) is not None
+    whole = folded(" ".join((words, *clauses)))
+    rows = [(number, row) for number, row in enumerate(_rows()) if row.may_be_in(whole)]
+    claims = text.failing and any(row.claim is not None and row.claim.search(words) for _, row in rows)
     for at, clause in enumerate(clauses):
         following = clauses[at + 1] if at + 1 < len(clauses) and forms.ONCE_MORE.match(clauses[at + 1]) else ""
         for each in (clause, *([f"{clause} {following}"] if following else []), *_blamed(clause)):
-            blamed = _found(each, text)
-            row = blamed or (_claimed(each, text) if claims else None)
+            blamed = _found(each, text, rows)
+            row = blamed or (_claimed(each, text, rows) if claims else None)
             if row is not None:
                 return row, True, blamed is not None
-    row = _claimed(words, text) if claims and len(clauses) > 1 else None
+    row = _claimed(words, text, rows) if claims and len(clauses) > 1 else None
     if row is not None:
         return row, True, False
     if text.personal and not forms.CODE.search(words) and not forms.SOURCE.search(words):
         for clause in clauses:
-            row = None if forms.ADVISES.search(clause) else _told(clause, text)
+            row = None if forms.ADVISES.search(clause) else _told(clause, text, rows)
             if row is not None:
                 return row, False, False
     return None
@@ -249,7 +252,7 @@ def _blamed(clause: str) -> Iterator[str]:
         yield clause[blame.start() :]
 
 
-def _found(clause: str, text: _Text) -> _Stated | None:
+def _found(clause: str, text: _Text, rows: _Numbered) -> _Stated | None:
     """Return the row of which the clause says that what helps did, or on whose thing it puts the blame."""
     helped = bool(
         forms.SOLVED.search(clause)
@@ -259,7 +262,7 @@ def _found(clause: str, text: _Text) -> _Stated | None:
     blamed = text.failing and bool(
         forms.BLAMED.search(clause) or forms.IS_THE_CAUSE.search(clause) or forms.IT_WAS.search(clause)
     )
-    for number, row in enumerate(_rows()) if helped or blamed else ():
+    for number, row in rows if helped or blamed else ():
         cures = _cures(row, clause, text.failing) if helped else ()
         if any(not _is_denied(clause, place, whole=True) for place in cures) and text.holds(number, row):
             return row
@@ -269,9 +272,9 @@ def _found(clause: str, text: _Text) -> _Stated | None:
     return None
 
 
-def _claimed(words: str, text: _Text) -> _Stated | None:
+def _claimed(words: str, text: _Text, rows: _Numbered) -> _Stated | None:
     """Return the row whose fault the words claim, whatever is around them."""
-    for number, row in enumerate(_rows()):
+    for number, row in rows:
         claims = row.claim.finditer(words) if row.claim is not None else ()
         if any(not _is_denied(words, _Place(*claim.span())) for claim in claims) and text.holds(number, row):
             return row
@@ -335,9 +338,9 @@ def _is_blamed(clause: str, place: _Place, gap: int) -> bool:
     return gap == _NEAR and bool(named or (forms.ISSUE.match(after) and forms.IT_WAS.search(before)))
 
 
-def _told(clause: str, text: _Text) -> _Stated | None:
+def _told(clause: str, text: _Text, rows: _Numbered) -> _Stated | None:
     """Return the row whose fault the clause tells of its thing, as something that is so here."""
-    for number, row in enumerate(_rows()):
+    for number, row in rows:
         if row.subject is None or row.fault is None:
             continue
         for thing in row.subject.finditer(clause):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterator
 from typing import Any, cast
 
 _COMPILING = threading.Lock()
@@ -50,16 +51,52 @@ def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
 
 _LEAST = 4
 """Letters of a word that few texts have by chance."""
+_SHORT = 2
+"""Letters of a word that is looked for in a few lines of prose only."""
 _STEP = pattern(
     r"\\(?P<escaped>.)|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<group>\((?:\?:|(?!\?)))|(?P<look>\(\?)|(?P<end>\))|(?P<other>\|)"
-    r"|(?P<repeated>[*+?]|\{\d*,?\d*\})|[.^$]|(?P<letter>.)",
+    r"|(?P<repeated>[*+?]|\{\d*,?\d*\})|[.^$]|(?P<letters>[^\\\[()|*+?{.^$]+|.)",
     re.DOTALL,
 )
 
 
-def words_of(text: str) -> tuple[str, ...]:
+class Phrase:
+    """A pattern that ignores case, compiled and tried once a text holds one of its words: of the many things that people may name, a text names few.
+
+    >>> phrase = Phrase("jumbo[- ]frames?|mtus?")
+    >>> phrase.may_be_in("the mtu was 9000"), phrase.may_be_in("all is well")
+    (True, False)
+    >>> phrase.search("an MTU of 9000")[0]
+    'MTU'
+    """
+
+    def __init__(self, text: str) -> None:
+        self._words = words_of(folded(text), _SHORT)
+        self._pattern = pattern(f"(?is){text}")
+
+    def search(self, text: str) -> re.Match[str] | None:
+        return self._pattern.search(text)
+
+    def finditer(self, text: str) -> Iterator[re.Match[str]]:
+        return self._pattern.finditer(text)
+
+    def may_be_in(self, text: str) -> bool:
+        """Return whether the pattern may match in a text, of which ``folded`` is given here."""
+        return not self._words or any(word in text for word in self._words)
+
+
+def folded(text: str) -> str:
+    """Return the text in the one case in which a pattern that ignores case sees it: Turkish letters are an i to it, too.
+
+    >>> folded("NVIDİA's Große"), folded("dıskler")
+    ("nvidia's grosse", 'diskler')
+    """
+    return text.replace("İ", "i").replace("ı", "i").casefold()
+
+
+def words_of(text: str, least: int = _LEAST) -> tuple[str, ...]:
     r"""Return words of which a text has one wherever the pattern matches, so that the pattern need not be compiled and tried without; ``()`` where
-    that is unknown: it ignores case, or one of its alternatives holds no word of four letters.
+    that is unknown: it ignores case, or one of its alternatives holds no word of so many letters.
 
     >>> words_of(r"cuda \d+ failed|a{2,3}driver v?ersion\.x"), words_of("(?i)failed"), words_of("(?:failed|lost) at|ab")
     ((' failed', 'ersion.x'), (), ())
@@ -76,14 +113,14 @@ def words_of(text: str) -> tuple[str, ...]:
         elif step["group"]:
             groups.append(_Group())
         elif step["end"]:
-            words = groups.pop().words()
+            words = groups.pop().words(least)
             groups[-1].follow(words)
         elif step["escaped"] and step["escaped"] in "xuUN0123456789":  # a character by its number
             return ()
         else:
             looks = int(bool(step["look"]))
             groups[-1].take(step)
-    return groups[0].words()
+    return groups[0].words(least)
 
 
 class _Group:
@@ -103,10 +140,10 @@ class _Group:
 
     def take(self, step: re.Match[str]) -> None:
         """Take in what is not a group."""
-        letter = step["letter"] or ("" if (step["escaped"] or "").isalnum() else step["escaped"])
-        if letter:
+        letters = step["letters"] or ("" if (step["escaped"] or "").isalnum() else step["escaped"])
+        if letters:
             self._keep_inner()
-            self._run += letter
+            self._run += letters
         elif step["other"]:
             self._end_alternative()
         else:
@@ -114,11 +151,11 @@ class _Group:
                 self._run, self._inner = self._run[:-1], ()
             self._end_run()
 
-    def words(self) -> tuple[str, ...]:
+    def words(self, least: int) -> tuple[str, ...]:
         """Return a word of each alternative; none where one has none."""
         self._end_alternative()
         words = tuple(word for each in self._alternatives for word in each)
-        return words if min(map(len, words)) >= _LEAST else ()
+        return words if min(map(len, words)) >= least else ()
 
     def _keep_inner(self) -> None:
         self._offer(self._inner)
