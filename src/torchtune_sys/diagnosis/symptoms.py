@@ -102,6 +102,8 @@ _ELSEWHERE = re.compile(
     r"/private/var/folders/|(?<![\w.])/Users/[\w.-]{1,40}/|/opt/homebrew/|\b[A-Za-z]:\\(?:[^\\\s\"'<>|]{1,80}\\){0,12}(?:Users|Program Files\S{0,6}|site-packages|Scripts)\\"
 )
 """Paths of macOS and Windows: what has several causes on Linux has others there."""
+_OF_THAT_SYSTEM = re.compile(r"\[WinError \d|\bdlopen\(/|\.(?:dll|dylib)\b")
+"""An error that only those systems have is known as theirs."""
 
 
 _OTHER_NAMES = (("nvidia-container-cli.real: ", "nvidia-container-cli: "),)
@@ -126,7 +128,8 @@ class _Reader:
         if unknown and (words := in_common_words(line.text, self._translations)) != line.text:
             other = self._of_line(msgspec.structs.replace(line, text=words))
             symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
-        if symptom is not None and symptom.candidates and _ELSEWHERE.search(line.text[:_LONGEST]):
+        words = line.text[:_LONGEST]
+        if symptom is not None and symptom.candidates and _ELSEWHERE.search(words) and not _OF_THAT_SYSTEM.search(words):
             return symptom if symptom.candidates[0].weight == CERTAIN else None
         return symptom
 
