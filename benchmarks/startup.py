@@ -35,12 +35,13 @@ LIMITS = {
     ("check", "torch collect_env"): 0.09,
     ("plan", "check"): 1.3,
     ("generate script", "check"): 1.6,
+    ("diagnose 20 kB", "check"): 3.0,
     ("bundle --help", "--help"): 1.5,
     ("bundle check", "check"): 1.5,
     ("python3 bundle --help", "--help"): 1.5,
     ("python3 bundle check", "check"): 1.5,
 }
-GOALS = {("check", "bare interpreter"): 10.0, ("check", "torch collect_env"): 0.05}
+GOALS = {("check", "bare interpreter"): 10.0, ("check", "torch collect_env"): 0.05, ("diagnose 20 kB", "check"): 2.0}
 MEMORY_LIMIT_MB = 60
 COMPARED = ("check -q", "--help")
 """With ``--against``."""
@@ -67,6 +68,7 @@ def commands(args: argparse.Namespace, scratch: Path) -> dict[str, list[str]]:
         "check": [*tool, "check"],
         "plan": [*tool, "plan"],
         "generate script": [*tool, "generate", "script"],
+        "diagnose 20 kB": [*tool, "diagnose", str(paste(scratch))],
     }
     if args.torch_python:
         found["torch collect_env"] = [args.torch_python, "-m", "torch.utils.collect_env"]
@@ -82,6 +84,33 @@ def commands(args: argparse.Namespace, scratch: Path) -> dict[str, list[str]]:
     if args.rivals:
         found.update(rivals(scratch))
     return found
+
+
+def paste(folder: Path) -> Path:
+    """Write what somebody pastes beside an error: some words, the log of a training on four ranks, and how it ended."""
+    steps = [
+        f"[rank{step % 4}]:[2026-03-02 09:{step // 60:02}:{step % 60:02},{step * 37 % 1000:03}] [INFO] [train.py:88] "
+        f"epoch {step // 100} step {step} loss {4 / (step + 1):.4f} lr 0.0003 tokens/s {50_000 + step * 37}"
+        for step in range(170)
+    ]
+    place = folder / "paste.txt"
+    place.write_text("\n".join([PEOPLE, *steps, TRACEBACK]))
+    return place
+
+
+PEOPLE = """Hi, our training on one machine with 4 GPUs ends after a while, in a container as well as outside of it.
+I tried a smaller batch and another dataset, and it still happens. The log is below; what can I look at?
+"""
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/me/train.py", line 115, in <module>
+    main()
+  File "/home/me/train.py", line 88, in main
+    for batch in loader:
+  File "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py", line 1284, in _try_get_data
+    raise RuntimeError(f"DataLoader worker (pid(s) {pids_str}) exited unexpectedly") from e
+RuntimeError: DataLoader worker (pid(s) 41723) exited unexpectedly
+RuntimeError: DataLoader worker (pid 41723) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.
+"""
 
 
 def rivals(scratch: Path) -> dict[str, list[str]]:

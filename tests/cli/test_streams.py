@@ -225,6 +225,7 @@ READ_NOT_SHOWN = {
     "model/steering.py",
     "remediation/plan/files.py",
     "model/numbers.py",
+    "model/patterns.py",
     "model/codec.py",
     "model/facts/cpu.py",
     "render/comparison.py",

@@ -86,10 +86,10 @@ class Phrase:
 
 
 def folded(text: str) -> str:
-    """Return the text in the one case in which a pattern that ignores case sees it: Turkish letters are an i to it, too.
+    """Return the text in the one case in which a pattern that ignores case sees it: both Turkish letters I are an i to it, too.
 
-    >>> folded("NVIDİA's Große"), folded("dıskler")
-    ("nvidia's grosse", 'diskler')
+    >>> folded("NVIDİA's GPU"), folded("dıskler")
+    ("nvidia's gpu", 'diskler')
     """
     return text.replace("İ", "i").replace("ı", "i").casefold()
 

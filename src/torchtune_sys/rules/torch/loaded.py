@@ -212,11 +212,11 @@ def torch_release_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     fix=(Install(text="create the training environment with a supported Python for which torch has wheels"),),
 )
 def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """This Python minor version no longer gets security fixes of its own (a distribution may keep its own copy safe), and current torch releases have no
-    wheels for it.
+    """This Python minor version no longer gets security fixes of its own (a distribution may keep its own copy safe), and new releases of torch leave it out
+    sooner or later.
 
     Why it matters
-        New releases of torch and its ecosystem cannot be installed: pip silently installs old ones.
+        New releases of torch and its ecosystem come without wheels for it: pip silently installs old ones.
 
     When to leave it
         The environment is frozen and nothing new will be installed.
