@@ -126,9 +126,12 @@ def words_of(text: str, least: int = _LEAST) -> tuple[str, ...]:
 class _Group:
     """The words of a group while it is read: of each alternative those that are told best."""
 
+    __slots__ = ("_alternatives", "_best", "_inner", "_length", "_run")
+
     def __init__(self) -> None:
         self._alternatives: list[tuple[str, ...]] = []
         self._best: tuple[str, ...] = ("",)
+        self._length = 0  # of the shortest of them
         self._run = ""
         self._inner: tuple[str, ...] = ()
         """The words of a group that just ended: they count if it must be there."""
@@ -158,19 +161,20 @@ class _Group:
         return words if min(map(len, words)) >= least else ()
 
     def _keep_inner(self) -> None:
-        self._offer(self._inner)
-        self._inner = ()
+        if self._inner:
+            self._offer(self._inner, min(map(len, self._inner)))
+            self._inner = ()
 
     def _end_run(self) -> None:
         self._keep_inner()
-        self._offer((self._run,))
+        self._offer((self._run,), len(self._run))
         self._run = ""
 
     def _end_alternative(self) -> None:
         self._end_run()
         self._alternatives.append(self._best)
-        self._best = ("",)
+        self._best, self._length = ("",), 0
 
-    def _offer(self, words: tuple[str, ...]) -> None:
-        if words and min(map(len, words)) > min(map(len, self._best)):
-            self._best = words
+    def _offer(self, words: tuple[str, ...], length: int) -> None:
+        if length > self._length:
+            self._best, self._length = words, length
