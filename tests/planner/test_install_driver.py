@@ -44,12 +44,12 @@ def test_old_and_new_gpus_together_run_with_the_proprietary_module() -> None:
     assert found.wheel is not None and found.wheel.local == "2.14.1+cu126"
 
 
-@pytest.mark.parametrize(("branch", "accepted"), [(580, True), (595, True), (610, True), (575, False), (535, True)])
+@pytest.mark.parametrize(("branch", "accepted"), [(580, True), (595, True), (620, True), (610, True), (575, False), (535, True)])
 def test_a_wished_branch(branch: int, accepted: bool) -> None:
     found = plan(bare([H100]), InstallOptions(branch=branch))
     assert (found.driver is not None and found.driver.branch == branch) is accepted
     if not accepted:  # 610 is newer, and gets no updates any more
-        assert found.refused[0].newest == "driver branch 595" and "610 (ended in 2026-08)" in found.refused[0].reason
+        assert found.refused[0].newest == "driver branch 620" and "610 (ended in 2026-08)" in found.refused[0].reason
     assert any("no security update comes any more; branch 580" in note for note in found.notes) is (branch in (610, 535))
     if branch == 535:  # its torch is the last for CUDA 12
         assert found.wheel is not None and found.wheel.local == "2.14.1+cu126"

@@ -120,6 +120,9 @@ def test_the_distributions_own_driver_stays_its_own() -> None:
     found = plan(seen, InstallOptions(torch="2.15"))
     assert "repository" not in keys(found)
     assert words(found, "driver")[-1].endswith("apt-get -o DPkg::Lock::Timeout=900 install --yes nvidia-driver-580-server-open")
+    assert "persistence mode off" in step(found, "daemons").why  # its unit says so, and is started by udev
+    newer = step(plan(seen, InstallOptions(torch="2.15", branch=620)), "driver")  # Ubuntu has none of it
+    assert not newer.actions and "no source names" in newer.by_hand
 
 
 def test_the_fabric_manager_beside_a_driver_that_stays_has_its_version() -> None:

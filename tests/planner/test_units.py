@@ -27,8 +27,17 @@ SERVICE = Service(unit="systemd-timesyncd", state="enabled")
 
 
 def test_an_installed_service_is_planned() -> None:
-    made = [step for change in plan({UNIT: "[Service]\n"}).changes for step in change.steps]
+    made = [step for change in plan({UNIT: "[Service]\n[Install]\nWantedBy=sysinit.target\n"}).changes for step in change.steps]
     assert made == [Unit(unit="systemd-timesyncd", enabled=True)]
+
+
+def test_one_that_cannot_be_enabled_is_refused() -> None:
+    """As Ubuntu's nvidia-persistenced; a unit of /etc goes before that of the package."""
+    static = {UNIT: "[Unit]\nStopWhenUnneeded=true\n[Service]\nExecStart=/usr/bin/x\n"}
+    found = plan(static)
+    assert found.changes == () and "has no [Install] section" in found.refused[0].reason
+    copied = "/etc/systemd/system/systemd-timesyncd.service"
+    assert plan({**static, copied: "[Service]\n[Install]\nWantedBy=multi-user.target\n"}).changes
 
 
 def test_one_that_is_not_installed_is_refused() -> None:

@@ -204,6 +204,20 @@ def test_condas_forward_compatibility_is_no_driver_of_another_version() -> None:
         assert need(found.libcuda)[0] == f"{folder}/libcuda.so.1"
 
 
+@pytest.mark.parametrize(
+    ("lib64", "versions"),
+    [
+        ({"/usr/lib64/libc.so.6": ""}, ("580.95.05",)),  # Fedora, SUSE: what Steam needs, of 32 bits and left behind
+        ({"/usr/lib64/ld-linux-x86-64.so.2": ""}, ("550.54.14", "580.95.05")),  # Debian
+    ],
+)
+def test_libraries_of_32_bits_are_not_those_of_the_driver(lib64: dict[str, str], versions: tuple[str, ...]) -> None:
+    old = "/usr/lib/libcuda.so.550.54.14"
+    stats = {old: {"mode": 0o100755, "uid": 0, "gid": 0, "size": 9}}
+    found = probe(files=lib64, links={"/usr/lib/libcuda.so.1": old.rpartition("/")[2]}, stats=stats)
+    assert (found.library_version, found.library_versions) == ("580.95.05", versions)
+
+
 def test_a_daemon_is_not_absent_because_a_container_does_not_show_it() -> None:
     gone = {"/run/nvidia-persistenced/nvidia-persistenced.pid": None}
     assert probe(files=gone).persistenced is False

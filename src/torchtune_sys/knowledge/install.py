@@ -98,7 +98,7 @@ def driver_branches() -> tuple[DriverBranch, ...]:
     """Return the branches: the one to take by default first; those that have ended last.
 
     >>> [(item.branch, item.has_ended) for item in driver_branches()]
-    [(580, False), (595, False), (610, True), (535, True)]
+    [(580, False), (595, False), (620, False), (610, True), (535, True)]
     """
     found = (
         DriverBranch(

@@ -116,7 +116,8 @@ def torch_imported(s: Snapshot) -> Fact[LiveTorch]:
 
 
 def gpu_count(s: Snapshot) -> int:
-    """Return how many GPUs are in the machine, NVIDIA's and AMD's, as far as they are seen; 0 where there is none."""
+    """Return how many GPUs are in the machine, as far as they are seen; 0 where there is none. Beside NVIDIA's, AMD's count for a ROCm build alone: with any
+    other torch a Radeon there drives a display."""
     if not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing) and s.gpu.devices:
         return len(all_devices(s.gpu))
     driver = need(s.driver)
@@ -132,7 +133,9 @@ def gpu_count(s: Snapshot) -> int:
     amd = () if absent(driver.amd_devices) else need(driver.amd_devices)
     nvidia = () if absent(driver.nvidia_devices) else need(driver.nvidia_devices)
     nvidia = () if handed_over(s, nvidia) else torch_serves(s, nvidia)
-    return len(nvidia) + len(amd)
+    torch = Missing(Why.NOT_RECORDED, "torch") if isinstance(s.python, Missing) else s.python.torch
+    of_rocm = not isinstance(torch, Missing) and not isinstance(torch.hip, Missing)
+    return len(nvidia) + (len(amd) if of_rocm or not nvidia else 0)
 
 
 def all_devices(facts: GpuFacts) -> tuple[Gpu, ...]:

@@ -193,7 +193,7 @@ def test_the_gate_for_nvidia_hardware(healthy: Snapshot) -> None:
 def test_gpus_are_counted_from_both_sides(healthy: Snapshot) -> None:
     assert gates.gpu_count(healthy) == 8
     blind = with_gpu(healthy, devices=DENIED)
-    assert gates.gpu_count(with_driver(blind, nvidia_devices=("a",), amd_devices=("b", "c"))) == 3
+    assert gates.gpu_count(with_driver(blind, nvidia_devices=("a",), amd_devices=("b", "c"))) == 1  # its torch is for CUDA
     assert gates.gpu_count(with_driver(blind, nvidia_devices=("a",), amd_devices=NOTHING)) == 1
     assert gates.gpu_count(with_driver(blind, nvidia_devices=NOTHING, amd_devices=("b", "c"))) == 2
     for missing in ("nvidia_devices", "amd_devices"):

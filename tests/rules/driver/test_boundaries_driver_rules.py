@@ -11,6 +11,7 @@ from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, asked, li
 from torchtune_sys.model.facts.driver import DeviceNode
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Torch
+from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why
@@ -49,7 +50,11 @@ def test_gpus_that_virtual_machines_have_are_not_counted(healthy: Snapshot, driv
     seen = altered(bound_to(healthy, driver), gpu__devices=())
     assert gates.handed_over(seen, (FIRST,)) is gone
     assert gates.gpu_count(seen) == (0 if gone else 8)
-    assert gates.gpu_count(altered(seen, driver__amd_devices=("0000:03:00.0",))) == (1 if gone else 9)
+    with_radeon = altered(seen, driver__amd_devices=("0000:03:00.0",))
+    assert gates.gpu_count(with_radeon) == (1 if gone else 8)  # for a display, beside GPUs that this torch trains on
+    assert not isinstance(seen.python, Missing) and isinstance(seen.python.torch, Torch)
+    rocm = msgspec.structs.replace(seen.python.torch, hip="6.4")
+    assert gates.gpu_count(altered(with_radeon, python__torch=rocm)) == (1 if gone else 9)
 
 
 @pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "_CONDOR_SLOT"])
@@ -358,6 +363,18 @@ def test_each_gpu_is_kept_awake_or_not(healthy: Snapshot, change: dict[str, Any]
 def test_a_daemon_that_runs_is_not_to_be_started_again(healthy: Snapshot, runs: Any, word: str) -> None:
     """Ubuntu's unit starts nvidia-persistenced with that option."""
     seen = altered(with_gpus(healthy, {"persistence": False, "display": False}), driver__persistenced=runs)
+    fix = result(seen, "gpu-persistence-mode-off").evidence[0].fix
+    assert (word in repr(fix), bool(fix)) == (True, bool(word))
+
+
+@pytest.mark.parametrize(
+    ("package", "word"),
+    [("nvidia-compute-utils-580-server", "edit --full"), ("nvidia-persistenced", ""), ("nvidia-driver-cuda", "")],
+)
+def test_a_unit_that_cannot_be_enabled_is_told(healthy: Snapshot, package: str, word: str) -> None:
+    """canonical/nvidia-graphics-drivers: no [Install], StopWhenUnneeded=true, --no-persistence-mode."""
+    seen = altered(with_gpus(healthy, {"persistence": False, "display": False}), driver__persistenced=False)
+    seen = altered(seen, software__packages=(Package(name=package, version="580.95.05-0ubuntu1"),))
     fix = result(seen, "gpu-persistence-mode-off").evidence[0].fix
     assert (word in repr(fix), bool(fix)) == (True, bool(word))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from altered import altered
 from network_hosts import (
     BRIDGE,
     ETH0,
@@ -28,11 +29,13 @@ from network_hosts import (
     with_rdma,
 )
 
+from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.network import IgnoredLine, Interface, NcclFiles
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Why
 
 WRONG = "nccl-wrong-interface"
+GPU = Gpu(index=0, name="NVIDIA GeForce RTX 4090", compute_capability=(8, 9))
 
 
 @pytest.mark.parametrize(
@@ -260,8 +263,30 @@ def test_lines_of_files_that_the_release_reads(line: dict[str, str], read: bool)
 )
 def test_transports_that_a_file_switches_off(name: str, value: str, off: bool) -> None:
     host = net(ETH0, nccl=(setting("NCCL_DEBUG", "INFO", "/etc/nccl.conf:1"), setting(name, value, "/etc/nccl.conf:2")))
-    assert failed("nccl-conf-hides-setting", host) == [name] * off
+    assert failed("nccl-conf-hides-setting", with_rdma(host)) == [name] * off
     assert verdict("nccl-conf-hides-setting", net(ETH0, nccl=env(**{name: value}))) == "na"
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "expected"),
+    [
+        ("NCCL_IB_DISABLE", {"network__rdma": NOTHING}, "pass"),
+        ("NCCL_IB_DISABLE", {"network__rdma": REFUSED}, "unknown"),
+        ("NCCL_P2P_DISABLE", {"gpu__devices": (GPU,)}, "pass"),
+        ("NCCL_P2P_DISABLE", {"gpu__devices": (GPU, GPU)}, "pass"),  # two RTX 4090
+        (
+            "NCCL_P2P_DISABLE",
+            {"gpu__devices": (GPU, replace(GPU, name="NVIDIA GeForce RTX 3090", compute_capability=(8, 6)))},
+            "fail",
+        ),
+        ("NCCL_P2P_DISABLE", {"gpu__devices": REFUSED}, "fail"),
+        ("NCCL_SHM_DISABLE", {"gpu__devices": (GPU,), "network__rdma": NOTHING}, "fail"),
+    ],
+)
+def test_a_transport_that_is_not_there_is_not_switched_off(name: str, facts: dict[str, Any], expected: str) -> None:
+    host = altered(net(ETH0, nccl=(setting(name, "1", "/etc/nccl.conf:1"),)), **facts)
+    found = judged("nccl-conf-hides-setting", host)
+    assert (found.verdict.value, len(found.evidence)) == (expected, 0 if expected == "pass" else 1)
 
 
 def test_a_variable_that_the_release_is_the_last_to_read() -> None:

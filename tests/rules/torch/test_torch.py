@@ -154,6 +154,9 @@ def test_a_card_that_may_only_drive_a_display(gib: int, visible: str | None, ran
     seen = altered(seen, gpu__devices=tuple(cards), session__env=env, intent__ranks=ranks)
     found = judge(seen)["gpu-arch-not-in-wheel"].evidence
     assert [(item.subject, item.verdict) for item in found] == [("GPU 0", Verdict.PASS), ("GPU 1", wanted)]
+    formats = judge(seen)["fp16-without-speed"].evidence
+    trained_on = gib > 2 or ranks == 2
+    assert [item.verdict for item in formats] == [Verdict.PASS, Verdict.FAIL if trained_on else Verdict.NA]
 
 
 @pytest.mark.parametrize("row", rows("cubin_compat"), ids=lambda row: str(row["code_sm"]))

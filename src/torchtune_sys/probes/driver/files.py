@@ -46,8 +46,9 @@ def read_libraries(host: Host) -> Libraries:
     first, versions, empty, libcuda = "", [], [], []
     unseen: Missing | None = None
     apart: tuple[str, ...] = ()
+    narrow = _narrow(host)
     for directory in search_path(host):
-        if _OF_32_BITS.search(directory):
+        if _OF_32_BITS.search(directory) or directory in narrow:
             continue  # which a 64-bit program passes over (ld.so(8)): they may be of another release
         names = host.names(directory)
         if isinstance(names, Missing):
@@ -74,6 +75,13 @@ def read_libraries(host: Host) -> Libraries:
         libcuda=tuple(libcuda) if libcuda or unseen is None else unseen,
         apart=apart,
     )
+
+
+def _narrow(host: Host) -> tuple[str, ...]:
+    """Return the directories that hold libraries of 32 bits where those of 64 bits have their own: Red Hat's, SUSE's and Gentoo's have libc.so.6 in /usr/lib64,
+    Debian's its loader alone, and Arch's is a link to /usr/lib."""
+    apart = host.real("/usr/lib64") == "/usr/lib64" and "libc.so.6" in _names(host, "/usr/lib64")
+    return ("/lib", "/usr/lib") if apart else ()
 
 
 def _apart(cuda: str, management: str) -> tuple[str, ...]:

@@ -16,6 +16,9 @@ from torchtune_sys.remediation.install.site import Site, install, root
 
 _FIRST_WITH_THESE_NAMES = 570
 """Driver guide, "Kernel Modules": older branches were packaged under other names, and have no package that pins them."""
+_LAST_OF_UBUNTU = 615
+"""packages.ubuntu.com, nvidia-driver-615-server-open, read on 2026-11-29: no package of a later branch is there."""
+_OF_UBUNTU = "Ubuntu's udev rule starts persistenced at each boot, with persistence mode off (sudo nvidia-smi -pm 1)"
 _AUR = "https://aur.archlinux.org/packages/nvidia-580xx-dkms"
 
 
@@ -33,7 +36,7 @@ def steps(site: Site, driver: Driver, cards: tuple[Card, ...], there: str = "") 
     others = fabric_packages(site, driver, cards) if packages is not None else FabricPackages()
     yield _driver(site, driver, cards, packages, others, bool(there))
     yield hold(site, driver)
-    yield _daemons(bool(others.manager))
+    yield _daemons(site, bool(others.manager))
 
 
 def _taken_away(there: str, driver: Driver) -> InstallStep:
@@ -48,6 +51,8 @@ def _taken_away(there: str, driver: Driver) -> InstallStep:
 
 def _packages(site: Site, driver: Driver) -> known.PackageNames | None:
     family = site.system.family
+    if site.native and driver.branch > _LAST_OF_UBUNTU:
+        return None
     if not site.native and family != "arch" and driver.branch < _FIRST_WITH_THESE_NAMES:
         return None
     return known.packages(family, f"{'native-' if site.native else ''}driver-{driver.module}", branch=str(driver.branch))
@@ -87,14 +92,14 @@ def _driver(
     )
 
 
-def _daemons(fabric: bool) -> InstallStep:
+def _daemons(site: Site, fabric: bool) -> InstallStep:
     """Return enabled before the reboot, which starts them. A fabric manager that is a person's is not there yet."""
     units = ["nvidia-persistenced", *(["nvidia-fabricmanager"] if fabric else [])]
     return InstallStep(
         key="daemons",
         title=f"enable {' and '.join(units)}, and reboot",
         actions=(root("systemctl", "enable", *units),),
-        why="persistenced keeps the GPUs initialised between jobs"
+        why=(_OF_UBUNTU if site.native else "persistenced keeps the GPUs initialised between jobs")
         + ("; without the fabric manager CUDA ends in error 802" if fabric else ""),
         source=known.DRIVER_GUIDE,
         reboot=True,

@@ -91,9 +91,17 @@ def _unit(s: Snapshot, context: PlanContext, action: Service) -> tuple[Step, ...
     if all(absent(found) for found in looked) and s.origin.partition(" ")[0] in ("live", "root"):
         return f"{action.unit} is not installed here"
     wanted = action.state == "enabled"
+    if wanted and _is_static(looked):
+        return f"the unit {action.unit} has no [Install] section: systemctl enable does nothing, something else starts it"
     if context.units.get(action.unit) == UnitFacts(enabled=wanted, active=wanted):
         return f"{action.unit} is {'enabled and runs' if wanted else 'disabled and stopped'} already, but the finding remains"
     return (Unit(unit=action.unit, enabled=wanted),)
+
+
+def _is_static(looked: list[Fact[str]]) -> bool:
+    """Return whether the file that counts, the first one, says nothing of when the unit is to be started (systemd.unit(5))."""
+    text = next((found for found in looked if not absent(found)), "")
+    return isinstance(text, str) and "[Service]" in text and "[Install]" not in text
 
 
 def proc(key: str) -> str:

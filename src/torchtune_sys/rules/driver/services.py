@@ -194,6 +194,7 @@ def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
         https://docs.nvidia.com/deploy/driver-persistence/
+        canonical/nvidia-graphics-drivers, debian/templates/nvidia-compute-utils-flavour.nvidia-persistenced.service.in (470 to 595), debian/71-nvidia.rules
     """
     gpus = gates.nvidia_gpus(s)
     if known_or_unknown(need(s.driver).wsl, False):
@@ -212,10 +213,23 @@ def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="on (nvidia-persistenced runs on the host)" if _inside(s) else "on",
             verdict=Verdict.PASS if awake else Verdict.FAIL,
             source="nvmlDeviceGetPersistenceMode",
-            fix=() if awake or need(s.driver).persistenced is not True else (_MODE_OF_DAEMON,),
+            fix=() if awake else _kept_awake(s),
         )
 
 
+def _kept_awake(s: Snapshot) -> tuple[Advice, ...]:
+    """Return what helps where the daemon runs already, or its unit cannot be enabled; nothing where the rule's own fix does."""
+    if need(s.driver).persistenced is True:
+        return (_MODE_OF_DAEMON,)
+    packages = () if isinstance(s.software, Missing) else known(s.software.packages, ())
+    return (_UNIT_OF_UBUNTU,) if any(item.name.startswith("nvidia-compute-utils-") for item in packages) else ()
+
+
+_UNIT_OF_UBUNTU = Advice(
+    text="sudo nvidia-smi -pm 1 for now; the unit of nvidia-compute-utils has no [Install] section, so that systemctl enable does nothing, and leaves the mode "
+    "off. To keep it: sudo systemctl edit --full nvidia-persistenced: --persistence-mode in place of --no-persistence-mode, StopWhenUnneeded=no, and at the end "
+    "[Install] with WantedBy=multi-user.target; then sudo systemctl enable --now nvidia-persistenced"
+)
 _MODE_OF_DAEMON = Advice(
     text="nvidia-persistenced runs and leaves the mode off, as Ubuntu's unit tells it (--no-persistence-mode): sudo nvidia-smi -pm 1 for now; to keep it, "
     "sudo systemctl edit nvidia-persistenced: [Service], ExecStart=, and ExecStart= with the unit's own command without that option"

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge import nccl, nccl_variables
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.network import NcclSetting
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import verbs_devices
 from torchtune_sys.rules.nccl.common import nccl_version, read_by, settings, uses_nccl
@@ -171,7 +173,8 @@ def conf_hides_setting(s: Snapshot, p: Params) -> Iterator[Evidence]:
     goes through the network; without InfiniBand, traffic between hosts uses TCP.
 
     When to leave it
-    The hardware needs the setting (for example GPUs without working P2P), and the file says so.
+    The hardware needs the setting (for example GPUs without working P2P), and the file says so. Where there is no RDMA device, one GPU, or GeForce from
+    Ada on, between which the driver copies nothing directly, there is nothing to switch off.
 
     References
     NVIDIA/nccl src/misc/param.cc (initEnv)
@@ -182,11 +185,31 @@ def conf_hides_setting(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no configuration file of NCCL sets anything")
     for setting in hidden:
         off = nccl.as_number(setting.value)
-        if setting.name in _SWITCHED_OFF and (off == 1 or (off != 0 and setting.name == "NCCL_IB_DISABLE")):
+        if setting.name not in _SWITCHED_OFF or not (off == 1 or (off != 0 and setting.name == "NCCL_IB_DISABLE")):
+            continue
+        there = _there(s, setting.name)
+        if isinstance(there, Missing):
+            yield unsure(setting.name, there, "unset or 0")
+        elif there:
             what = _SWITCHED_OFF[setting.name]
             yield Evidence(
                 subject=setting.name, seen=f"{setting.value}: {what} switched off", wanted="unset or 0", source=setting.source
             )
+
+
+def _there(s: Snapshot, name: str) -> Fact[bool]:
+    """Return whether the host has the transport that a setting switches off: an RDMA device, two GPUs that copy to each other."""
+    if name == "NCCL_IB_DISABLE":
+        devices = need(s.network).rdma
+        return not absent(devices) and (devices if isinstance(devices, Missing) else bool(devices))
+    gpus = gpus_told(s)
+    return name != "NCCL_P2P_DISABLE" or not gpus or (len(gpus) > 1 and not all(map(_without_peers, gpus)))
+
+
+def _without_peers(gpu: Gpu) -> bool:
+    """GeForce from Ada on: no NVLink, and the driver offers no peer-to-peer over PCIe."""
+    cc = gpu.compute_capability
+    return not isinstance(cc, Missing) and cc >= (8, 9) and "GeForce" in known(gpu.name, "")
 
 
 @rule(

@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.version import Version
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
-from torchtune_sys.rules.torch.common import capability, cuda_build, label, model_name
+from torchtune_sys.rules.torch.common import capability, cuda_build, far_smaller, label, model_name
 
 _SLOW_HALF = frozenset(((6, 1), (5, 0), (5, 2), (3, 5), (3, 7)))
 """Half precision at 1/64 of single (6.1), or not at all in hardware; 6.0 (P100) and the on-chip GPUs have it at full rate."""
+
+
+_DISPLAY = "far smaller than the GPUs beside it, which compute these formats fast: left to a display"
+
+
+def _for_a_display(s: Snapshot, gpu: Gpu, cc: Version) -> bool:
+    """Return whether nobody trains on this GPU: Ampere or later stands beside it with many times its memory, and no more ranks are asked about."""
+    fast = [other for other in gpus_told(s) if not isinstance(its := capability(other), Missing) and its >= (8, 0)]
+    return cc < (8, 0) and far_smaller(gpu, fast) and (s.intent.ranks or 1) <= len(fast)
 
 
 @rule(
@@ -44,6 +55,8 @@ def bf16_emulated(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         cc = capability(gpu)
         if isinstance(cc, Missing):
             yield unsure(label(gpu), cc)
+        elif _for_a_display(s, gpu, cc):
+            yield Evidence(subject=label(gpu), seen=_DISPLAY, verdict=Verdict.NA)
         elif cc in _SLOW_HALF:
             yield Evidence(subject=label(gpu), seen="no short format is fast here: see fp16-without-speed", verdict=Verdict.NA)
         else:
@@ -76,6 +89,8 @@ def fp16_without_speed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         cc = capability(gpu)
         if isinstance(cc, Missing):
             yield unsure(label(gpu), cc)
+        elif _for_a_display(s, gpu, cc):
+            yield Evidence(subject=label(gpu), seen=_DISPLAY, verdict=Verdict.NA)
         else:
             verdict = Verdict.FAIL if cc in _SLOW_HALF else Verdict.PASS
             seen = f"{model_name(gpu)}, compute capability {cc[0]}.{cc[1]}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchtune_sys.knowledge import gpus
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.model.facts import Fact
@@ -9,6 +11,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
+from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import Version, version
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware
 
@@ -22,6 +25,16 @@ OTHER_ACCELERATORS = (
     "torch-neuronx",
 )
 """Plug-ins that train on something else than a GPU; torch itself is a CPU build under them."""
+
+
+def far_smaller(gpu: Gpu, others: Sequence[Gpu]) -> bool:
+    """Return whether a GPU may be left to a display beside these: each has many times its memory."""
+    sizes = [known_value(other.memory_total_bytes, 0) for other in others]
+    return bool(sizes) and 0 < known_value(gpu.memory_total_bytes, 0) <= min(sizes) / _SMALLER
+
+
+_SMALLER = 3
+"""How many times the memory of a card that only drives a display goes into that of each GPU beside it (2 GB of a GT 1030 or a P400 beside 8 GB or more)."""
 
 
 def live(s: Snapshot) -> LiveTorch | None:

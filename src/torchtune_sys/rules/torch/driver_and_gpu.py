@@ -25,6 +25,7 @@ from torchtune_sys.rules.torch.common import (
     cuda_build,
     cuda_of,
     cuda_works,
+    far_smaller,
     label,
     live,
     machine,
@@ -255,12 +256,7 @@ def _beside(s: Snapshot, gpu: Gpu, fitting: list[Gpu]) -> bool:
     named = env.get("CUDA_VISIBLE_DEVICES")
     if named is not None and 0 < visible_devices(named, len(gpus_told(s))) <= len(fitting):
         return True
-    sizes = [known_value(other.memory_total_bytes, 0) for other in fitting]
-    return 0 < known_value(gpu.memory_total_bytes, 0) <= min(sizes) / _SMALLER
-
-
-_SMALLER = 3
-"""How many times the memory of a card that only drives a display goes into that of each GPU beside it (2 GB of a GT 1030 or a P400 beside 8 GB or more)."""
+    return far_smaller(gpu, fitting)
 
 
 def _not_trained_on(gpu: Gpu, item: Evidence) -> Evidence:
