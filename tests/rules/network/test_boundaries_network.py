@@ -67,6 +67,8 @@ SLOW = "ethernet-link-slow"
         ({"speed_mbps": 10, "kind": "usb"}, "fail"),
         ({"speed_mbps": 10, "kind": "bridge"}, "na"),
         ({"speed_mbps": 10, "driver": "virtio_net"}, "na"),
+        ({"speed_mbps": 100, "driver": "8139cp"}, "na"),
+        ({"speed_mbps": 100, "driver": "r8169"}, "fail"),
         ({"speed_mbps": 10, "driver": REFUSED}, "fail"),
         ({"speed_mbps": 10, "driver": "e1000e"}, "fail"),
         ({"speed_mbps": REFUSED}, "unknown"),
