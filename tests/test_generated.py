@@ -36,7 +36,7 @@ def test_a_stale_file_is_noticed_and_mended(tmp_path: Path) -> None:
 
 
 def test_a_cause_shows_words_and_no_regular_expression() -> None:
-    for row in tables.rows("sentences"):
+    for row in (*tables.rows("sentences"), *tables.rows("operations")):
         shown = alternatives(row["pattern"])
         assert shown and not [words for words in shown if re.search(r"\(\?|\\[bdsSwW]|\{\d", words)], (row["pattern"], shown)
 

@@ -18,6 +18,7 @@ from torchtune_sys.model.diagnosis import NamedCause
 
 PRINTED = Path(__file__).with_name("printed.csv")
 MESSAGES = Path(__file__).with_name("messages.csv")
+ERRNOS = Path(__file__).with_name("errnos.csv")
 AROUND = "[2026-03-02 09:11:01,120] [INFO] [train.py:44] starting run r7\nstep 10 loss 2.3101\n{}\n[2026-03-02 09:11:05,882] [INFO] [train.py:88] done\n"
 
 
@@ -39,6 +40,18 @@ def test_messages_of_programs_stand_for_their_causes_in_a_log():
         if (named := _first(AROUND.format(row["line"]))) not in (row["left"] or row["causes"]).split()
     }
     assert len(rows) > 50
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("first", [0, *exhaustive(*range(1, 6))])
+def test_the_error_of_an_operation_decides(first: int) -> None:
+    rows = list(csv.DictReader(line for line in ERRNOS.read_text().splitlines() if not line.startswith("#")))[first::6]
+    wrong = {
+        row["line"]: named
+        for row in rows
+        if (named := _first(AROUND.format(row["line"]))) not in (row["left"] or row["causes"]).split()
+    }
+    assert len(rows) > 20
     assert wrong == {}
 
 

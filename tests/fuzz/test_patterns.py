@@ -83,7 +83,7 @@ def test_others_are_not(pattern: str) -> None:
     assert not is_divided(pattern)
 
 
-@pytest.mark.parametrize("table", ["sentences", "stated_causes", "told_states"])
+@pytest.mark.parametrize("table", ["sentences", "operations", "stated_causes", "told_states"])
 def test_no_row_of_a_table_is_such_a_pattern(table: str) -> None:
     classes = {row["name"]: row["words"] for row in tables.rows("stated_words")}
     words = {"pattern", "also", "unless", "subject", "fault", "help", "setting", "claim", "state"}

@@ -9,6 +9,7 @@ import pytest
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.knowledge.messages.causes import families
+from torchtune_sys.knowledge.operations import ERRORS
 from torchtune_sys.knowledge.stated_words import filled
 
 ROLES = ("cause", "hint", "consequence", "waited", "program", "inventory", "noise", "fact")
@@ -23,6 +24,16 @@ def test_a_sentence_is_whole(row: dict[str, str]) -> None:
     assert all(re.compile(part) for part in (row["pattern"], *row["also"].split(" && "), row["unless"]))
     assert (row["role"] != "fact" or row["rule"]) and not (row["stage"] and row["rule"])
     assert row["stage"] or not [cause for cause in row["cause"].split("|") if cause and cause not in cause_rows()]
+
+
+def test_each_operation_has_its_errors_and_each_error_its_operation() -> None:
+    operations, errors = tables.rows("operations"), tables.rows("operation_errors")
+    assert {row["operation"] for row in operations} == {name for row in errors for name in row["operation"].split("|")}
+    assert all(row["source"] and re.compile(row["pattern"]) for row in operations)
+    known = [(name, error) for row in errors for name in row["operation"].split("|") for error in row["errors"].split("|")]
+    assert len(known) == len(set(known)) and {error for _, error in known} <= ERRORS.keys()
+    assert all(row["role"] in ("cause", "hint") and row["source"] for row in errors)
+    assert not [cause for row in errors for cause in row["cause"].split("|") if cause and cause not in cause_rows()]
 
 
 def test_no_sentence_stands_there_twice() -> None:

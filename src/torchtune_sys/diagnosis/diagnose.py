@@ -242,9 +242,15 @@ def _told(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -
 
 
 def _told_at_cut_ends(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> list[Symptom]:
-    """Return what people tell in the first or the last line of a short text, where it lost letters to the copy: no more than possible."""
-    for source, part in lines.items():
-        for at in sorted({0, len(part) - 1}) if 0 < len(part) <= _SHORT else ():
+    """Return what people tell in the first or the last line of a short text, where it lost letters to the copy: no more than possible.
+
+    Nothing where a program ended by an error of its own, which disproves all of it (``_unless_disproved``): each end is read up to 24 times.
+    """
+    short = {source: part for source, part in lines.items() if 0 < len(part) <= _SHORT}
+    if not short or any(each.place for each in unexplained.unexplained_of({**lines}, symptoms)):
+        return []
+    for source, part in short.items():
+        for at in sorted({0, len(part) - 1}):
             for words in completed_prose(part[at].text[:_SHORT_LINE]):
                 whole = {source: (*part[:at], replace(part[at], text=words), *part[at + 1 :])}
                 told = [*stated_causes.symptoms_of(_prose(whole)), *_told(whole, symptoms)]

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from torchtune_sys.gen.readable import alternatives
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.messages import MessageCause, causes_of
+from torchtune_sys.knowledge.operations import ERRORS
 from torchtune_sys.knowledge.stated_words import filled
 from torchtune_sys.render.doc_pages import CAUSES, cause_page
 from torchtune_sys.rules import CATALOGUE
@@ -63,8 +64,9 @@ def _page(row: dict[str, str], families: list[tuple[str, MessageCause]]) -> str:
     if families:
         parts += ["## Messages\n\n", _HOLES, *_messages(families)]
     sentences = [each for each in tables.rows("sentences") if slug in each["cause"].split("|")]
-    if sentences:
-        parts += ["## Other text that points to it\n\n", _LEGEND, *map(_sentence, sentences), "\n"]
+    failed = [each for each in tables.rows("operation_errors") if slug in each["cause"].split("|")]
+    if sentences or failed:
+        parts += ["## Other text that points to it\n\n", _LEGEND, *map(_sentence, sentences), *map(_failed, failed), "\n"]
     stated = [each for each in tables.rows("stated_causes") if slug in each["cause"].split("|")]
     if stated:
         parts += ["## What people say of it\n\n", _SAID, *map(_stated, stated), "\n"]
@@ -106,6 +108,14 @@ def _sentence(row: dict[str, str]) -> str:
     program = f" from {row['program']}" if row["program"] else ""
     stage = {"": "", "any": "; in the smoke test"}.get(row["stage"], f"; in the smoke test's {row['stage']}")
     return f"- {_forms(row['pattern'])}{program} ({row['role']}{stage}; {row['source']})\n"
+
+
+def _failed(row: dict[str, str]) -> str:
+    """Return the operations that say it with an error, and their errors."""
+    failed = [each for each in tables.rows("operations") if each["operation"] in row["operation"].split("|")]
+    words = " · ".join(_forms(each["pattern"]) for each in failed)
+    errors = " or ".join(ERRORS[name][1] for name in row["errors"].split("|"))
+    return f"- {words}, then {errors} ({row['role']}; {row['source']})\n"
 
 
 def _stated(row: dict[str, str]) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import msgspec
 
-from torchtune_sys.knowledge import tables
+from torchtune_sys.knowledge import operations, tables
 from torchtune_sys.model.patterns import pattern, words_of
 from torchtune_sys.model.snapshot import PrintedMessage
 
@@ -56,9 +56,15 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[re.Pattern[str], ...]
     unless: re.Pattern[str] | None
     found: Sentence
+    by_error: Mapping[str, Sentence] = {}
+    """What an operation says with each error that it is known with, in place of ``found``."""
 
     def may_match(self, text: str) -> bool:
         return not self.words or any(word in text for word in self.words)
+
+    def says(self, told: str) -> Sentence | None:
+        """Return what the row says where ``told`` follows what it matched; ``None``: nothing is known of this error."""
+        return self.by_error.get(operations.error_in(told)) if self.by_error else self.found
 
 
 def _read(row: tables.Row) -> _Row:
@@ -78,9 +84,24 @@ def _read(row: tables.Row) -> _Row:
     )
 
 
+def _of_operation(row: tables.Row) -> _Row:
+    """Return the row of an operation, which says what its error tells."""
+    read = _read({**row, "cause": "", "role": "hint", "rule": "", "remedy": ""})
+    by_error = {
+        name: msgspec.structs.replace(
+            read.found, causes=tuple(filter(None, error["cause"].split("|"))), role=error["role"], remedy=error["remedy"]
+        )
+        for name, error in operations.errors_of(row["operation"]).items()
+    }
+    return msgspec.structs.replace(read, by_error=by_error)
+
+
 @functools.cache
 def _of_any_program() -> tuple[_Row, ...]:
-    return tuple(_read(row) for row in tables.rows("sentences") if not row["stage"] and row["role"] != "fact")
+    return (
+        *map(_of_operation, tables.rows("operations")),
+        *(_read(row) for row in tables.rows("sentences") if not row["stage"] and row["role"] != "fact"),
+    )
 
 
 @functools.cache
@@ -147,16 +168,20 @@ class SentenceSearch:
         self._asked: dict[str, bool] = {}
 
     def sentence(self, line: str) -> Sentence | None:
-        """Return what ``line`` says, by the first row that fits.
+        """Return what ``line`` says, by the first row that fits: without causes where an operation's error tells none.
 
         >>> SentenceSearch("").sentence("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.").causes
         ('dev-shm-too-small',)
         >>> SentenceSearch("").sentence("all is well, and there are no errors") is None
         True
+        >>> SentenceSearch("").sentence("NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: Cannot allocate memory (12)").causes
+        ('host-memory-oom',)
         """
         for row in _that_may_match(line):
-            if row.pattern.search(line) and self.fits(row):
-                return row.found
+            place = row.pattern.search(line)
+            found = row.says(line[place.end() :]) if place is not None else None
+            if found is not None and self.fits(row):
+                return found
         return None
 
     def fits(self, row: _Row) -> bool:

@@ -14,7 +14,7 @@ _NAMED = {
     "EHOSTUNREACH": "No route to host", "EACCES": "Permission denied", "EPERM": "Operation not permitted", "ESTALE": "Stale file handle",
 }  # fmt: skip
 _ERROR_NAMES = re.compile(
-    rf"(?:^|[:='\"(\[{{,-] ?|\b(?:errno|error|code|with|got|returned|returns|failed)\b.{{0,3}})(?P<name>{'|'.join(_NAMED)})\b(?! (?:when|if|is)\b)"
+    rf"(?:^|[:='\"(\[{{,-] ?|\b(?:errno(?!\.)|error|code|with|got|returned|returns|failed)\b.{{0,3}})(?P<name>{'|'.join(_NAMED)})\b(?! (?:when|if|is)\b)"
 )
 """errno(3), where a program prints the name alone; not where somebody speaks of it."""
 
