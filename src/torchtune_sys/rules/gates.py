@@ -198,6 +198,15 @@ def several_cpu_nodes(s: Snapshot) -> tuple[NumaNode, ...]:
     return nodes
 
 
+def nodes_beside(node: NumaNode, nodes: Sequence[NumaNode]) -> tuple[int, ...]:
+    """Return the nodes on the socket of a node, itself among them: sub-NUMA clusters (AMD NPS, Intel SNC) show by distances below 20 (ACPI SLIT)."""
+    distances = known(node.distances, ())
+    return tuple(other.id for other, far in zip(nodes, distances, strict=False) if far < _OTHER_SOCKET) or (node.id,)
+
+
+_OTHER_SOCKET = 20
+
+
 def rdma_active(s: Snapshot) -> bool:
     """Return whether some RDMA port is up that programs can open, so that NCCL would use it between hosts."""
     devices = need(s.network).rdma

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
-from torchtune_sys.rules.gates import several_cpu_nodes
+from torchtune_sys.rules.gates import nodes_beside, several_cpu_nodes
 from torchtune_sys.rules.nccl.common import interface_named, prediction, several_hosts, sockets_carry_data
 
 _FEW = 4
@@ -29,7 +29,8 @@ _FEW = 4
     nothing="no fast Ethernet card with known interrupts and NUMA node",
 )
 def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """NCCL's or Gloo's data goes over TCP on a link of 25 Gb/s or more, and none of its card's first interrupts is handled on the card's own NUMA node.
+    """NCCL's or Gloo's data goes over TCP on a link of 25 Gb/s or more, and none of its card's first interrupts is handled on the socket of the card's NUMA
+    node.
 
     Why it matters
     Each packet is written to memory at the card's node and read from the other node: the CPUs there saturate sooner, and the link
@@ -45,7 +46,9 @@ def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     if not sockets_carry_data(s):
         raise NotApplicable("RDMA carries the data")
-    homes = {node.id: need(node.cpus) for node in several_cpu_nodes(s)}
+    nodes = several_cpu_nodes(s)
+    cpus_of = {node.id: need(node.cpus) for node in nodes}
+    homes = {node.id: {cpu for each in nodes_beside(node, nodes) for cpu in cpus_of.get(each, ())} for node in nodes}
     for item in prediction(s).choices:
         interface = interface_named(need(s.network), item.interface)
         if interface is None:
@@ -66,7 +69,7 @@ def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
         near = sum(cpu in homes[home] for cpu in cpus)
         yield Evidence(
             subject=item.interface,
-            seen=f"{near} of the first {len(cpus)} interrupts at node {home}, where the card is",
+            seen=f"{near} of the first {len(cpus)} interrupts on the socket of node {home}, where the card is",
             wanted="" if near else f"CPUs of node {home}",
             verdict=Verdict.PASS if near else Verdict.FAIL,
             source="/proc/irq/*/effective_affinity_list",

@@ -64,15 +64,13 @@ def _on_nodes(s: Snapshot, addresses: set[str]) -> dict[int, list[PciDevice]]:
 
 
 def _sockets(s: Snapshot) -> dict[int, int]:
-    """NUMA node → the first node of its socket. Sub-NUMA clusters (AMD NPS, Intel SNC) show by distances below 20 (ACPI SLIT)."""
+    """NUMA node → the first node of its socket."""
     nodes = [node for node in need(need(s.numa).nodes) if len(need(node.cpus))]
     if len(nodes) <= need(need(s.cpu).sockets):
         return {node.id: node.id for node in nodes}
-    ids = [node.id for node in need(need(s.numa).nodes)]
-    found = {
-        node.id: next((other for other, far in zip(ids, need(node.distances), strict=False) if far < 20), node.id)
-        for node in nodes
-    }
+    for node in nodes:
+        need(node.distances)
+    found = {node.id: gates.nodes_beside(node, need(need(s.numa).nodes))[0] for node in nodes}
     if len(set(found.values())) != need(need(s.cpu).sockets):
         raise NotApplicable("several NUMA nodes at each socket, and their distances do not say which belong together")
     return found
