@@ -19,6 +19,7 @@ from controller import COLLECTION, Played, Plays
 
 from fuzz.test_lying_file_systems import shown_as_root_s
 from torchtune_sys.host import trust
+from torchtune_sys.render.templates import environment
 from two_users import Scene, User, needs_root
 
 _places = importlib.util.spec_from_file_location("places", COLLECTION / "plugins/module_utils/places.py")
@@ -282,6 +283,13 @@ def _linked(place: Place, target: Path, owner: int = 0) -> None:
     os.chown(place.tool, owner, 0, follow_symlinks=False)
 
 
+def of_scripts(asked: str) -> str:
+    """Return whose place generated scripts call the part of a path because of which they refuse it."""
+    text = environment({}).get_template("script/path.sh.j2").render(system="/usr/sbin:/usr/bin:/sbin:/bin")
+    code = f'set -euo pipefail\n{text}\nis_roots "$1"; if ((!ok)); then printf "%s" "${{REPLY}}"; fi'
+    return subprocess.run(["bash", "-c", code, "bash", asked], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
 class Place(NamedTuple):
     """A folder and a tool of root's in it, as they are before a case changes them."""
 
@@ -296,6 +304,7 @@ LAID: dict[str, tuple[Callable[[Place], object], bool]] = {
     "nothing there": (lambda at: at.tool.unlink(), False),
     "as in /tmp": (lambda at: at.folder.chmod(0o1777), False),
     "root's group": (lambda at: at.folder.chmod(0o775), False),
+    "an empty group of the system's": (lambda at: (at.folder.chmod(0o2775), os.chown(at.folder, 0, 50)), False),
     "a list that lets nobody write": (lambda at: _with_a_list(at, 5), False),
     "up behind a link": (_upwards, False),
     "their file": (lambda at: os.chown(at.tool, at.alice.uid, 0), True),
@@ -306,6 +315,7 @@ LAID: dict[str, tuple[Callable[[Place], object], bool]] = {
     "everybody's folder": (lambda at: at.folder.chmod(0o777), True),
     "everybody's file": (lambda at: at.tool.chmod(0o777), True),
     "a folder as /tmp is asked for": (lambda at: (at.tool.unlink(), at.tool.mkdir(), at.tool.chmod(0o1777)), True),
+    "a group without a name": (lambda at: (at.folder.chmod(0o775), os.chown(at.folder, 0, 54321)), True),
     "their group": (lambda at: (at.folder.chmod(0o775), os.chown(at.folder, 0, at.alice.gid)), True),
     "a group of the system's that they are in": (_in_a_group_of_the_systems, True),
     "a list": (lambda at: _with_a_list(at, 7), True),
@@ -318,7 +328,7 @@ LAID: dict[str, tuple[Callable[[Place], object], bool]] = {
 @pytest.mark.parametrize("made", LAID)
 def test_root_starts_no_tool_that_a_user_of_the_host_can_change(scene: Scene, made: str) -> None:
     """A file of theirs with the same content stayed theirs when the role copied the tool over it, and root ran what they made of it afterwards. The modules of
-    the collection, which cannot import the tool, have a judge of their own: it says what the tool's says."""
+    the collection and the generated scripts, which cannot import the tool, have judges of their own: they say what the tool's says."""
     with contextlib.ExitStack() as closing:
         at = Place(scene.folder / "site", scene.folder / "site" / "tool", scene.alice, closing)
         at.folder.mkdir()
@@ -327,8 +337,8 @@ def test_root_starts_no_tool_that_a_user_of_the_host_can_change(scene: Scene, ma
         lay, is_refused = LAID[made]
         found = lay(at)
         asked = str(found if isinstance(found, Path) else at.tool)
-        theirs, ours = distrust(asked), trust.distrust(asked)
-    assert (bool(theirs), bool(ours)) == (is_refused, is_refused), (theirs, ours)
+        told = distrust(asked), trust.distrust(asked), of_scripts(asked)
+    assert tuple(map(bool, told)) == (is_refused,) * 3, told
 
 
 @needs_root

@@ -31,9 +31,10 @@ from torchtune_sys.host.peers.wire import Gone
 from torchtune_sys.host.recording.identities import _host_name
 from torchtune_sys.host.recording.pseudonym import _MAIL
 from torchtune_sys.model.actions import text
+from torchtune_sys.model.facts.network import CounterGrowth
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot_json import from_json
-from torchtune_sys.model.values import need
+from torchtune_sys.model.values import Missing, Why, need
 from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.agents import place_of
 from torchtune_sys.render.node_set import node_set
@@ -257,6 +258,36 @@ def test_a_whole_number_that_no_float_holds_makes_no_snapshot() -> None:
     """Four hundred digits where seconds stand ended ``compare`` and ``diagnose`` with an internal error."""
     with pytest.raises(ValueError, match="first_s is too large"):
         from_json({"facts": {"kernel": {"events": [{"kind": "boot", "text": "x", "first_s": 10**400, "last_s": 0.0}]}}})
+
+
+@pytest.mark.parametrize("capability", [[], [8], [8, 0, 0]])
+def test_a_pair_of_another_length_is_named(capability: list[int]) -> None:
+    """It was told in the words of zip(), without a place."""
+    with pytest.raises(ValueError, match=r"gpu\.devices\.compute_capability is not of 2 parts"):
+        from_json({"facts": {"gpu": {"devices": [{"compute_capability": capability}]}}})
+
+
+def test_what_a_snapshot_leaves_out_or_sets_to_nothing_crashes_no_rule() -> None:
+    """Four rules crashed: on a release of one number, no libcuda beside one that is apart, a port without lanes, two readings at one time."""
+
+    def verdict(host: str, rule: str, family: str, **facts: object) -> Verdict:
+        seen = load(host)
+        changed = replace(seen, **{family: replace(getattr(seen, family), **facts)}, intent=replace(seen.intent, live=True))
+        return engine.judge(changed, [by_id()[rule]])[0].verdict
+
+    other = "torch-for-another-python"
+    python = {"version": "3", "live": Missing(Why.ABSENT, "torch", "not asked")}
+    assert verdict(f"{other}.fail", other, "python", **python) is Verdict.UNKNOWN
+    mismatch = "nvml-driver-library-mismatch"
+    for apart in (("580.1",), ("580.1", "570.1")):
+        assert verdict("healthy", mismatch, "driver", libraries_apart=apart, libcuda=()) is not Verdict.CRASHED
+    degraded = "rdma-rate-degraded"
+    devices = need(need(load(f"{degraded}.fail").network).rdma)
+    ports = [replace(each, ports=tuple(replace(port, lanes=0) for port in each.ports)) for each in devices]
+    assert verdict(f"{degraded}.fail", degraded, "network", rdma=tuple(ports)) is not Verdict.CRASHED
+    growing = "rdma-errors-growing"
+    grown = CounterGrowth(seconds=0.0, gained={"mlx5_0:1": {"symbol_error": 5, "link_downed": 1}})
+    assert verdict(f"{degraded}.fail", growing, "network", rdma_growth=grown) is Verdict.FAIL
 
 
 @pytest.mark.parametrize("number", [1000, -7])

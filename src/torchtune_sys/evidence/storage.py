@@ -75,8 +75,10 @@ class _Look:
         points = [point for point in self._mounts if is_below(path, point)]
         point = max(points, key=len, default="")
         if not point or (point == "/" and path != "/" and not self._paste.whole):
+            from shlex import quote
+
             why = f"no mount in the report contains {path}, and network mounts are not in it"
-            return nowhere(path, role, Missing(Why.NOT_RECORDED, _NAME, why, f"findmnt -J --target {path}"))
+            return nowhere(path, role, Missing(Why.NOT_RECORDED, _NAME, why, f"findmnt -J --target {quote(path)}"))
         return self._describe(path, role, self._mounts[point])
 
     def room_at_root(self) -> StoragePath | None:

@@ -59,7 +59,9 @@ def _as(kind: Any, value: Any, path: str) -> Any:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return _struct(kind, _checked(value, dict, path), path)
     if origin is tuple and inner[-1] is not Ellipsis:
-        return tuple(_as(item, part, path) for item, part in zip(inner, _checked(value, list, path), strict=True))
+        if len(_checked(value, list, path)) != len(inner):
+            raise ValueError(f"{path} is not of {len(inner)} parts")
+        return tuple(_as(item, part, path) for item, part in zip(inner, value, strict=True))
     if origin in (tuple, frozenset):
         return origin(_as(inner[0], item, path) for item in _checked(value, list, path))
     if origin in (dict, typing.get_origin(typing.Mapping[str, str])):

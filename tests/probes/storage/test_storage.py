@@ -201,6 +201,8 @@ def test_zfs_names_its_pool_and_says_what_would_tell() -> None:
     place = Tree().mount("41 30 0:44 / /data rw - zfs tank/sets rw").place("/data")
     assert place.layers == ("zfs pool tank",)
     assert isinstance(place.disks, Missing) and place.disks.remedy == "zpool status tank"
+    named = Tree().mount("41 30 0:44 / /data rw - fuse.zfs x;id rw,user_id=1000").place("/data").disks
+    assert isinstance(named, Missing) and named.remedy == "zpool status 'x;id'", "a user's own mount may have any name"
 
 
 def test_overlay_in_a_container_does_not_tell_its_disks() -> None:

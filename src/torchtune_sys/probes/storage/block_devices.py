@@ -103,10 +103,12 @@ class Descent:
 
     def _on_disk(self, mount: Mount, stack: Stack, depth: int) -> None:
         if mount.filesystem in ("zfs", "fuse.zfs"):
+            from shlex import quote  # whoever mounts by FUSE chooses the name
+
             pool = mount.source.partition("/")[0]
             stack.layers.append(f"zfs pool {pool}")
             why = "no file tells the disks of a ZFS pool"
-            stack.lose(Missing(Why.NOT_SUPPORTED, f"zpool {pool}", why, f"zpool status {pool}"))
+            stack.lose(Missing(Why.NOT_SUPPORTED, f"zpool {pool}", why, f"zpool status {quote(pool)}"))
             return
         if mount.filesystem == "ecryptfs" or (mount.filesystem.startswith("fuse.") and mount.source.startswith("/")):
             below = None if mount.source.startswith("/dev/") else carrying(self._mounts, mount.source)

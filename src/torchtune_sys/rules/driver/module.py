@@ -250,9 +250,9 @@ def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if not s.gpu.devices:
             driver_state.gpu_addresses(s)
         apart = () if isinstance(s.driver, Missing) or s.driver.wsl is True else known(s.driver.libraries_apart, ())
-        if apart:
+        if len(apart) > 1:
             seen = f"of driver {apart[0]}, beside a libnvidia-ml.so.1 of driver {apart[1]}, with which NVML works"
-            yield Evidence(subject="libcuda.so.1", seen=seen, wanted=wanted, source=known(need(s.driver).libcuda, ("",))[0])
+            yield Evidence(subject="libcuda.so.1", seen=seen, wanted=wanted, source=(*known(need(s.driver).libcuda, ()), "")[0])
         else:
             yield Evidence(subject="driver", seen="NVML works", wanted=wanted, verdict=Verdict.PASS, source="NVML")
     else:

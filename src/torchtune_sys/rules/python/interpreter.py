@@ -226,7 +226,7 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     python = need(s.python)
     said = [line for line in python.complaints if "GLIBC_2." in line and "not found" in line]
     for line in said:
-        oldest = line.partition("GLIBC_")[2].partition("'")[0]
+        oldest = show(version(line.partition("GLIBC_")[2]))
         yield Evidence(subject="loader", seen=line, wanted=f"glibc {oldest}", source="report", fix=_with_glibc(oldest))
     if said:
         return

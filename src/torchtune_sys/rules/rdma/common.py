@@ -102,7 +102,7 @@ def fell_back(device: RdmaDevice, port: RdmaPort) -> str:
         return "one lane is left"
     model = known(device.type, "").removeprefix("MT")
     modern = model.isascii() and model.isdigit() and int(model[:9]) >= 4115
-    return "each lane fell back to the slowest speeds" if modern and port.rate_gbps / port.lanes <= 5 else ""
+    return "each lane fell back to the slowest speeds" if modern and port.rate_gbps <= 5 * port.lanes else ""
 
 
 def _lost_cards(pairs: Iterable[Pair]) -> dict[str, str]:

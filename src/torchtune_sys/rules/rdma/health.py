@@ -220,7 +220,7 @@ def rdma_errors_growing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for port, counters in seen.gained.items():
         for counter, gained in counters.items():
             most = _GROWTH_PER_S.get(counter)
-            if most is not None and gained / seen.seconds > most:
+            if most is not None and gained > most * seen.seconds:
                 limit = f"{most:g} a second" if most else "no more of them"
                 yield Evidence(
                     subject=port, seen=f"{counter} grew by {gained} in {seen.seconds:.1f} s", wanted=limit, source="two readings"

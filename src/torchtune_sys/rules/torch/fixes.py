@@ -34,6 +34,14 @@ def pip(s: Snapshot, verb: str, *words: str, elsewhere: bool = False) -> str:
     return join([*user, python.executable, "-m", "pip", *words])
 
 
+def quoted(name: str) -> str:
+    """Return a path or a version of the host's as a sentence of ours names it: what is more than one plain word stands in a shell's quotes, and cannot
+    pass for the sentence's own words or a command of it."""
+    from shlex import quote
+
+    return quote(name)
+
+
 OF_TORCH = pattern(
     "(?:nvidia-(?:cublas|cuda-(?:cupti|nvrtc|runtime)|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparselt|nccl|nvjitlink|nvshmem|nvtx)(?:-cu[0-9]{2})?"
     "|numpy|pytorch-triton(?:-rocm|-xpu)?|triton|typing-extensions)"

@@ -15,7 +15,7 @@ from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment
 from torchtune_sys.rules.gates import torch_build, torch_imported
 from torchtune_sys.rules.torch.common import installed
-from torchtune_sys.rules.torch.fixes import pip_install
+from torchtune_sys.rules.torch.fixes import pip_install, quoted
 
 _OPENMP = ("libgomp", "libomp", "libiomp5")
 _OF_WINDOWS = "/usr/lib/wsl/drivers/"
@@ -328,7 +328,7 @@ def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
             seen=f"{path} is imported in place of the module {file.removesuffix('.py')}",
             wanted="the module that torch means",
             source="sys.path",
-            fix=(Advice(text=f"rename it, or take {folder} out of PYTHONPATH"),),
+            fix=(Advice(text=f"rename it, or take {quoted(folder)} out of PYTHONPATH"),),
         )
     for words in python.lost_backends if _loads_backends(s, python.torch) else ():
         yield Evidence(

@@ -14,6 +14,7 @@ from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.driver.common import driver_version
 from torchtune_sys.rules.gates import nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_works, installed, label, names_its_wheels
+from torchtune_sys.rules.torch.fixes import quoted
 
 UNSET = EnvironmentVariable(name="LD_LIBRARY_PATH", value=None)
 
@@ -101,7 +102,7 @@ def _compared(path: str, number: str, own: Distribution, source: str) -> Evidenc
         wanted=f"nothing older than the wheel's {own.version}",
         verdict=Verdict.FAIL if older else Verdict.PASS,
         source=source,
-        fix=(UNSET, _without(path.rpartition("/")[0])) if older else (),
+        fix=(UNSET, _without(quoted(path.rpartition("/")[0]))) if older else (),
     )
 
 

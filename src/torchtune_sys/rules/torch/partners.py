@@ -13,12 +13,12 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need
 from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import torch_build
 from torchtune_sys.rules.torch.common import cuda_build, cuda_of, installed, live
-from torchtune_sys.rules.torch.fixes import AS_IT_WAS, pip
+from torchtune_sys.rules.torch.fixes import AS_IT_WAS, pip, quoted
 from torchtune_sys.rules.torch.packages import as_specifier
 
 
@@ -57,7 +57,7 @@ def numpy2_with_old_torch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         source=numpy.location,
         fix=tuple(
             Advice(
-                text=f"use torch {item.version} of {item.location}, which suits it: take {build.location.rpartition('/')[0]} out of PYTHONPATH, "
+                text=f"use torch {quoted(item.version)} of {quoted(item.location)}, which suits it: take {quoted(build.location.rpartition('/')[0])} out of PYTHONPATH, "
                 "or uninstall the torch there"
             )
             for item in behind[:1]
@@ -280,6 +280,8 @@ def torch_for_another_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable("torch was imported")
     python = need(s.python)
     numbers = version(need(python.version))
+    if len(numbers) < 2:
+        raise Unknown(Missing(Why.UNPARSED, "sys.version", f"{python.version} is no version of a Python"))
     fits = any(_runs(abi, numbers, python.free_threaded is True, tag) for tag, abi, _ in compiled)
     made = {name for name in ("x86_64", "aarch64") for *_, platform in compiled if platform.endswith(name)}
     mine = (need(python.machine) if fits and made else known_value(python.machine, "")).partition(" ")[0]

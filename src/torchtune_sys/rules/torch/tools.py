@@ -13,6 +13,7 @@ from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.driver.common import driver_version
 from torchtune_sys.rules.gates import cuda_torch, nvidia_gpus, nvidia_hardware
 from torchtune_sys.rules.torch.common import capability, complaints, cuda_build, installed, installed_triton, names_its_wheels
+from torchtune_sys.rules.torch.fixes import quoted
 
 _NO_NVCC = ("nvcc was not found", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist, unable to compile")
 _NO_LIBCUDA = ("cannot find -lcuda", "cannot find -l:libcuda.so.1", "libcuda.so cannot found!")
@@ -201,7 +202,8 @@ def cudnn_not_on_loader_path(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no cuDNN in the Python environment")
     major = version(own.version)[:1]
     place = f"{own.location}/nvidia/cudnn/lib" if own.location.startswith("/") else "the directory nvidia/cudnn/lib"
-    fix = (Advice(text=f"add {place} to LD_LIBRARY_PATH in the job's start script"), _OTHER_CUDNN)
+    named = quoted(place) if own.location.startswith("/") else place
+    fix = (Advice(text=f"add {named} to LD_LIBRARY_PATH in the job's start script"), _OTHER_CUDNN)
     for line in complaints(s):
         about = "libcudnn" in line and any(word in line for word in _NO_CUDNN)
         if about and version(line.partition(".so.")[2])[:1] in ((), major):
