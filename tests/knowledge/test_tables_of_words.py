@@ -10,7 +10,7 @@ from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.knowledge.messages.causes import families
 from torchtune_sys.knowledge.operations import ERRORS
-from torchtune_sys.knowledge.stated_words import filled
+from torchtune_sys.knowledge.stated_words import classes, filled
 
 ROLES = ("cause", "hint", "consequence", "waited", "program", "inventory", "noise", "fact")
 
@@ -48,7 +48,7 @@ def test_every_family_of_messages_has_its_causes() -> None:
     assert not [row for row in tables.rows("family_causes") if row["cause"] and row["cause"] not in cause_rows()]
 
 
-CLASSES = {row["name"]: row["words"] for row in tables.rows("stated_words")}
+CLASSES = classes()
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,7 @@ def _looked_for(words: str) -> re.Pattern[str] | None:
 
 @functools.cache
 def _rows() -> tuple[_Stated, ...]:
-    classes = {each["name"]: each["words"] for each in tables.rows("stated_words")}
-    table = ({key: filled(words, classes) for key, words in row.items()} for row in tables.rows("stated_causes"))
+    table = ({key: filled(words) for key, words in row.items()} for row in tables.rows("stated_causes"))
     return tuple(
         _Stated(
             causes=tuple(row["cause"].split("|")),

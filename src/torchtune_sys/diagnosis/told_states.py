@@ -43,8 +43,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def _rows() -> tuple[_Told, ...]:
-    classes = {each["name"]: each["words"] for each in tables.rows("stated_words")}
-    return tuple(_row({key: filled(words, classes) for key, words in row.items()}) for row in tables.rows("told_states"))
+    return tuple(_row({key: filled(words) for key, words in row.items()}) for row in tables.rows("told_states"))
 
 
 def _row(row: Mapping[str, str]) -> _Told:

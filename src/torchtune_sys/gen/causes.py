@@ -119,7 +119,6 @@ def _failed(row: dict[str, str]) -> str:
 
 
 def _stated(row: dict[str, str]) -> str:
-    classes = {each["name"]: each["words"] for each in tables.rows("stated_words")}
     shown = {
         "": row["subject"],
         "fault": row["fault"],
@@ -127,7 +126,7 @@ def _stated(row: dict[str, str]) -> str:
         "setting": row["setting"],
         "claim": row["claim"],
     }
-    parts = (f"{name} {_forms(filled(words, classes))}".strip() for name, words in shown.items() if words)
+    parts = (f"{name} {_forms(filled(words))}".strip() for name, words in shown.items() if words)
     return f"- {'; '.join(parts)} ({row['source']})\n"
 
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
+
+from torchtune_sys.knowledge import tables
 
 _NAME = re.compile(r"\{(\w*[a-zA-Z]\w*)\}")
 
 
-def filled(words: str, classes: Mapping[str, str]) -> str:
-    """Return a pattern with the words of each class that it names.
+@functools.cache
+def classes() -> Mapping[str, str]:
+    """Return the words of each class by its name, of ``data/stated_words.csv``."""
+    return {row["name"]: row["words"] for row in tables.rows("stated_words")}
+
+
+def filled(words: str, named: Mapping[str, str] | None = None) -> str:
+    """Return a pattern with the words of each class that it names (of ``classes``, or of those given).
 
     >>> filled("{broken}|stuck", {"broken": "bad|faulty"})
     'bad|faulty|stuck'
     """
-    return _NAME.sub(lambda name: classes[name[1]], words)
+    known = classes() if named is None else named
+    return _NAME.sub(lambda name: known[name[1]], words)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, asked, lines, result, verdict, with_env
+from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, result, verdict, with_env
 
 from torchtune_sys.model.facts.driver import DeviceNode
 from torchtune_sys.model.facts.gpu import Gpu
@@ -14,7 +14,7 @@ from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why
+from torchtune_sys.model.values import Missing, NotApplicable, Why
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver import common as driver_state
 
@@ -377,32 +377,3 @@ def test_a_unit_that_cannot_be_enabled_is_told(healthy: Snapshot, package: str, 
     seen = altered(seen, software__packages=(Package(name=package, version="580.95.05-0ubuntu1"),))
     fix = result(seen, "gpu-persistence-mode-off").evidence[0].fix
     assert (word in repr(fix), bool(fix)) == (True, bool(word))
-
-
-@pytest.mark.parametrize(
-    ("kernel", "flavour", "peermem", "expected", "ways"),
-    [
-        ("5.12", "open", False, PASS, "DMA-BUF"),
-        ("5.11.22", "open", False, FAIL, ""),
-        ("6.8.0-45-generic", "proprietary", False, FAIL, ""),
-        ("6.8.0-45-generic", "open", True, PASS, "nvidia-peermem and DMA-BUF"),
-        ("6.8.0-45-generic", "proprietary", True, PASS, "nvidia-peermem"),
-    ],
-)
-def test_by_which_way_cards_reach_gpu_memory(
-    healthy: Snapshot, kernel: str, flavour: str, peermem: bool, expected: Verdict, ways: str
-) -> None:
-    facts = {"driver__module_flavour": flavour, "driver__peermem_loaded": peermem, "system__kernel": kernel}
-    found = result(altered(asked(healthy, nodes=2), **facts), "gpudirect-rdma-disabled")
-    assert found.verdict is expected
-    assert found.evidence[0].seen == ways or expected is FAIL
-
-
-@pytest.mark.parametrize("state", [DENIED, UNTOLD])
-def test_a_port_of_unknown_state_may_be_the_active_one(healthy: Snapshot, state: Missing) -> None:
-    assert not isinstance(healthy.network, Missing)
-    assert not isinstance(healthy.network.rdma, Missing)
-    device = healthy.network.rdma[0]
-    devices = (msgspec.structs.replace(device, ports=(msgspec.structs.replace(device.ports[0], state=state),)),)
-    with pytest.raises(Unknown):
-        gates.rdma_active(altered(healthy, network__rdma=devices))

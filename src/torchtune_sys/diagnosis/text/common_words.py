@@ -6,13 +6,16 @@ import os
 import re
 from collections.abc import Sequence
 
-from torchtune_sys.knowledge import translations
+from torchtune_sys.knowledge import operations, translations
 
 _NAMED = {
-    "ENOLCK": "No locks available", "ENOSPC": "No space left on device", "EDQUOT": "Disk quota exceeded", "EMFILE": "Too many open files",
-    "ENOMEM": "Cannot allocate memory", "EADDRINUSE": "Address already in use", "ECONNREFUSED": "Connection refused",
-    "EHOSTUNREACH": "No route to host", "EACCES": "Permission denied", "EPERM": "Operation not permitted", "ESTALE": "Stale file handle",
-}  # fmt: skip
+    **{
+        name: operations.ERRORS[name][1]
+        for name in ("ENOSPC", "EDQUOT", "EMFILE", "ENOMEM", "EADDRINUSE", "ECONNREFUSED", "EHOSTUNREACH", "EACCES", "EPERM")
+    },
+    "ENOLCK": "No locks available",
+    "ESTALE": "Stale file handle",
+}
 _ERROR_NAMES = re.compile(
     rf"(?:^|[:='\"(\[{{,-] ?|\b(?:errno(?!\.)|error|code|with|got|returned|returns|failed)\b.{{0,3}})(?P<name>{'|'.join(_NAMED)})\b(?! (?:when|if|is)\b)"
 )
