@@ -176,6 +176,8 @@ _QUOTED, _END = 4096, 200
 """Characters of what is quoted, the longest path among them, and of its end: a variable or a line of a file may have any length."""
 _SHOWN = 512
 """Pieces of evidence of one rule: a host has some hundred links, disks or interfaces, a file of a user's any number of lines."""
+_NAMES = 64
+"""Other names of one subject, and fixes for it."""
 _TOO_LONG = Advice(text="what would mend it names more than a path or a command can hold, and is left out")
 
 
@@ -183,39 +185,51 @@ def _short(result: Result) -> Result:
     """Return the result with the beginning and the end alone of what is quoted at length, and of very many pieces of evidence the worst."""
     from msgspec.structs import replace
 
-    def evidence(shown: Evidence) -> Evidence:
-        short = _bounded(shown, "subject", "seen", "wanted", "source")
-        if shown.fix:
-            short = replace(short, fix=tuple(_TOO_LONG if _is_long(action) else action for action in shown.fix))
-        return short if short.why is None else replace(short, why=_bounded(short.why, "source", "detail"))
-
     if len(result.evidence) > _SHOWN:
         worst = sorted(result.evidence, key=lambda item: _WORST_FIRST.index(item.verdict))
         rest = f"{len(worst) - _SHOWN} more like these, which are not shown"
         result = replace(
             result, evidence=(*worst[:_SHOWN], replace(worst[_SHOWN], subject="others", seen=rest, fix=(), about=()))
         )
+    short = replace(result, evidence=tuple(map(_short_evidence, result.evidence)), why_unknown=_short_reason(result.why_unknown))
+    return _bounded(short, "note")
 
-    why = result.why_unknown
-    return replace(
-        result,
-        evidence=tuple(map(evidence, result.evidence)),
-        why_unknown=None if why is None else _bounded(why, "source", "detail"),
-    )
+
+def _short_evidence(shown: Evidence) -> Evidence:
+    from msgspec.structs import replace
+
+    short = _bounded(shown, "subject", "seen", "wanted", "source", "cause")
+    if shown.about:
+        short = replace(short, about=tuple(map(_beginning_and_end, shown.about[:_NAMES])))
+    if shown.fix:
+        short = replace(short, fix=tuple(_TOO_LONG if _is_long(action) else action for action in shown.fix[:_NAMES]))
+    return short if short.why is None else replace(short, why=_short_reason(short.why))
+
+
+def _short_reason(why: Missing | None) -> Missing | None:
+    if why is None:
+        return None
+    from msgspec.structs import replace
+
+    short = _bounded(why, "source", "detail")
+    return replace(short, remedy="") if len(short.remedy) > _QUOTED else short  # a command that is cut short would be another one
 
 
 def _is_long(action: Action) -> bool:
     """Return whether a fix names what no path or command holds: cut short, it would be another one."""
-    return any(isinstance(value := getattr(action, name), str) and len(value) > _QUOTED for name in action.__struct_fields__)
+    return any(len(str(getattr(action, name))) > _QUOTED for name in action.__struct_fields__)
 
 
 def _bounded(item: _Item, *names: str) -> _Item:
     """Return the item with the beginning and the end alone of those of its texts that are too long."""
     from msgspec.structs import replace
 
-    long = {name: text for name in names if len(text := getattr(item, name)) > _QUOTED}
-    short = {name: f"{text[:-_END][:_QUOTED]} … {text[-_END:]}" for name, text in long.items()}
+    short = {name: _beginning_and_end(text) for name in names if len(text := getattr(item, name)) > _QUOTED}
     return replace(item, **short) if short else item
+
+
+def _beginning_and_end(text: str) -> str:
+    return text if len(text) <= _QUOTED else f"{text[:-_END][:_QUOTED]} … {text[-_END:]}"
 
 
 _OF_WHO_STARTS = ("in a container:", "docker", "podman", "Kubernetes:")

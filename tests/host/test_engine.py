@@ -10,15 +10,18 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from conftest import HOSTS
 from torchtune_sys import engine, probes
 from torchtune_sys.host.recorded import RecordedHost, load_recording
+from torchtune_sys.model.actions import Advice, Sysctl
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Evidence, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, need
+from torchtune_sys.model.target import Exactly
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need
 from torchtune_sys.rules import CATALOGUE
 
 
@@ -173,3 +176,23 @@ def test_verdicts(seen: Snapshot, said: list[str], wanted: Verdict) -> None:
     assert (result.why_unknown is not None) == (
         bool({"unsure", "need", "crashed", "raise"} & set(said)) and said != ["fail", "unsure"]
     )
+
+
+@pytest.mark.parametrize("ends_unknown", [False, True])
+def test_whatever_a_host_says_is_told_within_bounds(seen: Snapshot, ends_unknown: bool) -> None:
+    """Other names, notes and what would find a fact out stood whole in a report: 30 MB of a snapshot of 30 MB."""
+    much = "m" * 10**6
+    hidden = Missing(Why.DENIED, much, much, much)
+    fix = (Advice(text=much), Sysctl(key="vm.swappiness", target=Exactly(much)))
+
+    def judge(_s: Snapshot, _p: Any) -> Any:
+        yield Evidence(
+            subject=much, seen=much, wanted=much, source=much, why=hidden, fix=fix * 100, about=(much,) * 100, cause=much
+        )
+        if ends_unknown:
+            raise Unknown(hidden)
+        raise NotApplicable(much)
+
+    result = engine.judge(seen, [_rule(judge)])[0]
+    size = len(msgspec.json.encode((result.evidence, result.why_unknown, result.note)))
+    assert size < 400_000
