@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import zlib
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -161,13 +162,18 @@ def exhaustive(*values: Any) -> list[Any]:
 
 
 COSTS = Path(__file__).with_name("costs.csv")
-"""Tests that took more than half a CPU second in the median of their rows, in one run of CI (scripts/test_durations.py writes it)."""
+"""Tests that took more than 0.2 CPU s in the median of their rows, in one run of CI (scripts/test_durations.py writes it)."""
+TURN = os.environ.get("TORCHTUNE_SYS_TEST_TURN", "all")
+"""Which costly tests CI runs: those of turn "0", of turn "1", or "all" (``run`` sets it, by the commit)."""
+TAKES_TURNS_S = 0.5
+"""What a test costs that takes turns in CI: CPU seconds, the median of its rows."""
 
 
 @lru_cache(1)
-def _costly() -> frozenset[str]:
-    """Return the tests that ``./run test`` leaves to CI for what they cost."""
-    return frozenset(line.rpartition(",")[0] for line in COSTS.read_text().splitlines()[1:])
+def _costly() -> dict[str, float]:
+    """Return the tests that ``./run test`` leaves to CI for what they cost, with the CPU seconds."""
+    rows = (line.rpartition(",") for line in COSTS.read_text().splitlines()[1:])
+    return {name: float(seconds) for name, _, seconds in rows}
 
 
 def name_in_junit(item: pytest.Item) -> str:
@@ -178,6 +184,13 @@ def name_in_junit(item: pytest.Item) -> str:
 
 def _is_left_to_ci(item: pytest.Item) -> bool:
     return "essential" not in item.keywords and name_in_junit(item) in _costly()
+
+
+def _is_left_to_the_other_turn(item: pytest.Item) -> bool:
+    """Whether the CI of another commit runs a costly test; rows of one test are in both turns."""
+    if TURN not in ("0", "1") or not _is_left_to_ci(item) or _costly()[name_in_junit(item)] <= TAKES_TURNS_S:
+        return False
+    return zlib.crc32(item.nodeid.encode()) % 2 != int(TURN)
 
 
 LONGEST = (
@@ -292,7 +305,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item, reason in left_out.items():
             item.add_marker(pytest.mark.skip(reason=reason))
     else:
-        costly = {item for item in items if TIER == "default" and _is_left_to_ci(item)}
+        leaves = {"default": _is_left_to_ci, "ci": _is_left_to_the_other_turn}.get(TIER)
+        costly = {item for item in items if leaves and leaves(item)}
         gone = {*left_out, *sampled, *costly}
         config.hook.pytest_deselected(items=[item for item in items if item in gone])
         items[:] = [item for item in items if item not in gone]

@@ -74,3 +74,26 @@ def test_a_costly_test_is_left_to_ci_unless_it_is_essential(keywords: tuple[str,
     assert conftest._is_left_to_ci(item) == is_left
     item.originalname = "test_that_nobody_measured"
     assert not conftest._is_left_to_ci(item)
+
+
+def test_the_two_turns_of_ci_have_each_costly_test_once_and_rows_of_one_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = conftest._costly()
+    cheap, dear = (next(name for name in sorted(costs) if test(costs[name])) for test in ((0.5).__ge__, (0.5).__lt__))
+    ran: dict[str, list[Any]] = {}
+    for turn in ("0", "1", "all"):
+        monkeypatch.setattr(conftest, "TURN", turn)
+        for name in (cheap, dear):
+            module, _, test = name.partition("::")
+            path = HERE.parents[1] / f"{module.replace('.', '/')}.py"
+            rows: Any = [
+                SimpleNamespace(path=path, nodeid=f"{path}::{test}[{row}]", originalname=test, keywords={*word}, row=row)
+                for row in range(40)
+                for word in ((), ("essential",))
+            ]
+            ran[f"{turn} {name}"] = [
+                each.row for each in rows if not each.keywords and not conftest._is_left_to_the_other_turn(each)
+            ]
+            assert not any(conftest._is_left_to_the_other_turn(each) for each in rows if each.keywords)
+    assert sorted(ran[f"0 {dear}"] + ran[f"1 {dear}"]) == ran[f"all {dear}"] == list(range(40))
+    assert ran[f"0 {dear}"] and ran[f"1 {dear}"]
+    assert ran[f"0 {cheap}"] == ran[f"1 {cheap}"] == list(range(40))
