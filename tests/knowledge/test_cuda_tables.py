@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_sys.knowledge import cuda, gpus
+from torchtune_sys.knowledge import cuda, gpus, torch
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.version import version
 
@@ -130,3 +130,36 @@ def test_any_name_is_survived(text: str) -> None:
     gpus.architecture_by_device(text)
     cuda.floor_for(version(text))
     cuda.max_cuda(version(text))
+
+
+@pytest.mark.parametrize("release", torch.releases(), ids=lambda release: release.torch)
+def test_the_code_of_every_offered_build_is_known(release: torch.Release) -> None:
+    """Each build for x86_64 has a row, and each row names code that its CUDA can make."""
+    for variant in release.variants:
+        number = torch.local_cuda(f"{release.torch}+{variant}")
+        found = torch.compiled_for(release.torch, number, "x86_64")
+        assert found is not None, variant
+        for made in filter(None, (found, torch.compiled_for(release.torch, number, "aarch64"))):
+            oldest, newest = torch.sm_range(version(number)) or (0, 0)
+            assert all(oldest <= int(name.partition("_")[2].rstrip("a")) <= newest for name in made.arches), (
+                variant,
+                made.arches,
+            )
+
+
+@pytest.mark.parametrize(
+    ("build", "number", "machine", "fits"),
+    [
+        ("2.7.1+cu128", "12.8", "aarch64", {(9, 0), (10, 0), (12, 1)}),  # an A100 beside an Arm processor: only from 2.8 on
+        ("2.8.0+cu129", "12.9", "aarch64", {(8, 0), (9, 0), (10, 0), (12, 1)}),
+        ("2.10.0+cu130", "13.0", "aarch64", {(8, 0), (9, 0), (10, 0), (11, 0), (12, 1)}),
+        ("2.10.0+cu128", "12.8", "x86_64", {(7, 0), (8, 0), (9, 0), (10, 0), (12, 1)}),
+        ("2.11.0+cu128", "12.8", "x86_64", {(8, 0), (9, 0), (10, 0), (12, 1)}),
+        ("1.13.1+cu117", "11.7", "x86_64", {(7, 0), (8, 0)}),
+    ],
+)
+def test_which_gpus_a_build_serves(build: str, number: str, machine: str, fits: set[tuple[int, int]]) -> None:
+    made = torch.compiled_for(build, number, machine)
+    assert made is not None
+    asked = {(7, 0), (8, 0), (9, 0), (10, 0), (11, 0), (12, 1)}
+    assert {gpu for gpu in asked if any(torch.runs(name, gpu, version(number)) for name in made.arches)} == fits

@@ -54,7 +54,7 @@ def builds(machine: str) -> tuple[TorchBuild, ...]:
     >>> [build.name for build in builds("x86_64") if build.torch == "2.14.1"]
     ['cu130', 'cu132', 'cu126', 'cpu']
     >>> [build.name for build in builds("aarch64") if build.torch == "2.10.0"]
-    ['cpu']
+    ['cu130', 'cu128', 'cu126', 'cpu']
     """
     return tuple(build for row in reversed(rows("torch_releases")) for build in _of_release(row["torch"], machine, row))
 

@@ -134,7 +134,7 @@ def compiled_for(torch: str, cuda: str, machine: str) -> Compiled | None:
     """Return the architectures of an official build; None where no table knows it (nightlies and vendors' builds too).
 
     >>> compiled_for("2.7.1+cu128", "12.8", "x86_64").arches
-    ('sm_75', 'sm_80', 'sm_86', 'sm_90', 'sm_100', 'sm_120')
+    ('sm_75', 'sm_80', 'sm_86', 'sm_90', 'sm_100', 'sm_120', 'compute_120')
     """
     if not is_release(torch):
         return None
