@@ -5,7 +5,7 @@ from __future__ import annotations
 from live_faults.row import Fault
 
 ROWS = (
-    Fault("one-of-two-cpus-offline", "echo 0 | over /sys/devices/system/cpu/online; echo 1 | over /sys/devices/system/cpu/offline", "cpus-offline", may="cpu-oversubscribed"),
+    Fault("one-of-two-cpus-offline", "echo 0 | over /sys/devices/system/cpu/online; echo 1 | over /sys/devices/system/cpu/offline; echo 0 | over /sys/devices/system/node/node0/cpulist", "cpus-offline", may="cpu-oversubscribed"),
     Fault("healthy-isolated-cpu", "edit /proc/cmdline 's/$/ isolcpus=1 nohz_full=1 rcu_nocbs=1/'; echo 1 | over /sys/devices/system/cpu/isolated"),
     Fault("steal-of-four-fifths", "edit /proc/stat -E 's/^(cpu[0-9]* +)([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) [0-9]+/\\190000 \\3 10000 20000 \\6 \\7 \\8 480000/'", "says:steal|says:stolen"),
     Fault("packets-of-576", "ip link set eth0 mtu 576", "ethernet-mtu-small", args="--nnodes 2", mistaken="the rule is on jumbo frames of links of 25 Gb/s and more; a veth tells no speed"),

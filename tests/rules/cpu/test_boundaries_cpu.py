@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from altered import FAIL, NA, PASS, UNKNOWN, altered, asked, lines, verdict, with_env
+from altered import FAIL, NA, PASS, UNKNOWN, altered, asked, lines, result, verdict, with_env
 
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.cpu import CpuFacts, CpuPolicy
@@ -279,7 +279,14 @@ def test_avx2_is_asked_of_x86(healthy: Snapshot, machine: str, flags: set[str], 
 def test_cpus_that_are_off_for_hyper_threading_are_not_missed(
     healthy: Snapshot, online: str, smt_control: Any, expected: Verdict
 ) -> None:
-    assert verdict(with_cpu(healthy, online=CpuSet.parse(online), smt_control=smt_control), "cpus-offline") is expected
+    seen = with_cpu(altered(healthy, numa__nodes=()), online=CpuSet.parse(online), smt_control=smt_control)
+    assert verdict(seen, "cpus-offline") is expected
+
+
+def test_cpus_that_lxcfs_hides_from_a_container_are_not_offline(healthy: Snapshot) -> None:
+    seen = with_cpu(healthy, online=CpuSet.parse("0-22"))
+    assert verdict(seen, "cpus-offline") is PASS
+    assert "23 CPUs of them shown to this container" in result(seen, "cpus-offline").evidence[0].seen
 
 
 def policies(*policies: dict[str, Any]) -> tuple[CpuPolicy, ...]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.launchers import JOB_VARIABLES, LOCAL_RANK_VARIABLES, RANK_VARIABLES
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
@@ -286,7 +287,7 @@ def cpu_lacks_avx(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="write 1 to /sys/devices/system/cpu/cpuN/online, and remove maxcpus= from the boot arguments"),),
 )
 def cpus_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Some present CPUs are offline, and not because hyper-threading was switched off.
+    """Some present CPUs are offline, and not because hyper-threading was switched off or a container shows fewer (LXCFS).
 
     Why it matters
     They do no work, and GPUs near them are served from farther away. The kernel also takes CPUs offline because of faults.
@@ -295,22 +296,31 @@ def cpus_offline(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Where they were taken offline on purpose.
 
     References
-    Linux Documentation/core-api/cpu_hotplug.rst; Documentation/ABI/testing/sysfs-devices-system-cpu, smt/control
+    Linux Documentation/core-api/cpu_hotplug.rst; Documentation/ABI/testing/sysfs-devices-system-cpu, smt/control;
+    drivers/base/node.c: the list of a NUMA node's CPUs has those that are online
     """
     cpu = need(s.cpu)
-    online, present = need(cpu.online), need(cpu.present)
+    shown, present = need(cpu.online), need(cpu.present)
+    online = shown | (_of_nodes(s) & present)
     lost = present - online
     if lost and isinstance(cpu.smt_control, Missing) and len(lost) == len(online) and not known(cpu.smt, False):
         yield unsure("CPUs", cpu.smt_control)  # as many offline as cores that have one thread each: their second threads, perhaps
         return
     off = bool(lost) and known(cpu.smt_control, "") in ("off", "forceoff") and len(lost) <= len(online)
+    fewer = f"; {some(len(shown), 'CPU')} of them shown to this container" if shown < online else ""
     yield Evidence(
         subject="CPUs",
-        seen=f"{len(online)} of {len(present)} online{'; hyper-threading is switched off' if off else ''}",
+        seen=f"{len(online)} of {len(present)} online{fewer}{'; hyper-threading is switched off' if off else ''}",
         wanted="all online",
         verdict=Verdict.FAIL if lost and not off else Verdict.PASS,
         source="/sys/devices/system/cpu/online",
     )
+
+
+def _of_nodes(s: Snapshot) -> CpuSet:
+    """Return the CPUs that the NUMA nodes list: all are online, also where LXCFS shows a container fewer in /sys/devices/system/cpu/online."""
+    nodes = known(s.numa.nodes, ()) if not isinstance(s.numa, Missing) else ()
+    return CpuSet(cpu for node in nodes for cpu in known(node.cpus, CpuSet()))
 
 
 RULES: tuple[Rule, ...] = (
