@@ -9,6 +9,7 @@ word for two host bridges of one NUMA node, which NCCL counts as PHB.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain, islice
 
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciDevice, PciDistance
@@ -58,12 +59,16 @@ def distances(devices: tuple[PciDevice, ...], levels: int = 2) -> tuple[PciDista
     gpus = [device for device in devices if is_gpu(device)]
     cards = [device for device in devices if device.rdma]
     found: list[PciDistance] = []
-    for position, gpu in enumerate(gpus):
-        for other in (*gpus[position + 1 :], *cards):
-            path = distance(gpu, other, by_address, levels)
-            if path:
-                found.append(PciDistance(gpu=gpu.address, other=other.address, path=path, rdma=other.rdma))
+    pairs = ((gpu, other) for position, gpu in enumerate(gpus) for other in chain(islice(gpus, position + 1, None), cards))
+    for gpu, other in islice(pairs, MOST_PAIRS):
+        path = distance(gpu, other, by_address, levels)
+        if path:
+            found.append(PciDistance(gpu=gpu.address, other=other.address, path=path, rdma=other.rdma))
     return tuple(found)
+
+
+MOST_PAIRS = 20_000
+"""Pairs of devices that are looked at: 16 GPUs and a thousand functions of network cards are 16,000."""
 
 
 def distance(one: PciDevice, other: PciDevice, devices: Mapping[str, PciDevice], levels: int = 2) -> str:

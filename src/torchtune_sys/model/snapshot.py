@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +26,9 @@ from torchtune_sys.model.facts.storage import StorageFacts
 from torchtune_sys.model.facts.sysctl import SysctlFacts
 from torchtune_sys.model.facts.system import SystemFacts
 from torchtune_sys.model.values import Missing, known
+
+_Seen = TypeVar("_Seen")
+_Answer = TypeVar("_Answer")
 
 
 class PrintedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,3 +87,31 @@ def gpus_told(seen: Snapshot) -> tuple[Gpu, ...]:
 def pci_devices_told(seen: Snapshot) -> tuple[PciDevice, ...]:
     """Return the devices on the PCI bus; none where nobody could read it."""
     return () if isinstance(seen.pci, Missing) else known(seen.pci.devices, ())
+
+
+def kept(made: Callable[[_Seen], _Answer]) -> Callable[[_Seen], _Answer]:
+    """Return the function of a snapshot (or a part of one) with its last answer kept: rules ask the same of one host for each of its subjects, which
+    may be thousands."""
+    last: tuple[_Seen, _Answer] | None = None
+
+    @wraps(made)
+    def of(seen: _Seen) -> _Answer:
+        nonlocal last
+        found = last
+        if found is None or found[0] is not seen:
+            found = last = (seen, made(seen))
+        return found[1]
+
+    return of
+
+
+@kept
+def gpus_by_address(s: Snapshot) -> Mapping[str, Gpu]:
+    """Return the GPUs that the driver tells of by the PCI address that they report."""
+    return {gpu.pci_address: gpu for gpu in reversed(gpus_told(s)) if not isinstance(gpu.pci_address, Missing)}
+
+
+@kept
+def pci_devices_by_address(s: Snapshot) -> Mapping[str, PciDevice]:
+    """Return the devices on the PCI bus by their address."""
+    return {device.address: device for device in reversed(pci_devices_told(s))}

@@ -7,7 +7,7 @@ from torchtune_sys.knowledge.cuda import Architecture
 from torchtune_sys.knowledge.gpus import architecture_by_device
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import DriverFacts
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, pci_devices_by_address
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_any
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
@@ -40,10 +40,8 @@ def require_module(s: Snapshot) -> None:
 
 def bound_driver(s: Snapshot, address: str) -> str:
     """Return the kernel driver of one PCI function; ``""`` for none or not known."""
-    if isinstance(s.pci, Missing) or isinstance(s.pci.devices, Missing):
-        return ""
-    found = next((device.driver for device in s.pci.devices if device.address == address), "")
-    return "" if isinstance(found, Missing) else found
+    device = pci_devices_by_address(s).get(address)
+    return "" if device is None else known(device.driver, "")
 
 
 def seen_by_nvml(s: Snapshot) -> frozenset[str]:

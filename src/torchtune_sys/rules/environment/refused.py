@@ -115,7 +115,7 @@ def variable_names_missing_file(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no such variable is set")
     yield from others
     for name, there in named.items():
-        path, reader = env.get(name, ""), READERS[name]
+        path, reader = env.get(name, ""), READERS.get(name, "its reader")
         if isinstance(there, Missing):
             yield unsure(name, there)
         elif not there:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
@@ -67,10 +68,14 @@ def visible_devices(value: str, count: int) -> int:
     entries = value.split(",")
     if _repeated([entry.strip() for entry in entries]):
         return 0
-    fitting = (
-        number for number in range(len(entries), 0, -1) if not visible_devices_fault(",".join(entries[:number]), count, None)
-    )
-    return next(fitting, 0)
+    fitting, most = 0, len(entries)
+    while fitting < most:  # what is wrong with a list is wrong with a longer one, too
+        number = (fitting + most + 1) // 2
+        if visible_devices_fault(",".join(entries[:number]), count, None):
+            most = number - 1
+        else:
+            fitting = number
+    return fitting
 
 
 AMD_LISTS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
@@ -121,15 +126,20 @@ def _index_fault(entries: list[str], count: int, sliced: bool) -> str:
 
 
 def _uuid_fault(entries: list[str], uuids: tuple[str, ...] | None) -> str:
+    ordered = None if uuids is None else sorted(uuid.lower() for uuid in uuids)
     for place, entry in enumerate(entries):
         if not entry.upper().startswith("GPU-"):
             return f"{entry or 'an empty entry'} is no UUID: {'every GPU' if not place else 'it and what follows'} is hidden"
-        if uuids is not None:
-            fitting = [uuid for uuid in uuids if uuid.lower().startswith(entry.lower())]
-            if len(fitting) != 1:
-                words = "no GPU has the UUID" if not fitting else f"{len(fitting)} GPUs have a UUID that begins with"
+        if ordered is not None:
+            first = bisect_left(ordered, entry.lower())
+            fitting = bisect_left(ordered, entry.lower() + _LAST, first) - first
+            if fitting != 1:
+                words = "no GPU has the UUID" if not fitting else f"{fitting} GPUs have a UUID that begins with"
                 return f"{words} {entry}: {'every GPU' if not place else 'it and what follows'} is hidden"
     return _repeated(entries)
+
+
+_LAST = "\U0010ffff"
 
 
 def _repeated(entries: list[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.driver import AmdErrors
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, need, need_if_there
@@ -34,8 +35,12 @@ def amdgpu_uncorrectable_errors_counted(s: Snapshot, p: Params) -> Iterator[Evid
     gpus = amd_gpus(s)
     counted = need_if_there(need(s.driver).amd_errors, "no AMD GPU here counts errors")
     pasted = not isinstance(s.gpu, Missing) and s.gpu.source == "report"
+    by_gpu: dict[str, list[AmdErrors]] = {}
+    for block in counted:
+        if block.uncorrected:
+            by_gpu.setdefault(block.address, []).append(block)
     for address in gpus:
-        bad = [block for block in counted if block.address == address and block.uncorrected]
+        bad = by_gpu.get(address, [])
         yield Evidence(
             subject=f"AMD GPU at {address}",
             seen=", ".join(f"{block.uncorrected:,} in {block.block}" for block in bad) or "no uncorrectable error",

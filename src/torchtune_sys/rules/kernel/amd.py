@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
-from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
+from torchtune_sys.model.snapshot import Snapshot, pci_devices_by_address
 from torchtune_sys.model.values import Missing, known, need
 from torchtune_sys.rules.gates import amd_gpus
 from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, shorter, since_last_start, when
@@ -49,11 +49,14 @@ def _each(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str
 def _since_reset(s: Snapshot, p: Params, kind: str, what: str, wanted: str) -> Iterator[Evidence]:
     """Messages after which neither the GPU was reset nor the machine booted."""
     log = need(s.kernel)
-    mended = [(event.subject, event.last_s) for event in recent(s, p, "amdgpu-reset-done", "boot") if event.last_s is not None]
+    mended: dict[str, float] = {}
+    for event in recent(s, p, "amdgpu-reset-done", "boot"):
+        if event.last_s is not None:
+            mended[event.subject] = max(event.last_s, mended.get(event.subject, event.last_s))
     left = False
     for address, events in _by_gpu(recent(s, p, kind)).items():
         last = events[-1].last_s
-        if last is not None and any(subject in ("", address) and time > last for subject, time in mended):
+        if last is not None and any(name in mended and mended[name] > last for name in ("", address)):
             continue
         left = True
         yield Evidence(
@@ -181,8 +184,7 @@ def amdgpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _runs_by_now(s: Snapshot, address: str) -> bool:
     """Whether the driver was loaded again and has the GPU (it lets go of one that it could not initialise), or nobody would train on it."""
-    devices = pci_devices_told(s)
-    device = next((one for one in devices if one.address == address), None)
+    device = pci_devices_by_address(s).get(address)
     return device is not None and (device.driver == "amdgpu" or is_integrated("0x1002", known(device.device, ""), address))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Verdict
-from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
+from torchtune_sys.model.snapshot import Snapshot, gpus_by_address, kept, pci_devices_by_address, pci_devices_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need
 from torchtune_sys.rules.gates import nvidia_hardware
 
@@ -51,20 +51,22 @@ def same_clock(one: float, other: float) -> bool:
 
 def since_last_start(s: Snapshot, p: Params, *kinds: str) -> tuple[KernelEvent, ...]:
     """Return the events of the driver's latest start: what an earlier one met may be mended."""
-    starts = [event.first_s for event in events(s) if event.kind in ("boot", "driver-load") and event.first_s is not None]
+    latest = dict.fromkeys((False, True), float("-inf"))  # by the clock, of a calendar or since boot
+    for event in events(s):
+        if event.kind in ("boot", "driver-load") and event.first_s is not None:
+            clock = event.first_s > _CALENDAR_S
+            latest[clock] = max(latest[clock], event.first_s)
 
     def ended(event: KernelEvent) -> bool:
-        last = event.last_s
-        return last is not None and any(same_clock(start, last) and start > last + _START_S for start in starts)
+        return event.last_s is not None and latest[event.last_s > _CALENDAR_S] > event.last_s + _START_S
 
     return tuple(event for event in recent(s, p, *kinds) if not ended(event))
 
 
 def is_working(s: Snapshot, address: str) -> bool:
     """Return whether the driver serves the GPU by now."""
-    if isinstance(s.gpu, Missing) or isinstance(s.gpu.devices, Missing):
-        return False
-    return any(gpu.pci_address == address and not gpu.lost for gpu in s.gpu.devices)
+    gpu = gpus_by_address(s).get(address)
+    return gpu is not None and not gpu.lost
 
 
 def nvidia_log(s: Snapshot) -> None:
@@ -187,27 +189,43 @@ def logged(
 
 def gpu_name(s: Snapshot, address: str) -> str:
     """Return ``GPU 3 (0000:9b:00.0)`` where the driver shows the GPU, else by its address alone."""
-    if not isinstance(s.gpu, Missing) and not isinstance(s.gpu.devices, Missing):
-        for gpu in s.gpu.devices:
-            if gpu.pci_address == address:
-                return f"GPU {gpu.index} ({address})"
+    gpu = gpus_by_address(s).get(address)
+    if gpu is not None:
+        return f"GPU {gpu.index} ({address})"
     return f"GPU at {address}" if address else "a GPU"
 
 
 def device_name(s: Snapshot, address: str) -> str:
     """Return the PCI device at an address with its driver, and with what lies below it where it is a bridge."""
-    devices = pci_devices_told(s)
-    parents = {device.address: device.parent for device in devices}
-    below = []
-    for device in devices:
-        above, steps = device.parent, 0
-        while above and above != address and steps < 16:
-            above, steps = parents.get(above, ""), steps + 1
-        if above == address and isinstance(device.driver, str) and device.driver not in ("pcieport", "i801_smbus"):
-            below.append(f"{device.driver} {device.address}")
-    own = next((device.driver for device in devices if device.address == address), "")
+    device = pci_devices_by_address(s).get(address)
+    own = "" if device is None else device.driver
     name = f"{own} {address}" if isinstance(own, str) and own else address
-    return f"{name} (above {', '.join(below[:4])})" if below else name
+    below = _below_bridges(s).get(address)
+    return f"{name} (above {', '.join(below)})" if below else name
+
+
+_LEVELS, _FIRST = 16, 4
+"""Bridges above a device that are followed, and devices that are named."""
+
+
+@kept
+def _below_bridges(s: Snapshot) -> dict[str, list[str]]:
+    """Return the first devices below each bridge, with their drivers."""
+    devices = pci_devices_by_address(s)
+    found: dict[str, list[str]] = {}
+    for device in pci_devices_told(s):
+        if not isinstance(device.driver, str) or device.driver in ("pcieport", "i801_smbus"):
+            continue
+        bridges: dict[str, None] = {}
+        bridge = device.parent
+        while bridge and bridge not in bridges and len(bridges) <= _LEVELS:
+            bridges[bridge] = None
+            bridge = devices[bridge].parent if bridge in devices else ""
+        for bridge in bridges:
+            below = found.setdefault(bridge, [])
+            if len(below) < _FIRST:
+                below.append(f"{device.driver} {device.address}")
+    return found
 
 
 def grouped(events: tuple[KernelEvent, ...]) -> dict[str, list[KernelEvent]]:

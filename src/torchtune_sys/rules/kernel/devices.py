@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot, gpus_told, pci_devices_told
-from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.snapshot import Snapshot, gpus_by_address, kept, pci_devices_by_address
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.kernel.common import (
     DAYS,
     device_name,
@@ -74,7 +74,8 @@ def pcie_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _counted(s: Snapshot, address: str) -> bool:
     """Whether the kernel's own counters of the device were read: pcie-errors-uncorrectable and -correctable judge those."""
-    return any(device.address == address and not isinstance(device.errors, Missing) for device in pci_devices_told(s))
+    device = pci_devices_by_address(s).get(address)
+    return device is not None and not isinstance(device.errors, Missing)
 
 
 @rule(
@@ -208,14 +209,18 @@ def _trains(s: Snapshot, event: KernelEvent) -> bool:
     """Whether the device is a GPU, or a card of a driver of fast networks."""
     if event.text.startswith(("mlx5_core ", "bnxt_en ", "nvidia ", "amdgpu ")):
         return True
-    known_gpus = gpus_told(s)
-    functions = () if isinstance(s.driver, Missing) or isinstance(s.driver.nvidia_devices, Missing) else s.driver.nvidia_devices
-    return event.subject in functions or any(gpu.pci_address == event.subject for gpu in known_gpus)
+    return event.subject in _nvidia_devices(s) or event.subject in gpus_by_address(s)
+
+
+@kept
+def _nvidia_devices(s: Snapshot) -> frozenset[str]:
+    return frozenset() if isinstance(s.driver, Missing) else frozenset(known(s.driver.nvidia_devices, ()))
 
 
 def _read(s: Snapshot, address: str) -> bool:
     """Whether the device's own link was read."""
-    return any(device.address == address and not isinstance(device.link.current_width, Missing) for device in pci_devices_told(s))
+    device = pci_devices_by_address(s).get(address)
+    return device is not None and not isinstance(device.link.current_width, Missing)
 
 
 @rule(

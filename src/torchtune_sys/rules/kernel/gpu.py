@@ -8,7 +8,7 @@ from torchtune_sys.knowledge.xid import xid
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import TO_DO, Evidence, Param, Params, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot, gpus_told
+from torchtune_sys.model.snapshot import Snapshot, gpus_by_address
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.driver.common import display_cards
 from torchtune_sys.rules.kernel.common import (
@@ -59,15 +59,14 @@ def _evidence(s: Snapshot, incident: XidIncident) -> Evidence:
 
 def _seen_now(s: Snapshot, incident: XidIncident) -> str:
     """Return what NVML says of the same fault, for which its own rule is folded into this finding."""
-    devices = gpus_told(s)
-    for gpu in devices:
-        if incident.over or gpu.pci_address != incident.address:
-            continue
-        down, count = gpu.nvlinks_down, gpu.ecc_uncorrected_volatile
-        if incident.judged == "nvlink" and not isinstance(down, Missing) and down:
-            return f"; links down: {', '.join(map(str, down))}"
-        if incident.judged == "memory" and not isinstance(count, Missing) and count > 0:
-            return f"; {count} uncorrectable errors counted since the driver was loaded"
+    gpu = gpus_by_address(s).get(incident.address)
+    if incident.over or gpu is None:
+        return ""
+    down, count = gpu.nvlinks_down, gpu.ecc_uncorrected_volatile
+    if incident.judged == "nvlink" and not isinstance(down, Missing) and down:
+        return f"; links down: {', '.join(map(str, down))}"
+    if incident.judged == "memory" and not isinstance(count, Missing) and count > 0:
+        return f"; {count} uncorrectable errors counted since the driver was loaded"
     return ""
 
 
@@ -271,10 +270,11 @@ def xid_of_program(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     log = need(s.kernel)
     found = [incident for incident in incidents(s, p) if incident.judged == "program" and not incident.over]
+    addresses = {incident.address for incident in found}
     for incident in found:
         programs = {name for event in incident.events for name in event.who.split(", ") if name}
         item = _evidence(s, incident)
-        suspect = len(programs) >= int(p["programs"]) and len({other.address for other in found}) == 1
+        suspect = len(programs) >= int(p["programs"]) and len(addresses) == 1
         yield Evidence(
             subject=item.subject,
             seen=item.seen,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Install, ModuleOption, Needs
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
+from torchtune_sys.model.snapshot import Snapshot, pci_devices_by_address
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.driver.common import driver_version
@@ -237,8 +237,8 @@ _PASSED_THROUGH = Advice(
 
 
 def _iommu_of(s: Snapshot, address: str) -> str:
-    devices = pci_devices_told(s)
-    return next((known(device.iommu_type, "") for device in devices if device.address == address), "")
+    device = pci_devices_by_address(s).get(address)
+    return "" if device is None else known(device.iommu_type, "")
 
 
 def _gpu_addresses(s: Snapshot) -> frozenset[str]:

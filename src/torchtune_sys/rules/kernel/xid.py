@@ -7,10 +7,10 @@ import msgspec
 from torchtune_sys.knowledge.xid import rank, xid
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Params
-from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.snapshot import Snapshot, kept
+from torchtune_sys.model.values import Missing, known
 from torchtune_sys.rules.kernel.common import events as log_events
-from torchtune_sys.rules.kernel.common import recent, same_clock
+from torchtune_sys.rules.kernel.common import grouped, recent, same_clock
 
 _TOGETHER_S = 600.0
 """A driver that lost a GPU goes on to report it while programs end; the cleanup of one failure takes minutes, not hours."""
@@ -126,24 +126,43 @@ def _over(s: Snapshot, address: str, event: KernelEvent) -> str:
     """Return what made a requested reset unnecessary: a reboot, a new start of the driver (both reset every GPU), or the driver, which logs it."""
     if event.last_s is None:
         return ""
-    for other in log_events(s):
-        if other.first_s is None or other.last_s is None or not same_clock(other.first_s, event.last_s):
-            continue
-        if other.kind in ("boot", "driver-load") and other.first_s > event.last_s + _RELOAD_S:
-            return "the machine was booted since" if other.kind == "boot" else "the driver was loaded again since"
-        taken_back = other.kind == "xid" and other.code == 154 and other.subject == address and "to 0x0 (None)" in other.text
-        if taken_back and other.last_s > event.last_s:
-            return "the driver wants no action any more"
-    return ""
+    starts, taken_back = _resets(s)
+    found: list[KernelEvent] = []
+    for other in (*starts, *taken_back.get(address, ())):
+        if other.first_s is not None and other.last_s is not None and same_clock(other.first_s, event.last_s):
+            after = other.last_s > event.last_s if other.kind == "xid" else other.first_s > event.last_s + _RELOAD_S
+            found += [other] if after else []
+    if not found:
+        return ""
+    return _WHY_OVER[min(found, key=lambda other: other.first_s or 0.0).kind]
+
+
+_WHY_OVER = {
+    "boot": "the machine was booted since",
+    "driver-load": "the driver was loaded again since",
+    "xid": "the driver wants no action any more",
+}
+
+
+@kept
+def _resets(s: Snapshot) -> tuple[list[KernelEvent], dict[str, list[KernelEvent]]]:
+    """Return what makes a requested reset unnecessary: the last starts of machine and driver, and by GPU where the driver took its request back."""
+    events = log_events(s)
+    starts = [event for event in events if event.kind in ("boot", "driver-load")]
+    asked = [event for event in events if event.kind == "xid" and event.code == 154 and "to 0x0 (None)" in event.text]
+    return starts[-_MOST:], {address: found[-_MOST:] for address, found in grouped(tuple(asked)).items()}
 
 
 def wanted_action(s: Snapshot, address: str) -> str:
     """Return what the last Xid 154 of a GPU asks for: ``GPU Reset Required`` …; ``""`` where there is none."""
-    log = s.kernel
-    if isinstance(log, Missing) or isinstance(log.events, Missing):
-        return ""
-    found = ""
-    for event in log.events:
-        if event.kind == "xid" and event.code == 154 and event.subject == address:
-            found = event.text.rpartition("(")[2].rstrip(") .") if "(" in event.text.partition(": 154")[2] else ""
-    return "" if found == "None" else found
+    return _wanted_actions(s).get(address, "")
+
+
+@kept
+def _wanted_actions(s: Snapshot) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for event in () if isinstance(s.kernel, Missing) else known(s.kernel.events, ()):
+        if event.kind == "xid" and event.code == 154:
+            action = event.text.rpartition("(")[2].rstrip(") .") if "(" in event.text.partition(": 154")[2] else ""
+            found[event.subject] = "" if action == "None" else action
+    return found

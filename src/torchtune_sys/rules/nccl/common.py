@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.facts.network import Interface, NcclSetting, NetworkFacts
-from torchtune_sys.model.snapshot import Snapshot, is_pasted
+from torchtune_sys.model.snapshot import Snapshot, is_pasted, kept
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, verbs_devices
@@ -139,4 +139,9 @@ def better(network: NetworkFacts) -> tuple[str, ...]:
 
 
 def interface_named(network: NetworkFacts, name: str) -> Interface | None:
-    return next((interface for interface in need(network.interfaces) if interface.name == name), None)
+    return _by_name(network).get(name)
+
+
+@kept
+def _by_name(network: NetworkFacts) -> dict[str, Interface]:
+    return {interface.name: interface for interface in reversed(need(network.interfaces))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
@@ -261,7 +262,7 @@ def cpus_far_from_gpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     nodes = cpu_nodes(s)
     used = _in_use(s, tuple(gpus(s)))
-    homes = {need(gpu.numa_node) for gpu in used}
+    homes = Counter(need(gpu.numa_node) for gpu in used)
     if len(homes) < 2 or min(homes) < 0:
         raise NotApplicable("the GPUs are on one node, or on unknown ones")
     if s.intent.ranks is not None and s.intent.ranks < len(used):
@@ -273,7 +274,7 @@ def cpus_far_from_gpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
         cpus = need(node.cpus) & affinity
         yield Evidence(
             subject=f"node {node.id}",
-            seen=f"{sum(need(gpu.numa_node) == node.id for gpu in used)} GPUs, {len(cpus)} of the session's CPUs",
+            seen=f"{homes[node.id]} GPUs, {len(cpus)} of the session's CPUs",
             wanted="CPUs at the GPUs; ranks bound by torchrun --numa-binding=node",
             verdict=Verdict.PASS if cpus else Verdict.FAIL,
             source="sched_getaffinity",

@@ -89,7 +89,8 @@ def _is_slow(port: RdmaPort) -> bool:
 
 def peers(s: Snapshot) -> list[PciDevice]:
     """Return the GPUs and RDMA cards that read and write each other's memory; NotApplicable where no two of them do."""
-    found = [gpu for gpu in gpus(s) if gpu.address not in _geforce(s)]
+    geforce = _geforce(s)
+    found = [gpu for gpu in gpus(s) if gpu.address not in geforce]
     if not found:
         raise NotApplicable("the driver offers neither peer-to-peer over PCIe nor GPUDirect RDMA on GeForce")
     both = [*found, *rails(s)]

@@ -35,7 +35,7 @@ def _nearest(s: Snapshot) -> dict[str, PciDistance]:
     fast = _fast(pci_seen.rdma_by_name(s), {card.rdma for card in pci_seen.cards(s)})
     found: dict[str, PciDistance] = {}
     for item in need(need(s.pci).distances):
-        if item.rdma not in fast:
+        if item.rdma not in fast or item.path not in CLASSES:
             continue
         best = found.get(item.gpu)
         if best is None or CLASSES.index(item.path) < CLASSES.index(best.path):
@@ -121,7 +121,7 @@ def far_from_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
             subject=pci_seen.gpu_name(gpu),
             seen=f"nearest: {item.rdma} ({item.other}), {item.path}",
             wanted="a card at the same socket, best below the same switch",
-            verdict=Verdict.FAIL if item.path == "SYS" and of_gpu[gpu] not in served else Verdict.PASS,
+            verdict=Verdict.FAIL if item.path == "SYS" and of_gpu.get(gpu) not in served else Verdict.PASS,
             source=_SOURCE,
         )
 

@@ -13,7 +13,7 @@ from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.facts.python import LoadedLink
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot, gpus_told
+from torchtune_sys.model.snapshot import Snapshot, gpus_by_address, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import subject
@@ -81,12 +81,11 @@ def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
     found = functions(s)
     gpus = pci_seen.gpus(s)
-    shown = gpus_told(s)
+    shown = gpus_by_address(s)
     links = {link.address: link for link in known(_loaded(s), ())}
     judged = False
     for device in gpus:
-        gpu = next((gpu for gpu in shown if gpu.pci_address == device.address), None)
-        evidence = _gpu_link(s, device, found.get(device.parent), gpu, links.get(device.address), busy_pct)
+        evidence = _gpu_link(s, device, found.get(device.parent), shown.get(device.address), links.get(device.address), busy_pct)
         if evidence is not None:
             judged = True
             yield evidence

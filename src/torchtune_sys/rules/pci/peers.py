@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
-from torchtune_sys.formats.pci_paths import above, distance, is_gpu
+from torchtune_sys.formats.pci_paths import MOST_PAIRS, above, distance, is_gpu
 from torchtune_sys.model.actions import Advice, KernelArgument
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciDevice
@@ -85,18 +86,17 @@ def _ports_between(s: Snapshot) -> list[PciDevice]:
     peers = pci_seen.peers(s)
     first = len(pci_seen.gpus(s))
     found: dict[str, PciDevice] = {}
-    for position, one in enumerate(peers[:first]):
-        ways = above(one, devices)
-        for other in peers[position + 1 :]:
-            others = above(other, devices)
-            shared = {bridge.address for bridge in ways} & {bridge.address for bridge in others}
-            if not shared and not (ways and others and _through_iommu(one, ways[-1]) and _through_iommu(other, others[-1])):
-                continue
-            if shared and distance(one, other, devices) not in ("PIX", "PXB"):
-                continue
-            for bridge in (*ways, *others):
-                if bridge.address not in shared and known(bridge.class_, "")[2:6] == "0604":
-                    found[bridge.address] = bridge
+    pairs = ((one, other) for position, one in enumerate(peers[:first]) for other in islice(peers, position + 1, None))
+    for one, other in islice(pairs, MOST_PAIRS):
+        ways, others = above(one, devices), above(other, devices)
+        shared = {bridge.address for bridge in ways} & {bridge.address for bridge in others}
+        if not shared and not (ways and others and _through_iommu(one, ways[-1]) and _through_iommu(other, others[-1])):
+            continue
+        if shared and distance(one, other, devices) not in ("PIX", "PXB"):
+            continue
+        for bridge in (*ways, *others):
+            if bridge.address not in shared and known(bridge.class_, "")[2:6] == "0604":
+                found[bridge.address] = bridge
     return list(found.values())
 
 

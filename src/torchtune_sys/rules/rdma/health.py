@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import nccl
@@ -258,14 +259,14 @@ def rdma_firmware_differs(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not any(len(cards) > 1 for cards in boards.values()):
         raise NotApplicable("no two RDMA devices are of the same model")
     for cards in boards.values():
-        releases = list(cards.values())
-        usual = max(releases, key=lambda release: (releases.count(release), _parts(release)))
+        releases = Counter(cards.values())
+        usual = max(releases, key=lambda release: (releases[release], _parts(release)))
         for name, release in cards.items():
             if release != usual:
                 yield Evidence(
                     subject=name,
                     seen=release,
-                    wanted=f"{usual}, as {releases.count(usual)} of {len(releases)} cards of this model",
+                    wanted=f"{usual}, as {releases[usual]} of {len(cards)} cards of this model",
                     source=f"/sys/class/infiniband/{name}/fw_ver",
                 )
 

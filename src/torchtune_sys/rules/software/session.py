@@ -271,16 +271,16 @@ def _containers_bridge(s: Snapshot, ways: tuple[Way, ...]) -> str:
     """Return the bridge through which a job over several hosts would look for its first one, where nothing but this host's guests is behind it: the
     cluster has the addresses that Docker or libvirt chose."""
     interfaces = known(need(s.network).interfaces, ())
-    for way in ways if (s.intent.nodes or 1) > 1 else ():
-        for bridge in interfaces if way.own and way.own != way.address else ():
-            on_it = any(item.address == way.own for item in known(bridge.addresses, ()))
-            if (
-                bridge.kind == "bridge"
-                and on_it
-                and not any(each.master == bridge.name and each.kind in _OUTSIDE for each in interfaces)
-            ):
-                return bridge.name
-    return ""
+    if (s.intent.nodes or 1) < 2:
+        return ""
+    leads_outside = {each.master for each in interfaces if each.kind in _OUTSIDE}
+    of_guests = {
+        item.address: bridge.name
+        for bridge in reversed(interfaces)
+        if bridge.kind == "bridge" and bridge.name not in leads_outside
+        for item in known(bridge.addresses, ())
+    }
+    return next((of_guests[way.own] for way in ways if way.own and way.own != way.address and way.own in of_guests), "")
 
 
 _MORE = pattern(r"^\w+://|[^:]:\d{1,5}$|^\[|\s")

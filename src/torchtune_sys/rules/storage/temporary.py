@@ -10,7 +10,7 @@ import msgspec
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.storage import INSTEAD, without_inodes
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, kept
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.storage.access import writable
@@ -46,6 +46,7 @@ def temporary_directory_not_writable(s: Snapshot, p: Params) -> Iterator[Evidenc
         yield item
 
 
+@kept
 def taken_instead(s: Snapshot) -> str:
     """Return the first directory that tempfile takes in place of one that cannot be written; ``""`` where none is writable. Raises Unknown: one may be."""
     others = [place for place in need(s.storage).places if place.role == INSTEAD]

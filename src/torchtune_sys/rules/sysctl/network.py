@@ -184,6 +184,15 @@ def _network(address: str, prefix: int) -> str:
     return ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0)) + f"/{prefix}"
 
 
+def _others(interface: Interface, members: tuple[Interface, ...]) -> str:
+    """Return the names of the others in a subnet, the first of very many."""
+    names = [each.name for each in members[: _TOLD + 1] if each is not interface][:_TOLD]
+    more = len(members) - 1 - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+_TOLD = 16
+"""Names of others: a host has some eight rails."""
 _ROUTED = ("amazon", "microsoft", "google")
 """Clouds whose virtual networks have no Ethernet segment between machines."""
 
@@ -227,7 +236,7 @@ def rp_filter_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 continue
             yield Evidence(
                 subject=interface.name,
-                seen=f"{value}, with {', '.join(i.name for i in members if i is not interface)} in {net} too",
+                seen=f"{value}, with {_others(interface, members)} in {net} too",
                 wanted="2 (loose) or 0",
                 verdict=Verdict.FAIL if value == 1 else Verdict.PASS,
                 source=origin(s, decides),
@@ -266,7 +275,7 @@ def arp_answers_on_any_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 continue
             yield Evidence(
                 subject=interface.name,
-                seen=f"arp_ignore {value}, with {', '.join(i.name for i in members if i is not interface)} in {net} too",
+                seen=f"arp_ignore {value}, with {_others(interface, members)} in {net} too",
                 wanted="1 or 2",
                 verdict=Verdict.FAIL if value == 0 else Verdict.PASS,
                 source=origin(s, decides),

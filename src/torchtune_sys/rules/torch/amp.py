@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot, gpus_told
+from torchtune_sys.model.snapshot import Snapshot, gpus_told, kept
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import Version
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
-from torchtune_sys.rules.torch.common import capability, cuda_build, far_smaller, label, model_name
+from torchtune_sys.rules.torch.common import capability, cuda_build, far_smaller, label, model_name, smallest_memory
 
 _SLOW_HALF = frozenset(((6, 1), (5, 0), (5, 2), (3, 5), (3, 7)))
 """Half precision at 1/64 of single (6.1), or not at all in hardware; 6.0 (P100) and the on-chip GPUs have it at full rate."""
@@ -22,8 +22,15 @@ _DISPLAY = "far smaller than the GPUs beside it, which compute these formats fas
 
 def _for_a_display(s: Snapshot, gpu: Gpu, cc: Version) -> bool:
     """Return whether nobody trains on this GPU: Ampere or later stands beside it with many times its memory, and no more ranks are asked about."""
-    fast = [other for other in gpus_told(s) if not isinstance(its := capability(other), Missing) and its >= (8, 0)]
-    return cc < (8, 0) and far_smaller(gpu, fast) and (s.intent.ranks or 1) <= len(fast)
+    count, smallest = _fast(s)
+    return cc < (8, 0) and far_smaller(gpu, smallest) and (s.intent.ranks or 1) <= count
+
+
+@kept
+def _fast(s: Snapshot) -> tuple[int, int]:
+    """How many GPUs compute bfloat16, and the least memory that one of them has, bytes."""
+    fast = [gpu for gpu in gpus_told(s) if not isinstance(its := capability(gpu), Missing) and its >= (8, 0)]
+    return len(fast), smallest_memory(fast)
 
 
 @rule(

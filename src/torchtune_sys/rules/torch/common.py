@@ -27,10 +27,14 @@ OTHER_ACCELERATORS = (
 """Plug-ins that train on something else than a GPU; torch itself is a CPU build under them."""
 
 
-def far_smaller(gpu: Gpu, others: Sequence[Gpu]) -> bool:
-    """Return whether a GPU may be left to a display beside these: each has many times its memory."""
-    sizes = [known_value(other.memory_total_bytes, 0) for other in others]
-    return bool(sizes) and 0 < known_value(gpu.memory_total_bytes, 0) <= min(sizes) / _SMALLER
+def smallest_memory(gpus: Sequence[Gpu]) -> int:
+    """Return the memory of that of these GPUs which has least, in bytes; 0 where there is none, or one does not tell it."""
+    return min((known_value(gpu.memory_total_bytes, 0) for gpu in gpus), default=0)
+
+
+def far_smaller(gpu: Gpu, smallest: int) -> bool:
+    """Return whether a GPU may be left to a display beside others: each has many times its memory (``smallest``, bytes)."""
+    return 0 < known_value(gpu.memory_total_bytes, 0) <= smallest / _SMALLER
 
 
 _SMALLER = 3

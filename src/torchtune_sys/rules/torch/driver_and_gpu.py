@@ -30,6 +30,7 @@ from torchtune_sys.rules.torch.common import (
     live,
     machine,
     model_name,
+    smallest_memory,
 )
 from torchtune_sys.rules.torch.fixes import build_for, lacking_wheel, newer_driver
 
@@ -244,19 +245,20 @@ def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         told = (unsure(label(gpu), cc),) if isinstance(cc, Missing) else _fit(s, gpu, cc, build, cuda, listed)
         found += [(gpu, item) for item in told]
     fitting = [gpu for gpu, item in found if item.verdict is Verdict.PASS]
+    hidden, smallest = _beside(s, fitting)
     for gpu, item in found:
-        yield _not_trained_on(gpu, item) if item.verdict is Verdict.FAIL and _beside(s, gpu, fitting) else item
+        yield _not_trained_on(gpu, item) if item.verdict is Verdict.FAIL and (hidden or far_smaller(gpu, smallest)) else item
 
 
-def _beside(s: Snapshot, gpu: Gpu, fitting: list[Gpu]) -> bool:
-    """Whether a GPU may be left to a display beside those that torch has code for: it is far smaller, or the session shows no more GPUs than those."""
+def _beside(s: Snapshot, fitting: list[Gpu]) -> tuple[bool, int]:
+    """Whether any GPU may be left to a display beside those that torch has code for, since the session shows no more GPUs than those; and the memory beside
+    which one that is far smaller may be, bytes."""
     if not fitting or (s.intent.ranks or 1) > len(fitting):
-        return False
+        return False, 0
     env = {} if isinstance(s.session, Missing) else known_value(s.session.env, {})
     named = env.get("CUDA_VISIBLE_DEVICES")
-    if named is not None and 0 < visible_devices(named, len(gpus_told(s))) <= len(fitting):
-        return True
-    return far_smaller(gpu, fitting)
+    hidden = named is not None and 0 < visible_devices(named, len(gpus_told(s))) <= len(fitting)
+    return hidden, smallest_memory(fitting)
 
 
 def _not_trained_on(gpu: Gpu, item: Evidence) -> Evidence:
