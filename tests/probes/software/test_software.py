@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +79,22 @@ def test_kernels_are_ordered_by_number_and_other_flavours_are_left_out() -> None
     facts = load("healthy", files=files).software
     assert not isinstance(facts, Missing) and not isinstance(facts.next_kernel, Missing)
     assert facts.next_kernel.release == "6.8.0-100-generic" and not facts.next_kernel.running
+
+
+@pytest.mark.parametrize(
+    ("files", "mode"),
+    [
+        ({}, None),
+        ({"/etc/docker/daemon.json": "{}"}, None),
+        ({"/etc/docker/daemon.json": '{"runtimes": {"nvidia": {"path": "/opt/nv/bin/nvidia-container-runtime"}}}'}, "auto"),
+        ({"/etc/nvidia-container-runtime/config.toml": 'mode = "cdi"'}, "cdi"),
+        ({"/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml": 'mode = "cdi"'}, "cdi"),
+    ],
+)
+def test_which_runtime_is_configured(files: dict[str, str], mode: str | None) -> None:
+    facts = load("healthy", files=files).software
+    assert not isinstance(facts, Missing)
+    assert (None if isinstance(facts.runtime_mode, Missing) else facts.runtime_mode) == mode
 
 
 def test_directories_in_place_of_files() -> None:

@@ -135,6 +135,26 @@ def test_nodes_without_memory(nodes: tuple[NumaNode, ...], expected: str) -> Non
     assert verdict("numa-node-without-memory", host(*nodes)) == expected
 
 
+@pytest.mark.parametrize(
+    ("model", "sizes", "expected"),
+    [
+        (
+            "AMD Ryzen Threadripper 2990WX 32-Core Processor",
+            (64, 0, 64, 0),
+            "pass",
+        ),  # two of its four dies have no memory channels
+        ("AMD Ryzen Threadripper 2970WX 24-Core Processor", (64, 0, 64, 0), "pass"),
+        ("AMD Ryzen Threadripper 2990WX 32-Core Processor", (64, 0, 0, 0), "fail"),
+        ("AMD EPYC 7551 32-Core Processor", (64, 0, 64, 0), "fail"),  # each of its dies has channels
+    ],
+)
+def test_dies_without_memory_channels(model: str, sizes: tuple[int, ...], expected: str) -> None:
+    dies = host(*(node(number, f"{16 * number}-{16 * number + 15}", size * GIB) for number, size in enumerate(sizes)))
+    assert not isinstance(dies.cpu, Missing)
+    dies = replace(dies, cpu=replace(dies.cpu, model=model))
+    assert verdict("numa-node-without-memory", dies) == expected
+
+
 def test_each_node_without_memory_is_told() -> None:
     unread = host(node(0, "0-15", REFUSED), node(1, "16-31", 0), node(2, "32-47"))
     assert failed("numa-node-without-memory", unread) == ["node 1"]

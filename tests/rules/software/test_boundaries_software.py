@@ -198,6 +198,20 @@ def test_either_package_brings_the_toolkit(healthy: Snapshot, names: tuple[str, 
 
 
 @pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"cdi_drivers": {"/etc/cdi/nvidia.yaml": "580.95.05"}}, PASS),  # docker run --device nvidia.com/gpu=all
+        ({"runtime_mode": "auto"}, UNKNOWN),  # from an archive or by the GPU operator; or the package is gone and its file stayed
+        ({"runtime_mode": DENIED}, UNKNOWN),
+        ({"runtime_mode": NOTHING, "cdi_drivers": {}}, FAIL),
+    ],
+)
+def test_gpus_for_containers_without_the_package(healthy: Snapshot, facts: dict[str, Any], expected: Verdict) -> None:
+    seen = altered(healthy, software__packages=(), **{f"software__{key}": value for key, value in facts.items()})
+    assert verdict(seen, "container-toolkit-missing") is expected
+
+
+@pytest.mark.parametrize(
     ("version", "facts", "expected"),
     [
         ("1.17.8-1", {}, FAIL),
@@ -210,6 +224,8 @@ def test_either_package_brings_the_toolkit(healthy: Snapshot, names: tuple[str, 
         ("1.17.8-1", {"runtime_mode": "cdi"}, PASS),
         ("1.17.8-1", {"runtime_mode": "jit-cdi"}, PASS),
         ("1.17.8-1", {"runtime_mode": DENIED}, UNKNOWN),
+        ("1.17.8-1", {"runtime_mode": NOTHING}, FAIL),
+        ("1.18.0-1", {"runtime_mode": NOTHING}, PASS),
         ("1.17.8-1", {"cgroup_driver": "cgroupfs"}, PASS),
         ("1.17.8-1", {"cgroup_driver": DENIED}, UNKNOWN),
         ("1.17.8-1", {"device_links": True}, PASS),

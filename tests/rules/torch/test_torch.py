@@ -155,7 +155,7 @@ def test_a_card_that_may_only_drive_a_display(gib: int, visible: str | None, ran
     found = judge(seen)["gpu-arch-not-in-wheel"].evidence
     assert [(item.subject, item.verdict) for item in found] == [("GPU 0", Verdict.PASS), ("GPU 1", wanted)]
     formats = judge(seen)["fp16-without-speed"].evidence
-    trained_on = gib > 2 or ranks == 2
+    trained_on = wanted is Verdict.FAIL
     assert [item.verdict for item in formats] == [Verdict.PASS, Verdict.FAIL if trained_on else Verdict.NA]
 
 

@@ -125,7 +125,7 @@ class SoftwareFacts(msgspec.Struct, frozen=True, kw_only=True):
     device_links: Fact[bool] = _NOT_READ
     """Whether /dev/char has the links of NVIDIA's device nodes."""
     runtime_mode: Fact[str] = _NOT_READ
-    """``mode`` in the NVIDIA container runtime's configuration; ``auto`` where it says nothing."""
+    """``mode`` in the NVIDIA container runtime's configuration; ``auto`` where it says nothing, ABSENT where no runtime of NVIDIA's is configured."""
     cdi_drivers: Fact[dict[str, str]] = _NOT_READ
     """CDI specification → the driver version whose libraries it names; empty where there is none."""
     build_tools: Fact[BuildTools] = _NOT_READ

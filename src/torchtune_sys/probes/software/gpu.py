@@ -18,6 +18,11 @@ from torchtune_sys.probes.software import session as software_session
 
 _CDI = ("/etc/cdi", "/run/cdi")
 _MOST_FILES = 100
+_RUNTIME_CONFIGURATIONS = (
+    "/etc/nvidia-container-runtime/config.toml",
+    "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+)
+"""The package's, and what the GPU operator's toolkit container puts on its host (NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-installer)."""
 
 
 def read(host: Host, port: Fact[tuple[int, ...]]) -> SoftwareFacts:
@@ -148,10 +153,17 @@ def _device_links(host: Host) -> Fact[bool]:
 
 
 def _runtime_mode(host: Host) -> Fact[str]:
-    text = host.text("/etc/nvidia-container-runtime/config.toml")
-    if isinstance(text, Missing):
-        return "auto" if text.why is Why.ABSENT else text
-    return parse_mode(text)
+    """Return the runtime's mode; ABSENT where neither a configuration of its own is here (NVIDIA's package, the GPU operator) nor Docker's names it."""
+    for place in _RUNTIME_CONFIGURATIONS:
+        text = host.text(place)
+        if not isinstance(text, Missing):
+            return parse_mode(text)
+        if text.why is not Why.ABSENT:
+            return text
+    docker = host.text("/etc/docker/daemon.json")
+    if not isinstance(docker, Missing):
+        return "auto" if "nvidia-container-runtime" in docker else Missing(Why.ABSENT, _RUNTIME_CONFIGURATIONS[0], "not there")
+    return docker
 
 
 def parse_mode(text: str) -> str:

@@ -32,6 +32,13 @@ def memory_apart(s: Snapshot) -> bool:
     return any(not len(need(node.cpus)) and known(node.memory_bytes, 0) and not node.gpu_memory for node in nodes)
 
 
+def _half_without(s: Snapshot, nodes: tuple[NumaNode, ...]) -> bool:
+    """Return whether this processor has memory channels at two of its four dies, and those are populated."""
+    model = "" if isinstance(s.cpu, Missing) else known(s.cpu.model, "")
+    with_memory = sum(1 for node in nodes if known(node.memory_bytes, 0))
+    return len(nodes) == 4 and with_memory == 2 and any(name in model for name in ("Threadripper 2970WX", "Threadripper 2990WX"))
+
+
 def _in_use(s: Snapshot, gpus: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
     """Those that the driver shows to this session: containers and batch systems grant some, while the bus shows all."""
     devices = gpus_told(s)
@@ -90,13 +97,15 @@ def node_without_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Each memory access crosses the inter-socket link, which the GPUs of that socket need for their own traffic.
 
     When to leave it
-    Nothing runs on that node's CPUs.
+    Nothing runs on that node's CPUs. Of AMD's Threadripper 2970WX and 2990WX two of the four dies have no memory channels: that passes.
 
     References
     Linux Documentation/admin-guide/mm/numaperf.rst; the board maker's guide to populating memory
+    https://bitsum.com/cpu/video-of-ryzen-masters-dynamic-local-mode/ (the nodes of the 2970WX and 2990WX)
     """
     nodes = cpu_nodes(s)
     apart = memory_apart(s)
+    by_design = _half_without(s, nodes)
     for node in nodes:
         memory = node.memory_bytes
         if isinstance(memory, Missing):
@@ -106,7 +115,7 @@ def node_without_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
             subject=f"node {node.id}",
             seen=f"{memory / _GIB:.0f} GiB, CPUs {known(node.cpus, CpuSet())}{'; memory in nodes of its own' if apart else ''}",
             wanted="memory at each socket",
-            verdict=Verdict.FAIL if memory == 0 and not apart else Verdict.PASS,
+            verdict=Verdict.FAIL if memory == 0 and not apart and not by_design else Verdict.PASS,
             source=f"/sys/devices/system/node/node{node.id}/meminfo",
         )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Install, Needs
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, need, need_any
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_any
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import not_in_container, nvidia_hardware, release_of
 
@@ -45,12 +45,29 @@ def container_toolkit_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
         docker run --gpus all fails: could not select device driver "" with capabilities: [[gpu]].
 
     When to leave it
-        Training does not run in Docker on this host.
+        Training does not run in Docker on this host. Without the package a CDI specification of NVIDIA's is enough (docker run --device nvidia.com/gpu=all);
+        a runtime that is configured without it (an archive, the GPU operator) is unknown.
 
     References
         https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html
+        https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html
     """
     have = _installed(s, "nvidia-container-toolkit") or _installed(s, "nvidia-container-toolkit-base")
+    specifications = known(need(s.software).cdi_drivers, {})
+    if not have and specifications:
+        yield Evidence(subject="CDI", seen=", ".join(specifications), verdict=Verdict.PASS, source="/etc/cdi, /run/cdi")
+        return
+    mode = need(s.software).runtime_mode
+    if not have and not absent(mode):
+        need(mode)
+        why = Missing(
+            Why.NOT_RECORDED,
+            "nvidia-container-runtime",
+            "its configuration is here, no package is",
+            remedy="nvidia-ctk --version",
+        )
+        yield unsure("nvidia-container-toolkit", why)
+        return
     yield Evidence(
         subject="nvidia-container-toolkit",
         seen=have or "not installed",
@@ -91,10 +108,11 @@ def docker_may_lose_gpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not toolkit:
         raise NotApplicable("no NVIDIA container toolkit is installed")
     facts = need(s.software)
+    mode = "auto" if absent(facts.runtime_mode) else facts.runtime_mode
     ways = (
         ("the cgroup driver is cgroupfs", need(facts.cgroup_driver) != "systemd"),
-        (f"toolkit {toolkit}", version(toolkit) >= (1, 18) and need(facts.runtime_mode) != "legacy"),
-        ("CDI mode", need(facts.runtime_mode) in ("cdi", "jit-cdi")),
+        (f"toolkit {toolkit}", version(toolkit) >= (1, 18) and need(mode) != "legacy"),
+        ("CDI mode", need(mode) in ("cdi", "jit-cdi")),
     )
     safe = next((why for why, good in ways if good), "") or ("/dev/char has the links" if need(facts.device_links) else "")
     yield Evidence(

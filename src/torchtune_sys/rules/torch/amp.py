@@ -11,26 +11,23 @@ from torchtune_sys.model.snapshot import Snapshot, gpus_told, kept
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.model.version import Version
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
-from torchtune_sys.rules.torch.common import capability, cuda_build, far_smaller, label, model_name, smallest_memory
+from torchtune_sys.rules.torch.common import Displays, capability, cuda_build, displays_beside, label, model_name
 
 _SLOW_HALF = frozenset(((6, 1), (5, 0), (5, 2), (3, 5), (3, 7)))
 """Half precision at 1/64 of single (6.1), or not at all in hardware; 6.0 (P100) and the on-chip GPUs have it at full rate."""
 
 
-_DISPLAY = "far smaller than the GPUs beside it, which compute these formats fast: left to a display"
+_DISPLAY = "far smaller than the GPUs beside it, which compute these formats fast, or not shown to the session: left to a display"
 
 
 def _for_a_display(s: Snapshot, gpu: Gpu, cc: Version) -> bool:
-    """Return whether nobody trains on this GPU: Ampere or later stands beside it with many times its memory, and no more ranks are asked about."""
-    count, smallest = _fast(s)
-    return cc < (8, 0) and far_smaller(gpu, smallest) and (s.intent.ranks or 1) <= count
+    """Return whether an older GPU may be left to a display beside those of Ampere or later."""
+    return cc < (8, 0) and gpu in _beside_fast_ones(s)
 
 
 @kept
-def _fast(s: Snapshot) -> tuple[int, int]:
-    """How many GPUs compute bfloat16, and the least memory that one of them has, bytes."""
-    fast = [gpu for gpu in gpus_told(s) if not isinstance(its := capability(gpu), Missing) and its >= (8, 0)]
-    return len(fast), smallest_memory(fast)
+def _beside_fast_ones(s: Snapshot) -> Displays:
+    return displays_beside(s, [gpu for gpu in gpus_told(s) if not isinstance(its := capability(gpu), Missing) and its >= (8, 0)])
 
 
 @rule(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from torchtune_sys.knowledge import gpus
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import Version, version
+from torchtune_sys.rules.environment.values import visible_devices
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware
 
 OTHER_ACCELERATORS = (
@@ -27,14 +30,27 @@ OTHER_ACCELERATORS = (
 """Plug-ins that train on something else than a GPU; torch itself is a CPU build under them."""
 
 
-def smallest_memory(gpus: Sequence[Gpu]) -> int:
-    """Return the memory of that of these GPUs which has least, in bytes; 0 where there is none, or one does not tell it."""
-    return min((known_value(gpu.memory_total_bytes, 0) for gpu in gpus), default=0)
+class Displays(msgspec.Struct, frozen=True):
+    """Which GPUs may be left to a display beside those that one trains on."""
+
+    up_to_bytes: int = 0
+    """A GPU with so much memory is far smaller than each of the others."""
+    all_others: bool = False
+    """Whether the session shows no more GPUs than one trains on."""
+
+    def __contains__(self, gpu: Gpu) -> bool:
+        return self.all_others or 0 < known_value(gpu.memory_total_bytes, 0) <= self.up_to_bytes
 
 
-def far_smaller(gpu: Gpu, smallest: int) -> bool:
-    """Return whether a GPU may be left to a display beside others: each has many times its memory (``smallest``, bytes)."""
-    return 0 < known_value(gpu.memory_total_bytes, 0) <= smallest / _SMALLER
+def displays_beside(s: Snapshot, trained_on: Sequence[Gpu]) -> Displays:
+    """Return which GPUs may be left to a display beside these: none if more ranks are asked about."""
+    if not trained_on or (s.intent.ranks or 1) > len(trained_on):
+        return Displays()
+    env = {} if isinstance(s.session, Missing) else known_value(s.session.env, {})
+    named = env.get("CUDA_VISIBLE_DEVICES")
+    shown = visible_devices(named, len(gpus_told(s))) if named is not None else 0
+    smallest = min(known_value(gpu.memory_total_bytes, 0) for gpu in trained_on)
+    return Displays(up_to_bytes=smallest // _SMALLER, all_others=0 < shown <= len(trained_on))
 
 
 _SMALLER = 3

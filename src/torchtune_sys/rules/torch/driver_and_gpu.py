@@ -15,22 +15,19 @@ from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, need
-from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.driver.common import driver_version
-from torchtune_sys.rules.environment.values import visible_devices
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch.common import (
     capability,
     cuda_build,
     cuda_of,
     cuda_works,
-    far_smaller,
+    displays_beside,
     label,
     live,
     machine,
     model_name,
-    smallest_memory,
 )
 from torchtune_sys.rules.torch.fixes import build_for, lacking_wheel, newer_driver
 
@@ -245,20 +242,9 @@ def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         told = (unsure(label(gpu), cc),) if isinstance(cc, Missing) else _fit(s, gpu, cc, build, cuda, listed)
         found += [(gpu, item) for item in told]
     fitting = [gpu for gpu, item in found if item.verdict is Verdict.PASS]
-    hidden, smallest = _beside(s, fitting)
+    displays = displays_beside(s, fitting)
     for gpu, item in found:
-        yield _not_trained_on(gpu, item) if item.verdict is Verdict.FAIL and (hidden or far_smaller(gpu, smallest)) else item
-
-
-def _beside(s: Snapshot, fitting: list[Gpu]) -> tuple[bool, int]:
-    """Whether any GPU may be left to a display beside those that torch has code for, since the session shows no more GPUs than those; and the memory beside
-    which one that is far smaller may be, bytes."""
-    if not fitting or (s.intent.ranks or 1) > len(fitting):
-        return False, 0
-    env = {} if isinstance(s.session, Missing) else known_value(s.session.env, {})
-    named = env.get("CUDA_VISIBLE_DEVICES")
-    hidden = named is not None and 0 < visible_devices(named, len(gpus_told(s))) <= len(fitting)
-    return hidden, smallest_memory(fitting)
+        yield _not_trained_on(gpu, item) if item.verdict is Verdict.FAIL and gpu in displays else item
 
 
 def _not_trained_on(gpu: Gpu, item: Evidence) -> Evidence:
