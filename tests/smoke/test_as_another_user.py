@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import TIER
+from smoke.faults.forking import FORKING
 from two_users import Scene, as_root, needs_root, system_minor
 
 pytestmark = needs_root
@@ -43,6 +45,7 @@ def test_another_user_s_environment_trains(scene: Scene) -> None:
     packages = _torch()
     venv = scene.alice.venv()
     scene.alice.write(scene.alice.packages(venv) / "torch.pth", f"{packages}\n")
+    scene.alice.write(scene.alice.packages(venv) / "sitecustomize.py", FORKING if TIER != "all" else "")
     scratch = scene.alice.home / "scratch"
     scene.alice.write(scratch / "README", "")
     options = ["--stages", "train,checkpoint,rendezvous", "--device", "cpu", "--no-proof", "--format", "json"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from smoke.faults import hosting
 from smoke.faults.asked import SELDOM, Outcomes, assert_named, cases, together
+from smoke.faults.forking import FORKING
 from smoke.faults.page import page
 from smoke.faults.row import Fault
 from smoke.faults.table import FAULTS
@@ -51,3 +56,39 @@ def test_names_are_unique_and_stages_exist() -> None:
 
 def test_page_is_current() -> None:
     assert PAGE.read_text() == page(), "PYTHONPATH=tests python -m smoke.faults > docs/smoke-faults.md"
+
+
+_LAUNCHER = """
+import os, subprocess, sys
+read, write = os.pipe()
+env = {"RANK": "1", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "3", "PATH": os.environ["PATH"], "PYTHONPATH": os.environ["PYTHONPATH"], "LC_ALL": "C.UTF-8"}
+child = subprocess.Popen([sys.executable, "-u", sys.argv[1], str(write)], env=env, pass_fds=[write], start_new_session=True)
+os.close(write)
+print(child.pid, os.getpid(), child.wait(), os.read(read, 1).decode())
+"""
+_RANK = """
+import json, os, sys
+own = dict(line.split("=", 1) for line in open("/proc/self/environ").read().split("\\0") if line)
+write = int(sys.argv[1])
+more = {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, write}  # the list's own
+print(json.dumps([os.getpid(), os.getppid(), os.getsid(0), sorted(own), own == dict(os.environ), len(more)]))
+print(json.dumps([__name__, sys.modules["__main__"].__name__, "once" if sys.modules.get("torch") else ""]))
+os.write(write, os.environ["OMP_NUM_THREADS"].encode())
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_forked_rank_stands_where_a_started_one_does(tmp_path: Path, forked: bool) -> None:
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "sitecustomize.py").write_text(FORKING if forked else "")
+    for name, text in (("launcher.py", _LAUNCHER), ("rank.py", _RANK)):
+        (tmp_path / name).write_text(text)
+    argv = [sys.executable, str(tmp_path / "launcher.py"), str(tmp_path / "rank.py")]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path), "LC_ALL": "C.UTF-8", "ROOM": "for more" * 20}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True)
+    told, names, last = done.stdout.splitlines()
+    child, launcher, status, threads = map(int, last.split())
+    variables = ["LC_ALL", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "PATH", "PYTHONPATH", "RANK"]
+    assert json.loads(told) == [child, launcher, child, variables, True, 1], done
+    assert json.loads(names) == ["__main__", "__main__", "once" if forked else ""] and (status, threads) == (7, 3)

@@ -17,6 +17,7 @@ import torchtune_sys
 from conftest import exhaustive
 from smoke.faults.bench import Bench, torch_python
 from smoke.faults.forked import said
+from smoke.faults.forking import TRAINING, forking
 from smoke.faults.means import patched
 from smoke.listening import Watch, listened, outside_loopback, traced
 from smoke.networks import ADDRESSES, PROPER, Host, ip, two_hosts
@@ -102,6 +103,7 @@ def test_another_host_finds_no_port(hosts: tuple[Host, Host], names: Path, tmp_p
     bench = Bench(tmp_path, torch_python())
     bench.before = hosts[0].argv(names)
     bench.options += ["--quick", *options]
+    bench.env |= forking(tmp_path, *TRAINING)
     attack = Attack(hosts, names, tmp_path)
     with Watch(hosts[0].namespace) as watch:
         outcome = bench.run(STAGES, 2)
@@ -130,7 +132,7 @@ def test_no_process_listens_outside_the_loopback(tmp_path: Path) -> None:
 def test_by_hand_no_process_listens_outside_the_loopback(tmp_path: Path) -> None:
     (tmp_path / "smoke.py").write_text(source())
     argv = [*traced(tmp_path / "log"), torch_python(), str(tmp_path / "smoke.py"), *BY_HAND]
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **forking(tmp_path)}
     done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     found = listened(tmp_path / "log")
@@ -147,6 +149,7 @@ def test_a_loopback_of_ipv6_alone_will_do(hosts: tuple[Host, Host], tmp_path: Pa
     bench = Bench(tmp_path, torch_python())
     bench.before = first.argv(names, *traced(tmp_path / "log"))
     bench.options += ["--master-port", "29811"]
+    bench.env |= forking(tmp_path)
     outcome = bench.run("rendezvous", 2)
     assert outcome.rc == 0, outcome.told
     assert "over ::1 (lo)" in outcome.stages["rendezvous"]["seen"]
@@ -166,7 +169,7 @@ def test_an_interface_that_somebody_chose_is_looked_at_and_not_listened_on(
         ip("-n", first.namespace, "addr", "flush", "dev", first.interface)
     bench = Bench(tmp_path, torch_python())
     bench.before = first.argv(_loopback_names(tmp_path) if bare else names, *traced(bench.folder / "log"))
-    bench.env["GLOO_SOCKET_IFNAME"] = first.interface
+    bench.env |= {"GLOO_SOCKET_IFNAME": first.interface, **forking(tmp_path)}
     outcome = bench.run("rendezvous", 2)
     assert (outcome.rc, outcome.stages["rendezvous"]["cause"]) == (rc, cause), outcome.told
     assert outside_loopback(listened(bench.folder / "log")) == []
@@ -282,6 +285,7 @@ def test_another_user_of_the_host_makes_no_healthy_host_fail(
     """Who stays connected does no harm; who takes a rank's place is told, and then it is not known how the host is. Before, both were failures of the host."""
     bench = Bench(tmp_path, torch_python())
     bench.before = hosts[0].argv(names)
+    bench.env |= forking(tmp_path)
     argv = ["ip", "netns", "exec", hosts[0].namespace, *_AS_NOBODY, "/usr/bin/python3", "-c", _INTRUDER, str(os.getuid()), how]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd="/") as intruder:
         assert intruder.stdout is not None and intruder.stdout.readline() == b"ready\n"

@@ -15,6 +15,7 @@ import slurm_here
 
 from conftest import exhaustive
 from smoke.faults.bench import torch_python
+from smoke.faults.forking import TRAINING, forking
 from smoke.networks import ADDRESSES, PROPER, Host, two_hosts
 from torchtune_sys.smoke.script import source
 
@@ -83,7 +84,7 @@ def below_torchrun(
         meet = ["--nnodes", "2", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-id", "x"]
         meet += ["--rdzv-endpoint", f"{ADDRESSES[0]}:{PORT}", "--rdzv-conf", f"is_host={1 - host.number}"]
         commands.append(host.argv(table, str(torchrun), *meet, "--local-addr", ADDRESSES[host.number], *script))
-    return run(commands, tmp_path, **env)
+    return run(commands, tmp_path, **{**forking(tmp_path, *(TRAINING if "ddp" in stages else ())), **env})
 
 
 @pytest.mark.parametrize("ranks", [2, *exhaustive(1)])

@@ -21,9 +21,10 @@ from msgspec.structs import replace
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 import slurm_here
 
-from conftest import exhaustive
+from conftest import TIER, exhaustive
 from smoke.faults.bench import Bench, torch_python
 from smoke.faults.forked import said
+from smoke.faults.forking import FORKING
 from smoke.faults.means import patched
 from smoke.test_as_another_user import _torch
 from torchtune_sys.model.rule import Verdict
@@ -96,7 +97,13 @@ def ran(scene: Scene, name: str, temporary: Path, **more: str) -> subprocess.Com
     words = _words(name, scene.alice.write(scene.alice.home / "smoke.py", source()))
     if shutil.which(words[0]) is None:
         pytest.skip(f"{words[0]} is not installed")
-    env = {"PATH": os.environ["PATH"], "HOME": str(scene.alice.home), "TMPDIR": str(temporary), "PYTHONPATH": str(_torch())}
+    front = scene.alice.write(scene.alice.home / "forking" / "sitecustomize.py", FORKING if TIER != "all" else "").parent
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(scene.alice.home),
+        "TMPDIR": str(temporary),
+        "PYTHONPATH": f"{front}:{_torch()}",
+    }
     return scene.alice.run(words, env={**env, **more}, cwd=scene.alice.home, timeout=_PATIENCE_S)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from smoke.faults.bench import torch_python
 from smoke.faults.forked import said
+from smoke.faults.forking import forking
 from torchtune_sys.smoke import script
 
 ASK = """
@@ -132,7 +133,7 @@ def test_it_is_told_although_the_ranks_die_of_it(tmp_path: Path) -> None:
         "--promised",
         "shm=1024",
     ]
-    done = contained(*argv, SHM="1m", OMP_NUM_THREADS="1")
+    done = contained(*argv, SHM="1m", OMP_NUM_THREADS="1", **forking(tmp_path))
     assert done.returncode == 1
     rows = done.stderr.splitlines()
     at = rows.index("rank 0: container failed: /dev/shm holds 1 MiB, 1024 were promised [dev-shm-too-small]")

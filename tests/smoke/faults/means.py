@@ -14,7 +14,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from conftest import TIER
 from smoke.faults.bench import Bench, NotHere
+from smoke.faults.forking import FORKING
 from smoke.faults.row import Inject
 
 _HOOK = '''
@@ -42,12 +44,16 @@ class After(importlib.abc.MetaPathFinder):
         return spec
 
 
-if os.environ.get("RANK") {which}:
-    sys.meta_path.insert(0, After())
-
-
 def broken():
 '''
+_PLANTED = """
+
+if os.environ.get("RANK") {which}:
+    if {when!r} in sys.modules:  # this rank was forked (forking.py)
+        broken()
+    else:
+        sys.meta_path.insert(0, After())
+"""
 
 
 def patched(text: str, *, rank: int | None = None, when: str = "torch") -> Inject:
@@ -58,7 +64,9 @@ def patched(text: str, *, rank: int | None = None, when: str = "torch") -> Injec
         body = textwrap.indent(textwrap.dedent(text).strip("\n"), "    ")
         first = bench.folder / "front" / "sitecustomize.py"
         name = f"sitecustomize_{len(list(first.parent.iterdir()))}.py" if first.exists() else first.name
-        in_front(bench, name, _HOOK.format(when=when, which=which) + body + "\n")
+        front = FORKING if name == first.name and TIER != "all" else ""
+        hook = _HOOK.format(when=when) + body + _PLANTED.format(when=when, which=which)
+        in_front(bench, name, front + hook)
         if name != first.name:
             first.write_text(first.read_text() + f"\n\nimport {name[:-3]}\n")
 
