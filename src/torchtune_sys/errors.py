@@ -35,13 +35,15 @@ def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> s
     ('did you mean allreduce?', 'there is: ddp')
     >>> nearest("oom", ["oom-kill-logged", "swappiness-high"], "")
     'did you mean oom-kill-logged?'
+    >>> nearest("dev-shm", ["dev-shm-full", "dev-shm-full", "dev-shm-not-writable"], "", 3)
+    'did you mean dev-shm-full or dev-shm-not-writable?'
     """
     from difflib import get_close_matches
 
-    names = list(known)
+    names = list(dict.fromkeys(known))
     close = get_close_matches(name, names, n=most)
-    if not close and len(name) > 2:
-        close = [other for other in names if name in other][:most]
+    if len(name) > 2:
+        close = list(dict.fromkeys([*close, *(other for other in names if name in other)]))[:most]
     return f"did you mean {' or '.join(close)}?" if close else otherwise
 
 

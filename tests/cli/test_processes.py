@@ -165,13 +165,14 @@ def test_an_end_that_hangs_is_an_end(tool: Path, number: int, status: int) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("when", ["before the command", "while it is told"])
+@pytest.mark.parametrize("when", ["before the command", "while it is told", "in the callback of a weak reference"])
 def test_a_signal_at_another_moment_is_quiet_too(number: int, when: str) -> None:
     """Ctrl-C reaches a parent and its child, and the parent passes it on: the second one came while the first was told."""
     at = f"import os; from torchtune_sys.cli import main as m; hit = lambda: os.kill(os.getpid(), {int(number)})\n"
     early = "heed = m._heed_termination; m._heed_termination = lambda: (heed(), hit())\n"
     again = "m.run = lambda args: hit(); told = m._tell; m._tell = lambda *rows: (hit(), told(*rows))\n"
-    code = at + (early if when == "before the command" else again)
+    dropped = "import weakref; from time import sleep\nm.run = lambda args: (weakref.ref(type('C', (), {})(), lambda _: hit()), sleep(60))\n"
+    code = at + {"before the command": early, "while it is told": again}.get(when, dropped)
     done = subprocess.run([sys.executable, "-I", "-c", code + "m.main()", "rules"], capture_output=True, text=True, timeout=60)
     word = "interrupted" if number == signal.SIGINT else "terminated"
     assert (done.returncode, done.stderr.strip()) == (128 + number, f"torchtune-sys: {word}")
@@ -273,7 +274,9 @@ def test_a_python_that_cannot_be_started_is_a_mistake_of_who_named_it(command: s
         place.write_text("not a program")
     found = run(*command.split(), "--python", "nothing-of-this-name" if kind == "no-name" else str(place))
     assert (found.returncode, found.stdout) == (2, ""), found.stdout + found.stderr
-    told = {"directory": "is a folder", "text": "may not be executed"}.get(kind, "there is no ")
+    told = {"directory": "is a directory", "text": "is not executable", "no-name": "no 'nothing-of-this-name' here"}.get(
+        kind, "there is no "
+    )
     assert told in found.stderr and "use --python to name" in found.stderr, found.stderr
 
 

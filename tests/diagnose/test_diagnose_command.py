@@ -47,7 +47,7 @@ def test_a_cause_is_named_with_its_line_and_exit_1() -> None:
 
 def test_nothing_wrong_is_exit_0() -> None:
     done = run(stdin=b"epoch 1 loss 0.3\nsaved\n")
-    assert (done.returncode, b"nothing wrong" in done.stdout) == (0, True)
+    assert (done.returncode, b"no failure was found" in done.stdout) == (0, True)
 
 
 def test_an_error_that_nothing_knows_is_quoted_with_its_place_and_exit_3() -> None:

@@ -140,7 +140,17 @@ def _heed_termination() -> None:
         signal.alarm(_TIMEOUT_S)
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        # Python drops an exception in a destructor or the callback of a weak reference, such as the import system's: come a moment later.
+        if not isinstance(lost.exc_value, (KeyboardInterrupt, Terminated)):
+            sys.__unraisablehook__(lost)
+            return
+        number = lost.exc_value.number if isinstance(lost.exc_value, Terminated) else signal.SIGINT
+        signal.signal(signal.SIGALRM, lambda _number, frame: stop(number, frame))
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+
     heeded = heeded_signals()
+    sys.unraisablehook = again
     for number in heeded:
         signal.signal(number, stop)
 

@@ -43,7 +43,8 @@ def seconds(least: float = 0.0) -> Callable[[click.Context, click.Parameter, flo
 
     def checked(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
         if value is not None and not least <= value <= 86400:
-            raise click.BadParameter(f"{value:g} is not between {least:g} and 86400 seconds.")
+            wanted = f"at least {least:g}" if least >= 1 or not least else "above 0"
+            raise click.BadParameter(f"{value:g} is not a number of seconds {wanted} and at most 86400 (a day).")
         return value
 
     return checked

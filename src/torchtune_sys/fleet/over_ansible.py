@@ -42,7 +42,7 @@ class Ansible:
         argv = ("ansible", "-i", self._inventory, "--list-hosts", "--", self._pattern)
         found = process.run(argv, timeout_s=_ASK_S, env=self._environment, cwd=self._folder)
         if isinstance(found, Missing):
-            raise UnreadableInput(f"Ansible could not be asked: {found}", "install ansible-core, or use --nodes")
+            raise UnreadableInput(f"Ansible could not list the hosts: {found}", "install ansible-core, or use --nodes")
         hosts = [row.strip() for row in found.stdout.splitlines() if row.startswith("    ")]
         if found.rc or not hosts:
             said = shortened((found.stderr or "it holds no host").strip().partition("\n")[0])

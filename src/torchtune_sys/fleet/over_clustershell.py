@@ -31,7 +31,7 @@ class ClusterShell:
     def hosts(self) -> tuple[Sequence[str], Sequence[Answer]]:
         found = process.run(("nodeset", "--expand", "--", self._nodes), timeout_s=_ASK_S, env=self._environment)
         if isinstance(found, Missing):
-            raise UnreadableInput(f"ClusterShell could not be asked: {found}", "install clustershell, or use --slurm")
+            raise UnreadableInput(f"ClusterShell could not list the hosts: {found}", "install clustershell, or use --slurm")
         hosts = found.stdout.split()
         if found.rc or not hosts:
             said = shortened((found.stderr or "it holds no node").strip().rpartition("\n")[2])

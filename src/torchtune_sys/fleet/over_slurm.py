@@ -40,7 +40,7 @@ class Slurm:
         argv = ("sinfo", "--noheader", "--Node", "--format=%N|%T|%E", *where)
         found = process.run(argv, timeout_s=_ASK_S, env=self._environment)
         if isinstance(found, Missing) or found.rc:
-            raise UnreadableInput(f"Slurm could not be asked for its nodes: {_said(found)}", "run it where sinfo works")
+            raise UnreadableInput(f"Slurm could not list its nodes: {_said(found)}", "run it where sinfo works")
         states: dict[str, tuple[str, str]] = {}
         for row in found.stdout.split("\n"):  # a reason may hold other signs that splitlines() takes for the end of a line
             name, state, reason = (*row.split("|", 2), "", "")[:3]

@@ -201,7 +201,7 @@ class Witnessed(Host):
             if path == tree.root or path.startswith(below):
                 witness = self._witness(tree)
                 if witness:
-                    return Missing(Why.HIDDEN, path, f"{tree.root} is hidden here: {witness} shows that there is something in it")
+                    return Missing(Why.HIDDEN, path, f"{tree.root} is hidden here, though {witness} shows that it has entries")
         if _PROCESS.match(path) and self._hides_processes():
             return Missing(
                 Why.HIDDEN, path, "/proc shows no other user's processes (hidepid): it has no process 1", "run as root"

@@ -77,10 +77,10 @@ def _headline(value: Diagnosis) -> str:
         where = "".join(f", {each}" for each in _where(value.unexplained[0]))
         if value.unexplained[0].fix:
             return f"error of the training program itself{where}; no sign of a fault of its host"
-        return f"error not known{where}: no signature and no rule explains it"
+        return f"error not known{where}: it matches no known message and no rule"
     if not value.sources:
         return "nothing could be read"
-    return f"nothing wrong was found in {value.lines:,} line{'s' if value.lines != 1 else ''}"
+    return f"no failure was found in {value.lines:,} line{'s' if value.lines != 1 else ''}"
 
 
 def _first(causes: Sequence[NamedCause]) -> str:
@@ -91,8 +91,8 @@ def _first(causes: Sequence[NamedCause]) -> str:
     open_ = [cause for cause in causes[1:] if first.confidence is Confidence.POSSIBLE]
     if not open_:
         return f"{first.confidence.value}: {words}{where}" + (f", and {len(causes) - 1} more" if causes[1:] else "")
-    more = f", or {len(open_) - 1} more" if len(open_) > 1 else ""
-    return f"possible, nothing decides: {words}, or {open_[0].title} ({open_[0].cause}){more}{where}"
+    more = f"; {len(open_) - 1} more" if len(open_) > 1 else ""
+    return f"{len(causes)} possible causes: {words}; {open_[0].title} ({open_[0].cause}){more}{where}"
 
 
 def _where(cause: NamedCause | Unexplained) -> list[str]:
@@ -138,7 +138,7 @@ def _cause(cause: NamedCause, quotes: Sequence[Quote]) -> Iterator[Line]:
     if cause.fix:
         yield line("; or ".join(_OR.sub("", clean(fix)) for fix in cause.fix[:2]), label="do: ", indent=13, hang=17)
     if cause.confirm and cause.confidence is not Confidence.CERTAIN:
-        yield line(clean(cause.confirm), label="sure by: ", indent=13, hang=22)
+        yield line(clean(cause.confirm), label="confirm with: ", indent=13, hang=27)
 
 
 def _short(value: Any) -> str:

@@ -24,7 +24,10 @@ def headline(plan: Plan) -> str:
     unsafe = sum(change.safety is Safety.UNSAFE for change in plan.changes)
     counts = [_count(len(plan.changes) - unsafe, "safe change"), _count(unsafe, "unsafe change")]
     counts += [f"{len(plan.waiting)} made already" if plan.waiting else ""]
-    counts += [f"{len(plan.refused)} refused" if plan.refused else "", f"{len(plan.by_hand)} by hand" if plan.by_hand else ""]
+    counts += [
+        f"{len(plan.refused)} refused" if plan.refused else "",
+        f"{_count(len(plan.by_hand), 'finding')} to fix by hand" if plan.by_hand else "",
+    ]
     counts += [_count(len(plan.install), "step") + " to install" if plan.install else ""]
     counted = ", ".join(count for count in counts if count)
     name = plan.host or ("this host" if plan.origin == "live" else "the given host")
@@ -158,7 +161,7 @@ def markdown(plan: Plan) -> str:
 
     rows = [f"# Plan: {cell(headline(plan))}", ""]
     if plan.changes:
-        rows += ["| change | now | then | risk | takes effect | asked by |", "|---|---|---|---|---|---|"]
+        rows += ["| change | now | then | risk | takes effect | rules |", "|---|---|---|---|---|---|"]
         rows += [
             f"| {code(c.key)} | {cell(c.seen)} | {cell(goal(c))} | {c.safety.value} | {_when(c)} | {', '.join(c.rules)} |"
             for c in plan.changes

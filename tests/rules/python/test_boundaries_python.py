@@ -136,7 +136,7 @@ def test_nouveau_is_loaded_and_the_bus_unseen(healthy: Snapshot, loaded: Any, bu
     ("detail", "remedy", "expected", "word"),
     [
         ("it leads into /root, which this user may not enter", "", FAIL, "UV_PYTHON_INSTALL_DIR"),
-        ("/opt/env/bin/python may not be executed", "", FAIL, "noexec"),
+        ("/opt/env/bin/python is not executable", "", FAIL, "noexec"),
         ("not run as root: two users may write there", "run it as the user who trains with it", UNKNOWN, ""),
     ],
 )

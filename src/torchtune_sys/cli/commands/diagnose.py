@@ -50,7 +50,7 @@ nothing in them, and sends nothing anywhere.
 Confidence of a cause:
   certain    the error message has no other cause
   likely     other evidence in the input supports it
-  possible   the message has several causes, and nothing decides
+  possible   the message has several causes, and nothing in the input tells which
 
 \b
 Exit status: 0 no failure found; 1 causes found; 2 usage error; 3 an unknown

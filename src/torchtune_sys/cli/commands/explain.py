@@ -33,7 +33,7 @@ def command(names: tuple[str, ...], format_: str, output: str | None, color: str
         if name not in rules and name not in causes:
             known = [each for each in (*rules, *causes) if each != "none"]
             raise UnknownName(
-                f"no rule or cause is called {name!r}", nearest(name, known, "torchtune-sys rules lists the rules", 3)
+                f"no rule or cause is called {name!r}", nearest(name, known, "torchtune-sys rules lists the rules", 5)
             )
     names = tuple(dict.fromkeys(names))
     finders = {name: tuple(each for each in CATALOGUE if each.cause == name) for name in names if name not in rules}

@@ -143,8 +143,8 @@ def _transport(options: dict[str, Any]) -> Transport:
 
         return ClusterShell(options["nodes"], environment, options["at_once"])
     raise UnreadableInput(
-        "nothing says which hosts",
-        "give --nodes (ClusterShell), --inventory (Ansible), --slurm or --dir, or run it in a job of Slurm's",
+        "no hosts were named",
+        "give --nodes (ClusterShell), --inventory (Ansible), --slurm or --dir, or run it in a Slurm job",
     )
 
 

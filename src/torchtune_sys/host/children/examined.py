@@ -58,10 +58,10 @@ def no_program(path: str) -> str:
     except OSError as error:
         return f"{path}: {error.strerror}" if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) else ""
     if stat.S_ISDIR(info.st_mode):
-        return f"{path} is a folder, and holds no bin/python3"
+        return f"{path} is a directory without bin/python3"
     if path.endswith(".py"):
         return f"{path} is a program for Python, not an interpreter"
-    return "" if info.st_mode & 0o111 else f"{path} may not be executed"
+    return "" if info.st_mode & 0o111 else f"{path} is not executable"
 
 
 def out_of_reach(path: str) -> str:

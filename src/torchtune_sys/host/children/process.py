@@ -199,7 +199,7 @@ def _start(
     except PermissionError as error:
         if user is not None and error.errno == errno.EPERM:
             return Missing(Why.DENIED, name, f"this process may not become user {user.name}", f"run torchtune-sys as {user.name}")
-        return Missing(Why.DENIED, name, f"{argv[0]} may not be executed" + (f" by user {user.name}" if user else ""))
+        return Missing(Why.DENIED, name, f"{argv[0]} is not executable" + (f" by user {user.name}" if user else ""))
     except BlockingIOError:
         return Missing(
             Why.FAILED, name, "no process could be started: the limit on processes is reached (nproc, or the cgroup's pids.max)"

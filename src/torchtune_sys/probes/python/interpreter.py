@@ -84,7 +84,7 @@ def _named(host: Host, env: Fact[dict[str, str]], wanted: str) -> Fact[str]:
                 # what a virtual environment's python is after its base Python was removed
                 return Missing(Why.ABSENT, "--python", f"{link} points to {target}, which is gone")
     if inside is None and host.exists(path) is False:
-        return Missing(Why.ABSENT, "--python", f"there is no {wanted}" + ("" if "/" in wanted else ", here or on PATH"))
+        return Missing(Why.ABSENT, "--python", f"there is no {wanted}" if "/" in wanted else f"no {wanted!r} here or on PATH")
     return inside or path
 
 
