@@ -30,6 +30,7 @@ from torchtune_sys.host.peers.local import RankLink
 from torchtune_sys.host.peers.wire import Gone
 from torchtune_sys.host.recording.identities import _host_name
 from torchtune_sys.host.recording.pseudonym import _MAIL
+from torchtune_sys.model import codec
 from torchtune_sys.model.actions import text
 from torchtune_sys.model.facts.network import CounterGrowth
 from torchtune_sys.model.rule import Verdict
@@ -258,6 +259,15 @@ def test_a_whole_number_that_no_float_holds_makes_no_snapshot() -> None:
     """Four hundred digits where seconds stand ended ``compare`` and ``diagnose`` with an internal error."""
     with pytest.raises(ValueError, match="first_s is too large"):
         from_json({"facts": {"kernel": {"events": [{"kind": "boot", "text": "x", "first_s": 10**400, "last_s": 0.0}]}}})
+
+
+@pytest.mark.parametrize("number", ['"nan"', '"inf"', '"-inf"', '"1e999"', "1e999", "NaN"])
+def test_what_is_no_number_makes_no_snapshot(number: str) -> None:
+    with pytest.raises(ValueError, match=r"first_s is no number|malformed|out of range"):
+        document = (
+            f'{{"facts": {{"kernel": {{"events": [{{"kind": "boot", "text": "x", "first_s": {number}, "last_s": 0.0}}]}}}}}}'
+        )
+        from_json(codec.loads(document))
 
 
 @pytest.mark.parametrize("capability", [[], [8], [8, 0, 0]])

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from conftest import HOSTS, load
 from torchtune_sys import engine
@@ -114,3 +115,36 @@ def test_a_fault_is_never_called_healthy(name: str) -> None:
 def test_health_is_never_called_a_fault(rule: Rule) -> None:
     found = judged(seen("healthy"), rule)
     assert not {where for where, result in found if stumbles(result) or result.verdict is Verdict.FAIL} - allowed(rule.id)
+
+
+INTEGERS, FLOATS = (0, -1, 2**127, -(2**127)), (0.0, -1.0, float("inf"), 1e308, -1e308)
+
+
+def _with_other_numbers(value: Any, names: frozenset[str], path: str) -> Iterator[tuple[str, Any]]:
+    """``value`` with one number below it changed, for each number below fields that are called one of ``names``; of a tuple in the first and the last."""
+    parts: list[tuple[Any, Any, Callable[[Any], Any]]] = []
+    if type(value) in (int, float):
+        yield from ((f"{path} = {number}", number) for number in (INTEGERS if isinstance(value, int) else FLOATS))
+    elif isinstance(value, msgspec.Struct) and not isinstance(value, Missing):
+        for name in names.intersection(value.__struct_fields__):
+            parts.append((name, getattr(value, name), lambda new, name=name: replace(value, **{name: new})))
+    elif isinstance(value, tuple):
+        for at in sorted({0, len(value) - 1} if value else ()):
+            parts.append((at, value[at], lambda new, at=at: (*value[:at], new, *value[at + 1 :])))
+    elif isinstance(value, dict):
+        for key in list(value)[:2]:
+            parts.append((key, value[key], lambda new, key=key: {**value, key: new}))
+    for name, part, whole in parts:
+        yield from ((where, whole(new)) for where, new in _with_other_numbers(part, names, f"{path}.{name}"))
+
+
+@pytest.mark.sampled(4, 24)
+@pytest.mark.parametrize("name", FAILING)
+def test_no_number_that_a_snapshot_may_hold_crashes_a_rule(name: str) -> None:
+    """Of 57,000 three did: floor division of what has no bound is no number, and a shift by less than nothing."""
+    rule, host = RULES[name.split(".")[0]], seen(name)
+    names = words(rule.judge.__module__)
+    for family in names.intersection(FAMILIES):
+        for where, facts in _with_other_numbers(getattr(host, family), names, family):
+            found = engine.judge(replace(host, **{family: facts}), [rule])[0]
+            assert found.verdict is not Verdict.CRASHED, (where, found)

@@ -9,10 +9,14 @@ __metaclass__ = type
 import errno
 import os
 import stat
+import struct
 
 MOST_LINKS = 40
 FIRST_USERS_GROUP = 100
 """Group ids below it are given out by the distribution ("users" is 100)."""
+NAMED_USER, GROUP_OWNER, NAMED_GROUP = 2, 4, 8
+ENTRY, MAY_WRITE = 8, 2
+"""Bytes of an entry of a POSIX access list, and the permission in it."""
 POSIX_LIST, NFS_LIST = "system.posix_acl_access", "system.nfs4_acl"
 
 
@@ -86,17 +90,32 @@ def _of_one(here, info, users, is_last):
         return ""
     if info.st_mode & stat.S_IWOTH or _attribute(here, NFS_LIST):
         return "others may write to %s" % here
-    if info.st_mode & stat.S_IWGRP and (_attribute(here, POSIX_LIST) or _is_of_several(info.st_gid, info.st_uid)):
+    if info.st_mode & stat.S_IWGRP and _others_write(here, info, users):
         return "others may write to %s" % here
     return ""
 
 
+def _others_write(here, info, users):
+    """Whether anybody but the owner and these users is who the group's bit lets write: the group, or whom a POSIX access list names (acl(5): the bit is its mask)."""
+    listed = _attribute(here, POSIX_LIST)
+    entries = [struct.unpack("<HHI", listed[at : at + ENTRY]) for at in range(4, len(listed) - ENTRY + 1, ENTRY)]
+    groups = [info.st_gid] if not entries else []
+    for kind, permission, number in entries:
+        if not permission & MAY_WRITE:
+            continue
+        if kind == NAMED_USER and number != info.st_uid and number not in users:
+            return True
+        if kind in (GROUP_OWNER, NAMED_GROUP):
+            groups.append(info.st_gid if kind == GROUP_OWNER else number)
+    return any(_is_of_several(group, info.st_uid) for group in groups)
+
+
 def _attribute(here, name):
-    """Whether an access list is there, whomever it names."""
+    """An access list as the kernel gives it (linux/posix_acl_xattr.h); empty where there is none."""
     try:
-        return bool(os.getxattr(here, name, follow_symlinks=False))
+        return os.getxattr(here, name, follow_symlinks=False)
     except (AttributeError, IOError, OSError):
-        return False
+        return b""
 
 
 def _is_of_several(number, owner):

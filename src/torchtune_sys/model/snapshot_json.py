@@ -6,6 +6,7 @@ import enum
 import types
 import typing
 from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -107,7 +108,10 @@ def _number(kind: type[int] | type[float], value: Any, path: str) -> int | float
     found = int(value) if kind is int or isinstance(value, int) else value
     if isinstance(found, int) and found.bit_length() > _BITS:
         raise ValueError(f"{path} is too large a number")
-    return kind(found)
+    number = kind(found)
+    if not isfinite(number):  # "nan", "-inf": what has no bound is written as null
+        raise ValueError(f"{path} is no number")
+    return number
 
 
 def _scalar(kind: Any, value: Any, path: str) -> Any:

@@ -50,7 +50,7 @@ def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield Evidence(
         subject=some(ranks, "rank"),
         seen=f"{ranks} x {threads} threads ({where}) on {some(have.cpus, 'CPU')}",
-        wanted=f"at most {int(have.cpus // ranks)} per rank"
+        wanted=f"at most {int(have.cpus / ranks)} per rank"
         if ranks <= have.cpus
         else f"at most {some(max(int(have.cpus), 1), 'rank')}",
         verdict=Verdict.FAIL if total > have.cpus else Verdict.PASS,
@@ -96,7 +96,7 @@ def cpu_quota_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield Evidence(
         subject="CPU quota",
         seen=f"{some(quota, 'CPU')} allowed, {len(need(cpu.affinity))} visible; {some(threads, 'thread')} per rank ({where})",
-        wanted=f"OMP_NUM_THREADS={max(int(quota // ranks), 1)}",
+        wanted=f"OMP_NUM_THREADS={max(int(quota / ranks), 1)}",
         verdict=judged,
         source=cpu.quota_source,
     )

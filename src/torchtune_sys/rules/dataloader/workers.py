@@ -44,7 +44,7 @@ def workers_exceed_cpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield Evidence(
         subject="DataLoader workers",
         seen=f"{some(ranks, 'rank')} x {some(workers, 'worker')} on {some(have.cpus, 'CPU')}",
-        wanted=f"at most {some(int(have.cpus // ranks), 'worker')} per rank",
+        wanted=f"at most {some(int(have.cpus / ranks), 'worker')} per rank",
         verdict=Verdict.FAIL if total > have.cpus else Verdict.PASS,
         source=have.source,
     )

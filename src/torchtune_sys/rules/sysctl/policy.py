@@ -131,7 +131,7 @@ def neighbours_target(s: Snapshot, p: Params) -> Target:
     }
     rails, single = 0, 0
     for interface in need(network.interfaces):
-        lengths = [known(a.prefix_length, 32) for a in known(interface.addresses, ()) if a.family == "inet"]
+        lengths = [min(max(known(a.prefix_length, 32), 0), 32) for a in known(interface.addresses, ()) if a.family == "inet"]
         if interface.kind == "loopback" or not known(interface.up, True) or not lengths:
             continue
         here = min(others, max((1 << (32 - length)) - 2 for length in lengths))
