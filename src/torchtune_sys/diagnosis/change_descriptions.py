@@ -14,7 +14,7 @@ from torchtune_sys.model.patterns import pattern
 _LONGEST, _LINES, _TITLES = 400, 400, 2
 _VERBS = (
     "Add(?:s|ed|ing)?|Allow(?:s|ed)?|Assert(?:s|ed)?|Avoid(?:s|ed)?|Bump(?:s|ed)?|Catch(?:es)?|Change[sd]?|Detect(?:s|ed)?|Disable[sd]?|Document(?:s|ed)?|Drop(?:s|ped)?|"
-    "Enable[sd]?|Ensure[sd]?|Fix(?:es|ed|ing)?|Handle[sd]?|Implement(?:s|ed)?|Improve[sd]?|Increase[sd]?|Introduce[sd]?|Make[sd]?|Move[sd]?|Optimize[sd]?|"
+    "Enable[sd]?|Ensure[sd]?|Expose[sd]?|Fix(?:es|ed|ing)?|Handle[sd]?|Implement(?:s|ed)?|Improve[sd]?|Increase[sd]?|Introduce[sd]?|Make[sd]?|Move[sd]?|Optimize[sd]?|"
     "Prevent(?:s|ed)?|Raise[sd]?|Reapply|Refactor(?:s|ed)?|Remove[sd]?|Rename[sd]?|Replace[sd]?|Report(?:s|ed)?|Revert(?:s|ed)?|Set|Silence[sd]?|Skip(?:s|ped)?|Support(?:s|ed)?|"
     "Suppress(?:es|ed)?|Surface[sd]?|Switch(?:es|ed)?|Update[sd]?|Upgrade[sd]?|Use[sd]?|Validate[sd]?|Warn(?:s|ed)?"
 )
@@ -27,7 +27,7 @@ _TITLE = pattern(
     r"|(?:# \[?(?:Docs?|Documentation)\b\]?:?|(?:\[(?:Docs?|Documentation)\]|Docs?:|Documentation:)) (?!https?:|man |/|<)\S"
     rf"|(?:# )?(?:\[\w{{2,20}}\] )?(?:{_VERBS}|Capture[sd]?) .{{3,120}} \((?:[\w.-]{{1,40}}/[\w.-]{{1,60}})?#\d{{1,6}}\)$"
     r"|(?:# )?(?:Adds|Allows|Fixes|Implements|Improves|Introduces|Refactors|Renames|Reverts) (?!up\b|after\b|for me\b|it\b)[\w`'\"]+ \S"
-    rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?!make (?:all|install|test|build|deps)\b)(?:(?i:also|always|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
+    rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?!make (?:all|install|test|build|deps)\b)(?:(?i:also|always|automatically|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
 )
 """Of a change: a conventional commit's, or a heading that orders something."""
 _SURE = pattern(
