@@ -166,7 +166,7 @@ _LAUNCHERS = frozenset((*JOB_VARIABLES, *RANK_VARIABLES, *LOCAL_RANK_VARIABLES))
 
 @rule(
     id="session-pinned-to-few-cpus",
-    title="The session is pinned to a few of the CPUs that it may use",
+    title="The session is pinned to only a few of the CPUs that it may use",
     severity=Severity.WARNING,
     cause="openmp-affinity-pins-process",
     params=(
@@ -243,7 +243,7 @@ def cpus_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cpu-lacks-avx",
-    title="The processor lacks AVX2, for which most binaries of the stack are tuned",
+    title="The processor lacks AVX2, which many packages of the PyTorch stack are built for",
     severity=Severity.WARNING,
     cause="cpu-lacks-avx",
     fix=(

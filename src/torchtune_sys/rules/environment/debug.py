@@ -120,7 +120,7 @@ def cuda_module_loading_eager(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="memory-debugging-on",
-    title="Memory debugging is left on",
+    title="Memory debugging checks, fills or traces every allocation",
     severity=Severity.WARNING,
     fix=(Advice(text="unset the variable in the job's environment"),),
 )

@@ -68,7 +68,7 @@ _OF_OWNER = 0o700
 
 @rule(
     id="umask-shuts-owner-out",
-    title="The session's umask takes from new files what their owner needs",
+    title="The session's umask withholds permissions from the owner of new files",
     severity=Severity.WARNING,
     fix=(Advice(text="umask 022 (or 027, 077), in the shell's profile, the service (UMask=) or the job's script"),),
 )
@@ -99,7 +99,7 @@ def umask_shuts_owner_out(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="session-names-32-bit-machine",
-    title="The session calls this 64-bit machine a 32-bit one",
+    title="uname reports a 32-bit machine in this session, though the machine is 64-bit",
     severity=Severity.WARNING,
     fix=(
         Advice(
@@ -135,7 +135,7 @@ _LINUX32 = 8
 
 @rule(
     id="timer-slack-large",
-    title="Sleeps and time-outs of this session's programs may end late",
+    title="Timers of this session's programs may fire late",
     severity=Severity.WARNING,
     fix=(Advice(text="start the job from another session; a service: remove TimerSlackNSec= from its unit"),),
     params=(Param("max_ms", 10, "timer slack from which on it is reported, ms (the kernel's own is 0.05)"),),
@@ -177,7 +177,7 @@ _REFUSED = {
 
 @rule(
     id="system-calls-refused",
-    title="The kernel refuses this session what torch needs, by a filter or a security policy",
+    title="A seccomp filter or a security policy refuses this session system calls that torch needs",
     severity=Severity.WARNING,
     fix=(
         Advice(
@@ -224,7 +224,7 @@ _DEVICES = {"/dev/null": ("1:3",), "/dev/zero": ("1:5",), "/dev/random": _RANDOM
 
 @rule(
     id="device-file-broken",
-    title="/dev/null, a device like it or a GPU's is missing or is not what it should be",
+    title="A device file (/dev/null, a similar one, or a GPU's) is missing or wrong",
     severity=Severity.WARNING,
     fix=(
         Advice(

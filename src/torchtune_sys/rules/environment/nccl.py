@@ -195,7 +195,7 @@ _BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
 @rule(
     id="nccl-errors-not-handled",
-    title="PyTorch is told not to end a rank whose collective fails or hangs",
+    title="PyTorch is configured not to end a rank whose collective fails or hangs",
     severity=Severity.ADVICE,
     applies=nvidia_hardware,
     fix=tuple(EnvironmentVariable(name=name, value=None) for name in _ASYNC),

@@ -219,7 +219,7 @@ def gpu_row_remap_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gpu-reset-pending",
-    title="A GPU waits for a reset",
+    title="A GPU needs a reset to finish a repair or recovery",
     severity=Severity.WARNING,
     fix=(
         Advice(

@@ -301,7 +301,7 @@ _WITHOUT_PEERS = pattern(r"GeForce RTX [45]0\d\d")
 
 @rule(
     id="geforce-peer-access-patched",
-    title="GeForce boards offer peer access, which NVIDIA's own driver does not",
+    title="GeForce boards report peer access, which NVIDIA's driver does not support on them",
     severity=Severity.ADVICE,
     cause="geforce-p2p-broken",
     fix=(

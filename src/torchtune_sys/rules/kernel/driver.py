@@ -140,7 +140,7 @@ def gpu_needs_proprietary_module(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="other-driver-holds-gpu",
-    title="The log says that nouveau, not NVIDIA's driver, is bound to the GPU",
+    title="The kernel log says that nouveau, not NVIDIA's driver, is bound to the GPU",
     severity=Severity.ERROR,
     cause="nouveau-loaded",
     superseded_by=("nouveau-loaded",),

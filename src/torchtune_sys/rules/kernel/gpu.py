@@ -245,7 +245,7 @@ def xid_for_support(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="xid-of-program",
-    title="A program on the GPU failed (the GPU did not)",
+    title="A program failed on a GPU; this does not indicate a faulty GPU",
     severity=Severity.ADVICE,
     fix=(Advice(text="debug the program: compute-sanitizer, CUDA_LAUNCH_BLOCKING=1; nothing needs to be done about the GPU"),),
     params=(

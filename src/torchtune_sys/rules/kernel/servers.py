@@ -16,7 +16,7 @@ _DAY = Param("days", 1, "older messages in the log are ignored, days")
 
 @rule(
     id="file-server-not-responding",
-    title="A file server does not answer",
+    title="A network file server did not answer",
     severity=Severity.WARNING,
     fix=(Advice(text="check the server and the network to it; processes waiting for it (state D) continue once it responds"),),
     params=(_DAY, Param("count", 10, "how often a server may be lost and come back in that time")),

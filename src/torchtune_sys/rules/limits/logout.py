@@ -55,7 +55,7 @@ def logind_removes_ipc(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="logind-kills-processes",
-    title="logind ends all processes of a user at logout, those of tmux and nohup too",
+    title="logind ends all processes of a user at logout, including those under tmux and nohup",
     severity=Severity.ADVICE,
     fix=(
         Advice(text="KillUserProcesses=no in a file of /etc/systemd/logind.conf.d, then systemctl restart systemd-logind"),

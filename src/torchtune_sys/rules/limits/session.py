@@ -182,7 +182,7 @@ def nofile_soft_limit_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="address-space-limit",
-    title="The address space is limited (ulimit -v)",
+    title="The address space of a process is limited (ulimit -v)",
     severity=Severity.ERROR,
     fix=(
         Limit(item="as", target="unlimited"),
@@ -226,7 +226,7 @@ def address_space_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="data-segment-limit",
-    title="Private memory is limited (ulimit -d)",
+    title="The private memory of a process is limited (ulimit -d)",
     severity=Severity.WARNING,
     cause="host-memory-oom",
     fix=(Limit(item="data", target="unlimited"), Advice(text=IN_CONTAINER.format("data=-1"))),

@@ -210,7 +210,7 @@ def cgroup_memory_tight(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cgroup-memory-far-below-host",
-    title="The cgroup allows a small part of the host's memory",
+    title="The cgroup allows only a small part of the host's memory",
     severity=Severity.ADVICE,
     fix=(Advice(text="size caches and workers by the limit, not by what free(1) shows; raise the limit if the node is yours"),),
     params=(Param("min_share", 0.25, "share of the host's memory above which the limit is not reported"),),

@@ -207,7 +207,7 @@ def uneven_networks(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nccl-socket-ifname-syntax",
-    title="NCCL_SOCKET_IFNAME does not mean what it seems to say",
+    title="NCCL reads NCCL_SOCKET_IFNAME differently than was probably intended",
     severity=Severity.WARNING,
     applies=uses_nccl,
     fix=(Advice(text="write NCCL_SOCKET_IFNAME without spaces or quotes; a leading = makes all names exact"),),

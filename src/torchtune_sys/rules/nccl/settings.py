@@ -125,7 +125,7 @@ _COMPARED = 200
 
 @rule(
     id="nccl-conf-line-ignored",
-    title="A line of an NCCL configuration file does not do what it says",
+    title="NCCL ignores or misreads a line of its configuration file",
     severity=Severity.WARNING,
     applies=uses_nccl,
     fix=(Advice(text="write NAME=value, without export, quotes, spaces or a trailing comment"),),
@@ -246,7 +246,7 @@ def topo_file_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nccl-net-without-device",
-    title="NCCL_NET demands InfiniBand or RoCE, and there is no RDMA device",
+    title="NCCL_NET requires InfiniBand or RoCE, but there is no RDMA device",
     severity=Severity.ERROR,
     applies=uses_nccl,
     fix=(

@@ -203,7 +203,7 @@ def gloo_interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gloo-and-nccl-on-different-networks",
-    title="NCCL and Gloo use different networks: only one of them was told which to use",
+    title="NCCL and Gloo use different networks: only one of them has its interface set",
     severity=Severity.ADVICE,
     applies=nccl_on_several_hosts,
     fix=(Advice(text="name the same interface in both NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"),),

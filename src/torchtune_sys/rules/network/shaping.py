@@ -16,7 +16,7 @@ _DISTURB = {"netem": "delays, loses or damages packets", **dict.fromkeys(("tbf",
 
 @rule(
     id="network-interface-shaped",
-    title="A traffic shaper or a network emulator sits on an interface that the job uses",
+    title="A traffic shaper or network emulator is set on an interface that the job uses",
     severity=Severity.WARNING,
     fix=(
         Advice(text="see what it does (tc -s qdisc show dev IF, tc class show dev IF), and remove it: tc qdisc del dev IF root"),

@@ -16,7 +16,7 @@ _ELSEWHERE = "PYTHONPYCACHEPREFIX"
 
 @rule(
     id="python-byte-code-missing",
-    title="Every process compiles torch's Python code anew",
+    title="torch's Python bytecode is not cached, so every process compiles it again",
     severity=Severity.ADVICE,
     fix=(
         EnvironmentVariable(name=_NEVER_WRITTEN, value=None),

@@ -108,7 +108,7 @@ def _small_stack(s: Snapshot) -> int:
 
 @rule(
     id="python-start-reports-errors",
-    title="Python reports an error each time that it starts",
+    title="Python reports an error each time it starts",
     severity=Severity.WARNING,
     fix=(
         Advice(
@@ -261,7 +261,7 @@ _VERSIONED = pattern(r"/python(3\.\d{1,2})t?/(?:site|dist)-packages")
 
 @rule(
     id="packages-of-another-python",
-    title="The interpreter also looks for packages in the directory of another Python version",
+    title="The interpreter also searches the package directory of another Python version",
     severity=Severity.WARNING,
     fix=(
         Advice(text="unset PYTHONPATH, or take that directory out of it (module unload, the shell's profile)"),

@@ -132,7 +132,7 @@ def rdma_symbol_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="partition-member-limited",
-    title="A port is only a limited member of its InfiniBand partition",
+    title="An InfiniBand port is only a limited member of its partition",
     severity=Severity.WARNING,
     fix=(
         Advice(
@@ -193,7 +193,7 @@ _GROWTH_PER_S = {
 
 @rule(
     id="rdma-errors-growing",
-    title="Errors of an RDMA port are growing right now",
+    title="Error counters of an RDMA port are rising",
     severity=Severity.WARNING,
     fix=(
         _CABLE,

@@ -219,7 +219,7 @@ def rank_seeks_master_on_own_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="master-address-unreachable",
-    title="MASTER_ADDR resolves to nothing, or this host has no route to it",
+    title="MASTER_ADDR does not resolve, or this host has no route to it",
     severity=Severity.WARNING,
     cause="master-addr-wrong",
     fix=(
@@ -291,7 +291,7 @@ _ADDRESS_ALONE = (
 
 @rule(
     id="world-larger-than-started",
-    title="WORLD_SIZE counts more ranks than are started, and MASTER_ADDR lets no other host join",
+    title="WORLD_SIZE counts more ranks than are started, and with this MASTER_ADDR no other host can join",
     severity=Severity.WARNING,
     fix=(
         Advice(text="torchrun --nproc-per-node RANKS, which sets RANK, WORLD_SIZE and the rest itself"),

@@ -75,7 +75,7 @@ def _medium(place: StoragePath, disks: tuple[Disk, ...]) -> Evidence:
 
 @rule(
     id="data-on-usb-disk",
-    title="Training reads or writes through a USB disk",
+    title="The training data or the checkpoints are on a USB disk",
     severity=Severity.ADVICE,
     cause="slow-data-storage",
     fix=(Advice(text="copy the data to an internal disk"),),

@@ -152,7 +152,7 @@ def _room_at(place: StoragePath, free: int, size: int, p: Params) -> Evidence:
 
 @rule(
     id="inodes-exhausted",
-    title="No inodes are left where checkpoints or temporary files go",
+    title="No inodes are left where checkpoints or temporary files are written",
     severity=Severity.ERROR,
     cause="disk-full-or-quota",
     fix=(_INODES,),
@@ -180,7 +180,7 @@ def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="inodes-low",
-    title="Few inodes are left where checkpoints go",
+    title="Few inodes are left where checkpoints are written",
     severity=Severity.WARNING,
     cause="disk-full-or-quota",
     superseded_by=("inodes-exhausted",),

@@ -62,7 +62,7 @@ def taken_instead(s: Snapshot) -> str:
 
 @rule(
     id="temporary-directory-passed-over",
-    title="The temporary directory cannot be written, and Python takes another",
+    title="The temporary directory cannot be written, so Python uses another",
     severity=Severity.WARNING,
     fix=(
         EnvironmentVariable(name="TMPDIR", value="/path/that/is/writable"),
@@ -137,7 +137,7 @@ _ROOM = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 @rule(
     id="temporary-path-too-long",
     cause="temporary-path-too-long",
-    title="The name of the temporary directory is too long for DataLoader workers",
+    title="The path of the temporary directory is too long for DataLoader workers",
     severity=Severity.ERROR,
     fix=(
         EnvironmentVariable(name="TMPDIR", value="/tmp"),

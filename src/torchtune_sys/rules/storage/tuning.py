@@ -243,7 +243,7 @@ _JOURNAL_MODE = Advice(
 
 @rule(
     id="mount-options-slow",
-    title="Mount options slow every access down",
+    title="Mount options slow down file access",
     severity=Severity.ADVICE,
     fix=(_REMOUNT, _JOURNAL_MODE),
 )

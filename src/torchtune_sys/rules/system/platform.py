@@ -168,7 +168,7 @@ def kernel_old(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="wsl1-without-gpu",
-    title="This is WSL 1, which has no Linux kernel and no GPU",
+    title="This is WSL 1, which has no Linux kernel and no GPU access",
     severity=Severity.ERROR,
     fix=(Advice(text="in PowerShell: wsl --set-version DISTRIBUTION 2"),),
 )

@@ -131,7 +131,7 @@ def mixed_nvidia_cuda_wheels(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nvidia-wheel-files-altered",
-    title="Files of installed packages of NVIDIA or of NumPy were changed or are gone",
+    title="Files of an installed NVIDIA or NumPy package were changed or are missing",
     severity=Severity.WARNING,
     fix=(Install(text="pip install --force-reinstall --no-deps each of these packages, in the same version"),),
 )
