@@ -57,7 +57,7 @@ class Agent(NamedTuple):
 def environment(folder: Path) -> Path:
     """The Python of a virtual environment with torch, and with the distribution's entry points as pyproject.toml has them."""
     torch = Path(torch_python())
-    told = "import sys, torch; print('%d.%d' % sys.version_info[:2], torch.__path__[0])"
+    told = "import sys, importlib.util as found; print('%d.%d' % sys.version_info[:2], *found.find_spec('torch').submodule_search_locations)"
     found = subprocess.run([str(torch), "-c", told], capture_output=True, text=True, timeout=120, check=True).stdout.split()
     if found[0] != f"{sys.version_info.major}.{sys.version_info.minor}":
         pytest.skip("torch's Python is another than ours")

@@ -13,6 +13,7 @@ from preflight.joint.agents_here import environment, unproven
 from preflight.joint.cluster import cluster
 from preflight.joint.faults import loopback_name
 from preflight.joint.group_here import PLANTED, SCRIPT, problems, ran
+from smoke.faults.forking import forking
 
 pytestmark = pytest.mark.long
 _SURE = ("flipped-sum",)
@@ -56,7 +57,7 @@ def test_ranks_of_one_host_need_no_name_that_others_reach(tmp_path: Path, python
     script = tmp_path / "group.py"
     script.write_text(SCRIPT.format(absent="False", budget=_BUDGET_S))
     words = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), str(tmp_path)]
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", **forking(tmp_path)}
     with cluster(tmp_path, 1) as made:
         loopback_name(made, 1)
         done = subprocess.run(made.argv(1, unproven(words)), env=env, capture_output=True, text=True, timeout=120)

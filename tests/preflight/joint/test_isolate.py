@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from preflight.joint import warm_torch
 from preflight.joint.cluster import cluster, preflight
 from preflight.joint.faults.isolating import BUDGET_S, SCENARIOS, problems
 from smoke.faults.bench import torch_python
@@ -40,7 +41,7 @@ def _is_named(folder: Path, name: str, nodes: int, seed: int) -> None:
     with cluster(folder, nodes) as made:
         told, expected = SCENARIOS[name](made, random.Random(seed))
         words = ("--isolate", "--lists", str(folder), *told.pop("words", ()))
-        found = preflight(made, torch_python(), **{"budget_s": BUDGET_S, "words": words, **told})
+        found = preflight(made, warm_torch.shared(torch_python()), **{"budget_s": BUDGET_S, "words": words, **told})
         assert not problems(expected, found)
         if name == "none":
             assert (folder / "isolation.svg").read_text().startswith("<svg ")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from preflight.joint import warm_torch
 from preflight.joint.cluster import cluster, preflight
 from preflight.joint.faults import FAULTS, named, problems
 from smoke.faults.bench import torch_python
@@ -20,7 +21,7 @@ TABLE = [(name, place) for name in FAULTS for place in PLACES if (name, place) n
 
 def test_healthy_nodes_are_go(tmp_path: Path) -> None:
     with cluster(tmp_path, NODES) as made:
-        found = preflight(made, torch_python(), words=("--lists", str(tmp_path)))
+        found = preflight(made, warm_torch.shared(torch_python()), words=("--lists", str(tmp_path)))
     assert [told.status for told in found.told.values()] == [0] * NODES, [told.errors[-500:] for told in found.told.values()]
     for verdict in found.verdicts():
         assert verdict["scale"] == {"nodes": NODES, "ranks": NODES}
@@ -44,5 +45,5 @@ def test_each_fault_at_each_place(tmp_path: Path, name: str, place: int) -> None
 def _is_named(folder: Path, name: str, place: int) -> None:
     fault = FAULTS[name]
     with cluster(folder, NODES) as made:
-        found = preflight(made, torch_python(), **fault.plant(made, place))
+        found = preflight(made, warm_torch.shared(torch_python()), **fault.plant(made, place))
         assert not problems(fault, made, place, found)

@@ -7,12 +7,15 @@ arguments, streams, environment and namespaces that it would have had (``tests/w
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 CLIENT = """#!{own} -IS
@@ -66,6 +69,28 @@ def python(folder: Path, real: str) -> Iterator[str]:
         yield str(program)
     finally:
         child.communicate()
+
+
+_SPENT: list[Path] = []
+
+
+@functools.lru_cache
+def shared(real: str) -> str:
+    """The program of a server that serves as long as this process lives; with ``./run test --all`` ``real`` itself."""
+    from conftest import TIER  # which the Python that has torch has not
+
+    if TIER == "all":
+        return real
+    held = ExitStack()
+    atexit.register(held.close)
+    folder = Path(held.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+    _SPENT.append(folder / "warm" / "spent")
+    return held.enter_context(python(folder, real))
+
+
+def spent_s() -> float:
+    """Return the CPU seconds of all workers of ``shared`` so far; they are no children of this process."""
+    return sum(float(word) for place in _SPENT if place.exists() for word in place.read_text().split())
 
 
 def serve() -> None:
