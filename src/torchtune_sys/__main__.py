@@ -31,7 +31,7 @@ def _tell_incomplete(error: ImportError) -> None:
     todo = (
         f"PYTHONHOME={home} sends each Python there for its own library: unset PYTHONHOME"
         if home
-        else f"install it anew for {sys.executable}"
+        else f"reinstall it for {sys.executable}"
     )
     words = f"torchtune-sys: this installation is incomplete: {error}\n  {todo}\n"
     os.write(2, words.encode("utf-8", "backslashreplace"))

@@ -165,7 +165,7 @@ def test_one_node_s_answer_names_no_other_as_bad(tmp_path: Path) -> None:
     made_up = {"schema": "torchtune-sys/preflight/1", "nodes": nodes}
     lines = [{"schema": "torchtune-sys/fleet/1", "host": f"n{number}", "document": _facts("n")} for number in range(5)]
     found = _hosts(tmp_path, [*lines, {"schema": "torchtune-sys/fleet/1", "host": "evil", "document": made_up}])
-    assert [item["hosts"] for item in found["findings"]] == [["n2 (told by evil)", "n7 (told by evil)"]]
+    assert [item["hosts"] for item in found["findings"]] == [["n2 (reported by evil)", "n7 (reported by evil)"]]
 
 
 @pytest.mark.parametrize("name", ["n1,n2", "n[1-4]", " n1", "n1\u200b", "\uff4e1"])

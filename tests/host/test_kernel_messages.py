@@ -207,7 +207,7 @@ FIRMWARE = (
     [
         ("fatal", ("aer-uncorrected", "0000:5d:02.0", "Fatal")),
         ("recoverable", ("aer-uncorrected", "0000:5d:02.0", "Non-Fatal")),
-        ("corrected", ("aer-corrected", "0000:5d:02.0", "told by the firmware")),
+        ("corrected", ("aer-corrected", "0000:5d:02.0", "reported by the firmware")),
     ],
 )
 def test_an_error_record_of_the_firmware_is_one_event(severity: str, event: tuple[str, str, str]) -> None:

@@ -63,7 +63,7 @@ options:
     type: path
   rules:
     description: >-
-      Rules by id, each V(true), V(false) (it is not asked) or a dictionary of its parameters, as C(torchtune-sys
+      Rules by id, each V(true), V(false) (it does not run) or a dictionary of its parameters, as C(torchtune-sys
       explain RULE) names them.
     type: dict
 """

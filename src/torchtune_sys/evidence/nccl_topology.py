@@ -33,7 +33,7 @@ def _maker(elements: tuple[Element, ...], at: int) -> str:
 
 
 def _not_reported() -> Missing:
-    return Missing(Why.NOT_RECORDED, "NCCL topology", "not told")
+    return Missing(Why.NOT_RECORDED, "NCCL topology", "not stated")
 
 
 def _address(element: Element) -> str:

@@ -269,7 +269,7 @@ def _of_collected(whole: dict[str, Any], name: str, store: Store, unread: list[U
     clock = whole.get("clock_offset_s")
     for one in store.hosts[count:]:
         # What one host tells of several may be a joint pre-flight, or made up.
-        one.name = plain_name(host) if len(store.hosts) - count == 1 else f"{one.name} (told by {plain_name(host)})"
+        one.name = plain_name(host) if len(store.hosts) - count == 1 else f"{one.name} (reported by {plain_name(host)})"
         if clock is not None:
             store.note(one, "clock", _encode({"offset_s": clock}))
 

@@ -153,12 +153,12 @@ class _EventCollector:
         elif name == "section_type":
             self._record["section"] = value
             if value == "memory error" and severity in ("fatal", "recoverable"):
-                self._add_event("memory-uncorrected", f"{severity} memory error, told by the firmware", time)
+                self._add_event("memory-uncorrected", f"{severity} memory error, reported by the firmware", time)
         elif name == "device_id":
             if self._record.get("section") == "PCIe error" and severity in ("fatal", "recoverable", "corrected"):
                 kind = "aer-corrected" if severity == "corrected" else "aer-uncorrected"
-                who = "told by the firmware" if severity == "corrected" else lost
-                self._add_event(kind, f"{severity} PCIe error, told by the firmware", time, address(value), who)
+                who = "reported by the firmware" if severity == "corrected" else lost
+                self._add_event(kind, f"{severity} PCIe error, reported by the firmware", time, address(value), who)
         else:
             self._record["severity"] = value
 

@@ -94,7 +94,7 @@ def _models(devices: tuple[Gpu, ...]) -> Iterator[str]:
 
 
 def _one_of_them(devices: tuple[Gpu, ...]) -> Iterator[str]:
-    yield from (f"{known(gpu.name, 'unnamed GPU')} (how many is not told)" for gpu in devices)
+    yield from (f"{known(gpu.name, 'unnamed GPU')} (number not stated)" for gpu in devices)
 
 
 def _tells_memory(name: str) -> bool:
@@ -124,7 +124,7 @@ def host_parts(seen: Snapshot) -> list[str]:
         parts.extend(_memory(seen.memory))
     if not isinstance(seen.system, Missing):
         parts.extend(_surroundings(seen.system))
-    return parts or ["not told" if is_pasted(seen) else "unknown"]
+    return parts or ["not stated" if is_pasted(seen) else "unknown"]
 
 
 def _system(facts: SystemFacts) -> Iterator[str]:
@@ -202,7 +202,7 @@ def _python(facts: PythonFacts) -> Iterator[str]:
 
 def _untold(missing: Missing, reason: str) -> str:
     """Return what was not told: a report that does not speak of something is no failed look."""
-    return "not told" if missing.why is Why.NOT_RECORDED else f"unknown ({reason})"
+    return "not stated" if missing.why is Why.NOT_RECORDED else f"unknown ({reason})"
 
 
 def _torch(build: Torch) -> str:

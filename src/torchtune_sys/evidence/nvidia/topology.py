@@ -186,7 +186,7 @@ def _number(words: str) -> Fact[int]:
 
 
 def _not_reported() -> Missing:
-    return Missing(Why.NOT_RECORDED, "nvidia-smi topo", "not told")
+    return Missing(Why.NOT_RECORDED, "nvidia-smi topo", "not stated")
 
 
 def _device(name: str, class_: Fact[str], vendor: Fact[str], node: Fact[int], rdma: str = "") -> PciDevice:

@@ -24,7 +24,7 @@ _TABLES = {
     "SMOKING": ("smoke", options_.SMOKING),
     "INSTALLING": ("install", options_.INSTALLING),
 }
-RULES = "Rules by id, each V(true), V(false) (it is not asked) or a dictionary of its parameters, as C(torchtune-sys explain RULE) names them."
+RULES = "Rules by id, each V(true), V(false) (it does not run) or a dictionary of its parameters, as C(torchtune-sys explain RULE) names them."
 _TOOL: dict[str, Node] = {
     "path": {
         "description": "Where the tool lies on the host; a name is looked for in PATH, C(/usr/local/bin) and C(/opt/torchtune-sys/bin).",

@@ -108,7 +108,7 @@ def toggle(rule: Rule) -> str:
 def defaults() -> str:
     parts = [_default(variable) for variable in own()]
     parts.append(
-        "# One a rule: true, false (it is not asked and nothing is changed for it), or a dictionary of its parameters.\n"
+        "# One a rule: true, false (it does not run and nothing is changed for it), or a dictionary of its parameters.\n"
         + "".join(f"{toggle(rule)}: true  # {rule.severity.value}: {rule.title}\n" for rule in CATALOGUE)
     )
     return "\n".join(parts)
@@ -241,7 +241,7 @@ def readme() -> str:
 _INTRODUCTION = """Judges, tunes and proves the hosts that PyTorch trains on, by the tool torchtune-sys on each host: its rules, its journal, its way back.
 The collection's README has examples, and docs/ansible.md of the project what is done, as whom, and what happens when something goes wrong.
 """
-_TOGGLES = """`true`: the rule is asked. `false`: it is not asked, and nothing is changed for it. A dictionary: it is asked with these parameters,
+_TOGGLES = """`true`: the rule runs. `false`: it does not run, and nothing is changed for it. A dictionary: it runs with these parameters,
 for example `torchtune_sys_rule_swappiness_high: {max: 20}`.
 """
 

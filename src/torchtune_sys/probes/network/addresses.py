@@ -71,7 +71,7 @@ def _or_unknown(found: tuple[Address, ...], homeless: tuple[str, ...]) -> Fact[t
     """Return the addresses, or that they are unknown: a /32 of a cloud or a tunnel is in no connected network: an interface that seems to have no IPv4 address may hold it."""
     if not homeless or any(address.family == "inet" for address in found):
         return found
-    return Missing(Why.NOT_RECORDED, "/proc/net/fib_trie", f"which interface has {', '.join(homeless[:3])} is not told")
+    return Missing(Why.NOT_RECORDED, "/proc/net/fib_trie", f"which interface has {', '.join(homeless[:3])} is not listed")
 
 
 def _by_index(host: Host, names: tuple[str, ...]) -> list[str]:

@@ -334,7 +334,7 @@ _LOUD: tuple[tuple[str, tuple[str, ...], str], ...] = (
     fix=(Advice(text="unset the variable in the job's environment"),),
 )
 def library_prints_each_call(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The loader, Python, MKL, oneDNN, UCX, libfabric or HIP is told to print what it does, each time.
+    """The loader, Python, MKL, oneDNN, UCX, libfabric or HIP is set to print what it does, each time.
 
     Why it matters
     Each process of the job writes these lines: logs grow by gigabytes, a program that reads the output of another finds lines that it does

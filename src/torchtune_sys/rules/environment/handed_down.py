@@ -245,7 +245,7 @@ def device_file_broken(s: Snapshot, p: Params) -> Iterator[Evidence]:
     major number at each load of its module. CUDA then finds no device, or another GPU than that of the name.
 
     When to leave it
-    Never: each of them is part of any Linux system. nvidia-modprobe, where it is installed, makes a GPU's nodes anew.
+    Never: each of them is part of any Linux system. nvidia-modprobe, where it is installed, recreates a GPU's nodes.
 
     References
     null(4), random(4); Linux Documentation/admin-guide/devices.txt (195: NVIDIA)

@@ -126,7 +126,7 @@ def nccl_shm_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(EnvironmentVariable(name="NCCL_IB_DISABLE", value=None),),
 )
 def nccl_ib_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """There are active InfiniBand (or fast RoCE) ports, but NCCL is told to use TCP.
+    """There are active InfiniBand (or fast RoCE) ports, but NCCL is set to use TCP.
 
     Why it matters
     TCP delivers a fraction of the bandwidth, loads the CPU, and has no GPUDirect: multi-host jobs scale badly.

@@ -293,7 +293,7 @@ def torch_logs_fault(value: str) -> str:
     >>> torch_logs_fault("+dynamo, -inductor,torch.fx,mine"), torch_logs_fault("+dynamo,inductr")
     ('', 'there is no log inductr (inductor?)')
     >>> torch_logs_fault("dynamo=DEBUG"), torch_logs_fault("DEBUG")
-    ('names are separated by commas, each with + or - before it or nothing', 'DEBUG is no log: a level is told by + or - before a name')
+    ('names are separated by commas, each with + or - before it or nothing', 'DEBUG is not a log: + or - before a name sets its level')
     """
     if not value:
         return "an empty value is no list of logs"
@@ -304,7 +304,7 @@ def torch_logs_fault(value: str) -> str:
     logs = tuple(_LOGS.split())
     for name in (part.strip().lstrip("+-") for part in value.split(",")):
         if name.lower() in _LOG_LEVELS or name.isdigit():
-            return f"{name} is no log: a level is told by + or - before a name"
+            return f"{name} is not a log: + or - before a name sets its level"
         if name not in logs and "." not in name and (near := _nearest(name, logs)):
             return f"there is no log {name} ({near}?)"
     return ""

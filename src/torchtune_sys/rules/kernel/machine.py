@@ -50,7 +50,7 @@ def oom_kill_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject=process,
             seen=f"killed{when(log, tuple(events))}: {limit} was reached{f' ({shorter(group, 80)})' if group else ''}",
-            wanted="no kill",
+            wanted="no killed process",
             source=log.source,
             about=("kills in the log",),
         )
@@ -59,7 +59,7 @@ def oom_kill_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject=next((event.who for event in reports if event.who), "") or "memory",
             seen=f"the OOM killer ran{when(log, tuple(reports))}: {_limit_of(reports)}; which process it ended is not in the log",
-            wanted="no kill",
+            wanted="no killed process",
             source=log.source,
             about=("kills in the log",),
         )

@@ -287,7 +287,7 @@ def _parts(release: str) -> tuple[int, ...]:
     ),
 )
 def roce_without_routable_address(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The port's GID table has no RoCE v2 entry with an IPv4 address (or a global IPv6 address, if NCCL is told to use IPv6).
+    """The port's GID table has no RoCE v2 entry with an IPv4 address (or a global IPv6 address, if NCCL is set to use IPv6).
 
     Why it matters
     NCCL uses every active port. Without such an entry it uses entry 0, which is link-local: connections fail with "Got completion

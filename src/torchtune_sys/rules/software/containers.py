@@ -92,7 +92,7 @@ def docker_may_lose_gpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """Docker lets systemd manage its cgroups, the toolkit adds GPUs without systemd's knowledge, and /dev/char lacks their links.
 
     Why it matters
-        At the next systemctl daemon-reload, which any package upgrade may run, systemd removes the devices it does not know of:
+        At the next systemctl daemon-reload, which any package upgrade may run, systemd removes the devices that it has no record of:
         "Failed to initialize NVML: Unknown Error" in containers that have been training for days.
 
     When to leave it
