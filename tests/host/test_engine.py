@@ -55,8 +55,9 @@ def test_a_probe_without_memory_needs_none_to_say_so(monkeypatch: pytest.MonkeyP
 
 def test_a_thread_that_finds_no_memory_to_begin_with_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """threading's start waits until the new thread says that it runs, which it never does."""
-    for name in ("_thread.start_new_thread", "threading._start_new_thread"):
-        monkeypatch.setattr(name, lambda *_arguments: 0)
+    own = "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"  # from Python 3.13 on
+    for name in ("_thread.start_new_thread", f"threading.{own}"):
+        monkeypatch.setattr(name, lambda *_arguments, **_options: 0)
     waits = os.fork()
     if not waits:  # a process of its own, which can be ended where it waits for ever
         engine.snapshot(healthy(), Workload(), timeout_s=0.5)

@@ -23,7 +23,7 @@ ROWS = (
     Fault("gpu-lost", "stub 'nvmlDeviceGetTemperature@1 = !15' 'nvmlDeviceGetUtilizationRates@1 = !15' 'nvmlDeviceGetMemoryInfo@1 = !15' 'nvmlDeviceGetEccMode@1 = !15' 'nvmlDeviceGetPersistenceMode@1 = !15'", "gpu-fallen-off-bus|xid-gpu-lost|says:lost", base="gpu"),
     Fault("remapping-failed", "stub 'nvmlDeviceGetRemappedRows@1 = 0 3 0 1'", "gpu-row-remap-failed", base="gpu"),
     Fault("correction-off", "stub 'nvmlDeviceGetEccMode@0 = 0 0'", "gpu-ecc-off", base="gpu"),
-    Fault("partitioned-in-part", "stub 'nvmlDeviceGetMigMode@1 = 1 1'", "mig-mode-limits", base="gpu", args="--nproc-per-node 2", may="cpu-oversubscribed"),
+    Fault("partitioned-in-part", "stub 'nvmlDeviceGetMigMode@1 = 1 1'", "mig-mode-limits", base="gpu", args="--nproc-per-node 2", may="cpu-oversubscribed mig-without-instances"),
     Fault("peers-only-near", "cuda_torch; export NCCL_P2P_LEVEL=LOC", "nccl-p2p-disabled", base="gpu", args="--nproc-per-node 2", may="cpu-oversubscribed"),
     Fault("algorithm-misspelt", "cuda_torch; export NCCL_ALGO=Trees", "nccl-value-ignored|says:Trees", base="gpu", args="--nproc-per-node 2", may="cpu-oversubscribed"),
     Fault("caching-off", "cuda_torch; export PYTORCH_NO_CUDA_MEMORY_CACHING=1", "cuda-caching-allocator-disabled", base="gpu"),
