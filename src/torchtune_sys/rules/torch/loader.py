@@ -135,7 +135,7 @@ def _said(s: Snapshot, library: str) -> str | None:
 
 @rule(
     id="cudnn-shadowed-by-ld-library-path",
-    title="LD_LIBRARY_PATH brings an older cuDNN than torch's own",
+    title="LD_LIBRARY_PATH puts an older cuDNN before torch's own",
     severity=Severity.ERROR,
     cause="cudnn-shadowed-by-ld-library-path",
     fix=(UNSET, REMOVE),
@@ -159,7 +159,7 @@ def cudnn_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nvjitlink-shadowed-by-ld-library-path",
-    title="LD_LIBRARY_PATH brings an older nvJitLink than torch's own",
+    title="LD_LIBRARY_PATH puts an older nvJitLink before torch's own",
     severity=Severity.ERROR,
     cause="nvjitlink-shadowed-by-ld-library-path",
     fix=(UNSET, REMOVE),
@@ -182,7 +182,7 @@ def nvjitlink_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="cublas-shadowed-by-ld-library-path",
-    title="LD_LIBRARY_PATH brings an older cuBLAS than torch's own",
+    title="LD_LIBRARY_PATH puts an older cuBLAS before torch's own",
     severity=Severity.WARNING,
     cause="cublas-shadowed-by-ld-library-path",
     fix=(UNSET, REMOVE),
@@ -205,7 +205,7 @@ def cublas_shadowed(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="nccl-shadowed-by-system-library",
-    title="LD_LIBRARY_PATH brings an older NCCL than torch's own",
+    title="LD_LIBRARY_PATH puts an older NCCL before torch's own",
     severity=Severity.WARNING,
     cause="nccl-shadowed-by-system-library",
     fix=(UNSET, REMOVE),
