@@ -36,6 +36,8 @@ def assignments(lines: Iterable[str], whole: bool) -> dict[str, str]:
     {'NCCL_IB_DISABLE': '1'}
     >>> assignments(["$ env | grep NCCL", "NCCL_DEBUG=WARN", "NCCL_IB_DISABLE=1"], False), assignments(["A=1", "loss=0.3"], False)
     ({'NCCL_DEBUG': 'WARN', 'NCCL_IB_DISABLE': '1'}, {})
+    >>> assignments(["export WORLD_SIZE=$(($NNODES * 8))", "export RANK=0"], False)
+    {'RANK': '0'}
     >>> assignments(["it hangs", "u@n1:~$ env | grep NCCL_S", "NCCL_SOCKET_IFNAME=ib0", "", "NCCL_DEBUG=INFO", "$ echo $RANK", "3"], False)
     {'NCCL_SOCKET_IFNAME': 'ib0', 'RANK': '3'}
     """
@@ -57,7 +59,12 @@ def assignments(lines: Iterable[str], whole: bool) -> dict[str, str]:
     values: dict[str, set[str]] = {}
     for name, value in pairs:
         values.setdefault(name, set()).add(value.strip().strip("\"'"))
-    return {name: next(iter(each)) for name, each in values.items() if len(each) == 1}
+    return {name: next(iter(each)) for name, each in values.items() if len(each) == 1 and not any(map(_is_asked_for, each))}
+
+
+def _is_asked_for(value: str) -> bool:
+    """Return whether a command gives the value, of which the words are its beginning at most."""
+    return "$(" in value or "`" in value
 
 
 _LONGEST = 8000

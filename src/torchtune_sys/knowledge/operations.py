@@ -46,10 +46,10 @@ ERRORS = {
 }
 """By name: the number on Linux (x86-64, Arm), and what strerror(3) of glibc says."""
 _BY_NUMBER = {str(number): name for name, (number, _) in ERRORS.items()}
-_BY_WORDS = {words: name for name, (_, words) in ERRORS.items()}
+_BY_WORDS = {words.lower(): name for name, (_, words) in ERRORS.items()}
 _TOLD = re.compile(
     r"\[Errno (?P<python>\d{1,3})\]|\(os error (?P<rust>\d{1,3})\)|\berrno:? ?(?P<errno>\d{1,3})\b|\((?P<number>\d{1,3})\)"
-    rf"|(?P<words>{'|'.join(sorted(_BY_WORDS, key=len, reverse=True))})|\b(?P<name>{'|'.join(ERRORS)})\b"
+    rf"|(?P<words>(?i:{'|'.join(sorted(_BY_WORDS, key=len, reverse=True))}))|\b(?P<name>{'|'.join(ERRORS)})\b"
     r"|\b(?:with|returned) (?:error )?(?P<bare>\d{1,3})\b"
 )
 _NEAR = 160
@@ -66,7 +66,7 @@ def error_in(told: str) -> str:
     if found is None:
         return ""
     how, value = found.lastgroup, found[found.lastgroup or 0]
-    return _BY_WORDS[value] if how == "words" else value if how == "name" else _BY_NUMBER.get(value, "")
+    return _BY_WORDS[value.lower()] if how == "words" else value if how == "name" else _BY_NUMBER.get(value, "")
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 
@@ -59,8 +58,19 @@ _NUMBERED = re.compile(r"(?P<number>\[Errno (?P<of>\d{1,3})\]) (?P<words>[^:'\"]
 """An OSError of Python's: its number says the same in every language."""
 
 
+_WORDS = {
+    **dict(operations.ERRORS.values()),
+    **{6: "No such device or address", 8: "Exec format error", 9: "Bad file descriptor", 10: "No child processes", 20: "Not a directory", 21: "Is a directory"},
+    **{29: "Illegal seek", 31: "Too many links", 32: "Broken pipe", 36: "File name too long", 37: "No locks available", 38: "Function not implemented"},
+    **{40: "Too many levels of symbolic links", 103: "Software caused connection abort", 104: "Connection reset by peer", 105: "No buffer space available"},
+    **{107: "Transport endpoint is not connected", 116: "Stale file handle", 524: "Unknown error 524"},
+}
+"""What strerror(3) of glibc says of an error of Linux, wherever this runs: musl has other words for many."""
+
+
 def _by_number(found: re.Match[str]) -> str:
-    return f"{found['number']} {os.strerror(int(found['of']))}{found['rest']}"
+    words = _WORDS.get(int(found["of"]))
+    return f"{found['number']} {words}{found['rest']}" if words else found[0]
 
 
 _PROGRAM = r"(?:\S{0,80}/)?(?P<name>[\w+][\w.+-]{0,30}?)(?:\.exe)?"
