@@ -60,10 +60,25 @@ _NUMBERED = re.compile(r"(?P<number>\[Errno (?P<of>\d{1,3})\]) (?P<words>[^:'\"]
 
 _WORDS = {
     **dict(operations.ERRORS.values()),
-    **{6: "No such device or address", 8: "Exec format error", 9: "Bad file descriptor", 10: "No child processes", 20: "Not a directory", 21: "Is a directory"},
-    **{29: "Illegal seek", 31: "Too many links", 32: "Broken pipe", 36: "File name too long", 37: "No locks available", 38: "Function not implemented"},
-    **{40: "Too many levels of symbolic links", 103: "Software caused connection abort", 104: "Connection reset by peer", 105: "No buffer space available"},
-    **{107: "Transport endpoint is not connected", 116: "Stale file handle", 524: "Unknown error 524"},
+    6: "No such device or address",
+    8: "Exec format error",
+    9: "Bad file descriptor",
+    10: "No child processes",
+    20: "Not a directory",
+    21: "Is a directory",
+    29: "Illegal seek",
+    31: "Too many links",
+    32: "Broken pipe",
+    36: "File name too long",
+    37: "No locks available",
+    38: "Function not implemented",
+    40: "Too many levels of symbolic links",
+    103: "Software caused connection abort",
+    104: "Connection reset by peer",
+    105: "No buffer space available",
+    107: "Transport endpoint is not connected",
+    116: "Stale file handle",
+    524: "Unknown error 524",
 }
 """What strerror(3) of glibc says of an error of Linux, wherever this runs: musl has other words for many."""
 
