@@ -63,12 +63,15 @@ only_roots() {
     return 1
 } 2>/dev/null
 
+# A name that begins with a hyphen, as "sh -- *" may give it, would be an option of the interpreter's: -c, or its standard input.
+self=$0
+case $self in -*) self=./$self ;; esac
 refused=
 for python in python3 PYTHONS /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python; do
     python=$(command -v "$python" 2>/dev/null) || continue
     [ -x "$python" ] || continue
     if [ "${user:-0}" -ne 0 ] || { [ "${python#/}" != "$python" ] && only_roots "$python"; }; then
-        exec "$python" -IS "$0" "$@"
+        exec "$python" -IS "$self" "$@"
     fi
     refused=${refused:-$python}
 done

@@ -34,6 +34,7 @@ OVER_LINES = {
     "arguments of a pod": f"args:\n- --admin-password\n- {WORD}\n- --kept\n- --db-password\n- '{WORD}'\n",
     "a file of properties": f"spark.x kept\nspark.authenticate.secret   {WORD}\n",
     "a job's comment": f"   JobName=kept\n   Comment=wandb pass {WORD}\n   Comment=(null)\n",
+    "a variable whose line goes on": f"x kept\nexport WANDB_API_KEY=\\\n    {WORD}\n",
     "a key without its head": "x\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7" + WORD + "\nkept",
 }
 

@@ -165,6 +165,8 @@ _LONG_QUOTES = pattern(
     rf"(?i)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}[:=][ \t]{{0,8}})((?P<marks>\"{{3}}|'{{3}})(?:(?!(?P=marks)).){{1,4096}}(?P=marks))",
     re.DOTALL,
 )
+_CONTINUED = pattern(rf"(?i)({_NAMED}=\\\r?\n[ \t]{{0,64}})({VALUE})(?=[ \t;]{{0,64}}\\?\r?(?:\n|\Z))")
+"""Of a shell, where the line goes on behind the sign."""
 _PUTTY = pattern(r"(Private-Lines: [0-9]{1,4}\r?\n)((?:[A-Za-z0-9+/=]{1,128}\r?(?:\n|\Z)){1,1000})")
 _BEFORE_A_LIST = pattern(r"[:=][ \t]{0,8}\[")
 _NAME_AT_MOST = 140
@@ -297,6 +299,8 @@ def over_lines(text: str, low: str) -> str:
         text = _BLOCK.sub(lambda found: f"{found[1]}{found[2]}" + _hidden_lines(found[3], f"{found[1]}  "), text)
     if "Private-Lines: " in text:
         text = _PUTTY.sub(lambda found: found[1] + _hidden_lines(found[2]), text)
+    if "=\\\n" in text or "=\\\r" in text:
+        text = _CONTINUED.sub(hide_value, text)
     if "form-data" in low:
         text = _PART_OF_A_FORM.sub(hide_value, text)
     text = _without_data(_without_lists(text, low) if "[\n" in text else text)
