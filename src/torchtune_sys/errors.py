@@ -44,7 +44,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> s
     close = get_close_matches(name, names, n=most)
     if len(name) > 2:
         close = list(dict.fromkeys([*close, *(other for other in names if name in other)]))[:most]
-    return f"did you mean {' or '.join(close)}?" if close else otherwise
+    return f"did you mean {' or '.join(filter(None, (', '.join(close[:-1]), close[-1])))}?" if close else otherwise
 
 
 class BadConfig(UserError):

@@ -127,7 +127,7 @@ def test_version_in_short() -> None:
         (
             "explain oom",
             "no rule or cause is called 'oom'",
-            "did you mean oom-kill-logged or oom-kills-since-boot or host-memory-oom?",
+            "did you mean oom-kill-logged, oom-kills-since-boot or host-memory-oom?",
         ),
         ("generate slurm prolog --tool bin/x", "--tool bin/x: Slurm starts the script", "give an absolute path"),
         ("chekc", "no such command 'chekc'", "did you mean check?"),

@@ -64,7 +64,7 @@ def test_the_first_line_is_the_verdict() -> None:
 
 @pytest.mark.parametrize("stage", [PASSED, UNTRIED])
 def test_without_a_gpu_the_first_line_says_first_what_was_not_verified(stage: StageResult) -> None:
-    assert text(report(PASSED, stage, device="cpu")).startswith("trainer: nothing about GPUs was verified (CPU only); ")
+    assert text(report(PASSED, stage, device="cpu")).startswith("trainer: no GPU was tested (CPU only); ")
 
 
 def test_stages_that_were_not_tried_for_one_reason_share_a_line() -> None:
@@ -77,7 +77,7 @@ def test_stages_that_were_not_tried_for_one_reason_share_a_line() -> None:
 
 def test_what_fails_comes_before_what_was_not_verified() -> None:
     shown = text(report(PASSED, HUNG, device="cpu")).splitlines()[0]
-    assert shown == "trainer: training does not work: ddp: rank-stopped; nothing about GPUs was verified (CPU only), 12 s"
+    assert shown == "trainer: training does not work: ddp: rank-stopped; no GPU was tested (CPU only), 12 s"
 
 
 @pytest.mark.parametrize(("here", "said"), [(0, ""), (1, ""), (8, "1 of 8 GPUs took part; ")])
@@ -141,7 +141,7 @@ def test_where_others_hold_the_cpus_what_is_slower_is_a_line_that_says_so() -> N
     said = text(report(crowd, PASSED, slower=many))
     assert "figure 5" in said
     assert "figure 4" not in said
-    assert "others held the CPUs: 12 processes wanted each of them" in said
+    assert "other work used the CPUs: 12 processes per CPU" in said
     assert "and 5 more figures (--verbose)" in said
     assert "figure 0" in text(report(crowd, PASSED, slower=many), verbose=True)
     calm = text(report(PASSED, slower=many))

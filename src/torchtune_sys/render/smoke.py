@@ -35,7 +35,7 @@ def text(report: SmokeReport, style: Style, *, quiet: bool, verbose: bool) -> st
 
 def opening(report: SmokeReport, style: Style) -> str:
     """Return what comes before the first stage, where each is shown as it ends: who runs, and what will not be verified."""
-    where = "" if report.team.device == "cuda" else "nothing about GPUs is verified (CPU only); "
+    where = "" if report.team.device == "cuda" else "no GPU is tested (CPU only); "
     return layout.render([line(f"{report.host}: {where}{about(report)}"), line()], style)
 
 
@@ -89,7 +89,7 @@ def headline(report: SmokeReport) -> str:
     else:
         words = f"training works: {passed} stage{'' if passed == 1 else 's'} passed"
     team = report.team
-    where = "" if team.device == "cuda" or _without_torch(failed) else "nothing about GPUs was verified (CPU only)"
+    where = "" if team.device == "cuda" or _without_torch(failed) else "no GPU was tested (CPU only)"
     if 0 < len(team.gpus) < team.gpus_here:
         where = f"{len(team.gpus)} of {team.gpus_here} GPUs took part"
     parts = (words, where) if failed else (where, words)
@@ -168,7 +168,7 @@ def _slower(report: SmokeReport, verbose: bool) -> Iterator[Line]:
         words = f"{item.figure}: {item.now:.3g} {item.unit}, {_worse(item.now, item.before)} than {item.before:.3g} {item.unit}"
         yield line(f"{words} (median of {item.proofs} earlier runs here)", label=(f"slower  {item.stage}", "warning"), hang=_HANG)
     if shown and crowded:
-        words = f"others held the CPUs: {report.crowd:.0f} processes wanted each of them before the test, so that these figures say little"
+        words = f"other work used the CPUs: {report.crowd:.0f} processes per CPU before the test, so these figures are unreliable"
         yield line(words, label=("slower", "warning"), hang=_HANG)
     if len(shown) < len(report.slower):
         yield line(f"and {len(report.slower) - len(shown)} more figures (--verbose)", label=("slower", "warning"), hang=_HANG)

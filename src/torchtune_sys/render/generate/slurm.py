@@ -19,9 +19,9 @@ _VERDICT_S = 6
 SETTINGS: Mapping[str, tuple[str, str]] = {
     "Prolog": ("/etc/slurm/prolog.d/50-torchtune-sys.sh", "judges the node before a job's first step"),
     "PrologFlags": ("Alloc", "when the job gets the node, not when its first step starts"),
-    "Epilog": ("/etc/slurm/epilog.d/50-torchtune-sys.sh", "tells what a job left behind"),
+    "Epilog": ("/etc/slurm/epilog.d/50-torchtune-sys.sh", "logs what a job left behind"),
     "TaskProlog": ("/etc/slurm/torchtune-sys-task-prolog.sh", "environment and placement of each task"),
-    "PrologEpilogTimeout": ("60", "65534 s where nobody sets it: a hung Prolog would keep the node that long"),
+    "PrologEpilogTimeout": ("60", "65534 s by default: a hung Prolog would block the node that long"),
     "SchedulerParameters": ("nohold_on_prolog_fail", "else a batch job whose Prolog failed is held, and never started again"),
     "HealthCheckProgram": ("/etc/slurm/torchtune-sys-health-check.sh", "judges idle nodes, and takes back what it drained"),
     "HealthCheckInterval": ("300", "seconds"),
