@@ -224,6 +224,8 @@ def test_a_container_for_the_cpu_needs_no_gpus(
     torch = build(healthy) if for_cuda else msgspec.structs.replace(build(healthy), cuda=NOTHING, hip=NOTHING)
     seen = altered(healthy, system__container="docker", driver__device_nodes=nodes, python__torch=torch)
     assert verdict(seen, "container-without-gpu-devices") is expected
+    void = altered(seen, session__env={"NVIDIA_VISIBLE_DEVICES": "void"})  # a pod that asked for none, with an image for GPUs
+    assert verdict(void, "container-without-gpu-devices") is (UNKNOWN if expected is FAIL else expected)
 
 
 @pytest.mark.parametrize(

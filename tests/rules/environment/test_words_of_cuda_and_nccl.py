@@ -35,3 +35,26 @@ def test_one_channel_binds_where_several_ranks_meet(ranks: int | None, nodes: in
 def test_words_that_cuda_knows(name: str, value: str, expected: list[str]) -> None:
     told = engine.judge(with_env(load("healthy"), {name: value}), [RULE["variable-without-effect"]])[0].evidence
     assert [item.seen for item in told] == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "variable", "value", "nodes", "expected"),
+    [
+        ("base-amd-gpu", "AMD_SERIALIZE_KERNEL", "3", 1, FAIL),  # what PyTorch's errors on AMD GPUs suggest
+        ("base-amd-gpu", "AMD_SERIALIZE_KERNEL", "0", 1, PASS),
+        ("base-amd-gpu", "HIP_LAUNCH_BLOCKING", "1", 1, FAIL),
+        ("healthy", "AMD_SERIALIZE_KERNEL", "3", 1, PASS),  # no AMD GPU here reads it
+        ("healthy", "NCCL_NET_GDR_LEVEL", "LOC", 2, FAIL),
+        ("healthy", "NCCL_NET_GDR_LEVEL", "LOC", 1, PASS),
+        ("healthy", "NCCL_NET_GDR_LEVEL", "PHB", 2, PASS),
+        ("base-tcp-cluster", "NCCL_NET_GDR_LEVEL", "LOC", 2, PASS),  # no RDMA device
+    ],
+)
+def test_switches_of_what_a_host_has(host: str, variable: str, value: str, nodes: int, expected: Verdict) -> None:
+    seen = load(host, env={variable: value}, intent={"nodes": nodes, "ranks": 8})
+    assert engine.judge(seen, [RULE["fast-path-switched-off"]])[0].verdict is expected
+
+
+def test_cublas_may_print_at_every_call() -> None:
+    loud = [load("healthy", env={"CUBLASLT_LOG_LEVEL": level}) for level in ("5", "1")]
+    assert [engine.judge(seen, [RULE["library-prints-each-call"]])[0].verdict for seen in loud] == [FAIL, PASS]

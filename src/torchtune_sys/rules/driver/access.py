@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_any
 from torchtune_sys.rules import gates
@@ -118,7 +118,7 @@ def container_without_gpu_devices(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Training silently runs on the CPU, or fails with "Found no NVIDIA driver on your system".
 
     When to leave it
-        The container is meant to run on the CPU.
+        The container is meant to run on the CPU. It is unknown where NVIDIA_VISIBLE_DEVICES is void or none: whoever started it asked for no GPU.
 
     References
         https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html
@@ -131,6 +131,15 @@ def container_without_gpu_devices(s: Snapshot, p: Params) -> Iterator[Evidence]:
     nodes = need(need(s.driver).device_nodes)
     if not nodes:
         gates.cuda_torch(s)
+        if told := _asked_for_none(s):
+            why = Missing(
+                Why.NOT_RECORDED,
+                "NVIDIA_VISIBLE_DEVICES",
+                f"whether the container is meant to train on GPUs{told}",
+                remedy="NVIDIA_VISIBLE_DEVICES=all",
+            )
+            yield unsure(f"container ({kind})", why, "the nodes of the GPUs to train on")
+            return
     yield Evidence(
         subject=f"container ({kind})",
         seen=f"{len(nodes)} nodes /dev/nvidia*",

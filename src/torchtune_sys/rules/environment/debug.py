@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment, number, on_x86, seen
 from torchtune_sys.rules.gates import gpu_host, nvidia_gpus, nvidia_hardware, ranks_here
@@ -233,6 +233,8 @@ def tf32_override_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 _SLOW_ISA = ("SSE41", "SSE4_1", "AVX")
 _OF_NCCL = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")
+_OF_HIP = ("AMD_SERIALIZE_KERNEL", "AMD_SERIALIZE_COPY", "HIP_LAUNCH_BLOCKING")
+_OF_NODES = ("NCCL_NET_GDR_LEVEL",)
 _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"), ("1",), "torch.compile leaves every model as it is"),
     (("TORCH_COMPILE_DEBUG",), ("1",), "each compilation writes all its stages to files"),
@@ -251,6 +253,17 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (("CUDA_CACHE_DISABLE",), ("1",), "the driver compiles PTX again in each process"),
     (("PYTORCH_JIT",), ("0",), "TorchScript is switched off"),
     (_OF_NCCL, ("1",), "NCCL copies with one thread block alone, a fraction of what NVLink and the network carry"),
+    (
+        _OF_NODES,
+        ("LOC", "0"),
+        "NCCL copies what goes to other hosts through host memory, whatever lies between GPU and network card",
+    ),
+    (
+        ("AMD_SERIALIZE_KERNEL", "AMD_SERIALIZE_COPY"),
+        ("1", "2", "3"),
+        "HIP waits at each kernel or copy until the GPU has finished",
+    ),
+    (("HIP_LAUNCH_BLOCKING",), ("1",), "HIP waits at each kernel until the GPU has finished"),
     (("ATEN_CPU_CAPABILITY",), ("DEFAULT",), "torch's own CPU kernels use no AVX2 or AVX-512"),
     (("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"), _SLOW_ISA, "oneDNN uses no AVX2 or AVX-512"),
     (("MKL_ENABLE_INSTRUCTIONS",), ("SSE4_2", "AVX"), "MKL uses no AVX2 or AVX-512"),
@@ -268,7 +281,8 @@ _OF_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_I
 )
 def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A variable turns torch.compile, its caches, Triton's compiler, the code that CUDA's libraries bring, the processor's vector instructions or
-    OpenMP's threads off, or leaves NCCL a single channel.
+    OpenMP's threads off, leaves NCCL a single channel or no GPUDirect RDMA, or makes HIP wait at each kernel (PyTorch's errors on AMD GPUs suggest that
+    for debugging).
 
     Why it matters
     The job runs and its results are right, but it is slower, up to a hundred times with Triton's interpreter, and no message says why.
@@ -280,6 +294,8 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html; pytorch torch/_dynamo/config.py, torch/compiler/config.py, torch/jit/_state.py
     https://triton-lang.org/main/programming-guide/chapter-3/debugging.html (TRITON_INTERPRET); README of Triton (TRITON_ALWAYS_COMPILE)
     CUDA programming guide, "CUDA Environment Variables", JIT compilation
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net-gdr-level (LOC: never)
+    https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html, "Debug variables"
     pytorch aten/src/ATen/native/DispatchStub.cpp; oneDNN, "CPU dispatcher control"; Intel oneMKL developer guide, "Instruction Set Specific Dispatching" and MKL_CBWR
     """
     env = environment(s)
@@ -290,7 +306,7 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
             # MKL_CBWR=COMPATIBLE,STRICT has a second word; oneDNN and MKL read their words in any case.
             if value.split(",")[0].strip().upper() not in values or (name in _OF_INSTRUCTIONS and not x86):
                 continue
-            if name not in _OF_NCCL or ranks_here(s) > 1 or (s.intent.nodes or 1) > 1:
+            if _matters(s, name):
                 yield seen(name, value, "unset", effect)
     limit = natural(env.get("OMP_THREAD_LIMIT", "").strip())
     wanted = natural(env.get("OMP_NUM_THREADS", "").split(",")[0].strip())
@@ -301,6 +317,16 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
             "unset",
             f"OpenMP computes with {limit} thread{'s' * (limit > 1)} in all, whatever is asked for",
         )
+
+
+def _matters(s: Snapshot, name: str) -> bool:
+    """Return whether this host and this job use what a variable switches off."""
+    several_hosts = (s.intent.nodes or 1) > 1
+    if name in _OF_HIP:
+        return bool(known(need(s.driver).amd_devices, ()))
+    if name in _OF_NODES:
+        return several_hosts and bool(known(need(s.network).rdma, ()))
+    return name not in _OF_NCCL or several_hosts or ranks_here(s) > 1
 
 
 _LOUD: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -322,6 +348,7 @@ _LOUD: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("TORCH_SHOW_DISPATCH_TRACE", ("1",), "torch prints a line for each operator that is called"),
     ("UCX_LOG_LEVEL", ("debug", "trace", "req", "data", "async", "func", "poll"), "UCX prints at each message"),
     ("FI_LOG_LEVEL", ("debug", "trace"), "libfabric prints at each operation"),
+    ("CUBLASLT_LOG_LEVEL", ("2", "3", "4", "5"), "cuBLASLt prints a line for each of its functions that is called"),
     ("AMD_LOG_LEVEL", ("3", "4", "5"), "HIP prints each call of its interface"),
 )
 """Variable, the values that make it loud (none: whatever is not empty), and what is printed then."""
