@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from smoke.faults.bench import Bench, Outcome, torch_python
+from smoke.faults.forked import said
 from smoke.faults.means import loading, patched
 
 SLOW_LOADING = patched(
@@ -364,3 +365,17 @@ def test_compiling_leaves_no_headers_behind(bench: Bench) -> None:
 def test_outcomes_have_no_defaults() -> None:
     """A run that said nothing is no pass."""
     assert Outcome(0, {}, "", [], 0.0).verdicts == {}
+
+
+_WARNS = """
+import types, warnings
+here = types.SimpleNamespace(remark="", world=2, scratch=".", broken=False, device_works=lambda: True)
+for action in ("error", "ignore"):
+    warnings.simplefilter(action)
+    ended = outcome(here, Stage("ddp", lambda here: warnings.warn("old", FutureWarning), 1.0))
+    print(ended["verdict"], ended["cause"], ended["seen"].partition(" (")[0])
+"""
+
+
+def test_a_warning_that_is_made_an_error_is_told_as_such() -> None:
+    assert said(_WARNS) == "fail warnings-are-errors FutureWarning: old\npass  \n"

@@ -67,6 +67,7 @@ PREFIXES = (
     "JAX_",
     "XLA_",
     "KINETO_",
+    "FAKETIME",  # by which a preloaded libfaketime tells another time
 )
 NAMES = frozenset(
     (
@@ -90,7 +91,11 @@ _HARMLESS = frozenset(("SLURM_TOPOLOGY_ADDR_PATTERN", "TOKENIZERS_PARALLELISM"))
 
 
 def relevant(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that training, its libraries and its launchers read; secrets are never among them."""
+    """Return the variables that training, its libraries and its launchers read; secrets are never among them.
+
+    >>> relevant({"FAKETIME": "+1d", "EDITOR": "vi", "HF_TOKEN": "x"})
+    {'FAKETIME': '+1d'}
+    """
     return {
         name: value
         for name, value in env.items()

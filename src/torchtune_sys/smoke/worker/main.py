@@ -49,6 +49,7 @@ _LEAST_STAGES = 8
 _TIMED = ("container", "device", "gemm", "memory", "copy", "conv", "stress")
 """What is timed, and compared with earlier runs, has the CPUs to itself."""
 _LAST_THREADS_S = 3.0
+_AS_ERROR = " (a warning, of which this Python makes an error: PYTHONWARNINGS=%s, -W, warnings.simplefilter)"
 _ASKING_S = 0.5
 """For the driver to ask the others where they are, before they notice that this rank leaves."""
 
@@ -129,6 +130,9 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
         if isinstance(error, MemoryError) or "llocate memory" in str(error):
             limited = no_address_space(_SHARE_OF_ALLOCATIONS)
             seen, ended["remedy"] = seen + limited, limited.rpartition("(")[2].replace(")", " unlimited")
+        if isinstance(error, Warning):
+            ended["cause"] = "warnings-are-errors"
+            seen += _AS_ERROR % os.environ.get("PYTHONWARNINGS", "")
         ended.update(verdict="fail", seen=seen, trace=last_lines(error))
         here.lost_device = not here.device_works()
         here.broken = here.broken or stage.together or here.lost_device

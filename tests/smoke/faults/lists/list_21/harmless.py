@@ -96,18 +96,24 @@ _WAYS: Mapping[str, tuple[str, str, Inject]] = {
     "many-variables": ("Variables of other launchers are left over", "environment", variables(SLURM_JOB_ID="7", SLURM_NTASKS="16", OMPI_MCA_btl="tcp,self", PMI_FD="9")),
     "clock-of-a-library": ("libfaketime tells a day later in every process", "LD_PRELOAD", all_of(library("libfaketime.so.1"), variables(FAKETIME="+1d"))),
     "clock-twice-as-fast": ("libfaketime lets time pass twice as fast", "LD_PRELOAD", all_of(library("libfaketime.so.1"), variables(FAKETIME="+0 x2"))),
-    "no-room-at-all": ("TMPDIR is full to the last byte", "namespace", all_of(unshared("--mount", _FULL), variables(TMPDIR="{folder}/disk"))),
+    "no-room-at-all": ("TMPDIR is full to the last byte: as Python's own tempfile does, the next place is taken", "namespace", all_of(unshared("--mount", _FULL), variables(TMPDIR="{folder}/disk"))),
     "warnings-are-errors": ("Python makes an error of each warning", "environment", variables(PYTHONWARNINGS="error")),
 }  # fmt: skip
 
 _TOLD: Mapping[str, tuple[str, str]] = {
+    "memory-perturbed": (
+        "device",
+        "torch-setting-changed",
+    ),  # each allocation is written over: slow, and meant for looking for errors
     "clock-of-a-library": ("device", "clock-skew"),
     "clock-twice-as-fast": ("device", "clock-jumps"),
-    "no-room-at-all": ("checkpoint", "disk-full-or-quota"),
     "warnings-are-errors": ("checkpoint-sharded", "warnings-are-errors"),
 }
 
+_OTHERS: Mapping[str, Mapping[str, str]] = {"warnings-are-errors": {"allreduce": "fail", "ddp": "fail"}}
+"""Of torch 2.13, which warns of what it will no longer have."""
+
 ROWS: tuple[Fault, ...] = tuple(
-    row(name, what, *_TOLD.get(name, ("", "")), inject=inject, means=means, stages=STAGES)
+    row(name, what, *_TOLD.get(name, ("", "")), inject=inject, means=means, stages=STAGES)._replace(others=_OTHERS.get(name, {}))
     for name, (what, means, inject) in _WAYS.items()
 )
