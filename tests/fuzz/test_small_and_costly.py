@@ -19,7 +19,7 @@ from torchtune_sys.fleet import over_ansible, over_clustershell
 from torchtune_sys.formats import nccl_ras
 from torchtune_sys.formats.flight_recorder import absences, dump_of
 from torchtune_sys.formats.mounts import parse_mountinfo
-from torchtune_sys.formats.pci_paths import distances, is_gpu
+from torchtune_sys.formats.pci_paths import above, distances, is_gpu
 from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.peers import torch_store, wire
 from torchtune_sys.host.peers.rank_worker import RankWorker
@@ -342,4 +342,7 @@ def test_lists_of_gpus_in_a_variable_take_time_in_proportion() -> None:
 def test_only_so_many_pairs_of_devices_are_looked_at() -> None:
     gpu = need(need(load("acs-redirects-peer-traffic.fail").pci).devices)
     gpus = tuple(device for device in gpu if is_gpu(device))
-    assert len(distances(_many(gpus, 3000, "address"))) == 20_000
+    many = _many(gpus, 3000, "address")
+    assert len(distances(many)) == 20_000
+    circle = {device.address: replace(device, parent=many[place - 1].address) for place, device in enumerate(many)}
+    assert len(above(circle[many[0].address], circle)) == 32, "all rules took 52 s where a thousand devices are above each other"

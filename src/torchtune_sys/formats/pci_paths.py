@@ -67,6 +67,8 @@ def distances(devices: tuple[PciDevice, ...], levels: int = 2) -> tuple[PciDista
     return tuple(found)
 
 
+_LEVELS = 32
+"""Bridges above each other: a path from a root port through three switches has seven."""
 MOST_PAIRS = 20_000
 """Pairs of devices that are looked at: 16 GPUs and a thousand functions of network cards are 16,000."""
 
@@ -85,10 +87,10 @@ def distance(one: PciDevice, other: PciDevice, devices: Mapping[str, PciDevice],
 
 
 def above(device: PciDevice, devices: Mapping[str, PciDevice]) -> list[PciDevice]:
-    """Return the bridges above a function, the nearest first."""
+    """Return the bridges above a function, the nearest first: a report may have any number of them, or a circle."""
     found: list[PciDevice] = []
     seen = {device.address}
-    while device.parent and device.parent not in seen and device.parent in devices:
+    while device.parent and device.parent not in seen and device.parent in devices and len(found) < _LEVELS:
         device = devices[device.parent]
         seen.add(device.address)
         found.append(device)
