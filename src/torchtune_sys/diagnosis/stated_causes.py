@@ -19,6 +19,7 @@ from torchtune_sys.diagnosis import stated_forms as forms
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine, joined
 from torchtune_sys.knowledge import tables
+from torchtune_sys.knowledge.pattern_words import phrase
 from torchtune_sys.knowledge.stated_words import filled
 from torchtune_sys.model.patterns import Phrase, folded, pattern
 
@@ -109,23 +110,32 @@ def _looked_for(words: str) -> re.Pattern[str] | None:
 
 @functools.cache
 def _rows() -> tuple[_Stated, ...]:
-    table = ({key: filled(words) for key, words in row.items()} for row in tables.rows("stated_causes"))
     return tuple(
         _Stated(
             causes=tuple(row["cause"].split("|")),
-            subject=Phrase(_whole(row["subject"])) if row["subject"] else None,
+            subject=phrase(_whole(row["subject"])) if row["subject"] else None,
             fault=_said(row["fault"]),
             help=_said(row["help"]),
-            setting=Phrase(row["setting"]) if row["setting"] else None,
-            claim=Phrase(row["claim"]) if row["claim"] else None,
+            setting=phrase(row["setting"]) if row["setting"] else None,
+            claim=phrase(row["claim"]) if row["claim"] else None,
             alone=bool(row["alone"]),
             also=_looked_for(row["also"]),
             unless=_looked_for(row["unless"]),
             fix=row["fix"],
             source=row["source"],
         )
-        for row in table
+        for row in _table()
     )
+
+
+def _table() -> Iterator[tables.Row]:
+    return ({key: filled(words) for key, words in row.items()} for row in tables.rows("stated_causes"))
+
+
+def phrases() -> Iterator[str]:
+    """Yield the patterns of what people name."""
+    for row in _table():
+        yield from filter(None, (row["subject"] and _whole(row["subject"]), row["setting"], row["claim"]))
 
 
 def _names_a_thing(words: str) -> bool:

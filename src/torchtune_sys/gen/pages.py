@@ -8,7 +8,7 @@ import click
 
 from torchtune_sys.cli.help import Command
 from torchtune_sys.cli.main import cli
-from torchtune_sys.gen import causes, collection, coverage, man, reads, rules
+from torchtune_sys.gen import causes, collection, coverage, man, reads, rules, words
 from torchtune_sys.render.doc_pages import CAUSES, RULES
 from torchtune_sys.render.schemas import schemas
 
@@ -25,6 +25,7 @@ def pages() -> dict[str, str]:
         **{path: NOTE + text for path, text in (rules.pages() | causes.pages()).items()},
         **{f"src/torchtune_sys/render/data/{name}.schema.json": text for name, text in schemas().items()},
         "src/torchtune_sys/knowledge/data/rule_reads.csv": reads.table(),
+        "src/torchtune_sys/knowledge/data/pattern_words.csv": words.table(),
         **collection.files(),
         **man.pages(cli, click.Context(cli, info_name="torchtune-sys")),
     }

@@ -14,7 +14,8 @@ from itertools import islice
 import msgspec
 
 from torchtune_sys.knowledge import operations, tables
-from torchtune_sys.model.patterns import pattern, words_of
+from torchtune_sys.knowledge.pattern_words import words_of
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.snapshot import PrintedMessage
 
 _WIDTH = 300

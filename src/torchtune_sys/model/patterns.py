@@ -49,9 +49,9 @@ def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     return cast("re.Pattern[str]", _Lazy(text, flags))
 
 
-_LEAST = 4
+LEAST = 4
 """Letters of a word that few texts have by chance."""
-_SHORT = 2
+SHORT = 2
 """Letters of a word that is looked for in a few lines of prose only."""
 _STEP = pattern(
     r"\\(?P<escaped>.)|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<group>\((?:\?:|(?!\?)))|(?P<look>\(\?)|(?P<end>\))|(?P<other>\|)"
@@ -70,8 +70,9 @@ class Phrase:
     'MTU'
     """
 
-    def __init__(self, text: str) -> None:
-        self._words = words_of(folded(text), _SHORT)
+    def __init__(self, text: str, words: tuple[str, ...] | None = None) -> None:
+        """``words``: those of the pattern, if they are known."""
+        self._words = words_of(folded(text), SHORT) if words is None else words
         self._pattern = pattern(f"(?is){text}")
 
     def search(self, text: str) -> re.Match[str] | None:
@@ -94,7 +95,7 @@ def folded(text: str) -> str:
     return text.replace("İ", "i").replace("ı", "i").casefold()
 
 
-def words_of(text: str, least: int = _LEAST) -> tuple[str, ...]:
+def words_of(text: str, least: int = LEAST) -> tuple[str, ...]:
     r"""Return words of which a text has one wherever the pattern matches, so that the pattern need not be compiled and tried without; ``()`` where
     that is unknown: it ignores case, or one of its alternatives holds no word of so many letters.
 
