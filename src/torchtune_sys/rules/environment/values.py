@@ -139,7 +139,7 @@ def _uuid_fault(entries: list[str], uuids: tuple[str, ...] | None) -> str:
     return _repeated(entries)
 
 
-_LAST = "\U0010ffff"
+_LAST = chr(0x10FFFF)
 
 
 def _repeated(entries: list[str]) -> str:
