@@ -9,6 +9,8 @@ unset -f command printf read '['
 # By these a Python names itself, even with -I: what it then starts again, and on 3.11 its library, would be a caller's.
 unset PYTHONEXECUTABLE __PYVENV_LAUNCHER__
 say() { printf 'torchtune-sys: %s\n' "$1" >&2; exit 2; }
+# Read from standard input (curl … | sudo sh), a shell has its own name for that of the file: one of that name may lie in the working directory.
+case $- in *s*) say 'this file cannot be read from standard input: save it, and start it by its name' ;; esac
 size=$(command -p wc -c <"$0" 2>/dev/null)
 [ "${size:-0000000000}" -eq 0000000000 ] || say "$0 is damaged or cut short; copy the file again, whole"
 user=0

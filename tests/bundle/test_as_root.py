@@ -124,3 +124,15 @@ def test_a_name_that_begins_with_a_hyphen_is_no_option_of_the_interpreter_s(name
     done = start("sh", "--", name, "--version", env=surroundings(), cwd=tmp_path, input="import os; os.mkdir('got-in')")
     assert done.stdout.startswith("torchtune-sys, version"), done
     assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "busybox"])
+def test_what_is_read_from_standard_input_starts_no_file_of_the_shell_s_name(shell: str, bundle: Path, tmp_path: Path) -> None:
+    """``curl … | sudo sh`` in another user's folder: a file ``sh`` of the same size was run by the interpreter."""
+    text = f"open('got-in', 'w')\n#{'x' * bundle.stat().st_size}"[: bundle.stat().st_size]
+    for name in ("sh", "bash", "busybox"):
+        (tmp_path / name).write_text(text)
+    with bundle.open("rb") as file:
+        done = start(*in_shell(shell), "-s", "rules", env=surroundings(), cwd=tmp_path, stdin=file)
+    assert "standard input" in done.stderr and done.returncode == 2, done
+    assert not (tmp_path / "got-in").exists()
