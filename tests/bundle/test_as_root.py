@@ -120,10 +120,14 @@ def in_shell(name: str) -> list[str]:
 @pytest.mark.parametrize("name", ["-cimport os; os.mkdir('got-in')", "-", "-imain"])
 def test_a_name_that_begins_with_a_hyphen_is_no_option_of_the_interpreter_s(name: str, bundle: Path, tmp_path: Path) -> None:
     """``sh -- *`` in a folder with such a file: what the name says was run, or what standard input held."""
-    shutil.copy(bundle, tmp_path / name)
-    done = start("sh", "--", name, "--version", env=surroundings(), cwd=tmp_path, input="import os; os.mkdir('got-in')")
+    home, hers = tmp_path / "home", tmp_path / "hers"
+    home.mkdir()
+    hers.mkdir()
+    shutil.copy(bundle, hers / name)
+    given = "import os; os.mkdir('got-in')"
+    done = start("sh", "--", name, "--version", env=surroundings(HOME=str(home)), cwd=hers, input=given)
     assert done.stdout.startswith("torchtune-sys, version"), done
-    assert os.listdir(tmp_path) == [name]
+    assert os.listdir(hers) == [name]
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "busybox"])

@@ -55,13 +55,14 @@ class Ansible:
         with directory("") as tree:
             argv = ("ansible", *whom, *what, "--task-timeout", f"{max(timeout_s, 1):.0f}", "--tree", tree, "--", ":".join(hosts))
             # Its standard output holds all answers once more: the tree has them by host.
-            quiet = ("sh", "-c", f'ulimit -d {_MEMORY_KIB} 2> /dev/null; exec "$@" > /dev/null', "ansible", *argv)
+            memory_kib = _MEMORY_KIB + len(hosts) * _MEMORY_PER_HOST_KIB
+            quiet = ("sh", "-c", f'ulimit -d {memory_kib} 2> /dev/null; exec "$@" > /dev/null', "ansible", *argv)
             found = process.run(quiet, timeout_s=timeout_s + _GRACE_S, env=self._environment, cwd=self._folder)
             return [_answer(host, tree, found, timeout_s) for host in hosts]
 
 
-_MEMORY_KIB = 1 << 20
-"""Of each of Ansible's processes, KiB: one for each host, and each holds all that its host answers, which need not end."""
+_MEMORY_KIB, _MEMORY_PER_HOST_KIB = 1 << 20, 256
+"""Of each of Ansible's processes, KiB: one for each host holds all that its host answers, which need not end; the first holds something of each host."""
 
 
 def _answer(host: str, tree: str, found: Any, timeout_s: float) -> Answer:
