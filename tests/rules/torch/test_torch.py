@@ -141,13 +141,16 @@ def test_code_runs_within_its_major_version(build: str, cuda: str, cc: tuple[int
         (16, None, None, Verdict.FAIL),
         (16, "0", None, Verdict.UNKNOWN),
         (16, "1,0", None, Verdict.FAIL),
+        (16, "1", None, Verdict.FAIL),  # the slower one alone
+        (16, "GPU-a1", None, Verdict.FAIL),
+        (16, "GPU-a0", None, Verdict.UNKNOWN),
     ],
 )
 def test_a_card_that_may_only_drive_a_display(gib: int, visible: str | None, ranks: int | None, wanted: Verdict) -> None:
     seen = host(torch("2.11.0+cu130", "13.0"))
     sizes = (24 << 30, gib << 30)
     cards = (
-        Gpu(index=index, name=name, compute_capability=cc, memory_total_bytes=size)
+        Gpu(index=index, uuid=f"GPU-a{index}", name=name, compute_capability=cc, memory_total_bytes=size)
         for index, (name, cc, size) in enumerate(zip(("RTX 4090", "GT 1030"), ((8, 9), (6, 1)), sizes, strict=True))
     )
     env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}

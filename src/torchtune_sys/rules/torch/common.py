@@ -46,11 +46,21 @@ def displays_beside(s: Snapshot, trained_on: Sequence[Gpu]) -> Displays:
     """Return which GPUs may be left to a display beside these: none if more ranks are asked about."""
     if not trained_on or (s.intent.ranks or 1) > len(trained_on):
         return Displays()
-    env = {} if isinstance(s.session, Missing) else known_value(s.session.env, {})
-    named = env.get("CUDA_VISIBLE_DEVICES")
-    shown = visible_devices(named, len(gpus_told(s))) if named is not None else 0
     smallest = min(known_value(gpu.memory_total_bytes, 0) for gpu in trained_on)
-    return Displays(up_to_bytes=smallest // _SMALLER, all_others=0 < shown <= len(trained_on))
+    return Displays(up_to_bytes=smallest // _SMALLER, all_others=_shows_only(s, trained_on))
+
+
+def _shows_only(s: Snapshot, trained_on: Sequence[Gpu]) -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES names none but these: CUDA counts by PCI address if CUDA_DEVICE_ORDER says so, else from the fastest."""
+    env = {} if isinstance(s.session, Missing) else known_value(s.session.env, {})
+    named = env.get("CUDA_VISIBLE_DEVICES", "")
+    shown = [entry.strip().lower() for entry in named.split(",")[: visible_devices(named, len(gpus_told(s)))]]
+    by_address = env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    indices = {str(gpu.index if by_address else place) for place, gpu in enumerate(trained_on)}
+    uuids = tuple(known_value(gpu.uuid, "").lower() for gpu in trained_on)
+    return bool(shown) and all(
+        entry in indices or (entry.startswith("gpu-") and any(uuid.startswith(entry) for uuid in uuids)) for entry in shown
+    )
 
 
 _SMALLER = 3
