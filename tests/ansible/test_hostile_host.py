@@ -7,6 +7,7 @@ import grp
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import struct
 import subprocess
@@ -289,6 +290,25 @@ def of_scripts(asked: str) -> str:
     text = environment({}).get_template("script/path.sh.j2").render(system="/usr/sbin:/usr/bin:/sbin:/bin")
     code = f'set -euo pipefail\n{text}\nis_roots "$1"; if ((!ok)); then printf "%s" "${{REPLY}}"; fi'
     return subprocess.run(["bash", "-c", code, "bash", asked], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@pytest.mark.parametrize(
+    ("listed", "mark", "said"),
+    [
+        ("", "", "0"),
+        ("", "+", "1, which has an access list that getfacl does not read"),
+        ("default:user::rwx\n", "+", "0"),
+        ("mask::rwx\nuser:4242:rwx\n", "+", "1"),
+    ],
+    ids=["none", "NFSv4", "for new files alone", "names a user"],
+)
+def test_a_list_that_getfacl_does_not_show_is_thought_the_worst_of(listed: str, mark: str, said: str) -> None:
+    """The Linux client of NFSv4 offers no POSIX list: getfacl(1) then shows the mode, and an ls(1) that knows such lists marks the file."""
+    text = environment({}).get_template("script/path.sh.j2").render(system="/usr/sbin:/usr/bin:/sbin:/bin")
+    shown = f"user::rwx\ngroup::rwx\nother::---\n{listed}"
+    stubs = f"getfacl() {{ printf %s {shlex.quote(shown)}; }}\nls() {{ printf 'drwxrwx---{mark} 2 0 0 {{}}\\n'; }}\ngetent() {{ return 2; }}"
+    code = f'set -euo pipefail\n{text}\n{stubs}\nothers_write / 770 4141 4141 0; printf "%s" "${{ok}}${{REPLY}}"'
+    assert subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout == said
 
 
 class Place(NamedTuple):

@@ -27,7 +27,7 @@ _ABOUT_CODE = re.compile(
     r"|^(?:When(?:ever)?|If(?P<if>)) (?!.{0,240}\b(?:I|we|my|our|me|us|you run)\b)(?!running|trying|using|training|executing|launching|starting|importing|building|installing)"
     r".{5,160}, (?:the|your|an?|it|this|you) .{0,80}\b(?:refuses?|rejects?|will|may|can|(?(if)(?:fails? with|returns?|raises?|prints?)|cannot be))\b"
     r"|\b(?:returns?|sets? errno to|errno is) (?:NULL|-1|E[A-Z]{4,12})\b.{0,80}\b(?:if|when|where)\b(?! (?:I|we|my|our)\b)|\bfails? with E[A-Z]{4,12} (?:if|where|unless) (?!I\b|we\b|my\b|our\b)"
-    r"|(?:^|[.?!] )(?:If|When) (?![^.?!]{0,160}\b(?:I|we|my|our|me|us)\b)[^.?!]{3,160}\?"
+    r"|(?:^|[.?!] )(?:If|When) (?![^.?!]{0,160}\b(?:I|we|my|our|me|us|did you)\b)[^.?!]{3,160}\?"
 )
 """Somebody tells what a program does about errors, or what happens in general: none happened."""
 
