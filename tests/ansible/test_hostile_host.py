@@ -250,11 +250,17 @@ def _upwards(place: Place, owner: int = 0) -> Path:
     return place.folder / "there" / ".." / "other" / "tool"
 
 
-def _in_a_group_of_the_systems(place: Place) -> None:
+def _in_a_group_of_the_systems(place: Place, *, second_row: bool = False) -> None:
+    """``second_row``: another name has the number too, and the first one that is found has no members."""
     number = str(next(gid for gid in range(99, 50, -1) if gid not in {group.gr_gid for group in grp.getgrall()}))
     subprocess.run(["groupadd", "--gid", number, f"low{number}"], check=True)
     place.closing.callback(subprocess.run, ["groupdel", f"low{number}"], check=False)
-    subprocess.run(["usermod", "--append", "--groups", f"low{number}", place.alice.name], check=True)
+    joined = f"low{number}"
+    if second_row:
+        joined = f"twice{number}"
+        subprocess.run(["groupadd", "--non-unique", "--gid", number, joined], check=True)
+        place.closing.callback(subprocess.run, ["groupdel", joined], check=False)
+    subprocess.run(["usermod", "--append", "--groups", joined, place.alice.name], check=True)
     place.folder.chmod(0o775)
     os.chown(place.folder, 0, int(number))
 
@@ -343,6 +349,10 @@ LAID: dict[str, tuple[Callable[[Place], object], bool]] = {
     "a group without a name": (lambda at: (at.folder.chmod(0o775), os.chown(at.folder, 0, 54321)), True),
     "their group": (lambda at: (at.folder.chmod(0o775), os.chown(at.folder, 0, at.alice.gid)), True),
     "a group of the system's that they are in": (_in_a_group_of_the_systems, True),
+    "a group of the system's whose second row they are in": (
+        lambda at: _in_a_group_of_the_systems(at, second_row=True),
+        True,
+    ),
     "a list": (lambda at: _with_a_list(at, (USER, 7, at.alice.uid)), True),
     "a list that names their group": (lambda at: _with_a_list(at, (GROUP, 7, at.alice.gid)), True),
     "a list that names a system's group and theirs": (

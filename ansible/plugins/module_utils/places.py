@@ -133,4 +133,6 @@ def _is_of_several(number, owner):
         return number != owner
     if any(member != name for member in group.gr_mem) or (group.gr_name != name and number >= FIRST_USERS_GROUP):
         return True
+    if any(member != name for row in grp.getgrall() if row.gr_gid == number for member in row.gr_mem):
+        return True  # getgrgid(3) gives the first row of a number; who is in any has it (getgrouplist(3))
     return any(entry.pw_gid == number and entry.pw_uid not in (owner, 0) for entry in pwd.getpwall())

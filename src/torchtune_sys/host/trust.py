@@ -31,6 +31,8 @@ class Decision:
         """Steps that nobody but the users named here decides, by whether the sticky bit counts."""
         self.mounted: dict[int, tuple[int, int] | None] = {}
         self.served = served_by_users() if os.geteuid() == 0 else {}
+        self.private: dict[tuple[int, int], bool] = {}
+        """By group and owner; in a list of 100,000 groups each look takes long."""
 
     def lstat(self, place: str) -> os.stat_result:
         """Return what lstat(2) says, the owner being who mounted the file system, where a user did. Raises OSError, as root also where a user's program would
@@ -209,7 +211,7 @@ def distrust(
     for number, (place, info) in enumerate(passed):
         step = (place, number < last or may_be_shared, allowed)
         if step not in seen.passed:
-            reason = _distrusted(place, info, allowed, sticky_helps=step[1])
+            reason = _distrusted(place, info, allowed, seen.private, sticky_helps=step[1])
             if reason:
                 return reason
             seen.passed.add(step)
@@ -244,22 +246,30 @@ def _who_could_make(path: str, allowed: "frozenset[int]", seen: Decision) -> str
     return f"{path} is not there, and {reason}" if reason else ""
 
 
-def _distrusted(place: str, info: os.stat_result, allowed: "frozenset[int]", *, sticky_helps: bool) -> str:
+def _distrusted(
+    place: str, info: os.stat_result, allowed: "frozenset[int]", private: "dict[tuple[int, int], bool]", *, sticky_helps: bool
+) -> str:
     if info.st_uid not in allowed:
         return f"{place} belongs to user {user_name(info.st_uid)}"
-    if stat.S_ISLNK(info.st_mode) or not others_may_write(place, info, allowed):
+    if stat.S_ISLNK(info.st_mode) or not others_may_write(place, info, allowed, private):
         return ""
     if sticky_helps and stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX:
         return ""
     return f"others may write to {place}"
 
 
-def others_may_write(place: str, info: os.stat_result, allowed: "frozenset[int]" = frozenset()) -> bool:
+def others_may_write(
+    place: str,
+    info: os.stat_result,
+    allowed: "frozenset[int]" = frozenset(),
+    private: "dict[tuple[int, int], bool] | None" = None,
+) -> bool:
     """Say whether anybody but the owner, root and ``allowed`` may: a group of which the owner is the only member is nobody else.
 
     Where there is a POSIX access list (acl(5)), the group's bits are what the list gives to anybody it names at most. One of NFSv4 may give
-    more than the bits say.
+    more than the bits say. ``private``: what was found of groups and owners in the same decision.
     """
+    private = {} if private is None else private
     if info.st_mode & stat.S_IWOTH or _nfs_list_lets_write(place):
         return True
     if not info.st_mode & stat.S_IWGRP:
@@ -269,8 +279,11 @@ def others_may_write(place: str, info: os.stat_result, allowed: "frozenset[int]"
         if tag == NAMED_USER and number not in users:
             return True
         group = info.st_gid if tag == GROUP_OWNER else number
-        if tag in (GROUP_OWNER, NAMED_GROUP) and not _is_private_group(group, info.st_uid):
-            return True
+        if tag in (GROUP_OWNER, NAMED_GROUP):
+            if (group, info.st_uid) not in private:
+                private[group, info.st_uid] = _is_private_group(group, info.st_uid)
+            if not private[group, info.st_uid]:
+                return True
     return False
 
 
@@ -343,7 +356,10 @@ def _attribute(place: "str | int", name: str) -> bytes:
 
 
 def _is_private_group(gid: int, owner: int) -> bool:
-    """Tell whether a group is private: one that is named as its only member, as most distributions make one for each user, or one of the system without members."""
+    """Tell whether a group is private: one that is named as its only member, as most distributions make one for each user, or one of the system without members.
+
+    Several rows may have one number, as of a group that is too long for one: getgrgid(3) gives the first of them, and who is in any has it (getgrouplist(3)).
+    """
     import grp
 
     try:
@@ -354,7 +370,9 @@ def _is_private_group(gid: int, owner: int) -> bool:
     if any(member != name for member in group.gr_mem):
         return False
     private = group.gr_name == name or gid < _SYSTEM_GROUPS
-    return private and not _is_primary_group_of_another(gid, owner)
+    if not private or _is_primary_group_of_another(gid, owner):
+        return False
+    return all(member == name for row in grp.getgrall() if row.gr_gid == gid for member in row.gr_mem)
 
 
 def _is_primary_group_of_another(gid: int, owner: int) -> bool:
