@@ -349,10 +349,7 @@ LAID: dict[str, tuple[Callable[[Place], object], bool]] = {
     "a group without a name": (lambda at: (at.folder.chmod(0o775), os.chown(at.folder, 0, 54321)), True),
     "their group": (lambda at: (at.folder.chmod(0o775), os.chown(at.folder, 0, at.alice.gid)), True),
     "a group of the system's that they are in": (_in_a_group_of_the_systems, True),
-    "a group of the system's whose second row they are in": (
-        lambda at: _in_a_group_of_the_systems(at, second_row=True),
-        True,
-    ),
+    "a group of the system's whose second row": (lambda at: _in_a_group_of_the_systems(at, second_row=True), True),
     "a list": (lambda at: _with_a_list(at, (USER, 7, at.alice.uid)), True),
     "a list that names their group": (lambda at: _with_a_list(at, (GROUP, 7, at.alice.gid)), True),
     "a list that names a system's group and theirs": (
