@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.kernel import amd, crash, devices, driver, exhausted, gpu, machine, memory_sharing, servers
+from torchtune_sys.rules.kernel import amd, crash, devices, disks, driver, exhausted, gpu, machine, memory_sharing, servers
 
 RULES: tuple[Rule, ...] = (
     *gpu.RULES,
@@ -11,6 +11,7 @@ RULES: tuple[Rule, ...] = (
     *driver.RULES,
     *memory_sharing.RULES,
     *devices.RULES,
+    *disks.RULES,
     *servers.RULES,
     *machine.RULES,
     *exhausted.RULES,

@@ -187,6 +187,15 @@ def logged(
         yield from none_logged(s, name, what)
 
 
+def logged_of_devices(s: Snapshot, p: Params, kinds: tuple[str, ...], name: str, what: str, wanted: str) -> Iterator[Evidence]:
+    """Yield what ``logged`` does, each PCI device with its driver."""
+
+    def named(subject: str) -> str:
+        return device_name(s, subject) if ":" in subject else subject
+
+    yield from logged(s, p, kinds, name, what, wanted, named)
+
+
 def gpu_name(s: Snapshot, address: str) -> str:
     """Return ``GPU 3 (0000:9b:00.0)`` where the driver shows the GPU, else by its address alone."""
     gpu = gpus_by_address(s).get(address)

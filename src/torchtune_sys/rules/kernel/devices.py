@@ -1,4 +1,4 @@
-"""Rules on logged faults of PCIe links, network adapters, disks and file systems."""
+"""Rules on logged faults of PCIe links and network adapters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchtune_sys.rules.kernel.common import (
     DAYS,
     device_name,
     grouped,
-    logged,
+    logged_of_devices,
     none_logged,
     recent,
     same_clock,
@@ -27,13 +27,6 @@ from torchtune_sys.rules.kernel.common import events as log_events
 
 _MINUTE_S = 60
 _DAY = Param("days", 1, "older messages in the log are ignored, days")
-
-
-def _each(s: Snapshot, p: Params, kinds: tuple[str, ...], name: str, what: str, wanted: str) -> Iterator[Evidence]:
-    def named(subject: str) -> str:
-        return device_name(s, subject) if ":" in subject else subject
-
-    yield from logged(s, p, kinds, name, what, wanted, named)
 
 
 @rule(
@@ -160,7 +153,7 @@ def pcie_slot_link_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux drivers/pci/hotplug/pciehp_ctrl.c
     """
-    yield from _each(s, p, ("slot-down",), "PCIe slots", "slot whose link went down", "link up")
+    yield from logged_of_devices(s, p, ("slot-down",), "PCIe slots", "slot whose link went down", "link up")
 
 
 @rule(
@@ -251,7 +244,7 @@ def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, events.c, main.c; drivers/infiniband/hw/efa/efa_com.c
     """
     kinds = ("nic-hot", "module-fault", "efa-fault", "mlx5-fault")
-    for item in _each(s, p, kinds, "network adapters", "adapter fault", "no fault"):
+    for item in logged_of_devices(s, p, kinds, "network adapters", "adapter fault", "no fault"):
         of_cable = item.verdict is Verdict.FAIL and "Cable error" in item.seen
         yield replace(item, fix=(_CABLE,), cause="link-down") if of_cable else item
 
@@ -321,78 +314,6 @@ def _of_boot(log: KernelFacts, event: KernelEvent) -> bool:
 _BOOT_S = 180.0
 
 
-@rule(
-    id="nvme-errors-logged",
-    title="An NVMe drive was reset or disabled",
-    severity=Severity.WARNING,
-    fix=(
-        Advice(
-            text="check the drive (nvme smart-log, nvme error-log), update its firmware and check its slot; replace it if this "
-            "recurs"
-        ),
-    ),
-    params=(DAYS,),
-    cause="storage-io-error",
-)
-def nvme_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The kernel reset an NVMe controller that did not respond, or disabled it.
-
-    Why it matters
-    All reads and writes wait for the reset, half a minute each time; once the controller is removed, its data is inaccessible.
-
-    When to leave it
-    It happened once, during a suspend or a firmware update of the drive.
-
-    References
-    Linux drivers/nvme/host/pci.c, core.c
-    """
-    yield from _each(s, p, ("nvme-reset", "nvme-dead"), "NVMe disks", "disk reset", "no reset")
-
-
-@rule(
-    id="disk-errors-logged",
-    title="A disk or file system had errors",
-    severity=Severity.ERROR,
-    fix=(
-        Advice(
-            text="back up the data, check the disk (smartctl -a, nvme smart-log), and check the file system offline (fsck, "
-            "xfs_repair)"
-        ),
-    ),
-    params=(DAYS,),
-    cause="storage-io-error",
-)
-def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds I/O or medium errors of a disk, or errors or corruption of a file system, which may have become read-only.
-
-    Why it matters
-    Training data or checkpoints cannot be read or written, or are damaged; where a file system became read-only, no checkpoint is.
-
-    When to leave it
-    A removable disk was unplugged. Errors of disk images (loop devices and what is mapped only onto them) and of mapped devices
-    that no longer exist do not count.
-
-    References
-    Linux block/blk-core.c, fs/buffer.c, fs/ext4/super.c, fs/jbd2, fs/xfs, fs/btrfs, fs/bcachefs, drivers/md; OpenZFS module/zfs/spa_misc.c
-    """
-    kinds = ("disk-io", "disk-medium", "fs-error", "fs-read-only")
-    log = need(s.kernel)
-    found = {name: group for name, group in grouped(recent(s, p, *kinds)).items() if not _pulled_out(s, name, group)}
-    for name, group in found.items():
-        worst = max(group, key=lambda event: kinds.index(event.kind))
-        yield Evidence(subject=name, seen=f"{shorter(worst.text)}{when(log, group)}", wanted="no error", source=log.source)
-    if not found:
-        yield from none_logged(s, "disks", "disk or file system error")
-
-
-def _pulled_out(s: Snapshot, name: str, group: list[KernelEvent]) -> bool:
-    """Tell whether it was a SCSI disk that is not there any more: USB sticks and drives. (A controller or array that took a disk out says so itself.)"""
-    of_array = any("md/raid" in event.text for event in group)
-    if of_array or not name.startswith("sd") or isinstance(s.storage, Missing) or isinstance(s.storage.disks, Missing):
-        return False
-    return not any(name.rstrip("0123456789") == disk.name for disk in s.storage.disks)
-
-
 RULES: tuple[Rule, ...] = (
     pcie_uncorrected_errors,
     pcie_corrected_errors,
@@ -400,6 +321,4 @@ RULES: tuple[Rule, ...] = (
     pcie_narrow_slot_logged,
     network_adapter_fault,
     network_link_flapping,
-    nvme_errors_logged,
-    disk_errors_logged,
 )
