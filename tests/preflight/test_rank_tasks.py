@@ -41,6 +41,30 @@ def test_a_store_outlives_its_rank_and_ends_with_the_process_that_asked_for_it(t
             time.sleep(0.05)
 
 
+_PRODUCTS = """
+import sys, torch
+sys.path.insert(0, {source!r})
+from torchtune_sys.smoke.worker.measures import exact_products
+right = torch.mm
+def said(wrong):
+    def product(one, other):
+        found = right(one, other)
+        if found.dtype == wrong:
+            found.view(-1)[1000] += 2
+        return found
+    torch.mm = product
+    return exact_products(torch, torch.device("cpu"))
+print([said(None), said(torch.float32), said(torch.bfloat16)])
+"""
+
+
+def test_products_of_each_type_are_looked_at() -> None:
+    script = _PRODUCTS.format(source=str(Path(__file__).parents[2] / "src"))
+    done = subprocess.run([torch_python(), "-c", script], capture_output=True, text=True, check=True)
+    words = "1 of 511 rows of a product of whole numbers in {} are wrong"
+    assert done.stdout.strip() == str(["", words.format("float32"), words.format("bfloat16")]), done.stderr
+
+
 @pytest.mark.parametrize("is_attacked", [False, True])
 def test_what_a_stranger_writes_to_the_store_of_a_collective_is_told(tmp_path: Path, is_attacked: bool) -> None:
     """torch's store asks nobody who they are: somebody without the job's secret writes over all that it holds."""

@@ -204,6 +204,13 @@ def test_what_sitecustomize_prints_does_not_matter(tmp_path: Path, monkeypatch: 
     assert isinstance(found, dict) and str(tmp_path) in found["path"]
 
 
+def test_the_encoding_of_the_streams_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-16")
+    found = python.probe(LiveHost(), Workload(python=sys.executable))
+    assert found.executable == sys.executable
+    assert found.version == ".".join(map(str, sys.version_info[:3]))
+
+
 def test_what_fails_at_the_start_of_python_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An editable installation whose finder is gone, and a site's own hook: Python prints it and goes on."""
     env = tmp_path / "env"

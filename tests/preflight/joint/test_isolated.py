@@ -270,6 +270,32 @@ def test_without_time_it_says_so_and_is_no_go() -> None:
     assert "no time was left" in verdict.causes[0].seen
 
 
+@pytest.mark.parametrize(
+    ("nodes", "bad", "named", "ways"), [(4, 2, {"n2"}, []), (2, 1, set(), [("n0", "n1")]), (4, 9, set(), [])]
+)
+def test_sums_that_are_late_wherever_a_node_takes_part_are_that_node_s(
+    nodes: int, bad: int, named: set[str], ways: list[tuple[str, str]]
+) -> None:
+    """Of all and of each group again; what is late in the group of all alone accuses nobody."""
+    found = gathered(nodes)
+
+    async def tester(groups: Sequence[Sequence[Rank]], _within_s: Sequence[float], **_more: bool) -> list[Any]:
+        return [{rank: summed(bad in {node for node, _local in group}) for rank in group} for group in groups]
+
+    def summed(is_late: bool) -> dict[str, Any]:
+        return {"ok": True, "best_s": [0.3, 0.31] if is_late else [0.3, 1e-3]}
+
+    ranks = [(node, 0) for node in range(nodes)]
+    found.collectives = [{rank: summed(True) for rank in ranks}]
+    tested = Isolating(found, ranks, (), tester, lambda: {*range(nodes)})
+    asyncio.run(tested.run(lambda _text: None, is_asked=False, failed_s=1.0, late_s=0.3))
+    verdict = weighed(found)
+    assert ({*said(verdict)}, links(verdict)) == (named, ways)
+    assert verdict.verdict == ("no-go" if named or ways else "go")
+    told = [cause.seen for node in verdict.nodes for cause in node.causes] + [link.seen for link in verdict.links]
+    assert all("300 ms" in words for words in told)
+
+
 @pytest.mark.parametrize("nodes", [8, 72])
 def test_the_heat_map_has_a_cell_for_each_two_and_ends_at_64_rows(nodes: int) -> None:
     bad = {(1, 0), (4, 0)}

@@ -244,6 +244,16 @@ def test_what_makes_the_collective_fail_is_named_and_nobody_else(
     assert verdict.verdict == "no-go"
 
 
+def test_a_wrong_result_that_most_have_is_not_theirs() -> None:
+    """A node whose broadcast arrives changed would else be the only one that is called well."""
+    found = gathered()
+    found.collectives = [{rank: {"wrong": "broadcast by rank 0"} if rank[0] else {"ok": True} for rank in found.collectives[0]}]
+    found.isolated = IsolationVerdict(outcome=Outcome.NAMED, nodes=(0,))
+    assert said(weighed(found)) == {"n0": {"silent-data-corruption"}}
+    found.collectives = [{rank: {"ok": True} if rank[0] != 3 else {"wrong": "all_reduce"} for rank in found.collectives[0]}]
+    assert said(weighed(found)) == {"n3": {"silent-data-corruption"}}
+
+
 def test_what_fails_at_scale_alone_accuses_nobody() -> None:
     found = gathered()
     found.collectives = [{rank: {} for rank in found.collectives[0]}]

@@ -88,6 +88,33 @@ def test_other_losses_are_no_node_s(lost: dict[tuple[int, int], tuple[int, ...]]
     assert losing_nodes(lossy(lost)) == {}
 
 
+def test_connection_requests_that_are_lost_again_and_again_are_the_node_s() -> None:
+    lost = {way: [a_test(flows=(8, 8), repeated=3 * (way[1] == 2))] * 2 for way in WAYS}
+    assert losing_nodes(lost) == {2: "18 of 48 connection requests that were sent to it were lost, on 3 links"}
+    assert losing_nodes({way: tests[:1] for way, tests in lost.items()}) == {}, "once is chance"
+    assert losing_nodes({way: [a_test(flows=(8, 0))] * 2 for way in WAYS if way[1] == 2}) == {}, (
+        "where none is made the port is closed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ways", "named", "links"),
+    [
+        ([(0, 2)], {}, [("n0", "n2")]),
+        ([(0, 2), (3, 2)], {"n2": {"silent-data-corruption"}}, []),
+        ([(1, 0), (1, 3), (2, 1)], {"n1": {"silent-data-corruption"}}, []),
+    ],
+)
+def test_data_that_arrives_other_than_it_was_sent_is_believed_at_once(
+    ways: list[tuple[int, int]], named: dict[str, set[str]], links: list[tuple[str, str]]
+) -> None:
+    found = gathered(NODES)
+    found.links.update({way: [a_test(damaged=1), a_test()] for way in ways})
+    verdict = whole(found)
+    assert (said(verdict), [(link.from_, link.to) for link in verdict.links]) == (named, links)
+    assert verdict.verdict == "no-go"
+
+
 def computes(turns: int = 8, **last: Any) -> dict[tuple[int, int], list[Compute]]:
     told: dict[str, Any] = {
         "hardware": "x",

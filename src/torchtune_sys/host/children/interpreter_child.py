@@ -77,5 +77,12 @@ def _character(code):
     return "\\ufffd" if 0xD800 <= code < 0xE000 else "\\u%04x" % code
 
 
+def say(text):
+    """Write a line past sys.stdout, whose encoding PYTHONIOENCODING may have made anything, and which others may have replaced."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "wb") as out:
+        out.write(text.encode("ascii") + b"\n")
+
+
 if __name__ == "__main__":
-    sys.stdout.write(encoded(look()) + "\n")
+    say(encoded(look()))

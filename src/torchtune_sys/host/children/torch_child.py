@@ -10,6 +10,7 @@ guarded by itself: what one of them raises becomes ``{"$missing": …}`` in the 
 
 import importlib
 import json
+import os
 import sys
 import warnings
 
@@ -193,21 +194,28 @@ def one_line(error):
     return "%s: %s" % (type(error).__name__, brief(words[0]))
 
 
+def say(fields):
+    """Write a line of its own past sys.stdout, whose encoding PYTHONIOENCODING may have made anything, and which others may have replaced."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "wb") as out:
+        out.write(b"\n" + json.dumps(fields).encode("ascii") + b"\n")
+
+
 def main():
     warnings.simplefilter("ignore")
     sys.path[:] = [entry for entry in sys.path if entry]
     try:
         torch = importlib.import_module("torch")  # not a statement: this file's package may not depend on torch
     except Exception as error:
-        sys.stdout.write(json.dumps({"import_error": told(error)}) + "\n")
+        say({"import_error": told(error)})
         return
     lacking = next((name for name in ("__version__", "Tensor") if not hasattr(torch, name)), "")
     if lacking:
         place = getattr(torch, "__file__", None) or ", ".join(getattr(torch, "__path__", [])) or "no file"
         words = "%s is imported in place of PyTorch, which it is not (it has no %s)" % (place, lacking)
-        sys.stdout.write(json.dumps({"import_error": words}) + "\n")
+        say({"import_error": words})
         return
-    sys.stdout.write("\n" + json.dumps(look(torch)) + "\n")
+    say(look(torch))
 
 
 if __name__ == "__main__":

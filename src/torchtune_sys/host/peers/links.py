@@ -1,5 +1,5 @@
-"""The tests of one connection, from one node to another: a packet, a message beyond the MTU, megabytes, and datagrams that are counted where they
-arrive.
+"""The tests of one connection, from one node to another: a packet, a message beyond the MTU, megabytes that are compared with what was sent, and
+datagrams that are counted where they arrive.
 
 TCP needs both directions for every step, so it cannot tell which one is cut: datagrams can, since the receiver says how many came.
 """
@@ -11,10 +11,12 @@ import contextlib
 import errno
 import hmac
 import os
+import random
 import socket
 import struct
 import time
 from collections.abc import Coroutine
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from torchtune_sys.host.peers.tcp_info import tcp_info
@@ -45,6 +47,9 @@ _SO_MEMINFO, _DROPS = 55, 8
 MARK_SIZE = 16
 _HEADER = struct.Struct(f">{MARK_SIZE}sB")
 _ECHO, _SINK = 1, 2
+_ARRIVED, _DAMAGED = b"!", b"?"
+"""What the receiver says of each run of a transfer: that all came, and whether it was what had been sent."""
+_READ = 256 << 10
 _TESTS_AT_MOST, _AT_ONCE = 65536, 512
 _ECHOED_AT_MOST = 4 * _ECHOES * (SMALL + BEYOND_MTU)
 _FROM_ONE, _IN_ALL = 64, 512
@@ -122,19 +127,31 @@ class LinkServer:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Give back what comes, or take it and say when all is there. Data is counted, never looked at."""
+        """Give back what comes, or take it and say when all is there, and whether it is what everybody sends: TCP's checksum finds no damage before it is made or after it was
+        checked, as in a bad adapter or switch that reckons it anew (Stone and Partridge, SIGCOMM 2000)."""
         mark, kind = _HEADER.unpack(await asyncio.wait_for(reader.readexactly(_HEADER.size), _HEADER_S))
         if not hmac.compare_digest(mark, self.mark.encode()):
             return
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         came, allowed = 0, _ECHOED_AT_MOST if kind == _ECHO else (_RUNS_OF_NARROW + 1) * BULK
-        while came < allowed and (data := await asyncio.wait_for(reader.read(1 << 18), 15)):
+        expected, is_whole = b"" if kind == _ECHO else 3 * _piece(), True
+        while came < allowed and (data := await asyncio.wait_for(reader.read(_READ), 15)):
             before, came = came, came + len(data)
             if kind == _ECHO:
                 writer.write(data)
-            elif before // BULK < came // BULK:
-                writer.write(b"!")
+            else:
+                at = before % _PIECE
+                is_whole = is_whole and data == expected[at : at + len(data)]
+            if kind != _ECHO and before // BULK < came // BULK:
+                writer.write(_ARRIVED if is_whole else _DAMAGED)
+                is_whole = True
             await writer.drain()  # who does not read gets no more
+
+
+@lru_cache(maxsize=1)
+def _piece() -> bytes:
+    """Return what transfers consist of, the same on every node."""
+    return random.Random(0).randbytes(_PIECE)
 
 
 async def test(
@@ -144,10 +161,12 @@ async def test(
 
     Answers ``connect`` (ok, refused, time-out, unreachable), ``small_s`` (least time there and back, as the processes or the kernel saw it), ``beyond`` (whether the message beyond
     the MTU came back), ``rates`` (bytes per second, of three or more runs, the first as a whole), ``retransmits``, ``sent`` (datagrams), ``flows`` (further connections at
-    the same time: how many were tried, and made), ``cut`` (one that was open was ``reset`` or fell ``silent``).
+    the same time: how many were tried, and made), ``repeated`` (those of them whose first packet was sent again), ``cut`` (one that was open was ``reset`` or fell ``silent``), ``damaged`` (runs of which other data arrived than was sent).
     """
     found: dict[str, Any] = {"sent": await _datagrams(address, udp_port, mark, token)}
-    (found["connect"], held), found["flows"] = await asyncio.gather(_connected(address, port), _flows(address, port))
+    (found["connect"], held), (found["flows"], found["repeated"]) = await asyncio.gather(
+        _connected(address, port), _flows(address, port)
+    )
     if held is None or short:
         if held is not None:
             held.close()
@@ -167,7 +186,7 @@ async def test(
         found["retransmits"] = tcp_info(held).retransmits
         held.close()
     if found.get("beyond"):
-        found["rates"], found["cut"] = await rates_of(address, port, mark, enough_rate)
+        found["rates"], found["cut"], found["damaged"] = await rates_of(address, port, mark, enough_rate)
     return found
 
 
@@ -185,12 +204,13 @@ async def _datagrams(address: str, port: int, mark: str, token: str) -> int:
     return sent
 
 
-async def _flows(address: str, port: int) -> tuple[int, int]:
-    """Connect several times at once: how often that was tried, and how many connections were made."""
+async def _flows(address: str, port: int) -> tuple[tuple[int, int], int]:
+    """Connect several times at once: how often that was tried, how many connections were made, and how many of these when the kernel had asked again."""
     made = [held for _word, held in await asyncio.gather(*(_connected(address, port) for _ in range(FLOWS))) if held is not None]
+    repeated = sum(tcp_info(held).retransmits > 0 for held in made)
     for held in made:
         held.close()
-    return FLOWS, len(made)
+    return (FLOWS, len(made)), repeated
 
 
 async def _connected(address: str, port: int) -> tuple[str, socket.socket | None]:
@@ -236,15 +256,15 @@ async def _echo(held: socket.socket, size: int, times: int, within_s: float) -> 
     return least
 
 
-async def rates_of(address: str, port: int, mark: str, enough_rate: float = 0.0) -> tuple[list[float], str]:
-    """Bytes per second of each run; and ``reset`` or ``silent`` where the connection was reset, or nothing arrived any more. A run that does not end in time
-    had less than half of what would have ended it."""
+async def rates_of(address: str, port: int, mark: str, enough_rate: float = 0.0) -> tuple[list[float], str, int]:
+    """Bytes per second of each run; ``reset`` or ``silent`` where the connection was reset, or nothing arrived any more; and of how many runs other data arrived than
+    was sent. A run that does not end in time had less than half of what would have ended it."""
     held = (await _connected(address, port))[1]
     if held is None:
-        return [], ""
+        return [], "", 0
     loop = asyncio.get_running_loop()
     rates: list[float] = []
-    data, cut = bytes(_PIECE), ""
+    data, cut, damaged = _piece(), "", 0
     try:
         held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _PIECE)
         await loop.sock_sendall(held, _HEADER.pack(mark.encode(), _SINK))
@@ -254,8 +274,10 @@ async def rates_of(address: str, port: int, mark: str, enough_rate: float = 0.0)
             for _ in range(BULK // _PIECE):
                 await _while_it_moves(loop.sock_sendall(held, data), arrivals)
                 arrivals.look()
-            if not await _while_it_moves(loop.sock_recv(held, 1), arrivals):
+            told = await _while_it_moves(loop.sock_recv(held, 1), arrivals)
+            if not told:
                 break
+            damaged += told == _DAMAGED
             arrivals.look()
             rates.append(max(arrivals.best() if rates else 0.0, BULK / arrivals.taken_s))
             if arrivals.taken_s > 1:
@@ -270,7 +292,7 @@ async def rates_of(address: str, port: int, mark: str, enough_rate: float = 0.0)
         rates = rates or [BULK / _BULK_S / 2]
     finally:
         held.close()
-    return rates, cut
+    return rates, cut, damaged
 
 
 class _Silent(Exception):

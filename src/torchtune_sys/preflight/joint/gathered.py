@@ -62,8 +62,12 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes per second of another way, which looks well, just after this test; 0 where none was measured."""
     flows: tuple[int, int] | None = None
     """How many further connections were tried at the same time, and made; None where the sender did not say."""
+    repeated: int = 0
+    """Of those that were made: how many when the kernel had asked again."""
     cut: str = ""
     """``reset`` or ``silent``: what became of a connection that was open."""
+    damaged: int = 0
+    """Runs of which other data arrived than was sent."""
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> LinkTest:
@@ -85,6 +89,8 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
             beyond=beyond if isinstance(beyond, bool) else (False if value.get("error") else None),
             rates=tuple(float(rate) for rate in rates[:_RATES_AT_MOST] if isinstance(rate, (int, float)) and 0 < rate < _LARGEST),
             sent=int(number("sent") or 0),
+            damaged=int(number("damaged") or 0),
+            repeated=int(number("repeated") or 0),
             is_short="small_s" not in value and value.get("connect") == "ok" and "error" not in value,
         )
 
@@ -211,13 +217,29 @@ Rank = tuple[int, int]
 
 
 def odd_sums(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
-    """Return the ranks that alone got a wrong result of a collective, and what was wrong: they are the bad ones. Empty where nobody did, or everybody.
+    """Return the ranks that got a wrong result of a collective, and what was wrong: they are the bad ones. Empty where more than half of the nodes did: they may all have it from another one.
 
     >>> odd_sums({(0, 0): {"ok": True}, (1, 0): {"wrong": "1 of 257"}, (2, 0): None}), odd_sums({(0, 0): {"wrong": "all"}})
     ({(1, 0): '1 of 257'}, {})
     """
     wrong = {rank: str(value["wrong"]) for rank, value in answers.items() if isinstance(value, dict) and value.get("wrong")}
-    return wrong if len(wrong) < len(answers) else {}
+    return wrong if 2 * len({rank[0] for rank in wrong}) <= len({rank[0] for rank in answers}) else {}
+
+
+_LATE_S, _LATE_A_RANK_S = 0.15, 0.002
+_Seconds = Annotated[float, Meta(gt=0, le=3600)]
+
+
+def late_s(answers: Mapping[Rank, Any]) -> float:
+    """Return how long the sum of a few numbers took at best, in seconds, where that is longer than any healthy network takes; else 0. Linux waits for 200 ms before it sends a lost
+    packet again (TCP_RTO_MIN of include/net/tcp.h).
+
+    >>> late_s({(0, 0): {"best_s": [0.4, 0.3, 0.5]}, (1, 0): {"best_s": [0.3, 0.3]}}), late_s({(0, 0): {"best_s": [0.4, 0.001]}})
+    (0.3, 0.0)
+    """
+    told = [taken(value.get("best_s"), list[_Seconds]) or [0.0] for value in answers.values() if isinstance(value, dict)]
+    least_s = min([min(each[:2]) for each in told], default=0.0)
+    return least_s if least_s > _LATE_S + _LATE_A_RANK_S * len(answers) else 0.0
 
 
 def ended_by_signals(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
@@ -266,7 +288,7 @@ class RoundRun(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: float
     slow: tuple[tuple[int, ...], ...] = ()
-    """Groups, by their nodes, in which nothing failed, but exchanges were slow."""
+    """Groups, by their nodes, in which nothing failed, but sums were late, or exchanges slow."""
 
 
 class GroupTests(msgspec.Struct, kw_only=True):
@@ -287,6 +309,8 @@ class GroupTests(msgspec.Struct, kw_only=True):
     limit_s: float = 0.0
     sent: int = 0
     """Bytes of an exchange in each direction."""
+    late_s: float = 0.0
+    """How long the sum of a few numbers over all took, where it was late; else 0."""
 
 
 class Gathered(msgspec.Struct, kw_only=True):

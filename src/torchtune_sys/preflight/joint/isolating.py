@@ -17,7 +17,7 @@ from torchtune_sys.preflight.isolation.planner import Isolation
 from torchtune_sys.preflight.isolation.usual_times import Way
 from torchtune_sys.preflight.isolation.values import Domain, Round, of_units
 from torchtune_sys.preflight.joint.deadlines import Deadlines
-from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Rank, RoundRun, own_names
+from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Rank, RoundRun, late_s, own_names
 from torchtune_sys.preflight.joint.job import Leaf
 from torchtune_sys.preflight.joint.worker.rank_tasks import EXCHANGED_BYTES
 
@@ -39,6 +39,7 @@ class _Shown(msgspec.Struct, kw_only=True):
     """Why it failed; empty where it did not."""
     times: dict[Way, list[float]] = {}
     slow: set[Way] = set()
+    is_late: bool = False
 
 
 class Isolating:
@@ -59,17 +60,19 @@ class Isolating:
         self._exchanges, self._deadlines = Exchanges(), Deadlines(timed=False)
         self._tests = gathered.tests = GroupTests()
 
-    async def run(self, show: Callable[[str], None], *, is_asked: bool, failed_s: float | None = None) -> None:
+    async def run(
+        self, show: Callable[[str], None], *, is_asked: bool, failed_s: float | None = None, late_s: float = 0.0
+    ) -> None:
         """Until it is named, or no time is left: what is known then counts. Not ``is_asked``: slow ways are not looked for. ``failed_s``: the
-        collective of all has failed, after so long, and is not asked again."""
-        self._tests.is_asked, self._tests.sent = is_asked, EXCHANGED_BYTES
+        collective of all has failed, or was late by ``late_s``, after so long, and is not asked again."""
+        self._tests.is_asked, self._tests.sent, self._tests.late_s = is_asked, EXCHANGED_BYTES, late_s
         self._deadlines = Deadlines(timed=is_asked)
         if len(self._nodes) < (2 if is_asked else 3):  # of two nobody says which it is
             return
         isolation = Isolation(len(self._nodes), self._domains, rails=self._rails)
         if failed_s is not None:
             isolation.take([True])
-            self._tests.rounds.append(RoundRun(seconds=failed_s))
+            self._tests.rounds.append(RoundRun(seconds=failed_s, slow=(tuple(self._nodes),) if late_s else ()))
         try:
             while (now := isolation.next_round()) is not None:
                 show(f"isolation, round {now.number}: {now.purpose}")
@@ -85,16 +88,17 @@ class Isolating:
         rails = now.rails or ((),) * len(now.groups)
         groups = [self._ranks_of(group, on) for group, on in zip(now.groups, rails, strict=True)]
         shown = await self._shown(groups)
-        again = [place for place, each in enumerate(shown) if each.slow and not each.error]
+        again = [place for place, each in enumerate(shown) if (each.slow or each.is_late) and not each.error]
         for place, second in zip(again, await self._shown([groups[place] for place in again]), strict=True):
             shown[place].slow &= second.slow
+            shown[place].is_late &= second.is_late
             shown[place].error = second.error
         for group, each in zip(now.groups, shown, strict=True):
             self._keep(tuple(self._nodes[unit] for unit in group), each)
-        slow = [group for group, each in zip(now.groups, shown, strict=True) if each.slow and not each.error]
+        slow = [group for group, each in zip(now.groups, shown, strict=True) if (each.slow or each.is_late) and not each.error]
         named = tuple(tuple(self._nodes[unit] for unit in group) for group in slow)
         self._tests.rounds.append(RoundRun(seconds=time.monotonic() - began_s, slow=named))
-        return [bool(each.error or each.slow) for each in shown]
+        return [bool(each.error or each.slow or each.is_late) for each in shown]
 
     def _ranks_of(self, group: Sequence[int], on: Sequence[int]) -> list[Rank]:
         """All ranks of these nodes, or those of some rails."""
@@ -110,7 +114,7 @@ class Isolating:
         within_s = [self._deadlines.of(each) for each in nodes]
         answers = await self._test([groups[place] for place in whole], within_s, timed=timed, short=True)
         for place, each in zip(whole, answers, strict=True):
-            found[place] = _Shown(error=_error(each), times=_times(groups[place], each))
+            found[place] = _Shown(error=_error(each), times=_times(groups[place], each), is_late=late_s(each) > 0)
         for group, limit_s, place, each in zip(nodes, within_s, whole, answers, strict=True):
             self._deadlines.saw(group, limit_s, None if found[place].error else _longest_s(each))
         for place in whole:

@@ -22,6 +22,7 @@ from torchtune_sys.preflight.joint.gathered import (
     Rank,
     WorkerNote,
     ended_by_signals,
+    late_s,
     odd_sums,
     taken,
 )
@@ -241,9 +242,12 @@ class Phases:
         if self._gathered.strangers:
             return
         fails = not passed(answers) and not odd_sums(answers) and not ended_by_signals(answers)
-        if fails or self._isolates:
+        late = late_s(answers) if passed(answers) else 0.0
+        if fails or late or self._isolates:
             tested = Isolating(self._gathered, ranks, self._parts, self._round, lambda: {*present(self._members)})
-            await tested.run(show, is_asked=self._isolates, failed_s=time.monotonic() - began_s if fails else None)
+            await tested.run(
+                show, is_asked=self._isolates, failed_s=time.monotonic() - began_s if fails or late else None, late_s=late
+            )
 
     async def _round(
         self, groups: Sequence[Sequence[Rank]], within_s: Sequence[float], *, timed: bool = False, short: bool = False

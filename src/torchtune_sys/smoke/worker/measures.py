@@ -66,6 +66,20 @@ def exact_step(torch: Any, device: Any) -> str:
     return ""
 
 
+def exact_products(torch: Any, device: Any) -> str:
+    """Products of whole numbers that each type holds (up to 256, as bfloat16 does), of sizes that are no multiple of a tile. Says what is wrong, as a product with a vector shows,
+    in float64 on the CPU (Freivalds 1977)."""
+    one, other = whole_numbers(torch, 511, 256, 5), whole_numbers(torch, 256, 513, 6)
+    vector = torch.arange(513, dtype=torch.float64) % 7 + 1
+    right = one.double() @ (other.double() @ vector)
+    for kind in (torch.float32, torch.bfloat16) if device.type == "cpu" else (torch.float32, torch.bfloat16, torch.float16):
+        found = torch.mm(one.to(device).to(kind), other.to(device).to(kind)).cpu().double()
+        off = int((found @ vector != right).sum())
+        if off:
+            return "%d of 511 rows of a product of whole numbers in %s are wrong" % (off, str(kind).partition(".")[2])
+    return ""
+
+
 def float_step(torch: Any, device: Any) -> str:
     """Return a hash of the weights after three steps of a small net in float32, by autograd and momentum (written out: torch.optim
     imports seconds of compiler). Equal hardware and libraries give equal bits."""

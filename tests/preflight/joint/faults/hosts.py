@@ -17,7 +17,7 @@ import pytest
 from preflight.joint.cluster import TOOL, Cluster, Ranks
 from preflight.joint.faults import until_worker
 from preflight.joint.faults.computing import patched, within
-from preflight.joint.faults.expected import Fault
+from preflight.joint.faults.expected import Expected, Fault
 from preflight.joint.faults.network import go, node_with
 
 AT_IMPORT = """
@@ -210,6 +210,52 @@ def agent_stopped(made: Cluster, node: int) -> dict[str, Any]:
     return {"during": during}
 
 
+def duty_cycle(made: Cluster, node: int) -> dict[str, Any]:
+    def during(ranks: Ranks) -> None:
+        until_s = time.monotonic() + 90
+        while time.monotonic() < until_s and ranks.children[node, 0].poll() is None:
+            own = [*processes_of(made, node)]
+            for sig in (signal.SIGSTOP, signal.SIGCONT):
+                for pid in own:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, sig)
+                time.sleep(0.05)
+
+    return {"during": during}
+
+
+def odd_environment(_made: Cluster, node: int) -> dict[str, Any]:
+    text = {"TZ": "Pacific/Kiritimati", "LC_ALL": "tr_TR.UTF-8", "PYTHONIOENCODING": "utf-16", "PYTHONOPTIMIZE": "2"}
+    return {"env": {node: {**text, "http_proxy": "http://10.99.0.1:3128", "LD_PRELOAD": "/usr/lib/libnobody.so.1"}}}
+
+
+NOISY = """
+import sys
+if sys.prefix != {tool!r}:
+    print('*' * 60, 'welcome {{"a": 1}}', sep='\\n')
+    print('[]', file=sys.stderr)
+"""
+
+
+def noisy_python(made: Cluster, node: int) -> dict[str, Any]:
+    place = made.folder / f"planted{node}"
+    place.mkdir(mode=0o755)
+    (place / "sitecustomize.py").write_text(NOISY.format(tool=sys.prefix))
+    return {"env": {node: {"PYTHONPATH": str(place)}}}
+
+
+def other_user(made: Cluster, node: int) -> dict[str, Any]:
+    """One who may read what this machine's Python is made of, wherever it lies."""
+    made.folder.chmod(0o755)
+    may_read = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+    return {"tools": {node: ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *may_read, str(TOOL))}}
+
+
+def restarted(_made: Cluster, node: int) -> dict[str, Any]:
+    words = '"$@" & sleep 0.5; kill -KILL $!; wait $!; exec "$@"'
+    return {"tools": {node: ("sh", "-c", words, "-", str(TOOL))}}
+
+
 _CRASHED = ("software-differs-between-nodes", "rank-killed")
 
 FAULTS = {
@@ -232,6 +278,16 @@ FAULTS = {
     "agent-stopped": Fault(agent_stopped, node_with("rank-stopped"), 3),
     "aborts-in-sum": Fault(
         patched(ABORTS, _WITH_SUM), node_with("software-differs-between-nodes", "rank-killed", words=("SIGABRT",)), 4
+    ),
+    "exits-at-import": Fault(at_import("os._exit(0)"), node_with(*_CRASHED), 4, held=True),
+    "duty-cycle": Fault(
+        duty_cycle, node_with("straggler-compute", "cpu-quota-on-one-node", "rank-stopped", "straggler-network"), 4
+    ),
+    "odd-environment": Fault(odd_environment, go, held=True),
+    "noisy-python": Fault(noisy_python, go),
+    "other-user": Fault(other_user, go, 2),
+    "restarted": Fault(
+        restarted, lambda _made, node: Expected(may=(f"n{node}",), verdicts=("go", "no-go"), bad=(node,)), 4, held=True
     ),
     "wrong-gather": Fault(patched(WRONG_GATHER, _WITH_SUM), node_with("silent-data-corruption"), 3),
 }

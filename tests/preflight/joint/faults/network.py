@@ -219,6 +219,18 @@ def scanner(made: Cluster, node: int) -> dict[str, Any]:
     return {}
 
 
+def half_cut(made: Cluster, node: int) -> dict[str, Any]:
+    others = [made.address(number) for number in range(2, made.nodes + 1) if number != node]
+    made.drop(node, *(f"ip {side} {{ {', '.join(others)} }} drop" for side in ("saddr", "daddr")))
+    return {}
+
+
+def small_buffers(made: Cluster, node: int) -> dict[str, Any]:
+    for name in ("tcp_rmem", "tcp_wmem"):
+        made.inside(node, "sysctl", "-qw", f"net.ipv4.{name}=4096 4096 4096")
+    return {}
+
+
 def _next_but_one(made: Cluster, node: int) -> int:
     return other(made, other(made, node))
 
@@ -260,6 +272,12 @@ def _of_netmask(made: Cluster, node: int) -> Expected:
     return Expected(("port-dropped", "port-refused", "link-one-way-drop"), (_name(node),), links=links, bad=(node,))
 
 
+def _of_half(made: Cluster, node: int) -> Expected:
+    others = [_name(number) for number in range(2, made.nodes + 1) if number != node]
+    links = frozenset(way for other in others for way in ((_name(node), other), (other, _name(node))))
+    return Expected(("port-dropped",), (_name(node),), links=links, bad=(node,))
+
+
 def _of_clone(made: Cluster, node: int) -> Expected:
     clone = other(made, node)
     causes = ("duplicate-address", "hostname-unresolvable", "nccl-wrong-interface")
@@ -297,6 +315,7 @@ def go(_made: Cluster, _node: int) -> Expected:
 
 _CUT = ("port-dropped", "port-refused", "link-one-way-drop")
 _LARGE_LOST = "iif eth0 meta length > 1000 numgen random mod 100 < 5 drop"
+_CORRUPTED = "iif eth0 meta l4proto tcp meta length > 1000 numgen random mod 200 == 0 @th,4000,8 set 0x5a"
 _SECOND_FLOW = "iif eth0 meta l4proto { tcp, udp } jhash ip saddr . th sport . th dport mod 2 == 0 drop"
 
 FAULTS = {
@@ -348,4 +367,13 @@ FAULTS = {
     "other-order": Fault(other_order, go),
     "both-protocols": Fault(both_protocols, go),
     "scanner": Fault(scanner, go),
+    "syn-loss": Fault(
+        into("iif eth0 tcp flags & (syn | ack) == syn numgen random mod 10 < 4 drop"),
+        node_with("packet-loss", "port-dropped", "straggler-network"),
+        4,
+        held=True,
+    ),
+    "half-cut": Fault(half_cut, _of_half, 3),
+    "small-buffers": Fault(small_buffers, node_with("narrow-link", "straggler-network"), 2, held=True),
+    "corrupted-in-flight": Fault(into(_CORRUPTED), node_with("silent-data-corruption", "packet-loss", "straggler-network"), 2),
 }

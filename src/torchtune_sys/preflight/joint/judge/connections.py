@@ -18,6 +18,7 @@ DELAY_TIMES, DELAY_S = 5.0, 0.001
 NARROW, NARROW_WHERE_NOISY = 0.6, 0.35
 """Of the usual rate: on a quiet network, and where two runs in a row differ much, as on hosts whose CPUs are busy."""
 _NOISES = 4.0
+_DAMAGED = "silent-data-corruption"
 _OF_LOSS = ("port-dropped", "mtu-black-hole", "link-delay", "narrow-link")
 """What the way back of one that loses much may look like."""
 _WORDS = {
@@ -35,14 +36,19 @@ _FLOWS_LOST = 2
 
 
 def causes(gathered: Gathered) -> dict[Way, tuple[str, str]]:
-    """Return what is wrong with each way, as every test of it shows; and what was seen."""
+    """Return what is wrong with each way, as every test of it shows, or as a single one that was damaged; and what was seen."""
     tests = {way: found for way, found in gathered.links.items() if found}
     usual_s = usual({way: test.small_s for way, test in _first_tests(gathered).items() if test.small_s})
     narrower_than = least_rate(gathered)
     found: dict[Way, tuple[str, str]] = {}
     for way, each in tests.items():
         told = [_cause(test, _last(tests, (way[1], way[0])), usual_s, narrower_than) for test in each]
-        if all(told):
+        if damaged := sum(test.damaged for test in each):
+            found[way] = (
+                _DAMAGED,
+                f"in {damaged} of {sum(len(test.rates) for test in each)} transfers the data that arrived is not what was sent",
+            )
+        elif all(told):
             agreed = told[-1]
             assert agreed is not None
             found[way] = agreed
@@ -210,10 +216,13 @@ def findings(gathered: Gathered, explained: Iterable[int]) -> list[JointFinding]
     if everywhere := _everywhere(gathered, told, tested):
         return [everywhere]
     nodes, links = _blamed(told, tested)
+    for node, ways in _damaging(told, links):
+        nodes.append((node, _DAMAGED, ways))
+        links = [way for way in links if way not in ways]
     blamed = {node for node, _cause, _ways in nodes}
     losing = {node: seen for node, seen in losses.losing_nodes(tested).items() if node not in blamed}
     found = [JointFinding(part="connections", cause="packet-loss", node=node, seen=seen) for node, seen in losing.items()]
-    links = [way for way in links if not (told[way][0] in _PASSING and losing.keys() & {*way})]
+    links = [way for way in links if not (told[way][0] in (*_PASSING, "port-dropped") and losing.keys() & {*way})]
     for node, cause, ways in nodes:
         seen = "; ".join(f"{gathered.name(a)} -> {gathered.name(b)}: {told[a, b][1]}" for a, b in ways[:2])
         more = f"; {len(ways) - 2} more links" if len(ways) > 2 else ""
@@ -224,6 +233,17 @@ def findings(gathered: Gathered, explained: Iterable[int]) -> list[JointFinding]
         if any(test.is_alone for test in tests) if cause in _SHARED else cause not in _PASSING or len(tests) > 1:
             found.append(JointFinding(part="connections", cause=cause, link=way, seen=seen))
     return found
+
+
+def _damaging(told: Mapping[Way, tuple[str, str]], links: Iterable[Way]) -> Iterator[tuple[int, list[Way]]]:
+    """Yield the nodes that damage what they send, or what comes to them, on two ways or more, the worst first: damage that is rare misses some of their ways."""
+    left = [way for way in links if told[way][0] == _DAMAGED]
+    while left:
+        (node, _side), count = Counter((way[side], side) for way in left for side in (0, 1)).most_common(1)[0]
+        if count < 2:
+            return
+        yield node, [way for way in left if node in way]
+        left = [way for way in left if node not in way]
 
 
 _LEAST_WAYS = 6

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from torchtune_sys.preflight.joint.worker.guarded_store import guarded, who_else
 from torchtune_sys.smoke.worker.interfaces import other_users
-from torchtune_sys.smoke.worker.measures import copy_s, cpu_share, exact_step, float_step
+from torchtune_sys.smoke.worker.measures import copy_s, cpu_share, exact_products, exact_step, float_step
 
 Fields = Dict[str, Any]
 BLOCKS = 6
@@ -39,7 +39,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
     say(answers, started(import_torch()))
-    for line in sys.stdin:
+    for line in sys.stdin.buffer:  # PYTHONIOENCODING may be anything
         asked = json.loads(line)
         deadline_s = min(float(asked["deadline_s"]), float(asked["task"].get("within_s", asked["deadline_s"])))
         say(answers, {"id": asked["id"], "value": in_child(asked["task"], deadline_s)})
@@ -183,7 +183,7 @@ def store(task: Fields, _told: Callable[[Fields], None]) -> Fields:
 
 
 def compute(task: Fields, _told: Callable[[Fields], None], device: Any = None) -> Fields:
-    """Run a timed kernel, an exact training step with a right answer, a training step whose bits depend on hardware and libraries, the share of a CPU."""
+    """Run a timed kernel, an exact training step and products with right answers, a training step whose bits depend on hardware and libraries, the share of a CPU."""
     import torch
 
     device = device or own_device(torch)
@@ -198,6 +198,8 @@ def compute(task: Fields, _told: Callable[[Fields], None], device: Any = None) -
             wrong.append(exact_step(torch, device))
         elif block == 1:
             found["weights"] = float_step(torch, device)
+        elif block == 2:
+            wrong.append(exact_products(torch, device))
     found["wrong"] = next(filter(None, wrong), "")
     found["copy_s"] = [copy_s(torch, device)]  # after the kernel, which the traffic of copies would disturb
     if device.type == "cpu":
@@ -246,7 +248,7 @@ def kernel(torch: Any, device: Any) -> Tuple[float, str]:
 
 
 def collective(task: Fields, told: Callable[[Fields], None]) -> Fields:
-    """Run a collective in a group of its own: it meets, adds up and gathers, to the bit; says how far it came. Where it goes wrong, who else was there."""
+    """Run a collective in a group of its own: it meets, adds up, gathers and broadcasts, to the bit; says how far it came. Where it goes wrong, who else was there."""
     import torch
     import torch.distributed as dist
 
@@ -300,6 +302,13 @@ def added_up(task: Fields, told: Callable[[Fields], None], backend: str, store: 
         words = differing(part.cpu(), pattern(torch, 64, each, 9))
         if words:
             found["wrong"] = "all_gather, the part of rank %d: %s" % (each, words)
+    for turn, source in enumerate((0, 0, world - 1, world - 1)):
+        told({"stage": "broadcast by rank %d of the group" % source})
+        value = pattern(torch, 257, source if rank == source else 50 + rank, turn).to(device)
+        dist.broadcast(value, source)
+        words = differing(value.cpu(), pattern(torch, 257, source, turn))
+        if words:
+            found["wrong"] = "broadcast by rank %d of the group: %s" % (source, words)
     dist.barrier()
     if task.get("timed"):
         found["ways"] = exchanged(torch, device, rank, task["timed"], told)
