@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import grp
 import importlib.util
 import json
-import os
 import shlex
 import shutil
-import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from controller import COLLECTION, Played, Plays
+from laid_places import LAID, UNREADABLE, Place
 
-from fuzz.test_lying_file_systems import shown_as_root_s
 from torchtune_sys.host import trust
 from torchtune_sys.render.templates import environment
-from two_users import Scene, User, needs_root
+from two_users import Scene, needs_root
 
 _places = importlib.util.spec_from_file_location("places", COLLECTION / "plugins/module_utils/places.py")
 assert _places is not None and _places.loader is not None
@@ -241,56 +237,6 @@ def test_a_tool_that_is_older_than_the_collection_is_called_so(work: Path, tmp_p
     assert failure.result["why"] == "refused" and "older than the collection" in failure.result["msg"], failure.result
 
 
-def _upwards(place: Place, owner: int = 0) -> Path:
-    """``there`` leads to a folder elsewhere: what lies above that one is not what lies above the link."""
-    for name in ("deep/inner", "deep/other"):
-        (place.folder / name).mkdir(parents=True)
-    (place.folder / "there").symlink_to("deep/inner")
-    os.chown(place.folder / "deep" / "other", owner, 0)
-    return place.folder / "there" / ".." / "other" / "tool"
-
-
-def _in_a_group_of_the_systems(place: Place, *, second_row: bool = False) -> None:
-    """``second_row``: another name has the number too, and the first one that is found has no members."""
-    number = str(next(gid for gid in range(99, 50, -1) if gid not in {group.gr_gid for group in grp.getgrall()}))
-    subprocess.run(["groupadd", "--gid", number, f"low{number}"], check=True)
-    place.closing.callback(subprocess.run, ["groupdel", f"low{number}"], check=False)
-    joined = f"low{number}"
-    if second_row:
-        joined = f"twice{number}"
-        subprocess.run(["groupadd", "--non-unique", "--gid", number, joined], check=True)
-        place.closing.callback(subprocess.run, ["groupdel", joined], check=False)
-    subprocess.run(["usermod", "--append", "--groups", joined, place.alice.name], check=True)
-    place.folder.chmod(0o775)
-    os.chown(place.folder, 0, int(number))
-
-
-def _answered_by_their_program(place: Place) -> Path:
-    behind = place.folder / "behind"
-    behind.mkdir()
-    (behind / "tool").write_text("")
-    place.closing.enter_context(shown_as_root_s(place.alice, behind))
-    return place.alice.home / "tool"
-
-
-def _with_a_list(place: Place, *named: tuple[int, int, int], group: int = 5, mask: int = 7) -> None:
-    """A POSIX access list. Source: linux/posix_acl_xattr.h."""
-    place.folder.chmod(0o775 if mask & 2 else 0o755)
-    entries = ((1, 7, -1), (4, group, -1), *named, (16, mask, -1), (32, 5, -1))
-    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in sorted(entries))
-    os.setxattr(place.folder, "system.posix_acl_access", data)
-
-
-def _theirs(place: Place) -> None:
-    os.chown(place.folder, place.alice.uid, 0)
-
-
-def _linked(place: Place, target: Path, owner: int = 0) -> None:
-    place.tool.unlink()
-    place.tool.symlink_to(target)
-    os.chown(place.tool, owner, 0, follow_symlinks=False)
-
-
 def of_scripts(asked: str) -> str:
     """Return whose place generated scripts call the part of a path because of which they refuse it."""
     text = environment({}).get_template("script/path.sh.j2").render(system="/usr/sbin:/usr/bin:/sbin:/bin")
@@ -315,52 +261,6 @@ def test_a_list_that_getfacl_does_not_show_is_thought_the_worst_of(listed: str, 
     stubs = f"getfacl() {{ printf %s {shlex.quote(shown)}; }}\nls() {{ printf 'drwxrwx---{mark} 2 0 0 {{}}\\n'; }}\ngetent() {{ return 2; }}"
     code = f'set -euo pipefail\n{text}\n{stubs}\nothers_write / 770 4141 4141 0; printf "%s" "${{ok}}${{REPLY}}"'
     assert subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout == said
-
-
-class Place(NamedTuple):
-    """A folder and a tool of root's in it, as they are before a case changes them."""
-
-    folder: Path
-    tool: Path
-    alice: User
-    closing: contextlib.ExitStack
-
-
-USER, GROUP = 2, 8
-"""Kinds of entries of a list."""
-LAID: dict[str, tuple[Callable[[Place], object], bool]] = {
-    "as it is": (lambda at: None, False),
-    "nothing there": (lambda at: at.tool.unlink(), False),
-    "as in /tmp": (lambda at: at.folder.chmod(0o1777), False),
-    "root's group": (lambda at: at.folder.chmod(0o775), False),
-    "an empty group of the system's": (lambda at: (at.folder.chmod(0o2775), os.chown(at.folder, 0, 50)), False),
-    "a list that lets nobody write": (lambda at: _with_a_list(at, (USER, 5, at.alice.uid), mask=5), False),
-    "a list that names root": (lambda at: _with_a_list(at, (USER, 7, 0)), False),
-    "a list by which root's group writes": (lambda at: _with_a_list(at, (USER, 5, at.alice.uid), group=7), False),
-    "up behind a link": (_upwards, False),
-    "their file": (lambda at: os.chown(at.tool, at.alice.uid, 0), True),
-    "their folder": (_theirs, True),
-    "nothing in their folder": (lambda at: (at.tool.unlink(), _theirs(at)), True),
-    "their link": (lambda at: _linked(at, Path("/bin/sh"), at.alice.uid), True),
-    "links in a circle": (lambda at: _linked(at, at.tool), True),
-    "everybody's folder": (lambda at: at.folder.chmod(0o777), True),
-    "everybody's file": (lambda at: at.tool.chmod(0o777), True),
-    "a folder as /tmp is asked for": (lambda at: (at.tool.unlink(), at.tool.mkdir(), at.tool.chmod(0o1777)), True),
-    "a group without a name": (lambda at: (at.folder.chmod(0o775), os.chown(at.folder, 0, 54321)), True),
-    "their group": (lambda at: (at.folder.chmod(0o775), os.chown(at.folder, 0, at.alice.gid)), True),
-    "a group of the system's that they are in": (_in_a_group_of_the_systems, True),
-    "a group of the system's whose second row": (lambda at: _in_a_group_of_the_systems(at, second_row=True), True),
-    "a list": (lambda at: _with_a_list(at, (USER, 7, at.alice.uid)), True),
-    "a list that names their group": (lambda at: _with_a_list(at, (GROUP, 7, at.alice.gid)), True),
-    "a list that names a system's group and theirs": (
-        lambda at: _with_a_list(at, (GROUP, 7, 50), (GROUP, 7, at.alice.gid)),
-        True,
-    ),
-    "up behind a link to theirs": (lambda at: _upwards(at, at.alice.uid), True),
-    "a program of theirs answers": (_answered_by_their_program, True),
-}
-UNREADABLE = ("a list that names root", "a list by which root's group writes")
-"""What a shell refuses, and says why, where no program reads the list to it."""
 
 
 @needs_root

@@ -133,6 +133,24 @@ def _is_of_several(number, owner):
         return number != owner
     if any(member != name for member in group.gr_mem) or (group.gr_name != name and number >= FIRST_USERS_GROUP):
         return True
-    if any(member != name for row in grp.getgrall() if row.gr_gid == number for member in row.gr_mem):
-        return True  # getgrgid(3) gives the first row of a number; who is in any has it (getgrouplist(3))
+    # getgrgid(3) gives the first row of a number; who is in any has it (getgrouplist(3))
+    rows = [group] + [row for row in grp.getgrall() if row.gr_gid == number]
+    told = [(row.gr_passwd, row.gr_mem) for row in rows] + _of_gshadow([row.gr_name for row in rows])
+    if any(_is_password(password) or set(people).difference((name, "root", "")) for password, people in told):
+        return True
     return any(entry.pw_gid == number and entry.pw_uid not in (owner, 0) for entry in pwd.getpwall())
+
+
+def _of_gshadow(groups):
+    """Groups' passwords, and who may add members or enter without one (gpasswd(1), newgrp(1)); nothing where it cannot be read."""
+    try:
+        with open("/etc/gshadow", "rb") as table:
+            rows = [row.split(":") for row in table.read().decode("utf-8", "replace").split("\n")]
+    except (IOError, OSError):
+        return []
+    return [(row[1], ",".join(row[2:]).split(",")) for row in rows if row[0] in groups and len(row) > 1]
+
+
+def _is_password(text):
+    """Whether it lets anybody in who knows it: at least a hash of DES, not locked (crypt(5), gshadow(5))."""
+    return len(text) > 12 and text[0] not in "!*"

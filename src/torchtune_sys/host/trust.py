@@ -356,30 +356,38 @@ def _attribute(place: "str | int", name: str) -> bytes:
 
 
 def _is_private_group(gid: int, owner: int) -> bool:
-    """Tell whether a group is private: one that is named as its only member, as most distributions make one for each user, or one of the system without members.
-
-    Several rows may have one number, as of a group that is too long for one: getgrgid(3) gives the first of them, and who is in any has it (getgrouplist(3)).
-    """
+    """Tell whether a group is private: named as its only member, as most distributions make one for each user, or one of the system without members. Several
+    rows may have one number, as of a group that is too long for one: getgrgid(3) gives the first; who is in any has it (getgrouplist(3))."""
     import grp
+    import pwd
 
     try:
         group = grp.getgrgid(gid)
     except KeyError:
         return gid == owner
     name = user_name(owner)
-    if any(member != name for member in group.gr_mem):
+    if (group.gr_name != name and gid >= _SYSTEM_GROUPS) or any(member != name for member in group.gr_mem):
         return False
-    private = group.gr_name == name or gid < _SYSTEM_GROUPS
-    if not private or _is_primary_group_of_another(gid, owner):
+    if any(entry.pw_gid == gid and entry.pw_uid not in (owner, 0) for entry in pwd.getpwall()):  # whose first group it is
         return False
-    return all(member == name for row in grp.getgrall() if row.gr_gid == gid for member in row.gr_mem)
+    rows = [group, *(row for row in grp.getgrall() if row.gr_gid == gid)]
+    told = [(row.gr_passwd or "", row.gr_mem) for row in rows] + _of_gshadow({row.gr_name for row in rows})
+    return not any(_is_password(password) or set(people) - {name, "root", ""} for password, people in told)
 
 
-def _is_primary_group_of_another(gid: int, owner: int) -> bool:
-    """Whether another user of this machine has the group as the first one."""
-    import pwd
+def _of_gshadow(groups: "set[str]") -> "list[tuple[str, list[str]]]":
+    """Return groups' passwords, and who may add members or enter without a password (gpasswd(1), newgrp(1)); nothing where it cannot be read."""
+    try:
+        with open("/etc/gshadow", encoding="utf-8", errors="surrogateescape") as file:
+            rows = [row.split(":") for row in file.read().split("\n")]
+    except OSError:
+        return []
+    return [(row[1], ",".join(row[2:]).split(",")) for row in rows if row[0] in groups and len(row) > 1]
 
-    return any(entry.pw_gid == gid and entry.pw_uid not in (owner, 0) for entry in pwd.getpwall())
+
+def _is_password(text: str) -> bool:
+    """Whether it lets anybody in who knows it: at least a hash of DES, not locked. Source: crypt(5), gshadow(5)."""
+    return len(text) > 12 and text[0] not in "!*"
 
 
 def user_name(uid: int) -> str:
