@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
 
@@ -44,44 +44,54 @@ def findings(gathered: Gathered) -> list[JointFinding]:
 
 
 def _alone(node: int, member: Node, facts: NodeFacts) -> Iterator[JointFinding]:
-    interfaces, env = facts.interfaces, facts.env
-    gloo = env.get("GLOO_SOCKET_IFNAME", "")
-    for name in filter(None, gloo.split(",")):
-        words = _unfit(interfaces.get(name), member.address)
-        if words:
-            yield JointFinding(
-                part="facts", cause="nccl-wrong-interface", node=node, seen=f"GLOO_SOCKET_IFNAME={gloo}: {name} {words}"
-            )
-            break
-    nccl = env.get("NCCL_SOCKET_IFNAME", "")
-    if nccl and interfaces:
-        names = parse_names(nccl)
-        chosen = [name for name in interfaces if names.chosen(name) and interfaces[name].addresses]
-        if not chosen or (not names.exclude and all(_unfit(interfaces[name], member.address) for name in chosen)):
-            there = ", ".join(f"{name} {_unfit(interfaces[name], member.address)}" for name in chosen) or "matches no interface"
-            yield JointFinding(part="facts", cause="nccl-wrong-interface", node=node, seen=f"NCCL_SOCKET_IFNAME={nccl}: {there}")
-    own = facts.own_name_addresses
-    if not gloo and own is not None:
-        held = {address for entry in interfaces.values() for address, _length in entry.addresses}
-        usable = [address for address in own if address in held and not _is_loopback(address)]
-        if own and not usable and any(map(_is_loopback, own)):
-            seen = f"its host name resolves to {', '.join(own)}, which gloo announces to the other nodes"
-            yield JointFinding(part="facts", cause="hostname-resolves-to-loopback", node=node, seen=seen)
-        elif not usable:
-            seen = f"its host name resolves to {', '.join(own)}, which is not one of its addresses"
-            seen = seen if own else "its host name does not resolve"
-            yield JointFinding(part="facts", cause="hostname-unresolvable", node=node, seen=seen)
+    """Yield what a node's own facts show: the interfaces that gloo and NCCL are told to take, and the address that gloo announces."""
+    gloo, nccl = facts.env.get("GLOO_SOCKET_IFNAME", ""), facts.env.get("NCCL_SOCKET_IFNAME", "")
+    told = [
+        words for name in filter(None, gloo.split(",")) if (words := _unfit(facts.interfaces.get(name), member.address, name))
+    ]
+    if told:
+        yield _wrong_interface(node, f"GLOO_SOCKET_IFNAME={gloo}: {told[0]}")
+    if nccl and facts.interfaces and (there := _unfit_for_nccl(nccl, facts.interfaces, member.address)):
+        yield _wrong_interface(node, f"NCCL_SOCKET_IFNAME={nccl}: {there}")
+    if not gloo and facts.own_name_addresses is not None:
+        yield from _own_name(node, facts.own_name_addresses, facts.interfaces)
 
 
-def _unfit(interface: PeerInterface | None, data_address: str) -> str:
+def _wrong_interface(node: int, seen: str) -> JointFinding:
+    return JointFinding(part="facts", cause="nccl-wrong-interface", node=node, seen=seen)
+
+
+def _unfit_for_nccl(setting: str, interfaces: Mapping[str, PeerInterface], data_address: str) -> str:
+    """Return what speaks against all interfaces that NCCL may take; "" where one will do."""
+    names = parse_names(setting)
+    chosen = [name for name in interfaces if names.chosen(name) and interfaces[name].addresses]
+    if not chosen:
+        return "matches no interface"
+    told = [_unfit(interfaces[name], data_address, name) for name in chosen]
+    return ", ".join(told) if all(told) and not names.exclude else ""
+
+
+def _own_name(node: int, own: Sequence[str], interfaces: Mapping[str, PeerInterface]) -> Iterator[JointFinding]:
+    held = {address for entry in interfaces.values() for address, _length in entry.addresses}
+    usable = [address for address in own if address in held and not _is_loopback(address)]
+    if own and not usable and any(map(_is_loopback, own)):
+        seen = f"its host name resolves to {', '.join(own)}, which gloo announces to the other nodes"
+        yield JointFinding(part="facts", cause="hostname-resolves-to-loopback", node=node, seen=seen)
+    elif not usable:
+        seen = f"its host name resolves to {', '.join(own)}, which is not one of its addresses"
+        seen = seen if own else "its host name does not resolve"
+        yield JointFinding(part="facts", cause="hostname-unresolvable", node=node, seen=seen)
+
+
+def _unfit(interface: PeerInterface | None, data_address: str, name: str) -> str:
     """Return what speaks against an interface for what goes to other nodes; "" where nothing does."""
     if interface is None:
-        return "does not exist"
+        return f"{name} does not exist"
     if not interface.addresses:
-        return "has no address"
+        return f"{name} has no address"
     if any(address == data_address for address, _length in interface.addresses):
         return ""
-    return f"is a {interface.kind} and leads to no other node" if interface.kind in _BRIDGES else ""
+    return f"{name} is a {interface.kind} and leads to no other node" if interface.kind in _BRIDGES else ""
 
 
 def _is_loopback(address: str) -> bool:
