@@ -54,15 +54,18 @@ def said(wrong):
         return found
     torch.mm = product
     return exact_products(torch, torch.device("cpu"))
-print([said(None), said(torch.float32), said(torch.bfloat16)])
+from torchtune_sys.preflight.joint.worker.patterns import pattern, sum_of_patterns
+sums = [(size, world) for size in (1, 257) for world in (1, 70, 300)]
+wrong = [each for each in sums if not torch.equal(sum(pattern(torch, each[0], rank, 2) for rank in range(each[1])), sum_of_patterns(torch, *each, 2))]
+print([said(None), said(torch.float32), said(torch.bfloat16), wrong])
 """
 
 
-def test_products_of_each_type_are_looked_at() -> None:
+def test_products_of_each_type_are_looked_at_and_sums_of_many_ranks_known() -> None:
     script = _PRODUCTS.format(source=str(Path(__file__).parents[2] / "src"))
     done = subprocess.run([torch_python(), "-c", script], capture_output=True, text=True, check=True)
     words = "1 of 511 rows of a product of whole numbers in {} are wrong"
-    assert done.stdout.strip() == str(["", words.format("float32"), words.format("bfloat16")]), done.stderr
+    assert done.stdout.strip() == str(["", words.format("float32"), words.format("bfloat16"), []]), done.stderr
 
 
 @pytest.mark.parametrize("is_attacked", [False, True])

@@ -20,7 +20,7 @@ from torchtune_sys.model.values import Missing
 from torchtune_sys.preflight import context, own_checks, verdict
 from torchtune_sys.preflight.host_only import is_contained
 from torchtune_sys.preflight.joint.facts import facts_of
-from torchtune_sys.preflight.joint.worker import rank_tasks
+from torchtune_sys.preflight.joint.worker import patterns, rank_tasks
 from torchtune_sys.preflight.policy import Policy
 from torchtune_sys.rules import CATALOGUE
 
@@ -137,16 +137,21 @@ class Collective:
         torch, dist, device = self._torch, self._torch.distributed, self._device
         for size in _SIZES:
             self._found["stage"] = f"all_reduce of {size} elements"
-            value = rank_tasks.pattern(torch, size, self._rank, 0).to(device)
+            value = patterns.pattern(torch, size, self._rank, 0).to(device)
             dist.all_reduce(value, group=self._group)
-            right = sum(rank_tasks.pattern(torch, size, each, 0) for each in range(self._world)) if self._world <= 64 else None
-            self._compare(f"all_reduce of {size} elements", value, right)
+            self._compare(f"all_reduce of {size} elements", value, patterns.sum_of_patterns(torch, size, self._world, 0))
         self._found["stage"] = "all_gather"
         parts = [torch.zeros(64, device=device) for _ in range(self._world)]
-        dist.all_gather(parts, rank_tasks.pattern(torch, 64, self._rank, 9).to(device), group=self._group)
+        dist.all_gather(parts, patterns.pattern(torch, 64, self._rank, 9).to(device), group=self._group)
         for each, part in enumerate(parts):
-            self._compare(f"all_gather, the part of rank {each}", part, rank_tasks.pattern(torch, 64, each, 9))
+            self._compare(f"all_gather, the part of rank {each}", part, patterns.pattern(torch, 64, each, 9))
+        for turn, source in enumerate(patterns.sources(self._world)):
+            self._found["stage"] = f"broadcast by rank {source}"
+            sent = patterns.pattern(torch, 257, source, turn)
+            value = (sent if self._rank == source else torch.zeros(257)).to(device)
+            dist.broadcast(value, source if self._group is None else dist.get_global_rank(self._group, source), group=self._group)
+            self._compare(f"broadcast by rank {source}", value, sent)
 
     def _compare(self, what: str, value: Any, right: Any) -> None:
-        if words := rank_tasks.differing(value.cpu(), right):
+        if words := patterns.differing(value.cpu(), right):
             self._found["wrong"] = f"{what}: {words}"

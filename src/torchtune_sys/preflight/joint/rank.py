@@ -22,6 +22,7 @@ PARTS = (
     ("torchtune_sys.smoke.worker", "measures"),
     ("torchtune_sys.smoke.worker", "interfaces"),
     ("torchtune_sys.preflight.joint.worker", "guarded_store"),
+    ("torchtune_sys.preflight.joint.worker", "patterns"),
     ("torchtune_sys.preflight.joint.worker", "rank_tasks"),
 )
 _MEETING_S = 20.0

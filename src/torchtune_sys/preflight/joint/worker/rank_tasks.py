@@ -13,9 +13,10 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from torchtune_sys.preflight.joint.worker.guarded_store import guarded, who_else
+from torchtune_sys.preflight.joint.worker.patterns import differing, pattern, sources, sum_of_patterns
 from torchtune_sys.smoke.worker.interfaces import other_users
 from torchtune_sys.smoke.worker.measures import copy_s, cpu_share, exact_products, exact_step, float_step
 
@@ -290,8 +291,7 @@ def added_up(task: Fields, told: Callable[[Fields], None], backend: str, store: 
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             best = min(best, time.perf_counter() - began)
-            right = sum(pattern(torch, size, each, turn) for each in range(world)) if world <= 64 else None
-            words = differing(value.cpu(), right)
+            words = differing(value.cpu(), sum_of_patterns(torch, size, world, turn))
             if words:
                 found["wrong"] = "all_reduce of %d elements: %s" % (size, words)
         found["best_s"].append(best)
@@ -302,9 +302,9 @@ def added_up(task: Fields, told: Callable[[Fields], None], backend: str, store: 
         words = differing(part.cpu(), pattern(torch, 64, each, 9))
         if words:
             found["wrong"] = "all_gather, the part of rank %d: %s" % (each, words)
-    for turn, source in enumerate((0, 0, world - 1, world - 1)):
+    for turn, source in enumerate(sources(world)):
         told({"stage": "broadcast by rank %d of the group" % source})
-        value = pattern(torch, 257, source if rank == source else 50 + rank, turn).to(device)
+        value = (pattern(torch, 257, source, turn) if rank == source else torch.zeros(257)).to(device)
         dist.broadcast(value, source)
         words = differing(value.cpu(), pattern(torch, 257, source, turn))
         if words:
@@ -374,18 +374,6 @@ def exchange(torch: Any, load: Any, word: Any, peer: int, is_first: bool) -> int
 
 def shares_gpu(torch: Any) -> bool:
     return bool(int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count())
-
-
-def pattern(torch: Any, size: int, rank: int, turn: int) -> Any:
-    """Return whole numbers that differ by rank, place and turn; the sum of thousands of them is exact in float32."""
-    return ((torch.arange(size) + 7 * rank + 31 * turn) % 101).to(torch.float32)
-
-
-def differing(value: Any, right: Optional[Any]) -> str:
-    if right is None:
-        return ""
-    off = int((value != right).sum())
-    return "%d of %d elements are wrong" % (off, value.numel()) if off else ""
 
 
 TASKS.update(store=store, compute=compute, collective=collective)
