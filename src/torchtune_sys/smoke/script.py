@@ -52,6 +52,7 @@ ORDER = (
     "grad_scaler",
     "stages.precision",
     "stages.datasets",
+    "worker_reasons",
     "stages.loading",
     "stages.checkpoint",
     "stages.kept_code",

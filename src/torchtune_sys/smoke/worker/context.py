@@ -227,6 +227,12 @@ def release_of_torch() -> Tuple[int, int]:
     return int(major), int(minor)
 
 
+def named_now(*names: str) -> List[Callable[..., Any]]:
+    """Return what torch.distributed has of some names that mean the same, the newest first: torch 2.13 renamed exchanges, and warns of the old names, which will go.
+    Some trainings call the one, some the other. At least one is there."""
+    return [getattr(torch.distributed, name) for name in names if hasattr(torch.distributed, name)]
+
+
 def torch_has_reached(major: int, minor: int) -> bool:
     """Tell whether this torch is of a release or a later one."""
     return release_of_torch() >= (major, minor)

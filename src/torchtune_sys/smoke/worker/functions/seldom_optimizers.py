@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -9,9 +10,11 @@ import torch
 from torch import nn
 from torch.optim import swa_utils
 
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.context import THOROUGH, RankContext, StageFailed, torch_has_reached
 
 _AVERAGED = 5
+_AWAY_COMPILED_STEP = 2.0**-16
+"""Weights below 4, and steps of a sixteenth and more: rounding is 2**-21."""
 _Step = Callable[[torch.Tensor, torch.Tensor, Dict[str, Any], int], torch.Tensor]
 
 
@@ -131,3 +134,34 @@ def _forgetting(held: List[float]) -> float:
     for one in held[1:]:
         found = 0.75 * found + 0.25 * one
     return found
+
+
+def compiled_steps_agree(here: RankContext) -> None:
+    """Check that an optimizer's compiled step (``torch.compile`` of what calls ``step``) follows rate and gradients as they change. Only at ``--thorough``: it takes four CPU seconds where
+    nothing was compiled before, and to trace it alone, without code, nearly two."""
+    if here.level != THOROUGH or not torch_has_reached(2, 13):  # before, it was never seen
+        return
+    held = [nn.Parameter(torch.arange(6.0, device=here.device).view(2, 3) / 4) for _ in range(2)]
+    steppers = [torch.optim.AdamW([one], lr=torch.tensor(0.25, device=here.device), weight_decay=0.25) for one in held]
+    log = logging.getLogger("torch._dynamo")
+    before = log.level
+    log.setLevel(logging.ERROR)  # it tells that the profiler's name of a step is left out
+    try:
+        compiled = torch.compile(steppers[0].step)
+        for turn, rate in enumerate((0.25, 0.125, 0.0625)):
+            for one, stepper in zip(held, steppers):
+                one.grad = torch.full_like(one, 1.0 + turn)
+                if turn == 2:  # a schedule fills the tensor that is there, a loop of one's own puts another one there
+                    stepper.param_groups[0]["lr"] = torch.tensor(rate, device=here.device)
+                else:
+                    stepper.param_groups[0]["lr"].fill_(rate)
+            compiled()
+            steppers[1].step()
+            off = float((held[0] - held[1]).detach().abs().max())
+            if not off <= _AWAY_COMPILED_STEP:
+                seen = (
+                    "step %d of a compiled AdamW, at a rate of %g, leaves weights that are off by %.3g from the uncompiled step's"
+                )
+                raise StageFailed("compiled-differs", seen % (turn + 1, rate, off))
+    finally:
+        log.setLevel(before)

@@ -94,7 +94,26 @@ def checkpoint_resumes(here: RankContext) -> None:
     here.measure("checkpoint", size / 1e6, "MB")
 
 
-_KINDS = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "int64", "int32", "int16", "int8", "uint8", "bool")
+_KINDS = (
+    "float64",
+    "float32",
+    "bfloat16",
+    "float16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+)
+_KINDS_OF_PAIRS = ("complex64", "complex128")
+_BESIDE_TENSORS: Dict[str, Any] = {
+    "epoch": 3, "loss": 1 / 3, "best": float("inf"), "seen": 1 << 70, "below": -5, "name": "müßig", "mixed": False, "nothing": None,
+    "betas": (0.9, 0.999), "nested": {"rates": [1e-3, 1e-4], 7: {"step": 0}}, "size": torch.Size([2, 3]), "dtype": torch.bfloat16,
+}  # fmt: skip
+"""What is saved beside weights."""
 
 
 def _kinds_survive(path: str) -> None:
@@ -102,6 +121,8 @@ def _kinds_survive(path: str) -> None:
     thirds = (torch.arange(-24, 24).float() / 3).view(6, 8)
     kinds = [getattr(torch, name) for name in _KINDS if hasattr(torch, name)]
     held = {str(kind)[6:]: thirds.to(kind) for kind in kinds}
+    held.update({kind: torch.complex(thirds, -thirds.flip(0)).to(getattr(torch, kind)) for kind in _KINDS_OF_PAIRS})
+    held.update(one=thirds[3, 5].clone(), none=thirds[:0].clone(), every_other=thirds[:, ::2])
     held.update(transposed=thirds.t(), tied=thirds, twin=thirds[2:], large=torch.arange(_LARGE_RECORD, dtype=torch.int32))
     write_checkpoint(held, path)
     in_memory = io.BytesIO()
@@ -110,6 +131,13 @@ def _kinds_survive(path: str) -> None:
     places: Tuple[Tuple[str, Any], ...] = (("a checkpoint", path), ("a checkpoint in memory (io.BytesIO)", in_memory))
     for place, file in places:
         _has_kept(place, torch.load(file, map_location="cpu", weights_only=True), held)
+    beside = path + ".beside"
+    write_checkpoint(_BESIDE_TENSORS, beside)
+    found = torch.load(beside, map_location="cpu", weights_only=True)
+    for name, wanted in _BESIDE_TENSORS.items():
+        if repr(found.get(name)) != repr(wanted):
+            seen = "%r, saved beside weights (%s), comes back from a checkpoint as %r"
+            raise StageFailed("checkpoint-damaged", seen % (wanted, name, found.get(name)))
     for how, copied in (("shutil.copyfile", shutil.copyfile), ("copy_file_range, as cp does", _copied_by_the_kernel)):
         copy_of = "%s.%s" % (path, copied.__name__)
         copied(path, copy_of)
@@ -137,7 +165,7 @@ def _copied_by_the_kernel(source: str, target: str) -> None:
 def _has_kept(place: str, found: Dict[str, torch.Tensor], held: Dict[str, torch.Tensor]) -> None:
     for name, wanted in held.items():
         same = found[name].dtype == wanted.dtype and found[name].shape == wanted.shape
-        if not same or not torch.equal(*(one.contiguous().view(torch.uint8) for one in (found[name], wanted))):
+        if not same or not torch.equal(*(one.reshape(-1).contiguous().view(torch.uint8) for one in (found[name], wanted))):
             raise StageFailed("checkpoint-damaged", "a tensor (%s) comes back from %s as another" % (name, place))
     found["tied"].zero_()
     if bool(found["twin"].any()):

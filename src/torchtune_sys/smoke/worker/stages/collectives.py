@@ -16,7 +16,7 @@ from torchtune_sys.smoke.worker.context import (
     RankContext,
     StageFailed,
     differing_elements,
-    same_bits,
+    named_now,
     small_integers,
 )
 from torchtune_sys.smoke.worker.exchanges.collective_table import barriers_hold, each_is_right, objects_arrive, repeated_exchanges
@@ -37,8 +37,8 @@ _COUNTS = (1, 3, 1000, 65537, (1 << 20) + 5)
 _DTYPES = ("float32", "float64", "bfloat16", "float16", "int32", "int64")
 _ASYNCHRONOUS = 1000
 """Elements of those that are waited for in a second step, as overlapping frameworks do."""
-_WIDE = (1 << 40) + 1
-"""A factor that leaves float32 no room: what is exchanged in 64 bits must not go through less."""
+_WIDE = {torch.float64: (1 << 40) + 1, torch.int64: (1 << 53) + 1}
+"""Factors that leave float32 no room, and of whole numbers float64 none: what is exchanged in 64 bits must not go through less."""
 _LARGE_COUNT = 1 << 18
 _LARGE_S = 20.0
 """TCP has sent anew what is lost six times by then."""
@@ -111,24 +111,30 @@ def _integers_of(here: RankContext, rank: int, count: int) -> torch.Tensor:
 
 
 def _compared(what: str, found: torch.Tensor, wanted: torch.Tensor) -> List[Fault]:
-    held = found.detach().to("cpu", torch.float64, copy=True)  # an exchange that ended too early may still write into it
-    differing = same_bits(held, wanted)
+    whole = not (found.is_floating_point() or wanted.is_floating_point())
+    held, right = (
+        found.detach().to("cpu", copy=True),
+        wanted.detach().to("cpu"),
+    )  # one that ended too early may still write into it
+    held, right = (one.to(torch.int64 if whole else torch.float64).flatten() for one in (held, right))
+    differing = differing_elements(held, right)
     if not differing:
         return []
-    place = int((held != wanted.cpu().double()).nonzero()[0][0])
-    figures = "element %d is %g, not %g" % (place, float(held.flatten()[place]), float(wanted.flatten()[place]))
+    place = int((held != right).nonzero()[0])
+    words = "element %d is %d, not %d" if whole else "element %d is %g, not %g"
+    figures = words % (place, held[place].item(), right[place].item())
     return [("collective-wrong", "%s: %d of %d elements are wrong; %s" % (what, differing, wanted.numel(), figures))]
 
 
 def _reduced(here: RankContext, dtype: torch.dtype, count: int) -> List[Fault]:
     if dtype == torch.bfloat16 and here.world > _EXACT_IN_BFLOAT16:
         return []
-    factor = _WIDE if dtype in (torch.int64, torch.float64) else 1
+    factor = _WIDE.get(dtype, 1)
     held = _integers_of(here, here.rank, count).to(here.device, dtype) * factor
     if not can_exchange(here, lambda: _all_reduce(held)):
         return []
-    wanted = sum((_integers_of(here, rank, count).double() for rank in range(here.world)), torch.zeros(count).double())
-    return _compared("all_reduce of %d %s" % (count, str(dtype)[6:]), held, wanted * factor)
+    wanted = sum((_integers_of(here, rank, count).long() for rank in range(here.world)), torch.zeros(count).long()) * factor
+    return _compared("all_reduce of %d %s" % (count, str(dtype)[6:]), held, wanted)
 
 
 def _all_reduce(held: torch.Tensor) -> None:
@@ -145,7 +151,7 @@ def _ordered(here: RankContext) -> List[Fault]:
         held = rows[here.rank].clone().to(here.device)
         dist.all_reduce(held, op=getattr(dist.ReduceOp, op))
         faults += _compared("all_reduce (%s)" % op, held, wanted)
-    whole = torch.tensor([[_WIDE + rank, -rank] for rank in range(here.world)])
+    whole = torch.tensor([[_WIDE[torch.int64] + rank, -rank] for rank in range(here.world)])
     for op, wanted in (("MAX", whole.amax(0)), ("MIN", whole.amin(0))):
         kept = whole[here.rank].clone().to(here.device)
         dist.all_reduce(kept, op=getattr(dist.ReduceOp, op))
@@ -271,7 +277,7 @@ def _gathered(here: RankContext) -> List[Fault]:
         dist.all_gather(pieces, own)
         faults += _compared("all_gather of %d elements" % count, torch.cat(pieces), wanted)
         joined = torch.empty(here.world * count, device=here.device)
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.13 renamed it
+        gather = named_now("all_gather_single", "all_gather_into_tensor")[0]
         if can_exchange(here, functools.partial(gather, joined, own)):
             faults += _compared("all_gather_into_tensor of %d elements" % count, joined, wanted)
     return faults
@@ -283,7 +289,7 @@ def _scattered(here: RankContext) -> List[Fault]:
     for count in _parts(here):
         every = [_integers_of(here, rank, here.world * count) for rank in range(here.world)]
         own = torch.empty(count, device=here.device)
-        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        scatter = named_now("reduce_scatter_single", "reduce_scatter_tensor")[0]
         if can_exchange(here, functools.partial(scatter, own, every[here.rank].to(here.device))):
             wanted = sum((each.double() for each in every), torch.zeros(here.world * count).double())
             faults += _compared("reduce_scatter of %d elements" % count, own, wanted[here.rank * count : (here.rank + 1) * count])

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import torch
 
 from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, Skipped, StageFailed
+from torchtune_sys.smoke.worker.functions.seldom_optimizers import compiled_steps_agree
 from torchtune_sys.smoke.worker.functions.sequences import jagged_are_padded, scores_are_changed
 from torchtune_sys.smoke.worker.models import (
     KEPT_BY_DROPOUT,
@@ -58,6 +59,7 @@ def compiled_agrees(here: RankContext) -> None:
         _other_sizes_agree(here, trials[0])
         scores_are_changed(here)
         jagged_are_padded(here)
+        compiled_steps_agree(here)
 
 
 class _Trial:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from torchtune_sys.smoke.worker.context import (
     Skipped,
     StageFailed,
     gloo_scatters_by_operation,
+    named_now,
     repeatable,
     torch_has_reached,
 )
@@ -66,13 +68,14 @@ def _cpu_has_what_it_takes() -> None:
         raise Skipped("torch %s lacks record_event on the CPU's streams, which FSDP needs" % torch.__version__)
     world = torch.distributed.get_world_size()
     mean, given = torch.zeros(2), torch.full((2 * world,), float(world))
+    scatter = named_now("reduce_scatter_single", "reduce_scatter_tensor")[0]
     try:
-        torch.distributed.reduce_scatter_tensor(mean, given, op=torch.distributed.ReduceOp.AVG)
+        scatter(mean, given, op=torch.distributed.ReduceOp.AVG)
     except (RuntimeError, ValueError):
         return  # refused, not wrong: FSDP then does without it, or says so
     if world > 1 and float(mean[0]) == float(world * world):
         total = torch.zeros(2)
-        torch.distributed.reduce_scatter_tensor(total, given)
+        scatter(total, given)
         if float(total[0]) != float(world * world):
             words = "reduce_scatter of a %g from each of %d ranks gives %g, with AVG %g"
             raise StageFailed("collective-wrong", words % (world, world, float(total[0]), float(mean[0])))
@@ -105,7 +108,9 @@ def sharded_step_is_right(here: RankContext) -> None:
     faults = _holds_its_rows(here, "before", net, dict(first.named_parameters()))
     optimizer = torch.optim.SGD(net.parameters(), lr=STEP_SIZE)
     inputs, targets = (part.to(here.device) for part in integer_batch(here.rank, 0, _SHARD_WIDTH))
-    linear_loss(net(inputs), targets).backward()
+    outputs = net(inputs)
+    faults = faults or _holds_no_more(here, "between the pass forward and the one back", net, dict(first.named_parameters()))
+    linear_loss(outputs, targets).backward()
     every = [integer_batch(rank, 0, _SHARD_WIDTH) for rank in range(here.world)]
     wanted = gradients_alone(first, every, BATCH * here.world)
     gradients = {name: local_part(value.grad) for name, value in net.named_parameters() if value.grad is not None}
@@ -138,12 +143,20 @@ def _gathers_what_the_step_left(net: IntegerNet, inputs: torch.Tensor, after: Di
 
 def _holds_its_rows(here: RankContext, when: str, net: IntegerNet, wanted: Dict[str, torch.Tensor]) -> List[Fault]:
     held = {name: local_part(value) for name, value in net.named_parameters()}
+    whole = {name: value.detach().double() for name, value in wanted.items()}
+    return _holds_no_more(here, "%s the step" % when, net, wanted) or _part_is_right(here, "%s the step " % when, held, whole)
+
+
+def _holds_no_more(here: RankContext, when: str, net: IntegerNet, wanted: Dict[str, torch.Tensor]) -> List[Fault]:
+    """Compare how much of each parameter this rank holds with its part. Layers that are sharded by themselves let the whole go after their forward pass, too
+    (``reshard_after_forward``, on by default but for the root), or a model that only fits in parts does not fit."""
+    held = {name: local_part(value) for name, value in net.named_parameters()}
     for name, value in wanted.items():
         first, last = _rows(here, value.shape[0])
         if held[name].numel() != (last - first) * value[0].numel():
             figures = (when, here.rank, held[name].numel(), value.numel(), name, (last - first) * value[0].numel())
-            return [("fsdp-not-sharded", "%s the step rank %d holds %d of the %d elements of %s, its part are %d" % figures)]
-    return _part_is_right(here, "%s the step " % when, held, {name: value.detach().double() for name, value in wanted.items()})
+            return [("fsdp-not-sharded", "%s rank %d holds %d of the %d elements of %s, its part are %d" % figures)]
+    return []
 
 
 def _clips_as_a_whole(here: RankContext, net: IntegerNet, wanted: Dict[str, torch.Tensor]) -> List[Fault]:
@@ -193,8 +206,9 @@ def sharded_checkpoint_resumes(here: RankContext) -> None:
         faults += _same_training("trained on", before, after)
         if here.level != QUICK and not any(tell_all(here, "wrong" if faults else "")):
             faults += _gathers_the_whole(state_dict, before[0])
-            faults += saved_in_other_ways(here, os.path.join(folder, "otherwise"))
-            faults += _saved_beside_training(here, before[0], after[0], os.path.join(folder, "beside"))
+            otherwise = functools.partial(saved_in_other_ways, here, os.path.join(folder, "otherwise"))
+            beside = functools.partial(_saved_beside_training, here, before[0], after[0], os.path.join(folder, "beside"))
+            faults += _telling_why(here, otherwise) + _telling_why(here, beside)
         judge(here, faults)
         here.measure("written", size / 2**20, "MiB")
     finally:
@@ -316,12 +330,15 @@ def _folder_of_all(here: RankContext) -> str:
     return folder
 
 
-def _telling_why(here: RankContext, work: Callable[[], Any]) -> None:
+def _telling_why(here: RankContext, work: Callable[[], Any]) -> Any:
     """torch's exception is no Exception, and says what happened between pages of traces."""
     try:
-        work()
+        return work()
     except BaseException as error:
         if not hasattr(error, "failures"):
             raise
+        first = next((each[0] for each in error.failures.values() if isinstance(each[0], Warning)), None)
+        if first is not None:
+            raise first from error
         causes = ["rank %d: %s: %s" % (rank, type(each[0]).__name__, each[0]) for rank, each in sorted(error.failures.items())]
         raise StageFailed("", "the checkpoint cannot be written or read: %s" % "; ".join(causes)) from error

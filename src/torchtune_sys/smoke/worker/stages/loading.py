@@ -6,7 +6,6 @@ import contextlib
 import errno
 import functools
 import multiprocessing
-import multiprocessing.queues
 import os
 import random
 import re
@@ -14,7 +13,6 @@ import socket
 import sys
 import tempfile
 import time
-import traceback
 from typing import Any, Dict, Iterable, Iterator, List, Optional
 
 import torch
@@ -31,6 +29,7 @@ from torchtune_sys.smoke.worker.stages.datasets import (
     workers_heed_their_end,
     workers_tell_and_end,
 )
+from torchtune_sys.smoke.worker.worker_reasons import reasons_are_kept, tells_its_end
 
 _WORKERS = 2
 _WORDS = 1 << 16
@@ -51,8 +50,6 @@ _initialised: Dict[str, int] = {}
 """In a worker: its number, once it has run what it was given to begin with."""
 _awaited: Dict[str, int] = {}
 """The number of the batch that an epoch waits for."""
-_reasons: Dict[str, int] = {}
-"""The descriptor of a file in memory, which workers that are forked share: why one of them could not hand over its samples."""
 
 
 _SIDE = 64
@@ -110,49 +107,13 @@ def worker_starts(rank_process: int, worker: int) -> None:
     if not bool((torch.mm(ones, ones) == _SIDE).all()):
         raise RuntimeError("a product is wrong in worker process %d" % worker)
     _initialised["as"] = worker
-    queues: Any = multiprocessing.queues.Queue
-    queues._on_queue_feeder_error = staticmethod(_samples_stay)
-
-
-def _samples_stay(error: BaseException, sample: object) -> None:
-    """End a worker whose samples cannot leave it: multiprocessing prints why, drops them and goes on, and the rank waits until its time is up."""
-    traceback.print_exception(type(error), error, error.__traceback__)
-    if "file" in _reasons:
-        with contextlib.suppress(OSError):
-            os.write(_reasons["file"], ("%s: %s\n" % (type(error).__name__, error)).encode())
-    os._exit(1)
-
-
-@contextlib.contextmanager
-def _reasons_are_kept() -> Iterator[None]:
-    """Raise in place of a loader's word for a worker that ended (or said nothing) what the worker itself said."""
-    if multiprocessing.get_start_method() != "fork" or not hasattr(os, "memfd_create"):
-        yield
-        return
-    with contextlib.suppress(OSError):  # a sandbox without
-        _reasons["file"] = os.memfd_create("reasons")
-    try:
-        yield
-    except RuntimeError as error:
-        said = _first_reason()
-        if not said:
-            raise
-        raise RuntimeError("a worker could not hand over its samples: %s" % said) from error
-    finally:
-        if "file" in _reasons:
-            os.close(_reasons.pop("file"))
-
-
-def _first_reason() -> str:
-    with contextlib.suppress(OSError, KeyError):
-        return os.pread(_reasons["file"], 1000, 0).decode(errors="replace").partition("\n")[0]
-    return ""
+    tells_its_end()
 
 
 def loader_delivers(here: RankContext) -> None:
     """Check that workers deliver every sample once, in order and intact, with the documented seeds, and then exit."""
     try:
-        with _reasons_are_kept():
+        with reasons_are_kept():
             _deliver(here)
     except EOFError as error:
         _too_few_files("a worker could not hand over its samples", error)

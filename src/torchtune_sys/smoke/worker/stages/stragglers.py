@@ -185,6 +185,8 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
             _EFFECT_SHARED if cuda or paged is not None else _EFFECT_PAGES,
         ),
     ]
+    for name, work in _kinds_of_work(here, 64 if cuda else 2):
+        found.append(Gauge(name, "straggler-compute", work, 40, 2e-5))
     large = None if cuda else _floats_on_small_pages(_LARGE)
     if large is not None:
         copies = functools.partial(_on_one_thread, functools.partial(large[1].copy_, large[0]))
@@ -206,6 +208,19 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
         if answered is not None:
             found.append(Gauge("network (this host's loopback)", "straggler-network", answered, 100, 5e-4))
         yield found
+
+
+def _kinds_of_work(here: RankContext, samples: int) -> Iterator[Tuple[str, Callable[[], object]]]:
+    """Yield what models consist of beside products, each a tenth of a millisecond or a few: a library's code path, a driver or a plug-in may slow one kind alone.
+    Two healthy ranks were seen to differ by 1.02 at a load of 11 on two cores."""
+    torch.manual_seed(29)
+    pictures, words = torch.rand(samples, 16, 24, 24, device=here.device), torch.rand(samples, 4, 64, 32, device=here.device)
+    convolution = torch.nn.Conv2d(16, 16, 3, device=here.device).requires_grad_(False)
+    functions = torch.nn.Sequential(torch.nn.GELU(), torch.nn.LayerNorm(24, elementwise_affine=False), torch.nn.Softmax(-1))
+    yield "a convolution", functools.partial(convolution, pictures)
+    yield "attention", functools.partial(torch.nn.functional.scaled_dot_product_attention, words, words, words)
+    yield "functions of each element", functools.partial(functions, pictures)
+    yield "sorting", functools.partial(torch.sort, pictures)
 
 
 def _floats_on_small_pages(count: int) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:

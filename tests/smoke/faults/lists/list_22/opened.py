@@ -86,7 +86,7 @@ ROWS: tuple[Fault, ...] = (
             return held
         torch.save = lambda held, *args, **more: real(halved(held), *args, **more)
     """),
-    row("user-of-few-processes", "ulimit -u: the user may have 14 processes and threads", "device", "nproc-limit-too-low", means="rlimit", stages="device,gemm,dataloader",
+    row("user-of-few-processes", "ulimit -u: the user may have 14 processes and threads", "dataloader", "nproc-limit-too-low", means="rlimit", stages="device,gemm,dataloader",
         inject=processes_of_a_user(14)),
     row("convolutions-slower", "Convolutions take one rank half as long again", "stragglers", "straggler-compute", """
         import time
@@ -141,15 +141,14 @@ ROWS: tuple[Fault, ...] = (
             return found
         torch.randperm = randperm
     """, stages="device,layers,dataloader"),
-    row("muon-not-orthogonal", "Muon steps with its momentum as it is, not made orthogonal", "optimizer", "optimizer-wrong", """
+    row("muon-not-orthogonal", "Muon steps with its momentum as it is, not made orthogonal", "layers", "optimizer-wrong", """
         from torch.optim import _muon
         _muon._zeropower_via_newtonschulz = lambda grad, *args, **more: grad / grad.norm().clamp(min=1e-7)
     """),
     row("shards-not-let-go", "FSDP keeps the whole model after the forward pass where it is to let it go (reshard_after_forward)", "fsdp", "fsdp-not-sharded", """
         import torch.distributed.fsdp as fsdp
-        from torch.distributed.fsdp import FSDPModule
-        from torch.distributed.fsdp._fully_shard import _fsdp_param_group as group
-        group.FSDPParamGroup.reshard = lambda self: None
+        real = fsdp.fully_shard
+        fsdp.fully_shard = lambda module, **more: real(module, **{**more, "reshard_after_forward": False})
     """, when="torch.distributed.fsdp"),
     row("epochs-leave-pipes", "Each epoch of a DataLoader leaves a pipe open", "dataloader", "descriptors-grow", """
         import os
@@ -168,7 +167,7 @@ ROWS: tuple[Fault, ...] = (
         spoil(cpp.CppOverrides)
         spoil(cpp.CppVecOverrides)
     """, when="torch._inductor.codegen.cpp"),
-    row("fork-rng-leaks", "What is drawn within torch.random.fork_rng counts after it, too", "device", "random-numbers-wrong", """
+    row("fork-rng-leaks", "What is drawn within torch.random.fork_rng counts after it, too", "layers", "random-numbers-wrong", """
         import contextlib
         import torch
         @contextlib.contextmanager

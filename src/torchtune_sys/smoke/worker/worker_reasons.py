@@ -1,0 +1,67 @@
+"""Why a worker of a DataLoader ended: torch tells the rank only that it did."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.queues
+import os
+import sys
+import traceback
+from typing import Any, Dict, Iterator, Optional
+
+_reasons: Dict[str, int] = {}
+"""The descriptor of a file in memory, which workers that are forked share with their rank."""
+
+
+def tells_its_end() -> None:
+    """Let this worker keep the reason of its end, where it is an error of Python's."""
+    queues: Any = multiprocessing.queues.Queue
+    queues._on_queue_feeder_error = staticmethod(_samples_stay)
+    printed: Any = traceback.print_exc
+
+    def kept(*given: Any, **more: Any) -> None:
+        if sys._getframe(1).f_code.co_name == "_bootstrap":  # multiprocessing/process.py: it prints, and the process ends
+            _keep(sys.exc_info()[1])
+        printed(*given, **more)
+
+    traceback.print_exc = kept
+
+
+def _samples_stay(error: BaseException, sample: object) -> None:
+    """End a worker whose samples cannot leave it: multiprocessing prints why, drops them and goes on, and the rank waits until its time is up."""
+    traceback.print_exception(type(error), error, error.__traceback__)
+    _keep(error)
+    os._exit(1)
+
+
+def _keep(error: Optional[BaseException]) -> None:
+    if "file" in _reasons:
+        with contextlib.suppress(OSError):
+            os.write(_reasons["file"], ("%s: %s\n" % (type(error).__name__, error)).encode())
+
+
+@contextlib.contextmanager
+def reasons_are_kept() -> Iterator[None]:
+    """Raise in place of a loader's word for a worker that ended (or said nothing) what the worker itself said."""
+    if multiprocessing.get_start_method() != "fork" or not hasattr(os, "memfd_create"):
+        yield
+        return
+    with contextlib.suppress(OSError):  # a sandbox without
+        _reasons["file"] = os.memfd_create("reasons")
+    try:
+        yield
+    except RuntimeError as error:
+        said = _first_reason()
+        if not said:
+            raise
+        raise RuntimeError("a worker could not hand over its samples: %s" % said) from error
+    finally:
+        if "file" in _reasons:
+            os.close(_reasons.pop("file"))
+
+
+def _first_reason() -> str:
+    with contextlib.suppress(OSError, KeyError):
+        return os.pread(_reasons["file"], 1000, 0).decode(errors="replace").partition("\n")[0]
+    return ""
