@@ -225,6 +225,12 @@ def test_a_daemon_is_not_absent_because_a_container_does_not_show_it() -> None:
     assert isinstance(inside, Missing) and inside.why is Why.NOT_SUPPORTED
 
 
+def test_the_fabric_manager_that_a_driver_of_another_version_stopped() -> None:
+    refused = "fabric manager NVIDIA GPU driver interface version 580.82.07 don't match with driver version 580.95.05."
+    log = [*HEALTHY["files"]["/var/log/fabricmanager.log"], f"[Nov 21 2026 08:11:02] [ERROR] [tid 9] {refused}"]
+    assert probe(files={"/var/log/fabricmanager.log": log}).fabric_manager_version == "580.82.07"
+
+
 @pytest.mark.parametrize(
     "bad", ["", "\0", "x" * 70_000, "\ud800", {"error": "denied"}, {"error": "failed"}, {"error": "timeout"}]
 )

@@ -120,6 +120,28 @@ def test_mig_matters_only_to_several_ranks() -> None:
     assert verdict("mig-mode-limits", {"mig": True}, {"mig": True}, intent=nobody_said).verdict is Verdict.NA
 
 
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("0,1", "pass"),
+        ("GPU-aa,GPU-bb", "pass"),
+        ("0,2", "fail"),
+        ("GPU-aa,GPU-cc", "fail"),
+        ("MIG-1,0", "fail"),
+        ("", "fail"),
+        ("2", "na"),
+    ],
+)
+def test_a_partitioned_gpu_that_the_session_leaves_out_limits_nobody(named: str, expected: str) -> None:
+    cards = [
+        {"index": n, "name": H100, "pci_address": f"0000:{n}b:00.0", "uuid": f"GPU-{c * 8}", "mig": c == "c"}
+        for n, c in enumerate("abc")
+    ]
+    nvml = {"driver_version": "580.95.05", "devices": cards}
+    seen = load("base-single-gpu", answers={"nvml": nvml}, env={"CUDA_VISIBLE_DEVICES": named}, intent={"ranks": None})
+    assert engine.judge(seen, [RULES["mig-mode-limits"]])[0].verdict.value == expected
+
+
 def test_a_gpu_in_mig_mode_without_an_instance_is_none_that_cuda_sees() -> None:
     rule, unread = "mig-without-instances", {"$missing": "no-permission", "source": "NVML"}
     assert verdict(rule, {"mig": True, "mig_instances": 0}).verdict is Verdict.FAIL

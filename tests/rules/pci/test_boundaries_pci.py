@@ -104,6 +104,13 @@ def test_a_report_that_names_no_hypervisor_is_judged_by_siblings() -> None:
     assert failed("gpu-pcie-link-degraded", where(host, link(current_width=4), LAST)) == [f"GPU {LAST}"]
 
 
+@pytest.mark.parametrize(("gpus", "expected"), [(8, "fail"), (4, "fail"), (3, "na")])  # two slots of a workstation differ
+def test_on_bare_metal_a_gpu_without_a_visible_slot_is_compared_with_many_of_its_model(gpus: int, expected: str) -> None:
+    kept = [d for d in functions(healthy()) if d.address in {g.address for g in pci_seen.gpus(healthy())[-gpus:]}]
+    bare = with_pci(healthy(), devices=tuple(kept))
+    assert verdict("gpu-pcie-link-degraded", where(bare, link(current_width=8), LAST)) == expected
+
+
 @pytest.mark.parametrize(
     ("first", "expected"),
     [

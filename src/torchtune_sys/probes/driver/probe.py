@@ -94,7 +94,7 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
         imex=_daemon(host, "nvidia-imex", ("nvidia-imex.pid",)),
         imex_channels=_imex_channels(host),
         fabric_manager=_daemon(host, "nvidia-fabricmanager", ("nv-fabricmanager.pid",)),
-        fabric_manager_version=_fabric_manager_version(host, found.nvswitches),
+        fabric_manager_version=_fabric_manager_version(host),
         module_params=params if isinstance(params, Missing) else parse_params(params),
         modules_for_kernel=_modules_for_kernel(host) if down else True,
         module_barred_by=driver_files.modprobe_file(host, driver_files.bars_nvidia) if down else settled,
@@ -291,18 +291,20 @@ def _daemon(host: Host, name: str, files: tuple[str, ...]) -> Fact[bool]:
     return Missing(Why.NOT_SUPPORTED, f"/run/{name}", "it may run outside this container", "run on the host")
 
 
-def _fabric_manager_version(host: Host, switches: Fact[int]) -> Fact[str]:
-    if isinstance(switches, Missing) or not switches:
-        return Missing(Why.ABSENT, "fabric manager", "no NVSwitch here")
+def _fabric_manager_version(host: Host) -> Fact[str]:
     if host.exists(driver_files.DRIVER_CONTAINER) is True:
         return Missing(Why.ABSENT, "fabric manager", "the container that installs the driver keeps its log")
-    from torchtune_sys.formats.fabric_manager_log import parse_fabric_manager_log
+    from torchtune_sys.formats.fabric_manager_log import parse_fabric_manager_log, versions_apart
 
     path = "/var/log/fabricmanager.log"
     text = host.text(path)
     if isinstance(text, Missing):
         return text
-    return parse_fabric_manager_log(text) or Missing(Why.UNPARSED, path, "no start of the fabric manager is logged")
+    return (
+        versions_apart(text)[0]
+        or parse_fabric_manager_log(text)
+        or Missing(Why.UNPARSED, path, "no start of the fabric manager is logged")
+    )
 
 
 def _modules_for_kernel(host: Host) -> Fact[bool]:

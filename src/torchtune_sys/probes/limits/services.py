@@ -11,6 +11,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import ServiceLimits
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.drop_ins import first_text
 
 UNITS = {
     "slurmd": ("slurmd",),
@@ -135,13 +136,8 @@ SLURM_CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm
 
 def slurm_propagates(host: Host) -> Fact[bool]:
     """Return whether Slurm gives jobs the limit on locked memory of the shell that submits them; ABSENT without a slurm.conf here."""
-    for path in SLURM_CONF:
-        text = host.text(path)
-        if not isinstance(text, Missing):
-            return parse_propagation(text)
-        if text.why is not Why.ABSENT:
-            return text
-    return Missing(Why.ABSENT, SLURM_CONF[0], "no slurm.conf")
+    text = first_text(host, SLURM_CONF)
+    return text if isinstance(text, Missing) else parse_propagation(text)
 
 
 def parse_propagation(text: str) -> bool:

@@ -12,6 +12,7 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import MANAGERS, Package, SoftwareFacts
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.probes.drop_ins import first_text
 from torchtune_sys.probes.software import apt as software_apt
 from torchtune_sys.probes.software import build, compile_caches, next_boot
 from torchtune_sys.probes.software import session as software_session
@@ -154,16 +155,13 @@ def _device_links(host: Host) -> Fact[bool]:
 
 def _runtime_mode(host: Host) -> Fact[str]:
     """Return the runtime's mode; ABSENT where neither a configuration of its own is here (NVIDIA's package, the GPU operator) nor Docker's names it."""
-    for place in _RUNTIME_CONFIGURATIONS:
-        text = host.text(place)
-        if not isinstance(text, Missing):
-            return parse_mode(text)
-        if text.why is not Why.ABSENT:
-            return text
-    docker = host.text("/etc/docker/daemon.json")
-    if not isinstance(docker, Missing):
-        return "auto" if "nvidia-container-runtime" in docker else Missing(Why.ABSENT, _RUNTIME_CONFIGURATIONS[0], "not there")
-    return docker
+    text = first_text(host, _RUNTIME_CONFIGURATIONS)
+    if not isinstance(text, Missing):
+        return parse_mode(text)
+    docker = host.text("/etc/docker/daemon.json") if text.why is Why.ABSENT else text
+    if isinstance(docker, Missing):
+        return docker
+    return "auto" if "nvidia-container-runtime" in docker else text
 
 
 def parse_mode(text: str) -> str:

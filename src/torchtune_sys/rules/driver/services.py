@@ -15,7 +15,8 @@ from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import gpu_addresses, require_module
 
-_STATES = ("not-started", "in-progress", "completed")
+_WAITING = ("not-started", "in-progress")
+_STATES = (*_WAITING, "completed")
 _OF_RACK = Advice(text="GB200 and GB300 racks: the switch trays run it, not this host; look there, and at nvidia-imex here")
 
 
@@ -122,7 +123,8 @@ def fabric_manager_version_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence
     """
     gpu_addresses(s)
     driver = need(s.driver)
-    need_any(driver.nvswitches, "no NVSwitch on this host")
+    if not any(_fabric(gpu) in _WAITING and not _in_rack(gpu) for gpu in gpus_told(s)):  # B200's NVSwitches are no PCI devices
+        need_any(driver.nvswitches, "no NVSwitch on this host")
     logged = driver.fabric_manager_version
     if isinstance(logged, Missing) and logged.why in (Why.ABSENT, Why.UNPARSED):
         raise NotApplicable("no log of the fabric manager")

@@ -127,19 +127,40 @@ def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     When to leave it
         Each job is one process on one instance. Without a number of ranks (--nproc-per-node) a host all of whose GPUs are
-        partitioned is not judged: it is shared on purpose.
+        partitioned is not judged: it is shared on purpose. Nor is a GPU that CUDA_VISIBLE_DEVICES leaves out.
 
     References
         https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (CUDA device enumeration)
     """
     gpus = gates.nvidia_gpus(s)
+    left_out = {gpu.index for gpu in gpus if _left_out(s, gpu)}
+    gpus = tuple(gpu for gpu in gpus if gpu.index not in left_out)
+    if not gpus:
+        raise NotApplicable("CUDA_VISIBLE_DEVICES leaves out every GPU")
     ranks = s.intent.ranks if s.intent.ranks is not None else len(gpus)
     if s.intent.ranks is None and all(gpu.mig is True for gpu in gpus) and not is_pasted(s):
         raise NotApplicable("every GPU is partitioned, and how many ranks run here is not known (--nproc-per-node)")
     if ranks < 2:
         raise NotApplicable("the job is one process")
     yield from each(
-        s, lambda gpu: gpu.mig, lambda _, on: on, lambda on: "MIG on" if on else "MIG off", "MIG off", "nvmlDeviceGetMigMode"
+        s,
+        lambda gpu: False if gpu.index in left_out else gpu.mig,
+        lambda _, on: on,
+        lambda on: "MIG on" if on else "MIG off",
+        "MIG off",
+        "nvmlDeviceGetMigMode",
+    )
+
+
+def _left_out(s: Snapshot, gpu: Gpu) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES names GPUs, and not this one: neither by its number nor by its UUID."""
+    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    named = [entry.strip().lower() for entry in env.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    uuid = known(gpu.uuid, "").lower()
+    return all(
+        (entry.isdecimal() and int(entry[:9]) != gpu.index)
+        or (entry.startswith("gpu-") and bool(uuid) and not uuid.startswith(entry))
+        for entry in named
     )
 
 

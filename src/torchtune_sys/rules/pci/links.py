@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torchtune_sys.formats.pci_paths import is_gpu
 from torchtune_sys.knowledge.gpus import name_by_device
@@ -50,8 +50,8 @@ def _reachable_gts(device: PciDevice, above: PciDevice) -> float | None:
 def gpu_pcie_link_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The link has fewer lanes than both the card and the slot support, or it runs at a low speed although the GPU is busy.
 
-    In a virtual machine or a report, which do not show the slot: fewer lanes than other GPUs of the model have, or a quarter of its own while
-    it is busy or its link has its highest speed.
+    Where no slot is shown (in a virtual machine or a report, mostly): fewer lanes than other GPUs of the model have, or in these two a quarter
+    of its own while it is busy or its link has its highest speed.
 
     Why it matters
         Half the lanes mean half the bandwidth to and from the GPU and, on hosts without NVLink, between GPUs.
@@ -89,8 +89,26 @@ def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
         if evidence is not None:
             judged = True
             yield evidence
-    if not judged:
-        raise NotApplicable("no GPU has a PCIe link of its own")
+    if judged:
+        return
+    others = () if _of_board(s, gpus) else tuple(narrower(gpus))
+    few = 2 * sum(item.verdict is Verdict.FAIL for item in others) < len(others) >= _LIKE_SLOTS
+    yield from others if few else ()
+    if not few:
+        raise NotApplicable(
+            "no GPU has a PCIe link of its own below a slot that can be seen, or another of its model to compare it with"
+        )
+
+
+_LIKE_SLOTS = 4
+"""From so many GPUs of one model on, slots that cannot be seen are thought alike if most links are; two in a workstation often are not."""
+
+
+def _of_board(s: Snapshot, gpus: Iterable[PciDevice]) -> bool:
+    """Whether a GPU is part of a board that gives its link as many lanes as it needs: a Grace's, or a laptop's."""
+    shown = gpus_by_address(s)
+    told = [shown.get(device.address) for device in gpus]
+    return any((gpu is not None and _BESIDE_A_GRACE.search(known(gpu.name, ""))) or gates.of_laptop(s, gpu) for gpu in told)
 
 
 def _gpu_link(
