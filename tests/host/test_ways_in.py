@@ -90,7 +90,8 @@ def test_what_lies_in_a_shared_slot_is_not_read_out(scene: Scene, trap: str) -> 
         scene.alice.write(folder / "slot-0", "\x1b]0;owned\x07")
     code = f"from torchtune_sys.host import slots; print(slots.take({str(folder)!r}, 'node1', 1, 3600.0))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/")
-    assert done.stdout == "(False, ('somebody else',))\n", done
+    assert done.stdout == "(True, ())\n", f"a place of another user's is nobody's: {done}"
+    assert slots.take(str(folder), "node2", 1, 3600.0) == (False, ("node1",))
     assert slots.take(str(scene.alice.home / "well"), "node-1.example", 1, 3600.0) == (True, ())
     assert slots.take(str(scene.alice.home / "well"), "node-2", 1, 3600.0) == (False, ("node-1.example",))
 

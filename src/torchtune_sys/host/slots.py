@@ -21,7 +21,8 @@ def take(folder: str, name: str, slots: int, window_s: float) -> tuple[bool, tup
     """Take one of ``slots`` for ``name``, for ``window_s`` seconds: whether there is one, and who holds the others.
 
     Who holds one already keeps it. A slot whose time is over is free. The clock is that of the file system, so hosts need not agree
-    on theirs. Raises OSError where the directory cannot be used, CannotWrite where another user's link would lead there.
+    on theirs. To root a slot of another user's is nobody's: who may write to the folder could take them all. Raises OSError where the directory cannot be
+    used, CannotWrite where another user's link would lead there.
     """
     with place(f"{folder}/slot", make=True) as (handle, _):
         mine = f".{secrets.token_hex(8)}"
@@ -30,10 +31,12 @@ def take(folder: str, name: str, slots: int, window_s: float) -> tuple[bool, tup
                 file.write(name)
                 file.flush()
                 os.fsync(file.fileno())
-            now = os.stat(mine, dir_fd=handle, follow_symlinks=False).st_mtime
+            info = os.stat(mine, dir_fd=handle, follow_symlinks=False)
+            owners = frozenset((0, info.st_uid)) if os.geteuid() == 0 else None  # a server that maps root to nobody does it for all hosts
             holders: list[str] = []
             for number in range(slots):
-                holder = _take(handle, f"slot-{number}", mine, name, (now - window_s, now + window_s))
+                valid = (info.st_mtime - window_s, info.st_mtime + window_s)
+                holder = _take(handle, f"slot-{number}", mine, name, valid, owners)
                 if holder == name:
                     return True, tuple(holders)
                 holders.append(holder)
@@ -43,25 +46,29 @@ def take(folder: str, name: str, slots: int, window_s: float) -> tuple[bool, tup
                 os.unlink(mine, dir_fd=handle)
 
 
-def _take(folder: int, slot: str, mine: str, name: str, valid: tuple[float, float]) -> str:
+def _take(folder: int, slot: str, mine: str, name: str, valid: tuple[float, float], owners: frozenset[int] | None) -> str:
     """Who holds the slot after we tried. One that was taken before or after the ``valid`` times is over: that far in the future only a clock
     that was wrong then can say.
 
-    Who takes it over writes a file of the next number beside the old one, and the highest number holds: each is made once, so of those that
-    find it over one gets it, however many there are. The old file goes last, and only the highest is never taken away.
+    Who takes it over writes a file of the next number beside the old one, and the highest number of ``owners`` (None: of anybody) holds: each is made
+    once, so of those that find it over one gets it, however many there are. The old file goes last, and only the highest is never taken away.
     """
-    newest = _newest(folder, slot)
+    newest, following = _newest(folder, slot, owners)
     for _ in range(5):
         with contextlib.suppress(FileNotFoundError):  # gone since then: a higher one is there, or somebody removed it by hand
-            held = _holder(folder, _numbered(slot, newest), name, valid) if newest >= 0 else None
+            held = None
+            if newest >= 0 and _is_of(folder, _numbered(slot, newest), owners):
+                held = _holder(folder, _numbered(slot, newest), name, valid)
             if held is not None:
                 return held
             try:
-                os.link(mine, _numbered(slot, newest + 1), src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                os.link(mine, _numbered(slot, following), src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
-                newest += 1  # which the directory, read over NFS, may not show yet
-                continue
-            taken, newest = newest + 1, max(newest + 1, _newest(folder, slot))
+                newest, following = following, following + 1
+                continue  # which the directory, read over NFS, may not show yet
+            taken = following
+            newest = max(taken, _newest(folder, slot, owners)[0])
+            following = newest + 1
             for number in range(max(newest - _LEFT, 0), newest):
                 with contextlib.suppress(OSError):
                     os.unlink(_numbered(slot, number), dir_fd=folder)
@@ -69,7 +76,7 @@ def _take(folder: int, slot: str, mine: str, name: str, valid: tuple[float, floa
                 return name
             continue
         time.sleep(0.01)
-        newest = _newest(folder, slot)
+        newest, following = _newest(folder, slot, owners)
     return _UNKNOWN
 
 
@@ -81,15 +88,30 @@ def _numbered(slot: str, number: int) -> str:
     return f"{slot}.{number}" if number else slot
 
 
-def _newest(folder: int, slot: str) -> int:
-    """Return the highest number of a slot; -1 where nobody ever took it."""
+def _newest(folder: int, slot: str, owners: frozenset[int] | None) -> tuple[int, int]:
+    """Return the highest number of a slot that ``owners`` took, -1 where none ever did, and the lowest above it that nobody has."""
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         names = [found for found in os.listdir(handle) if found.startswith(slot)]
     finally:
         os.close(handle)
-    numbers = ((name, 0 if name == slot else natural(name.removeprefix(f"{slot}."))) for name in names)
-    return max((number for name, number in numbers if number is not None and name == _numbered(slot, number)), default=-1)
+    numbers = {name: 0 if name == slot else natural(name.removeprefix(f"{slot}.")) for name in names}
+    there = {number for name, number in numbers.items() if number is not None and name == _numbered(slot, number)}
+    newest = next((number for number in sorted(there, reverse=True) if _is_of(folder, _numbered(slot, number), owners)), -1)
+    following = newest + 1
+    while following in there:
+        following += 1
+    return newest, following
+
+
+def _is_of(folder: int, slot: str, owners: frozenset[int] | None) -> bool:
+    """Whether one of ``owners`` took it; one that is gone is looked for by who asks."""
+    if owners is None:
+        return True
+    try:
+        return os.stat(slot, dir_fd=folder, follow_symlinks=False).st_uid in owners
+    except OSError:
+        return True
 
 
 def _holder(folder: int, slot: str, name: str, valid: tuple[float, float]) -> str | None:
