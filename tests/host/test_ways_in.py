@@ -86,6 +86,7 @@ def test_what_lies_in_a_shared_slot_is_not_read_out(scene: Scene, trap: str) -> 
             assert "hash" in file.read(), "a plain look reads it"
     elif trap == "fifo":
         os.mkfifo(folder / "slot-0", 0o666)
+        os.chown(folder / "slot-0", scene.alice.uid, -1)
     else:
         scene.alice.write(folder / "slot-0", "\x1b]0;owned\x07")
     code = f"from torchtune_sys.host import slots; print(slots.take({str(folder)!r}, 'node1', 1, 3600.0))"

@@ -32,7 +32,8 @@ def take(folder: str, name: str, slots: int, window_s: float) -> tuple[bool, tup
                 file.flush()
                 os.fsync(file.fileno())
             info = os.stat(mine, dir_fd=handle, follow_symlinks=False)
-            owners = frozenset((0, info.st_uid)) if os.geteuid() == 0 else None  # a server that maps root to nobody does it for all hosts
+            # A file server that maps root to nobody does so for all hosts.
+            owners = frozenset((0, info.st_uid)) if os.geteuid() == 0 else None
             holders: list[str] = []
             for number in range(slots):
                 valid = (info.st_mtime - window_s, info.st_mtime + window_s)
