@@ -89,6 +89,7 @@ def test_a_change_that_quotes_an_error_accuses_no_host(text: str) -> None:
         f"I have fixed the path, and still see\n{QUOTED}\nHow can I fix this?",
         f"# What does this mean?\n{QUOTED}\nThe PR that someone named did not help.",
         "perf: command not found\n" + QUOTED,
+        f'# raise OSError("it stops there") OSError: it stops there\n{QUOTED}',
     ],
 )
 def test_who_reports_an_error_is_believed(text: str) -> None:

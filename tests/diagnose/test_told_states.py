@@ -61,6 +61,10 @@ TOLD = [
     ("I load the weights and it fails: git-lfs was not installed.", "git-lfs-pointer"),
     ("I train with torch on an RTX 3060 and the GPU is never used.", "cpu-only-build"),
     ("We lose CUDA in torch after suspend, it fails until a reboot.", "nvidia-uvm-broken-after-suspend"),
+    ("# vLLM killed due to high memory usage\n\nI start the model and it fails.", "host-memory-oom"),
+    ("Importing numpy fails in my conda environment, an error related to not finding GLIBCXX_3.4.30.", "libstdcxx-too-old"),
+    ("Importing it fails: we are unable to acquire a file lock, the home directory is on NFS.", "filesystem-without-locks"),
+    ("# Is it incompatible with numpy 2.0?\n\nI install it with pip, and it fails for me.", "packages-conflict"),
     ("Our jobs fail to start: the munge key differs on the new node.", "munge-authentication-fails"),
 ]
 
@@ -84,6 +88,7 @@ def test_a_state_that_somebody_tells_is_found(text: str, cause: str) -> None:
         "The page says that the memory of an array is full of zeros.",
         "My browser tab gets killed while loading the model on android.",
         "I cannot download the model: the download quota of the file is exceeded.",
+        "# Is it incompatible with numpy 2.0?\n\nI read that pip can resolve it. We could install a newer one.",
         "Hi, another option is storing the images on NFS, but training is slow then.",
     ],
 )

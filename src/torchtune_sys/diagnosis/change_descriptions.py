@@ -20,6 +20,8 @@ _VERBS = (
 )
 _TRIED = r"(?i:change|enable|make|move|set|switch|update|upgrade|use)(?i:[sd]|ing)? (?:.{2,120} )?(?i:gets?|got|breaks?|broke|fails?|failed|crash(?:es|ed)|causes?|with \w{2,20} fatal|(?:does|did)(?:n't| not) work)\b"
 """What somebody did, and what came of it, in the words of a change."""
+_CODE = r"(?:raise|assert) [\w.]{2,60}(?:\(| ?[=!<>]=|,)"
+"""A statement of Python with which a traceback shows where it ends: it orders nothing."""
 _TITLE = pattern(
     r"^(?:#{1,3} )?(?:(?:\[[\w ./#-]{1,30}\]|[A-Z]{2,10}-\d{1,6}:?) ?){0,3}(?:(?:fix|feat|docs?|perf|refactor|chore|revert)(?:\([\w ./,-]{1,40}\))?!?: (?!command not found)\S|(?:ci|test|tests|build|style|nit)\([\w ./,-]{1,40}\)!?: \S"
     r"|# (?:ci|tests?|build|style|nit)!?: (?!.{0,120}\b(?:fail|error|not found|broke|hang|hung|crash|stuck|slow|cannot|can't))\w"
@@ -27,7 +29,7 @@ _TITLE = pattern(
     r"|(?:# \[?(?:Docs?|Documentation)\b\]?:?|(?:\[(?:Docs?|Documentation)\]|Docs?:|Documentation:)) (?!https?:|man |/|<)\S"
     rf"|(?:# )?(?:\[\w{{2,20}}\] )?(?:{_VERBS}|Capture[sd]?) .{{3,120}} \((?:[\w.-]{{1,40}}/[\w.-]{{1,60}})?#\d{{1,6}}\)$"
     r"|(?:# )?(?:Adds|Allows|Fixes|Implements|Improves|Introduces|Refactors|Renames|Reverts) (?!up\b|after\b|for me\b|it\b)[\w`'\"]+ \S"
-    rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?!make (?:all|install|test|build|deps)\b)(?:(?i:also|always|automatically|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
+    rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?!{_CODE})(?!make (?:all|install|test|build|deps)\b)(?:(?i:also|always|automatically|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
 )
 """Of a change: a conventional commit's, or a heading that orders something."""
 _SURE = pattern(

@@ -45,6 +45,8 @@ _SHORT, _SHORT_LINE = 120, 400
 _QUOTED = 4
 """Causes that are named of a text whose errors are examples."""
 _Told = TypeVar("_Told", Quote, Unexplained)
+_Errors = Callable[[Sequence[Symptom]], tuple[Unexplained, ...]]
+"""The errors that nothing explains beside these symptoms."""
 Comparer = Callable[[Sequence[facts.ReportedHost], bool], tuple[Sequence[FactDifference], Sequence[Symptom]]]
 """In what the hosts and looks differ, and, where no program named a cause (the second argument), what that stands for."""
 
@@ -58,25 +60,26 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     own = barriers.of_reached_port(process_exits.without_consequences(own, lines), lines)
     symptoms = [*own, *_across_sources(lines, given.dumps)]
     symptoms, heard = outlived.without(symptoms, lines)
-    symptoms = _without_ended(symptoms, heard)
+    errors_but_for = unexplained.Asked(heard).but_for
+    symptoms = _without_ended(symptoms, errors_but_for)
     differences: Sequence[FactDifference] = ()
     if compare is not None and len(given.reported) > 1:
         differences, differing = compare(given.reported, not any(each.candidates for each in symptoms))
         symptoms += differing
     claims = [each for each in symptoms if each.merely_told]
     symptoms = [each for each in symptoms if not each.merely_told]
-    symptoms += _unless_disproved(claims, heard, symptoms)
+    symptoms += _unless_disproved(claims, errors_but_for, symptoms)
     named = causes.causes_of(symptoms, given.reported, lines)
-    if not named and (told := _unless_disproved(_told(heard, symptoms), heard, symptoms)):
+    if not named and (told := _unless_disproved(_told(heard, symptoms), errors_but_for, symptoms)):
         named = causes.causes_of([*symptoms, *told], given.reported, lines)
-    if not named and (told := _unless_disproved(_told_at_cut_ends(heard, symptoms), heard, symptoms)):
+    if not named and (told := _unless_disproved(_told_at_cut_ends(heard, errors_but_for, symptoms), errors_but_for, symptoms)):
         named = causes.causes_of([*symptoms, *told], given.reported, lines)
-    if not named and (waits := [*collectives.of_waits(heard)]) and not unexplained.unexplained_of(heard, [*symptoms, *waits]):
+    if not named and (waits := [*collectives.of_waits(heard)]) and not errors_but_for([*symptoms, *waits]):
         symptoms += waits
         named = causes.causes_of(symptoms, given.reported, lines)
     errors = causes.that_end_jobs(named)
     sure = any(each.confidence is not Confidence.POSSIBLE for each in errors)
-    unknown = () if sure else outliers.named(unexplained.unexplained_of(heard, symptoms), lines)
+    unknown = () if sure else outliers.named(errors_but_for(symptoms), lines)
     named, unknown = process_exits.of_process(errors if unexplained.ended(unknown) else named, unknown, lines)
     return Diagnosis(
         causes=tuple(replace(each, evidence=tuple(map(given.as_printed, each.evidence))) for each in named),
@@ -205,12 +208,12 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
     yield from stated_causes.symptoms_of(_prose(lines))
 
 
-def _without_ended(symptoms: list[Symptom], heard: dict[str, Sequence[LogLine]]) -> list[Symptom]:
+def _without_ended(symptoms: list[Symptom], errors_but_for: _Errors) -> list[Symptom]:
     """Return the symptoms; that ranks are behind follows where one of them ended by an exception of its own, which nobody caught."""
     behind = {id(each) for each in symptoms if each.ranks and [one.cause for one in each.candidates] == ["rank-hung"]}
     if not behind:
         return symptoms
-    errors = unexplained.unexplained_of(heard, [each for each in symptoms if id(each) not in behind])
+    errors = errors_but_for([each for each in symptoms if id(each) not in behind])
     ended = {rank for each in errors if each.place for rank in each.ranks}
     return [
         replace(each, candidates=(), consequence=True) if id(each) in behind and ended.intersection(each.ranks) else each
@@ -228,9 +231,9 @@ def _unstamped(part: Sequence[LogLine]) -> Sequence[LogLine]:
     return said if 2 * len(said) > len(part) else part
 
 
-def _unless_disproved(told: list[Symptom], heard: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> list[Symptom]:
+def _unless_disproved(told: list[Symptom], errors_but_for: _Errors, symptoms: Sequence[Symptom]) -> list[Symptom]:
     """Return what people tell of their host, unless a program ended by an error of its own in another line: what is merely told is no reason for it."""
-    errors = unexplained.unexplained_of({**heard}, symptoms) if told else ()
+    errors = errors_but_for(symptoms) if told else ()
     return [] if any(each.place or not any(each.text in one.line.text for one in told) for each in errors) else told
 
 
@@ -241,13 +244,15 @@ def _told(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -
     return [*told_states.symptoms_of(prose)]
 
 
-def _told_at_cut_ends(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> list[Symptom]:
+def _told_at_cut_ends(
+    lines: Mapping[str, Sequence[LogLine]], errors_but_for: _Errors, symptoms: Sequence[Symptom]
+) -> list[Symptom]:
     """Return what people tell in the first or the last line of a short text, where it lost letters to the copy: no more than possible.
 
     Nothing where a program ended by an error of its own, which disproves all of it (``_unless_disproved``): each end is read up to 24 times.
     """
     short = {source: part for source, part in lines.items() if 0 < len(part) <= _SHORT}
-    if not short or any(each.place for each in unexplained.unexplained_of({**lines}, symptoms)):
+    if not short or any(each.place for each in errors_but_for(symptoms)):
         return []
     for source, part in short.items():
         for at in sorted({0, len(part) - 1}):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -65,6 +64,8 @@ def _one_slow_rank(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         series = {rank: [value for value, *_ in each] for rank, each in by_rank.items() if len(each) >= _VALUES}
         if len(series) < _RANKS:
             continue
+        import statistics  # and what it loads: few texts have such lines
+
         middles = {rank: statistics.median(values) for rank, values in series.items()}
         waits = _WAITS.search(what) is not None
         odd = (min if waits else max)(middles, key=lambda rank: middles[rank])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -65,6 +65,8 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     """
     for source, part in lines.items():
         spoken = [line for line in part if _is_spoken(line.text[:_LONGEST])]
+        if spoken and _ASKED.match(spoken[0].text[:_LONGEST]) and not _fails(line for line in part if line is not spoken[0]):
+            del spoken[0]
         text = "\n".join(line.text[:_LONGEST] for line in part[:_MOST])
         if spoken and (len(text) < _SHORT or forms.FIRST_PERSON.search(text)):
             yield from _first(source, spoken[:_MOST], text)
@@ -74,6 +76,16 @@ def _is_spoken(words: str) -> bool:
     return forms.PROSE.search(words) is not None and not any(
         printed.search(words) for printed in (forms.CODE, forms.PRINTED, forms.SOURCE)
     )
+
+
+def _fails(lines: Iterable[LogLine]) -> bool:
+    return any(forms.FAILING.search(_INSTALL.sub("", line.text[:_LONGEST])) for line in lines)
+
+
+_INSTALL = re.compile(r"(?i)install")
+"""To install is no stall."""
+_ASKED = re.compile(r"# (?!(?i:why|how come)\b).{1,200}[?？]\s*$")
+"""A heading that asks: whether something is so is told only by a text that tells of a failure as well."""
 
 
 def _first(source: str, spoken: Sequence[LogLine], text: str) -> Iterator[Symptom]:

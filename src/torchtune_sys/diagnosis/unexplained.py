@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -98,6 +99,22 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
             follows = (source, line.number) in following or peers.tells_of_peer(line.text)
             (roots if error.program == _LAUNCHER else after if follows else first).append(found)
     return tuple(_distinct(first or ([] if named else (roots or after)[:1])))[:_MOST]
+
+
+class Asked:
+    """The errors of these texts that nothing explains, which are asked for several times with the same symptoms."""
+
+    def __init__(self, lines: dict[str, Sequence[LogLine]]) -> None:
+        self._lines = lines
+        self._answers: list[tuple[tuple[Symptom, ...], tuple[Unexplained, ...]]] = []
+
+    def but_for(self, symptoms: Sequence[Symptom]) -> tuple[Unexplained, ...]:
+        """Return ``unexplained_of`` the texts and these symptoms."""
+        for before, answer in self._answers:
+            if len(before) == len(symptoms) and all(map(operator.is_, before, symptoms)):
+                return answer
+        self._answers.append((tuple(symptoms), unexplained_of(self._lines, symptoms)))
+        return self._answers[-1][1]
 
 
 def ended(unknown: Sequence[Unexplained]) -> bool:

@@ -6,7 +6,6 @@ marker functions of torch/csrc/jit/serialization/pickler.cpp around lists of one
 
 from __future__ import annotations
 
-import pickletools
 import sys
 from typing import Any
 
@@ -62,6 +61,8 @@ def plain_data(data: bytes) -> Any:
     Traceback (most recent call last):
     ValueError: it wants os system called
     """
+    import pickletools
+
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     try:

@@ -9,7 +9,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
@@ -139,11 +139,11 @@ _LETTERS = 4
 def _by_letters() -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
     """Return the places of the rows by letters of their words, and of those that have no words."""
     rows = _of_any_program()
-    common = Counter(letters for row in rows for word in row.words for letters in set(_pieces(word)))
+    cut = [(place, dict.fromkeys(_pieces(word))) for place, row in enumerate(rows) for word in row.words]
+    common = Counter(chain.from_iterable(pieces for _, pieces in cut))
     found: dict[str, dict[int, None]] = {}
-    for place, row in enumerate(rows):
-        for word in row.words:
-            found.setdefault(min(_pieces(word), key=lambda letters: common[letters]), {})[place] = None
+    for place, pieces in cut:
+        found.setdefault(min(pieces, key=common.__getitem__), {})[place] = None
     without = tuple(place for place, row in enumerate(rows) if not row.words)
     return {letters: tuple(places) for letters, places in found.items()}, without
 

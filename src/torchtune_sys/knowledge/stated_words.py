@@ -23,5 +23,7 @@ def filled(words: str, named: Mapping[str, str] | None = None) -> str:
     >>> filled("{broken}|stuck", {"broken": "bad|faulty"})
     'bad|faulty|stuck'
     """
+    if "{" not in words:
+        return words
     known = classes() if named is None else named
     return _NAME.sub(lambda name: known[name[1]], words)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import binascii
-import html
 import re
-import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -81,7 +79,9 @@ def plain(line: str) -> str:
     if "\b" in line:
         line = re.sub(r".\x08", "", line)
     if line.count("%20") >= _PERCENT and " " not in line.strip():
-        line = urllib.parse.unquote(line)
+        from urllib.parse import unquote
+
+        line = unquote(line)
     return (line if line.isascii() else line.translate(_PLAIN)).rstrip()
 
 
@@ -237,7 +237,9 @@ def _of_html(text: str) -> Iterable[str]:
     if "<" in text and _TAGS.search(text):
         text = _TAGS.sub("", _BREAKS.sub("\n", text))
     if "&" in text and _ENTITY.search(text):
-        text = html.unescape(text)
+        from html import unescape
+
+        text = unescape(text)
     if "](http" in text:
         text = _LINK.sub(r"\1", text)
     return [part for part in text.split("\n") if part] if "\n" in text else (text,)
