@@ -1,4 +1,4 @@
-"""When nvidia-smi's or NVML's own failure is a finding of its own, and when another rule tells why."""
+"""When nvidia-smi's or NVML's own failure is a finding of its own, and when another rule tells why; and a Linux driver's library inside WSL."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, result, verdict
 
 from torchtune_sys.model.facts.kernel import KernelEvent
+from torchtune_sys.model.facts.python import LoaderChoice
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import PrintedMessage, Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -111,3 +112,25 @@ def test_a_driver_that_is_kept_away_is_told_by_the_log(healthy: Snapshot) -> Non
         assert verdict(altered(unseen, kernel__events=log(kind)), "nvidia-driver-not-loaded") is NA
     said = msgspec.structs.replace(unseen, said={"nouveau-loaded": PrintedMessage(line="nouveau 1")})
     assert verdict(said, "nvidia-driver-not-loaded") is NA
+
+
+@pytest.mark.parametrize(
+    ("version", "found", "inside", "expected"),
+    [
+        ("580.95.05", 2, "", FAIL),
+        ("1.1", 2, "", PASS),  # Windows'
+        ("580.95.05", 1, "", PASS),
+        ("580.95.05", 2, "docker", PASS),  # what the container toolkit mounts there
+        (DENIED, 2, "", UNKNOWN),
+        (NOTHING, 2, "", PASS),  # no torch
+    ],
+)
+def test_a_linux_drivers_library_before_that_of_windows(
+    healthy: Snapshot, version: Any, found: int, inside: str, expected: Verdict
+) -> None:
+    choice = LoaderChoice(name="libcuda.so.1", path="/usr/lib/x86_64-linux-gnu/libcuda.so.1", version=str(version))
+    loader = version if isinstance(version, Missing) else (choice,)
+    paths = ("/usr/lib/wsl/lib/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")[:found]
+    seen = altered(healthy, driver__wsl=True, driver__wsl_libraries_on_path=True, driver__libcuda=paths)
+    seen = altered(seen, python__loader=loader, system__container=inside)
+    assert verdict(seen, "wsl-libcuda-link-missing") is expected

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, known_or_unknown, need, need_any, need_if_there
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need, need_any, need_if_there
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import container
 
@@ -91,7 +91,7 @@ def image_contains_driver_libraries(s: Snapshot, p: Params) -> Iterator[Evidence
 
 @rule(
     id="wsl-libcuda-link-missing",
-    title="WSL's CUDA library is not on the loader's path",
+    title="The loader does not take WSL's CUDA library",
     severity=Severity.WARNING,
     cause="wsl-libcuda-link-missing",
     fix=(
@@ -100,16 +100,17 @@ def image_contains_driver_libraries(s: Snapshot, p: Params) -> Iterator[Evidence
     ),
 )
 def wsl_libcuda_link_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Windows provides libcuda.so in /usr/lib/wsl/lib, but neither ld.so.conf.d nor LD_LIBRARY_PATH lists that directory.
+    """Windows provides libcuda.so in /usr/lib/wsl/lib, but neither ld.so.conf.d nor LD_LIBRARY_PATH lists that directory; or a Linux driver's goes before it.
 
     Why it matters
-        Programs that open libcuda.so by name (cuDNN, Triton, Numba) do not find it, although the GPU is available.
+        Programs that open libcuda.so by name (cuDNN, Triton, Numba) do not find it, although the GPU is available. A Linux
+        driver's library finds no device in WSL: torch sees no GPU, and nvidia-smi, which is Windows', still works.
 
     When to leave it
         Nothing on this host uses CUDA. (Do not install a full NVIDIA driver inside WSL to work around this.)
 
     References
-        https://docs.nvidia.com/cuda/wsl-user-guide/
+        https://docs.nvidia.com/cuda/wsl-user-guide/; https://github.com/NVIDIA/cuml/issues/6218 (a driver inside WSL)
     """
     driver = need(s.driver)
     if not need(driver.wsl):
@@ -122,6 +123,32 @@ def wsl_libcuda_link_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.PASS if named else Verdict.FAIL,
         source="/etc/ld.so.conf.d, LD_LIBRARY_PATH",
     )
+    if named and len(known(driver.libcuda, ())) > 1 and not need(need(s.system).container):
+        yield from _linux_drivers(s)
+
+
+def _linux_drivers(s: Snapshot) -> Iterator[Evidence]:
+    """Tell whether torch is given the library of a Linux driver (libcuda.so.580.95.05); Windows' is libcuda.so.1.1."""
+    loader = s.python if isinstance(s.python, Missing) else s.python.loader
+    if isinstance(loader, Missing):
+        if loader.why is not Why.ABSENT:
+            yield unsure("libcuda.so.1", loader)
+        return
+    for choice in loader:
+        path = known(choice.path, "")
+        if choice.name == "libcuda.so.1" and choice.version[:3].isdecimal() and "/compat" not in path:
+            yield Evidence(
+                subject="libcuda.so.1",
+                seen=f"{path}, of a Linux driver ({choice.version})",
+                wanted="that of /usr/lib/wsl/lib, which Windows provides",
+                source=choice.found_by,
+                fix=(
+                    Advice(
+                        text="remove the NVIDIA driver's packages from this distribution (libnvidia-compute-…), not from Windows"
+                    ),
+                    EnvironmentVariable(name="LD_LIBRARY_PATH", value="/usr/lib/wsl/lib"),
+                ),
+            )
 
 
 RULES: tuple[Rule, ...] = (cuda_stub_library_loaded, image_contains_driver_libraries, wsl_libcuda_link_missing)
