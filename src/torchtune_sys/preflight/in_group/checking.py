@@ -21,8 +21,9 @@ from torchtune_sys.preflight.in_group import work
 from torchtune_sys.preflight.in_group.notes import Notes
 from torchtune_sys.preflight.joint import judge
 from torchtune_sys.preflight.joint.compared import compared
-from torchtune_sys.preflight.joint.gathered import Compute, Gathered, Node, NodeEvent, Rank, odd_sums, taken
+from torchtune_sys.preflight.joint.gathered import Compute, Gathered, Node, NodeEvent, Rank, taken
 from torchtune_sys.preflight.joint.judge.whole import Whole, whole
+from torchtune_sys.preflight.joint.sums import odd_sums
 from torchtune_sys.preflight.policy import Policy, parse_policy
 
 _APART_S = 0.5

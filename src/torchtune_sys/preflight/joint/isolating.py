@@ -17,8 +17,9 @@ from torchtune_sys.preflight.isolation.planner import Isolation
 from torchtune_sys.preflight.isolation.usual_times import Way
 from torchtune_sys.preflight.isolation.values import Domain, Round, of_units
 from torchtune_sys.preflight.joint.deadlines import Deadlines
-from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Rank, RoundRun, late_s, own_names
+from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Rank, RoundRun, own_names
 from torchtune_sys.preflight.joint.job import Leaf
+from torchtune_sys.preflight.joint.sums import late_s
 from torchtune_sys.preflight.joint.worker.rank_tasks import EXCHANGED_BYTES
 
 Answers = dict[Rank, Any]

@@ -13,22 +13,11 @@ import msgspec
 
 from torchtune_sys.preflight.joint import judge
 from torchtune_sys.preflight.joint.deadlines import Deadlines
-from torchtune_sys.preflight.joint.gathered import (
-    WORDS_AT_MOST,
-    Compute,
-    Counted,
-    Gathered,
-    LinkTest,
-    Rank,
-    WorkerNote,
-    ended_by_signals,
-    late_s,
-    odd_sums,
-    taken,
-)
+from torchtune_sys.preflight.joint.gathered import WORDS_AT_MOST, Compute, Counted, Gathered, LinkTest, Rank, WorkerNote, taken
 from torchtune_sys.preflight.joint.isolating import Isolating, passed
 from torchtune_sys.preflight.joint.job import Leaf, Times
 from torchtune_sys.preflight.joint.member import Members, present
+from torchtune_sys.preflight.joint.sums import ended_by_signals, late_s, odd_sums
 
 _LINK_S, _COUNT_S = 30.0, 10.0
 _COMPUTE_S, _COLLECTIVE_S, _STORE_S = 20.0, 20.0, 15.0

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchtune_sys.model.preflight import Weight
-from torchtune_sys.preflight.joint.gathered import Gathered, Rank, ended_by_signals, late_s, odd_sums
+from torchtune_sys.preflight.joint.gathered import Gathered, Rank
 from torchtune_sys.preflight.joint.judge import facts, isolated
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
+from torchtune_sys.preflight.joint.sums import ended_by_signals, late_s, odd_sums
 
 
 def findings(gathered: Gathered, found: Sequence[JointFinding]) -> list[JointFinding]:

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Tuple
 from torchtune_sys.preflight.joint.worker.guarded_store import guarded, who_else
 from torchtune_sys.preflight.joint.worker.patterns import differing, pattern, sources, sum_of_patterns
 from torchtune_sys.smoke.worker.interfaces import other_users
-from torchtune_sys.smoke.worker.measures import copy_s, cpu_share, exact_products, exact_step, float_step
+from torchtune_sys.smoke.worker.measures import copy_s, cpu_share, exact_products, exact_step, float_step, run_delay_of_all
 
 Fields = Dict[str, Any]
 BLOCKS = 6
@@ -280,8 +280,9 @@ def added_up(task: Fields, told: Callable[[Fields], None], backend: str, store: 
     limit = datetime.timedelta(seconds=float(task.get("limit_s", CONNECT_S)))
     told({"stage": "connect"})
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
-    found: Fields = {"backend": backend, "best_s": []}
+    found: Fields = {"backend": backend, "best_s": [], "waited_s": []}
     for size in (1, 257) if task.get("short") else (1, 257, LARGE):
+        waited_s = run_delay_of_all()
         told({"stage": "all_reduce of %d elements" % size})
         best = 1e9
         for turn in range(REPEATS):
@@ -295,6 +296,7 @@ def added_up(task: Fields, told: Callable[[Fields], None], backend: str, store: 
             if words:
                 found["wrong"] = "all_reduce of %d elements: %s" % (size, words)
         found["best_s"].append(best)
+        found["waited_s"].append(max(run_delay_of_all() - waited_s, 0.0) / REPEATS)
     told({"stage": "all_gather"})
     parts = [torch.zeros(64, device=device) for _ in range(world)]
     dist.all_gather(parts, pattern(torch, 64, rank, 9).to(device))

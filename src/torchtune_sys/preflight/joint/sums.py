@@ -1,0 +1,60 @@
+"""What the ranks' answers to a collective say: whose sums are wrong, whose are late, and whom a signal ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from torchtune_sys.preflight.joint.gathered import Rank, taken
+
+
+def odd_sums(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
+    """Return the ranks that got a wrong result of a collective, and what was wrong: they are the bad ones. Empty where more than half of the nodes did: they may all have it from another one.
+
+    >>> odd_sums({(0, 0): {"ok": True}, (1, 0): {"wrong": "1 of 257"}, (2, 0): None}), odd_sums({(0, 0): {"wrong": "all"}})
+    ({(1, 0): '1 of 257'}, {})
+    """
+    wrong = {rank: str(value["wrong"]) for rank, value in answers.items() if isinstance(value, dict) and value.get("wrong")}
+    return wrong if 2 * len({rank[0] for rank in wrong}) <= len({rank[0] for rank in answers}) else {}
+
+
+_LATE_S, _LATE_A_RANK_S = 0.15, 0.002
+_Seconds = Annotated[float, Meta(ge=0, le=3600)]
+
+
+class _Sums(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank tells of its sums, by their sizes."""
+
+    best_s: tuple[_Seconds, ...] = ()
+    waited_s: tuple[_Seconds, ...] = ()
+    """For a CPU, of all its threads, in each."""
+
+
+def late_s(answers: Mapping[Rank, Any]) -> float:
+    """Return how long the sum of a few numbers took at best, in seconds, where that is longer than any healthy network takes, and than the ranks waited for a CPU meanwhile; else 0.
+    Linux waits for 200 ms before it sends a lost packet again (TCP_RTO_MIN of include/net/tcp.h).
+
+    >>> late_s({(0, 0): {"best_s": [0.4, 0.3, 0.5]}, (1, 0): {"best_s": [0.3, 0.3]}}), late_s({(0, 0): {"best_s": [0.4, 0.001]}})
+    (0.3, 0.0)
+    >>> late_s({(0, 0): {"best_s": [0.3, 0.3], "waited_s": [0.1, 0.1]}, (1, 0): {"best_s": [0.3, 0.3], "waited_s": [0.05, 0.1]}})
+    0.0
+    """
+    told = [taken(value, _Sums) or _Sums() for value in answers.values() if isinstance(value, dict)]
+    least_s = min([min(each.best_s[:2], default=0.0) for each in told], default=0.0)
+    waited_s = sum(max(each.waited_s[:2], default=0.0) for each in told)
+    return least_s if least_s - waited_s > _LATE_S + _LATE_A_RANK_S * len(answers) else 0.0
+
+
+def ended_by_signals(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
+    """Return the ranks whose part in a collective a signal ended, and which; empty where that is so on more than half of the nodes.
+
+    >>> ended_by_signals({(0, 0): {"signal": "SIGSEGV"}, (1, 0): {"error": "closed"}}), ended_by_signals({(0, 0): {"signal": "SIGABRT"}})
+    ({(0, 0): 'SIGSEGV'}, {})
+    """
+    ended = {
+        rank: str(value["signal"])[:20] for rank, value in answers.items() if isinstance(value, dict) and value.get("signal")
+    }
+    return ended if 2 * len({rank[0] for rank in ended}) <= len({rank[0] for rank in answers}) else {}
