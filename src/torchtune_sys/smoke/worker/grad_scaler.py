@@ -67,6 +67,8 @@ def each_optimizer_skips_alone(here: RankContext) -> None:
     scaler = new_scaler(here, 2.0**4, 1000)
     for _ in range(2):
         scaler.scale(sum(one.sum() for one in weights) / 2).backward()
+    several = scaler.scale([torch.full((1,), 1.0 + number, device=here.device) for number in range(3)])
+    answers_are_right([("three losses that are scaled at once", torch.cat(several), [16.0, 32.0, 48.0])], "scaler-scale-wrong")
     weights[0].grad[1] = float("inf")
     for optimizer in optimizers:
         scaler.step(optimizer)

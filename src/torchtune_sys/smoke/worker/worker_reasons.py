@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.queues
 import os
+import signal
 import sys
 import traceback
 from typing import Any, Dict, Iterator, Optional
@@ -51,9 +52,11 @@ def reasons_are_kept() -> Iterator[None]:
         _reasons["file"] = os.memfd_create("reasons")
     try:
         yield
-    except RuntimeError as error:
+    except BaseException as error:
+        # Where a worker ends, torch's handler raises what it has to say of it wherever this process is by then: in what tells of the first one, too.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         said = _first_reason()
-        if not said:
+        if not said or not isinstance(error, (RuntimeError, EOFError, OSError)):
             raise
         raise RuntimeError("a worker could not hand over its samples: %s" % said) from error
     finally:

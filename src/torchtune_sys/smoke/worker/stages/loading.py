@@ -119,6 +119,8 @@ def loader_delivers(here: RankContext) -> None:
         _too_few_files("a worker could not hand over its samples", error)
         raise
     except (OSError, RuntimeError) as error:
+        if isinstance(error, ConnectionError):
+            _too_few_files("a worker could not hand over its samples", error)
         if not os.access(_SHARED, os.W_OK | os.X_OK):
             seen = "%s, where workers hand over their samples, is missing or cannot be written (%s)" % (_SHARED, error)
             raise StageFailed("dev-shm-too-small", seen, "mount a tmpfs there, open to all (mode 1777)") from error
@@ -153,7 +155,7 @@ def _stopped_children() -> List[int]:
     return found
 
 
-def _too_few_files(what: str, error: Optional[EOFError] = None) -> None:
+def _too_few_files(what: str, error: Optional[Exception] = None) -> None:
     """Name too few files as the reason: a worker that may not open another file goes without a reason that reaches the rank."""
     limit, held = limits_of("NOFILE")[0], len(os.listdir("/proc/self/fd"))
     if limit != NO_LIMIT and limit - held < _FILES:
