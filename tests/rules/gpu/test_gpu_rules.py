@@ -142,6 +142,19 @@ def test_a_partitioned_gpu_that_the_session_leaves_out_limits_nobody(named: str,
     assert engine.judge(seen, [RULES["mig-mode-limits"]])[0].verdict.value == expected
 
 
+@pytest.mark.parametrize(
+    ("rule", "fault"),
+    [("mig-without-instances", {"mig": True, "mig_instances": 0}), ("compute-mode-prohibited", {"compute_mode": "prohibited"})],
+)
+def test_a_gpu_that_the_session_leaves_out_may_be_kept_for_something_else(rule: str, fault: dict[str, Any]) -> None:
+    card = {"name": H100, "mig": False, "compute_mode": "default"}
+    cards = [card | {"index": 0, "pci_address": "0000:1b:00.0"}, card | fault | {"index": 1, "pci_address": "0000:2b:00.0"}]
+    for named, expected in (("0", Verdict.PASS), ("0,1", Verdict.FAIL)):
+        nvml = {"driver_version": "580.95.05", "devices": cards}
+        seen = load("base-single-gpu", answers={"nvml": nvml}, env={"CUDA_VISIBLE_DEVICES": named})
+        assert engine.judge(seen, [RULES[rule]])[0].verdict is expected
+
+
 def test_a_gpu_in_mig_mode_without_an_instance_is_none_that_cuda_sees() -> None:
     rule, unread = "mig-without-instances", {"$missing": "no-permission", "source": "NVML"}
     assert verdict(rule, {"mig": True, "mig_instances": 0}).verdict is Verdict.FAIL

@@ -93,7 +93,7 @@ def compute_mode_prohibited(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Ranks that are given this GPU fail at their first CUDA call.
 
     When to leave it
-        It is the display GPU and is deliberately excluded from training.
+        It is the display GPU and is deliberately excluded from training. One that CUDA_VISIBLE_DEVICES leaves out is not reported.
 
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlComputeMode_t)
@@ -101,7 +101,7 @@ def compute_mode_prohibited(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield from each(
         s,
         lambda gpu: gpu.compute_mode,
-        lambda _, mode: mode == "prohibited",
+        lambda gpu, mode: mode == "prohibited" and not _left_out(s, gpu),
         str,
         "default",
         "nvmlDeviceGetComputeMode",
@@ -182,7 +182,8 @@ def mig_without_instances(s: Snapshot, p: Params) -> Iterator[Evidence]:
         are gone after each boot, unless a service (nvidia-mig-manager) makes them again.
 
     When to leave it
-        Instances are made for each job, after this check, or the GPU is kept for virtual machines.
+        Instances are made for each job, after this check, or the GPU is kept for virtual machines. One that
+        CUDA_VISIBLE_DEVICES leaves out is not reported.
 
     References
         https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (without instances CUDA work cannot run on the GPU);
@@ -193,7 +194,7 @@ def mig_without_instances(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield from each(
         s,
         lambda gpu: gpu.mig_instances if gpu.mig is True else gpu.mig,
-        lambda gpu, count: gpu.mig is True and not count,
+        lambda gpu, count: gpu.mig is True and not count and not _left_out(s, gpu),
         lambda count: "MIG off" if count is False else "MIG on, no instance" if not count else f"MIG on, instances: {count}",
         "an instance",
         "nvmlDeviceGetMigDeviceHandleByIndex",
