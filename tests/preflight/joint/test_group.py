@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import TIER
 from preflight.joint.agents_here import environment, unproven
 from preflight.joint.cluster import cluster
 from preflight.joint.faults import loopback_name
@@ -87,25 +88,50 @@ print(json.dumps([sorted(set(used)), check._notes.get("0/collective", 0), str(ch
 """
 
 
-@pytest.mark.parametrize(
-    ("backend", "set_", "device", "computes"),
-    [
-        ("cpu:gloo,cuda:nccl", 3, "cuda:3", "cuda:3"),
-        ("cpu:gloo,cuda:nccl", 0, "cuda:2", "cuda:2"),
-        ("cpu:gloo,cuda:nccl", None, "cpu", "cpu"),
-        ("gloo", 3, "cpu", "cuda:3"),
-    ],
+IN_TURN = """
+import os, sys, torch
+for text in sys.argv[1:]:
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        try:
+            exec(text, {"__name__": "__main__"})
+            sys.stdout.flush()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    if os.waitpid(child, 0)[1]:
+        print("[[], {}, 0]")
+"""
+"""Each text in a process of its own, all forked from one that has torch."""
+_CALLERS = (
+    ("cpu:gloo,cuda:nccl", 3, "cuda:3", "cuda:3"),
+    ("cpu:gloo,cuda:nccl", 0, "cuda:2", "cuda:2"),
+    ("cpu:gloo,cuda:nccl", None, "cpu", "cpu"),
+    ("gloo", 3, "cpu", "cuda:3"),
 )
+
+
+@pytest.fixture(scope="module")
+def said(python: Path) -> dict[tuple[str, int | None], str]:
+    """Return what each caller's process writes; with ``./run test --all`` each is an interpreter of its own."""
+    texts = [PER_THREAD.format(backend=backend, has_gpu=set_ is not None, set_=set_) for backend, set_, _, _ in _CALLERS]
+    written: list[str] = []
+    for group in [[text] for text in texts] if TIER == "all" else [texts]:
+        words = [str(python), "-c", IN_TURN, *group]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=100, env={**os.environ, "LOCAL_RANK": "2"})
+        assert len(done.stdout.splitlines()) == len(group), done.stderr[-2000:]
+        written += done.stdout.splitlines()
+    return {caller[:2]: line for caller, line in zip(_CALLERS, written, strict=True)}
+
+
+@pytest.mark.parametrize(("backend", "set_", "device", "computes"), _CALLERS)
 def test_the_group_computes_where_its_caller_does(
-    python: Path, backend: str, set_: int | None, device: str, computes: str
+    said: dict[tuple[str, int | None], str], backend: str, set_: int | None, device: str, computes: str
 ) -> None:
     """A thread of ours begins with the first GPU: on a host with several all ranks met there. Where nothing is set, the local rank's own is meant."""
-    text = PER_THREAD.format(backend=backend, has_gpu=set_ is not None, set_=set_)
-    done = subprocess.run(
-        [str(python), "-c", text], capture_output=True, text=True, timeout=100, env={**os.environ, "LOCAL_RANK": "2"}
-    )
-    used, found, own = json.loads(done.stdout or "[[], {}, 0]")
-    assert (used, own) == ([device], computes) and found.get("ok"), (found, done.stderr[-2000:])
+    used, found, own = json.loads(said[backend, set_])
+    assert (used, own) == ([device], computes) and found.get("ok"), found
 
 
 def test_without_a_group_it_says_so(python: Path) -> None:
