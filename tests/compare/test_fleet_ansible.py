@@ -75,3 +75,24 @@ def test_what_a_result_says() -> None:
     assert of_result("h", {"failed": True, "msg": "Timed out after 3 second(s)."}).why == "Timed out after 3 second(s)."
     facts = {"ansible_facts": {"torchtune_sys": {"version": "1", "facts": {"gpu": {}}}}}
     assert json.loads(of_result("h", facts).out)["schema"] == "torchtune-sys/snapshot/1"
+
+
+def test_each_of_ansible_s_processes_may_use_a_gibibyte_and_a_little_for_each_host(tmp_path: Path) -> None:
+    """The answer of a host need not end, and one process holds it: here each host answers with the limit that it was asked under."""
+    stub = tmp_path / "ansible"
+    stub.write_text(
+        '#!/bin/sh\nwhile [ "$1" != --tree ]; do shift; done\n'
+        """for host in h1 h2 h3; do printf '{"rc": 0, "stdout": "%s"}' "$(ulimit -d)" >"$2/$host"; done\n"""
+    )
+    stub.chmod(0o755)
+    for start in ("", "ulimit -S -d 1000000;"):  # a limit that is lower already stays
+        code = (
+            "import os; from torchtune_sys.fleet.over_ansible import Ansible\n"
+            "asked = Ansible('x', '', dict(os.environ), 8, own_command=True).run(['h1', 'h2', 'h3'], ('true',), 20)\n"
+            "print(*(one.out for one in asked))"
+        )
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        argv = ["sh", "-c", f'{start} exec "$@"', "sh", sys.executable, "-c", code]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd="/", env={**os.environ, "PATH": path})
+        wanted = "1000000" if start else str((1 << 20) + 3 * 256)
+        assert done.stdout.split() == [wanted] * 3, done

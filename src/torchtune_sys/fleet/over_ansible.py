@@ -56,7 +56,8 @@ class Ansible:
             argv = ("ansible", *whom, *what, "--task-timeout", f"{max(timeout_s, 1):.0f}", "--tree", tree, "--", ":".join(hosts))
             # Its standard output holds all answers once more: the tree has them by host.
             memory_kib = _MEMORY_KIB + len(hosts) * _MEMORY_PER_HOST_KIB
-            quiet = ("sh", "-c", f'ulimit -d {memory_kib} 2> /dev/null; exec "$@" > /dev/null', "ansible", *argv)
+            no_more = f'[ "$(ulimit -d)" -le {memory_kib} ] 2> /dev/null || ulimit -d {memory_kib} 2> /dev/null'
+            quiet = ("sh", "-c", f'{no_more}; exec "$@" > /dev/null', "ansible", *argv)
             found = process.run(quiet, timeout_s=timeout_s + _GRACE_S, env=self._environment, cwd=self._folder)
             return [_answer(host, tree, found, timeout_s) for host in hosts]
 
