@@ -17,7 +17,7 @@ from torchtune_sys.model.actions import Needs
 from torchtune_sys.model.plan import FileLine, Plan, Value
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.remediation.plan import change_requests
-from torchtune_sys.render import as_json, schemas
+from torchtune_sys.render import as_json, report, schemas
 from torchtune_sys.rules import by_id
 
 RULES = by_id()
@@ -99,3 +99,12 @@ def test_the_json_of_every_failing_host_follows_the_schema_and_reads_back(part: 
         counts = {key: count + len(getattr(plan, key)) for key, count in counts.items()}
     print(f"{len(FAILING[part::4])} hosts: {counts}")
     assert len(FAILING) > 400 and counts["changes"] > 5 and counts["by_hand"] > 50
+
+
+def test_what_is_left_to_a_person_is_told_worst_first_as_the_check_tells_it() -> None:
+    results = tuple(result for name in FAILING[:60] for result in seen(name).results)[::-1]
+    told = [RULES[item.rule] for item in change_requests.by_hand(results)]
+    assert len({rule.severity for rule in told}) == 3
+    assert [rule.severity.rank for rule in told] == sorted(rule.severity.rank for rule in told)
+    shown = [result.rule.id for result in report.findings(results)]
+    assert [rule.id for rule in told] == [name for name in shown if name in {rule.id for rule in told}]

@@ -73,8 +73,8 @@ def failing(result: Result) -> tuple[Evidence, ...]:
 
 
 def by_hand(results: Iterable[Result]) -> Iterator[ByHand]:
-    """Yield what is left to a person, per failed rule."""
-    for result in results:
+    """Yield what is left to a person, per failed rule: the worst severity first, else in the order of the results, as ``check`` tells them."""
+    for result in sorted(results, key=lambda result: result.rule.severity.rank):
         found = failing(result)
         texts = dict.fromkeys(
             actions.text(action) for item in found for action in _all(item, result) if not actions.doable(action)
