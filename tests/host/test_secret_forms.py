@@ -35,6 +35,8 @@ OVER_LINES = {
     "a file of properties": f"spark.x kept\nspark.authenticate.secret   {WORD}\n",
     "a job's comment": f"   JobName=kept\n   Comment=wandb pass {WORD}\n   Comment=(null)\n",
     "a variable whose line goes on": f"x kept\nexport WANDB_API_KEY=\\\n    {WORD}\n",
+    "YAML, a word below": f"user: kept\ndb_password:\n    {WORD}\nmode:\n  kept\n",
+    "a header that was wrapped": f"> Authorization: Bearer\n{WORD}\n> Accept: kept\n",
     "a key without its head": "x\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7" + WORD + "\nkept",
 }
 
@@ -159,7 +161,7 @@ def test_what_a_look_before_the_forms_leaves_out_they_would_not_have_found(text:
 @pytest.mark.sampled(5, 15)
 @pytest.mark.parametrize(
     "piece",
-    ["name: passwordvalue ", " password: |\n   x\n", 'token=["a",', "password = '''", "cookie: ", "docker login -p", "curl -b ", "echo '%s' a | x",
+    ["name: passwordvalue ", "password:\n   ", "authorization: bearer\n", " password: |\n   x\n", 'token=["a",', "password = '''", "cookie: ", "docker login -p", "curl -b ", "echo '%s' a | x",
      "config set password", "?key=1&", "('password','a", "<password>a", "password&quot;%3A%22", "\u00a0password", 'password=\\"\\', "://a:b@", "ab~1Q~", "eyJabcdefgh.", "kind: Secret\ndata:\n a: b\n", '"kind":"Secret","data":{', '"data":{"a', "login -p", "token<<<",
      "machine a login b account ", "passphrase = a b ", "password = " + "a " * 40 + "#\n", "token:", "Private-Lines: 1\nab\n", "password for ", "a1_", "%2F%2Fa%3A", "'--token','", "- --token\n- ", "comment=", "a.token a\n", "curlftpfs user=", "password 2 ", "tacacs-server x key ", "identified with a by ", 'form-data name="password"\n\n', "mc alias set ", "master key 1 =", "config create ", "ipa-x -w", "createuser a sha ", "convertto-securestring ", "echo a | realm", "a:b@c:", "/t/a1-", "QUJDREVGR0hJSktMTU5P="],
 )  # fmt: skip

@@ -167,6 +167,11 @@ _LONG_QUOTES = pattern(
 )
 _CONTINUED = pattern(rf"(?i)({_NAMED}=\\\r?\n[ \t]{{0,64}})({VALUE})(?=[ \t;]{{0,64}}\\?\r?(?:\n|\Z))")
 """Of a shell, where the line goes on behind the sign."""
+_BELOW = pattern(
+    rf"(?i)((?:{_NAMED}[\"']?[ \t]{{0,8}}:[ \t]{{0,8}}\r?\n[ \t]{{1,64}})|(?:authorization[\"']?[ \t]{{0,8}}:[ \t]{{0,8}}(?:bearer|basic|token)[ \t]{{0,8}}\r?\n[ \t]{{0,64}}))"
+    r"([^\s:{\[-]\S{6,4094}[^\s:,{\[(])(?=[ \t]{0,8}\r?(?:\n|\Z))"
+)
+"""A word alone on the line below: of YAML, and of a header that was wrapped. A name of YAML ends with a colon."""
 _PUTTY = pattern(r"(Private-Lines: [0-9]{1,4}\r?\n)((?:[A-Za-z0-9+/=]{1,128}\r?(?:\n|\Z)){1,1000})")
 _BEFORE_A_LIST = pattern(r"[:=][ \t]{0,8}\[")
 _NAME_AT_MOST = 140
@@ -301,6 +306,8 @@ def over_lines(text: str, low: str) -> str:
         text = _PUTTY.sub(lambda found: found[1] + _hidden_lines(found[2]), text)
     if "=\\\n" in text or "=\\\r" in text:
         text = _CONTINUED.sub(hide_value, text)
+    if ":\n" in text or ":\r" in text or ": " in text:
+        text = _BELOW.sub(hide_value, text)
     if "form-data" in low:
         text = _PART_OF_A_FORM.sub(hide_value, text)
     text = _without_data(_without_lists(text, low) if "[\n" in text else text)

@@ -227,7 +227,7 @@ def _by_name(text: str, low: str, forms: tuple[str, ...]) -> str:
 _BEFORE_A_NUMBER = ("password", "secret ", "key-string", "server")
 _OVER_LINES = (
     *("private-lines: ", "chpasswd:", "value", ": |", ": >", "[\n", '= """', "= '''", "kind", "form-data", '"-', "'-", "- -"),
-    *("=\\\n", "=\\\r"),
+    *("=\\\n", "=\\\r", "token:", "secret:", "key:", ": bearer", ": basic", ": token"),
     *(
         "pw ",
         "pass ",
