@@ -133,6 +133,16 @@ def test_rules_lists_each_once_as_text_and_as_json() -> None:
         assert len(re.findall(rf"^  \w+ +{re.escape(rule.id)}  ", text, re.M)) == 1
 
 
+def test_rules_are_found_by_words_of_their_explanation() -> None:
+    found = run("rules", "--search", "Manager fabric", "--select", "driver").stdout
+    assert "fabric-manager-not-running" in found and "nouveau" not in found
+
+
+def test_words_that_no_rule_has_are_told_as_such() -> None:
+    nothing = run("rules", "--search", "fabric zebra")
+    assert nothing.returncode == 2 and nothing.stderr.startswith("torchtune-sys: no rule speaks of 'fabric zebra'")
+
+
 def test_rules_can_be_selected() -> None:
     found = json.loads(run("rules", "--select", "error", "--ignore", "memory", "--format", "json").stdout)
     chosen = {item["rule"] for item in found["rules"]}

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import click
+
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.terminal import give, style
+from torchtune_sys.errors import UnknownName
+
+if TYPE_CHECKING:
+    from torchtune_sys.model.rule import Rule
 
 
 @shared.command(
-    "rules", epilog="\b\nExamples:\n  torchtune-sys rules --select error\n  torchtune-sys rules --select 'nccl-*' --format json"
+    "rules",
+    epilog="""\b
+Examples:
+  torchtune-sys rules --select error
+  torchtune-sys rules --search 'shared memory'
+  torchtune-sys rules --select 'nccl-*' --format json
+""",
 )
 @shared.selection_options
+@click.option("--search", metavar="TEXT", help="List only rules with all these words in their id, title or explanation.")
 @shared.format_option("text", "json")
 @shared.output_option
 @shared.color_option
-def command(select: tuple[str, ...], ignore: tuple[str, ...], format_: str, output: str | None, color: str) -> None:
+def command(
+    select: tuple[str, ...], ignore: tuple[str, ...], search: str | None, format_: str, output: str | None, color: str
+) -> None:
     """List the rules by family, with severity and title."""
     from torchtune_sys.rules import CATALOGUE
     from torchtune_sys.rules.profiles import Config, choose
 
     chosen = choose(CATALOGUE, Config(), select=select, ignore=ignore).rules
+    if search is not None:
+        chosen = tuple(rule for rule in chosen if _speaks_of(rule, search))
+        if not chosen:
+            raise UnknownName(f"no rule speaks of {search!r}", "give fewer or other words; torchtune-sys rules lists the rules")
     if format_ == "json":
         from torchtune_sys.render import as_json
 
@@ -27,3 +48,9 @@ def command(select: tuple[str, ...], ignore: tuple[str, ...], format_: str, outp
     from torchtune_sys.render import explain
 
     give(explain.table(chosen, style(color, output)), output)
+
+
+def _speaks_of(rule: Rule, words: str) -> bool:
+    """Whether each of the words stands in the name, title or explanation of the rule, whatever its case."""
+    told = f"{rule.id} {rule.title} {rule.doc}".casefold()
+    return all(word in told for word in words.casefold().split())
