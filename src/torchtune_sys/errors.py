@@ -37,10 +37,14 @@ def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> s
     'did you mean oom-kill-logged?'
     >>> nearest("dev-shm", ["dev-shm-full", "dev-shm-full", "dev-shm-not-writable"], "", 3)
     'did you mean dev-shm-full or dev-shm-not-writable?'
+    >>> nearest("NCCL_SHM_DISABLE", ["nccl-shm-disabled"], "")
+    'did you mean nccl-shm-disabled?'
     """
     from difflib import get_close_matches
 
     names = list(dict.fromkeys(known))
+    if not any(other != other.lower() for other in names):  # a variable's name, or capitals, for a rule's
+        name = name.lower().replace("_", "-")
     close = get_close_matches(name, names, n=most)
     if len(name) > 2:
         close = list(dict.fromkeys([*close, *(other for other in names if name in other)]))[:most]

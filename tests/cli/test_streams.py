@@ -305,3 +305,15 @@ def test_what_is_read_is_not_written_over(tmp_path: Path, arguments: tuple[str, 
     found = subprocess.run([*PROGRAM, *arguments], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert found.returncode == 2 and found.stderr.startswith(f"torchtune-sys: {written} is read, so nothing is written over it\n")
     assert (tmp_path / "train.log").read_text() == "Bus error\n"
+
+
+def test_a_log_named_as_the_report_to_share_is_not_written_over(tmp_path: Path) -> None:
+    """``diagnose --share train.log`` would read standard input, and the log would be gone."""
+    log = tmp_path / "train.log"
+    log.write_text("Bus error\n")
+    for name, status in (("train.log", 2), ("report.md", 1), ("report.md", 1)):
+        words = [*PROGRAM, "diagnose", "--share", name]
+        found = subprocess.run(words, env=environment(), cwd=tmp_path, input="Bus error\n", capture_output=True, text=True, timeout=60)
+        assert found.returncode == status, found.stderr
+        assert name == "report.md" or found.stderr.startswith("torchtune-sys: train.log is there, and is no report of --share")
+    assert log.read_text() == "Bus error\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from shlex import quote
 
 import click
 
@@ -41,8 +42,8 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     if choices:
         return _begun(seen), f"choose from: {choices}"
     seen = _begun(seen.rstrip().removesuffix(".").removesuffix(";"))
-    if "extra argument" in seen and context is not None and any("--from" in param.opts for param in context.command.params):
-        return seen, f"one host at a time, named by --from: {path} --from FILE (several: torchtune-sys compare FILE …)"
+    if (extra := re.search(r"extra arguments? \((.+)\)", seen)) and context is not None:
+        return seen, _for_extra(extra[1], context)
     wrong = re.search(r"'?([^' ]+)'? is (?:not one|none) of (.+)", seen)
     if wrong and (close := nearest(_DEVICES.get(wrong[1], wrong[1]), re.findall(r"[^ ,;']+", wrong[2]), "")):
         return seen, f"{close} How it is used: {path} --help"
@@ -52,6 +53,26 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     if hint:
         return seen, f"did you mean {hint} All {'commands' if group and 'command' in seen else 'options'}: {path} --help"
     return seen, f"how it is used: {path} --help"
+
+
+def _for_extra(words: str, context: click.Context) -> str:
+    """Return which option takes what was given without one: the words of a search, a rule's id, a host's file."""
+    path, options = context.command_path, _options(context)
+    plain = re.fullmatch(r"[\w *?-]+", words) is not None
+    if "--search" in options and plain:
+        return f"rules by their words: {path} --search {quote(words)}"
+    if "--select" in options and plain and (names := words.split()) and _are_rules(names):
+        return f"rules are chosen by --select: {path} --select {quote(','.join(names))}"
+    if "--from" in options:
+        return f"one host at a time, named by --from: {path} --from FILE (several: torchtune-sys compare FILE …)"
+    return f"how it is used: {path} --help"
+
+
+def _are_rules(names: list[str]) -> bool:
+    from torchtune_sys.rules import by_id
+
+    known = by_id()
+    return all(name in known or any(rule.family == name for rule in known.values()) for name in names)
 
 
 def _instead(error: click.NoSuchOption, context: click.Context) -> str:

@@ -10,6 +10,8 @@ from torchtune_sys.host.input.collection import InputText
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.diagnosis import Diagnosis
 
+TITLE = "# torchtune-sys diagnose"
+"""How each bundle begins."""
 _WHOLE, _AROUND, _ENDS = 1500, 12, 200
 """Lines: a text that is shown whole; of a longer one, those around each line that decided, and its first and last."""
 
@@ -17,7 +19,7 @@ _WHOLE, _AROUND, _ENDS = 1500, 12, 200
 def shared(found: Iterable[InputText], diagnosis: Diagnosis, summary: str) -> str:
     """Return the bundle; ``summary``: the diagnosis as JSON in one line."""
     names = Pseudonyms()
-    parts = ["# torchtune-sys diagnose", ""]
+    parts = [TITLE, ""]
     for number, text in enumerate(found, 1):
         lines = scrubbed("\n".join(map(uncoloured, _kept(text, diagnosis)))).split("\n")  # together: a private key has many lines
         fence = "`" * max(3, 1 + max((_ticks(line) for line in lines), default=0))

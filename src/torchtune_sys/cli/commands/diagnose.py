@@ -12,7 +12,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
 from torchtune_sys.cli.terminal import give, growing_number, require_apart, require_output, style
 from torchtune_sys.cli.watch import LOGS_TIMEOUT_S
-from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.errors import UnreadableInput, UserError
 
 if TYPE_CHECKING:
     from torchtune_sys.host.input.collection import Found
@@ -74,11 +74,30 @@ def command(**options: Any) -> int:
             "--share writes what this node's files hold, and --merge reads no such file", "give --share on a node"
         )
     require_apart((options["output"], options["share"]), options["paths"])
+    _require_report(options["share"])
     require_output(options["output"], options["share"])
     paths = options["paths"] or ("-",)
     found = _merged(paths) if options["merge"] else _diagnosed(paths, options["share"])
     give(_rendered(found, options), options["output"], machine=options["symptoms"] or options["format_"] != "text")
     return status(found)
+
+
+def _require_report(share: str | None) -> None:
+    """Raise UserError where --share names a file that it did not write: ``--share train.log`` means the log that is to be read."""
+    import os
+
+    from torchtune_sys.diagnosis.sharing import TITLE
+    from torchtune_sys.host.input.reading import opened_input
+
+    if share is None or share == "-" or not os.path.isfile(share) or not os.path.getsize(share):
+        return
+    with opened_input(share, strangers=False) as there:
+        written = there.look(len(TITLE)) == TITLE.encode()
+    if not written:
+        raise UserError(
+            f"{share} is there, and is no report of --share, so nothing is written over it",
+            "give what is read first, then a new file: torchtune-sys diagnose LOG --share report.md",
+        )
 
 
 def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.names import search_for
 from torchtune_sys.cli.terminal import give, style
 from torchtune_sys.errors import UnknownName, nearest
 
@@ -32,9 +33,7 @@ def command(names: tuple[str, ...], format_: str, output: str | None, color: str
     for name in names:
         if name not in rules and name not in causes:
             known = [each for each in (*rules, *causes) if each != "none"]
-            raise UnknownName(
-                f"no rule or cause is called {name!r}", nearest(name, known, "torchtune-sys rules lists the rules", 5)
-            )
+            raise UnknownName(f"no rule or cause is called {name!r}", nearest(name, known, "", 5) or search_for(name))
     names = tuple(dict.fromkeys(names))
     finders = {name: tuple(each for each in CATALOGUE if each.cause == name) for name in names if name not in rules}
     if format_ == "json":

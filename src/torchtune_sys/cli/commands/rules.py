@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from torchtune_sys.cli import options as shared
+from torchtune_sys.cli.names import speaks_of
 from torchtune_sys.cli.terminal import give, style
-from torchtune_sys.errors import UnknownName
-
-if TYPE_CHECKING:
-    from torchtune_sys.model.rule import Rule
+from torchtune_sys.errors import UnknownName, UserError
 
 
 @shared.command(
@@ -35,9 +31,11 @@ def command(
     from torchtune_sys.rules import CATALOGUE
     from torchtune_sys.rules.profiles import Config, choose
 
+    if search is not None and not search.strip():
+        raise UserError("--search is empty", "give a word: torchtune-sys rules --search 'shared memory'")
     chosen = choose(CATALOGUE, Config(), select=select, ignore=ignore).rules
     if search is not None:
-        chosen = tuple(rule for rule in chosen if _speaks_of(rule, search))
+        chosen = tuple(rule for rule in chosen if speaks_of(rule, search))
         if not chosen:
             raise UnknownName(f"no rule speaks of {search!r}", "give fewer or other words; torchtune-sys rules lists the rules")
     if format_ == "json":
@@ -48,9 +46,3 @@ def command(
     from torchtune_sys.render import explain
 
     give(explain.table(chosen, style(color, output)), output)
-
-
-def _speaks_of(rule: Rule, words: str) -> bool:
-    """Whether each of the words stands in the name, title or explanation of the rule, whatever its case."""
-    told = f"{rule.id} {rule.title} {rule.doc}".casefold()
-    return all(word in told for word in words.casefold().split())
