@@ -143,6 +143,20 @@ def test_words_that_no_rule_has_are_told_as_such() -> None:
     assert nothing.returncode == 2 and nothing.stderr.startswith("torchtune-sys: no rule speaks of 'fabric zebra'")
 
 
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (("note", "--run", "99999", " "), 2, "torchtune-sys: a note is empty\n"),
+        (("diagnose",), 3, "logs: is an empty directory\n"),
+        (("diagnose", "CUDA out of memory"), 3, "a message itself is read from standard input\n"),
+    ],
+)
+def test_what_holds_nothing_is_told_as_such(tmp_path: Path, words: tuple[str, ...], status: int, told: str) -> None:
+    (logs := tmp_path / "logs").mkdir()
+    done = run(*words, *([str(logs)] if words[0] == "diagnose" else []), env={"COLUMNS": "300"})
+    assert done.returncode == status and told in done.stderr + done.stdout
+
+
 def test_rules_can_be_selected() -> None:
     found = json.loads(run("rules", "--select", "error", "--ignore", "memory", "--format", "json").stdout)
     chosen = {item["rule"] for item in found["rules"]}

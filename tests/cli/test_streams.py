@@ -312,8 +312,8 @@ def test_a_log_named_as_the_report_to_share_is_not_written_over(tmp_path: Path) 
     log = tmp_path / "train.log"
     log.write_text("Bus error\n")
     for name, status in (("train.log", 2), ("report.md", 1), ("report.md", 1)):
-        words = [*PROGRAM, "diagnose", "--share", name]
-        found = subprocess.run(words, env=environment(), cwd=tmp_path, input="Bus error\n", capture_output=True, text=True, timeout=60)
+        words, said = [*PROGRAM, "diagnose", "--share", name], "Bus error\n"
+        found = subprocess.run(words, env=environment(), cwd=tmp_path, input=said, capture_output=True, text=True, timeout=60)
         assert found.returncode == status, found.stderr
         assert name == "report.md" or found.stderr.startswith("torchtune-sys: train.log is there, and is no report of --share")
     assert log.read_text() == "Bus error\n"

@@ -69,7 +69,8 @@ def headline(report: Report, counts: Summary) -> Line:
 
 def verdict(report: Report, counts: Summary) -> str:
     """Return what the host can train on, and what was found, in one sentence."""
-    return "; ".join(filter(None, (_ability(report, counts), _found(report.results, counts, explained=not unexplained(report)))))
+    found = _found(report.results, counts, explained=not unexplained(report), trains=can_train(report).device is not Device.NONE)
+    return "; ".join(filter(None, (_ability(report, counts), found)))
 
 
 def _ability(report: Report, counts: Summary) -> str:
@@ -95,7 +96,7 @@ def _ability(report: Report, counts: Summary) -> str:
             return ""
 
 
-def _found(results: tuple[Result, ...], counts: Summary, *, explained: bool) -> str:
+def _found(results: tuple[Result, ...], counts: Summary, *, explained: bool, trains: bool) -> str:
     found = ", ".join(_count(number, level) for level, number in counts.findings.items() if number)
     crashed = f"; {_count(counts.crashed, 'check')} crashed" if counts.crashed else ""
     errors = [result for result in findings(results) if result.rule.severity is Severity.ERROR]
@@ -103,7 +104,7 @@ def _found(results: tuple[Result, ...], counts: Summary, *, explained: bool) -> 
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return f"{found} – training will fail or go wrong: {errors[0].rule.title}{more}{crashed}"
     if counts.findings[Severity.WARNING.value]:
-        return f"{found} – training may be slow or fragile{crashed}"
+        return f"{found} – training may be slow or fragile{crashed}" if trains else f"{found}{crashed}"
     known = f"{_count(counts.passed, 'check')} passed"
     unknown = f", {counts.unknown} could not be checked" if counts.unknown else ""
     advice = f", {found}" if found else ""

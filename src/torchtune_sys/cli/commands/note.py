@@ -36,6 +36,8 @@ def command(**options: Any) -> int:
     from torchtune_sys.cli.take_snapshot import now
     from torchtune_sys.remediation.apply import journal, session
 
+    if not all(text.strip() for text in options["texts"]):
+        raise UserError("a note is empty", 'say what was changed: torchtune-sys note "package numactl installed"')
     if not is_root():
         raise UserError("the journal is root's", AGAIN_AS_ROOT)
     require_output(None)

@@ -62,8 +62,18 @@ def _name_of(found: Found) -> str:
 
 def _of_paths(paths: Iterable[str], timeout_s: float, budget: MemoryBudget) -> Iterator[Found]:
     for path in paths:
+        file = None
         for file, quiet in _files_of(path):
             yield from _of_file(file, timeout_s, budget, quiet=quiet)
+        if file is None:
+            yield UnreadSource(source=display_name(path), why=_without_files(path))
+
+
+def _without_files(folder: str) -> str:
+    try:
+        return "holds no file (hidden ones and links are passed over)" if os.listdir(folder) else "is an empty directory"
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _files_of(path: str) -> Iterator[tuple[str, bool]]:

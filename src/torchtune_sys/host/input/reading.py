@@ -217,7 +217,7 @@ def _end_of(passed: Sequence[tuple[str, os.stat_result]]) -> str:
 
 def _unreadable(path: str, error: OSError) -> UnreadableInput:
     todo = {
-        errno.ENOENT: "check the path",
+        errno.ENOENT: "check the path" + ("; a message itself is read from standard input" if path.count(" ") > 1 else ""),
         errno.EACCES: "run as a user who may read it",
         errno.EBADF: "standard input is closed; name a file",
     }.get(error.errno or 0, "")
