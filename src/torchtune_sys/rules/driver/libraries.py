@@ -135,8 +135,8 @@ def _linux_drivers(s: Snapshot) -> Iterator[Evidence]:
             yield unsure("libcuda.so.1", loader)
         return
     for choice in loader:
-        path = known(choice.path, "")
-        if choice.name == "libcuda.so.1" and choice.version[:3].isdecimal() and "/compat" not in path:
+        path, branch = known(choice.path, ""), choice.version.partition(".")[0]
+        if choice.name == "libcuda.so.1" and len(branch) == 3 and branch.isdecimal() and "/compat" not in path:
             yield Evidence(
                 subject="libcuda.so.1",
                 seen=f"{path}, of a Linux driver ({choice.version})",

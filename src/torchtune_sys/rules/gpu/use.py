@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, NvmlSetting
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.session import SessionFacts
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
@@ -158,8 +159,7 @@ def _left_out(s: Snapshot, gpu: Gpu) -> bool:
     named = [entry.strip().lower() for entry in env.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     uuid = known(gpu.uuid, "").lower()
     return all(
-        (entry.isdecimal() and int(entry[:9]) != gpu.index)
-        or (entry.startswith("gpu-") and bool(uuid) and not uuid.startswith(entry))
+        natural(entry) not in (None, gpu.index) or (entry.startswith("gpu-") and bool(uuid) and not uuid.startswith(entry))
         for entry in named
     )
 
