@@ -80,6 +80,8 @@ def _instead(error: click.NoSuchOption, context: click.Context) -> str:
     path, root = context.command_path, context.find_root()
     if context is not root and error.option_name in _options(root):
         return f"it stands before the command: {root.command_path} {error.option_name} {path.partition(' ')[2]}"
+    if error.option_name == "--from" and path.endswith((" apply", " undo")):
+        return f"only this host is changed; for another: {root.command_path} plan --from FILE, or generate script --from FILE"
     all_ = HELP_ALL if HELP_ALL in _options(context) else "--help"
     return f"{_meant(error, context)} All options: {path} {all_}".strip()
 
