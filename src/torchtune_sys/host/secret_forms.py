@@ -167,6 +167,10 @@ _LONG_QUOTES = pattern(
 )
 _CONTINUED = pattern(rf"(?i)({_NAMED}=\\\r?\n[ \t]{{0,64}})({VALUE})(?=[ \t;]{{0,64}}\\?\r?(?:\n|\Z))")
 """Of a shell, where the line goes on behind the sign."""
+_ALONE_BELOW = pattern(
+    r"(?i)(?::|bearer|basic|token)[ \t]{0,8}\r?\n[ \t]{0,64}[^\s:{\[-]\S{6,4094}[^\s:,{\[(][ \t]{0,8}\r?(?:\n|\Z)"
+)
+"""What few texts hold, and quick to look for."""
 _BELOW = pattern(
     rf"(?i)((?:{_NAMED}[\"']?[ \t]{{0,8}}:[ \t]{{0,8}}\r?\n[ \t]{{1,64}})|(?:authorization[\"']?[ \t]{{0,8}}:[ \t]{{0,8}}(?:bearer|basic|token)[ \t]{{0,8}}\r?\n[ \t]{{0,64}}))"
     r"([^\s:{\[-]\S{6,4094}[^\s:,{\[(])(?=[ \t]{0,8}\r?(?:\n|\Z))"
@@ -306,7 +310,7 @@ def over_lines(text: str, low: str) -> str:
         text = _PUTTY.sub(lambda found: found[1] + _hidden_lines(found[2]), text)
     if "=\\\n" in text or "=\\\r" in text:
         text = _CONTINUED.sub(hide_value, text)
-    if ":\n" in text or ":\r" in text or ": " in text:
+    if _ALONE_BELOW.search(text):
         text = _BELOW.sub(hide_value, text)
     if "form-data" in low:
         text = _PART_OF_A_FORM.sub(hide_value, text)

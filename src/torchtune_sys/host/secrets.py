@@ -227,7 +227,8 @@ def _by_name(text: str, low: str, forms: tuple[str, ...]) -> str:
 _BEFORE_A_NUMBER = ("password", "secret ", "key-string", "server")
 _OVER_LINES = (
     *("private-lines: ", "chpasswd:", "value", ": |", ": >", "[\n", '= """', "= '''", "kind", "form-data", '"-', "'-", "- -"),
-    *("=\\\n", "=\\\r", "token:", "secret:", "key:", ": bearer", ": basic", ": token"),
+    *("=\\\n", "=\\\r"),
+    *(f"{word}{end}" for word in ("token:", "secret:", "key:", ": bearer", ": basic", ": token") for end in "\r\n"),
     *(
         "pw ",
         "pass ",
