@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.gpu import amd, board, clocks, health, imex, links, ranks, use
+from torchtune_sys.rules.gpu import amd, board, clocks, health, imex, links, modes, ranks, use
 
 RULES: tuple[Rule, ...] = (
     *health.RULES,
     *clocks.RULES,
+    *modes.RULES,
     *use.RULES,
     *links.RULES,
     *imex.RULES,
