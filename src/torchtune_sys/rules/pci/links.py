@@ -91,12 +91,15 @@ def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
             yield evidence
     if judged:
         return
-    others = () if _of_board(s, gpus) else tuple(narrower(gpus))
-    few = 2 * sum(item.verdict is Verdict.FAIL for item in others) < len(others) >= _LIKE_SLOTS
-    yield from others if few else ()
-    if not few:
+    models = () if _of_board(s, gpus) else dict.fromkeys((known(gpu.vendor, ""), known(gpu.device, "")) for gpu in gpus)
+    for model in models:
+        others = tuple(narrower(gpu for gpu in gpus if (known(gpu.vendor, ""), known(gpu.device, "")) == model))
+        if 2 * sum(item.verdict is Verdict.FAIL for item in others) < len(others) >= _LIKE_SLOTS:
+            judged = True
+            yield from others
+    if not judged:
         raise NotApplicable(
-            "no GPU has a PCIe link of its own below a slot that can be seen, or another of its model to compare it with"
+            "no GPU has a PCIe link of its own below a slot that can be seen, or three more of its model beside it"
         )
 
 
