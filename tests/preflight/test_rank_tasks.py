@@ -43,8 +43,9 @@ def test_a_store_outlives_its_rank_and_ends_with_the_process_that_asked_for_it(t
 
 _PRODUCTS = """
 import sys, torch
+from types import SimpleNamespace
 sys.path.insert(0, {source!r})
-from torchtune_sys.smoke.worker.measures import exact_products
+from torchtune_sys.smoke.worker.measures import exact_products, has_bfloat16
 right = torch.mm
 def said(wrong):
     def product(one, other):
@@ -57,7 +58,10 @@ def said(wrong):
 from torchtune_sys.preflight.joint.worker.patterns import pattern, sum_of_patterns
 sums = [(size, world) for size in (1, 257) for world in (1, 70, 300)]
 wrong = [each for each in sums if not torch.equal(sum(pattern(torch, each[0], rank, 2) for rank in range(each[1])), sum_of_patterns(torch, *each, 2))]
-print([said(None), said(torch.float32), said(torch.bfloat16), wrong])
+def has(major):
+    told = SimpleNamespace(version=SimpleNamespace(cuda="12.6"), cuda=SimpleNamespace(get_device_capability=lambda device: (major, 0)))
+    return has_bfloat16(told, SimpleNamespace(type="cuda"))
+print([said(None), said(torch.float32), said(torch.bfloat16), wrong, has(6), has(9)])
 """
 
 
@@ -65,7 +69,7 @@ def test_products_of_each_type_are_looked_at_and_sums_of_many_ranks_known() -> N
     script = _PRODUCTS.format(source=str(Path(__file__).parents[2] / "src"))
     done = subprocess.run([torch_python(), "-c", script], capture_output=True, text=True, check=True)
     words = "1 of 511 rows of a product of whole numbers in {} are wrong"
-    assert done.stdout.strip() == str(["", words.format("float32"), words.format("bfloat16"), []]), done.stderr
+    assert done.stdout.strip() == str(["", words.format("float32"), words.format("bfloat16"), [], False, True]), done.stderr
 
 
 @pytest.mark.parametrize("is_attacked", [False, True])

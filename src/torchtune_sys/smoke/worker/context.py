@@ -13,6 +13,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 import torch
 
 from torchtune_sys.smoke.worker.channel import channel
+from torchtune_sys.smoke.worker.measures import has_bfloat16
 
 QUICK, DEFAULT, THOROUGH = "quick", "default", "thorough"
 
@@ -99,9 +100,8 @@ class RankContext:
         return 0.0 if self.shared else self.expected_figures.get(self.stage, {}).get(figure, 0.0)
 
     def has_bfloat16(self) -> bool:
-        """NVIDIA's GPUs have it since compute capability 8.0; before, cuBLAS emulates it (7.x) or refuses it (6.x and older,
-        https://github.com/pytorch/pytorch/issues/57773)."""
-        return self.kind == "cpu" or torch.version.cuda is None or torch.cuda.get_device_capability(self.device)[0] >= 8
+        """Whether the device multiplies in bfloat16 by itself."""
+        return has_bfloat16(torch, self.device)
 
     def lacks(self, name: str) -> bool:
         """Whether a stage that others build on did not pass."""

@@ -66,13 +66,20 @@ def exact_step(torch: Any, device: Any) -> str:
     return ""
 
 
+def has_bfloat16(torch: Any, device: Any) -> bool:
+    """NVIDIA's GPUs have it since compute capability 8.0; before, cuBLAS emulates it (7.x) or refuses it (6.x and older,
+    https://github.com/pytorch/pytorch/issues/57773)."""
+    return bool(device.type == "cpu" or torch.version.cuda is None or torch.cuda.get_device_capability(device)[0] >= 8)
+
+
 def exact_products(torch: Any, device: Any) -> str:
     """Products of whole numbers that each type holds (up to 256, as bfloat16 does), of sizes that are no multiple of a tile. Says what is wrong, as a product with a vector shows,
     in float64 on the CPU (Freivalds 1977)."""
     one, other = whole_numbers(torch, 511, 256, 5), whole_numbers(torch, 256, 513, 6)
     vector = torch.arange(513, dtype=torch.float64) % 7 + 1
     right = one.double() @ (other.double() @ vector)
-    for kind in (torch.float32, torch.bfloat16) if device.type == "cpu" else (torch.float32, torch.bfloat16, torch.float16):
+    kinds = [torch.float32] + [torch.bfloat16] * has_bfloat16(torch, device) + [torch.float16] * (device.type != "cpu")
+    for kind in kinds:
         found = torch.mm(one.to(device).to(kind), other.to(device).to(kind)).cpu().double()
         off = int((found @ vector != right).sum())
         if off:
@@ -174,7 +181,11 @@ def run_delay(thread: str = "thread-self") -> Optional[float]:
 
 def run_delay_of_all() -> float:
     """Return the same of all threads of this process, together; 0 where nobody tells."""
-    return sum(run_delay("self/task/%s" % thread) or 0.0 for thread in os.listdir("/proc/self/task"))
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:  # a sandbox without /proc
+        return 0.0
+    return sum(run_delay("self/task/%s" % thread) or 0.0 for thread in threads)
 
 
 def is_traced() -> bool:
