@@ -283,7 +283,7 @@ def test_sums_that_are_late_wherever_a_node_takes_part_are_that_node_s(
         return [{rank: summed(bad in {node for node, _local in group}) for rank in group} for group in groups]
 
     def summed(is_late: bool) -> dict[str, Any]:
-        return {"ok": True, "best_s": [0.3, 0.31] if is_late else [0.3, 1e-3]}
+        return {"ok": True, "waited_s": [0.0, 0.0], "best_s": [0.3, 0.31] if is_late else [0.3, 1e-3]}
 
     ranks = [(node, 0) for node in range(nodes)]
     found.collectives = [{rank: summed(True) for rank in ranks}]

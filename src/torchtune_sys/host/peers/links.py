@@ -70,7 +70,7 @@ class LinkServer:
         self._udp: socket.socket | None = None
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, None, 0, family=socket.AF_INET)
+        self._server = await asyncio.start_server(self._serve, None, 0, family=socket.AF_INET, backlog=_IN_ALL)
         self.port = self._server.sockets[0].getsockname()[1]
         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         udp.setblocking(False)

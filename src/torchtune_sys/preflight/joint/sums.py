@@ -34,18 +34,21 @@ class _Sums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def late_s(answers: Mapping[Rank, Any]) -> float:
-    """Return how long the sum of a few numbers took at best, in seconds, where that is longer than any healthy network takes, and than the ranks waited for a CPU meanwhile; else 0.
+    """Return how long the sum of a few numbers took at best, in seconds, where that is longer than any healthy network takes, and than the ranks waited for a CPU meanwhile; else 0,
+    also where a rank cannot tell how long it waited.
     Linux waits for 200 ms before it sends a lost packet again (TCP_RTO_MIN of include/net/tcp.h).
 
-    >>> late_s({(0, 0): {"best_s": [0.4, 0.3, 0.5]}, (1, 0): {"best_s": [0.3, 0.3]}}), late_s({(0, 0): {"best_s": [0.4, 0.001]}})
+    >>> busy, idle = {"waited_s": [0.1, 0.1]}, {"waited_s": [0.0, 0.0]}
+    >>> late_s({(0, 0): {"best_s": [0.4, 0.3, 0.5], **idle}, (1, 0): {"best_s": [0.3, 0.3], **idle}}), late_s({(0, 0): {"best_s": [0.4, 0.001], **idle}})
     (0.3, 0.0)
-    >>> late_s({(0, 0): {"best_s": [0.3, 0.3], "waited_s": [0.1, 0.1]}, (1, 0): {"best_s": [0.3, 0.3], "waited_s": [0.05, 0.1]}})
-    0.0
+    >>> late_s({(0, 0): {"best_s": [0.3, 0.3], **busy}, (1, 0): {"best_s": [0.3, 0.3], **busy}}), late_s({(0, 0): {"best_s": [0.3, 0.3]}})
+    (0.0, 0.0)
     """
     told = [taken(value, _Sums) or _Sums() for value in answers.values() if isinstance(value, dict)]
     least_s = min([min(each.best_s[:2], default=0.0) for each in told], default=0.0)
     waited_s = sum(max(each.waited_s[:2], default=0.0) for each in told)
-    return least_s if least_s - waited_s > _LATE_S + _LATE_A_RANK_S * len(answers) else 0.0
+    is_told = all(each.waited_s for each in told)
+    return least_s if is_told and least_s - waited_s > _LATE_S + _LATE_A_RANK_S * len(answers) else 0.0
 
 
 def ended_by_signals(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
