@@ -8,6 +8,7 @@ import unicodedata
 
 from torchtune_sys.host.secret_values import HIDDEN, hide_value
 from torchtune_sys.host.secret_words import BEFORE_KEY, IN_ESCAPED_QUOTES, IN_NAMES, IN_QUOTES, NAMES, QUOTE, VALUE
+from torchtune_sys.host.secrets_below import without_words_below
 from torchtune_sys.model.patterns import pattern
 
 _NAMED = rf"[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}"
@@ -167,12 +168,6 @@ _LONG_QUOTES = pattern(
 )
 _CONTINUED = pattern(rf"(?i)({_NAMED}=\\\r?\n[ \t]{{0,64}})({VALUE})(?=[ \t;]{{0,64}}\\?\r?(?:\n|\Z))")
 """Of a shell, where the line goes on behind the sign."""
-_BELOW = pattern(
-    rf"(?i)((?:{_NAMED}[\"']?[ \t]{{0,8}}:[ \t]{{0,8}}\r?\n[ \t]{{1,64}})|(?:authorization[\"']?[ \t]{{0,8}}:[ \t]{{0,8}}(?:bearer|basic|token)[ \t]{{0,8}}\r?\n[ \t]{{0,64}}))"
-    r"([^\s:{\[-]\S{6,4094}[^\s:,{\[(])(?=[ \t]{0,8}\r?(?:\n|\Z))"
-)
-"""A word alone on the line below: of YAML, and of a header that was wrapped. A name of YAML ends with a colon."""
-_ABOVE = pattern(r"(?i):(?:[ \t]{0,8}(?:bearer|basic|token))?[ \t]{0,8}\r?\n[ \t]{0,64}[^\s:{\[-]")
 _PUTTY = pattern(r"(Private-Lines: [0-9]{1,4}\r?\n)((?:[A-Za-z0-9+/=]{1,128}\r?(?:\n|\Z)){1,1000})")
 _BEFORE_A_LIST = pattern(r"[:=][ \t]{0,8}\[")
 _NAME_AT_MOST = 140
@@ -289,20 +284,6 @@ def in_a_line(text: str, low: str) -> str:
     return _without_data(text)
 
 
-def _without_words_below(text: str) -> str:
-    """Look only at lines that end as one above a value does: to look for a name at each letter takes microseconds for each."""
-    parts: list[str] = []
-    at = 0
-    for found in _ABOVE.finditer(text):
-        begins = max(at, text.rfind("\n", 0, found.start()) + 1, found.start() - _NAME_AT_MOST)
-        ends = text.find("\n", found.end())
-        below = _BELOW.search(text, begins, ends if ends >= 0 else len(text))
-        if below:
-            parts += text[at : below.start()], hide_value(below)
-            at = below.end()
-    return "".join(parts) + text[at:]
-
-
 def over_lines(text: str, low: str) -> str:
     """Return a text without the secrets whose name is on the line before: of a pod's variables, of YAML's blocks, of lists.
 
@@ -321,7 +302,7 @@ def over_lines(text: str, low: str) -> str:
         text = _PUTTY.sub(lambda found: found[1] + _hidden_lines(found[2]), text)
     if "=\\\n" in text or "=\\\r" in text:
         text = _CONTINUED.sub(hide_value, text)
-    text = _without_words_below(text)
+    text = without_words_below(text)
     if "form-data" in low:
         text = _PART_OF_A_FORM.sub(hide_value, text)
     text = _without_data(_without_lists(text, low) if "[\n" in text else text)

@@ -1,0 +1,30 @@
+"""Secrets that stand alone on the line below their name, as YAML and wrapped headers have them."""
+
+from __future__ import annotations
+
+from torchtune_sys.host.secret_values import hide_value
+from torchtune_sys.host.secret_words import NAMES
+from torchtune_sys.model.patterns import pattern
+
+_LINE_AT_MOST = 140
+"""Letters of a name's line before its end."""
+_BELOW = pattern(
+    rf"(?i)((?:[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}[\"']?[ \t]{{0,8}}:[ \t]{{0,8}}\r?\n[ \t]{{1,64}})|(?:authorization[\"']?[ \t]{{0,8}}:[ \t]{{0,8}}(?:bearer|basic|token)[ \t]{{0,8}}\r?\n[ \t]{{0,64}}))"
+    r"([^\s:{\[-]\S{6,4094}[^\s:,{\[(])(?=[ \t]{0,8}\r?(?:\n|\Z))"
+)
+"""A word alone on the line below: of YAML, and of a header that was wrapped. A name of YAML ends with a colon."""
+_ABOVE = pattern(r"(?i):(?:[ \t]{0,8}(?:bearer|basic|token))?[ \t]{0,8}\r?\n[ \t]{0,64}[^\s:{\[-]")
+
+
+def without_words_below(text: str) -> str:
+    """Return a text without them. It looks only at lines that end as one above a value does: to look for a name at each letter takes microseconds for each."""
+    parts: list[str] = []
+    at = 0
+    for found in _ABOVE.finditer(text):
+        begins = max(at, text.rfind("\n", 0, found.start()) + 1, found.start() - _LINE_AT_MOST)
+        ends = text.find("\n", found.end())
+        below = _BELOW.search(text, begins, ends if ends >= 0 else len(text))
+        if below:
+            parts += text[at : below.start()], hide_value(below)
+            at = below.end()
+    return "".join(parts) + text[at:]
