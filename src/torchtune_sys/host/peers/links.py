@@ -142,9 +142,9 @@ class LinkServer:
             else:
                 at = before % _PIECE
                 is_whole = is_whole and data == expected[at : at + len(data)]
-            if kind != _ECHO and before // BULK < came // BULK:
-                writer.write(_ARRIVED if is_whole else _DAMAGED)
-                is_whole = True
+                if before // BULK < came // BULK:
+                    writer.write(_ARRIVED if is_whole else _DAMAGED)
+                    is_whole = True
             await writer.drain()  # who does not read gets no more
 
 

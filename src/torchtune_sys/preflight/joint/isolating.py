@@ -42,6 +42,11 @@ class _Shown(msgspec.Struct, kw_only=True):
     slow: set[Way] = set()
     is_late: bool = False
 
+    @property
+    def is_only_slow(self) -> bool:
+        """Nothing failed, but sums were late or ways slow."""
+        return not self.error and (self.is_late or bool(self.slow))
+
 
 class Isolating:
     """Of the nodes of ``ranks``. ``alive`` says which nodes are there: a group with one that is gone has failed, and is not run."""
@@ -89,17 +94,17 @@ class Isolating:
         rails = now.rails or ((),) * len(now.groups)
         groups = [self._ranks_of(group, on) for group, on in zip(now.groups, rails, strict=True)]
         shown = await self._shown(groups)
-        again = [place for place, each in enumerate(shown) if (each.slow or each.is_late) and not each.error]
+        again = [place for place, each in enumerate(shown) if each.is_only_slow]
         for place, second in zip(again, await self._shown([groups[place] for place in again]), strict=True):
             shown[place].slow &= second.slow
             shown[place].is_late &= second.is_late
             shown[place].error = second.error
         for group, each in zip(now.groups, shown, strict=True):
             self._keep(tuple(self._nodes[unit] for unit in group), each)
-        slow = [group for group, each in zip(now.groups, shown, strict=True) if (each.slow or each.is_late) and not each.error]
+        slow = [group for group, each in zip(now.groups, shown, strict=True) if each.is_only_slow]
         named = tuple(tuple(self._nodes[unit] for unit in group) for group in slow)
         self._tests.rounds.append(RoundRun(seconds=time.monotonic() - began_s, slow=named))
-        return [bool(each.error or each.slow or each.is_late) for each in shown]
+        return [bool(each.error) or each.is_only_slow for each in shown]
 
     def _ranks_of(self, group: Sequence[int], on: Sequence[int]) -> list[Rank]:
         """All ranks of these nodes, or those of some rails."""

@@ -296,8 +296,9 @@ def added_up(task: Fields, told: Callable[[Fields], None], backend: str, store: 
             if words:
                 found["wrong"] = "all_reduce of %d elements: %s" % (size, words)
         found["best_s"].append(best)
-        if run_delay_of_all():  # else nobody tells: each process has waited
-            found["waited_s"].append(max(run_delay_of_all() - waited_s, 0.0) / REPEATS)
+        now_s = run_delay_of_all()
+        if now_s:  # else nobody tells: each process has waited
+            found["waited_s"].append(max(now_s - waited_s, 0.0) / REPEATS)
     told({"stage": "all_gather"})
     parts = [torch.zeros(64, device=device) for _ in range(world)]
     dist.all_gather(parts, pattern(torch, 64, rank, 9).to(device))

@@ -14,6 +14,8 @@ import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault
 from torchtune_sys.smoke.worker.context import (
+    GATHERS,
+    SCATTERS,
     RankContext,
     StageFailed,
     differing_elements,
@@ -112,7 +114,7 @@ def _reduced_by_each(here: RankContext, op: str, dtype: torch.dtype, later: bool
     wide = torch.stack([_row_of(rank, op, count * here.world) for rank in range(here.world)])
     part = _folded_rows(op, wide)[here.rank * count : (here.rank + 1) * count]
     given = wide[here.rank].to(here.device, dtype, copy=True)
-    for scatter in named_now("reduce_scatter_single", "reduce_scatter_tensor"):
+    for scatter in named_now(SCATTERS):
         taken = torch.zeros(count, device=here.device, dtype=dtype)
         yield (
             words % scatter.__name__,
@@ -161,7 +163,7 @@ def _movements(here: RankContext) -> Iterator[_Row]:
                 functools.partial(torch.cat, pieces),
                 every,
             )
-            for gather in named_now("all_gather_single", "all_gather_into_tensor"):
+            for gather in named_now(GATHERS):
                 joined = torch.zeros(world * count, device=here.device, dtype=dtype)
                 yield (
                     words % gather.__name__,

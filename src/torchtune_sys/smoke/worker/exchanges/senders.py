@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault, tell_all
-from torchtune_sys.smoke.worker.context import RankContext, named_now, small_integers
+from torchtune_sys.smoke.worker.context import GATHERS, SCATTERS, RankContext, named_now, small_integers
 
 _MOST_RANKS_ASKED = 16
 _COUNTS_ALONE = (3, 1000, (1 << 20) + 5)
@@ -53,8 +53,8 @@ def _wrong_alone(here: RankContext, saw: List[int]) -> str:
 
 def _exchanges_alone(here: RankContext, group: Any, given: torch.Tensor) -> Dict[str, Callable[[], torch.Tensor]]:
     """Return what gives back what it is given, in a group of one."""
-    scatter = named_now("reduce_scatter_single", "reduce_scatter_tensor")[0]
-    gather = named_now("all_gather_single", "all_gather_into_tensor")[0]
+    scatter = named_now(SCATTERS)[0]
+    gather = named_now(GATHERS)[0]
 
     def in_place(exchange: Callable[..., object], *more: Any) -> torch.Tensor:
         held = given.clone()

@@ -11,7 +11,9 @@ import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault, few, judge
 from torchtune_sys.smoke.worker.context import (
+    GATHERS,
     QUICK,
+    SCATTERS,
     THOROUGH,
     RankContext,
     StageFailed,
@@ -277,7 +279,7 @@ def _gathered(here: RankContext) -> List[Fault]:
         dist.all_gather(pieces, own)
         faults += _compared("all_gather of %d elements" % count, torch.cat(pieces), wanted)
         joined = torch.empty(here.world * count, device=here.device)
-        gather = named_now("all_gather_single", "all_gather_into_tensor")[0]
+        gather = named_now(GATHERS)[0]
         if can_exchange(here, functools.partial(gather, joined, own)):
             faults += _compared("all_gather_into_tensor of %d elements" % count, joined, wanted)
     return faults
@@ -289,7 +291,7 @@ def _scattered(here: RankContext) -> List[Fault]:
     for count in _parts(here):
         every = [_integers_of(here, rank, here.world * count) for rank in range(here.world)]
         own = torch.empty(count, device=here.device)
-        scatter = named_now("reduce_scatter_single", "reduce_scatter_tensor")[0]
+        scatter = named_now(SCATTERS)[0]
         if can_exchange(here, functools.partial(scatter, own, every[here.rank].to(here.device))):
             wanted = sum((each.double() for each in every), torch.zeros(here.world * count).double())
             faults += _compared("reduce_scatter of %d elements" % count, own, wanted[here.rank * count : (here.rank + 1) * count])

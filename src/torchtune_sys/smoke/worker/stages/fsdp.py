@@ -13,6 +13,7 @@ import torch
 from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, tell_all
 from torchtune_sys.smoke.worker.context import (
     QUICK,
+    SCATTERS,
     RankContext,
     Skipped,
     StageFailed,
@@ -68,7 +69,7 @@ def _cpu_has_what_it_takes() -> None:
         raise Skipped("torch %s lacks record_event on the CPU's streams, which FSDP needs" % torch.__version__)
     world = torch.distributed.get_world_size()
     mean, given = torch.zeros(2), torch.full((2 * world,), float(world))
-    scatter = named_now("reduce_scatter_single", "reduce_scatter_tensor")[0]
+    scatter = named_now(SCATTERS)[0]
     try:
         scatter(mean, given, op=torch.distributed.ReduceOp.AVG)
     except (RuntimeError, ValueError):
