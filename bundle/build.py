@@ -1,4 +1,4 @@
-"""Make the self-contained file ``torchtune-sys-VERSION-ARCH.pyz``, or a folder of wheels for every Python.
+"""Make the self-contained file ``torchtune-sys-VERSION-ARCH.pyz``, or a directory of wheels for every Python.
 
     python bundle/build.py bundle [--arch aarch64] [--output dist]
     python bundle/build.py wheelhouse

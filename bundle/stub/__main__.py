@@ -45,7 +45,7 @@ def distrust(place):
     while True:
         info = os.lstat(path)
         if info.st_mode & 0o170000 != 0o040000:
-            return "%s is no folder" % path
+            return "%s is no directory" % path
         if info.st_uid not in owners:
             return "%s belongs to user %d" % (path, info.st_uid)
         private = info.st_gid == info.st_uid == uid and not info.st_mode & 0o002

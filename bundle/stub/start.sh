@@ -16,8 +16,8 @@ size=$(command -p wc -c <"$0" 2>/dev/null)
 user=0
 { while read -r word _real user _others && [ "$word" != Uid: ]; do :; done </proc/self/status; } 2>/dev/null
 
-# Whether nobody but root decides what lies at an absolute path: each folder, link and file on the way to it is root's and for no other to write,
-# save folders such as /tmp, in which nobody replaces another's file. In a user namespace root's number may be another one: the owner of /. A file
+# Whether nobody but root decides what lies at an absolute path: each directory, link and file on the way to it is root's and for no other to write,
+# save directories such as /tmp, in which nobody replaces another's file. In a user namespace root's number may be another one: the owner of /. A file
 # system that a user mounted (FUSE, a disk by udisks2) says of its owners what that user wants.
 only_roots() {
     set -f

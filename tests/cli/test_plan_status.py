@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,13 @@ def test_status(host: str, select: str, status: int) -> None:
     done = run("plan", "--from", str(HOSTS / f"{host}.json"), "--select", select)
     assert done.returncode == status, done.stdout + done.stderr
     assert (f"not judged: {select}: " in done.stderr) == (status == 3)
+    assert "cannot train" not in done.stderr
+
+
+def test_a_missing_torch_is_told_and_how_it_is_installed() -> None:
+    """No rule fails for it: without these words ``plan`` says *nothing to change* of a host that cannot train."""
+    done = run("plan", "--select", "swappiness-high", "--python", sys.executable)
+    assert f"cannot train: no torch in {sys.executable}: torchtune-sys generate install prints" in done.stderr, done.stderr
 
 
 def test_another_host_is_not_changed_from_here() -> None:

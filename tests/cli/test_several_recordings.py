@@ -27,7 +27,7 @@ def test_hosts_whose_names_are_replaced_are_named_by_their_files(folder: Path) -
 def test_a_folder_of_recordings_is_no_host(folder: Path) -> None:
     found = run("check", "--from", str(folder))
     assert found.returncode == 2
-    assert "is a folder of files" in found.stderr and "torchtune-sys compare FOLDER" in found.stderr
+    assert "is a directory of files" in found.stderr and "torchtune-sys compare DIR" in found.stderr
 
 
 def test_what_comes_next_is_meant_for_the_recorded_host(folder: Path) -> None:

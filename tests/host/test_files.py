@@ -94,7 +94,7 @@ def test_an_interrupt_leaves_no_draft(whole_group: bool, tmp_path: Path) -> None
 @pytest.mark.parametrize("folder", ["file", "file/below", "/dev/full"])
 def test_files_go_into_a_folder_only(folder: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(CannotWrite, match="is no folder"):
+    with pytest.raises(CannotWrite, match="is no directory"):
         write_below(str(tmp_path / folder), {"Dockerfile": "x"}, "mark")
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -12,8 +12,8 @@ module: torchtune_place
 short_description: Fail where another user can change what root is about to start
 version_added: "0.1.0"
 description:
-  - Looks at a path of the host and at each folder and link on the way to it. Fails where one belongs to another user, others may write to it, or a user's
-    program answers for it (FUSE); on the way, a folder with the sticky bit (C(/tmp)) is passed. The user whose C(sudo) it is counts as root.
+  - Looks at a path of the host and at each directory and link on the way to it. Fails where one belongs to another user, others may write to it, or a user's
+    program answers for it (FUSE); on the way, a directory with the sticky bit (C(/tmp)) is passed. The user whose C(sudo) it is counts as root.
   - Does nothing for whoever is not root, and where nothing is there yet.
 author:
   - The torchtune-sys maintainers (@torchtune-sys)

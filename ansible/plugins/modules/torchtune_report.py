@@ -20,10 +20,10 @@ author:
 options:
   directory:
     description:
-      - Folder on the controller for C(fleet.md), C(fleet.json), C(hosts/NAME.json), C(facts/NAME.json) and, of a pre-flight, C(good_hosts.txt)
+      - Directory on the controller for C(fleet.md), C(fleet.json), C(hosts/NAME.json), C(facts/NAME.json) and, of a pre-flight, C(good_hosts.txt)
         (for C(--limit @good_hosts.txt)). Nothing is written without it.
       - Files of an earlier report are removed where their host is no longer in the inventory, and facts where it returned none this time.
-      - Two days' folders of facts are compared by C(torchtune-sys compare --before).
+      - Two days' directories of facts are compared by C(torchtune-sys compare --before).
     type: path
   hosts:
     description:

@@ -100,9 +100,9 @@ def _folder(text: str) -> str:
     """Return a folder that an environment may be made in: in a system's own one it would take the place of the system's Python."""
     whole = "/" + "/".join(part for part in text.split("/") if part not in ("", "."))
     if not text.strip() or not text.isprintable():
-        raise click.BadParameter("an environment needs a folder with a name.", param_hint="--venv")
+        raise click.BadParameter("an environment needs a directory with a name.", param_hint="--venv")
     if text.startswith("/") and (re.fullmatch(_SYSTEM, whole) or "/../" in f"{whole}/"):
-        raise click.BadParameter(f"{text} cannot become an environment itself; name a folder in it.", param_hint="--venv")
+        raise click.BadParameter(f"{text} cannot become an environment itself; name a directory in it.", param_hint="--venv")
     return text
 
 

@@ -114,5 +114,5 @@ def _symptom(cause: str, weight: int, source: str, line: LogLine) -> Symptom:
         line=line,
         candidates=(Candidate(cause=cause, weight=weight),),
         program="python",
-        words="CPython sys.path: the script's folder comes before the library",
+        words="CPython sys.path: the script's directory comes before the library",
     )

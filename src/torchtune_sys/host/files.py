@@ -78,7 +78,7 @@ def require_folder(path: str) -> None:
             with place_of(path.rstrip("/")) as (folder, name), contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o755, dir_fd=folder)
         except OSError as error:
-            raise CannotWrite.because(error, path, "name a folder, or one that can be made") from None
+            raise CannotWrite.because(error, path, "name a directory, or one that can be made") from None
 
     _in_child(path, check)
 
@@ -129,13 +129,15 @@ def write_below(folder: str, files: Mapping[str, str], mark: str) -> None:
         for place in places:
             if os.path.lexists(place) and not _is_ours(place, mark):
                 raise CannotWrite(
-                    f"{place}: is there already, and not made by torchtune-sys", "move it away, or choose another folder"
+                    f"{place}: is there already, and not made by torchtune-sys", "move it away, or choose another directory"
                 )
         for place in places:
             with place_of(place, make=True):
                 pass
     except (FileExistsError, NotADirectoryError) as error:
-        raise CannotWrite(f"{error.filename or folder}: is no folder", "name a folder, or one that is not there yet") from None
+        raise CannotWrite(
+            f"{error.filename or folder}: is no directory", "name a directory, or one that is not there yet"
+        ) from None
     except OSError as error:
         raise CannotWrite.because(error, error.filename or folder, "write somewhere else or make room") from None
     for place, text in places.items():
@@ -148,7 +150,7 @@ def write_in_new_folder(path: str, text: str) -> None:
         with place_of(path, make=True):
             pass
     except OSError as error:
-        raise CannotWrite.because(error, path, "make room, or a folder that can be written") from None
+        raise CannotWrite.because(error, path, "make room, or a directory that can be written") from None
     write_atomically(path, text)
 
 

@@ -203,8 +203,8 @@ class _Chain:
             raise UnreadableInput(f"{name}: a recording that is read from there may extend no file", "name the file with --from")
         if base in ("", ".", "..") or "/" in base or "\0" in base:
             raise UnreadableInput(
-                f'{name}: "extends" names {base[:100]!r}: only files in the same folder may be extended',
-                "put it beside the recording, and give its name without a folder",
+                f'{name}: "extends" names {base[:100]!r}: only files in the same directory may be extended',
+                "put it beside the recording, and give its name without a directory",
             )
         if base in above:
             chain = " -> ".join((*above[above.index(base) :], base))

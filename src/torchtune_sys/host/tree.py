@@ -217,8 +217,8 @@ def find_prefix(store: TreeStore, name: str) -> str:
     recorded = [entry for entry in _some_names(store, "") if entry.endswith(".json")]
     if recorded:
         raise UnreadableInput(
-            f"{name}: is a folder of files ({', '.join(recorded[:4])}), not one host",
-            "give one recording of it; what differs between several: torchtune-sys compare FOLDER",
+            f"{name}: is a directory of files ({', '.join(recorded[:4])}), not one host",
+            "give one recording of it; what differs between several: torchtune-sys compare DIR",
         )
     if packed:
         raise UnreadableInput(

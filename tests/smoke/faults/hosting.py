@@ -75,7 +75,7 @@ ROWS = (
     ),
     Fault(
         name="folder-named-torch",
-        what="An empty folder named torch, as PYTHONPATH=. finds it, hides the real one",
+        what="An empty directory named torch, as PYTHONPATH=. finds it, hides the real one",
         means="environment",
         inject=file_in_front("torch/__init__.py", ""),
         stages="device",

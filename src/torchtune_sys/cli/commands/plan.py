@@ -11,6 +11,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.terminal import give, style, tell
 
 if TYPE_CHECKING:
+    from torchtune_sys.cli.planning import Planned
     from torchtune_sys.model.rule import Result
 
 FORMATS = ("text", "json", "markdown", "diff")
@@ -49,6 +50,8 @@ def command(**options: Any) -> int:
     found = planned(options)
     made = found.plan
     give(_rendered(made, options), options["output"], machine=options["format_"] != "text")
+    if without := _without_torch(found):
+        tell(without)
     if made.changes:
         return 1
     if options["format_"] == "diff":
@@ -57,6 +60,17 @@ def command(**options: Any) -> int:
     for line in _undecided_lines(undecided):
         tell(f"not judged: {line}")
     return 3 if undecided else 0
+
+
+def _without_torch(found: Planned) -> str:
+    """Return what to do where torch is not there: installing it is no change of the host's, and no rule fails for it."""
+    from torchtune_sys.rules.can_train import Device, ability
+
+    trains = ability(found.seen, found.results)
+    if trains.device is not Device.NONE or trains.by_finding or any(item.step.key == "torch" for item in found.plan.install):
+        return ""
+    asked = "" if found.seen.origin == "live" else ", given the same host,"
+    return f"cannot train: {trains.why}: torchtune-sys generate install{asked} prints how to install it; --python names another interpreter"
 
 
 _NAMED = 3

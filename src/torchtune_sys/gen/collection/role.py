@@ -142,7 +142,7 @@ def variables() -> str:
 # The self-contained files that the collection brings.
 {PREFIX}brought: "{{{{ query('ansible.builtin.fileglob', role_path ~ '/files/torchtune-sys-*.pyz') }}}}"
 
-# The source as it lies below the folder that ansible-playbook is started in, where it does; else where Ansible looks for files.
+# The source as it lies below the directory that ansible-playbook is started in, where it does; else where Ansible looks for files.
 {PREFIX}source_here: "{{{{ ({PREFIX}source | expanduser | realpath) if {PREFIX}source | expanduser is exists else {PREFIX}source }}}}"
 
 # What is copied to the host: the source that somebody names, else what the collection brings for the host's processor.

@@ -57,7 +57,7 @@ _APT_LISTS = ("apt-get", "update")
 _TRUST_KEY = """
 trust_key() { # PATH URL FINGERPRINT: the key of a repository, trusted only if it is the one that is meant, and no other with it
   local work found
-  work=$(mktemp -d -p /tmp) # not where TMPDIR says: it may be a folder of another user
+  work=$(mktemp -d -p /tmp) # not where TMPDIR says: it may be a directory of another user
   curl -fsSL -o "${work}/key" -- "$2"
   found=$(gpg --homedir "${work}" --show-keys --with-colons "${work}/key" | awk -F: '$1 == "pub" { own = 1 } $1 == "fpr" && own { print $10; own = 0 }') || found=
   if [[ ${found} != *"$3" || ${found} == *$'\\n'* ]]; then

@@ -88,13 +88,15 @@ def _refused_variable(s: Snapshot, detail: str) -> str:
     return next((f"{name}={env[name]}" for name in (*named, *meant)), "")
 
 
-_NOT_EXECUTABLE = (Advice(text="chmod a+rx the interpreter and the folders on the way, or mount its file system without noexec"),)
+_NOT_EXECUTABLE = (
+    Advice(text="chmod a+rx the interpreter and the directories on the way, or mount its file system without noexec"),
+)
 _CLOSED = (
     Advice(
         text="install the base Python where every user may read it, and create the environment from that one (uv: "
         "UV_PYTHON_INSTALL_DIR=/opt/python uv python install, then uv venv --clear; never below /root)"
     ),
-    Advice(text="or let its users in: chmod o+x the first folder on the way that they may not enter, and those below it"),
+    Advice(text="or let its users in: chmod o+x the first directory on the way that they may not enter, and those below it"),
 )
 _LEAST_STACK = 1 << 20
 
@@ -115,7 +117,7 @@ def _small_stack(s: Snapshot) -> int:
             text="a .pth file: install the package that it belongs to again, or remove the file (pip uninstall, then delete what is left)"
         ),
         Advice(
-            text="sitecustomize, usercustomize: mend the module, or take its folder out of PYTHONPATH (python -v shows which file it is)"
+            text="sitecustomize, usercustomize: mend the module, or take its directory out of PYTHONPATH (python -v shows which file it is)"
         ),
     ),
 )

@@ -71,7 +71,7 @@ def versions_agree(world: int, world_wish: int) -> Dict[str, str]:
             verdict="fail",
             cause="torch-versions-mixed",
             seen="torch %s was imported from %s, but %s is installed" % (imported, os.path.dirname(torch.__file__), recorded),
-            remedy="remove the other torch (PYTHONPATH, ~/.local, a folder named torch), or reinstall",
+            remedy="remove the other torch (PYTHONPATH, ~/.local, a directory named torch), or reinstall",
         )
     unusable = _numpy_is_unusable()
     if unusable:

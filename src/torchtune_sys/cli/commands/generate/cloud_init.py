@@ -40,7 +40,7 @@ docs/cloud-init.md.
     "--stages", metavar="LIST", default=",".join(STAGES), help="Stages, separated by commas: install, tune, smoke. [all]"
 )
 @install_options(VENV)
-@click.option("--offline", metavar="DIR", help="Install from this folder in the image (packages, wheels), without network.")
+@click.option("--offline", metavar="DIR", help="Install from this directory in the image (packages, wheels), without network.")
 @click.option(
     "--url", metavar="URL", help="Download the script from URL and check its SHA-256; for clouds with a small limit on user data."
 )

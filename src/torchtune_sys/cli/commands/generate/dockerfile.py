@@ -48,7 +48,9 @@ version is not available, this command gives the reason and exits with 1.
 @click.option("--base", metavar="IMAGE", help="Base image. [an official Python image]")
 @click.option("--base-system", metavar="ID:VERSION", help="System in IMAGE, where its name does not say it: ubuntu:24.04.")
 @click.option(
-    "--offline", metavar="DIR", help="Build without network, from the wheels (and packages) in this folder beside the Dockerfile."
+    "--offline",
+    metavar="DIR",
+    help="Build without network, from the wheels (and packages) in this directory beside the Dockerfile.",
 )
 @click.option("--no-compiler", is_flag=True, help="Leave out what torch.compile needs.")
 @click.option("--with", "extras", multiple=True, type=click.Choice(EXTRAS), help="Also install this; may be repeated.")
@@ -58,7 +60,7 @@ version is not available, this command gives the reason and exits with 1.
 )
 @click.option("--workers", type=click.IntRange(min=0), metavar="N", help="DataLoader workers per process. [4]")
 @shared.format_option(*FORMATS)
-@click.option("-o", "--output", metavar="PATH", help="Folder for Dockerfile and smoke.py; with other formats a file.")
+@click.option("-o", "--output", metavar="PATH", help="Directory for Dockerfile and smoke.py; with other formats a file.")
 def command(**options: Any) -> int:
     """Print a Dockerfile for training on this host, with the flags to start its containers with."""
     from torchtune_sys.cli.install_options import tell_refused
@@ -112,7 +114,7 @@ def _image_options(options: Mapping[str, Any]) -> ImageOptions:
     if system and not (base and re.fullmatch(_SYSTEM, system)):
         raise click.BadParameter("it says which system --base contains, such as ubuntu:24.04.", param_hint="--base-system")
     if offline and not re.fullmatch(_FOLDER, offline):
-        raise click.BadParameter(f"{offline} is not a plain path below the Dockerfile's folder.", param_hint="--offline")
+        raise click.BadParameter(f"{offline} is not a plain path below the Dockerfile's directory.", param_hint="--offline")
     return ImageOptions(
         torch=torch,
         python=python,

@@ -48,7 +48,7 @@ It also stops on a host that differs from the plan's. See docs/provision.md.
 @description_options
 @click.option("--stages", metavar="LIST", help="Stages, separated by commas: install, tune, smoke. [only the plan's changes]")
 @install_options(VENV)
-@click.option("--offline", metavar="DIR", help="Install from this folder on the host (packages, wheels), without network.")
+@click.option("--offline", metavar="DIR", help="Install from this directory on the host (packages, wheels), without network.")
 def command(**options: Any) -> int:
     """Print a bash script that makes, checks and undoes the plan's changes; with --stages it also installs and tests."""
     from torchtune_sys.cli.planning import planned
