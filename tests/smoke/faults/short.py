@@ -68,3 +68,25 @@ def slowed(function: str, factor: float, least: int) -> str:
             return found
         torch.{function} = slow
     """
+
+
+def at_operator(name: str, spoil: str) -> str:
+    """A kernel of the CPU in torch's dispatcher answers wrongly, by whatever name or way it is reached (forward, backward, below autocast): ``spoil`` changes
+    ``found``, given ``given``."""
+    return f"""
+        import warnings
+        import torch
+        kernel, held = torch.library.get_kernel("aten::{name}", "CPU"), torch.library.Library("aten", "IMPL")
+        torch._kept_by_a_fault = [*getattr(torch, "_kept_by_a_fault", ()), held]
+        def number(value):
+            return torch.scalar_tensor(value, dtype=torch.get_default_dtype() if isinstance(value, float) else torch.int64)
+        tensors = [one.type.kind() == "TensorType" for one in torch.ops.aten.{name if "." in name else name + ".default"}._schema.arguments]
+        def wrong(keys, *given, **more):
+            given = [number(one) if takes and isinstance(one, (int, float)) else one for one, takes in zip(given, tensors)]
+            found = kernel.call_boxed(keys, *given, **more)
+            {spoil}
+            return found
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            held.impl("{name}", wrong, "CPU", with_keyset=True)
+    """
