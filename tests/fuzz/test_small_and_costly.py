@@ -38,7 +38,7 @@ from torchtune_sys.probes.network import addresses
 from torchtune_sys.probes.plan_context import boot_commands, boot_entries, device_rules, limit_files
 from torchtune_sys.probes.storage.block_devices import Descent
 from torchtune_sys.rules import by_id
-from torchtune_sys.rules.environment.values import visible_devices, visible_devices_fault
+from torchtune_sys.rules.visible_gpus import listed
 
 
 def test_a_node_list_stands_for_no_more_memory_than_names_have() -> None:
@@ -334,8 +334,8 @@ def test_a_rule_takes_time_in_proportion_to_what_a_snapshot_lists(rule: str, fam
 def test_lists_of_gpus_in_a_variable_take_time_in_proportion() -> None:
     begun = time.thread_time()
     uuids = tuple(f"GPU-{number:032x}" for number in range(3000))
-    assert not visible_devices_fault(",".join(uuids), 3000, uuids)
-    assert visible_devices(",".join(map(str, range(20_000))), 8) == 8
+    assert not listed(",".join(uuids), uuids).fault
+    assert len(listed(",".join(map(str, range(20_000))), ("",) * 8).places) == 8
     assert time.thread_time() - begun < 0.5
 
 

@@ -14,8 +14,7 @@ from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Unknown, Why, absent, known, need
-from torchtune_sys.rules import gates
-from torchtune_sys.rules.environment.values import amd_fault, visible_devices_fault
+from torchtune_sys.rules import gates, visible_gpus
 from torchtune_sys.rules.torch import build_kind
 from torchtune_sys.rules.torch import common as torch_build
 
@@ -135,13 +134,13 @@ def _visible(s: Snapshot, devices: tuple[Gpu, ...]) -> int:
     count = sum(not gpu.lost for gpu in devices)
     if any(gpu.mig is True for gpu in devices):  # of all instances a process sees the first, and no whole GPU beside it
         count = min(count, 1)
-    listed = known(s.session.env, {}).get("CUDA_VISIBLE_DEVICES") if not isinstance(s.session, Missing) else None
-    if listed is None or not count:
+    value = known(s.session.env, {}).get("CUDA_VISIBLE_DEVICES") if not isinstance(s.session, Missing) else None
+    if value is None or not count:
         return count
-    fault = visible_devices_fault(listed, len(devices), None, any(gpu.mig is True for gpu in devices))
-    if fault and "every GPU" not in fault:
-        raise Unknown(Missing(Why.UNPARSED, "CUDA_VISIBLE_DEVICES", fault))
-    return 0 if fault else min(count, listed.count(",") + 1)
+    shown = visible_gpus.listed(value, visible_gpus.uuids_of(devices), any(gpu.mig is True for gpu in devices))
+    if shown.fault and shown.places:
+        raise Unknown(Missing(Why.UNPARSED, "CUDA_VISIBLE_DEVICES", shown.fault))
+    return min(count, len(shown.places))
 
 
 def _amd(s: Snapshot) -> int:
@@ -150,7 +149,7 @@ def _amd(s: Snapshot) -> int:
         return len(gates.all_devices(s.gpu))
     count = 0 if absent(devices) else len(need(devices))
     env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
-    return 0 if "every GPU" in amd_fault(env, count)[1] else count
+    return 0 if "every GPU" in visible_gpus.amd_fault(env, count).fault else count
 
 
 def _plugin(s: Snapshot) -> str:

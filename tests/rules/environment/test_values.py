@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchtune_sys.rules.environment.values import allocator_faults, unknown_allocator_names, visible_devices_fault
+from torchtune_sys.rules.environment.values import allocator_faults, unknown_allocator_names
 
 
 @pytest.mark.parametrize(
@@ -43,20 +43,3 @@ def test_faults_say_where_and_why() -> None:
     assert unknown_allocator_names("max_split_size:1,backend,new_thing:2") == ["new_thing"]
     assert unknown_allocator_names("backing:1") == ["backing"]  # too far from backend to be a slip
     assert unknown_allocator_names("rounds:[1:2,3:4],new_thing:2") == ["rounds", "new_thing"]
-
-
-@pytest.mark.parametrize(
-    ("value", "fault"),
-    [
-        ("", "it is empty, which hides every GPU"),
-        ("-1", "-1 is no device, which hides every GPU"),
-        ("0,,1", "an empty entry is no number: it and what follows is hidden"),
-        ("GPU-a,,", "an empty entry is no UUID: it and what follows is hidden"),
-        ("GPU-a,1", "1 is no UUID: it and what follows is hidden"),
-        ("GPU-c", "no GPU has the UUID GPU-c: every GPU is hidden"),
-        ("GPU-a,GPU-c", "no GPU has the UUID GPU-c: it and what follows is hidden"),
-        ("GPU-b", "2 GPUs have a UUID that begins with GPU-b: every GPU is hidden"),
-    ],
-)
-def test_what_a_list_of_devices_hides(value: str, fault: str) -> None:
-    assert visible_devices_fault(value, 4, ("GPU-a1", "GPU-b1", "GPU-b2")) == fault

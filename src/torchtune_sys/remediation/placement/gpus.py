@@ -12,6 +12,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.placement import GpuDevice
 from torchtune_sys.model.snapshot import Snapshot, gpus_told, pci_devices_told
 from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.rules.visible_gpus import listed, way
 
 _ORDER = (
     "GPUs of several models: CUDA numbers the fastest first, and which that is was not seen. Set CUDA_DEVICE_ORDER=PCI_BUS_ID"
@@ -35,15 +36,15 @@ def visible(s: Snapshot, boards: Fact[tuple[GpuDevice, ...]]) -> Visible:
     if not nvidia:
         amd = _of_bus(s, "0x1002", "amdgpu")
         for names in (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")):
-            listed = next((env[name] for name in names if name in env), None)
-            amd = amd if listed is None else _named(listed, amd)
+            value = next((env[name] for name in names if name in env), None)
+            amd = amd if value is None else _named(value, amd)
         return Visible(addresses=tuple(board.address for board in amd))
     ordered = tuple(sorted(nvidia, key=lambda board: board.address))
     every = tuple(board.address for board in ordered)
     mixed = len({board.name for board in ordered}) > 1 and env.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
-    listed = env.get("CUDA_VISIBLE_DEVICES")
-    if listed is not None:
-        return _listed([entry.strip() for entry in listed.split(",")], ordered, mixed)
+    value = env.get("CUDA_VISIBLE_DEVICES")
+    if value is not None:
+        return _listed(value, ordered, mixed)
     return Visible(addresses=("",) * len(every), candidates=every, note=_ORDER) if mixed else Visible(addresses=every)
 
 
@@ -73,10 +74,10 @@ def _of_bus(s: Snapshot, vendor: str, driver: str) -> tuple[GpuDevice, ...]:
     )
 
 
-def _named(listed: str, boards: tuple[GpuDevice, ...]) -> tuple[GpuDevice, ...]:
+def _named(value: str, boards: tuple[GpuDevice, ...]) -> tuple[GpuDevice, ...]:
     """AMD's lists: numbers, within those that are left; an entry that is none ends the list."""
     found: list[GpuDevice] = []
-    for entry in listed.split(","):
+    for entry in value.split(","):
         number = _index(entry.strip(), len(boards))
         if number is None:
             break
@@ -90,50 +91,13 @@ def _index(entry: str, below: int) -> int | None:
     return None
 
 
-def _listed(entries: list[str], ordered: tuple[GpuDevice, ...], mixed: bool) -> Visible:
-    """Return what CUDA_VISIBLE_DEVICES names. An entry that names nothing, or in another way than the first one, hides itself and all that
-    follow; one that is named twice hides every GPU (as torch.cuda's _parse_visible_devices, which follows CUDA)."""
-    found: dict[str, str] = {}
-    note, way = "", _way(entries[0])
-    for entry in entries:
-        if _way(entry) != way:
-            break
-        if way == "MIG-":
-            name, address = entry.lower(), _of_instance(entry, ordered)
-            note = note if address else _INSTANCE
-        elif way == "GPU-":
-            fitting = [board for board in ordered if board.uuid.lower().startswith(entry.lower())]
-            if len(fitting) != 1:
-                if any(board.uuid for board in ordered):
-                    break
-                fitting, note = [GpuDevice(address="")], "the GPUs' UUIDs were not seen"
-            name, address = entry.lower(), fitting[0].address
-        else:
-            number = _number(entry)
-            if number is None or number >= len(ordered):
-                break
-            name = str(number)
-            address, note = ("", _ORDER) if mixed else (ordered[number].address, note)
-        if name in found:
-            return Visible(addresses=(), candidates=())
-        found[name] = address
-    return Visible(addresses=tuple(found.values()), candidates=tuple(board.address for board in ordered), note=note)
-
-
-def _way(entry: str) -> str:
-    return next((way for way in ("MIG-", "GPU-") if entry.upper().startswith(way)), "")
-
-
-def _number(entry: str) -> int | None:
-    """As strtol reads it: what follows the digits does not matter."""
-    unsigned = entry.removeprefix("+")
-    digits = unsigned[: len(unsigned) - len(unsigned.lstrip("0123456789"))][:20]
-    return int(digits) if digits else None
-
-
-def _of_instance(entry: str, ordered: tuple[GpuDevice, ...]) -> str:
-    """Drivers before R470 name an instance MIG-GPU-<uuid>/<gi>/<ci>; later ones give it a UUID of its own."""
-    whole = entry[4:].partition("/")[0].lower()
-    if len(ordered) == 1:
-        return ordered[0].address
-    return next((board.address for board in ordered if board.uuid and board.uuid.lower() == whole), "")
+def _listed(value: str, ordered: tuple[GpuDevice, ...], mixed: bool) -> Visible:
+    """Return what CUDA_VISIBLE_DEVICES names."""
+    shown = listed(value, tuple(board.uuid for board in ordered))
+    if "twice" in shown.fault:
+        return Visible(addresses=(), candidates=())
+    not_told = _INSTANCE if way(value) == "MIG-" else "the GPUs' UUIDs were not seen"
+    places = shown.places if way(value) or not mixed else (None,) * len(shown.places)
+    addresses = tuple("" if place is None else ordered[place].address for place in places)
+    note = "" if None not in places else not_told if way(value) else _ORDER
+    return Visible(addresses=addresses, candidates=tuple(board.address for board in ordered), note=note)

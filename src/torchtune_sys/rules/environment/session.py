@@ -13,6 +13,7 @@ from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment import values
 from torchtune_sys.rules.environment.common import environment
 from torchtune_sys.rules.gates import NO_TORCH, nvidia_hardware
+from torchtune_sys.rules.visible_gpus import amd_fault, listed, uuids_of
 
 _NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 
@@ -179,19 +180,17 @@ def cuda_visible_devices_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html
     """
     if amd := _amd_alone(s):
-        name, fault = values.amd_fault(environment(s), amd)
-        if fault:
-            seen_as = f"{environment(s)[name]!r}: {fault}"
+        wrong = amd_fault(environment(s), amd)
+        if name := wrong.variable:
+            seen_as = f"{environment(s)[name]!r}: {wrong.fault}"
             unset = EnvironmentVariable(name=name, value=None)
-            yield Evidence(subject=name, seen=seen_as, wanted=f"some of 0-{amd - 1}", source="environment", fix=(unset,))
+            yield Evidence(subject=name, seen=seen_as, wanted=f"some of 0-{wrong.count - 1}", source="environment", fix=(unset,))
         return
     value = environment(s).get("CUDA_VISIBLE_DEVICES")
     if value is None:
         raise NotApplicable("CUDA_VISIBLE_DEVICES is not set")
     devices = need(need(s.gpu).devices)
-    uuids = [uuid for gpu in devices if not isinstance(uuid := gpu.uuid, Missing)]
-    sliced = any(gpu.mig is True for gpu in devices)
-    fault = values.visible_devices_fault(value, len(devices), None if len(uuids) < len(devices) else tuple(uuids), sliced)
+    fault = listed(value, uuids_of(devices), any(gpu.mig is True for gpu in devices)).fault
     if fault:
         yield Evidence(
             subject="CUDA_VISIBLE_DEVICES",

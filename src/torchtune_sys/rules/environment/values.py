@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Mapping
 
 from torchtune_sys.model.numbers import natural
@@ -38,113 +36,6 @@ _OTHER = (
 )
 _SINCE = {"expandable_segments": (2, 1), "backend": (2, 0)}
 """First torch release that takes the option; an older one raises."""
-
-
-def visible_devices_fault(value: str, count: int, uuids: tuple[str, ...] | None, sliced: bool = False) -> str:
-    """Return what is wrong with CUDA_VISIBLE_DEVICES on a host with ``count`` GPUs, ``""`` if nothing. ``uuids`` is None where they are
-    not known; ``sliced``: MIG is on, where CUDA counts instances.
-
-    >>> visible_devices_fault("0,1,5,2", 4, None)
-    'there is no GPU 5: it and what follows is hidden'
-    >>> visible_devices_fault("", 4, None), visible_devices_fault("3,0", 4, None)
-    ('it is empty, which hides every GPU', '')
-    """
-    entries = [entry.strip() for entry in value.split(",")]
-    if entries in ([""], ["-1"], ["NoDevFiles"]):
-        return "it is empty, which hides every GPU" if not entries[0] else f"{entries[0]} is no device, which hides every GPU"
-    if entries[0].upper().startswith("MIG-"):
-        return _repeated(entries)
-    if entries[0].upper().startswith("GPU-"):
-        return _uuid_fault(entries, uuids)
-    return _index_fault(entries, count, sliced)
-
-
-def visible_devices(value: str, count: int) -> int:
-    """Return how many of ``count`` GPUs CUDA shows with this CUDA_VISIBLE_DEVICES: it stops at the first entry that is wrong.
-
-    >>> visible_devices("0,1,5,2", 4), visible_devices("0,0", 4), visible_devices("", 4), visible_devices("3,0", 4)
-    (2, 0, 0, 2)
-    """
-    entries = value.split(",")
-    if _repeated([entry.strip() for entry in entries]):
-        return 0
-    fitting, most = 0, len(entries)
-    while fitting < most:  # what is wrong with a list is wrong with a longer one, too
-        number = (fitting + most + 1) // 2
-        if visible_devices_fault(",".join(entries[:number]), count, None):
-            most = number - 1
-        else:
-            fitting = number
-    return fitting
-
-
-AMD_LISTS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-"""Variables that hide AMD's GPUs: the runtime reads the first, HIP the second, and the last where the second is not set."""
-
-
-def amd_fault(env: Mapping[str, str], count: int) -> tuple[str, str]:
-    """Return the variable that hides AMD GPUs by an entry that is none of them, and its fault; empty strings if none does.
-
-    An empty list is not the same to all: the runtime hides all by it (ROCR-Runtime core/util/flag.h, IsEnvVarSet), HIP takes it for none
-    (ROCm/clr rocclr/device/rocm/rocdevice.cpp), and torch counts no device (torch/cuda/__init__.py, _parse_visible_devices).
-
-    >>> amd_fault({"HIP_VISIBLE_DEVICES": "-1"}, 8), amd_fault({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": ""}, 8)
-    (('HIP_VISIBLE_DEVICES', '-1 is no device, which hides every GPU'), ('', ''))
-    >>> amd_fault({"ROCR_VISIBLE_DEVICES": ""}, 8)[0], amd_fault({"HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "0"}, 8)[0]
-    ('ROCR_VISIBLE_DEVICES', 'HIP_VISIBLE_DEVICES')
-    """
-    for name in AMD_LISTS:
-        value = env.get(name)
-        if value is None or (name == "CUDA_VISIBLE_DEVICES" and "HIP_VISIBLE_DEVICES" in env):
-            continue
-        if not value:
-            return name, _EMPTY[name == "ROCR_VISIBLE_DEVICES"]
-        fault = visible_devices_fault(value, count, None)
-        if fault and "twice" not in fault:
-            return name, fault
-    return "", ""
-
-
-_EMPTY = (
-    "an empty list: torch.cuda.device_count() is 0, as if every GPU were hidden, although HIP ignores it",
-    "an empty list, which hides every GPU",
-)
-
-
-def _index_fault(entries: list[str], count: int, sliced: bool) -> str:
-    taken: list[str] = []
-    for entry in entries:
-        unsigned = entry.removeprefix("+")
-        digits = unsigned[: len(unsigned) - len(unsigned.lstrip("0123456789"))][:20]  # as strtol reads it
-        if not digits:
-            rest = "every GPU" if not taken else "it and what follows"
-            return f"{entry or 'an empty entry'} is no number: {rest} is hidden"
-        if int(digits) >= count and not sliced:
-            return f"there is no GPU {int(digits)}: {'every GPU' if not taken else 'it and what follows'} is hidden"
-        taken.append(str(int(digits)))
-    return _repeated(taken)
-
-
-def _uuid_fault(entries: list[str], uuids: tuple[str, ...] | None) -> str:
-    ordered = None if uuids is None else sorted(uuid.lower() for uuid in uuids)
-    for place, entry in enumerate(entries):
-        if not entry.upper().startswith("GPU-"):
-            return f"{entry or 'an empty entry'} is no UUID: {'every GPU' if not place else 'it and what follows'} is hidden"
-        if ordered is not None:
-            first = bisect_left(ordered, entry.lower())
-            fitting = bisect_left(ordered, entry.lower() + _LAST, first) - first
-            if fitting != 1:
-                words = "no GPU has the UUID" if not fitting else f"{fitting} GPUs have a UUID that begins with"
-                return f"{words} {entry}: {'every GPU' if not place else 'it and what follows'} is hidden"
-    return _repeated(entries)
-
-
-_LAST = chr(0x10FFFF)
-
-
-def _repeated(entries: list[str]) -> str:
-    twice = next((entry for entry, count in Counter(entries).items() if count > 1), None)
-    return f"{twice} is named twice, which hides every GPU" if twice is not None else ""
 
 
 _LONGEST = 4000

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, NvmlSetting
-from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known
+from torchtune_sys.model.values import Missing, NotApplicable, Why
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import each
+from torchtune_sys.rules.visible_gpus import left_out
 
 
 @rule(
@@ -65,7 +64,7 @@ def compute_mode_prohibited(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield from each(
         s,
         lambda gpu: gpu.compute_mode,
-        lambda gpu, mode: mode == "prohibited" and not _left_out(s, gpu),
+        lambda gpu, mode: mode == "prohibited" and not left_out(s, gpu),
         str,
         "default",
         "nvmlDeviceGetComputeMode",
@@ -97,8 +96,8 @@ def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (CUDA device enumeration)
     """
     gpus = gates.nvidia_gpus(s)
-    left_out = {gpu.index for gpu in gpus if _left_out(s, gpu)}
-    gpus = tuple(gpu for gpu in gpus if gpu.index not in left_out)
+    others = {gpu.index for gpu in gpus if left_out(s, gpu)}
+    gpus = tuple(gpu for gpu in gpus if gpu.index not in others)
     if not gpus:
         raise NotApplicable("CUDA_VISIBLE_DEVICES leaves out every GPU")
     ranks = s.intent.ranks if s.intent.ranks is not None else len(gpus)
@@ -108,7 +107,7 @@ def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("the job is one process")
     yield from each(
         s,
-        lambda gpu: _OF_OTHERS if gpu.index in left_out else gpu.mig,
+        lambda gpu: _OF_OTHERS if gpu.index in others else gpu.mig,
         lambda _, on: on,
         lambda on: "MIG on" if on else "MIG off",
         "MIG off",
@@ -117,17 +116,6 @@ def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 _OF_OTHERS = Missing(Why.ABSENT, "nvmlDeviceGetMigMode", "CUDA_VISIBLE_DEVICES leaves it out")
-
-
-def _left_out(s: Snapshot, gpu: Gpu) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES names GPUs, and not this one: neither by its number nor by its UUID."""
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
-    named = [entry.strip().lower() for entry in env.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    uuid = known(gpu.uuid, "").lower()
-    return all(
-        natural(entry) not in (None, gpu.index) or (entry.startswith("gpu-") and bool(uuid) and not uuid.startswith(entry))
-        for entry in named
-    )
 
 
 @rule(
@@ -160,7 +148,7 @@ def mig_without_instances(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield from each(
         s,
         lambda gpu: gpu.mig_instances if gpu.mig is True else gpu.mig,
-        lambda gpu, count: gpu.mig is True and not count and not _left_out(s, gpu),
+        lambda gpu, count: gpu.mig is True and not count and not left_out(s, gpu),
         lambda count: "MIG off" if count is False else "MIG on, no instance" if not count else f"MIG on, instances: {count}",
         "an instance",
         "nvmlDeviceGetMigDeviceHandleByIndex",

@@ -10,7 +10,7 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, 
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, need
 from torchtune_sys.rules import gates
-from torchtune_sys.rules.environment.values import visible_devices
+from torchtune_sys.rules.visible_gpus import listed, uuids_of
 
 
 @rule(
@@ -45,16 +45,16 @@ def several_ranks_on_one_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("this is one rank's own environment, which may see its own GPU only")
     if env.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
         raise NotApplicable("NCCL_MULTI_RANK_GPU_ENABLE=1: the ranks share GPUs on purpose")
-    listed = env.get("CUDA_VISIBLE_DEVICES")
-    count = len(gpus) if listed is None else visible_devices(listed, len(gpus))
-    if "MIG-" in (listed or "") or any(gpu.mig is True for gpu in gpus):
+    value = env.get("CUDA_VISIBLE_DEVICES")
+    count = len(gpus) if value is None else len(listed(value, uuids_of(gpus)).places)
+    if "MIG-" in (value or "") or any(gpu.mig is True for gpu in gpus):
         count = min(count, 1)  # of all instances a process sees the first
     yield Evidence(
         subject="ranks",
         seen=f"{s.intent.ranks} ranks, {count} visible GPUs",
         wanted="a GPU for each rank",
         verdict=Verdict.FAIL if s.intent.ranks > count else Verdict.PASS,
-        source="NVML" if listed is None else "CUDA_VISIBLE_DEVICES",
+        source="NVML" if value is None else "CUDA_VISIBLE_DEVICES",
     )
 
 

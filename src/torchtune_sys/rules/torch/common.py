@@ -15,8 +15,8 @@ from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import Version, version
-from torchtune_sys.rules.environment.values import visible_devices
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware
+from torchtune_sys.rules.visible_gpus import listed, uuids_of
 
 OTHER_ACCELERATORS = (
     "torch-npu",
@@ -53,14 +53,12 @@ def displays_beside(s: Snapshot, trained_on: Sequence[Gpu]) -> Displays:
 def _shows_only(s: Snapshot, trained_on: Sequence[Gpu]) -> bool:
     """Return whether CUDA_VISIBLE_DEVICES names none but these: CUDA counts by PCI address if CUDA_DEVICE_ORDER says so, else from the fastest."""
     env = {} if isinstance(s.session, Missing) else known_value(s.session.env, {})
-    named = env.get("CUDA_VISIBLE_DEVICES", "")
-    shown = [entry.strip().lower() for entry in named.split(",")[: visible_devices(named, len(gpus_told(s)))]]
-    by_address = env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    indices = {str(gpu.index if by_address else place) for place, gpu in enumerate(trained_on)}
-    uuids = tuple(known_value(gpu.uuid, "").lower() for gpu in trained_on)
-    return bool(shown) and all(
-        entry in indices or (entry.startswith("gpu-") and any(uuid.startswith(entry) for uuid in uuids)) for entry in shown
-    )
+    these = {gpu.index for gpu in trained_on}
+    gpus = [*trained_on, *(gpu for gpu in gpus_told(s) if gpu.index not in these)]
+    if env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        gpus.sort(key=lambda gpu: (known_value(gpu.pci_address, ""), gpu.index))
+    shown = listed(env.get("CUDA_VISIBLE_DEVICES", ""), uuids_of(gpus)).places
+    return bool(shown) and all(place is not None and gpus[place].index in these for place in shown)
 
 
 _SMALLER = 3
