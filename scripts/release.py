@@ -3,7 +3,7 @@
     ./run release --dry-run [--wheel-only] [--output FOLDER]
 
 Nothing is tagged, published or sent, and no file of the checkout is changed: the files lie in FOLDER (dist/release), and what a maintainer
-then types is printed. Each artefact is built twice, in folders of its own, from what is committed; differing bytes are an error. Exit status: 0 ready to be released,
+then types is printed. Each artefact is built twice, in directories of its own, from what is committed; differing bytes are an error. Exit status: 0 ready to be released,
 1 something stands in the way, 2 usage.
 """
 

@@ -120,7 +120,7 @@ def test_the_first_run_sets_up_and_the_second_does_not(clone: Clone) -> None:
     code, out, err = clone.run()
     assert (code, out) == (0, GOOD)
     assert err.startswith(f"run: setting up {clone.here}/.venv, once for each state of the sources:") and err.endswith("ready")
-    assert "nothing outside that folder is changed" in err
+    assert "nothing outside that directory is changed" in err
     assert max(map(len, err.replace(str(clone.here), "").splitlines())) < 80
     assert clone.run() == (0, GOOD, "")
     assert clone.installed() == 1

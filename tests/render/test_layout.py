@@ -90,3 +90,6 @@ def test_the_tool_is_named_as_it_was_called_where_a_command_begins_and_nowhere_e
     text = "sudo torchtune-sys apply, or 99-torchtune-sys.conf of torchtune-sys 0.1.0; torchtune-sys: no"
     shown = render([line(text)], Style(width=200, program="./run"))
     assert shown == "sudo ./run apply, or 99-torchtune-sys.conf of torchtune-sys 0.1.0; torchtune-sys: no\n"
+    assert render([line(text, is_elsewhere=True)], Style(width=200, program="./run")) == f"{text}\n", (
+        "another host has no clone here"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchtune_sys.model.facts.network import NetworkFacts, RdmaDevice, RdmaPort
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 _NOTHING = Missing(Why.NOT_RECORDED, "RDMA listing", "not in the report")
@@ -93,8 +94,7 @@ def _fields(found: Found, name: str, number: int) -> Fields:
 
 
 def _number(text: str) -> int:
-    text = text.strip().rstrip(":")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
+    return natural(text.strip().rstrip(":"), 3) or 0
 
 
 def _device(name: str, own: Fields, ports: dict[int, Fields]) -> RdmaDevice:

@@ -10,6 +10,7 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.numa import NumaFacts, NumaNode
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, known
 
 _OF_LSCPU = (
@@ -107,8 +108,7 @@ def _count(lines: Lines, key: str) -> Fact[int]:
     value = value_of(lines, key)
     if isinstance(value, Missing):
         return value
-    number = int(value) if value.isascii() and value.isdigit() and len(value) < 9 else 0
-    return number or missing(f"not a number of {key}: {value[:40]!r}")
+    return natural(value, 8) or missing(f"not a number of {key}: {value[:40]!r}")
 
 
 def _cpus(value: Fact[str]) -> Fact[CpuSet]:

@@ -13,6 +13,7 @@ import msgspec
 
 from torchtune_sys.host import threads
 from torchtune_sys.host.trust import GROUP_OWNER, MASK, NAMED_GROUP, NAMED_USER, access_list
+from torchtune_sys.model.numbers import natural
 
 _T = TypeVar("_T")
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "riscv64": 219, "s390x": 280}
@@ -96,7 +97,7 @@ def caller(env: Mapping[str, str]) -> Account | None:
 
 
 def _named(uid: str, name: str) -> Account | None:
-    if uid and not _is_number(uid):
+    if uid and natural(uid, 9) is None:
         return None
     try:
         entry = pwd.getpwnam(name) if name else pwd.getpwuid(int(uid or 0))
@@ -104,10 +105,6 @@ def _named(uid: str, name: str) -> Account | None:
         return None
     told = entry.pw_uid and (not uid or entry.pw_uid == int(uid))
     return account(entry.pw_uid, entry.pw_gid) if told else None
-
-
-def _is_number(uid: str) -> bool:
-    return uid.isascii() and uid.isdigit() and len(uid) < 10
 
 
 def without_our_keys(start: Callable[[], _T]) -> _T:

@@ -16,7 +16,7 @@ from torchtune_sys.host.input.limits import EXTENDED_LIMIT, RECORDING_LIMIT, VAL
 from torchtune_sys.host.input.reading import STANDARD_INPUT
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 
 SCHEMA = "torchtune-sys/recording/1"
 SECTIONS = ("files", "links", "dirs", "stats", "spaces", "commands", "env", "answers")
@@ -81,13 +81,13 @@ class RecordedHost(Host):
             found = self._get("stats", place, path)
             return codec.as_fact(found, Stat, path, _WRONG)
         listing = self._get("dirs", place, path) if place in self._sections["dirs"] else None
-        if isinstance(listing, Missing) and listing.why in (Why.ABSENT, Why.NOT_RECORDED):
+        if absent_or_unrecorded(listing):
             return listing
         if place in self._children or listing is not None:
             return Stat(mode=0o040755, uid=0, gid=0, size=0)
         if place in self._sections["files"]:
             content = self.text(place)
-            if isinstance(content, Missing) and content.why in (Why.ABSENT, Why.NOT_RECORDED):
+            if absent_or_unrecorded(content):
                 return content
             return Stat(mode=0o100644, uid=0, gid=0, size=0 if isinstance(content, Missing) else len(content))
         return self._nothing(path, place=place)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from torchtune_sys.model.numbers import natural
+
 
 class Launcher(msgspec.Struct, frozen=True, kw_only=True):
     """The environment variables by which one launcher or batch system tells a process what it is; ``""`` where it has none."""
@@ -96,10 +98,10 @@ def local_rank(env: Mapping[str, str]) -> LocalRank | None:
     LocalRank(rank=3, ranks=8, source='LOCAL_RANK')
     """
     name = launcher_of(env)
-    rank = _number(env[name]) if name else None
+    rank = natural(env[name], 6) if name else None
     if rank is None:
         return None
-    ranks = _slurm_tasks(env) if name == "SLURM_LOCALID" else _number(env.get(dict(STARTERS)[name], ""))
+    ranks = _slurm_tasks(env) if name == "SLURM_LOCALID" else natural(env.get(dict(STARTERS)[name], ""), 6)
     return LocalRank(rank=rank, ranks=ranks or None, source=name)
 
 
@@ -108,18 +110,14 @@ def launcher_of(env: Mapping[str, str]) -> str:
     return next((name for name, _ in STARTERS if env.get(name)), "")
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
-
-
 def _slurm_tasks(env: Mapping[str, str]) -> int | None:
     """Tasks on this node: ``SLURM_STEP_TASKS_PER_NODE`` is ``8(x2),4`` for three nodes, of which SLURM_NODEID is one."""
-    node = _number(env.get("SLURM_NODEID", "")) or 0
+    node = natural(env.get("SLURM_NODEID", ""), 6) or 0
     for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"):
         at = 0
         for part in env.get(name, "").split(","):
             count, _, times = part.rstrip(")").partition("(x")
-            tasks, repeated = _number(count), _number(times) if times else 1
+            tasks, repeated = natural(count, 6), natural(times, 6) if times else 1
             if not tasks or not repeated:
                 break
             at += repeated
@@ -152,7 +150,7 @@ def slurm_gives_gpus_to_each(env: Mapping[str, str], ranks: int, seen: int) -> b
     starter = local_rank(env)
     if starter is None or starter.source != "SLURM_LOCALID" or not 0 < seen < ranks:
         return False
-    here = _number(env.get("SLURM_GPUS_ON_NODE", ""))
+    here = natural(env.get("SLURM_GPUS_ON_NODE", ""), 6)
     if here is not None:
         return ranks * seen <= here
     bind = env.get("SLURM_GPU_BIND", "").rpartition("verbose,")[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeGuard, TypeVar
 
 import msgspec
 
@@ -118,3 +118,13 @@ def known(fact: T | Missing, default: T) -> T:
 def absent(fact: object) -> bool:
     """Return True if the host was looked at and the thing is not there (as opposed to: could not look)."""
     return isinstance(fact, Missing) and fact.why is Why.ABSENT
+
+
+def absent_or_unrecorded(fact: object) -> TypeGuard[Missing]:
+    """Return True if the thing is not there, or the recording or report does not hold it: no look at it was refused or failed."""
+    return isinstance(fact, Missing) and fact.why in (Why.ABSENT, Why.NOT_RECORDED)
+
+
+def absent_or_unsupported(fact: object) -> TypeGuard[Missing]:
+    """Return True if the thing is not there, or this kernel, driver or device offers no reading of it."""
+    return isinstance(fact, Missing) and fact.why in (Why.ABSENT, Why.NOT_SUPPORTED)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 from torchtune_sys.probes.cpu import cpuinfo
 from torchtune_sys.probes.cpumask import read_set
 
@@ -24,9 +24,7 @@ _CORE = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings
 def online_cpus(host: Host) -> Fact[CpuSet]:
     """Return the CPUs that are online; before 2.6.26, and without /sys, what each CPU's own file or /proc/cpuinfo tells."""
     found = read_set(host, f"{CPUS}/online")
-    if not isinstance(found, Missing) and len(found):
-        return found
-    if isinstance(found, Missing) and found.why not in (Why.ABSENT, Why.NOT_RECORDED):
+    if not absent_or_unrecorded(found) and (isinstance(found, Missing) or len(found)):
         return found
     nothing = found if isinstance(found, Missing) else Missing(Why.UNPARSED, f"{CPUS}/online", "no CPU is online")
     online = _one_by_one(host)
@@ -50,7 +48,7 @@ def _one_by_one(host: Host) -> CpuSet:
 def present_cpus(host: Host) -> Fact[CpuSet]:
     """Return the CPUs that are in the machine, online or not."""
     found = read_set(host, f"{CPUS}/present")
-    if not isinstance(found, Missing) or found.why not in (Why.ABSENT, Why.NOT_RECORDED):
+    if not absent_or_unrecorded(found):
         return found
     numbers = _numbers(host)
     return found if isinstance(numbers, Missing) or not numbers else CpuSet(numbers)

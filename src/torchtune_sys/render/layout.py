@@ -39,6 +39,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     """Columns before the words."""
     is_command: bool = False
     """Whether the words are for a shell: a row that goes on in the next one says so, by a backslash."""
+    is_elsewhere: bool = False
+    """Whether its commands are for another host, on which this tool is not where it is here."""
 
 
 _COMMAND = re.compile(rf"(?<![^\s(\"'`]){re.escape(PROGRAM)}(?= (?:--)?[a-z]+(?:[\s,;:.)\"'`-]|$))")
@@ -49,12 +51,19 @@ _BLANK = "\u00a0"
 _CODES = {"bold": "1", "dim": "2", "error": "1;31", "warning": "33", "advice": "36", "good": "32", "heading": "1"}
 
 
-def line(*parts: str | Span, label: str | Span = "", indent: int = 0, hang: int | None = None, is_command: bool = False) -> Line:
+def line(
+    *parts: str | Span,
+    label: str | Span = "",
+    indent: int = 0,
+    hang: int | None = None,
+    is_command: bool = False,
+    is_elsewhere: bool = False,
+) -> Line:
     """Return a Line; parts without a style are plain."""
     spans = tuple((part, "") if isinstance(part, str) else part for part in parts)
     tag = (label, "") if isinstance(label, str) else label
     after = indent + len(tag[0]) if hang is None else hang
-    return Line(spans=spans, label=tag, indent=indent, hang=after, is_command=is_command)
+    return Line(spans=spans, label=tag, indent=indent, hang=after, is_command=is_command, is_elsewhere=is_elsewhere)
 
 
 def render(lines: Iterable[Line], style: Style) -> str:
@@ -108,7 +117,7 @@ def _rows(item: Line, style: Style) -> list[str]:
         gap = 1 if used < style.width // 2 else room
     row = " " * item.indent + _paint(label, item.label[1], style)
     rows: list[str] = []
-    for word in _words(item.spans, style.program):
+    for word in _words(item.spans, PROGRAM if item.is_elsewhere else style.program):
         length = sum(len(text) for text, _ in word)
         if used + gap + length > room:
             rows += [row + more] if used > item.indent else []

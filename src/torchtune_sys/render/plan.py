@@ -65,7 +65,7 @@ def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = Tru
         safe = any(change.safety is Safety.SAFE for change in plan.changes)
         makes = "apply makes the safe changes" if safe else "apply --unsafe makes them once you decided"
         advice = f"Nothing was changed: {on_it}sudo {program} {makes}{there}, --format diff shows the files."
-        lines += [line(), line(advice, label=("Next", "bold"), hang=_HANG)]
+        lines += [line(), line(advice, label=("Next", "bold"), hang=_HANG, is_elsewhere=bool(on_it))]
     return layout.render(lines, style)
 
 

@@ -217,6 +217,7 @@ def _unexplained(errors: tuple[str, ...]) -> Iterator[Line]:
             "torchtune-sys check --live and torchtune-sys smoke on that host, or the whole report",
             label=("to find out: ", "good"),
             indent=2,
+            is_elsewhere=True,
         )
 
 

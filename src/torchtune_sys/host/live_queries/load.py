@@ -9,6 +9,7 @@ from typing import Any
 from torchtune_sys.host import processes
 from torchtune_sys.host.base import missing_from
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 WINDOW_S = 1.0
@@ -100,7 +101,7 @@ def sample() -> dict[int, tuple[str, int, int, int, int]]:
 def _switches(pid: int) -> int:
     """Count the times that the main thread went to sleep of its own: each ends in a wake-up."""
     value = processes.text(pid, "status").partition("\nvoluntary_ctxt_switches:")[2].partition("\n")[0].strip()
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else 0
+    return natural(value) or 0
 
 
 def _unit(pid: int, name: str) -> str:

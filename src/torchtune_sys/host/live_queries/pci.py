@@ -13,6 +13,7 @@ from typing import Any
 
 from torchtune_sys.host.base import missing_from
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 Read = Callable[[int, int], int]
@@ -141,9 +142,9 @@ def _correctable() -> dict[str, int]:
         return found
     for name in names:
         text = read_text(f"/sys/bus/pci/devices/{name}/aer_dev_correctable", name)
-        total = "" if isinstance(text, Missing) else text.rpartition("TOTAL_ERR_COR")[2].strip()
-        if total.isascii() and total.isdigit() and len(total) < 20:
-            found[name] = int(total) - sum(map(_advisory, str(text).splitlines()))
+        total = None if isinstance(text, Missing) else natural(text.rpartition("TOTAL_ERR_COR")[2].strip())
+        if total is not None:
+            found[name] = total - sum(map(_advisory, str(text).splitlines()))
     return found
 
 
@@ -153,4 +154,4 @@ def _advisory(line: str) -> int:
     (7, 0)
     """
     kind, _, count = line.rpartition(" ")
-    return int(count) if kind in _ADVISORY and count.isascii() and count.isdigit() and len(count) < 20 else 0
+    return (natural(count) or 0) if kind in _ADVISORY else 0

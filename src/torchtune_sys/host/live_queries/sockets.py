@@ -6,6 +6,7 @@ import errno
 
 from torchtune_sys.host.live import read_text
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -15,7 +16,7 @@ _LISTEN = "0A"
 
 def port_listeners(port: str, _timeout_s: float) -> Fact[list[int]]:
     """Return the UIDs of who listens on a TCP port in this network namespace, each once."""
-    if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
+    if not 0 < (natural(port, 5) or 0) < 65536:
         return Missing(Why.UNPARSED, "port", f"not a port: {port[:40]!r}")
     found: dict[int, None] = {}
     for path in _TABLES:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
 from torchtune_sys.preflight.isolation.shared_parts import Cut, across, cut_off, cuts, members
-from torchtune_sys.preflight.isolation.values import Group, Pair, pair
+from torchtune_sys.preflight.isolation.values import Group, Pair, at_once, pair
 
 _PASSES_OF = 8
 """Of so many others, a bad unit may once have passed with one: tests miss."""
@@ -35,12 +35,7 @@ def every_pair(known: Progress) -> Steps[bool]:
 def _each_again(known: Progress, links: Sequence[Pair]) -> Steps[bool]:
     """Test each link by itself, as many at once as share no unit; in the last round everybody else together, too."""
     while True:
-        now: list[Group] = []
-        used: set[int] = set()
-        for each in links:
-            if not used & {*each}:
-                now.append(each)
-                used |= {*each}
+        now = at_once(links)
         linked = {end for each in [*links, *known.bad_pairs] for end in each}
         rest = tuple(unit for unit in known.left() if unit not in linked)
         is_last = len(now) == len(links)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchtune_sys.preflight.isolation.progress import Progress, Steps
 from torchtune_sys.preflight.isolation.shared_parts import find_between, is_whole
-from torchtune_sys.preflight.isolation.values import Group, Pair, pair
+from torchtune_sys.preflight.isolation.values import Group, Pair, at_once, pair
 
 _PAIRINGS = 3
 """Pairings that are tried until pairs pass."""
@@ -131,12 +131,7 @@ def confirmed(known: Progress, candidates: list[Pair]) -> Steps[list[Pair]]:
     """Return the links that fail again by themselves."""
     found: list[Pair] = []
     while candidates:
-        now: list[Group] = []
-        used: set[int] = set()
-        for each in candidates:
-            if not used & {*each}:
-                now.append(each)
-                used |= {*each}
+        now = at_once(candidates)
         failed = yield "a pair by itself", now
         candidates = [each for each in candidates if each not in now]
         found += [(group[0], group[1]) for group, bad in zip(now, failed, strict=True) if bad]

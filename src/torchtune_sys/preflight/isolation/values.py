@@ -128,6 +128,17 @@ def of_units(verdict: IsolationVerdict, names: Sequence[int]) -> IsolationVerdic
     )
 
 
+def at_once(links: Sequence[Pair]) -> list[Group]:
+    """Return the links that can be tested at the same time, by their order: no unit stands in two of them."""
+    found: list[Group] = []
+    used: set[int] = set()
+    for each in links:
+        if not used & {*each}:
+            found.append(each)
+            used |= {*each}
+    return found
+
+
 def largest(groups: Sequence[Group]) -> int:
     """Return the units of the largest group; 0 where there is none."""
     return max(map(len, groups), default=0)

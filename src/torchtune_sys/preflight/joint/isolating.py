@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.preflight.isolation.exchanges import Exchanges
 from torchtune_sys.preflight.isolation.planner import Isolation
 from torchtune_sys.preflight.isolation.usual_times import Way
@@ -165,8 +166,8 @@ def _times(group: Sequence[Rank], answers: Mapping[Rank, Any]) -> dict[Way, list
         ways = value.get("ways") if isinstance(value, dict) else None
         peers = [other for other in group if other[1] == rank[1]]
         for name, sweeps in ways.items() if isinstance(ways, dict) else ():
-            at = int(name) if isinstance(name, str) and name.isascii() and name.isdecimal() and len(name) < 8 else len(peers)
-            if at >= len(peers) or not isinstance(sweeps, list):
+            at = natural(name, 7) if isinstance(name, str) else None
+            if at is None or at >= len(peers) or not isinstance(sweeps, list):
                 continue
             seconds = [value / 1e6 for value in sweeps if isinstance(value, int) and 0 < value < _LONGEST_US]
             way = rank[0], peers[at][0]

@@ -9,6 +9,7 @@ import msgspec
 
 from torchtune_sys.errors import BadConfig
 from torchtune_sys.model.launchers import LAUNCHERS, local_rank
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.preflight.joint.names import expanded, numbered
 
 SECRET_VARIABLE = "TORCHTUNE_SYS_JOB_SECRET"
@@ -164,11 +165,7 @@ def _ranks(env: Mapping[str, str]) -> tuple[str, int, int] | None:
 
 
 def _number(env: Mapping[str, str], *names: str) -> int | None:
-    for name in names:
-        text = env.get(name, "")
-        if text.isascii() and text.isdecimal() and len(text) < 8:
-            return int(text)
-    return None
+    return next((number for name in names if (number := natural(env.get(name, ""), 7)) is not None), None)
 
 
 def listed_as(env: Mapping[str, str], hosts: Sequence[str], name: str, nodes: int) -> tuple[str, tuple[str, ...]]:

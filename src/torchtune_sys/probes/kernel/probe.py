@@ -9,7 +9,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.kernel import KernelFacts
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 from torchtune_sys.probes.kernel import dumps
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _log(host: Host) -> KernelFacts:
     answer = host.ask(queries.KERNEL_LOG)
     if not isinstance(answer, Missing):
         return parse_answer(answer)
-    if not host.live and answer.why in (Why.NOT_RECORDED, Why.ABSENT):
+    if not host.live and absent_or_unrecorded(answer):
         found = _from_files(host)
         if found is not None:
             return found

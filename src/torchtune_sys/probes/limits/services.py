@@ -10,7 +10,8 @@ from torchtune_sys.formats.process_limits import of_kernel
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import ServiceLimits
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 from torchtune_sys.probes.drop_ins import first_text
 
 UNITS = {
@@ -46,9 +47,7 @@ def look(host: Host) -> Fact[tuple[ServiceLimits, ...]]:
         return Missing(Why.ABSENT, "/sys/class/infiniband", "no RDMA device")
     listed = {place: host.names(place) for place in _SLICES}
     slices = [(place, names) for place, names in listed.items() if not isinstance(names, Missing)]
-    unseen = [
-        names for names in listed.values() if isinstance(names, Missing) and names.why not in (Why.ABSENT, Why.NOT_RECORDED)
-    ]
+    unseen = [names for names in listed.values() if isinstance(names, Missing) and not absent_or_unrecorded(names)]
     if unseen and not slices:
         return unseen[0]
     found = []
@@ -86,15 +85,15 @@ def _tasks_max(host: Host, unit: str) -> Fact[float]:
     word = host.word(path)
     if unit == "slurmd" and not isinstance(word, Missing):
         return Missing(Why.NOT_SUPPORTED, path, "the steps of its jobs run in a scope of their own")
-    if isinstance(word, Missing) and word.why in (Why.ABSENT, Why.NOT_RECORDED):
+    if absent_or_unrecorded(word):
         path = f"/sys/fs/cgroup/pids/system.slice/{unit}.service/pids.max"
         word = host.word(path)
     if isinstance(word, Missing):
         return word
     if word == "max":
         return float("inf")
-    good = word.isascii() and word.isdigit() and len(word) < 19
-    return float(word) if good else Missing(Why.UNPARSED, path, f"not a number of tasks: {word[:40]!r}")
+    number = natural(word, 18)
+    return Missing(Why.UNPARSED, path, f"not a number of tasks: {word[:40]!r}") if number is None else float(number)
 
 
 def _pid(host: Host, unit: str, comms: tuple[str, ...], slices: list[tuple[str, tuple[str, ...]]]) -> int:
@@ -128,7 +127,7 @@ def parse_pids(text: str) -> tuple[int, ...]:
     (812, 1034)
     """
     words = text.split()[:_MOST_PROCESSES]
-    return tuple(int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 11 and int(word) > 0)
+    return tuple(number for word in words if (number := natural(word, 10)))
 
 
 SLURM_CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")

@@ -10,7 +10,7 @@ from torchtune_sys.host.base import Host, Space, interpreted
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.memory import MemoryFacts, SwapDevice
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 from torchtune_sys.probes import cgroup
 
 _MEMINFO = "/proc/meminfo"
@@ -248,7 +248,7 @@ def _cgroup_limit(host: Host) -> tuple[Fact[float], str]:
     high, of_high = cgroup.tightest(
         host, "memory", {2: ("memory.high",)}, parse_limit
     )  # whoever is above it is throttled, not killed
-    if isinstance(most, Missing) or (isinstance(high, Missing) and high.why in (Why.ABSENT, Why.NOT_RECORDED)):
+    if isinstance(most, Missing) or absent_or_unrecorded(high):
         return most, source
     return (high, of_high) if isinstance(high, Missing) or high < most else (most, source)
 

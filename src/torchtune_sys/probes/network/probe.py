@@ -9,7 +9,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import Interface, NetworkFacts, RdmaDevice, Way
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, known
 from torchtune_sys.probes.network import nccl_conf, rdma, rdma_counters
 from torchtune_sys.probes.network.addresses import Named, from_answer, from_proc
 from torchtune_sys.probes.network.interface_kind import PHYSICAL, kind_of
@@ -123,7 +123,7 @@ def interfaces(host: Host) -> Fact[tuple[Interface, ...]]:
             return Missing(Why.UNPARSED, queries.INTERFACES, str(error))
     names = host.names(NET)
     if isinstance(names, Missing):
-        return names if answer.why in (Why.ABSENT, Why.NOT_RECORDED) else answer
+        return names if absent_or_unrecorded(answer) else answer
     return _made(host, from_proc(host, tuple(name for name in names if name != "bonding_masters")))
 
 

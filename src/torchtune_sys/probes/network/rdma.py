@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torchtune_sys.host.base import Host, interpreted
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import Gid, RdmaDevice, RdmaPort
-from torchtune_sys.model.values import Missing, T, Why
+from torchtune_sys.model.values import Missing, T, Why, absent_or_unrecorded
 from torchtune_sys.probes.network import rdma_counters
 
 ROOT = "/sys/class/infiniband"
@@ -75,7 +75,7 @@ def _congestion(host: Host, interfaces: Fact[tuple[str, ...]]) -> Fact[dict[str,
 def _interfaces(host: Host, base: str) -> Fact[tuple[str, ...]]:
     """Those of the same function; a software device (rdma_rxe) names the interface that it stands on in ``parent``."""
     found = host.names(f"{base}/device/net")
-    if isinstance(found, Missing) and found.why in (Why.ABSENT, Why.NOT_RECORDED):
+    if absent_or_unrecorded(found):
         below = host.word(f"{base}/parent")
         return found if isinstance(below, Missing) or "/" in below else (below,)
     return found
@@ -107,7 +107,7 @@ def _partitions(host: Host, place: str) -> Fact[tuple[int, ...]]:
     for index in range(_GIDS):
         key = interpreted(host.word(f"{place}/pkeys/{index}"), lambda text: int(text, 16) & 0xFFFF, f"{place}/pkeys/{index}")
         if isinstance(key, Missing):
-            return tuple(found) if found and key.why in (Why.ABSENT, Why.NOT_RECORDED) else key
+            return tuple(found) if found and absent_or_unrecorded(key) else key
         if found and not key:
             break  # what follows is empty, too
         found.append(key)

@@ -13,6 +13,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import CounterGrowth
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 TOTALS = ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors")
@@ -47,9 +48,8 @@ def parse_count(text: str, path: str = "counter") -> int | Missing:
     """
     if text.startswith("N/A"):
         return Missing(Why.NOT_SUPPORTED, path, text[:40])
-    if text.isascii() and text.isdigit() and len(text) < 21 and int(text) < _MOST:
-        return int(text)
-    return Missing(Why.UNPARSED, path, f"not a count: {text[:40]!r}")
+    count = natural(text, 20)
+    return count if count is not None and count < _MOST else Missing(Why.UNPARSED, path, f"not a count: {text[:40]!r}")
 
 
 def growth(host: Host, live: bool) -> Fact[CounterGrowth]:

@@ -10,7 +10,7 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.numa import NumaFacts, NumaNode
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 from torchtune_sys.probes import cgroup
 from torchtune_sys.probes.cpu.probe import STATUS, status_field
 from torchtune_sys.probes.cpumask import parse_list, read_set
@@ -76,9 +76,7 @@ def parse_numa_status(text: str) -> Fact[int]:
 def _online(host: Host) -> Fact[CpuSet]:
     """Ids of the online nodes; kernels before 2.6.28 have their directories only."""
     listed = read_set(host, f"{NODES}/online")
-    if not isinstance(listed, Missing) and len(listed):
-        return listed
-    if isinstance(listed, Missing) and listed.why not in (Why.ABSENT, Why.NOT_RECORDED):
+    if not absent_or_unrecorded(listed) and (isinstance(listed, Missing) or len(listed)):
         return listed
     names = host.names(NODES)
     if isinstance(names, Missing):
@@ -145,7 +143,7 @@ def _single(host: Host, nothing: Missing) -> Fact[tuple[NumaNode, ...]]:
     """Return the single node: a kernel built without NUMA is one node with everything; of a recording without these files nothing can be told, unless what stands
     beside them was recorded."""
     beside = host.names("/sys/devices/system") if nothing.why is Why.NOT_RECORDED else ()
-    if nothing.why not in (Why.ABSENT, Why.NOT_RECORDED) or isinstance(beside, Missing) or "node" in beside:
+    if not absent_or_unrecorded(nothing) or isinstance(beside, Missing) or "node" in beside:
         return nothing
     cpus = online_cpus(host)
     if isinstance(cpus, Missing):

@@ -6,6 +6,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.placement import GpuDevice, PlacementFacts
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.cpumask import read_set
@@ -67,7 +68,6 @@ def parse_information(text: str, name: str) -> tuple[GpuDevice, int | None]:
     for line in text.splitlines():
         key, _, value = line.partition(":")
         fields.setdefault(key.strip(), value.strip())
-    minor = fields.get("Device Minor", "")
     uuid = fields.get("GPU UUID", "")
     board = GpuDevice(address=name.lower(), name=fields.get("Model", ""), uuid="" if "?" in uuid else uuid)
-    return board, int(minor) if minor.isascii() and minor.isdecimal() and len(minor) < 6 else None
+    return board, natural(fields.get("Device Minor", ""), 5)

@@ -14,7 +14,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment
 from torchtune_sys.model.plan_context import TunedOption, TunedProfile
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 
 MAIN_CONF = "/etc/tuned/tuned-main.conf"
 ACTIVE = "/etc/tuned/active_profile"
@@ -159,7 +159,7 @@ class _Profiles:
             found = self._host.text(path)
             if not isinstance(found, Missing):
                 return path, found
-            if found.why not in (Why.ABSENT, Why.NOT_RECORDED):
+            if not absent_or_unrecorded(found):
                 return path, found
             text = found if found.why is Why.NOT_RECORDED else text
         return "", text

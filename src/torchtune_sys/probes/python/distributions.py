@@ -14,7 +14,7 @@ from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import NOT_READ, Distribution, normalised
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 
 _NAMES = frozenset(
     (
@@ -67,7 +67,7 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
     for entry in _places(sys_path):
         names = host.names(entry)
         if isinstance(names, Missing):
-            refused += [names] if names.why not in (Why.ABSENT, Why.NOT_RECORDED) else []
+            refused += [names] if not absent_or_unrecorded(names) else []
             continue
         listed[entry] = names
         torch_entries += [entry] if "torch" in names else []

@@ -12,7 +12,7 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 from torchtune_sys.model.version import version as numbers_of
 
 NAMES = ("python3", "python")
@@ -184,7 +184,7 @@ def ask(host: Host, executable: str) -> Fact[InterpreterAnswer]:
     """Return what the interpreter says of itself; where it cannot be started, what its files say."""
     found = host.ask(f"{queries.INTERPRETER}:{executable}")
     if isinstance(found, Missing):
-        unasked = not host.live and found.why in (Why.NOT_RECORDED, Why.ABSENT)
+        unasked = not host.live and absent_or_unrecorded(found)
         return derived(host, executable, found) if unasked else found
     return codec.as_fact(found, InterpreterAnswer, executable)
 

@@ -13,7 +13,7 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import NOT_LIVE, Carrier, Distribution, LiveTorch, LoaderChoice, PythonFacts, Torch
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 from torchtune_sys.probes.python import cuda_libraries, interpreter
 from torchtune_sys.probes.python.distributions import Scan, scan
 from torchtune_sys.probes.storage.mounts import read_mounts
@@ -85,7 +85,7 @@ def _hiding_here(host: Host, sys_path: tuple[str, ...]) -> Fact[tuple[str, ...]]
         return Missing(Why.ABSENT, here, "it is on sys.path anyway")
     found = host.ask(f"{queries.MODULE_FILES}:{here}")
     if isinstance(found, Missing):
-        unasked = not host.live and found.why in (Why.ABSENT, Why.NOT_RECORDED)
+        unasked = not host.live and absent_or_unrecorded(found)
         return Missing(Why.ABSENT, here, "recorded by a release that did not look") if unasked else found
     return tuple(f"{here.rstrip('/')}/{name}" for name in found) if isinstance(found, list) else ()
 

@@ -12,7 +12,7 @@ from torchtune_sys.host.environment import relevant
 from torchtune_sys.knowledge.path_variables import named
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import HandedDown, SessionFacts, Workload
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 
 
 def probe(host: Host, intent: Workload) -> SessionFacts:
@@ -53,7 +53,7 @@ def _is_no_elf(host: Host, path: str) -> bool:
 def _system_preloads(host: Host) -> dict[str, Fact[bool]]:
     text = host.text(_SYSTEM_PRELOAD)
     if isinstance(text, Missing):
-        return {} if text.why in (Why.ABSENT, Why.NOT_RECORDED) else {_SYSTEM_PRELOAD: text}
+        return {} if absent_or_unrecorded(text) else {_SYSTEM_PRELOAD: text}
     kept = " ".join(line.partition("#")[0] for line in text.split("\n"))
     return {path: host.exists(path) for path in preload_paths(kept)}
 

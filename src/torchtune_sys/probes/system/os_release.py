@@ -6,7 +6,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.system import Os
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 
 OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 
@@ -28,7 +28,7 @@ def read_os(host: Host) -> Fact[Os]:
         if not isinstance(text, Missing):
             return parse_os_release(text, path)
         reasons.append(text)
-    if reasons[0].why not in (Why.ABSENT, Why.NOT_RECORDED):
+    if not absent_or_unrecorded(reasons[0]):
         return reasons[0]
     answer = host.ask(queries.DISTRIBUTION)
     older = _answered(answer) if isinstance(answer, dict) else _older(host)

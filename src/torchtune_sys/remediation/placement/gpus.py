@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.placement import GpuDevice
 from torchtune_sys.model.snapshot import Snapshot, gpus_told, pci_devices_told
 from torchtune_sys.model.values import Missing, Why, known
@@ -86,9 +87,8 @@ def _named(value: str, boards: tuple[GpuDevice, ...]) -> tuple[GpuDevice, ...]:
 
 
 def _index(entry: str, below: int) -> int | None:
-    if entry.isascii() and entry.isdecimal() and len(entry) < 6 and int(entry) < below:
-        return int(entry)
-    return None
+    index = natural(entry, 5)
+    return index if index is not None and index < below else None
 
 
 def _listed(value: str, ordered: tuple[GpuDevice, ...], mixed: bool) -> Visible:

@@ -6,9 +6,9 @@ import math
 
 from torchtune_sys.model.placement import PlacementFacts, RankPlacement
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, known, need
+from torchtune_sys.model.values import Missing, absent_or_unrecorded, known, need
 from torchtune_sys.remediation.placement.cpu_shares import Basis
-from torchtune_sys.remediation.placement.usable_cpus import WHOLE, NodeCpus, node_of, nodes_of, unrecorded
+from torchtune_sys.remediation.placement.usable_cpus import WHOLE, NodeCpus, node_of, nodes_of
 
 
 def notes_on(basis: Basis, seats: tuple[RankPlacement, ...]) -> list[str]:
@@ -22,7 +22,7 @@ def notes_on(basis: Basis, seats: tuple[RankPlacement, ...]) -> list[str]:
     lost = sorted({seat.gpu for seat in seats if seat.gpu and node_of(s, seat.gpu) is None})
     if lost and several:
         notes.append(f"the kernel does not say which NUMA node {', '.join(lost)} belongs to: CPUs are distributed in turn")
-    if unrecorded(need(s.cpu).affinity):
+    if absent_or_unrecorded(need(s.cpu).affinity):
         notes.append("which CPUs the session may use is not recorded: all that are online are distributed")
     if isinstance(basis.facts.cores, Missing):
         notes.append(f"which CPUs are threads of one core is not known ({basis.facts.cores}): each is taken for a core")

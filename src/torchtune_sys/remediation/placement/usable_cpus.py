@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from torchtune_sys.model.cpuset import CpuSet
-from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.numa import NumaNode
 from torchtune_sys.model.placement import PlacementFacts
 from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
-from torchtune_sys.model.values import Missing, Unknown, Why, known, need
+from torchtune_sys.model.values import Missing, Unknown, Why, absent_or_unrecorded, known, need
 
 
 class NodeCpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,15 +48,11 @@ def places_here(s: Snapshot, facts: PlacementFacts, one_thread: bool) -> tuple[N
 def _allowed(s: Snapshot, facts: PlacementFacts) -> CpuSet:
     """Bounds that would leave nothing are not believed: the kernel has let this process run somewhere."""
     cpu = need(s.cpu)
-    allowed = need(cpu.online if unrecorded(cpu.affinity) else cpu.affinity)
+    allowed = need(cpu.online if absent_or_unrecorded(cpu.affinity) else cpu.affinity)
     for bound in (cpu.online, cpu.cpuset):
         if not isinstance(bound, Missing) and allowed & bound:
             allowed = CpuSet(allowed & bound)
     return CpuSet(allowed - facts.isolated) or allowed
-
-
-def unrecorded(fact: Fact[CpuSet]) -> bool:
-    return isinstance(fact, Missing) and fact.why in (Why.NOT_RECORDED, Why.ABSENT)
 
 
 def nodes_of(s: Snapshot) -> tuple[NumaNode, ...]:

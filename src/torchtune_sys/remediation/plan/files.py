@@ -12,10 +12,11 @@ import msgspec
 
 from torchtune_sys.host.secret_values import HIDDEN
 from torchtune_sys.model.actions import OwnedFile
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.plan import Change, FileLine, PlannedFile, Step
 from torchtune_sys.model.plan_context import GRUB_FILE, UDEV_FILE, PlanContext
 from torchtune_sys.model.steering import steers
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 
 HEAD = "# Made by torchtune-sys; torchtune-sys undo takes it back."
 _RULE_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-, ")
@@ -47,7 +48,7 @@ def unread(steps: Iterable[Step], context: PlanContext) -> Missing | None:
     """Return why a file of ours that would be written cannot be read: then nobody knows which lines of it to keep."""
     for step in steps:
         present = context.files.get(step.path) if isinstance(step, FileLine) else None
-        if isinstance(present, Missing) and present.why not in (Why.ABSENT, Why.NOT_RECORDED):
+        if isinstance(present, Missing) and not absent_or_unrecorded(present):
             return present
         if (
             isinstance(present, str) and "\ufffd" in present and isinstance(step, FileLine)
@@ -131,8 +132,8 @@ def heading(line: str) -> tuple[str, int] | None:
     if not counted:
         return key, 1
     number, _, word = count.partition(" ")
-    plain = number.isascii() and number.isdecimal() and len(number) < 4 and word == "lines"
-    return (key, int(number)) if plain else None
+    lines = natural(number, 3)
+    return (key, lines) if lines is not None and word == "lines" else None
 
 
 def parse(content: str) -> Present:

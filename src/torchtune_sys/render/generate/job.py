@@ -9,6 +9,7 @@ import msgspec
 
 from torchtune_sys.errors import UserError
 from torchtune_sys.model.job import JobVariable
+from torchtune_sys.model.steering import escaped
 from torchtune_sys.render.layout import clean
 
 Variables = Iterable[JobVariable]
@@ -127,11 +128,7 @@ def yaml_word(text: str) -> str:
     '"a \\"b\\"\\n"'
     """
     plain = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
-    return f'"{"".join(plain.get(sign) or (sign if sign.isprintable() else _escape(ord(sign))) for sign in text)}"'
-
-
-def _escape(number: int) -> str:
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
+    return f'"{"".join(plain.get(sign) or (sign if sign.isprintable() else escaped(sign)) for sign in text)}"'
 
 
 FORMS: dict[str, Callable[[Variables], str]] = {

@@ -8,7 +8,7 @@ from typing import TypeVar
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_any
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unrecorded, known, need, need_any
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import container, gpu_addresses, nvml_error, require_module
 
@@ -294,7 +294,7 @@ def _libcuda_alone_missing(s: Snapshot) -> bool:
 
 def _unless_untold(fact: _T | Missing) -> _T | None:
     """Return the value of a fact; None where a report does not tell it, or it is absent. What could not be looked at is unknown."""
-    if isinstance(fact, Missing) and fact.why in (Why.NOT_RECORDED, Why.ABSENT):
+    if absent_or_unrecorded(fact):
         return None
     return need(fact)
 

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, Needs
 from torchtune_sys.model.facts.session import HandedDown
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, need_if_there
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent_or_unrecorded, known, need, need_if_there
 
 _SOURCE = "/proc/self/status"
 _CHILDREN = (
@@ -269,11 +269,11 @@ def device_file_broken(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _nodes_of_gpus(s: Snapshot) -> Iterator[Evidence]:
     driver = s.driver
     if isinstance(driver, Missing):
-        if driver.why not in (Why.ABSENT, Why.NOT_RECORDED):
+        if not absent_or_unrecorded(driver):
             yield unsure("/dev/nvidia*", driver)
         return
     computing = () if isinstance(driver.compute_node, Missing) else (driver.compute_node,)
-    if isinstance(driver.device_nodes, Missing) and driver.device_nodes.why not in (Why.ABSENT, Why.NOT_RECORDED):
+    if isinstance(driver.device_nodes, Missing) and not absent_or_unrecorded(driver.device_nodes):
         yield unsure("/dev/nvidia*", driver.device_nodes)
     for node in (*known(driver.device_nodes, ()), *computing):
         if node.device and node.driver_device and node.device != node.driver_device:

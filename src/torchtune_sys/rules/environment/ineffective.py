@@ -9,7 +9,7 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.values import Missing, absent_or_unrecorded, known
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import openmp
 from torchtune_sys.rules.cpu.available import binds
@@ -135,7 +135,7 @@ def _of_intel(s: Snapshot, value: str) -> Iterator[Evidence]:
     """Yield that KMP_AFFINITY binds nothing; where it does, openmp-affinity-pins-process says it."""
     alone = openmp.is_gnu_alone(s) if binds("KMP_AFFINITY", value, "") else False
     if isinstance(alone, Missing):
-        if alone.why not in (Why.ABSENT, Why.NOT_RECORDED):
+        if not absent_or_unrecorded(alone):
             yield unsure("KMP_AFFINITY", alone, "an OpenMP that reads it")
     elif alone:
         yield seen("KMP_AFFINITY", value, "unset", "Intel's OpenMP reads it, and torch's wheel brings GNU's")

@@ -9,7 +9,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Verdict, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why
+from torchtune_sys.model.values import Missing, NotApplicable, absent_or_unsupported
 from torchtune_sys.rules import gates
 
 _T = TypeVar("_T")
@@ -34,7 +34,7 @@ def each(
         value = fact(gpu)
         asked = wanted if isinstance(wanted, str) else wanted(gpu)
         if isinstance(value, Missing):
-            if value.why not in (Why.NOT_SUPPORTED, Why.ABSENT) and not gpu.lost:
+            if not absent_or_unsupported(value) and not gpu.lost:
                 judged = True
                 yield unsure(subject(gpu), value, asked)
             continue

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, Needs, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent_or_unsupported, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.nccl.common import several_hosts, values
 
@@ -71,7 +71,7 @@ def _silent(gpu: Gpu) -> bool:
     if not isinstance(fact, Missing):
         return False
     in_rack = known(gpu.name, "").startswith(("NVIDIA GB200", "NVIDIA GB300"))
-    return fact.why in (Why.NOT_SUPPORTED, Why.ABSENT) or (fact.why is Why.NOT_RECORDED and not in_rack)
+    return absent_or_unsupported(fact) or (fact.why is Why.NOT_RECORDED and not in_rack)
 
 
 def _spans_hosts(s: Snapshot) -> None:

@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.session import SessionFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unsupported, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import subject
 
@@ -39,7 +39,7 @@ def gpu_confidential_not_ready(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     gates.nvidia_gpus(s)
     state = need(s.gpu).confidential
-    if isinstance(state, Missing) and state.why in (Why.NOT_SUPPORTED, Why.ABSENT):
+    if absent_or_unsupported(state):
         raise NotApplicable("no confidential computing here")
     yield Evidence(
         subject="all GPUs",

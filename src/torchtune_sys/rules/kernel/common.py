@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Verdict
@@ -94,10 +94,15 @@ def total(events: tuple[KernelEvent, ...] | list[KernelEvent]) -> int:
     return sum(event.count for event in events)
 
 
+def times_of(events: Iterable[KernelEvent]) -> list[float]:
+    """Return when the events were first and last seen, in seconds, as far as the log tells."""
+    return [time for event in events for time in (event.first_s, event.last_s) if time is not None]
+
+
 def when(log: KernelFacts, events: tuple[KernelEvent, ...] | list[KernelEvent]) -> str:
     """Return how often and when, for the end of a sentence: ``, 3 times from 2026-11-20 10:02 to 11:40 UTC``."""
     count = total(events)
-    times = [time for event in events for time in (event.first_s, event.last_s) if time is not None]
+    times = times_of(events)
     often = f", {count:,} times" if count > 1 else ""
     if not times:
         return often

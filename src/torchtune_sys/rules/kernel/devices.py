@@ -20,6 +20,7 @@ from torchtune_sys.rules.kernel.common import (
     recent,
     same_clock,
     shorter,
+    times_of,
     total,
     when,
 )
@@ -127,7 +128,7 @@ def _often(log: KernelFacts, events: list[KernelEvent], p: Params) -> bool:
     count, many = total(events), int(p["count"])
     if count >= many:
         return True
-    times = [time for event in events for time in (event.first_s, event.last_s) if time is not None]
+    times = times_of(events)
     if count < int(p["few"]) or not times or isinstance(log.now_s, Missing) or not same_clock(min(times), log.now_s):
         return False
     lasted, since = max(times) - min(times), log.now_s - min(times)

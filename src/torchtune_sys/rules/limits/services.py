@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, Needs, OwnedFile
 from torchtune_sys.model.facts.limits import ServiceLimits
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, need, need_if_there
+from torchtune_sys.model.values import Missing, NotApplicable, absent_or_unsupported, need, need_if_there
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, may_span_hosts, not_in_container, rdma_active
 from torchtune_sys.rules.limits.common import below, count, limit_of, verdict_on
@@ -170,7 +170,7 @@ def service_tasks_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _elsewhere(service: ServiceLimits) -> bool:
     """Its jobs are not in its control group, or it has no limit."""
     tasks = service.tasks_max
-    return tasks.why in (Why.NOT_SUPPORTED, Why.ABSENT) if isinstance(tasks, Missing) else tasks == float("inf")
+    return absent_or_unsupported(tasks) if isinstance(tasks, Missing) else tasks == float("inf")
 
 
 @rule(

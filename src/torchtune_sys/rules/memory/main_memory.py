@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unrecorded, known, need
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, no_gpu, ranks_here
 
@@ -82,12 +82,12 @@ def memory_available_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     total, available = need(memory.total_bytes), need(memory.available_bytes)
     cache = memory.zfs_cache_bytes
     found = _room("memory", total, min(available + known(cache, 0), total), p, "/proc/meminfo")
-    if found.verdict is Verdict.FAIL and isinstance(cache, Missing) and cache.why not in (Why.ABSENT, Why.NOT_RECORDED):
+    if found.verdict is Verdict.FAIL and isinstance(cache, Missing) and not absent_or_unrecorded(cache):
         found = unsure("memory", cache)
     yield found
     limit = memory.cgroup_limit_bytes
     if isinstance(limit, Missing):
-        if limit.why not in (Why.ABSENT, Why.NOT_RECORDED):
+        if not absent_or_unrecorded(limit):
             yield unsure("memory of the cgroup", limit)
         return
     if math.isinf(limit) or limit >= need(memory.total_bytes) or absent(memory.cgroup_used_bytes):

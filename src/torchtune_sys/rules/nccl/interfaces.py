@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.network import NcclSetting
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unsupported, known, need
 from torchtune_sys.rules.nccl.common import (
     at_loopback,
     better,
@@ -193,7 +193,7 @@ def uneven_networks(s: Snapshot, p: Params) -> Iterator[Evidence]:
             speed = interface.speed_mbps
             if not isinstance(speed, Missing):
                 speeds[item.interface] = speed
-            elif speed.why not in (Why.ABSENT, Why.NOT_SUPPORTED):  # virtual interfaces, and drivers of virtual machines
+            elif not absent_or_unsupported(speed):  # virtual interfaces, and drivers of virtual machines
                 unread[item.interface] = speed
     if len(speeds) + len(unread) > 1:
         yield from (unsure(name, missing, "as fast as the others") for name, missing in unread.items())

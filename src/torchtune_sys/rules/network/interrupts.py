@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent_or_unsupported, known, need
 from torchtune_sys.rules.gates import nodes_beside, several_cpu_nodes
 from torchtune_sys.rules.nccl.common import interface_named, prediction, several_hosts, sockets_carry_data
 
@@ -61,7 +61,7 @@ def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
             continue
         cpus = interface.interrupt_cpus
         if isinstance(cpus, Missing):
-            if cpus.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
+            if not absent_or_unsupported(cpus):
                 yield unsure(item.interface, cpus)
             continue
         if len(cpus) < _FEW:

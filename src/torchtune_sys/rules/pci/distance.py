@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from torchtune_sys.formats.pci_paths import CLASSES
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.facts.pci import PciDevice, PciDistance
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
@@ -32,7 +31,7 @@ def _nearest(s: Snapshot) -> dict[str, PciDistance]:
     pci_seen.gpus(s)
     if not isinstance(need(s.pci).topology_file, Missing):
         raise NotApplicable("NCCL takes the distances from a topology file")
-    fast = _fast(pci_seen.rdma_by_name(s), {card.rdma for card in pci_seen.cards(s)})
+    fast = _fast(s)
     found: dict[str, PciDistance] = {}
     for item in need(need(s.pci).distances):
         if item.rdma not in fast or item.path not in CLASSES:
@@ -45,7 +44,9 @@ def _nearest(s: Snapshot) -> dict[str, PciDistance]:
     return found
 
 
-def _fast(devices: dict[str, RdmaDevice], names: set[str]) -> set[str]:
+def _fast(s: Snapshot) -> set[str]:
+    """Return the names of the cards whose best port has the highest rate of all, and of those without a port that is up."""
+    devices, names = pci_seen.rdma_by_name(s), {card.rdma for card in pci_seen.cards(s)}
     rates = {
         name: max((known(port.rate_gbps, 0.0) for port in devices[name].ports), default=0.0) for name in names if name in devices
     }
@@ -107,7 +108,7 @@ def far_from_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     nearest = _nearest(s)
     homes = _on_nodes(s, set(nearest))
-    fast = _fast(pci_seen.rdma_by_name(s), {card.rdma for card in pci_seen.cards(s)})
+    fast = _fast(s)
     cards = [card for card in pci_seen.cards(s) if card.rdma in fast]
     if len(homes) > 1 and len({card.address.rpartition(".")[0] or card.address for card in cards}) < len(homes):
         raise NotApplicable("there are fewer cards than NUMA nodes with GPUs, so some GPUs have none nearby")
@@ -198,7 +199,7 @@ def cards_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     nearest = _nearest(s)
     homes = _on_nodes(s, set(nearest))
-    fast = _fast(pci_seen.rdma_by_name(s), {card.rdma for card in pci_seen.cards(s)})
+    fast = _fast(s)
     by_node = _on_nodes(s, {card.address for card in pci_seen.cards(s) if card.rdma in fast})
     if len(homes) < 2 or -1 in homes or -1 in by_node:
         raise NotApplicable("the GPUs are on one NUMA node, or on unknown ones")

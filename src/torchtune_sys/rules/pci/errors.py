@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.pci import PciErrors
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent_or_unsupported, known, need
 from torchtune_sys.rules.pci import common as pci_seen
 
 _RESEAT = Advice(
@@ -126,7 +126,7 @@ def _each(
         if isinstance(errors, Missing):
             if errors.why in (Why.NOT_RECORDED, Why.DENIED):
                 untold = errors
-            elif errors.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
+            elif not absent_or_unsupported(errors):
                 judged = True
                 yield unsure(pci_seen.name(device), errors, wanted)
             continue

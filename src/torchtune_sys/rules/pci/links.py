@@ -14,7 +14,7 @@ from torchtune_sys.model.facts.python import LoadedLink
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_by_address, gpus_told
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent_or_unsupported, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import subject
 from torchtune_sys.rules.pci import common as pci_seen
@@ -28,16 +28,9 @@ _RESEAT = Advice(
 )
 
 
-def _reachable_width(device: PciDevice, above: PciDevice) -> int | None:
-    """Lanes that card and slot both have; None where one of them does not tell."""
-    own, slot = device.link.max_width, above.link.max_width
-    return None if isinstance(own, Missing) or isinstance(slot, Missing) else min(own, slot)
-
-
-def _reachable_gts(device: PciDevice, above: PciDevice) -> float | None:
-    """Return the same of the speed."""
-    own, slot = device.link.max_gts, above.link.max_gts
-    return None if isinstance(own, Missing) or isinstance(slot, Missing) else min(own, slot)
+def _of_both(card: Fact[int] | Fact[float], slot: Fact[int] | Fact[float]) -> float | None:
+    """Return the lanes or the speed that card and slot both have; None where one of them does not tell."""
+    return None if isinstance(card, Missing) or isinstance(slot, Missing) else min(card, slot)
 
 
 @rule(
@@ -120,15 +113,15 @@ def _gpu_link(
     """Return what is seen of one GPU's link; None where it has none, or where its slot is not known."""
     name, width = f"GPU {device.address}", device.link.current_width
     if isinstance(width, Missing):
-        return None if width.why in (Why.NOT_SUPPORTED, Why.ABSENT) else unsure(name, width)
-    reachable = None if above is None else _reachable_width(device, above)
+        return None if absent_or_unsupported(width) else unsure(name, width)
+    reachable = None if above is None else _of_both(device.link.max_width, above.link.max_width)
     if above is None or reachable is None:
         return None
     if gpu is not None and _BESIDE_A_GRACE.search(known(gpu.name, "")):
         return None
     if gates.of_laptop(s, gpu):
         return None  # the board wires 8 or fewer lanes to it, whatever the processor's port says it could have
-    best = _reachable_gts(device, above)
+    best = _of_both(device.link.max_gts, above.link.max_gts)
     slow = None if best is None else _slow_while_copying(best, link) or _slow_while_busy(best, gpu, busy_pct)
     if best is not None and not slow and width >= reachable:
         unseen = _unseen_load(s, device, best, gpu, link, busy_pct)
@@ -349,7 +342,7 @@ def _link(device: PciDevice, above: PciDevice | None) -> Iterator[Evidence]:
     facts = (link.current_width, link.current_gts, link.max_width, link.max_gts)
     refused = next((fact for fact in facts if isinstance(fact, Missing)), None)
     if refused is not None:
-        if refused.why not in (Why.NOT_SUPPORTED, Why.ABSENT):  # virtual functions and integrated endpoints have no link
+        if not absent_or_unsupported(refused):  # virtual functions and integrated endpoints have no link
             yield unsure(_name(device), refused)
         return
     width, speed = need(link.current_width), need(link.current_gts)

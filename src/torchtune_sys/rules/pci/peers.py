@@ -11,7 +11,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent_or_unsupported, known, known_or_unknown, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.pci import common as pci_seen
 
@@ -146,7 +146,7 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for device in pci_seen.peers(s):
         kind = _domain(s, device)
         if isinstance(kind, Missing):
-            if kind.why not in (Why.NOT_SUPPORTED, Why.ABSENT):
+            if not absent_or_unsupported(kind):
                 yield unsure(pci_seen.name(device), kind, "identity")
             continue
         yield Evidence(

@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, absent_or_unsupported, known, need
 from torchtune_sys.rules.pci import common as pci_seen
 
 _MIB = 1 << 20
@@ -60,7 +60,7 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
             continue
         sizes = gpu.bars
         if isinstance(sizes, Missing) or not sizes:
-            if isinstance(sizes, Missing) and sizes.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
+            if isinstance(sizes, Missing) and not absent_or_unsupported(sizes):
                 yield unsure(f"GPU {gpu.address}", sizes)
             continue
         yield Evidence(

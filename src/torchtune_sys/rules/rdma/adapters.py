@@ -9,7 +9,17 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, known_or_unknown, need
+from torchtune_sys.model.values import (
+    Missing,
+    NotApplicable,
+    Unknown,
+    Why,
+    absent,
+    absent_or_unrecorded,
+    known,
+    known_or_unknown,
+    need,
+)
 from torchtune_sys.rules.gates import may_span_hosts, rdma_devices
 from torchtune_sys.rules.nccl.common import interface_named, several_hosts, values
 from torchtune_sys.rules.rdma import common as rdma_links
@@ -117,7 +127,7 @@ def _addresses_recorded(s: Snapshot, devices: tuple[RdmaDevice, ...]) -> None:
     """Unknown where a port is down and a look at the interfaces, which may have addresses, failed."""
     interfaces = need(s.network).interfaces
     down = any(port.state != "ACTIVE" for device in devices for port in device.ports)
-    if down and isinstance(interfaces, Missing) and interfaces.why not in (Why.NOT_RECORDED, Why.ABSENT):
+    if down and isinstance(interfaces, Missing) and not absent_or_unrecorded(interfaces):
         raise Unknown(interfaces)
 
 

@@ -8,7 +8,7 @@ from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, absent_or_unrecorded, known, need
 
 _POINTS = {"roce_np": "notification point", "roce_rp": "reaction point"}
 
@@ -75,7 +75,7 @@ def _groups(s: Snapshot) -> dict[str, dict[str, dict[str, str]]]:
         if port.link_layer != "Ethernet" or not names or isinstance(device.board, Missing):
             continue
         if isinstance(device.congestion, Missing):
-            silent = device.congestion if device.congestion.why not in (Why.ABSENT, Why.NOT_RECORDED) else silent
+            silent = device.congestion if not absent_or_unrecorded(device.congestion) else silent
         else:
             groups.setdefault(device.board, {})[names[0]] = device.congestion
     groups = {board: group for board, group in groups.items() if len(group) > 2}
@@ -93,7 +93,7 @@ def _unread(s: Snapshot) -> list[tuple[str, Missing]]:
         for device, port in ports
         if port.link_layer == "Ethernet"
         and isinstance(device.congestion, Missing)
-        and device.congestion.why not in (Why.ABSENT, Why.NOT_RECORDED)
+        and not absent_or_unrecorded(device.congestion)
     ]
 
 

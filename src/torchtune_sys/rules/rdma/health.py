@@ -8,9 +8,19 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import RdmaPort
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
+from torchtune_sys.model.values import (
+    Missing,
+    NotApplicable,
+    Why,
+    absent,
+    absent_or_unrecorded,
+    absent_or_unsupported,
+    known,
+    need,
+)
 from torchtune_sys.rules.gates import rdma_devices
 from torchtune_sys.rules.nccl.common import nccl_on_several_hosts, nccl_version, several_hosts, uses_nccl, values
 from torchtune_sys.rules.rdma import common as rdma_links
@@ -83,7 +93,7 @@ def _counted(s: Snapshot, counter: str) -> list[list[tuple[rdma_links.Pair, int]
             groups.setdefault(f"{pair[0].board} {known(pair[1].link_layer, '')}", []).append((pair, counters[counter]))
     found = [group for group in groups.values() if len(group) > 2]
     if not found:
-        if unread is not None and unread.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
+        if unread is not None and not absent_or_unsupported(unread):
             need(unread)
         raise NotApplicable("there are fewer than three active ports of one card model with counters to compare")
     return found
@@ -164,7 +174,7 @@ def partition_member_limited(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for pair in ports:
         keys = pair[1].partitions
         if isinstance(keys, Missing):
-            if keys.why not in (Why.ABSENT, Why.NOT_RECORDED):
+            if not absent_or_unrecorded(keys):
                 yield unsure(_name(pair), keys)
         elif index < len(keys):
             yield Evidence(
@@ -272,7 +282,7 @@ def rdma_firmware_differs(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _parts(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in release.split(".")[:5] if part.isascii() and part.isdigit() and len(part) < 10)
+    return tuple(number for part in release.split(".")[:5] if (number := natural(part, 9)) is not None)
 
 
 @rule(

@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.storage import MOUNTED, StoragePath
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, known
-from torchtune_sys.rules.storage.common import passed, places, subject
+from torchtune_sys.rules.storage.common import passed, places, read_only, subject
 
 _ALL = ("data", "checkpoints", "working directory", "home", "cache", "temporary files")
 _DEAD = ("Transport endpoint is not connected", "Socket not connected", "Stale file handle", "Host is down")
@@ -170,9 +170,8 @@ def writable(s: Snapshot, role: str) -> Iterator[Evidence]:
         elif place.writable:
             yield passed(place, "writable", "access(2)")
         else:
-            read_only = not isinstance(place.options, Missing) and "ro" in place.options
             where = f"{place.filesystem} on {place.mount_point}"
-            seen = f"{where} is mounted read-only" if read_only else f"this user may not write to {place.real_path}"
+            seen = f"{where} is mounted read-only" if read_only(place) else f"this user may not write to {place.real_path}"
             yield Evidence(subject=subject(place), seen=seen, wanted="writable", source="access(2)")
 
 

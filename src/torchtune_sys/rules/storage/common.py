@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchtune_sys.model.facts.storage import StoragePath
 from torchtune_sys.model.rule import Evidence, Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, need
+from torchtune_sys.model.values import NotApplicable, known, need
 
 DATA = ("data", "working directory")
 """The working directory stands for the data where none was named."""
@@ -21,6 +21,10 @@ def places(s: Snapshot, roles: tuple[str, ...]) -> tuple[StoragePath, ...]:
     if not found:
         raise NotApplicable(f"no path was named for: {', '.join(roles)}")
     return found
+
+
+def read_only(place: StoragePath) -> bool:
+    return "ro" in known(place.options, ())
 
 
 def subject(place: StoragePath) -> str:

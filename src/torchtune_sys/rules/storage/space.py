@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.storage import StoragePath, without_inodes
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules.storage.common import GIB, SAVES, not_applicable, passed, places, subject
+from torchtune_sys.rules.storage.common import GIB, SAVES, not_applicable, passed, places, read_only, subject
 from torchtune_sys.rules.storage.temporary import taken_instead
 
 _MAKE_ROOM = Advice(text="delete or move old checkpoints and caches (du -xh --max-depth=2), or save to a larger file system")
@@ -120,7 +120,7 @@ def _room(s: Snapshot, p: Params, roles: tuple[str, ...]) -> Iterator[Evidence]:
         elif place.size_bytes <= 0:
             nothing = Missing(Why.NOT_SUPPORTED, f"statvfs {place.real_path}", "the file system does not report its size")
             yield unsure(subject(place), nothing)
-        elif not isinstance(place.options, Missing) and "ro" in place.options:
+        elif read_only(place):
             yield not_applicable(place, "mounted read-only")
         else:
             yield _room_at(place, place.free_bytes, place.size_bytes, p)
@@ -217,7 +217,7 @@ def _inodes_at(place: StoragePath, minimum: int, percent: float) -> Evidence:
         return unsure(subject(place), place.inodes_free)
     if place.inodes <= 0:
         return passed(place, "no fixed number of inodes", f"statvfs {place.real_path}")
-    if not isinstance(place.options, Missing) and "ro" in place.options:
+    if read_only(place):
         return not_applicable(place, "mounted read-only")
     scarce = 100 * place.inodes_free < percent * place.inodes and place.inodes_free < 1_000_000
     # A small file system (tmpfs in a container) may have fewer than the minimum from the start.

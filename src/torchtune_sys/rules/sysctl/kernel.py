@@ -234,9 +234,10 @@ def dirty_limit_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _number(value: str, key: str) -> int:
-    if not (value.isascii() and value.isdigit() and len(value) < 25):
+    number = natural(value, 24)
+    if number is None:
         raise Unknown(Missing(Why.UNPARSED, key, f"not a whole number: {value[:40]!r}"))
-    return int(value)
+    return number
 
 
 _THREAD_SIZE_BYTES = 16 << 10

@@ -12,7 +12,7 @@ from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.rule import Evidence, Params, Verdict, asked
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, absent_or_unsupported, known, need
 from torchtune_sys.rules.gates import gpu_host, ranks_here, rdma_active, several_cpu_nodes
 
 TCP_MAX_FAST = 16 << 20
@@ -95,7 +95,7 @@ def _tcp_target(s: Snapshot, key: str) -> Target:
     if any(not isinstance(speed, Missing) and speed >= 25000 for speed in speeds):
         return AtLeast(TCP_MAX_FAST)
     for speed in speeds:  # virtual interfaces have none, and virtual machines' drivers tell none
-        if isinstance(speed, Missing) and speed.why not in (Why.ABSENT, Why.NOT_SUPPORTED):
+        if isinstance(speed, Missing) and not absent_or_unsupported(speed):
             raise Unknown(speed)
     return AtLeast(TCP_MAX_DEFAULT[key])
 

@@ -190,14 +190,14 @@ def _other_build(s: Snapshot, build: Torch, driver: Version) -> tuple[known.Rele
 
 def _serves(s: Snapshot, release: str, variant: str) -> bool:
     """Whether a build has code for every GPU whose capability is known, or its CUDA at least can make some, as gpu-arch-not-in-wheel judges."""
-    cuda = known.local_cuda(f"{release}+{variant}")
-    found = known.compiled_for(release, cuda, machine(s) or "x86_64")
-    seen = gpus_told(s)
-    capabilities = [cc for gpu in seen if not isinstance(cc := capability(gpu), Missing)]
-    if found is not None:
-        return all(any(known.runs(code, cc, version(cuda)) for code in found.arches) for cc in capabilities)
-    limits = known.sm_range(version(cuda))
-    return limits is None or all(limits[0] <= cc[0] * 10 + cc[1] and cc[0] * 10 <= limits[1] for cc in capabilities)
+    capabilities = [cc for gpu in gpus_told(s) if not isinstance(cc := capability(gpu), Missing)]
+    limits = known.sm_range(version(known.local_cuda(f"{release}+{variant}")))
+    return all(_has_code(s, release, variant, cc, limits is None or _within(limits, cc)) for cc in capabilities)
+
+
+def _within(limits: tuple[int, int], cc: tuple[int, int]) -> bool:
+    """Whether a CUDA compiles for this capability, by the lowest and highest sm number that it knows."""
+    return limits[0] <= cc[0] * 10 + cc[1] and cc[0] * 10 <= limits[1]
 
 
 @rule(
@@ -286,7 +286,7 @@ def _fit(
         seen = f"torch {build.version} is built for {' '.join(arches)}"
         source = "torch" if listed else table.source if table else ""
     elif limits:
-        fits = limits[0] <= cc[0] * 10 + cc[1] and cc[0] * 10 <= limits[1]
+        fits = _within(limits, cc)
         seen = f"torch {build.version}: CUDA {show(cuda)} compiles for sm_{limits[0]} to sm_{limits[1]}"
         source = "CUDA release notes"
     else:
@@ -326,10 +326,11 @@ def official_build(s: Snapshot, cc: tuple[int, int], kept: str = "") -> Install 
     return first
 
 
-def _has_code(s: Snapshot, release: str, variant: str, cc: tuple[int, int]) -> bool:
+def _has_code(s: Snapshot, release: str, variant: str, cc: tuple[int, int], otherwise: bool = False) -> bool:
+    """Whether a build has code for this capability; ``otherwise`` where the tables do not know for what it is compiled."""
     cuda = known.local_cuda(f"{release}+{variant}")
     found = known.compiled_for(release, cuda, machine(s) or "x86_64")
-    return found is not None and any(known.runs(code, cc, version(cuda)) for code in found.arches)
+    return otherwise if found is None else any(known.runs(code, cc, version(cuda)) for code in found.arches)
 
 
 @rule(
