@@ -165,6 +165,8 @@ Return nvmlSystemGetConfComputeGpusReadyState(unsigned *ready) { ASK(NONE, NONE,
 typedef struct { unsigned version; int margin; } Margin;
 Return nvmlDeviceGetMarginTemperature(Device device, Margin *out) { ASK(GPU, NONE, "46"); out->margin = atoi(v); return SUCCESS; }
 Return nvmlDeviceGetClockInfo(Device device, int kind, unsigned *mhz) { ASK(GPU, kind, "1980"); *mhz = number(v, 0); return SUCCESS; }
+Return nvmlDeviceGetMaxClockInfo(Device device, int kind, unsigned *mhz) { ASK(GPU, kind, "1980"); *mhz = number(v, 0); return SUCCESS; }
+TWO(nvmlDeviceGetPowerManagementLimitConstraints, "200000 700000")
 ONE(nvmlDeviceGetPowerUsage, unsigned, "310000")
 ONE(nvmlDeviceGetEnforcedPowerLimit, unsigned, "700000")
 ONE(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, "700000")

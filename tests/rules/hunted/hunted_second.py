@@ -103,7 +103,15 @@ def _with_library(host: Recording, path: str, soname: str) -> Recording:
 
 
 _variables(53, desktop, CC="/usr/bin/gcc-11")
-_variables(54, TORCH_CUDA_ARCH_LIST="8.0")
+
+
+def _with_nvcc() -> Recording:
+    place = "/usr/local/cuda-13.0"
+    told = '{"cuda": {"version": "13.0.20250801"}, "cuda_nvcc": {"version": "13.0.88"}}'
+    return over(environment(dgx(), CUDA_HOME=place), files={f"{place}/bin/nvcc": "", f"{place}/version.json": told})
+
+
+_variables(54, _with_nvcc, TORCH_CUDA_ARCH_LIST="8.0")
 _variables(55, mi300x, ROCR_VISIBLE_DEVICES="4,5,6,7", HIP_VISIBLE_DEVICES="4,5,6,7")
 
 

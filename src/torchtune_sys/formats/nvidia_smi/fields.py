@@ -103,11 +103,9 @@ _FACTS: tuple[tuple[str, Callable[[str], Any], tuple[str, ...]], ...] = (
         leading_number,
         ("temperature/gpu_temp_max_gpu_threshold", "temperature/gpu max operating temp"),
     ),
-    (
-        "clock_application_mhz",
-        leading_number,
-        ("applications_clocks/graphics_clock", "applications clocks/graphics"),
-    ),
+    ("clock_sm_mhz", leading_number, ("clocks/sm_clock", "clocks/sm")),
+    ("clock_sm_max_mhz", leading_number, ("max_clocks/sm_clock", "max clocks/sm")),
+    ("clock_application_mhz", leading_number, ("applications_clocks/graphics_clock", "applications clocks/graphics")),
     (
         "clock_application_default_mhz",
         leading_number,
@@ -120,22 +118,24 @@ _FACTS: tuple[tuple[str, Callable[[str], Any], tuple[str, ...]], ...] = (
         "power_limit_mw",
         milliwatts,
         (
-            "power_readings/enforced_power_limit",
-            "gpu_power_readings/current_power_limit",
-            "power_readings/power_limit",
-            "power readings/enforced power limit",
-            "gpu power readings/current power limit",
-            "power readings/power limit",
+            *("power_readings/enforced_power_limit", "gpu_power_readings/current_power_limit", "power_readings/power_limit"),
+            *("power readings/enforced power limit", "gpu power readings/current power limit", "power readings/power limit"),
         ),
     ),
     (
         "power_default_mw",
         milliwatts,
         (
-            "gpu_power_readings/default_power_limit",
-            "power_readings/default_power_limit",
-            "gpu power readings/default power limit",
-            "power readings/default power limit",
+            *("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
+            *("gpu power readings/default power limit", "power readings/default power limit"),
+        ),
+    ),
+    (
+        "power_max_mw",
+        milliwatts,
+        (
+            *("gpu_power_readings/max_power_limit", "power_readings/max_power_limit"),
+            *("gpu power readings/max power limit", "power readings/max power limit"),
         ),
     ),
     (

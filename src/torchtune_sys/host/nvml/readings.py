@@ -142,10 +142,13 @@ READINGS: tuple[tuple[tuple[str, ...], Read], ...] = (
     (("utilization_pct",), _one("nvmlDeviceGetUtilizationRates", then=lambda found: found.gpu)),
     (("power_limit_mw",), _one("nvmlDeviceGetEnforcedPowerLimit")),
     (("power_default_mw",), _one("nvmlDeviceGetPowerManagementDefaultLimit")),
+    (("power_max_mw",), _one("nvmlDeviceGetPowerManagementLimitConstraints", then=lambda found: found[1])),
     (("clock_event_reasons",), clock_event_reasons),
     (("slowed_by_hardware_s",), slowed_by_hardware),
     (("clock_application_mhz",), _one("nvmlDeviceGetApplicationsClock", 0)),
     (("clock_application_default_mhz",), _one("nvmlDeviceGetDefaultApplicationsClock", 0)),
+    (("clock_sm_mhz",), _one("nvmlDeviceGetClockInfo", 1)),
+    (("clock_sm_max_mhz",), _one("nvmlDeviceGetMaxClockInfo", 1)),
     (("pcie_gen",), _one("nvmlDeviceGetCurrPcieLinkGeneration")),
     # GetMaxPcieLinkGeneration is the lower of GPU and slot, so it hides a bad slot; the other is the GPU's own (R525 and later).
     (("pcie_gen_max",), _one("nvmlDeviceGetGpuMaxPcieLinkGeneration")),

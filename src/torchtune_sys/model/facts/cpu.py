@@ -51,6 +51,8 @@ class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """CPUs that this session may use at once: min(len(affinity ∩ cpuset ∩ online), quota)."""
     boost: Fact[bool]
     """Whether frequency boost (turbo) is on."""
+    pstate_max_pct: Fact[int] = _NOT_READ
+    """Share of the highest performance that intel_pstate allows; ABSENT with another driver."""
     stolen_s: Fact[float] = _NOT_READ
     """Processor time since boot, all CPUs together, in which the hypervisor ran something else although a task wanted to run here."""
     busy_s: Fact[float] = _NOT_READ

@@ -70,6 +70,8 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """AMD's /dev/kfd, by which programs compute; read where amdgpu has a device."""
     amd_errors: Fact[tuple[AmdErrors, ...]] = _NOT_READ
     """Blocks that have counted errors, of the GPUs that tell; ABSENT where none of them counts (no RAS)."""
+    power_daemon: Fact[bool] = _NOT_READ
+    """Whether nvidia-powerd (Dynamic Boost of laptops) runs."""
     persistenced: Fact[bool] = _NOT_READ
     """Whether nvidia-persistenced runs."""
     fabric_manager: Fact[bool] = _NOT_READ

@@ -69,6 +69,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     power_limit_mw: Fact[int] = NOT_READ
     """Enforced limit."""
     power_default_mw: Fact[int] = NOT_READ
+    power_max_mw: Fact[int] = NOT_READ
+    """The highest limit that may be set (nvmlDeviceGetPowerManagementLimitConstraints)."""
     clock_event_reasons: Fact[int] = NOT_READ
     """Bit mask, already masked by the supported reasons."""
     slowed_by_hardware_s: Fact[float] = NOT_READ
@@ -76,6 +78,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     clock_application_mhz: Fact[int] = NOT_READ
     """Graphics clock that programs are given (nvidia-smi -ac); NOT_SUPPORTED on GeForce."""
     clock_application_default_mhz: Fact[int] = NOT_READ
+    clock_sm_mhz: Fact[int] = NOT_READ
+    """Clock of the multiprocessors at the moment of the look: low where nothing runs."""
+    clock_sm_max_mhz: Fact[int] = NOT_READ
+    """The highest that the GPU may run at; locked clocks do not change it."""
     pcie_gen: Fact[int] = NOT_READ
     pcie_gen_max: Fact[int] = NOT_READ
     """The GPU's own maximum where the driver tells it (GpuMaxPcieLinkGeneration), else, in older reports, that of GPU and slot together."""

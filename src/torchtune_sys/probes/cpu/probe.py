@@ -61,6 +61,7 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
         quota_source=source,
         effective=effective(online, affinity, cpuset, quota),
         boost=frequency.boost(host),
+        pstate_max_pct=host.number(f"{topology.CPUS}/intel_pstate/max_perf_pct"),
         stolen_s=stolen,
         busy_s=busy,
         quota_periods=periods,

@@ -90,6 +90,7 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
         direct_storage_only=_direct_storage_only(host),
         uvm_hmm_disabled=_switch(host, "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm"),
         device_nodes=driver_files.read_nodes(host),
+        power_daemon=_daemon(host, "nvidia-powerd", ()),
         persistenced=_daemon(host, "nvidia-persistenced", ("nvidia-persistenced.pid", "socket")),
         imex=_daemon(host, "nvidia-imex", ("nvidia-imex.pid",)),
         imex_channels=_imex_channels(host),

@@ -10,7 +10,7 @@ from torchtune_sys.model.facts.cpu import CpuPolicy
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
-from torchtune_sys.model.values import Missing, known, need, need_if_there
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, need_if_there
 
 _GOVERNOR = "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
 _EPP = "/sys/devices/system/cpu/cpufreq/policy*/energy_performance_preference"
@@ -119,23 +119,34 @@ def governor_not_performance(s: Snapshot, p: Params) -> Iterator[Evidence]:
     params=(Param("share", 0.97, "share of the hardware's maximum from which a limit is not called a cap"),),
     fix=(
         Advice(
-            text="write cpuinfo_max_freq into scaling_max_freq, and find out what lowers it (tuned, TLP, cpupower, a power "
-            "daemon)"
+            text="write cpuinfo_max_freq into scaling_max_freq (100 into intel_pstate/max_perf_pct), and find out what lowers it "
+            "(tuned, TLP, cpupower, a power daemon)"
         ),
     ),
 )
 def frequency_capped(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """scaling_max_freq is lower than cpuinfo_max_freq.
+    """scaling_max_freq is lower than cpuinfo_max_freq, or intel_pstate's max_perf_pct below 100.
 
     Why it matters
     All CPU-side work (data loading, kernel launches, communication over sockets) slows down with the clock.
 
     When to leave it
-    The cap keeps the machine within a power or thermal budget.
+    The cap keeps the machine within a power or thermal budget. A laptop whose nvidia-powerd runs is not judged: it moves power
+    between processor and GPU by this limit.
 
     References
-    Linux Documentation/admin-guide/pm/cpufreq.rst, scaling_max_freq
+    Linux Documentation/admin-guide/pm/cpufreq.rst, scaling_max_freq; intel_pstate.rst, max_perf_pct
+    NVIDIA driver README, "Dynamic Boost on Linux"
     """
+    if not isinstance(s.driver, Missing) and known(s.driver.power_daemon, False):
+        raise NotApplicable("nvidia-powerd runs, and sets this limit by the load")
+    allowed = need(s.cpu).pstate_max_pct
+    if isinstance(allowed, Missing):
+        if allowed.why not in (Why.ABSENT, Why.NOT_RECORDED):
+            yield unsure("intel_pstate", allowed)
+    elif 0 < allowed < 100 * float(p["share"]):
+        place = "/sys/devices/system/cpu/intel_pstate/max_perf_pct"
+        yield Evidence(subject="intel_pstate", seen=f"{allowed} %", wanted="100 %", verdict=Verdict.FAIL, source=place)
     groups: dict[tuple[int, int], list[int]] = {}
     for policy in _policies(s):
         if isinstance(policy.max_khz, Missing) or isinstance(policy.hardware_max_khz, Missing):

@@ -10,7 +10,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, Why, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import each
 
@@ -138,7 +138,7 @@ def gpu_slowed_by_hardware_before(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(NvmlSetting(setting="application clocks (nvidia-smi -rac)", value="default"),),
 )
 def gpu_application_clock_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The application clock (nvidia-smi -ac) is below the card's default; clocks locked with nvidia-smi -lgc cannot be read.
+    """The application clock (nvidia-smi -ac) is below the card's default; what locked clocks (nvidia-smi -lgc) do shows under load only.
 
     Why it matters
         No program on this GPU runs faster than that clock; in synchronous training all GPUs run at the pace of the slowest.
@@ -162,6 +162,118 @@ def gpu_application_clock_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
         "the card's default",
         "nvmlDeviceGetApplicationsClock",
     )
+
+
+@rule(
+    id="gpu-clock-held-down",
+    title="A busy GPU runs far below its highest clock, and the driver names neither heat nor power as the reason",
+    severity=Severity.WARNING,
+    params=(
+        Param("busy_pct", 90, "utilization from which on a GPU counts as busy, percent"),
+        Param("share", 0.7, "share of the highest clock below which it is reported"),
+    ),
+    fix=(
+        NvmlSetting(setting="locked clocks (nvidia-smi -rgc)", value="reset"),
+        Advice(
+            text="find what locks them (grep -r -e -lgc -e lock-gpu-clocks /etc/systemd /etc/cron* /etc/rc.local); else power-cycle the host"
+        ),
+    ),
+)
+def gpu_clock_held_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Clocks that somebody locked (nvidia-smi -lgc) cannot be read; what they do to a GPU that works can.
+
+    Why it matters
+        Training on this GPU is slower by as much, and in synchronous training all GPUs wait for the slowest.
+
+    When to leave it
+        The clocks are locked on purpose: for cooling, to save energy, or to have equal GPUs for a measurement. An idle GPU is not judged, nor is
+        one that the driver slows down for power or heat.
+
+    References
+        nvml.h: nvmlDeviceGetClockInfo, nvmlDeviceGetMaxClockInfo (NVML_CLOCK_SM), NVML_CLOCKS_EVENT_REASONS; nvidia-smi(1): --lock-gpu-clocks
+    """
+    gpus = gates.nvidia_gpus(s)
+    if all(not isinstance(gpu.utilization_pct, Missing) and gpu.utilization_pct < float(p["busy_pct"]) for gpu in gpus):
+        raise NotApplicable("no GPU is busy at the moment of the look, and an idle one lowers its clock")
+    yield from each(
+        s,
+        lambda gpu: _busy_clock(gpu, float(p["busy_pct"])),
+        lambda gpu, clock: clock < float(p["share"]) * _expected(gpu),
+        lambda clock: f"{clock} MHz under load",
+        lambda gpu: f"about {_expected(gpu)} MHz",
+        "nvmlDeviceGetClockInfo",
+    )
+
+
+def _expected(gpu: Gpu) -> int:
+    """Clock under load, MHz: the GPU's highest, or the application clock, which has a rule of its own; 0 where it is not known."""
+    highest = known(gpu.clock_sm_max_mhz, 0)
+    return min(highest, known(gpu.clock_application_mhz, highest))
+
+
+_BY_SETTING = 0x2
+"""Applications clocks."""
+
+
+def _busy_clock(gpu: Gpu, busy_pct: float) -> Fact[int]:
+    """Clock of a GPU that works and that nothing but a setting holds back; ABSENT for another."""
+    for fact in (gpu.utilization_pct, gpu.clock_event_reasons, gpu.clock_sm_max_mhz):
+        if isinstance(fact, Missing):
+            return fact
+    if need(gpu.utilization_pct) < busy_pct or need(gpu.clock_event_reasons) & ~_BY_SETTING:
+        return Missing(Why.ABSENT, "NVML", "idle, or slowed down for another reason")
+    return gpu.clock_sm_mhz
+
+
+@rule(
+    id="laptop-power-daemon-off",
+    title="A laptop's GPU is at its power limit, and the service that would raise it does not run",
+    severity=Severity.ADVICE,
+    params=(Param("share", 0.9, "share of the highest limit from which on nothing is to be gained"),),
+    fix=(
+        Advice(
+            text="sudo systemctl enable --now nvidia-powerd (it comes with the driver, in a package of its own on some distributions)"
+        ),
+    ),
+)
+def laptop_power_daemon_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """nvidia-powerd shifts power from the processor to the GPU (Dynamic Boost); without it the GPU stays at its base power.
+
+    Why it matters
+        A GPU at its power limit lowers its clocks: with 80 W in place of 100 W training is slower by about a tenth.
+
+    When to leave it
+        The laptop runs on its battery, where Dynamic Boost is off; its firmware does not support it (nvidia-settings -q DynamicBoostSupport).
+
+    References
+        NVIDIA driver README, "Dynamic Boost on Linux": Ampere or newer, systemd, on mains power, under load
+    """
+    laptops = {gpu.index for gpu in gates.nvidia_gpus(s) if gates.of_laptop(s, gpu)}
+    if not laptops:
+        raise NotApplicable("no GPU of a laptop")
+    runs = need(s.driver).power_daemon
+    yield from each(
+        s,
+        lambda gpu: _capped(gpu, gpu.index in laptops),
+        lambda gpu, limit: limit < float(p["share"]) * need(gpu.power_max_mw) and not need(runs),
+        lambda limit: f"{limit / 1000:g} W{'' if runs is True else ', nvidia-powerd does not run'}",
+        lambda gpu: f"up to {known(gpu.power_max_mw, 0) / 1000:g} W",
+        "nvmlDeviceGetPowerManagementLimitConstraints",
+    )
+
+
+_POWER_CAP, _AMPERE = 0x4, (8, 0)
+
+
+def _capped(gpu: Gpu, judged: bool) -> Fact[int]:
+    """Power limit of a laptop's GPU that is held back by it; ABSENT for another."""
+    if not judged or known(gpu.compute_capability, _AMPERE) < _AMPERE:
+        return Missing(Why.ABSENT, "NVML", "not a laptop's, or older than Dynamic Boost")
+    if isinstance(gpu.clock_event_reasons, Missing):
+        return gpu.clock_event_reasons
+    if not gpu.clock_event_reasons & _POWER_CAP:
+        return Missing(Why.ABSENT, "NVML", "not at its power limit at the moment of the look")
+    return gpu.power_max_mw if isinstance(gpu.power_max_mw, Missing) else gpu.power_limit_mw
 
 
 @rule(
@@ -211,5 +323,7 @@ RULES: tuple[Rule, ...] = (
     gpu_above_operating_temperature,
     gpu_slowed_by_hardware_before,
     gpu_application_clock_lowered,
+    gpu_clock_held_down,
+    laptop_power_daemon_off,
     gpu_power_limit_lowered,
 )

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.torch import amp, build_kind, compile, copies, driver_and_gpu, loaded, loader, packages, partners, tools
+from torchtune_sys.rules.torch import (
+    amp,
+    build_kind,
+    built_here,
+    compile,
+    copies,
+    driver_and_gpu,
+    loaded,
+    loader,
+    packages,
+    partners,
+    tools,
+)
 
 RULES: tuple[Rule, ...] = (
     *driver_and_gpu.RULES,
@@ -14,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     *loader.RULES,
     *compile.RULES,
     *tools.RULES,
+    *built_here.RULES,
     *amp.RULES,
     *loaded.RULES,
 )
