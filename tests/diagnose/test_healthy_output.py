@@ -156,3 +156,79 @@ P2P = "custom_all_reduce.py:145] Custom allreduce is disabled because your platf
 def test_what_reports_no_fault_of_this_host_accuses_none(text: str) -> None:
     """A service's limit, a wish, a question, another system, a log's line in a report, threads of one process."""
     assert [each.cause for each in diagnosis_of(text).causes] == []
+
+
+SPILLED = """\
+(raylet) Spilled 2048 MiB, 12 objects, write throughput 900 MiB/s. Set RAY_verbose_spill_logs=0 to disable this message.
+Training completed after 10 iterations at 2025-01-01 01:00:00.
+"""
+WARNED = """\
+/p/torchvision/io/image.py:13: UserWarning: Failed to load image Python extension: 'libpng16.so.16: cannot open shared object file'
+Accuracy: 93.1
+"""
+NOT_READY = """\
+  Normal   Pulled     3h               kubelet  Successfully pulled image "x" in 41s
+  Warning  Unhealthy  3h (x2 over 3h)  kubelet  Readiness probe failed: connection refused
+"""
+RESUMED = """\
+Error while downloading from https://cdn-lfs.huggingface.co/x: HTTPSConnectionPool(host='cdn-lfs.huggingface.co', port=443): Read timed out.
+Trying to resume download...
+model-00001-of-00004.safetensors: 100%|##########| 4.98G/4.98G [03:11<00:00, 26.1MB/s]
+"""
+CODE = """\
+Is this good style?
+    if "CUDA out of memory" in str(error):
+    with pytest.raises(RuntimeError, match="Address already in use"):
+        init()
+    assert "No space left on device" in output
+"""
+SCRIPT = """\
+if grep -q "CUDA error" "$log"; then
+elif grep -q "No space left on device" "$log"; then
+  echo "disk full"
+fi
+  ENOSPC: "No space left on device",
+  EADDRINUSE: "Address already in use",
+"""
+TABLE = """\
+| Error | Cause | Fix |
+|---|---|---|
+| CUDA out of memory | batch too large | reduce batch |
+| No space left on device | disk full | clean up |
+"""
+ALERT = """\
+annotations:
+  summary: "GPU has fallen off the bus or another Xid on {{ $labels.instance }}"
+"""
+PASSED = """\
+tests/test_errors.py::test_message[NCCL error: unhandled system error] PASSED
+tests/test_errors.py::test_message[No space left on device] PASSED      [ 66%]
+test_full_disk ("No space left on device") ... ok
+"""
+ASKED = "What happens if /dev/shm is too small, and how does NCCL choose its network interface? I want to write it down."
+COMPARED = "What is the difference between a stale file handle and an input/output error?"
+WISHED = "It would be nice if the trainer printed a hint when /dev/shm is full."
+ADVISED = 'To avoid "Address already in use" pass --master_port. That is all you need, enjoy!'
+
+
+@pytest.mark.parametrize(
+    "text", [SPILLED, WARNED, NOT_READY, RESUMED, CODE, SCRIPT, TABLE, ALERT, PASSED, ASKED, WISHED, ADVISED, COMPARED]
+)
+def test_what_is_warned_tried_again_quoted_or_asked_is_no_fault(text: str) -> None:
+    told = diagnosis_of(text)
+    assert (told.causes, told.unexplained) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (RESUMED.replace("100%", " 41%"), "index-unreachable"),
+        (f"{RESUMED}\nTraceback (most recent call last):\nOSError: Read timed out", "index-unreachable"),
+        ("RuntimeError: Address already in use", "master-port-in-use"),
+        ("| node | says |\n| n1 | No space left on device |", "disk-full-or-quota"),
+        (PASSED.replace(" PASSED      [ 66%]", " FAILED"), "disk-full-or-quota"),
+        ("Training fails with a bus error when /dev/shm is full.", "dev-shm-too-small"),
+    ],
+)
+def test_what_was_not_mended_by_itself_is_told(text: str, cause: str) -> None:
+    assert [each.cause for each in diagnosis_of(text).causes][:1] == [cause]

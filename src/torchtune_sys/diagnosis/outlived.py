@@ -50,15 +50,38 @@ def without(
 ) -> tuple[list[Symptom], dict[str, Sequence[LogLine]]]:
     """Return the symptoms but those of attempts that failed in a traceback that was caught, and the lines but those of such tracebacks."""
     caught = {source: lines_of(part) for source, part in lines.items()}
+    tried = {(each.source, each.line.number) for each in symptoms if _is_passing(each) and _succeeded(each, lines)}
     kept = [
         each
         for each in symptoms
-        if each.line.number not in caught.get(each.source, ()) or all(one.cause not in _PASSING for one in each.candidates)
+        if (each.source, each.line.number) not in tried
+        and (each.line.number not in caught.get(each.source, ()) or not _is_passing(each))
     ]
     return kept, {
         source: [line for line in part if line.number not in caught[source]] if caught[source] else part
         for source, part in lines.items()
     }
+
+
+def _is_passing(symptom: Symptom) -> bool:
+    return any(one.cause in _PASSING for one in symptom.candidates)
+
+
+_TRIES_ON = re.compile(r"(?i)\btrying to resume\b|\bre-?trying\b|\bwill re-?try\b|\bentering retry loop\b|\btrying again\b")
+_SUCCEEDED = re.compile(r"100% ?\||\bresuming normal operation\b|\b[Dd]ownload(?:ed)? (?:complete|finished|successfully)")
+
+
+def _succeeded(symptom: Symptom, lines: Mapping[str, Sequence[LogLine]]) -> bool:
+    """Return whether the program tried once more behind the line, and came through before anything ended it."""
+    behind = [line.text[:_LONGEST] for line in lines.get(symptom.source, ()) if line.number >= symptom.line.number]
+    again = next((at for at, words in enumerate(behind[:_SOON]) if _TRIES_ON.search(words)), None)
+    if again is None:
+        return False
+    through = next((at for at, words in enumerate(behind) if at >= again and _SUCCEEDED.search(words)), None)
+    return through is not None and not any(words.startswith(_HEAD) or _ENDED.search(words) for words in behind[again + 1 :])
+
+
+_SOON = 4
 
 
 def _by_rank(lines: Sequence[LogLine]) -> Iterator[list[LogLine]]:

@@ -247,6 +247,9 @@ def _is_denied(clause: str, place: _Place, *, whole: bool = False) -> bool:
         near = f"{clause[: place.start].rpartition(', ')[2]} …{place.gap}… {clause[place.end :].partition(': ')[0]}"
     if whole and forms.UNTIL.search(clause[max(place.start - _GAP, 0) : place.start]):
         near = near.rpartition(" until ")[2]
+    made_up = forms.MADE_UP_FOR.search(clause, place.end) if whole else None
+    if made_up is not None and forms.SOLVED.search(made_up[1]):
+        near = place.gap
     return bool(forms.NEGATED.search(near) or forms.HEDGED.search(rest))
 
 

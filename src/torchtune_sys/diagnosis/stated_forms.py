@@ -24,7 +24,7 @@ WORKS = pattern(
 )
 BY = pattern(r"(?i)\b(?:with|after|when|once|by|using|setting|via|as soon as|if i|if we|i ran|export)\b.{0,30}$")
 FAILING = pattern(
-    r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|\bkill(?:s|ed)|refused|problem|\bissue|broken?\b|\blost\b|missing|prevent\w* (?:the |any )?(?:communication|connection|traffic)|(?:not|n't) (?:us(?:e|ed|ing) (?:my |the |any )?gpus?\b|work|start|come up|run\b|usable|respond|connect|see\b|find|detect|boot|load|build|compile|install|import|recogni|visible|available|support)|unusable|unable to|(?:driver|gpu|device|card)s? (?:is|are|was|were) gone|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong|confus|reject|denied|unavailable|unknown error|\bdown\b|offline|disappear|vanish|\bloses?\b|mismatch|cancell?ed|interrupt|stopped|stops\b|refus|evict|preempt|exceed|stall|\bidle\b|\bbad\b|ENOMEM|ENOSPC|can(?:['’]t|not)\b|out of (?:memory|(?:disk )?space)|crawl|\bfull\b|quota|strange|short (?:of )?an?\b|pending|rebooted|returns? false|bottle-?neck|\bwait(?:s|ing)? for\b|starv\w+|utili[sz]ation|jumps? between|fluctuat\w+|longer (?:than|and)|t(?:akes?|ook) (?:\w+ ){0,3}(?:long|hours|days|ages|forever)\b|(?:on|by|with) (?:the |my )?(?:cpu|processor)\b|too (?:old|new|small|low)\b|\bno (?:gpu|device|driver)s? (?:was|were|is|are|found|detected|visible|available)\b"
+    r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|\bkill(?:s|ed)|refused|problem|\bissue|broken?\b|\blost\b|missing|prevent\w* (?:the |any )?(?:communication|connection|traffic)|(?:not|n't) (?:us(?:e|ed|ing) (?:my |the |any )?gpus?\b|work|start|come up|run\b|usable|respond|connect|see\b|find|detect|boot|load|build|compile|install|import|recogni|visible|available|support)|unusable|unable to|(?:driver|gpu|device|card)s? (?:is|are|was|were) gone|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong|confus|reject|denied|unavailable|unknown error|\bdown\b|offline|disappear|vanish|\bloses?\b|mismatch|cancell?ed|interrupt|stopped|stops\b|refus|evict|preempt|exceed|(?<!in)stall|\bidle\b|\bbad\b|ENOMEM|ENOSPC|can(?:['’]t|not)\b|out of (?:memory|(?:disk )?space)|crawl|\bfull\b|quota|strange|short (?:of )?an?\b|pending|rebooted|returns? false|bottle-?neck|\bwait(?:s|ing)? for\b|starv\w+|utili[sz]ation|jumps? between|fluctuat\w+|longer (?:than|and)|t(?:akes?|ook) (?:\w+ ){0,3}(?:long|hours|days|ages|forever)\b|(?:on|by|with) (?:the |my )?(?:cpu|processor)\b|too (?:old|new|small|low)\b|\bno (?:gpu|device|driver)s? (?:was|were|is|are|found|detected|visible|available|in|inside|under|at all)\b"
     r"|慢|瓶颈|超时|连不上|连接不上|才能|就能|就好了|恢复正常|遅(?:い|く)|느[리려림]|медленн|\blangsam|\blent\b|\blento\b|报错|错误|解决办法|怎么办|出错|失败|异常|崩溃|卡[住死]|被 ?kill|自动kill|[太过][低高旧新老]|返回 ?False|不可用|用不了|中断|退出|杀|不[足够了]|无法|不能|溢出|满了|エラー|失敗|落ち(?:る|た|ます)|でき(?:ない|ません)|不足|오류|에러|실패|멈[추춤]|부족|종료|ошибк|не (?:работает|могу|запускается|хватает|использует)|пада(?:ет|ют)|вылета|завис|нехват|Fehler|nicht|schlägt fehl|stürzt|erreur|échou|plante\b|insuffisant|\bfalla\b|insuficiente|lleno"
 )
 """A remedy with which something works says little where nothing failed."""
@@ -39,6 +39,10 @@ IS_THE_CAUSE = pattern(
 NEGATED = pattern(
     r"(?i)n't(?! (?:(?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again)|(?:know|understand|see|get) (?:why|how)))\b|\b(?:not(?! (?:(?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again)|(?:know|understand|sure|see|get|clear) (?:why|how)))|never|neither|nor|cannot|nothing|without(?! (?:the |any |an? )?(?:crash|error|problem|issue|hang)\w*))\b|\bno (?!longer|more\b|further|problem|issue|error|space left)|不是|并非|没有(?=\S{0,3}(?:不足|不够))|ではな|아니|не из-за|\bkein\b"
 )
+MADE_UP_FOR = pattern(
+    r"(?i)\b(?:after|once|with|by|doing|having done) (?:i |we )?(?:doing |did |done )?(?:this|that|it|so)\b(.{0,60})"
+)
+"""What had not been done was done: a "not" before it tells of the time before."""
 HEDGED = pattern(
     r"(?i)\b(?:can(?![\'’]t| (?:now|again|finally|confirm)\b)|already|(?<!even )if|whether|should|would(?! not|n't| (?:eventually|then|always|just|simply|hang|fail|crash|freeze|time ?out|get stuck)\b)|may|might|could(?! not|n't| (?:then |now |finally )?be (?:installed|loaded|built|compiled|imported|started|used)\b)|does(?! not| (?:allow|work|fix|solve|help)\b)|unless|only hides|usually|typically|often|probably|perhaps|maybe"
     r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports|support (?:for|is|was)|users? (?:can|may|should|who|often|report)|previously(?! \W?\d)|(?:the|this|user|our) manual|mock\w*|we show|guides?|docs?|documentation|tutorial|read ?me|FAQ|simulat\w*|on purpose|by design|as (?:designed|expected|intended)|for example|we support|exporter|dashboard|how do i|needed|feature request|enhancement)\b|(?<!seems )(?<!seem )(?<!seemed )(?<!managed )\bto (?:fix|solve|resolve|avoid|prevent)\b|[?？]\s*$"
@@ -108,7 +112,7 @@ PRINTED = pattern(
 )
 """A line of a log with its level or its place, a version of an inventory, columns: nobody says it."""
 SOURCE = pattern(
-    r"\\\s*$|^\s*(?:await |return |else |if .{1,80}: )?[\w.]{2,60}\((?:[fFrRbB]{0,2}[\"']|[\w., ]{1,60}, ?[fFrRbB]{0,2}[\"'])|^\s*(?:#\s?define|#\s?include|import|from \w\S* import|def|class|elif|RUN|ENV|COPY|CMD) \S|;\s*$"
+    r"\\\s*$|^\s*(?:await |return |else |if .{1,80}: )?[\w.]{2,60}\((?:[fFrRbB]{0,2}[\"']|[\w., ]{1,60}, ?[fFrRbB]{0,2}[\"'])|^\s*(?:#\s?define|#\s?include|import|from \w\S* import|def|class|elif|RUN|ENV|COPY|CMD) \S|^\s*echo (?:-e )?[\"']|;\s*$"
 )
 """A line of a program, a script or a Dockerfile: what it holds is not said, and did not happen yet."""
 PROSE = pattern(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from torchtune_sys.diagnosis import gpu_memory, wheel_index
+from torchtune_sys.diagnosis.stated_forms import CODE
 from torchtune_sys.diagnosis.text.common_words import in_common_words
 from torchtune_sys.diagnosis.text.cut_columns import begun, cut_lines
 from torchtune_sys.diagnosis.text.cut_ends import completed
@@ -72,10 +73,13 @@ FOLLOWS = frozenset(
 _WEIGHTS = {"certain": CERTAIN, "likely": LIKELY, "possible": POSSIBLE}
 _LONGEST = 4000
 _MOST = 4000
+_MUCH = 5
+"""What a program prints is no small part of its line, unless its place stands before it: "disable this message" is of many programs."""
 
 
 def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     """Return what the lines stand for, in the order of the text."""
+    lines = _without_tables(lines)
     reader = _Reader(source, "\n".join(line.text for line in lines))
     found: list[Symptom] = []
     for line in seldom(lines):
@@ -90,22 +94,54 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     return sorted(found, key=lambda symptom: symptom.line.number)
 
 
-def _is_no_output(text: str) -> bool:
+def is_no_output(text: str) -> bool:
     """Prose about code, a statement that prints, or the code of a traceback, which says again what the error's own line says."""
-    return is_about_code(text) or text.lstrip().startswith("raise ") or _STATEMENT.match(text) is not None
+    return (
+        is_about_code(text)
+        or text.lstrip().startswith("raise ")
+        or any(each.match(text.rstrip()) is not None for each in (_STATEMENT, _PASSED))
+        or _TEMPLATE.search(text) is not None
+    )
+
+
+def _without_tables(lines: Sequence[LogLine]) -> Sequence[LogLine]:
+    """Return the lines but those of Markdown's tables, which tell what may happen, not what did."""
+    if not any(line.text.startswith("|") and _RULE.match(line.text[:_LONGEST]) for line in lines):
+        return lines
+    left: list[LogLine] = []
+    in_table = False
+    for line in lines:
+        in_table = line.text.startswith("|") and (in_table or _RULE.match(line.text[:_LONGEST]) is not None)
+        if in_table and left and left[-1].text.startswith("|"):
+            del left[-1]  # the heads of the columns
+        elif not in_table:
+            left.append(line)
+    return left
+
+
+_RULE = re.compile(r"\|(?: ?:?-{3,}:? ?\|){2,40}\s*$")
 
 
 _STATEMENT = re.compile(
     r"\s*(?:[\w.]{0,40}log(?:ger|ging)?\.\w{3,12}|print|f?printf|warnings\.warn|throw \S{3,40}|std::cerr <<) ?\(?(?:stderr, ?)?[fFrRbB]?[\"']"
+    r"|\s*(?:(?:el)?if (?:not )?[fFrRbB]?[\"'][^\"']{1,300}[\"'] (?:not )?in \w|with [\w.]{3,60}\([^\"']{0,80}[\"'][^\"']{1,300}[\"'][^\"']{0,20}\)(?: as \w+)?:(?:\s*$| ?\w[\w.]*\()|assert [^\"']{0,80}[\"'][^\"']{1,300}[\"'])"
+    r"|\s*(?:(?:el)?if|while|until) (?:! )?(?:grep|test|\[\[?) .{1,300}|\s*echo (?:-e )?[\"']|\s*[A-Z][A-Z0-9_]{3,40}: ?[\"'][^\"']{1,300}[\"'],\s*$"
 )
+"""Of a program or a script, which says what it looks for, or what each error is called."""
+_TEMPLATE = re.compile(r"\{\{-? [$.\w][^{}]{0,80} -?\}\}")
+"""Of Jinja, Go or Ansible: nothing is filled in."""
+_PASSED = re.compile(
+    r"(?:[^\s:]{1,200}(?:::\w+){0,2}::test.{0,300} PASSED|test\w{0,120}\b.{0,300} \.\.\. ok|\s*\[ {7}OK \] \S.{0,200}?)(?: *\[ ?\d{1,3}%\]| \(\d+ m?s\))?$"
+)
+"""pytest, unittest and GoogleTest: a test that succeeded, with what it tried in its name."""
 _ELSEWHERE = re.compile(
     r"/private/var/folders/|(?<![\w.])/Users/[\w.-]{1,40}/|/opt/homebrew/|\b[A-Za-z]:\\(?:[^\\\s\"'<>|]{1,80}\\){0,12}(?:Users|Program Files\S{0,6}|site-packages|Scripts)\\"
 )
 """Paths of macOS and Windows: what has several causes on Linux has others there."""
 _OF_THAT_SYSTEM = re.compile(r"\[WinError \d|\bdlopen\(/|\.(?:dll|dylib)\b")
 """An error that only those systems have is known as theirs."""
-
-
+OF_A_TEST = re.compile(r"\btest_\w{1,120} \((?:\w{1,60}\.){0,8}\w{1,60}\) \.\.\. ")
+"""unittest names a test before what it prints, which may be the error that the test provokes."""
 _OTHER_NAMES = (("nvidia-container-cli.real: ", "nvidia-container-cli: "),)
 """By which a program calls itself where a distribution wraps it."""
 
@@ -121,7 +157,7 @@ class _Reader:
 
     def read(self, line: LogLine) -> Symptom | None:
         """Return what the line says; where nothing knows it, what it says in the C library's own words."""
-        if _is_no_output(line.text[:_LONGEST]):
+        if is_no_output(line.text[:_LONGEST]):
             return None
         symptom = self._of_line(line)
         unknown = symptom is None or not (symptom.candidates or symptom.consequence)
@@ -129,9 +165,11 @@ class _Reader:
             other = self._of_line(msgspec.structs.replace(line, text=words))
             symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
         words = line.text[:_LONGEST]
-        if symptom is not None and symptom.candidates and _ELSEWHERE.search(words) and not _OF_THAT_SYSTEM.search(words):
+        if symptom is None or not symptom.candidates:
+            return symptom
+        if _ELSEWHERE.search(words) and not _OF_THAT_SYSTEM.search(words):
             return symptom if symptom.candidates[0].weight == CERTAIN else None
-        return symptom
+        return None if symptom.candidates[0].weight == POSSIBLE and OF_A_TEST.search(words) else symptom
 
     def _of_line(self, line: LogLine) -> Symptom | None:
         words = line.text[:_LONGEST]
@@ -150,7 +188,10 @@ class _Reader:
         if sentence is not None:
             symptom = self._symptom(line, sentence, consequence=sentence.is_consequence)
             return symptom if symptom.consequence else msgspec.structs.replace(symptom, remedy=sentence.remedy)
-        return self._symptom(line, message) if message is not None and message.severity == "error" else None
+        if message is None or message.severity != "error":
+            return None
+        is_whole = _MUCH * len(message.template) > len(words) or CODE.search(words) is not None
+        return self._symptom(line, message) if is_whole else None
 
     def _symptom(
         self,

@@ -79,11 +79,9 @@ def _is_spoken(words: str) -> bool:
 
 
 def _fails(lines: Iterable[LogLine]) -> bool:
-    return any(forms.FAILING.search(_INSTALL.sub("", line.text[:_LONGEST])) for line in lines)
+    return any(forms.FAILING.search(line.text[:_LONGEST]) for line in lines)
 
 
-_INSTALL = re.compile(r"(?i)install")
-"""To install is no stall."""
 _ASKED = re.compile(r"# (?!(?i:why|how come)\b).{1,200}[?？]\s*$")
 """A heading that asks: whether something is so is told only by a text that tells of a failure as well."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torchtune_sys.diagnosis.frames import frame_of, is_own, place_of
 from torchtune_sys.diagnosis.ranks import peers
-from torchtune_sys.diagnosis.symptoms import Symptom
+from torchtune_sys.diagnosis.symptoms import Symptom, is_no_output
 from torchtune_sys.diagnosis.text.lines import LogLine, is_raised
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.diagnosis import Unexplained
@@ -53,8 +53,9 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("nvidia-container-cli", r"nvidia-container-cli(?:\.real)?: "),
         (
             "pip",
-            r"^ERROR: (?!ld\.so: object |pip's dependency resolver does not)|^error: (?:subprocess-exited|externally-managed|metadata-generation)",
+            r"^ERROR: (?! |ld\.so: object |pip's dependency resolver does not)|^error: (?:subprocess-exited|externally-managed|metadata-generation)",
         ),
+        ("uvicorn", r"^ERROR:    \S"),
         ("apt", r"^E: [A-Z][\w ']|^ ?\S{2,60} : (?:Pre)?Depends: |^dpkg: error |^Errors were encountered while processing"),
         ("dnf", r"^Error: (?:Unable to find a match|Failed to|Transaction|\s*$)|^ Problem: "),
         ("conda", r"^(?:LibMambaUnsatisfiable|PackagesNotFound|Unsatisfiable|Conda\w{0,20})Error: |^ResolvePackageNotFound:"),
@@ -66,9 +67,16 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("glibc", r"^FATAL: kernel too old"),
         ("gcc", r": (?:fatal )?error: |^collect2: error"),
         ("NVIDIA driver", r"NVRM: (?:Xid|GPU .*(?:failed|error)|.*Assertion failed)"),
-        ("Kubernetes", r"^\s*(?:Warning|Error)\s+(?:Failed|BackOff|FailedScheduling|FailedMount|Unhealthy)\b"),
+        (
+            "Kubernetes",
+            r"^\s*(?:Warning|Error)\s+(?:Failed|BackOff|FailedScheduling|FailedMount|Unhealthy(?!.{0,200}Readiness probe))\b",
+        ),
     )
 )
+
+
+_WARNED = re.compile(r"\b[A-Z]\w{1,40}Warning: ")
+"""CPython Lib/warnings.py: the program goes on behind it."""
 
 
 def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> tuple[Unexplained, ...]:
@@ -157,7 +165,9 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
             del frames_of[line.rank]
             continue
         program = next((name for name, pattern in _DEATHS if pattern.search(line.text[:_TEXT])), "")
-        message = known.get((source, line.number))
+        if program and is_no_output(line.text[:_TEXT]):
+            continue
+        message = known.get((source, line.number)) if program or not _WARNED.search(line.text[:_TEXT]) else None
         if program or (message is not None and not message.remedy and (message.program or not message.consequence)):
             yield _Error(line, line.number, _cut(line.text), program or (message.program if message is not None else ""))
 

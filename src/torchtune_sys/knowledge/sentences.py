@@ -28,6 +28,11 @@ _ABOUT_CODE = re.compile(
     r".{5,160}, (?:the|your|an?|it|this|you) .{0,80}\b(?:refuses?|rejects?|will|may|can|(?(if)(?:fails? with|returns?|raises?|prints?)|cannot be))\b"
     r"|\b(?:returns?|sets? errno to|errno is) (?:NULL|-1|E[A-Z]{4,12})\b.{0,80}\b(?:if|when|where)\b(?! (?:I|we|my|our)\b)|\bfails? with E[A-Z]{4,12} (?:if|where|unless) (?!I\b|we\b|my\b|our\b)"
     r"|(?:^|[.?!] )(?:If|When) (?![^.?!]{0,160}\b(?:I|we|my|our|me|us|did you)\b)[^.?!]{3,160}\?"
+    r"|(?:^|[.?!] )(?:What|Why does|How does|What does) [^.?!]{0,40}\bhappens?\b[^.?!]{0,20} (?:if|when) (?![^.?!]{0,160}\b(?:I|we|my|our|me|us)\b)[^.?!]{3,200}\?"
+    r"|(?:^|[.?!] )What(?:'s| is| are) the (?:differences?|advantages?|purpose) (?![^.?!]{0,160}\b(?:I|we|my|our|me|us)\b)[^?!]{3,200}\?"
+    r"|(?:^|[.?!] )(?:Please |Could you |Can you )?(?:document|describe|mention|clarify|explain in the docs) (?:what|how|that|when|why)\b"
+    r"|(?:^|[.?!] )To (?:avoid|prevent|fix|solve|get rid of|work around) (?![^.?!]{0,160}\b(?:I|we)\b)[^.?!\"'`]{0,40}[\"'`][^\"'`]{3,160}[\"'`],? (?:please )?(?:pass|use|set|run|add|increase|try|give|start|export)\b"
+    r"|(?:^|[.?!] )It (?:would|might|could) be (?:\w+ )?(?:nice|good|great|useful|helpful|better|cool|handy) (?:if|to)\b"
 )
 """Somebody tells what a program does about errors, or what happens in general: none happened."""
 

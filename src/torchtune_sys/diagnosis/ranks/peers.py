@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.symptoms import LIKELY, OF_A_TEST, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine, is_raised, unbroken
 
 _SAYS = re.compile(
@@ -138,7 +138,7 @@ def _said(lines: Mapping[str, Sequence[LogLine]]) -> _Said | None:
                 ended |= {line.rank} if _ENDED.search(words) else set()
                 if "distributed_c10d.py" in line.text and (call := _CALL.search(line.text[:_LONGEST])) is not None:
                     calls[line.rank] = call["name"]
-            if not tells_of_peer(words) or (found := _SAYS.search(words)) is None:
+            if not tells_of_peer(words) or OF_A_TEST.search(words) or (found := _SAYS.search(words)) is None:
                 continue
             said = said or _Said(source=source, line=line)
             said.is_late |= found["gone"] is None
