@@ -38,6 +38,7 @@ LEFT_OUT: dict[str, str] = {
     "python.lost_backends": "what an import would fail at; check judges it",
     "python.cut_libraries": "what an import would fail at; check judges it",
     "driver.libraries_apart": "follows from versions that are compared",
+    "driver.nouveau_barred": "of a host whose nouveau is loaded, which is compared",
     "driver.module_barred_by": "why the module is not loaded, where it is not; whether it is is compared",
     "session.refusals": "what the kernel refuses the session of who looks; check judges it",
     "network.verbs_closed": "what the session of who looks may open; check judges it",

@@ -62,6 +62,12 @@ def test_what_is_wrong_is_named(number: int) -> None:
     assert any(judge_one(like, rule_id).verdict is not Verdict.FAIL for rule_id in named)
 
 
+def test_what_is_barred_already_need_not_be_barred() -> None:
+    """Host 2: nouveau is in a file of modprobe.d since a minute, and loaded still."""
+    (found,) = (item for item in judge_one(_seen(BUILDERS[2][0]), "nouveau-loaded").evidence if item.verdict is Verdict.FAIL)
+    assert "barred already" in str(found.fix) and "modprobe.blacklist" not in str(found.fix)
+
+
 @pytest.mark.sampled(6, 12)
 @pytest.mark.parametrize("number", SILENT)
 def test_nothing_is_wrong_with_an_odd_host(number: int) -> None:

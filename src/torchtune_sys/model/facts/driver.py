@@ -46,6 +46,9 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """``open`` or ``proprietary``."""
     nouveau_loaded: Fact[bool] = _NOT_READ
     """nouveau, or its successor nova_core."""
+    nouveau_barred: Fact[bool] = _NOT_READ
+    """Whether a file of modprobe's or the command line bars nouveau, where it is loaded: it loaded before that was written, or from an initramfs
+    that does not have it."""
     uvm_loaded: Fact[bool] = _NOT_READ
     uvm_hmm_disabled: Fact[bool] = _NOT_READ
     """nvidia_uvm's parameter uvm_disable_hmm; ABSENT where the module is not loaded, or is too old to have it."""

@@ -78,6 +78,11 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
     params = host.text("/proc/driver/nvidia/params")
     down = found.module_loaded is not True
     settled = Missing(Why.NOT_SUPPORTED, "driver", "not looked for, since the module is loaded")
+    barred: Fact[bool] = Missing(Why.ABSENT, "nouveau", "not loaded")
+    if down and found.nouveau_loaded is True:
+        from torchtune_sys.probes.software.next_boot import nouveau_barred
+
+        barred = nouveau_barred(host)
     return msgspec.structs.replace(
         found,
         library_version=libraries.version,
@@ -100,6 +105,7 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
         modules_for_kernel=_modules_for_kernel(host) if down else True,
         module_barred_by=driver_files.modprobe_file(host, driver_files.bars_nvidia) if down else settled,
         secure_boot=_secure_boot(host) if down else settled,
+        nouveau_barred=barred,
     )
 
 

@@ -65,7 +65,7 @@ def next_kernel(host: Host) -> Fact[NextKernel]:
         dkms=_dkms(host, newest),
         akmods=host.exists("/usr/sbin/akmods"),
         nouveau=_has_nouveau(host, newest),
-        nouveau_barred=_nouveau_barred(host),
+        nouveau_barred=nouveau_barred(host),
     )
 
 
@@ -93,7 +93,7 @@ def _dkms(host: Host, release: str) -> Fact[str]:
     return state or Missing(Why.ABSENT, _DKMS, "DKMS has no NVIDIA module")
 
 
-def _nouveau_barred(host: Host) -> Fact[bool]:
+def nouveau_barred(host: Host) -> Fact[bool]:
     """Return what modprobe reads, and the command line. ``rd.driver.blacklist`` keeps nouveau out of the initramfs alone."""
     words = host.text("/proc/cmdline")
     if isinstance(words, Missing):

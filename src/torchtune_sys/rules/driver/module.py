@@ -75,6 +75,7 @@ def nouveau_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if need(need(s.driver).nouveau_loaded):
         need(need(s.pci).devices)  # loaded alone it harms nothing: another display card may be its own
     displays = driver_state.display_cards(s)
+    barred = known(need(s.driver).nouveau_barred, False)
     for address in addresses:
         bound = driver_state.bound_driver(s, address)
         bad = bound in driver_state.OF_NOUVEAU and address not in displays
@@ -84,10 +85,17 @@ def nouveau_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="bound to nvidia",
             verdict=Verdict.FAIL if bad else Verdict.PASS,
             source=f"/sys/bus/pci/devices/{address}/driver",
-            fix=_WITHOUT_NOVA if bad and bound != "nouveau" else (),
+            fix=() if not bad else _WITHOUT_NOVA if bound != "nouveau" else _BARRED if barred else (),
         )
 
 
+_BARRED = (
+    Advice(
+        text="nouveau is barred already, and was loaded before that or from the initramfs: rebuild it (sudo update-initramfs -u; sudo "
+        "dracut -f; sudo mkinitcpio -P) and reboot",
+        needs=Needs.REBOOT,
+    ),
+)
 _WITHOUT_NOVA = (
     KernelArgument(argument="modprobe.blacklist=nova_core"),
     Advice(text='put "blacklist nova_core" into /etc/modprobe.d/, rebuild the initramfs and reboot', needs=Needs.REBOOT),
