@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from controller import COLLECTION, Played, Plays
-from laid_places import LAID, UNREADABLE, Place
+from laid_places import HASH, LAID, UNREADABLE, Place
 
 from torchtune_sys.host import trust
 from torchtune_sys.render.templates import environment
@@ -282,6 +283,44 @@ def test_root_starts_no_tool_that_a_user_of_the_host_can_change(scene: Scene, ma
         assert of_script.endswith("which has an access list, and no getfacl is here to read it")
         of_script = ""
     assert (bool(of_tool), bool(of_role), bool(of_script)) == (is_refused,) * 3, told
+
+
+ETC = """
+import json, os, sys
+sys.path[:0] = json.loads(sys.argv[3])
+from test_hostile_host import distrust, of_scripts, trust
+tables = {name: open(f"/etc/{name}").read().rstrip("\\n") for name in ("passwd", "group", "gshadow")}
+for case in json.loads(sys.argv[2]):
+    for name, table in tables.items():
+        with open(f"/etc/{name}", "w") as file:
+            file.write("\\n".join([table, *case.get(name, ()), ""]))
+    print(json.dumps([bool(judge(sys.argv[1])) for judge in (trust.distrust, distrust, of_scripts)]))
+"""
+ROWS = {
+    "a password in /etc/group": ({"group": [f"g:{HASH}:77:"]}, True),
+    "a locked one": ({"group": [f"g:!{HASH}:77:"]}, False),
+    "a name that is a pattern": ({"group": ["*[a-z]?:x:77:"], "gshadow": ["*[a-z]?:!::"]}, False),
+    "a name with a bar": ({"group": ["a|b:x:77:"], "gshadow": [f"a|b:{HASH}::"]}, True),
+    "a name that looks like an option": ({"group": ["g:x:77:", "-A:x:77:bob"]}, True),
+    "a user's name that looks like one": ({"group": ["g:x:77:"], "passwd": ["-u:x:4711:77::/:/bin/sh"]}, True),
+    "rows of NIS": ({"group": ["g:x:77:", "+:::"], "passwd": ["+::::::", "+bob::::::"]}, False),
+}
+
+
+@needs_root
+def test_rows_that_no_program_of_the_distribution_writes(scene: Scene) -> None:
+    """Of names that begin with - or + getent(1) prints no number; a group's password stands in /etc/group where there is no /etc/gshadow."""
+    etc, tool = scene.folder / "etc", scene.folder / "site" / "tool"
+    shutil.copytree("/etc", etc, symlinks=True)
+    tool.parent.mkdir()
+    tool.write_text("")
+    tool.parent.chmod(0o775)
+    os.chown(tool.parent, 0, 77)
+    inside = 'mount --bind "$0" /etc && exec "$@"'
+    words = [sys.executable, "-c", ETC, tool, json.dumps([rows for rows, _ in ROWS.values()]), json.dumps(sys.path)]
+    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", inside, etc, *words]
+    told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert dict(zip(ROWS, map(json.loads, told), strict=True)) == {row: [refused] * 3 for row, (_, refused) in ROWS.items()}
 
 
 @needs_root

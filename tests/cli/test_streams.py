@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -317,3 +319,20 @@ def test_a_log_named_as_the_report_to_share_is_not_written_over(tmp_path: Path) 
         assert found.returncode == status, found.stderr
         assert name == "report.md" or found.stderr.startswith("torchtune-sys: train.log is there, and is no report of --share")
     assert log.read_text() == "Bus error\n"
+
+
+def test_a_pipe_that_nobody_reads_keeps_nobody_who_is_asked_to_end() -> None:
+    """What was left to write was waited for, with all signals ignored: a scheduler's SIGTERM, too."""
+    reading, writing = os.pipe()
+    os.write(writing, b"x" * fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ))
+    child = subprocess.Popen([sys.executable, "-I", *PROGRAM[1:], "history"], stdout=writing, stderr=subprocess.DEVNULL)
+    try:
+        asleep = 0
+        while asleep < 20:
+            asleep = asleep + 1 if ") S " in Path(f"/proc/{child.pid}/stat").read_text() else 0
+            time.sleep(0.05)
+        child.terminate()
+        assert child.wait(timeout=20) == 143
+    finally:
+        child.kill()
+        os.close(reading), os.close(writing)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,8 @@ import pytest
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.fleet import collecting
 from torchtune_sys.fleet.over_slurm import Slurm
+from torchtune_sys.host.input.collection import InputText, collected
+from torchtune_sys.host.input.reading import opened_input, read_input
 
 
 def slurm(folder: Path, *, sinfo: str, srun: str = "exit 1") -> Slurm:
@@ -48,3 +53,51 @@ def test_lines_that_only_look_like_documents_take_no_time(tmp_path: Path, monkey
     line = '{"schema": "torchtune-sys/x", }'
     rows = told(slurm(tmp_path, sinfo="echo 'n1|idle|'", srun=f"yes '{line}' | head -n 20000"))
     assert "answered no JSON of ours" in rows[0] and 0 < len(tried) <= 20
+
+
+def _sparse(path: Path, pieces: tuple[bytes, ...], hole: int) -> None:
+    """A file in which a hole of so many bytes stands between every two pieces."""
+    with path.open("wb") as file:
+        for number, piece in enumerate(pieces):
+            file.seek(hole if number else 0, os.SEEK_CUR)
+            file.write(piece)
+    if path.stat().st_blocks * 512 > hole:
+        pytest.skip("this file system keeps no holes")
+
+
+def _header(name: str, size: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    return member.tobuf(tarfile.USTAR_FORMAT)
+
+
+@pytest.mark.parametrize("kind", ["text", "member"])
+def test_a_hole_takes_no_time(tmp_path: Path, kind: str) -> None:
+    """3 GiB that were never written took a minute and more as text, 22 s as a member of an archive."""
+    hole, oom = 3 << 30, b"RuntimeError: CUDA error: out of memory\n"
+    pieces = (b"step 1\n" * 10, oom)
+    if kind == "member":
+        pieces = (_header("core", hole), _header("b.log", len(oom)) + oom.ljust(512, b"\0") + b"\0" * 1024)
+    _sparse(tmp_path / "x", pieces, hole)
+    begun = time.process_time()
+    texts = [found for found in collected([str(tmp_path / "x")]) if isinstance(found, InputText)]
+    assert time.process_time() - begun < 1
+    assert [text.excerpt.lines[-1][1] for text in texts] == [oom.decode().strip()]
+
+
+@pytest.mark.parametrize("hole", [0, 4096, 70_000, 3 << 20])
+def test_a_sparse_file_is_read_as_what_it_holds(tmp_path: Path, hole: int) -> None:
+    place = tmp_path / "x"
+    pieces = (b"", *(bytes([65 + number]) * (number * 4099 + 1) + b"\n" for number in range(9)), b"")
+    with place.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+            file.seek(hole, os.SEEK_CUR)
+        file.truncate()
+    data = place.read_bytes()
+    assert read_input(str(place)) == data
+    with opened_input(str(place)) as source:
+        assert source.skip(5000) and source.read(7000) == data[5000:12_000]
+        assert source.skip(len(data) - 12_000) and not source.skip(1) and source.read(9) == b""
+    with opened_input(str(place)) as source:
+        assert b"".join(iter(lambda: source.written(70_001), b"")).replace(b"\0", b"") == b"".join(pieces)

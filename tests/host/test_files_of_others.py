@@ -182,3 +182,17 @@ def test_the_streams_one_was_started_with(tmp_path: Path) -> None:
         "Bad file descriptor"
         in subprocess.run([sys.executable, "-c", code, "/dev/fd/77"], capture_output=True, text=True, timeout=60).stderr
     )
+
+
+@needs_root
+@pytest.mark.parametrize("words", [("preflight", "--policy"), ("check", "--config")], ids=["policy", "config"])
+def test_root_is_told_whose_file_it_obeys(scene: Scene, words: tuple[str, str]) -> None:
+    """A policy of hers that ignores all made any node *go* in a Prolog, and nothing said so."""
+    text = "[rules.swappiness-high]\nmax = 99\n"
+    hers, own = scene.alice.write(scene.alice.home / "site.toml", text), scene.folder / "site.toml"
+    own.write_text(text)
+    recording = str(Path(__file__).parents[1] / "hosts" / "swappiness-high.pass.json")
+    told = [as_root(*words, str(place), "--from", recording).stderr for place in (hers, own)]
+    told += [as_root(*words, str(hers), "--from", recording, SUDO_UID=str(scene.alice.uid), SUDO_USER=scene.alice.name).stderr]
+    assert f"{words[1]} {hers}: others decide" in told[0] and f"belongs to user {scene.alice.name}" in told[0], told
+    assert told[1:] == ["", ""]

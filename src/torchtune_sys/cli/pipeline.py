@@ -55,8 +55,10 @@ def _config(path: str | None) -> Config:
     place = path or environment().get("TORCHTUNE_SYS_CONFIG", "")
     if not place:
         return Config()
+    from torchtune_sys.cli.privilege import tell_of_others
     from torchtune_sys.host.children.apart import text_of
     from torchtune_sys.rules import CATALOGUE
 
+    tell_of_others("--config" if path else "TORCHTUNE_SYS_CONFIG", place)
     named = "" if path else " (named by TORCHTUNE_SYS_CONFIG)"
     return parse_config(text_of(place, "give a TOML file that can be read", named), place, CATALOGUE)

@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys import __version__, engine
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.privilege import node_name
+from torchtune_sys.cli.privilege import node_name, tell_of_others
 from torchtune_sys.cli.take_snapshot import look, now
 from torchtune_sys.cli.terminal import environment, give, tell
 from torchtune_sys.cli.watch import ISOLATE_BUDGET_S, PREFLIGHT_BUDGETS_S
@@ -203,7 +203,7 @@ def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str)
 def _policy(path: str | None, partition: str) -> Policy:
     if not path:
         return Policy()
-
+    tell_of_others("--policy", path)
     return parse_policy(text_of(path, "--policy names a TOML file that can be read"), path, CATALOGUE, partition)
 
 

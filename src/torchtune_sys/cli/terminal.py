@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 NARROW, USUAL, WIDE = 40, 80, 100
 _MOST_COLUMNS = 10_000
+SIGNALLED = 128
+"""What an exit status of a shell's is above where a signal ended the program."""
 _ASCII = {"→": "->", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "µ": "u", "°": "deg "}
 """Signs that our own texts hold (tests/cli/test_streams.py), and how they look where the terminal's locale has ASCII alone (LC_ALL=C)."""
 
@@ -244,14 +246,27 @@ def _discard(stream: TextIO) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process without waiting for threads that hang in the kernel; children are ended first."""
+    """End the process without waiting for threads that hang in the kernel; children are ended first. A pipe that is full, and that nobody reads, is
+    waited for until a signal comes; after one, a second."""
     import signal
 
+    from torchtune_sys.cli.watch import heeded_signals
+
+    def at_once(number: int, _frame: object) -> None:
+        os._exit(code if number == signal.SIGALRM else SIGNALLED + number)
+
+    heeded = heeded_signals()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C while the children are ended
     process = sys.modules.get("torchtune_sys.host.children.process")
     if process is not None and hasattr(process, "end_all"):  # a thread may be in the middle of importing it
         process.end_all(for_good=True)
+    signal.signal(signal.SIGALRM, at_once)
+    if code > SIGNALLED:
+        signal.alarm(1)
+    else:
+        for asked in heeded:
+            signal.signal(asked, at_once)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             try:

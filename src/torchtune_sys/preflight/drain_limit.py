@@ -58,9 +58,12 @@ class DrainLimit(msgspec.Struct, frozen=True, kw_only=True):
         try:
             held, others = slots.take(f"{self.folder}/{domain}", node, self.nodes, self.window_s)
         except OSError as error:
-            return fault(f"the drain limit could not be read: {self.folder}: {error.strerror}")
+            return fault(f"the drain limit could not be read: {error.filename or self.folder}: {error.strerror}")
         except CannotWrite as error:
-            return fault(f"the drain limit could not be read: {error.seen}")
+            return fault(
+                f"the drain limit is not kept, and this node is left in service: {error.seen}; remove that, or let --drain-state "
+                "name a directory that root alone may write to"
+            )
         if held:
             return None
         return fault(

@@ -145,3 +145,13 @@ def test_an_address_that_one_node_holds_twice_is_no_fault() -> None:
     interfaces = found.members[1].notes["facts"]["interfaces"]
     interfaces["eth1"] = dict(interfaces["eth0"])
     assert "duplicate-address" not in str(said(weighed(found)))
+
+
+@pytest.mark.parametrize("taken", [(1, 4), (1, 2, 4), (1,)])
+def test_who_has_the_addresses_of_several_others_is_the_one_that_is_told(taken: tuple[int, ...]) -> None:
+    """All of a job were no-go by what one of them said of itself."""
+    found = gathered(4)
+    facts = found.members[2].notes["facts"]
+    facts["interfaces"]["eth0"]["addresses"] += [(f"10.0.0.{last}", 24) for last in taken]
+    others = {"n0": {"duplicate-address"}} if len(taken) == 1 else {}
+    assert said(weighed(found)) == {"n2": {"duplicate-address"}, **others}

@@ -126,7 +126,7 @@ def _of_source(source: Source, name: str, budget: MemoryBudget, depth: int) -> I
         refuse_strangers(source)
         if source.size > STREAM_LIMIT:  # no need to read 4 GiB for that, which a hole on a disk may be
             raise source.too_much(STREAM_LIMIT)
-        found = excerpt(source, budget.share())
+        found = excerpt(_Written(source), budget.share())
         budget.take(found.cost())
         if found.binary or (found.cut and not found.lines):
             yield UnreadSource(
@@ -134,6 +134,13 @@ def _of_source(source: Source, name: str, budget: MemoryBudget, depth: int) -> I
             )
         else:
             yield InputText(name=name, excerpt=found)
+
+
+class _Written:
+    """A text's bytes but for the holes in its file, which say nothing."""
+
+    def __init__(self, source: Source) -> None:
+        self.read = source.written
 
 
 def _of_tar(source: Source, name: str, budget: MemoryBudget, depth: int) -> Iterator[Found]:

@@ -13,6 +13,7 @@ from typing import IO, Any, cast
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host import trust
 from torchtune_sys.host.input.limits import FILE_LIMIT, STREAM_LIMIT, TIMEOUT_S
+from torchtune_sys.host.input.sparse import PlainFile
 
 STANDARD_INPUT = "standard input"
 PIECE = 1 << 20
@@ -44,13 +45,15 @@ _STRANGERS = (
 class Source:
     """Bytes from their start to their end, with a look ahead: what ``_decompressed`` and ``archive`` read from, a piece at a time."""
 
-    def __init__(self, read: Callable[[int], bytes], name: str, grown: str) -> None:
+    def __init__(self, read: Callable[[int], bytes], name: str, grown: str, file: PlainFile | None = None) -> None:
         self.name = name
         self.grown = grown
         """What is said of too many bytes: that the file *is larger than* a limit, or *unpacks to more than* it."""
         self.size = 0
         """Bytes of a regular file that is read as it lies there; 0 where nobody knows."""
         self._read = read
+        self._file = file
+        """What is read, where parts of it can be passed over."""
         self._buffer = b""
         self._at = 0
         self._passed = 0
@@ -69,12 +72,25 @@ class Source:
 
     def skip(self, size: int) -> bool:
         """Pass over so many bytes; False where it ends before them."""
+        size -= len(self.read(min(size, len(self._buffer) - self._at)))
+        if size > 0 and self._file is not None:
+            size -= self._counted(self._file.pass_over(size))
         while size > 0:
             found = len(self.read(min(size, PIECE)))
             if not found:
                 return False
             size -= found
         return True
+
+    def written(self, size: int) -> bytes:
+        """Return the next bytes but for holes, fewer than ``size`` also before one; none at the end only."""
+        ahead = len(self._buffer) - self._at
+        if self._file is None or ahead:
+            return self.read(min(size, ahead) if ahead else size)
+        self._counted(self._file.pass_hole())
+        found = self._read(size)
+        self._counted(len(found))
+        return found
 
     def rest(self, limit: int) -> bytes:
         """Return all that follows. Raises UnreadableInput where it is more than ``limit``."""
@@ -104,12 +120,16 @@ class Source:
                 self._ended = True
                 break
             parts.append(part)
-            lacks -= len(part)
-            self._passed += len(part)
-            if self._passed > STREAM_LIMIT:
-                raise self.too_much(STREAM_LIMIT)
+            lacks -= self._counted(len(part))
         self._buffer = b"".join(parts)
         self._at = 0
+
+    def _counted(self, size: int) -> int:
+        """Count bytes that were read or passed over. Raises UnreadableInput where they are too many."""
+        self._passed += size
+        if self._passed > STREAM_LIMIT:
+            raise self.too_much(STREAM_LIMIT)
+        return size
 
 
 @contextlib.contextmanager
@@ -118,8 +138,10 @@ def opened_input(path: str, timeout_s: float = TIMEOUT_S, *, plain: bool = False
     no person named it. ``strangers``: refuse what no reader of one host's facts knows. Raises UnreadableInput, also while it is read."""
     handle = _handle(path, plain)
     try:
-        source = Source(_pieces(handle, path, timeout_s), display_name(path), "is larger than")
-        source.size = os.fstat(handle).st_size  # of a pipe 0
+        info = os.fstat(handle)
+        file = PlainFile(handle, info) if modes.S_ISREG(info.st_mode) and info.st_size else None  # of /proc none has a size
+        source = Source(_pieces(handle, path, timeout_s, file), display_name(path), "is larger than", file)
+        source.size = info.st_size  # of a pipe 0
         if not source.look(1):
             raise UnreadableInput(f"{source.name}: is empty", "check how it was made")
         source = decompressed(source)
@@ -224,7 +246,7 @@ def _unreadable(path: str, error: OSError) -> UnreadableInput:
     return UnreadableInput(f"{display_name(path)}: {error.strerror}", todo)
 
 
-def _pieces(handle: int, path: str, timeout_s: float) -> Callable[[int], bytes]:
+def _pieces(handle: int, path: str, timeout_s: float, file: PlainFile | None) -> Callable[[int], bytes]:
     patient = os.isatty(handle)  # a person is pasting
     waits = not modes.S_ISREG(os.fstat(handle).st_mode) and not patient
 
@@ -234,7 +256,7 @@ def _pieces(handle: int, path: str, timeout_s: float) -> Callable[[int], bytes]:
                 _wait(handle, path, timeout_s)
             while True:
                 try:
-                    return os.read(handle, size)
+                    return os.read(handle, size) if file is None else file.read(size)
                 except BlockingIOError:  # also of a regular file: /proc/kmsg has nothing to say for the moment
                     _wait(handle, path, timeout_s)
         except OSError as error:

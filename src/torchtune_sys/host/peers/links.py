@@ -134,7 +134,7 @@ class LinkServer:
             return
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         came, allowed = 0, _ECHOED_AT_MOST if kind == _ECHO else (_RUNS_OF_NARROW + 1) * BULK
-        expected, is_whole = b"" if kind == _ECHO else 3 * _piece(), True
+        expected, is_whole = _pieces(), True
         while came < allowed and (data := await asyncio.wait_for(reader.read(_READ), 15)):
             before, came = came, came + len(data)
             if kind == _ECHO:
@@ -152,6 +152,12 @@ class LinkServer:
 def _piece() -> bytes:
     """Return what transfers consist of, the same on every node."""
     return random.Random(0).randbytes(_PIECE)
+
+
+@lru_cache(maxsize=1)
+def _pieces() -> bytes:
+    """Return as many as hold what is read at once, wherever in a piece it begins; one for all connections, of which a peer may open hundreds."""
+    return (_READ // _PIECE + 1) * _piece()
 
 
 async def test(

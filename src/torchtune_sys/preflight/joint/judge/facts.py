@@ -102,7 +102,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[JointFinding]:
-    """Addresses of the data network that two nodes hold, or one node that another one's name stands for."""
+    """Addresses of the data network that two nodes hold, or one node that another one's name stands for. Of one that has addresses of several others, which
+    share none among them, it alone is told."""
     holders: dict[str, dict[int, None]] = {}
     for node, member in gathered.members.items():
         for address in _data_network(member, nodes.get(node, NodeFacts())):
@@ -113,13 +114,18 @@ def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Join
             if address in holders:
                 holders[address][node] = None
     found = []
-    for address, those in holders.items():
-        if len(those) < 2:
-            continue
+    shared = {address: those for address, those in holders.items() if len(those) > 1}
+    beside: dict[int, set[int]] = {}
+    for those in shared.values():
+        for node in those:
+            beside.setdefault(node, set()).update({*those} - {node})
+    taking = {node for node, others in beside.items() if len(others) > 1 and all(beside[other] == {node} for other in others)}
+    for address, those in shared.items():
         names = " and ".join(gathered.name(node) for node in islice(those, _NODES_AT_MOST))
         more = f" and {len(those) - _NODES_AT_MOST} more" if len(those) > _NODES_AT_MOST else ""
         seen = f"{address} is assigned to {names}{more}"
-        found += [JointFinding(part="facts", cause="duplicate-address", node=node, seen=seen) for node in those]
+        accused = taking & {*those} or those
+        found += [JointFinding(part="facts", cause="duplicate-address", node=node, seen=seen) for node in accused]
     return found
 
 
