@@ -56,6 +56,7 @@ BLAMES_BETWEEN_NODES: dict[Blame, tuple[str, ...]] = {
         "hostname-resolves-to-loopback",
         "hostname-unresolvable",
         "node-never-came",
+        "nofile-limit-too-low",
         "rank-killed",
         "rank-stopped",
         "software-differs-between-nodes",

@@ -18,6 +18,7 @@ ORDER = (
     "launching",
     "stages.import_torch",
     "context",
+    "exchange_names",
     "identity",
     "functions.tried",
     "functions.randomness",

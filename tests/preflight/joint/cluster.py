@@ -165,7 +165,7 @@ def preflight(
     env: Mapping[int, Mapping[str, str]] | None = None,
     pythons: Mapping[int, str] | None = None,
     skip: tuple[tuple[int, int], ...] = (),
-    locals_: int = 1,
+    locals_: int | Mapping[int, int] = 1,
     budget_s: float = 60,
     nodelist: bool = True,
     during: Callable[[Ranks], None] | None = None,
@@ -187,12 +187,14 @@ def preflight(
     policy.write_text(f'warning = ["error"]\nfatal = {own_causes}\n')  # this machine's own findings are none of the test's
     hostfile = made.folder / "hostfile"
     hostfile.write_text("".join(f"{name}\n" for name in listed or made.names))
-    for number in range(1, made.nodes + 1):
-        for local in range(locals_):
+    numbers = range(1, made.nodes + 1)
+    counts = {number: locals_ if isinstance(locals_, int) else locals_.get(number, 1) for number in numbers}
+    for number in numbers:
+        for local in range(counts[number]):
             if (number, local) in skip:
                 continue
-            rank = (number - 1) * locals_ + local
-            place = {"RANK": rank, "WORLD_SIZE": made.nodes * locals_, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": locals_}
+            rank = sum(counts[before] for before in range(1, number)) + local
+            place = {"RANK": rank, "WORLD_SIZE": sum(counts.values()), "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": counts[number]}
             own = {"PATH": os.environ["PATH"], "HOME": str(made.folder), "OMP_NUM_THREADS": "1", "JOINT_TEST": mark}
             own.update({name: str(value) for name, value in place.items()})
             own.update(MASTER_ADDR=master or made.names[0], MASTER_PORT=str(port))

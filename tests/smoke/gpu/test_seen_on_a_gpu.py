@@ -26,7 +26,7 @@ def refused(kind, words):
     def exchange():
         raise kind(words)
     try:
-        return smoke.can_exchange(here, exchange)
+        return smoke.backend_has(here.backend, exchange)
     except kind:
         return "raised"
 found["exchanges"] = [

@@ -1,4 +1,4 @@
-"""Resolve a host name, and tell whether the interface of an address has a carrier."""
+"""Resolve a host name, and tell whether the interface of an address has a carrier, and how often it lost it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torchtune_sys.host.live_queries.network import interfaces
 from torchtune_sys.model.values import Missing
 
 _PATIENCE_S = 2.0
+_WATCHED = 64
+"""Interfaces whose losses of the carrier are counted, the oldest first: hosts of containers have thousands, made later than their network card's."""
 _NO_CARRIER = ("down", "lowerlayerdown", "notpresent")
 
 
@@ -21,6 +23,25 @@ async def addresses_of(name: str) -> tuple[str, ...]:
     except (OSError, UnicodeError, asyncio.TimeoutError):
         return ()
     return tuple(dict.fromkeys(str(place[0]) for *_rest, place in found))
+
+
+async def unanswered_first(name: str, port: int) -> str:
+    """Return the IPv6 address that a name stands for first and that does not answer at all, which those wait for who try a name's addresses in turn, as torch's store does; "" where there is none."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await asyncio.wait_for(loop.getaddrinfo(name, port, type=socket.SOCK_STREAM), _PATIENCE_S)
+    except (OSError, UnicodeError, asyncio.TimeoutError):
+        return ""
+    family, kind, protocol, _name, place = found[0]
+    if family != socket.AF_INET6:
+        return ""
+    with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as tried:
+        tried.setblocking(False)
+        try:
+            await asyncio.wait_for(loop.sock_connect(tried, place), _PATIENCE_S)
+        except asyncio.TimeoutError:
+            return str(place[0])
+    return ""
 
 
 def towards(name: str) -> str:
@@ -46,3 +67,15 @@ def has_carrier(address: str) -> bool | None:
         if any(entry.get("address") == address for entry in each["addresses"]):
             return each.get("operstate") not in _NO_CARRIER
     return None
+
+
+def carrier_losses() -> dict[str, int]:
+    """Return by interface how often it lost its carrier since it was made (Documentation/ABI/testing/sysfs-class-net, carrier_down_count, since Linux 4.16)."""
+    found = {}
+    for _index, name in socket.if_nameindex()[:_WATCHED]:
+        with (
+            contextlib.suppress(OSError, ValueError),
+            open(f"/sys/class/net/{name}/carrier_down_count", encoding="ascii") as file,
+        ):
+            found[name] = int(file.read())
+    return found

@@ -29,6 +29,8 @@ from torchtune_sys.model import codec
 
 LINE_LIMIT = 4 << 20
 """Bytes; the verdict over 10,000 nodes with all their causes is smaller."""
+_NEXT_ADDRESS_S = 0.25
+"""After which the next address of a name is tried beside one that does not answer (RFC 8305)."""
 BUFFER = 1 << 14
 """Bytes that are taken from the kernel before somebody asks for them, of a peer that may be anybody."""
 HELLO_LIMIT = 512
@@ -256,7 +258,8 @@ async def call(address: str, port: int, secret: bytes, timeout_s: float) -> Wire
     """Connect and greet. Raises OSError (refused, unreachable), TimeoutError, Gone."""
     try:
         with resolving(address):
-            reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=BUFFER), timeout_s)
+            opening = asyncio.open_connection(address, port, limit=BUFFER, happy_eyeballs_delay=_NEXT_ADDRESS_S)
+            reader, writer = await asyncio.wait_for(opening, timeout_s)
     except asyncio.TimeoutError:
         raise TimeoutError from None
     _prompt(writer)

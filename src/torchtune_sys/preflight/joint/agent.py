@@ -11,11 +11,14 @@ import socket  # noqa: TID251 -- the type of the listener that the first rank ha
 import time
 from typing import Any
 
+import msgspec
+
 from torchtune_sys.host.peers import detached, links, local
-from torchtune_sys.host.peers.addresses import addresses_of
+from torchtune_sys.host.peers.addresses import addresses_of, carrier_losses, unanswered_first
 from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, LineMemory, Wire, handshake, in_small_packets
 from torchtune_sys.preflight.joint import meeting, messages, seats
 from torchtune_sys.preflight.joint.coordinator import Coordinator
+from torchtune_sys.preflight.joint.gathered import Unable
 from torchtune_sys.preflight.joint.job import Job, Times
 from torchtune_sys.preflight.joint.member import how_lost
 from torchtune_sys.preflight.joint.own_ranks import OwnRanks, is_address
@@ -52,6 +55,7 @@ class Agent:
         self.uplink: Wire | None = None
         self._better: meeting.Reached | None = None
         self.following = -1
+        self._carrier_losses = carrier_losses()
         self._carried = 0
         """Nodes whose way to the coordinator goes through us."""
         self.finished = asyncio.Event()
@@ -207,6 +211,9 @@ class Agent:
         found = await addresses_of(self.job.master)
         self.ranks.notes["master"] = found
         self._tell(messages.Note(key="master", value=found))
+        if silent := await unanswered_first(self.job.master, self.job.ports[0]):
+            self.ranks.notes["silent"] = silent
+            self._tell(messages.Note(key="silent", value=silent))
 
     def _met_nobody(self) -> dict[str, Any]:
         """Return what ranks are told at the end of the waiting. A launcher at the endpoint has only itself to reach, as its rendezvous has."""
@@ -326,7 +333,9 @@ class Agent:
 
     def _hear(self, wire: Wire, said: messages.FromCoordinator) -> None:
         if isinstance(said, messages.Ping):
-            wire.send(messages.plain(messages.Pong(n=said.n, clock=time.time())))
+            now = carrier_losses()
+            losses = {name: now[name] - before for name, before in self._carrier_losses.items() if now.get(name, before) > before}
+            wire.send(messages.plain(messages.Pong(n=said.n, clock=time.time(), losses=losses)))
         elif isinstance(said, messages.Table):
             self.map.table.update({node: place for node, place in said.nodes.items() if node < self.job.nodes})
         elif isinstance(said, messages.StatusText):
@@ -352,15 +361,24 @@ class Agent:
             self.uplink.send(messages.plain(message))
 
     async def _do(self, wire: Wire, said: messages.Task) -> None:
-        value: Any = None
+        try:
+            value = await self._done(said)
+        except (
+            OSError
+        ) as error:  # of this host itself, as where it may open no more files; what a peer or a way does to us is an answer
+            value = None
+            self._tell(messages.Note(key="unable", value=msgspec.to_builtins(Unable.of(error))))
+        wire.send(messages.plain(messages.Done(id=said.id, value=value)))
+
+    async def _done(self, said: messages.Task) -> Any:
         if said.do == "link" and is_address(said.address):
             to = said.address, said.port, said.udp, said.mark
-            value = await links.test(*to, said.token, short=said.short, enough_rate=said.enough_rate)
+            return await links.test(*to, said.token, short=said.short, enough_rate=said.enough_rate)
         elif said.do == "rates" and is_address(said.address):
-            value = {"rates": (await links.rates_of(said.address, said.port, said.mark))[0]}
+            return {"rates": (await links.rates_of(said.address, said.port, said.mark))[0]}
         elif said.do == "count":
             came = {token: count for token in said.tokens if (count := self.server.counted(token))}
-            value = {"from": came, "overflowed": self.server.overflowed()}
+            return {"from": came, "overflowed": self.server.overflowed()}
         elif said.do == "ranks":
-            value = await self.ranks.ask(said)
-        wire.send(messages.plain(messages.Done(id=said.id, value=value)))
+            return await self.ranks.ask(said)
+        return None

@@ -301,6 +301,7 @@ class Coordinator:
                 member.wire.send_text(text)
 
     def _status(self, text: str) -> None:
+        self.gathered.stage = text
         self._send_all(messages.StatusText(text=text))
 
     def _untold(self) -> list[int]:

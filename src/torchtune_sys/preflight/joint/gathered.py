@@ -228,10 +228,18 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     clock_offset_s: float | None = None
     """Against the coordinator's clock."""
     clock_error_s: float = 0.0
+    carrier_losses: Mapping[str, int] = {}
+    """By interface: how often it has lost its carrier since the pre-flight began."""
+    unanswered_s: float = 0.0
+    """How long it has owed an answer to what it was asked."""
 
     @property
     def facts(self) -> NodeFacts | None:
         return taken(self.notes.get("facts"), NodeFacts)
+
+    @property
+    def unable(self) -> Unable | None:
+        return taken(self.notes.get("unable"), Unable)
 
     @property
     def workers(self) -> tuple[WorkerNote, ...]:
@@ -243,6 +251,18 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     def worker(self) -> WorkerNote:
         """Return the note of the first rank that has torch."""
         return next((note for note in self.workers if note.torch), WorkerNote())
+
+
+class Unable(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a node could not do what it was asked: its own kernel refused."""
+
+    errno: int = 0
+    words: str = ""
+
+    @classmethod
+    def of(cls, error: OSError) -> Unable:
+        """Return what a node tells of it."""
+        return cls(errno=error.errno or 0, words=(error.strerror or str(error))[:WORDS_AT_MOST])
 
 
 class RoundRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,6 +305,8 @@ class Gathered(msgspec.Struct, kw_only=True):
     alone: bool = False
     """A node that reached nobody judges for itself only."""
     complete: bool = False
+    stage: str = ""
+    """What was done last; where not ``complete``, what the time was up at."""
     members: dict[int, Node] = {}
     missing: dict[int, str] = {}
     """Nodes that did not come, and how the last call to their host ended."""

@@ -21,7 +21,7 @@ from torchtune_sys.preflight.joint.deadlines import Deadlines
 from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Rank, RoundRun, own_names
 from torchtune_sys.preflight.joint.job import Leaf
 from torchtune_sys.preflight.joint.sums import late_s
-from torchtune_sys.preflight.joint.worker.rank_tasks import EXCHANGED_BYTES
+from torchtune_sys.preflight.joint.worker.exchanges import EXCHANGED_BYTES
 
 Answers = dict[Rank, Any]
 

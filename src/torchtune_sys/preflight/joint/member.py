@@ -31,7 +31,10 @@ class Member:
         self.alive = True
         self.clock_offset_s: float | None = None
         self.clock_error_s = 1e9
+        self.carrier_losses: Mapping[str, int] = {}
         self._answers: dict[str, asyncio.Future[Any]] = {}
+        self._asked_s: dict[str, float] = {}
+        """By task that was not answered: when it was given (monotonic)."""
         self._asked = 0
         self._pinged: tuple[int, float, float] = (0, 0.0, 0.0)
         self._answered = asyncio.Event()
@@ -52,6 +55,7 @@ class Member:
 
     def answered(self, said: messages.Done) -> None:
         """Take the answer to a task that was given to it."""
+        self._asked_s.pop(said.id, None)
         waiting = self._answers.pop(said.id, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(said.value)
@@ -73,6 +77,7 @@ class Member:
     def ponged(self, said: messages.Pong) -> None:
         """Take an answer to a ping: the one that took least time tells its clock best."""
         number, sent_s, sent_clock_s = self._pinged
+        self.carrier_losses = said.losses
         if said.n >= self._awaited:
             self._answered.set()
         if said.n != number:
@@ -95,10 +100,15 @@ class Member:
             return None
         self._asked += 1
         name = f"{self.node}.{self._asked}"
+        self._asked_s[name] = time.monotonic()
         waiting = self._answers[name] = asyncio.get_running_loop().create_future()
         self.wire.send_text(messages.encoded(messages.Task(id=name, deadline_s=deadline_s, **task)))
         await asyncio.wait((waiting,), timeout=deadline_s + _GRACE_S)
         return waiting.result() if waiting.done() and not waiting.cancelled() else None
+
+    def unanswered_s(self) -> float:
+        """Return how long it has owed an answer, in seconds; 0 where it owes none."""
+        return time.monotonic() - min(self._asked_s.values()) if self._asked_s else 0.0
 
     def as_gathered(self) -> Node:
         """Return what is known of it, as judging wants it."""
@@ -113,6 +123,8 @@ class Member:
             words=self.words,
             clock_offset_s=self.clock_offset_s,
             clock_error_s=self.clock_error_s,
+            carrier_losses=self.carrier_losses,
+            unanswered_s=self.unanswered_s(),
         )
 
 

@@ -21,8 +21,10 @@ SCRIPT = "torchtune-sys/joint.py"
 PARTS = (
     ("torchtune_sys.smoke.worker", "measures"),
     ("torchtune_sys.smoke.worker", "interfaces"),
+    ("torchtune_sys.smoke.worker", "exchange_names"),
     ("torchtune_sys.preflight.joint.worker", "guarded_store"),
     ("torchtune_sys.preflight.joint.worker", "patterns"),
+    ("torchtune_sys.preflight.joint.worker", "exchanges"),
     ("torchtune_sys.preflight.joint.worker", "rank_tasks"),
 )
 _MEETING_S = 20.0

@@ -227,15 +227,6 @@ def release_of_torch() -> Tuple[int, int]:
     return int(major), int(minor)
 
 
-SCATTERS, GATHERS = ("reduce_scatter_single", "reduce_scatter_tensor"), ("all_gather_single", "all_gather_into_tensor")
-"""Names that mean the same, the newest first: torch 2.13 renamed these exchanges, and warns of the old names, which will go."""
-
-
-def named_now(names: Tuple[str, ...]) -> List[Callable[..., Any]]:
-    """Return what torch.distributed has of such names, at least one. Some trainings call the one, some the other."""
-    return [getattr(torch.distributed, name) for name in names if hasattr(torch.distributed, name)]
-
-
 def torch_has_reached(major: int, minor: int) -> bool:
     """Tell whether this torch is of a release or a later one."""
     return release_of_torch() >= (major, minor)

@@ -10,7 +10,10 @@ import os
 import time
 from typing import Any, Callable, Optional, Tuple
 
-_STEP_WIDTH = 256
+_STEP_WIDTH, _TOKENS, _HEAD = 256, 32, 64
+_COPIED = (1 << 21) + 3
+_LAST_BITS = 2.0**-20
+"""Of a result, where float32 has 24 bits."""
 MOMENT_S = 0.25
 """So long a process computes to see its share of a CPU."""
 _PIECE, _PIECES = 1 << 21, 4
@@ -87,27 +90,66 @@ def exact_products(torch: Any, device: Any) -> str:
     return ""
 
 
+def known_functions(torch: Any, device: Any) -> str:
+    """Call what a model calls besides products, with numbers for which the right answer is known: exact, or within a few last bits of float32. Says what is wrong."""
+    functions = torch.nn.functional
+    numbers = torch.arange(_COPIED, dtype=torch.float32, device=device)
+    copied = torch.zeros_like(numbers).copy_(numbers)
+    if not torch.equal(copied, numbers):
+        return "%d of %d elements of a copy are wrong" % (int((copied != numbers).sum()), _COPIED)
+    numbers = torch.arange(4099.0) % 127
+    rows = torch.arange(1021) * 389 % 997
+    table = torch.arange(997.0 * 8).reshape(997, 8)
+    of_each, places = torch.arange(1, 65), torch.arange(64)
+    logits = torch.where(places < of_each[:, None], 0.0, -200.0)  # exp of -200 is less than float32 holds
+    signs = whole_numbers(torch, 16, 256, 7) * 2 - 1
+    rows_of_signs = torch.where(torch.arange(256) % 2 == 0, signs[:, :1], -signs[:, :1])
+    found = (
+        ("an embedding", functions.embedding(rows.to(device), table.to(device)), table[rows]),
+        ("index_select", torch.index_select(table.to(device), 0, rows.to(device)), table[rows]),
+        ("a running sum", torch.cumsum(numbers.to(device), 0), numbers.double().cumsum(0)),
+        ("a sort", torch.sort(rows.to(device)).values, rows.sort().values),
+        ("softmax", functions.softmax(logits.to(device), -1), (places < of_each[:, None]) / of_each[:, None].double()),
+        ("layer_norm", functions.layer_norm(rows_of_signs.to(device), (256,), eps=0.0), rows_of_signs / rows_of_signs.abs()),
+    )
+    for what, ours, right in found:
+        off = int((~((ours.cpu().double() - right.double()).abs() <= _LAST_BITS * right.double().abs())).sum())
+        if off:
+            return "%d of %d elements of %s are wrong" % (off, ours.numel(), what)
+    return ""
+
+
 def float_step(torch: Any, device: Any) -> str:
-    """Return a hash of the weights after three steps of a small net in float32, by autograd and momentum (written out: torch.optim
-    imports seconds of compiler). Equal hardware and libraries give equal bits."""
-    net = torch.nn.Sequential(torch.nn.Linear(_STEP_WIDTH, _STEP_WIDTH), torch.nn.GELU(), torch.nn.Linear(_STEP_WIDTH, 16))
-    with torch.no_grad():
-        for number, value in enumerate(net.parameters()):
-            rows = value.shape[0]
-            value.copy_(whole_numbers(torch, rows, value.numel() // rows, 10 + number).reshape(value.shape) / 17)
-    net.to(device)
-    speeds = [torch.zeros_like(value) for value in net.parameters()]
-    inputs = (whole_numbers(torch, 32, _STEP_WIDTH, 20) / 7).to(device)
-    targets = whole_numbers(torch, 32, 16, 21).to(device)
+    """Return a hash of the weights after three steps of a small transformer in float32, by autograd and momentum (written out: torch.optim
+    imports seconds of compiler). Equal hardware and libraries give equal bits: no sum is in an order that depends on time."""
+    functions = torch.nn.functional
+    shapes = (
+        (_TOKENS, _STEP_WIDTH),
+        (3 * _HEAD, _STEP_WIDTH),
+        (_STEP_WIDTH, _HEAD),
+        (_STEP_WIDTH, _STEP_WIDTH),
+        (16, _STEP_WIDTH),
+    )
+    weights = [(whole_numbers(torch, *shape, seed) / 17).to(device).requires_grad_() for seed, shape in enumerate(shapes, 10)]
+    table, to_heads, from_heads, inner, last = weights
+    activation = torch.nn.GELU()
+    speeds = [torch.zeros_like(value) for value in weights]
+    tokens = (torch.arange(_TOKENS) * 5 % _TOKENS).to(device)  # each once: gradients of rows are not added up
+    targets = (whole_numbers(torch, _TOKENS, 16, 21) / 7).to(device)
     for _ in range(3):
-        net.zero_grad()
-        ((net(inputs) - targets) ** 2).mean().backward()
+        for value in weights:
+            value.grad = None
+        told = functions.embedding(tokens, table)
+        query, key, content = (functions.layer_norm(told, (_STEP_WIDTH,)) @ to_heads.t()).chunk(3, -1)
+        told = told + functions.softmax(query @ key.t() / _HEAD**0.5, -1) @ content @ from_heads.t()
+        told = activation(functions.layer_norm(told, (_STEP_WIDTH,)) @ inner.t()) @ last.t()
+        (functions.log_softmax(told, -1) * targets).mean().backward()
         with torch.no_grad():
-            for value, speed in zip(net.parameters(), speeds):
+            for value, speed in zip(weights, speeds):
                 speed.mul_(0.9).add_(value.grad)
                 value.sub_(speed, alpha=0.01)
     mark = hashlib.sha256()
-    for value in net.parameters():
+    for value in weights:
         mark.update(bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).tolist()))
     return mark.hexdigest()[:32]
 

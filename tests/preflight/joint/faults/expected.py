@@ -63,14 +63,14 @@ def _wrong(expected: Expected, verdict: Verdict) -> list[str]:
     if verdict["verdict"] not in expected.verdicts:
         wrong.append(f"verdict {verdict['verdict']}")
     if verdict["verdict"] == "go":
-        return wrong
+        return wrong + expected.also(verdict)
     lacking, more = {*expected.must} - {*blamed}, {*blamed} - {*expected.must, *expected.may}
     if lacking and not (expected.links and {*links} and {*links} <= expected.links):
         wrong.append(f"not named: {sorted(lacking)}")
     if more:
         wrong.append(f"named: { {name: sorted(blamed[name]) for name in sorted(more)} }")
     if {*links} - expected.links or (
-        expected.links and not expected.must and not (links or verdict["causes"]) and "go" not in expected.verdicts
+        expected.links and not expected.must and not (links or blamed or verdict["causes"]) and "go" not in expected.verdicts
     ):
         wrong.append(f"links {links}")
     causes = [*blamed.items(), *((way, {cause}) for way, cause in links.items())]

@@ -16,8 +16,8 @@ import pytest
 
 from preflight.joint.cluster import TOOL, Cluster, Ranks
 from preflight.joint.faults import until_worker
-from preflight.joint.faults.computing import patched, within
-from preflight.joint.faults.expected import Expected, Fault
+from preflight.joint.faults.computing import FLIPPED_PRODUCT, SLOW_KERNEL, Plant, patched, within
+from preflight.joint.faults.expected import Expected, Fault, Verdict
 from preflight.joint.faults.network import go, node_with
 
 AT_IMPORT = """
@@ -256,6 +256,64 @@ def restarted(_made: Cluster, node: int) -> dict[str, Any]:
     return {"tools": {node: ("sh", "-c", words, "-", str(TOOL))}}
 
 
+def few_descriptors(_made: Cluster, node: int) -> dict[str, Any]:
+    return {"tools": {node: ("sh", "-c", 'ulimit -n 20; exec "$@"', "-", str(TOOL))}}
+
+
+def one_of_two(body: str) -> Plant:
+    """Two ranks a node: one of this node has another torch."""
+    return lambda made, node: {**patched("import os\n" + body)(made, node), "locals_": 2}
+
+
+ONE_IS_SLOW = SLOW_KERNEL.replace(
+    "def plant(torch):", 'def plant(torch):\n    if os.environ.get("LOCAL_RANK") != "1":\n        return'
+)
+ONE_FLIPS = FLIPPED_PRODUCT.replace(
+    "def plant(torch):", 'def plant(torch):\n    if os.environ.get("LOCAL_RANK") != "1":\n        return'
+)
+SLOWS_DOWN = SLOW_KERNEL.replace("import time", "import time\n    ready = time.monotonic()").replace(
+    "1.25 *", "(1.5 if time.monotonic() > ready + 4 else 0) *"
+)
+
+
+def other_package(made: Cluster, node: int) -> dict[str, Any]:
+    place = made.folder / f"planted{node}"
+    told = place / "numpy-1.21.0.dist-info"
+    told.mkdir(parents=True)
+    place.chmod(0o755)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.21.0\n")
+    return {"env": {node: {"PYTHONPATH": str(place)}}}
+
+
+def _of_package(_made: Cluster, node: int) -> Expected:
+    def also(verdict: Verdict) -> list[str]:
+        told = {cause["cause"] for each in verdict["nodes"] if each["node"] == f"n{node}" for cause in each["causes"]}
+        return [] if "software-differs-between-nodes" in told else [f"n{node}: {sorted(told)}"]
+
+    return Expected(("software-differs-between-nodes",), may=(f"n{node}",), verdicts=("go", "no-go"), bad=(node,), also=also)
+
+
+def uneven(_made: Cluster, node: int) -> dict[str, Any]:
+    return {"locals_": {node: 2}}
+
+
+def node_paused(made: Cluster, node: int) -> dict[str, Any]:
+    def during(ranks: Ranks) -> None:
+        until_worker(ranks, node)
+        own = [*processes_of(made, node)]
+        for sig in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in own:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, sig)
+            time.sleep(2.5 if sig == signal.SIGSTOP else 0)
+
+    return {"during": during}
+
+
+def other_cpu(_made: Cluster, node: int) -> dict[str, Any]:
+    return {"env": {node: {"ATEN_CPU_CAPABILITY": "default"}}}
+
+
 _CRASHED = ("software-differs-between-nodes", "rank-killed")
 
 FAULTS = {
@@ -290,4 +348,12 @@ FAULTS = {
         restarted, lambda _made, node: Expected(may=(f"n{node}",), verdicts=("go", "no-go"), bad=(node,)), 4, held=True
     ),
     "wrong-gather": Fault(patched(WRONG_GATHER, _WITH_SUM), node_with("silent-data-corruption"), 3),
+    "few-descriptors": Fault(few_descriptors, node_with(), 3),
+    "half-slow": Fault(one_of_two(ONE_IS_SLOW), node_with("straggler-compute", words=("local rank 1",)), 1, held=True),
+    "rank-flip": Fault(one_of_two(ONE_FLIPS), node_with("silent-data-corruption", words=("local rank 1",)), 4),
+    "slows-down": Fault(patched(SLOWS_DOWN), node_with("straggler-compute"), 4, held=True),
+    "other-package": Fault(other_package, _of_package, 2),
+    "uneven": Fault(uneven, go, 2),
+    "node-paused": Fault(node_paused, go, 4),
+    "other-cpu": Fault(other_cpu, go, 2),
 }

@@ -57,6 +57,98 @@ _SWAPPED = """found = right(*words, **named)
         parts[0].copy_(parts[1])
         parts[1].copy_(first)
         return found"""
+_EXCHANGED = """
+def plant(torch):
+    import torch.distributed as dist
+    def changed(right):
+        def exchange(*words, **named):
+            found = right(*words, **named)
+            if found is not None and hasattr(found, "wait"):
+                found.wait()
+            value = words[0] if words else list(named.values())[0]
+            {what}
+            return found
+        return exchange
+    for name in {names}:
+        if hasattr(dist, name):
+            setattr(dist, name, changed(getattr(dist, name)))
+"""
+_ALL_TO_ALL = """parts = list(value) if isinstance(value, (list, tuple)) else list(value.chunk(dist.get_world_size()))
+            first = parts[0].clone()
+            parts[0].copy_(parts[1])
+            parts[1].copy_(first)"""
+_RECEIVED = """if value.numel() > 256:
+                value.view(-1)[-3] += 1"""
+_WHOLE = """if value.dtype == torch.int64:
+                value.bitwise_and_(0xffffffff)"""
+_OWN = """
+def plant(torch):
+    import torch.distributed as dist
+    right = dist.all_reduce
+    def changed(value, *rest, **more):
+        before = value.clone()
+        found = right(value, *rest, **more)
+        {what}
+        return found
+    dist.all_reduce = changed
+"""
+_OWN_MAXIMUM = """if dist.ReduceOp.MAX in (*rest, *more.values()):
+            value.copy_(before)"""
+_OWN_END = """if value.numel() > 1000000:
+            value.view(-1)[-1000:] = before.view(-1)[-1000:]"""
+_SCATTERED = """
+def plant(torch):
+    import torch.distributed as dist
+    def changed(right):
+        def scatter(output, given, *rest, **more):
+            parts = list(given) if isinstance(given, (list, tuple)) else list(given.chunk(dist.get_world_size()))
+            kept = [part.clone() for part in parts]
+            found = right(output, given, *rest, **more)
+            if found is not None:
+                found.wait()
+            if len(parts) > 1:
+                at = dist.get_rank()
+                output.view(-1).add_((kept[(at + 1) % len(parts)] - kept[at]).view(-1))
+            return found
+        return scatter
+    for name in ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"):
+        if hasattr(dist, name):
+            setattr(dist, name, changed(getattr(dist, name)))
+"""
+_COPIED = """
+def plant(torch):
+    right = torch.Tensor.copy_
+    def changed(self, source, *rest, **more):
+        found = right(self, source, *rest, **more)
+        if self.numel() > 1000000 and self.dtype == torch.float32:
+            with torch.no_grad():
+                self.view(-1).view(torch.int32)[self.numel() // 3] ^= 1 << 12
+        return found
+    torch.Tensor.copy_ = changed
+"""
+_SOFTMAX = """
+def plant(torch):
+    def changed(right):
+        return lambda *words, **named: right(*words, **named) * 1.001
+    for where, name in ((torch, "softmax"), (torch.nn.functional, "softmax"), (torch.Tensor, "softmax")):
+        setattr(where, name, changed(getattr(where, name)))
+"""
+_ROW = """
+def plant(torch):
+    def changed(right, asked, table):
+        def lookup(*words, **named):
+            words = list(words)
+            if len(words) > asked and words[asked].numel() >= 100:
+                numbers = words[asked].clone()
+                numbers.view(-1)[99::100] = (numbers.view(-1)[99::100] + 1) % words[table].shape[0]
+                words[asked] = numbers
+            return right(*words, **named)
+        return lookup
+    torch.nn.functional.embedding = changed(torch.nn.functional.embedding, 0, 1)
+    torch.embedding = changed(torch.embedding, 1, 0)
+    torch.index_select = changed(torch.index_select, 2, 0)
+    torch.Tensor.index_select = changed(torch.Tensor.index_select, 2, 0)
+"""
 _LATE = """time.sleep(0.3)
         return right(*words, **named)"""
 
@@ -65,9 +157,23 @@ def _product(what: str, *, place: int, held: bool = False) -> Fault:
     return Fault(patched(_PRODUCTS.replace("{what}", what)), node_with("silent-data-corruption"), place, held)
 
 
+_WITH_SUM = 'hasattr(torch, "distributed") and hasattr(torch.distributed, "all_reduce")'
+
+
 def _collective(name: str, what: str, causes: tuple[str, ...], place: int) -> Fault:
-    ready = 'hasattr(torch, "distributed") and hasattr(torch.distributed, "all_reduce")'
-    return Fault(patched(_COLLECTIVE.replace("{name}", name).replace("{what}", what), ready), node_with(*causes), place)
+    return Fault(patched(_COLLECTIVE.replace("{name}", name).replace("{what}", what), _WITH_SUM), node_with(*causes), place)
+
+
+def _exchanged(body: str, *, place: int) -> Fault:
+    return Fault(patched(body, _WITH_SUM), node_with("silent-data-corruption"), place)
+
+
+def _after(names: tuple[str, ...], what: str, *, place: int) -> Fault:
+    return _exchanged(_EXCHANGED.replace("{names}", repr(names)).replace("{what}", what), place=place)
+
+
+def _computed(body: str, *, place: int, held: bool = False) -> Fault:
+    return Fault(patched(body), node_with("silent-data-corruption"), place, held)
 
 
 FAULTS = {
@@ -78,4 +184,13 @@ FAULTS = {
     "wrong-broadcast": _collective("broadcast", _LEFT, ("silent-data-corruption",), 2),
     "swapped-gather": _collective("all_gather", _SWAPPED, ("silent-data-corruption",), 1),
     "late-sum": _collective("all_reduce", _LATE, ("straggler-network", "straggler-compute"), 2),
+    "wrong-alltoall": _after(("all_to_all", "all_to_all_single"), _ALL_TO_ALL, place=3),
+    "wrong-receive": _after(("recv",), _RECEIVED, place=2),
+    "wrong-maximum": _exchanged(_OWN.replace("{what}", _OWN_MAXIMUM), place=4),
+    "wrong-whole-sum": _after(("all_reduce",), _WHOLE, place=4),
+    "wrong-large-sum": _exchanged(_OWN.replace("{what}", _OWN_END), place=4),
+    "wrong-scatter": _exchanged(_SCATTERED, place=3),
+    "wrong-copy": _computed(_COPIED, place=1, held=True),
+    "wrong-softmax": _computed(_SOFTMAX, place=1),
+    "wrong-row": _computed(_ROW, place=3),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +40,10 @@ def findings(gathered: Gathered) -> list[JointFinding]:
     found += _without_torch(gathered)
     found += _unreached_names(gathered)
     found += _masters(gathered)
+    found += _silent_masters(gathered)
     found += _quotas(gathered, nodes)
+    found += _unable(gathered)
+    found += _losing_carrier(gathered)
     return found
 
 
@@ -250,6 +254,42 @@ def _masters(gathered: Gathered) -> Iterator[JointFinding]:
         if usual and not usual & {*found} and word != "ok":
             seen = f"MASTER_ADDR resolves to {', '.join(found) or 'no address'} there, and to {', '.join(sorted(usual))} on the others ({word})"
             yield JointFinding(part="facts", cause="master-addr-wrong", node=node, seen=seen)
+
+
+def _unable(gathered: Gathered) -> Iterator[JointFinding]:
+    """Yield the nodes whose own kernel refused what the test of their connections needs: training opens more of them."""
+    for node, member in gathered.members.items():
+        told = member.unable
+        if told is not None:
+            is_full = told.errno in (errno.EMFILE, errno.ENFILE)
+            seen = f"this node could not do what it was asked: {told.words}"
+            cause, weight = ("nofile-limit-too-low", Weight.FATAL) if is_full else ("checker-fault", Weight.UNKNOWN)
+            yield JointFinding(part="facts", cause=cause, node=node, seen=seen, weight=weight)
+
+
+def _losing_carrier(gathered: Gathered) -> Iterator[JointFinding]:
+    """Yield the nodes whose interface of the data network lost its carrier: a bad cable, plug or port does so again and again."""
+    for node, member in gathered.members.items():
+        interfaces = member.facts.interfaces if member.facts is not None else {}
+        own = [name for name, each in interfaces.items() if any(address == member.address for address, _length in each.addresses)]
+        for name in own:
+            times = member.carrier_losses.get(name, 0)
+            if times:
+                seen = f"{name} lost its carrier {f'{times} times' if times > 1 else 'once'} during the pre-flight"
+                weight = Weight.FATAL if times > 1 else Weight.WARNING
+                yield JointFinding(part="facts", cause="link-down", node=node, seen=seen, weight=weight)
+
+
+def _silent_masters(gathered: Gathered) -> Iterator[JointFinding]:
+    """Yield who gets no answer from the address that MASTER_ADDR stands for first: the first node, where half of the others do not."""
+    told = {
+        node: found for node, member in gathered.members.items() if node and (found := taken(member.notes.get("silent"), str))
+    }
+    nodes = [0] if 2 * len(told) >= len(gathered.members) - 1 and told else [*told]
+    for node in nodes if 0 in gathered.members else ():
+        address = told.get(node) or next(iter(told.values()))
+        seen = f"MASTER_ADDR resolves to {address} first, which gives no answer; torch tries a name's addresses in turn, and waits for this one"
+        yield JointFinding(part="facts", cause="port-dropped", node=node, seen=seen[:300])
 
 
 def _quotas(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[JointFinding]:

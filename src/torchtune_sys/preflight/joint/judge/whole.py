@@ -76,6 +76,7 @@ def whole(gathered: Gathered) -> Whole:
     found = all_findings(gathered)
     if not any(f.weight is Weight.FATAL for f in found):
         found += _untried(gathered)
+        found += _unfinished(gathered, found)
     absent = [node for node in gathered.missing if any(f.node == node and f.cause == "node-never-came" for f in found)]
     nodes = tuple(
         _node(gathered, node, [f for f in found if f.node == node])
@@ -207,7 +208,7 @@ def all_findings(gathered: Gathered) -> list[JointFinding]:
     first = [*_meeting(gathered), *_heard(gathered, _liveness(gathered)), *facts.findings(gathered)]
     duplicates = {f.node for f in first if f.cause == "duplicate-address"}
     first = [f for f in first if f.node not in duplicates or f.cause == "duplicate-address"]
-    gone = {f.node for f in first if f.node is not None and f.cause in _EXPLAINS_ALL}
+    gone = {f.node for f in first if f.node is not None and f.cause in _EXPLAINS_ALL and f.weight is not Weight.WARNING}
     first = [f for f in first if f.node not in gone or f.cause in _EXPLAINS_ALL]
     found = first + connections.findings(gathered, gone)
     quotas = frozenset(f.node for f in first if f.cause == "cpu-quota-on-one-node" and f.node is not None)
@@ -302,6 +303,24 @@ def _untried(gathered: Gathered) -> Iterator[JointFinding]:
         elif member.alive and gathered.collectives and node not in {rank[0] for rank in gathered.collectives[0]}:
             seen = "it took part in no collective"
             yield JointFinding(part="collectives", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
+
+
+_OWES_S = 12.0
+"""From so long on without an answer a node is told of: a test of a way takes two or three seconds, beside others some more."""
+
+
+def _unfinished(gathered: Gathered, found: Iterable[JointFinding]) -> Iterator[JointFinding]:
+    """Yield what the time was up at, and who owed an answer then, where nothing else says why nobody could judge."""
+    if gathered.complete or gathered.alone or any(f.weight is Weight.UNKNOWN for f in found):
+        return
+    owe = {node: member.unanswered_s for node, member in gathered.members.items() if member.unanswered_s > _OWES_S}
+    seen = f"the time was up at: {gathered.stage}" if gathered.stage else "the time was up before anything was tried"
+    if owe and 2 * len(owe) < len(gathered.members):
+        for node, seconds in owe.items():
+            words = f"{seen}; this node had not answered for {seconds:.0f} s what it was asked"
+            yield JointFinding(part="meeting", cause="checker-fault", node=node, seen=words, weight=Weight.UNKNOWN)
+    else:
+        yield JointFinding(part="meeting", cause="checker-fault", seen=f"{seen} (--budget)", weight=Weight.UNKNOWN)
 
 
 def _names(gathered: Gathered, nodes: Iterable[int]) -> str:

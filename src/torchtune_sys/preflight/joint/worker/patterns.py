@@ -18,6 +18,12 @@ def sum_of_patterns(torch: Any, size: int, world: int, turn: int) -> Any:
     return each.sum(1).to(torch.float32)[torch.arange(size) % PERIOD]
 
 
+def largest_of_patterns(torch: Any, size: int, world: int, turn: int) -> Any:
+    """Return the largest that any rank has, place by place."""
+    each = (torch.arange(PERIOD)[:, None] + 7 * torch.arange(world) + 31 * turn) % PERIOD
+    return each.amax(1).to(torch.float32)[torch.arange(size) % PERIOD]
+
+
 def sources(world: int) -> Tuple[int, ...]:
     """Return who broadcasts, each more than once: a broadcast that leaves a rank what it had may do so now and then."""
     return 0, 0, world - 1, world - 1

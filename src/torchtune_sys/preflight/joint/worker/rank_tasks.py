@@ -15,25 +15,16 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
+from torchtune_sys.preflight.joint.worker.exchanges import each_exchanged
 from torchtune_sys.preflight.joint.worker.guarded_store import guarded, who_else
-from torchtune_sys.preflight.joint.worker.patterns import differing, pattern, sources, sum_of_patterns
 from torchtune_sys.smoke.worker.interfaces import other_users
-from torchtune_sys.smoke.worker.measures import copy_s, cpu_share, exact_products, exact_step, float_step, run_delay_of_all
+from torchtune_sys.smoke.worker.measures import copy_s, cpu_share, exact_products, exact_step, float_step, known_functions
 
 Fields = Dict[str, Any]
 BLOCKS = 6
 BLOCK_S = 0.06
 KERNEL_SIDE = 128
-LARGE = 1 << 19
-REPEATS = 3
 CONNECT_S = 6.0
-EXCHANGED = 1 << 17
-EXCHANGED_BYTES = 4 * EXCHANGED
-SWEEPS = 3
-SWEEPS_S = 1.5
-WAYS_TOLD = 256
-"""Up to so many others the time of each way is told; of more, the slowest."""
-SLOWEST_TOLD = 16
 
 
 def main() -> None:
@@ -184,7 +175,7 @@ def store(task: Fields, _told: Callable[[Fields], None]) -> Fields:
 
 
 def compute(task: Fields, _told: Callable[[Fields], None], device: Any = None) -> Fields:
-    """Run a timed kernel, an exact training step and products with right answers, a training step whose bits depend on hardware and libraries, the share of a CPU."""
+    """Run a timed kernel, an exact training step, products and functions with right answers, a training step whose bits depend on hardware and libraries, the share of a CPU."""
     import torch
 
     device = device or own_device(torch)
@@ -201,6 +192,8 @@ def compute(task: Fields, _told: Callable[[Fields], None], device: Any = None) -
             found["weights"] = float_step(torch, device)
         elif block == 2:
             wrong.append(exact_products(torch, device))
+        elif block == 3:
+            wrong.append(known_functions(torch, device))
     found["wrong"] = next(filter(None, wrong), "")
     found["copy_s"] = [copy_s(torch, device)]  # after the kernel, which the traffic of copies would disturb
     if device.type == "cpu":
@@ -262,118 +255,16 @@ def collective(task: Fields, told: Callable[[Fields], None]) -> Fields:
     if backend == "gloo":  # NCCL's own threads take no store of Python's
         store = guarded(store, bytes.fromhex(task.get("key", "")))
     try:
-        found = added_up(task, told, backend, dist.PrefixStore(task["prefix"], store))
+        told({"stage": "connect"})
+        began_s, where = time.monotonic(), dist.PrefixStore(task["prefix"], store)
+        dist.init_process_group(backend, store=where, rank=int(task["rank"]), world_size=int(task["world"]), timeout=limit)
+        found = each_exchanged(task, told, backend, device if backend == "nccl" else torch.device("cpu"))
+        found["spent_s"] = time.monotonic() - began_s
     except Exception as error:
         found = {"error": in_words(error)}
     if backend == "gloo" and not found.get("ok"):
         found["stranger"] = who_else(store, other_users)
     return found
-
-
-def added_up(task: Fields, told: Callable[[Fields], None], backend: str, store: Any) -> Fields:
-    import torch
-    import torch.distributed as dist
-
-    started_s = time.monotonic()
-    rank, world = int(task["rank"]), int(task["world"])
-    device = own_device(torch) if backend == "nccl" else torch.device("cpu")
-    limit = datetime.timedelta(seconds=float(task.get("limit_s", CONNECT_S)))
-    told({"stage": "connect"})
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
-    found: Fields = {"backend": backend, "best_s": [], "waited_s": []}
-    for size in (1, 257) if task.get("short") else (1, 257, LARGE):
-        waited_s = run_delay_of_all()
-        told({"stage": "all_reduce of %d elements" % size})
-        best = 1e9
-        for turn in range(REPEATS):
-            value = pattern(torch, size, rank, turn).to(device)
-            began = time.perf_counter()
-            dist.all_reduce(value)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            best = min(best, time.perf_counter() - began)
-            words = differing(value.cpu(), sum_of_patterns(torch, size, world, turn))
-            if words:
-                found["wrong"] = "all_reduce of %d elements: %s" % (size, words)
-        found["best_s"].append(best)
-        now_s = run_delay_of_all()
-        if now_s:  # else nobody tells: each process has waited
-            found["waited_s"].append(max(now_s - waited_s, 0.0) / REPEATS)
-    told({"stage": "all_gather"})
-    parts = [torch.zeros(64, device=device) for _ in range(world)]
-    dist.all_gather(parts, pattern(torch, 64, rank, 9).to(device))
-    for each, part in enumerate(parts):
-        words = differing(part.cpu(), pattern(torch, 64, each, 9))
-        if words:
-            found["wrong"] = "all_gather, the part of rank %d: %s" % (each, words)
-    for turn, source in enumerate(sources(world)):
-        told({"stage": "broadcast by rank %d of the group" % source})
-        value = (pattern(torch, 257, source, turn) if rank == source else torch.zeros(257)).to(device)
-        dist.broadcast(value, source)
-        words = differing(value.cpu(), pattern(torch, 257, source, turn))
-        if words:
-            found["wrong"] = "broadcast by rank %d of the group: %s" % (source, words)
-    dist.barrier()
-    if task.get("timed"):
-        found["ways"] = exchanged(torch, device, rank, task["timed"], told)
-    found["ok"], found["spent_s"] = "wrong" not in found, time.monotonic() - started_s
-    return found
-
-
-def exchanged(torch: Any, device: Any, rank: int, peers: List[int], told: Callable[[Fields], None]) -> Dict[str, List[int]]:
-    """Return the microseconds from here to each of ``peers`` and back with a word, pair by pair, in each sweep over all pairs: a moment that disturbs one
-    sweep does not disturb them all. One pair at a time, so that a slow way shows whatever the ways beside it carry."""
-    import torch.distributed as dist
-
-    count, at = len(peers) + len(peers) % 2, peers.index(rank)
-    load, word = torch.zeros(EXCHANGED, device=device), torch.zeros(1, device=device)
-    found: Dict[str, List[int]] = {}
-    began = time.monotonic()
-    for sweep in range(SWEEPS):
-        for step in range(count - 1):
-            other = partner(step, at, count)
-            if other < len(peers):
-                told({"stage": "an exchange with rank %d of the group" % peers[other]})
-                taken = exchange(torch, load, word, peers[other], at < other)
-                found.setdefault(str(other), []).append(taken)
-        spent = torch.tensor([time.monotonic() - began], device=device)
-        dist.all_reduce(spent, dist.ReduceOp.MAX)
-        if float(spent) * (sweep + 2) / (sweep + 1) > SWEEPS_S:
-            break
-    if len(found) > WAYS_TOLD:
-        slowest = sorted(found, key=lambda other: min(found[other]), reverse=True)
-        found = {other: found[other] for other in [*slowest[:SLOWEST_TOLD], *slowest[:: max(len(slowest) // SLOWEST_TOLD, 1)]]}
-    return found
-
-
-def partner(step: int, at: int, count: int) -> int:
-    """Return with whom the one at this place exchanges; an even number of places meet pair by pair, each pair once."""
-    last = count - 1
-    if at == last:
-        return step * (count // 2) % last
-    other = (step - at) % last
-    return last if other == at else other
-
-
-def exchange(torch: Any, load: Any, word: Any, peer: int, is_first: bool) -> int:
-    """Send there, then back. Each direction begins when the receiver is ready, so that nobody is charged for a partner that was late."""
-    import torch.distributed as dist
-
-    taken = 0
-    for sends in (is_first, not is_first):
-        if not sends:
-            dist.send(word, peer)
-            dist.recv(load, peer)
-            dist.send(word, peer)
-            continue
-        dist.recv(word, peer)
-        began = time.perf_counter()
-        dist.send(load, peer)
-        dist.recv(word, peer)
-        if load.device.type == "cuda":
-            torch.cuda.synchronize(load.device)
-        taken = int((time.perf_counter() - began) * 1e6)
-    return taken
 
 
 def shares_gpu(torch: Any) -> bool:

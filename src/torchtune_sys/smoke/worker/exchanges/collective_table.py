@@ -13,15 +13,8 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault
-from torchtune_sys.smoke.worker.context import (
-    GATHERS,
-    SCATTERS,
-    RankContext,
-    StageFailed,
-    differing_elements,
-    gloo_scatters_by_operation,
-    named_now,
-)
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, differing_elements, gloo_scatters_by_operation
+from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, named_now
 from torchtune_sys.smoke.worker.exchanges.seldom_exchanges import seldom_exchanges
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers

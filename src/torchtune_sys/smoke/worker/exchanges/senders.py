@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault, tell_all
-from torchtune_sys.smoke.worker.context import GATHERS, SCATTERS, RankContext, named_now, small_integers
+from torchtune_sys.smoke.worker.context import RankContext, small_integers
+from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, named_now
 
 _MOST_RANKS_ASKED = 16
 _COUNTS_ALONE = (3, 1000, (1 << 20) + 5)

@@ -10,17 +10,8 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault, few, judge
-from torchtune_sys.smoke.worker.context import (
-    GATHERS,
-    QUICK,
-    SCATTERS,
-    THOROUGH,
-    RankContext,
-    StageFailed,
-    differing_elements,
-    named_now,
-    small_integers,
-)
+from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, StageFailed, differing_elements, small_integers
+from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, backend_has, named_now
 from torchtune_sys.smoke.worker.exchanges.collective_table import barriers_hold, each_is_right, objects_arrive, repeated_exchanges
 from torchtune_sys.smoke.worker.exchanges.punctuality import (
     always_late,
@@ -133,7 +124,7 @@ def _reduced(here: RankContext, dtype: torch.dtype, count: int) -> List[Fault]:
         return []
     factor = _WIDE.get(dtype, 1)
     held = _integers_of(here, here.rank, count).to(here.device, dtype) * factor
-    if not can_exchange(here, lambda: _all_reduce(held)):
+    if not backend_has(here.backend, lambda: _all_reduce(held)):
         return []
     wanted = sum((_integers_of(here, rank, count).long() for rank in range(here.world)), torch.zeros(count).long()) * factor
     return _compared("all_reduce of %d %s" % (count, str(dtype)[6:]), held, wanted)
@@ -161,7 +152,7 @@ def _ordered(here: RankContext) -> List[Fault]:
     marks = torch.tensor([[1 + rank % 100, 200 - rank % 100] for rank in range(here.world)], dtype=torch.uint8)
     for op, wanted in (("MAX", marks.amax(0)), ("MIN", marks.amin(0))):  # masks, and the bytes of what is sent as text
         held = marks[here.rank].clone().to(here.device)
-        if can_exchange(here, functools.partial(dist.all_reduce, held, op=getattr(dist.ReduceOp, op))):
+        if backend_has(here.backend, functools.partial(dist.all_reduce, held, op=getattr(dist.ReduceOp, op))):
             faults += _compared("all_reduce (%s) of uint8" % op, held, wanted)
     factors = _factors(here)
     product = factors[here.rank].clone().to(here.device)
@@ -184,15 +175,15 @@ def _rooted(here: RankContext) -> List[Fault]:
         for op, rows in (("SUM", torch.stack(every)), ("PRODUCT", _factors(here)), ("MAX", torch.stack(every))):
             held = rows[here.rank].clone().to(here.device)
             wanted = {"SUM": rows.sum(0), "PRODUCT": rows.prod(0), "MAX": rows.amax(0)}[op]
-            done = can_exchange(here, functools.partial(dist.reduce, held, root, op=getattr(dist.ReduceOp, op)))
+            done = backend_has(here.backend, functools.partial(dist.reduce, held, root, op=getattr(dist.ReduceOp, op)))
             faults += _compared("reduce (%s) %s" % (op, at), held, wanted) if done and here.rank == root else []
         own = every[here.rank].to(here.device)
         pieces = [torch.zeros_like(own) for _ in range(here.world)] if here.rank == root else None
-        done = can_exchange(here, functools.partial(dist.gather, own, pieces, dst=root))
+        done = backend_has(here.backend, functools.partial(dist.gather, own, pieces, dst=root))
         faults += _compared("gather %s" % at, torch.cat(pieces), torch.cat(every)) if done and pieces else []
         given = [(each + 1).to(here.device) for each in every] if here.rank == root else None
         taken = torch.zeros_like(own)
-        done = can_exchange(here, functools.partial(dist.scatter, taken, given, src=root))
+        done = backend_has(here.backend, functools.partial(dist.scatter, taken, given, src=root))
         faults += _compared("scatter from rank %d" % root, taken, every[here.rank] + 1) if done else []
     return faults
 
@@ -228,7 +219,7 @@ def _swapped(here: RankContext) -> List[Fault]:
     given, own = every[here.rank].to(here.device), slice(here.rank * 101, here.rank * 101 + 101)
     taken = torch.empty_like(given)
     faults: List[Fault] = []
-    if can_exchange(here, lambda: dist.all_to_all_single(taken, given)):
+    if backend_has(here.backend, lambda: dist.all_to_all_single(taken, given)):
         faults += _compared("all_to_all", taken, torch.cat([each[own] for each in every]))
     faults += _unequal_parts(here)
     before, after = (here.rank - 1) % here.world, (here.rank + 1) % here.world
@@ -244,7 +235,7 @@ def _unequal_parts(here: RankContext) -> List[Fault]:
     mine = [sizes[rank][here.rank] for rank in range(here.world)]
     taken = torch.zeros(sum(mine), device=here.device)
     given = every[here.rank].to(here.device)
-    if not can_exchange(here, lambda: dist.all_to_all_single(taken, given, mine, sizes[here.rank])):
+    if not backend_has(here.backend, lambda: dist.all_to_all_single(taken, given, mine, sizes[here.rank])):
         return []
     parts = [every[rank].split(sizes[rank])[here.rank] for rank in range(here.world)]
     return _compared("all_to_all_single of unequal parts", taken, torch.cat(parts))
@@ -262,7 +253,7 @@ def _largest_size(here: RankContext) -> List[Fault]:
 
 
 def _by_table(here: RankContext) -> List[Fault]:
-    return each_is_right(here, functools.partial(can_exchange, here), _compared)
+    return each_is_right(here, functools.partial(backend_has, here.backend), _compared)
 
 
 def _parts(here: RankContext) -> Tuple[int, int]:
@@ -280,7 +271,7 @@ def _gathered(here: RankContext) -> List[Fault]:
         faults += _compared("all_gather of %d elements" % count, torch.cat(pieces), wanted)
         joined = torch.empty(here.world * count, device=here.device)
         gather = named_now(GATHERS)[0]
-        if can_exchange(here, functools.partial(gather, joined, own)):
+        if backend_has(here.backend, functools.partial(gather, joined, own)):
             faults += _compared("all_gather_into_tensor of %d elements" % count, joined, wanted)
     return faults
 
@@ -292,25 +283,10 @@ def _scattered(here: RankContext) -> List[Fault]:
         every = [_integers_of(here, rank, here.world * count) for rank in range(here.world)]
         own = torch.empty(count, device=here.device)
         scatter = named_now(SCATTERS)[0]
-        if can_exchange(here, functools.partial(scatter, own, every[here.rank].to(here.device))):
+        if backend_has(here.backend, functools.partial(scatter, own, every[here.rank].to(here.device))):
             wanted = sum((each.double() for each in every), torch.zeros(here.world * count).double())
             faults += _compared("reduce_scatter of %d elements" % count, own, wanted[here.rank * count : (here.rank + 1) * count])
     return faults
-
-
-def can_exchange(here: RankContext, exchange: Callable[[], object]) -> bool:
-    """Say whether the backend has an exchange. gloo learned some operations late, and some for the CPU only, NCCL has none on bits; they refuse those before
-    they exchange anything, NCCL's process group with a ValueError (ProcessGroupNCCL.cpp, getNcclReduceOp)."""
-    try:
-        exchange()
-    except (RuntimeError, ValueError) as error:
-        refusals = ("Cannot use ReduceOp", "not support", "nsupported") + ("support", "Invalid scalar type") * (
-            here.backend == "gloo"
-        )
-        if any(words in str(error) for words in refusals):
-            return False
-        raise
-    return True
 
 
 def _broadcast(here: RankContext) -> List[Fault]:

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchtune_sys.smoke.worker.agreement import Fault
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, small_integers
-from torchtune_sys.smoke.worker.stages.collectives import can_exchange
+from torchtune_sys.smoke.worker.exchange_names import backend_has
 
 _HOOKED_INPUTS, _HOOKED_OUTPUTS = 64, 32
 _AWAY_HOOKED = 2.0**-5
@@ -103,7 +103,9 @@ def precisions_average(here: RankContext) -> List[Fault]:
 
 def _can_sum(here: RankContext, dtype: torch.dtype) -> bool:
     tried = torch.ones(1, device=here.device, dtype=dtype)
-    return (dtype != torch.bfloat16 or here.has_bfloat16()) and can_exchange(here, functools.partial(dist.all_reduce, tried))
+    return (dtype != torch.bfloat16 or here.has_bfloat16()) and backend_has(
+        here.backend, functools.partial(dist.all_reduce, tried)
+    )
 
 
 def _hooks(here: RankContext) -> Iterator[_Hook]:

@@ -13,15 +13,14 @@ import torch
 from torchtune_sys.smoke.worker.agreement import Fault, bits_of, judge, tell_all
 from torchtune_sys.smoke.worker.context import (
     QUICK,
-    SCATTERS,
     RankContext,
     Skipped,
     StageFailed,
     gloo_scatters_by_operation,
-    named_now,
     repeatable,
     torch_has_reached,
 )
+from torchtune_sys.smoke.worker.exchange_names import SCATTERS, named_now
 from torchtune_sys.smoke.worker.integers import (
     BATCH,
     STEP_SIZE,

@@ -1,0 +1,191 @@
+"""What the ranks of the joint pre-flight exchange: every kind of exchange that trainings use, each with one right result."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+from torchtune_sys.preflight.joint.worker.patterns import differing, largest_of_patterns, pattern, sources, sum_of_patterns
+from torchtune_sys.smoke.worker.exchange_names import SCATTERS, backend_has, named_now
+from torchtune_sys.smoke.worker.measures import run_delay_of_all
+
+LARGE = 1 << 19
+REPEATS = 3
+_BUCKET = (1 << 21) + 5
+"""Elements of a sum as large as those of gradients, for which libraries take other ways than for small ones; a bucket of DistributedDataParallel has
+25 MiB (bucket_cap_mb)."""
+_PART = 257
+_WIDE = (1 << 40) + 1
+"""What whole numbers are multiplied with, so that 32 bits do not hold them."""
+_ALL_TO_ALL_RANKS = 256
+"""Of more ranks not each exchanges with each."""
+_EXACT_IN_BFLOAT16 = 256
+EXCHANGED = 1 << 17
+EXCHANGED_BYTES = 4 * EXCHANGED
+SWEEPS = 3
+SWEEPS_S = 1.5
+WAYS_TOLD = 256
+"""Up to so many others the time of each way is told; of more, the slowest."""
+SLOWEST_TOLD = 16
+Fields = Dict[str, Any]
+Exchange = Tuple[str, Callable[[], object], Any, Any]
+"""What it is, what does it, where its result is then, and what that must be."""
+
+
+def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, device: Any) -> Fields:
+    """Do each exchange that trainings use, and look at what comes of it, to the bit. Returns seconds, and under ``wrong`` what is wrong."""
+    import torch
+    import torch.distributed as dist
+
+    rank, world = int(task["rank"]), int(task["world"])
+    found: Fields = {"backend": backend, "best_s": [], "waited_s": []}
+    for size in (1, 257) if task.get("short") else (1, 257, LARGE):
+        waited_s = run_delay_of_all()
+        told({"stage": "all_reduce of %d elements" % size})
+        best = 1e9
+        for turn in range(REPEATS):
+            value = pattern(torch, size, rank, turn).to(device)
+            began = time.perf_counter()
+            dist.all_reduce(value)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            best = min(best, time.perf_counter() - began)
+            words = differing(value.cpu(), sum_of_patterns(torch, size, world, turn))
+            if words:
+                found["wrong"] = "all_reduce of %d elements: %s" % (size, words)
+        found["best_s"].append(best)
+        now_s = run_delay_of_all()
+        if now_s:  # else nobody tells: each process has waited
+            found["waited_s"].append(max(now_s - waited_s, 0.0) / REPEATS)
+    for what, exchange, result, wanted in _exchanges(torch, rank, world, device, bool(task.get("short"))):
+        told({"stage": what})
+        if backend_has(backend, exchange):
+            words = differing(result.cpu(), wanted)
+            if words:
+                found["wrong"] = "%s: %s" % (what, words)
+    dist.barrier()
+    if task.get("timed"):
+        found["ways"] = exchanged(torch, device, rank, task["timed"], told)
+    found["ok"] = "wrong" not in found
+    return found
+
+
+def exchanged(torch: Any, device: Any, rank: int, peers: List[int], told: Callable[[Fields], None]) -> Dict[str, List[int]]:
+    """Return the microseconds from here to each of ``peers`` and back with a word, pair by pair, in each sweep over all pairs: a moment that disturbs one
+    sweep does not disturb them all. One pair at a time, so that a slow way shows whatever the ways beside it carry."""
+    import torch.distributed as dist
+
+    count, at = len(peers) + len(peers) % 2, peers.index(rank)
+    load, word = torch.zeros(EXCHANGED, device=device), torch.zeros(1, device=device)
+    found: Dict[str, List[int]] = {}
+    began = time.monotonic()
+    for sweep in range(SWEEPS):
+        for step in range(count - 1):
+            other = partner(step, at, count)
+            if other < len(peers):
+                told({"stage": "an exchange with rank %d of the group" % peers[other]})
+                taken = exchange(torch, load, word, peers[other], at < other)
+                found.setdefault(str(other), []).append(taken)
+        spent = torch.tensor([time.monotonic() - began], device=device)
+        dist.all_reduce(spent, dist.ReduceOp.MAX)
+        if float(spent) * (sweep + 2) / (sweep + 1) > SWEEPS_S:
+            break
+    if len(found) > WAYS_TOLD:
+        slowest = sorted(found, key=lambda other: min(found[other]), reverse=True)
+        found = {other: found[other] for other in [*slowest[:SLOWEST_TOLD], *slowest[:: max(len(slowest) // SLOWEST_TOLD, 1)]]}
+    return found
+
+
+def partner(step: int, at: int, count: int) -> int:
+    """Return with whom the one at this place exchanges; an even number of places meet pair by pair, each pair once."""
+    last = count - 1
+    if at == last:
+        return step * (count // 2) % last
+    other = (step - at) % last
+    return last if other == at else other
+
+
+def exchange(torch: Any, load: Any, word: Any, peer: int, is_first: bool) -> int:
+    """Send there, then back. Each direction begins when the receiver is ready, so that nobody is charged for a partner that was late."""
+    import torch.distributed as dist
+
+    taken = 0
+    for sends in (is_first, not is_first):
+        if not sends:
+            dist.send(word, peer)
+            dist.recv(load, peer)
+            dist.send(word, peer)
+            continue
+        dist.recv(word, peer)
+        began = time.perf_counter()
+        dist.send(load, peer)
+        dist.recv(word, peer)
+        if load.device.type == "cuda":
+            torch.cuda.synchronize(load.device)
+        taken = int((time.perf_counter() - began) * 1e6)
+    return taken
+
+
+def _exchanges(torch: Any, rank: int, world: int, device: Any, is_short: bool) -> Iterator[Exchange]:
+    """Yield exchanges one by one, ``is_short`` the first few alone."""
+    import torch.distributed as dist
+
+    gathered = torch.zeros(64 * world, device=device)
+    own = pattern(torch, 64, rank, 9).to(device)
+    wanted = torch.cat([pattern(torch, 64, each, 9) for each in range(world)])
+    yield "all_gather", lambda: dist.all_gather(list(gathered.chunk(world)), own), gathered, wanted
+    for turn, source in enumerate(sources(world)):
+        sent = pattern(torch, _PART, source, turn)
+        held = sent.to(device, copy=True) if rank == source else torch.zeros(_PART, device=device)
+        yield "broadcast by rank %d of the group" % source, _later(dist.broadcast, held, source), held, sent
+    if is_short:
+        return
+    yield from _reduced(torch, dist, rank, world, device)
+    yield from _handed_on(torch, dist, rank, world, device)
+
+
+def _later(exchange: Callable[..., Any], *given: Any, **named: Any) -> Callable[[], object]:
+    """Return what does it; a closure over a loop's variable would do the last one."""
+    return lambda: exchange(*given, **named)
+
+
+def _reduced(torch: Any, dist: Any, rank: int, world: int, device: Any) -> Iterator[Exchange]:
+    bucket = pattern(torch, _BUCKET, rank, 3).to(device)
+    yield (
+        "all_reduce of %d elements" % _BUCKET,
+        _later(dist.all_reduce, bucket),
+        bucket,
+        sum_of_patterns(torch, _BUCKET, world, 3),
+    )
+    most = pattern(torch, _PART, rank, 4).to(device)
+    wanted = largest_of_patterns(torch, _PART, world, 4)
+    yield "all_reduce (MAX)", _later(dist.all_reduce, most, op=dist.ReduceOp.MAX), most, wanted
+    whole = pattern(torch, _PART, rank, 5).to(torch.int64).to(device) * _WIDE
+    wanted = sum_of_patterns(torch, _PART, world, 5).to(torch.int64) * _WIDE
+    yield "all_reduce of int64", _later(dist.all_reduce, whole), whole, wanted
+    if world <= _EXACT_IN_BFLOAT16 and device.type == "cpu":
+        half = (pattern(torch, _PART, rank, 6) % 2).to(torch.bfloat16)
+        wanted = torch.stack([pattern(torch, _PART, each, 6) % 2 for each in range(world)]).sum(0)
+        yield "all_reduce of bfloat16", _later(dist.all_reduce, half), half, wanted
+    for scatter in named_now(SCATTERS)[:1]:
+        taken, given = torch.zeros(_PART, device=device), pattern(torch, _PART * world, rank, 7).to(device)
+        wanted = sum_of_patterns(torch, _PART * world, world, 7)[rank * _PART : (rank + 1) * _PART]
+        yield scatter.__name__, _later(scatter, taken, given), taken, wanted
+
+
+def _handed_on(torch: Any, dist: Any, rank: int, world: int, device: Any) -> Iterator[Exchange]:
+    if world <= _ALL_TO_ALL_RANKS:
+        given = torch.cat([pattern(torch, 31, rank, to) for to in range(world)]).to(device)
+        taken = torch.zeros_like(given)
+        wanted = torch.cat([pattern(torch, 31, each, rank) for each in range(world)])
+        yield "all_to_all_single", _later(dist.all_to_all_single, taken, given), taken, wanted
+    if world > 1:
+        before, after = (rank - 1) % world, (rank + 1) % world
+        sent, came = pattern(torch, _PART, rank, 8).to(device), torch.zeros(_PART, device=device)
+
+        def handed_on() -> None:
+            steps = [lambda: dist.send(sent, after), lambda: dist.recv(came, before)]
+            for step in steps if rank % 2 == 0 else steps[::-1]:
+                step()
+
+        yield "what rank %d of the group sends (send, recv)" % before, handed_on, came, pattern(torch, _PART, before, 8)
