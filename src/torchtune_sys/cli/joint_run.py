@@ -52,7 +52,7 @@ def begin(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) -
 
     hosts = hosts_of(_text(options["hostfile"], "--hostfile")) if options["hostfile"] else ()
     secret = _secret(options["secret_file"])
-    job = _agents_job(options, env, hosts, secret) if meets else job_of(env, hosts, secret)
+    job = _agents_job(options, env, hosts, secret) if meets else job_of(env, hosts, secret, os.uname().nodename)
     if job is None and options["isolate"]:
         raise UserError("--isolate needs a job of several nodes", "start it by srun, mpirun or torchrun, one rank or more a node")
     if job is None:

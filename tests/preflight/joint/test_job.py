@@ -105,3 +105,13 @@ def test_the_job_is_read_from_each_launcher() -> None:
     assert (job.node, job.nodes) == (1, 2)
     assert job_of({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h"}) is None
     assert job_of({}) is None
+
+
+def test_nodes_with_differing_numbers_of_ranks_find_their_places_in_the_list() -> None:
+    """mpirun -H n1:1,n2:2,n3:1 tells nobody which node is which: by their ranks alone n2 would be node 0 of 2."""
+    names = ("n2.example", "n1", "n3")
+    for host, rank, local, locals_, node in (("n1", 0, 0, 1, 0), ("n2", 1, 0, 2, 1), ("n2", 2, 1, 2, 1), ("n3", 3, 0, 1, 2)):
+        env = {"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(locals_)}
+        job = job_of({**env, "MASTER_ADDR": "n1"}, names, b"", host)
+        assert job is not None
+        assert (job.node, job.nodes, job.names, job.locals_) == (node, 3, ("n1", "n2.example", "n3"), locals_)

@@ -108,8 +108,9 @@ def as_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes = b"") -> Job | None:
-    """Read the job from the environment; None where that names no second rank, or not enough of the job. Raises BadConfig where it contradicts itself."""
+def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes = b"", host: str = "") -> Job | None:
+    """Read the job from the environment; None where that names no second rank, or not enough of the job. Raises BadConfig where it contradicts itself.
+    ``host``: what this one calls itself, which tells its place in ``hostfile`` where nodes have differing numbers of ranks."""
     told = _ranks(env)
     if told is None or told[2] < 2:
         return None
@@ -120,6 +121,10 @@ def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes =
     node, nodes = _number(env, *node_names), _number(env, *nodes_names)
     if nodes is None or node is None:
         node, nodes = rank // locals_, -(-world // locals_)
+        is_even = world == locals_ * len(hostfile) and (rank - local) % locals_ == 0
+        if hostfile and not is_even and (listed := _in_list(hostfile, host, env.get("MASTER_ADDR", ""))):
+            node, hostfile = listed
+            nodes = len(hostfile)
     if not 0 <= rank < world or not 0 <= node < nodes:
         raise BadConfig(f"rank {rank} of {world}, node {node} of {nodes}: the launcher's variables contradict each other", "")
     names = tuple(hostfile) or expanded(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", ""))
@@ -145,6 +150,20 @@ def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes =
         secret=own_secret or key.encode(),
         key=key,
     )
+
+
+def _in_list(hosts: Sequence[str], host: str, master: str) -> tuple[int, tuple[str, ...]] | None:
+    """Return a host's number among those of a list, and the list with that of the first rank at its head; None where the host or that one is not in it, or twice.
+
+    >>> _in_list(("a", "b.example", "c"), "b", "c"), _in_list(("a", "b"), "b", "10.0.0.1")
+    ((2, ('c', 'a', 'b.example')), None)
+    """
+    short = [name.partition(".")[0] for name in hosts]
+    own, first = host.partition(".")[0], master.partition(".")[0]
+    if short.count(own) != 1 or short.count(first) != 1:
+        return None
+    ordered = sorted(hosts, key=lambda name: name.partition(".")[0] != first)
+    return [name.partition(".")[0] for name in ordered].index(own), tuple(ordered)
 
 
 _NODES = {
