@@ -10,8 +10,9 @@ from torchtune_sys.host.live_queries.network import interfaces
 from torchtune_sys.model.values import Missing
 
 _PATIENCE_S = 2.0
+_NO_HARDWARE_ADDRESS = "00:00:00:00:00:00"
 _WATCHED = 64
-"""Interfaces whose losses of the carrier are counted, the oldest first: hosts of containers have thousands, made later than their network card's."""
+"""Interfaces that are looked at, the oldest first: hosts of containers have thousands, made later than their network card's."""
 _NO_CARRIER = ("down", "lowerlayerdown", "notpresent")
 
 
@@ -23,6 +24,16 @@ async def addresses_of(name: str) -> tuple[str, ...]:
     except (OSError, UnicodeError, asyncio.TimeoutError):
         return ()
     return tuple(dict.fromkeys(str(place[0]) for *_rest, place in found))
+
+
+async def only_ipv6(name: str) -> str:
+    """Return an IPv6 address of a name that stands for no other; "" where it stands for another, for none, or is no name in time."""
+    try:
+        asked = asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        found = await asyncio.wait_for(asked, _PATIENCE_S)
+    except (OSError, UnicodeError, asyncio.TimeoutError):
+        return ""
+    return str(found[0][4][0]) if all(family == socket.AF_INET6 for family, *_rest in found) else ""
 
 
 async def unanswered_first(name: str, port: int) -> str:
@@ -67,6 +78,26 @@ def has_carrier(address: str) -> bool | None:
         if any(entry.get("address") == address for entry in each["addresses"]):
             return each.get("operstate") not in _NO_CARRIER
     return None
+
+
+def neighbours() -> dict[str, str]:
+    """Return by IPv4 address the hardware address that answers for it, of this host's neighbours (/proc/net/arp, proc(5)). What is behind a router is not among them."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError, UnicodeError), open("/proc/net/arp", encoding="ascii") as file:
+        for line in file.readlines()[1:]:
+            words = line.split()
+            if len(words) > 3 and words[3] != _NO_HARDWARE_ADDRESS:
+                found[words[0]] = words[3]
+    return found
+
+
+def hardware_addresses() -> list[str]:
+    """Return the hardware addresses of this host's own interfaces, without repetition, the oldest first."""
+    found: dict[str, None] = {}
+    for _index, name in socket.if_nameindex()[:_WATCHED]:
+        with contextlib.suppress(OSError, UnicodeError), open(f"/sys/class/net/{name}/address", encoding="ascii") as file:
+            found[file.read().strip()] = None
+    return [each for each in found if each != _NO_HARDWARE_ADDRESS]
 
 
 def carrier_losses() -> dict[str, int]:

@@ -166,7 +166,7 @@ async def test(
     """One direction. ``short``: only whether a connection is made, where the rest is known to fail; ``enough_rate`` (bytes per second): more runs until one has it.
 
     Answers ``connect`` (ok, refused, time-out, unreachable), ``small_s`` (least time there and back, as the processes or the kernel saw it), ``beyond`` (whether the message beyond
-    the MTU came back), ``rates`` (bytes per second, of three or more runs, the first as a whole), ``retransmits``, ``sent`` (datagrams), ``flows`` (further connections at
+    the MTU came back), ``rates`` (bytes per second, of three or more runs, the first as a whole), ``retransmits``, ``resent`` (those of small packets), ``sent`` (datagrams), ``flows`` (further connections at
     the same time: how many were tried, and made), ``repeated`` (those of them whose first packet was sent again), ``cut`` (one that was open was ``reset`` or fell ``silent``), ``damaged`` (runs of which other data arrived than was sent).
     """
     found: dict[str, Any] = {"sent": await _datagrams(address, udp_port, mark, token)}
@@ -181,6 +181,7 @@ async def test(
     try:
         await loop.sock_sendall(held, _HEADER.pack(mark.encode(), _ECHO))
         found["small_s"] = _least(await _echo(held, SMALL, _ECHOES, _ECHO_S), held)
+        found["resent"] = tcp_info(held).retransmits
         if found["small_s"] is not None:
             beyond = await _echo(held, BEYOND_MTU, 2, _BEYOND_S)
             found["beyond"] = beyond is not None

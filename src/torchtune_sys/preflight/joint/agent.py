@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.host.peers import detached, links, local
-from torchtune_sys.host.peers.addresses import addresses_of, carrier_losses, unanswered_first
+from torchtune_sys.host.peers.addresses import addresses_of, carrier_losses, hardware_addresses, only_ipv6, unanswered_first
 from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, LineMemory, Wire, handshake, in_small_packets
 from torchtune_sys.preflight.joint import meeting, messages, seats
 from torchtune_sys.preflight.joint.coordinator import Coordinator
@@ -56,6 +56,7 @@ class Agent:
         self._better: meeting.Reached | None = None
         self.following = -1
         self._carrier_losses = carrier_losses()
+        self.ranks.notes["hardware"] = hardware_addresses()
         self._carried = 0
         """Nodes whose way to the coordinator goes through us."""
         self.finished = asyncio.Event()
@@ -186,6 +187,10 @@ class Agent:
             self.map = meeting.Map(self.job, lambda: self.control_port)
         if (said := await seats.begun_without_us(self.job, self.control_port)) is not None:
             self._end(said)
+            return
+        if address := await only_ipv6(self.job.master):
+            seen = f"{self.job.master} resolves to IPv6 addresses alone ({address}), which the test between nodes does not use; --alone judges this node"
+            self._end({"is": "cut-off", "seen": seen})
             return
         order = self.job.candidates
         own = self.job.node if self.job.node in order else self.job.nodes

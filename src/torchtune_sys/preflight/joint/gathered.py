@@ -64,6 +64,8 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
     """How many further connections were tried at the same time, and made; None where the sender did not say."""
     repeated: int = 0
     """Of those that were made: how many when the kernel had asked again."""
+    resent: int = 0
+    """Small packets of an open connection that the sender's kernel sent again."""
     cut: str = ""
     """``reset`` or ``silent``: what became of a connection that was open."""
     damaged: int = 0
@@ -91,6 +93,7 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
             sent=int(number("sent") or 0),
             damaged=int(number("damaged") or 0),
             repeated=int(number("repeated") or 0),
+            resent=int(number("resent") or 0),
             is_short="small_s" not in value and value.get("connect") == "ok" and "error" not in value,
         )
 
@@ -238,6 +241,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return taken(self.notes.get("facts"), NodeFacts)
 
     @property
+    def hardware_addresses(self) -> tuple[str, ...]:
+        return taken(self.notes.get("hardware"), tuple[str, ...]) or ()
+
+    @property
     def unable(self) -> Unable | None:
         return taken(self.notes.get("unable"), Unable)
 
@@ -312,6 +319,8 @@ class Gathered(msgspec.Struct, kw_only=True):
     """Nodes that did not come, and how the last call to their host ended."""
     resolved: dict[int, tuple[str, ...]] = {}
     """The addresses that the names of missing nodes stand for."""
+    neighbours: dict[str, str] = {}
+    """By IPv4 address the hardware address that answers for it, as the coordinator's kernel has them."""
     unreached_names: dict[int, str] = {}
     """The address that a node's own name stands for, where others do not reach it by that; and how they failed."""
     master_wrong: str = ""

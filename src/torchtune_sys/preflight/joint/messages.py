@@ -72,7 +72,7 @@ class Join(_Message, frozen=True, kw_only=True):
 
 
 class Note(_Message, frozen=True, kw_only=True):
-    """Something of the node: ``facts``, ``node``, ``worker/RANK``, ``master`` (the addresses that MASTER_ADDR stands for there), ``silent`` (the first of them, where it does not answer), ``unable`` (what its kernel refused); of launchers ``name``, the host's, and ``agents``, what they are called in the list of all."""
+    """Something of the node: ``facts``, ``node``, ``worker/RANK``, ``master`` (the addresses that MASTER_ADDR stands for there), ``silent`` (the first of them, where it does not answer), ``unable`` (what its kernel refused), ``hardware`` (the addresses of its network cards); of launchers ``name``, the host's, and ``agents``, what they are called in the list of all."""
 
     key: Key
     value: Any
@@ -233,6 +233,6 @@ def _heard(fields: Mapping[str, Any], forms: Any) -> Any:
 def is_note(key: str, ranks: int) -> bool:
     """Return whether a node has something to say under this name."""
     rank = key.removeprefix("worker/")
-    return key in ("facts", "node", "agents", "name", "master", "silent", "unable") or (
+    return key in ("facts", "node", "agents", "name", "master", "silent", "unable", "hardware") or (
         rank != key and (number := natural(rank)) is not None and number < ranks
     )

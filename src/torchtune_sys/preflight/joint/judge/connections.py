@@ -31,6 +31,8 @@ _CUT = {
     "reset": ("port-refused", "an open connection is reset in the middle of a transfer, as a firewall does"),
     "silent": ("port-dropped", "an open connection goes silent in the middle of a transfer: nothing more arrives"),
 }
+_RESENT = 3
+"""Small packets of one connection, of 20: a busy host may be late by a time-out of 200 ms once."""
 _FLOWS_LOST = 2
 """Connections of those at the same time that fail while the others are made: one may be lost, at a busy host, too."""
 
@@ -95,6 +97,12 @@ def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, least_rate: fl
         return "port-dropped", words
     if test.cut in _CUT:
         return _CUT[test.cut]
+    resent = max(test.resent, back.resent if back is not None else 0)
+    if test.connect == "ok" and resent >= _RESENT and not test.loss:
+        return (
+            "packet-loss",
+            f"{resent} small packets of a connection had to be sent again, while all datagrams arrived: what TCP marks or sets is dropped (ECN, net.ipv4.tcp_ecn; TCP options)",
+        )
     if test.connect == "ok" and not test.is_short and (test.beyond is False or test.small_s is None):
         return "mtu-black-hole", _WORDS["mtu-black-hole"]
     if test.small_s is not None and test.small_s > max(DELAY_TIMES * usual_s, usual_s + DELAY_S):

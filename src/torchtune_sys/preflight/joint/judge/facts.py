@@ -34,7 +34,7 @@ def findings(gathered: Gathered) -> list[JointFinding]:
     for node, facts in nodes.items():
         if gathered.nodes > 1:
             found += _alone(node, gathered.members[node], facts)
-    found += _duplicates(gathered, nodes)
+    found += _duplicates(gathered, nodes) or [*_clones(gathered)]
     found += _clocks(gathered)
     found += _differing(gathered)
     found += _without_torch(gathered)
@@ -131,6 +131,22 @@ def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Join
         accused = taking & {*those} or those
         found += [JointFinding(part="facts", cause="duplicate-address", node=node, seen=seen) for node in accused]
     return found
+
+
+def _clones(gathered: Gathered) -> Iterator[JointFinding]:
+    """Yield nodes that did not come and for whose address the network card of one that came answers, with that one: a switch sends to the machine or to its clone. A router that answers
+    for all (proxy ARP, as in Azure's networks) has a hardware address that is no node's."""
+    owners = {each: node for node, member in gathered.members.items() for each in member.hardware_addresses}
+    elsewhere = gathered.listed_elsewhere() if gathered.resolved else frozenset()
+    for node, addresses in gathered.resolved.items():
+        for address in () if node in elsewhere else addresses:
+            hardware = gathered.neighbours.get(address, "")
+            owner = owners.get(hardware)
+            if owner is not None and gathered.members[owner].address != address:
+                seen = f"{gathered.name(owner)} and {gathered.name(node)} ({address}) have the same hardware address {hardware}"
+                for each in (owner, node):
+                    yield JointFinding(part="facts", cause="duplicate-address", node=each, seen=seen[:300])
+                break
 
 
 def _data_network(member: Node, facts: NodeFacts) -> list[str]:
