@@ -62,14 +62,73 @@ def has(major):
     told = SimpleNamespace(version=SimpleNamespace(cuda="12.6"), cuda=SimpleNamespace(get_device_capability=lambda device: (major, 0)))
     return has_bfloat16(told, SimpleNamespace(type="cuda"))
 print([said(None), said(torch.float32), said(torch.bfloat16), wrong, has(6), has(9)])
+torch.mm = right
+import os
+import torch.distributed as dist
+from torchtune_sys.preflight.joint.worker.exchanges import each_exchanged
+from torchtune_sys.smoke.worker.measures import float_step, known_functions
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+cpu = torch.device("cpu")
+def planted(where, name, change, look):
+    called = getattr(where, name)
+    def changed(*words, **named):
+        found = called(*words, **named)
+        change(found if isinstance(found, torch.Tensor) else words[0], named)
+        return found
+    changed.__name__ = name
+    setattr(where, name, changed)
+    try:
+        return look()
+    finally:
+        setattr(where, name, called)
+def other(kind=None, op=None, least=0):
+    def change(value, named):
+        if value.numel() > least and kind in (None, value.dtype) and named.get("op") == op:
+            value.data.view(-1)[-1:].add_(2)
+    return change
+def exchanged():
+    return each_exchanged({{"rank": 0, "world": 1}}, lambda told: None, "gloo", cpu).get("wrong", "")
+def functions():
+    return known_functions(torch, cpu)
+nn = torch.nn.functional
+scatter = next(name for name in ("reduce_scatter_single", "reduce_scatter_tensor") if hasattr(dist, name))
+for row in (
+    exchanged(), planted(dist, "all_reduce", other(least=1 << 20), exchanged), planted(dist, "all_reduce", other(torch.int64), exchanged),
+    planted(dist, "all_reduce", other(torch.bfloat16), exchanged), planted(dist, "all_reduce", other(op=dist.ReduceOp.MAX), exchanged),
+    planted(dist, scatter, other(), exchanged).replace(scatter, "scatter"), planted(dist, "all_to_all_single", other(), exchanged),
+    functions(), planted(torch.Tensor, "copy_", other(least=1 << 20), functions), planted(nn, "embedding", other(), functions),
+    planted(torch, "index_select", other(), functions), planted(torch, "cumsum", other(), functions), planted(nn, "softmax", other(), functions),
+    planted(nn, "layer_norm", other(), functions), planted(nn, "softmax", other(), lambda: float_step(torch, cpu)) == float_step(torch, cpu),
+    float_step(torch, cpu) == float_step(torch, cpu),
+):
+    print(row)
+"""
+_TOLD = """
+all_reduce of 2097157 elements: 1 of 2097157 elements are wrong
+all_reduce of int64: 1 of 257 elements are wrong
+all_reduce of bfloat16: 1 of 257 elements are wrong
+all_reduce (MAX): 1 of 257 elements are wrong
+scatter: 1 of 257 elements are wrong
+all_to_all_single: 1 of 31 elements are wrong
+
+1 of 2097155 elements of a copy are wrong
+1 of 8168 elements of an embedding are wrong
+1 of 8168 elements of index_select are wrong
+1 of 4099 elements of a running sum are wrong
+1 of 4096 elements of softmax are wrong
+1 of 4096 elements of layer_norm are wrong
+False
+True
 """
 
 
-def test_products_of_each_type_are_looked_at_and_sums_of_many_ranks_known() -> None:
+def test_products_exchanges_and_functions_are_looked_at_and_sums_of_many_ranks_known() -> None:
     script = _PRODUCTS.format(source=str(Path(__file__).parents[2] / "src"))
     done = subprocess.run([torch_python(), "-c", script], capture_output=True, text=True, check=True)
     words = "1 of 511 rows of a product of whole numbers in {} are wrong"
-    assert done.stdout.strip() == str(["", words.format("float32"), words.format("bfloat16"), [], False, True]), done.stderr
+    products, told = done.stdout.split("\n", 1)
+    assert products == str(["", words.format("float32"), words.format("bfloat16"), [], False, True]), done.stderr
+    assert told == _TOLD, done.stderr
 
 
 @pytest.mark.parametrize("is_attacked", [False, True])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
+import msgspec
 import pytest
 
 from preflight.joint.a_cluster import WELL, gathered, said, weighed
 from torchtune_sys.model.preflight import Preflight, Scale
 from torchtune_sys.preflight.joint import gathered as gathered_module
 from torchtune_sys.preflight.joint import judge
-from torchtune_sys.preflight.joint.gathered import Compute, LinkTest
+from torchtune_sys.preflight.joint.gathered import Compute, Gathered, LinkTest
 from torchtune_sys.preflight.joint.judge.losses import losing_nodes
 from torchtune_sys.preflight.joint.judge.whole import unsound, whole
 from torchtune_sys.render.layout import Style
@@ -231,3 +233,83 @@ def test_what_each_host_may_have_its_own_is_no_difference() -> None:
     for node, member in found.members.items():
         member.notes["facts"]["families"] = {"session": {"env": {"NCCL_DEBUG": "INFO"} if node == 1 else {}}}
     assert weighed(found).verdict == "go"
+
+
+def changed(found: Gathered, node: int, **fields: Any) -> None:
+    found.members[node] = msgspec.structs.replace(found.members[node], **fields)
+
+
+def noted(found: Gathered, node: int, **notes: Any) -> None:
+    changed(found, node, notes={**found.members[node].notes, **notes})
+
+
+def test_a_verdict_that_nobody_could_make_says_what_it_waited_for() -> None:
+    """Before, it was *unknown* without a word."""
+    found = gathered(NODES, complete=False, stage="testing connections")
+    (cause,) = whole(found).causes
+    assert (whole(found).verdict, cause.seen) == ("unknown", "the time was up at: testing connections (--budget)")
+    changed(found, 2, unanswered_s=40.0)
+    told = {node.node: [cause.seen for cause in node.causes] for node in whole(found).nodes if node.verdict != "go"}
+    words = "the time was up at: testing connections; this node had not answered for 40 s what it was asked"
+    assert (whole(found).verdict, told) == ("unknown", {"n2": [words]})
+    for node in range(NODES):
+        changed(found, node, unanswered_s=40.0)
+    assert {node.verdict for node in whole(found).nodes} == {"go"}, "all wait for each other: no node is to blame"
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "verdict"),
+    [(errno.EMFILE, "nofile-limit-too-low", "no-go"), (errno.ENOMEM, "checker-fault", "unknown")],
+)
+def test_what_a_node_s_own_kernel_refuses_is_the_node_s(number: int, cause: str, verdict: str) -> None:
+    found = gathered(NODES)
+    noted(found, 3, unable={"errno": number, "words": "no"})
+    told = {node.node: {each.cause for each in node.causes} for node in whole(found).nodes if node.verdict != "go"}
+    assert (whole(found).verdict, told) == (verdict, {"n3": {cause}})
+
+
+def test_an_interface_that_loses_its_carrier_again_and_again_is_named_and_another_s_is_not() -> None:
+    found = gathered(NODES)
+    changed(found, 1, carrier_losses={"docker0": 9})
+    assert whole(found).verdict == "go"
+    changed(found, 1, carrier_losses={"eth0": 1})
+    assert [cause.weight for cause in whole(found).nodes[1].causes] == ["warning"]
+    found.links[0, 1] = [a_test(arrived=100)] * 2
+    assert whole(found).links, "one loss of the carrier explains nothing"
+    changed(found, 1, carrier_losses={"eth0": 4})
+    assert (said(whole(found)), whole(found).links) == ({"n1": {"link-down"}}, ())
+
+
+def test_a_clone_is_told_by_its_hardware_address_and_a_router_that_answers_for_all_is_not() -> None:
+    found = gathered(NODES)
+    for node in range(NODES):
+        noted(found, node, hardware=[f"02:00:00:00:00:0{node}"])
+    del found.members[3]
+    found.missing, found.resolved = {3: "time-out"}, {3: ("10.0.0.4",)}
+    for answers, told in (("02:00:00:00:00:01", {"n1", "n3"}), ("12:34:56:78:9a:bc", {"n3"})):
+        found.neighbours = {"10.0.0.2": answers, "10.0.0.4": answers}
+        found.names = ("n0", "n1", "n2", "n3")
+        causes = said(whole(found))
+        assert {*causes} == told
+        assert ({"duplicate-address"} in causes.values()) == (len(told) == 2)
+    found.missing, found.neighbours = {3: "refused"}, {"10.0.0.4": "02:00:00:00:00:01"}
+    assert said(whole(found)) == {"n3": {"node-never-came"}}, "containers of one host that share a hardware address"
+
+
+def test_the_first_node_is_named_where_most_get_no_answer_from_its_first_address_else_who_gets_none() -> None:
+    found = gathered(NODES)
+    noted(found, 2, silent="fd00::1")
+    assert said(whole(found)) == {"n2": {"port-dropped"}}
+    noted(found, 3, silent="fd00::1")
+    assert said(whole(found)) == {"n0": {"port-dropped"}}
+
+
+def test_small_packets_that_are_sent_again_where_no_datagram_is_lost_are_no_black_hole() -> None:
+    found = gathered(NODES)
+    for peer in (0, 1, 3):
+        found.links[peer, 2] = [a_test(beyond=False, rates=(), resent=6)] * 2
+        found.links[2, peer] = [a_test(beyond=False, rates=())] * 2
+    assert said(whole(found)) == {"n2": {"packet-loss"}}
+    for way in [way for way in found.links if 2 in way]:
+        found.links[way] = [a_test(beyond=False, rates=(), resent=1)] * 2
+    assert said(whole(found)) == {"n2": {"mtu-black-hole"}}

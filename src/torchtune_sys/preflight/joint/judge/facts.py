@@ -21,6 +21,8 @@ CLOCK_S = 1.0
 _CHOICES = ("session.env[NCCL_SOCKET_IFNAME]", "session.env[GLOO_SOCKET_IFNAME]", "cpu.quota")
 """Judged by themselves."""
 _HEAVY = (DifferenceWeight.ERROR, DifferenceWeight.WARNING)
+SILENT = ("time-out", "unreachable")
+"""How a call ends to a host that gives no answer."""
 _FACTS_AT_MOST = 6
 _NODES_AT_MOST = 8
 _BRIDGES = ("bridge", "loopback", "veth", "dummy")
@@ -134,12 +136,12 @@ def _duplicates(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[Join
 
 
 def _clones(gathered: Gathered) -> Iterator[JointFinding]:
-    """Yield nodes that did not come and for whose address the network card of one that came answers, with that one: a switch sends to the machine or to its clone. A router that answers
-    for all (proxy ARP, as in Azure's networks) has a hardware address that is no node's."""
+    """Yield nodes that gave no answer and for whose address the network card of one that came answers, with that one: a switch sends to the machine or to its clone. A router that
+    answers for all (proxy ARP, as in Azure's networks) has a hardware address that is no node's; of containers that share one by design (ipvlan) the kernel refuses for who is not there."""
     owners = {each: node for node, member in gathered.members.items() for each in member.hardware_addresses}
     elsewhere = gathered.listed_elsewhere() if gathered.resolved else frozenset()
     for node, addresses in gathered.resolved.items():
-        for address in () if node in elsewhere else addresses:
+        for address in addresses if node not in elsewhere and gathered.missing.get(node) in SILENT else ():
             hardware = gathered.neighbours.get(address, "")
             owner = owners.get(hardware)
             if owner is not None and gathered.members[owner].address != address:

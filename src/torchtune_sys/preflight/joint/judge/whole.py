@@ -19,7 +19,6 @@ from torchtune_sys.render.node_set import is_host_name, node_set
 _LINKS_AT_MOST = 256
 _SEEN_AT_MOST, _CAUSES_AT_MOST = 1000, 64
 """Characters of what was seen, and causes of a node: the verdict is one line, whatever a node says of itself and of its ways."""
-_UNREACHED = ("time-out", "unreachable")
 _EXPLAINS_ALL = ("node-never-came", "rank-killed", "rank-stopped", "link-down", "duplicate-address")
 """What else is seen of such a node, or on its links, follows from it."""
 _EXPLAINS_RATES = ("mtu-differs-between-nodes", "cpu-quota-on-one-node")
@@ -268,7 +267,7 @@ def _missing_nodes(gathered: Gathered) -> Iterator[JointFinding]:
     happened = {event.node for event in gathered.events}
     missing = [node for node in gathered.missing if node not in happened]
     here = sorted(gathered.members)
-    cut_off = [node for node in missing if gathered.missing[node] in _UNREACHED]
+    cut_off = [node for node in missing if gathered.missing[node] in facts.SILENT]
     if len(cut_off) >= 2 and len(cut_off) * 2 >= gathered.nodes:
         seen = f"{_names(gathered, here)} | {_names(gathered, cut_off)}: the two groups cannot reach each other"
         for way in islice(product(here, cut_off), _LINKS_AT_MOST):
