@@ -184,7 +184,7 @@ def _handed_on(torch: Any, dist: Any, rank: int, world: int, device: Any) -> Ite
         sent, came = pattern(torch, _PART, rank, 8).to(device), torch.zeros(_PART, device=device)
 
         def handed_on() -> None:
-            steps = [lambda: dist.send(sent, after), lambda: dist.recv(came, before)]
+            steps = [_later(dist.send, sent, after), _later(dist.recv, came, before)]
             for step in steps if rank % 2 == 0 else steps[::-1]:
                 step()
 
