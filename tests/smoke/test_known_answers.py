@@ -59,11 +59,22 @@ else:
 """
 LARGE = {
     "": "all right",
-    "wrong_where('gelu', lambda one: one.numel() > 40000)": "layer-wrong 1 of 131100 elements of torch.nn.functional.gelu of 2185 times 60 float32",
+    "wrong_where('gelu', lambda one: one.numel() > 40000)": "layer-wrong 1 of 70020 elements of torch.nn.functional.gelu of 1167 times 60 float32",
     "wrong_where('gelu', lambda one: one.numel() > 9000 and one.dtype == torch.bfloat16)": "gelu of 667 times 60 bfloat16",
     "wrong_where('tanh', lambda one: one.is_contiguous(memory_format=torch.channels_last) and one.numel() > 9000)": "tanh of 167 times 60 float32, channels_last",
     "wrong_where('cumsum', lambda one: one.shape[-1] > 2000)": "torch.cumsum of float32",
     "wrong_where('silu_backward', lambda one: one.numel() > 9000)": "the gradient of torch.nn.functional.silu of 667 times 60 float32",
+}
+
+
+WIDE = {
+    "": "all right",
+    "wrong_where('exp', lambda one: one.dtype == torch.float32 and one.numel() == 17)": "1 of 17 results of exp of 17 numbers are wrong",
+    "wrong_where('rsqrt', lambda one: one.numel() > 65536)": "rsqrt of float32 are wrong: number 70000, of",
+    "real = torch.Tensor.sort; torch.Tensor.sort = lambda one, *a, **m: real(one, *a, **m) if one.numel() < 70000 else (one, one)": "results of sort of 70001 float32 are wrong",
+    "real = torch.Tensor.index_add; torch.Tensor.index_add = lambda one, dim, to, given: real(one, dim, to[1:], given[1:])": (
+        "results of index_add of 70001 float32 to 7 places are wrong"
+    ),
 }
 
 
@@ -73,6 +84,17 @@ def _rows(named: dict[str, object], dear: set[int]) -> list[object]:
         pytest.param(key, id=str(number), marks=[pytest.mark.exhaustive] if number in dear else [])
         for number, key in enumerate(named)
     ]
+
+
+@pytest.mark.parametrize("spoil", _rows({**WIDE}, {3, 4}))
+def test_what_is_wrong_for_some_numbers_lengths_and_places_is_told(spoil: str) -> None:
+    assert WIDE[spoil] in _said("default", spoil, TABLES.replace("    %s\nexcept", "    wide_ranges_are_right(here)\nexcept"))
+
+
+def test_what_is_written_beside_a_piece_is_told() -> None:
+    real = "real = torch.Tensor.fill_; torch.Tensor.fill_ = lambda one, value: (real(one, value), torch.as_strided(one, (1,), (1,), one.storage_offset() + one.numel()).zero_())"
+    said = _said("default", real, TABLES.replace("    %s\nexcept", "    pieces_arrive(here)\nexcept"))
+    assert "memory-corrupts fill_ into 1 uint8 changes what is beside them" in said
 
 
 @pytest.mark.parametrize("spoil", _rows({**LARGE}, {0, 1, 3, 4, 5}))

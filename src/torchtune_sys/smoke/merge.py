@@ -12,6 +12,8 @@ from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import LOW_IS_GOOD, Figure, RankEnd, StageResult
 from torchtune_sys.smoke import attribution
 
+_FIRST = "silent-data-corruption"
+"""What makes all others: who computes wrongly now and then is named before who sees what follows."""
 _WORST = (Verdict.FAIL, Verdict.CRASHED, Verdict.UNKNOWN, Verdict.PASS, Verdict.NA)
 
 
@@ -32,7 +34,8 @@ def merged(
     alike = [end for end in ends_by_rank if end.verdict is verdict]
     telling = [end for end in alike if not attribution.is_consequence(end)] or alike
     judged = [attribution.of_end(end, stage, found, before) for end in telling]
-    first = next((end for end in telling if end.cause), None) or next((end for end in judged if end.cause), judged[0])
+    first = next((end for end in telling if end.cause == _FIRST), None) or next((end for end in telling if end.cause), None)
+    first = first or next((end for end in judged if end.cause), judged[0])
     return StageResult(
         stage=stage,
         verdict=verdict,

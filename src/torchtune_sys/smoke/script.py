@@ -19,6 +19,7 @@ ORDER = (
     "stages.import_torch",
     "context",
     "exchange_names",
+    "functions.wide_ranges",
     "identity",
     "functions.tried",
     "functions.randomness",

@@ -71,6 +71,8 @@ class RankContext:
         own = torch.cuda.get_device_name(self.device) if self.gpus else ""
         self.expected_figures: Dict[str, Dict[str, float]] = expected.get(own, {})
         self.stage = ""
+        self.loader_idle_s = 0.0
+        """What workers of a loader slept before each batch though work was waiting, at the least."""
         self.remark = ""
         """What a stage that passes has to say beside its figures."""
         self.verdicts: Dict[str, str] = {}

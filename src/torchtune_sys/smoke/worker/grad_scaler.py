@@ -20,7 +20,7 @@ def new_scaler(here: RankContext, scale: float, interval: int) -> Any:
     return torch.cuda.amp.GradScaler(**settings)
 
 
-_INTERVAL = 3
+_INTERVAL, _GRADIENTS = 3, 45
 _SCRIPT = ("step", "clip", "step", "inf", "step", "step", "nan", "clip", "step", "step")
 """What becomes of each round; after three good ones in a row the scale doubles, after a bad one it is halved."""
 
@@ -69,6 +69,7 @@ def each_optimizer_skips_alone(here: RankContext) -> None:
         scaler.scale(sum(one.sum() for one in weights) / 2).backward()
     several = scaler.scale([torch.full((1,), 1.0 + number, device=here.device) for number in range(3)])
     answers_are_right([("three losses that are scaled at once", torch.cat(several), [16.0, 32.0, 48.0])], "scaler-scale-wrong")
+    _each_gradient_counts(here)
     weights[0].grad[1] = float("inf")
     for optimizer in optimizers:
         scaler.step(optimizer)
@@ -77,6 +78,22 @@ def each_optimizer_skips_alone(here: RankContext) -> None:
     answers_are_right([("%s, its weights" % where, weights[0], [1, 1])], "scaler-never-skips")
     answers_are_right([("%s, the second one's weights" % where, weights[1], [0.5, 0.5])], "scaler-changes-step")
     answers_are_right([("%s, the scale" % where, scaler.get_scale(), 2**3)], "scaler-scale-wrong")
+
+
+def _each_gradient_counts(here: RankContext) -> None:
+    """Check that one number that is not finite, in whichever of many gradients, keeps all weights from their step: kernels take lists of tensors in parts."""
+    for place in (0, _GRADIENTS // 2, _GRADIENTS - 1):
+        held = [torch.nn.Parameter(torch.ones(1 + number % 3, device=here.device)) for number in range(_GRADIENTS)]
+        optimizer, scaler = torch.optim.SGD(held, lr=0.5), new_scaler(here, 2.0, 1000)
+        scaler.scale(sum(one.sum() for one in held)).backward()
+        held[place].grad[-1] = float("inf")
+        scaler.step(optimizer)
+        scaler.update()
+        where = "with an inf in gradient %d of %d" % (place + 1, _GRADIENTS)
+        answers_are_right(
+            [("%s, the weights" % where, sum(one.sum() for one in held), sum(one.numel() for one in held))], "scaler-never-skips"
+        )
+        answers_are_right([("%s, the scale" % where, scaler.get_scale(), 1)], "scaler-scale-wrong")
 
 
 def _perceptron(here: RankContext) -> Tuple[torch.nn.Module, torch.optim.Optimizer]:

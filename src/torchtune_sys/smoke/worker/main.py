@@ -39,13 +39,29 @@ from torchtune_sys.smoke.worker.stages.container import container_is_as_promised
 from torchtune_sys.smoke.worker.stages.import_torch import IMPORT_S, no_address_space
 from torchtune_sys.smoke.worker.stages.process_state import threads_that_stay
 from torchtune_sys.smoke.worker.stages.rendezvous import check_in, part
+from torchtune_sys.smoke.worker.stages.stress import RepeatedWork
 from torchtune_sys.smoke.worker.summary import gather, summarize
 from torchtune_sys.smoke.worker.table import LEVELS, STAGES, Stage
+from torchtune_sys.smoke.worker.worker_reasons import children_tell_again
 
 _BESIDE = "compile"
 _SHARE_OF_ALLOCATIONS = 0.5
 """Of the address space: what one allocation asks for at once may be as much."""
 _LEAST_STAGES = 8
+_COMPUTED = (
+    "-wrong",
+    "-differs",
+    "-differently",
+    "-diverges",
+    "-not-finite",
+    "-changes-step",
+    "-drift",
+    "-does-not-learn",
+    "-corrupts",
+    "-damaged",
+)
+"""How causes of what was computed end."""
+_ROUNDS_OF_DOUBT = 20
 _TIMED = ("container", "device", "gemm", "memory", "copy", "conv", "stress")
 """What is timed, and compared with earlier runs, has the CPUs to itself."""
 _LAST_THREADS_S = 3.0
@@ -110,6 +126,7 @@ def perform(here: RankContext, stage: Stage) -> None:
 def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
     """Run one stage and return how it ended; what it raises never ends the rank."""
     kills = memory_kills()
+    children_tell_again()
     ended: Dict[str, Any] = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
     try:
         here.remark = ""
@@ -125,6 +142,7 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
         ended.update(verdict="unknown", cause=error.cause, seen=str(error), remedy=error.remedy)
     except StageFailed as error:
         ended.update(verdict="fail", cause=error.cause, seen=error.seen, remedy=error.remedy)
+        _blame_chance(here, ended)
     except Exception as error:
         seen = "%s: %s%s" % (type(error).__name__, error, _files_left(error, here.scratch))
         if isinstance(error, MemoryError) or "llocate memory" in str(error):
@@ -145,6 +163,18 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
     if ended["verdict"] == "fail" and stage.together and not (stage.name == "rendezvous" and ended["cause"]):
         undecided_by_strangers(here, ended)
     return ended
+
+
+def _blame_chance(here: RankContext, ended: Dict[str, Any]) -> None:
+    """Name silent corruption where what was wrong may have been computed by a core that is wrong now and then: then the stage's own word is what followed."""
+    told = ""
+    if here.stage == "stress" or not ended["cause"].endswith(_COMPUTED):
+        return
+    with contextlib.suppress(Exception):  # nothing works any more: the stage has said what was wrong
+        told = RepeatedWork(here).again(_ROUNDS_OF_DOUBT)
+    if told:
+        seen = "rank %d has computed otherwise than before: %s; before that: %s" % (here.rank, told, ended["seen"])
+        ended.update(cause="silent-data-corruption", seen=seen, remedy="")
 
 
 def _is_gone(place: str) -> bool:

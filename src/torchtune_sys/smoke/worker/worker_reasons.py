@@ -8,11 +8,16 @@ import multiprocessing.queues
 import os
 import signal
 import sys
+import threading
 import traceback
 from typing import Any, Dict, Iterator, Optional
 
 _reasons: Dict[str, int] = {}
 """The descriptor of a file in memory, which workers that are forked share with their rank."""
+
+
+_handlers: Dict[str, Any] = {}
+"""The handler of SIGCHLD that was there before a loader failed."""
 
 
 def tells_its_end() -> None:
@@ -54,7 +59,7 @@ def reasons_are_kept() -> Iterator[None]:
         yield
     except BaseException as error:
         # Where a worker ends, torch's handler raises what it has to say of it wherever this process is by then: in what tells of the first one, too.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _no_word_of_children()
         said = _first_reason()
         if not said or not isinstance(error, (RuntimeError, EOFError, OSError)):
             raise
@@ -62,6 +67,20 @@ def reasons_are_kept() -> Iterator[None]:
     finally:
         if "file" in _reasons:
             os.close(_reasons.pop("file"))
+
+
+def _no_word_of_children() -> None:
+    """Have no handler of SIGCHLD until ``children_tell_again``. Only the main thread may set one, and one that C set (None) could not be put back."""
+    handler = signal.getsignal(signal.SIGCHLD)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        _handlers.setdefault("before", handler)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def children_tell_again() -> None:
+    """Put back the handler that was there, once the loader that failed is gone."""
+    if "before" in _handlers:
+        signal.signal(signal.SIGCHLD, _handlers.pop("before"))
 
 
 def _first_reason() -> str:

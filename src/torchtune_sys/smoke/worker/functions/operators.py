@@ -16,7 +16,7 @@ Formula = Callable[..., Any]
 """Of tensors of float64 (and of whole numbers, truth values and options as they are); returns a tensor, or numbers in the order of its elements."""
 FEW, DOZEN, MANY, LONG = 5, 12, 263, 2311
 """60 numbers that bfloat16 holds, too; and rows of more numbers than one block of a kernel takes."""
-_REPEATED, _REPEATED_ELSEWHERE, _REPEATED_APART = 1 << 17, 40000, 10000
+_REPEATED, _REPEATED_ELSEWHERE, _REPEATED_APART = 70000, 40000, 10000
 """Elements of what is large: in float32 in a row; by another name, backward and in other precisions, more than torch leaves to one thread too (at::internal::GRAIN_SIZE,
 32768); in other layouts."""
 _OFF_REPEATED = {torch.float64: 2.0**-40, torch.float32: 2.0**-14, torch.bfloat16: 2.0**-5, torch.float16: 2.0**-7}
@@ -138,6 +138,8 @@ def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> N
                 for layout, given in _given(here, row, dtype):
                     with unless_it_lacks(dtype):
                         found = _only(row, way(*given, **row.options))
+                        if not layout:
+                            _inputs_are_kept(here, row, label, given, dtype, wrong_as)
                         _compare_with(
                             row,
                             "%s of %s%s" % (label, str(dtype)[6:], layout),
@@ -152,6 +154,15 @@ def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> N
                 if _batch_of(row) and (number == 0 or more) and (dtype == torch.float32 or (more and number == 0)):
                     with unless_it_lacks(dtype):
                         _many_are_right(here, row, label, way, wanted, dtype, wrong_as, more and number == 0)
+
+
+def _inputs_are_kept(here: RankContext, row: Operator, label: str, given: List[Any], dtype: torch.dtype, cause: str) -> None:
+    """Raise StageFailed where a function has changed what it was given."""
+    for one, before in zip(given, row.inputs):
+        if isinstance(one, torch.Tensor):
+            right = _placed(here, before, dtype)
+            if bool(((one != right) & (right == right)).any()):  # a NaN is unlike itself
+                raise StageFailed(cause, "%s of %s changes what it is given" % (label, str(dtype)[6:]))
 
 
 def _bound_of(row: Operator, here: RankContext, dtype: torch.dtype) -> float:

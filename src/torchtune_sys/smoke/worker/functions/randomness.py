@@ -14,6 +14,8 @@ _COUNT = 1 << 13
 _DEVIATIONS = 7.0
 """Of the standard error, by the same seed each time: chance has no part in the verdict."""
 _NO_BOUND = math.inf
+_MANY, _PAIRS_BY_CHANCE = 150001, 3
+"""Draws of 24 bits and more: 10**10 pairs of pairs, of which one in 2**48 is alike by chance."""
 _Draw = Tuple[str, Callable[[], torch.Tensor], float, float, float, float]
 """Name, draws, mean, variance, and between which values they lie."""
 
@@ -26,6 +28,26 @@ def draws_are_random(here: RankContext) -> None:
         wrong = _off_in(values, mean, variance, low, high) or _repeats_in(values)
         if wrong:
             raise StageFailed("random-numbers-wrong", "%d draws of %s %s" % (len(values), name, wrong))
+    for name, work in _many_draws(here):
+        twice = _pairs_that_come_twice(work())
+        if twice > _PAIRS_BY_CHANCE:
+            seen = "%d draws of %s repeat themselves: %d pairs of neighbours come twice" % (_MANY, name, twice)
+            raise StageFailed("random-numbers-wrong", seen)
+
+
+def _many_draws(here: RankContext) -> Iterator[Tuple[str, Callable[[], torch.Tensor]]]:
+    """Yield what takes several blocks of a generator, and several threads."""
+    yield "torch.randn", lambda: torch.randn(_MANY, device=here.device)
+    yield "torch.rand", lambda: torch.rand(_MANY, device=here.device)
+    yield "Tensor.normal_", lambda: torch.empty(_MANY, device=here.device).normal_()
+    yield "torch.randint", lambda: torch.randint(0, 1 << 30, (_MANY,), device=here.device, dtype=torch.int32)
+
+
+def _pairs_that_come_twice(values: torch.Tensor) -> int:
+    """Count pairs of neighbours that are another pair's, at whatever distance: of so many by chance none, or one."""
+    bits = values.cpu().view(torch.int32).long()
+    pairs = (bits[:-1] << 32 | bits[1:] & 0xFFFFFFFF).sort()[0]
+    return int((pairs[1:] == pairs[:-1]).sum())
 
 
 def _off_in(values: torch.Tensor, mean: float, variance: float, low: float, high: float) -> str:

@@ -21,6 +21,7 @@ from torchtune_sys.smoke.worker.context import (
     same_bits,
     small_integers,
 )
+from torchtune_sys.smoke.worker.functions.wide_ranges import pieces_arrive
 from torchtune_sys.smoke.worker.measures import CROWD, processes_a_cpu
 from torchtune_sys.smoke.worker.stages.process_settings import nothing_was_set_before
 from torchtune_sys.smoke.worker.stages.process_state import process_is_as_started
@@ -207,6 +208,7 @@ def memory_keeps(here: RankContext) -> None:
     words = mebibytes << 17
     if differing or int(written.sum().item()) != words * (words - 1) // 2:
         raise StageFailed("memory-corrupts", "%d of %d words came back with other content" % (differing, words))
+    pieces_arrive(here)
     if here.kind == "cpu" or mebibytes >= _TELLING_MIB:
         here.measure("memory copy", 2 * mebibytes * 2**20 / seconds / 1e9, "GB/s")
     if here.level == THOROUGH and here.kind == "cuda" and not here.shared:

@@ -146,11 +146,12 @@ def _kinds_survive(path: str) -> None:
     huge = torch.arange(_HUGE_RECORD, dtype=torch.int32)
     alone = path + ".embedding"  # a second checkpoint under one name is another question
     write_checkpoint({"embedding": huge}, alone)
-    found = torch.load(alone, map_location="cpu", weights_only=True)["embedding"]
-    lost = int((found != huge).sum()) if found.shape == huge.shape else huge.numel()
-    if lost:
-        seen = "%d of %d elements of a tensor of %d MiB come back from a checkpoint as others"
-        raise StageFailed("checkpoint-damaged", seen % (lost, huge.numel(), huge.nbytes >> 20))
+    for how, more in (("come back", {}), ("are mapped (mmap=True)", {"mmap": True}))[: 1 + torch_has_reached(2, 1)]:
+        found = torch.load(alone, map_location="cpu", weights_only=True, **more)["embedding"]
+        lost = int((found != huge).sum()) if found.shape == huge.shape else huge.numel()
+        if lost:
+            seen = "%d of %d elements of a tensor of %d MiB %s from a checkpoint as others"
+            raise StageFailed("checkpoint-damaged", seen % (lost, huge.numel(), huge.nbytes >> 20, how))
 
 
 def _copied_by_the_kernel(source: str, target: str) -> None:

@@ -24,6 +24,7 @@ from torchtune_sys.smoke.worker.functions.seldom_called import seldom_calls_are_
 from torchtune_sys.smoke.worker.functions.sequences import autograd_keeps_its_promises, sequences_are_right
 from torchtune_sys.smoke.worker.functions.transforms import transforms_are_right
 from torchtune_sys.smoke.worker.functions.tried import judged_where_tried
+from torchtune_sys.smoke.worker.functions.wide_ranges import wide_ranges_are_right
 from torchtune_sys.smoke.worker.stages.operations import operations_are_right
 
 _OFF = 2.0**-13
@@ -38,6 +39,7 @@ _DROPPED = 1 << 14
 def layers_follow_their_formulas(here: RankContext) -> None:
     """Check operations, layers, activations, attention, dropout, losses and their gradients against their formulas."""
     for check in (
+        wide_ranges_are_right,
         operations_are_right,
         _linear,
         _activations,

@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from torchtune_sys.smoke.worker.cgroups import NO_LIMIT, limits_of
 from torchtune_sys.smoke.worker.channel import end_with_parent
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
+from torchtune_sys.smoke.worker.measures import run_delay
 from torchtune_sys.smoke.worker.stages.datasets import (
     data_are_split_and_drawn,
     seconds_to_end,
@@ -48,10 +49,12 @@ _PATIENCE_S = 40.0
 
 _initialised: Dict[str, int] = {}
 """In a worker: its number, once it has run what it was given to begin with."""
+_last_sample: Dict[str, Tuple[float, float]] = {}
 _awaited: Dict[str, int] = {}
 """The number of the batch that an epoch waits for."""
 
 
+_TOLD_BY_SAMPLES = ("index", "worker", "process", "initialised", "idle", "seed", "drawn", "python drawn", "numpy drawn")
 _SIDE = 64
 _THREADS_OF_WORKERS = "threads with which a worker computes:"
 
@@ -75,11 +78,20 @@ class NumberedSamples(Dataset):
             "worker": info.id if info else -1,
             "process": os.getpid(),
             "initialised": _initialised.get("as", -1),
+            "idle": _idle_since_the_last(),
             "seed": torch.initial_seed(),
             "drawn": torch.randint(0, 1 << 62, (1,)),
             "python drawn": random.getrandbits(62),
             "numpy drawn": _drawn_by_numpy(),
         }
+
+
+def _idle_since_the_last() -> float:
+    """Return the seconds since the last sample in which this worker neither ran nor waited for a CPU."""
+    now = (time.monotonic(), time.thread_time() + (run_delay() or 0.0))
+    before = _last_sample.get("at", now)
+    _last_sample["at"] = now
+    return now[0] - before[0] - (now[1] - before[1])
 
 
 class SharedStream(IterableDataset):
@@ -196,6 +208,9 @@ def _deliver(here: RankContext) -> None:
     here.measure("first epoch", began_again - started, "s")
     second = _epoch(here, loader, pinned)
     here.measure("loaded", _SAMPLES * _WORDS * 4 / (time.perf_counter() - began_again) / 1e9, "GB/s")
+    seconds = slice(_WORKERS * _SAMPLES_A_BATCH, 2 * _WORKERS * _SAMPLES_A_BATCH, _SAMPLES_A_BATCH)
+    # Each worker has been given two batches to begin with.
+    here.loader_idle_s = max(0.0, min(first["idle"][seconds] + second["idle"][seconds]))
     _too_few_files("a loader of two workers worked, but one with a few more would not")
     last_s = seconds_to_end(loader)
     workers_heed_their_end(last_s, lambda: _loader(NumberedSamples(_WORKERS, 1), 1, 11, persistent_workers=True))
@@ -254,11 +269,9 @@ def _loader(samples: Dataset, batch: int, seed: int, *, workers: int = _WORKERS,
     )
 
 
-def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, List[int]]:
+def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, List[Any]]:
     """Return what the samples of one epoch say, in their order. Their content is compared where the model would get it."""
-    told: Dict[str, List[int]] = {
-        name: [] for name in ("index", "worker", "process", "initialised", "seed", "drawn", "python drawn", "numpy drawn")
-    }
+    told: Dict[str, List[Any]] = {name: [] for name in _TOLD_BY_SAMPLES}
     offsets = torch.arange(_WORDS, dtype=torch.int32, device=here.device)
     _awaited["batch"] = 0  # workers take them in turns
     for batch in loader:

@@ -30,8 +30,14 @@ _SELDOM_ENOUGH = 100
 """Python's own choice is 700 new objects, and 2,000 since 3.12."""
 _SLOW_CALLBACK_S = 0.005
 _THREADS_A_CPU = 4
-_WITHOUT_AVX2 = ("sse41", "avx"), ("default",)
-"""Values of oneDNN's variable and of torch's."""
+_WITHOUT_AVX2 = {
+    "ATEN_CPU_CAPABILITY": ("default",),
+    "ONEDNN_MAX_CPU_ISA": ("sse41", "avx"),
+    "DNNL_MAX_CPU_ISA": ("sse41", "avx"),
+    "MKL_CBWR": ("compatible", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2", "avx"),
+    "MKL_ENABLE_INSTRUCTIONS": ("sse4_2", "avx"),
+}
+"""Values of variables of torch, oneDNN and MKL (oneMKL Developer Guide, Conditional Numerical Reproducibility; Instruction Set Specific Dispatching)."""
 _WHO = "look for it in sitecustomize, .pth files and plug-ins"
 
 
@@ -113,13 +119,13 @@ def _what_follows_python() -> List[str]:
 
 
 def _what_keeps_instructions_back(here: RankContext) -> List[str]:
-    """Return the variables by which torch (aten/src/ATen/native/DispatchStub.cpp) and oneDNN (its CPU dispatcher control) compute without the vector instructions that the CPU has."""
+    """Return the variables by which torch (aten/src/ATen/native/DispatchStub.cpp), oneDNN (its CPU dispatcher control) and MKL compute without the vector instructions that the CPU has."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
         if here.kind == "cpu" and re.search(r"\bavx2\b", file.read(1 << 16)):
             return [
                 "%s=%s keeps this CPU from its vector instructions" % (name, os.environ[name])
-                for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-                if os.environ.get(name, "").lower() in _WITHOUT_AVX2[name[:4] == "ATEN"]
+                for name, without in _WITHOUT_AVX2.items()
+                if os.environ.get(name, "").lower().partition(",")[0] in without
             ]
     return []
 
@@ -232,7 +238,7 @@ def _numbers_are_random(here: RankContext) -> None:
             seen = "torch.randn: %.2f %% of %d draws are farther than %g spreads from the mean, where %.2f %% are right"
             raise StageFailed("random-numbers-wrong", seen % (100 * far, _DRAWS, spreads, 100 * share))
     order = torch.randperm(_DRAWS, device=here.device).cpu()
-    if not torch.equal(order.sort().values, torch.arange(_DRAWS)) or torch.equal(order, torch.arange(_DRAWS)):
+    if sorted(order.tolist()) != [*range(_DRAWS)] or torch.equal(order, torch.arange(_DRAWS)):
         raise StageFailed("random-numbers-wrong", "torch.randperm gives no order of all numbers, or theirs")
 
 
@@ -263,12 +269,13 @@ def _nobody_changes_results(here: RankContext) -> None:
     """Hooks on all modules, and on what autograd keeps, are how monitors, profilers and those who save memory come in between. One that only looks is
     none of our business; one that rounds changes each training."""
     values = (torch.arange(1, 257, device=here.device) / 3).requires_grad_()
-    found = torch.nn.Identity()(values * values)
+    between = values * 1.0  # what is kept of a result may be treated otherwise than what is kept of a weight
+    found = torch.nn.Identity()(between * between)
     found.sum().backward()  # of a given gradient torch imports sympy, a second of each rank (2.13, torch/autograd/__init__.py)
     changed = []
-    if not torch.equal(found.detach(), values.detach() * values.detach()):
+    if not torch.equal(found.detach(), between.detach() * between.detach()):
         changed.append("what a module returns")
-    if not torch.equal(values.grad, 2 * values.detach()):
+    if not torch.equal(values.grad, 2 * between.detach()):
         changed.append("what goes back through it")
     if not changed:
         return

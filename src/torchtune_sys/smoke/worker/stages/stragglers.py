@@ -33,6 +33,7 @@ from torchtune_sys.smoke.worker.product_times import (
 )
 from torchtune_sys.smoke.worker.stages.equal_ranks import differences, hardware
 from torchtune_sys.smoke.worker.stages.process_state import clock_has_jumped
+from torchtune_sys.smoke.worker.stages.stress import RepeatedWork, ranks_that_are_off
 from torchtune_sys.smoke.worker.starting import loopback_address
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 12
@@ -60,6 +61,8 @@ _HELD_BACK = 0.15
 """Of the time in which a rank neither runs nor waits for a CPU while it has work: a quota, a debugger, a stop and go."""
 _PAUSES = 3
 """Of the moments of a quarter of a second in which a rank computes: so many with a pause in them, and none of the others', are no accident."""
+_REPEATED_A_ROUND = 2
+_LOADER_IDLE_S = 0.01
 _LARGE, _EFFECT_LARGE = 1 << 22, 1.6
 """Numbers of a large copy, 16 MiB, on one thread: 2 ms, of which some are not interrupted. Of two healthy ranks beside ten processes one took up to 1.2 times as long, and at a load of 13 on two
 cores 1.74 times: the few rounds that there is time for then may all fall beside a neighbour that fills the memory's bandwidth."""
@@ -93,6 +96,7 @@ def ranks_keep_pace(here: RankContext) -> None:
         jumped: List[float] = []
         looks: List[List[float]] = []
         spells = Spells()
+        repeated, off = RepeatedWork(here), ""
         step = _small_step(here)
         faults: List[Fault] = []
         began = time.monotonic()
@@ -102,6 +106,7 @@ def ranks_keep_pace(here: RankContext) -> None:
                 best[gauge.name] = min(best[gauge.name], _quickest(here, gauge))
                 if gauge.cause == "straggler-compute":
                     looks[-1].append(cpu_time_of_product())
+            off = repeated.again(_REPEATED_A_ROUND)
             stolen = stolen_s()
             held_back.append(spells.held_back())
             looks[-1].append(cpu_time_of_product())
@@ -119,12 +124,19 @@ def ranks_keep_pace(here: RankContext) -> None:
                 "slow looks": slow_looks(looks),
                 "looks": sum(map(len, looks)),
                 "spells": spells.told(),
+                "off": off,
+                "loader": here.loader_idle_s,
                 "crowd": processes_a_cpu(),
                 "in steps": idle[1] - idle[0],
                 "spent": time.monotonic() - began,
             }
             told = [json.loads(text) for text in tell_all(here, json.dumps(own))]
-            faults = _slow_ones(told, {gauge.name: gauge for gauge in gauges}) or _all_wait(told) or _slow_disk(told)
+            faults = (
+                ranks_that_are_off(told)
+                or _slow_ones(told, {gauge.name: gauge for gauge in gauges})
+                or _all_wait(told)
+                or _slow_disk(told)
+            )
             spent = max(each["spent"] for each in told)  # the same for all, as is what follows from it
             suspected = faults or any(each["pauses"] or each["swings"] or each["slow looks"][0] for each in told)
             suspected = suspected or any(is_slow_at_times(own, told, SPELLS_SUSPECT, 0) for own in told)
@@ -346,6 +358,11 @@ def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fau
         elif own["pauses"] >= _PAUSES and not lower_median([peer["pauses"] for peer in told]):
             words = "%s pauses: it was kept from running in %d moments, the others in none, though no CPU is missing (a debugger, a profiler, a thread that holds the interpreter)"
             found.append(("straggler-held-back", words % (who, own["pauses"])))
+        if own["loader"] > _LOADER_IDLE_S + lower_median([peer["loader"] for peer in told]):
+            words = (
+                "%s: workers of its DataLoader sleep for %.0f ms before each batch, with work that waits and a CPU that is free"
+            )
+            found.append(("straggler-loading", words % (who, 1e3 * own["loader"])))
         slow_looks, slow_rounds, times = own["slow looks"]
         if (
             slow_looks >= SLOW_LOOKS

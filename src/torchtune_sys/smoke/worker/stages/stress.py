@@ -28,6 +28,7 @@ from torchtune_sys.smoke.worker.models import SmallConvNet, SmallTransformer, ba
 _SIDES = {"cpu": (127, 129), "cuda": (511, 513, 2047)}
 """No multiples of 32: the last tiles of a product take other code than the rest."""
 _ODD_SIDES = (511, 513)
+_UNLIKE_SIDES = {"cpu": (129, 67, 131), "cuda": (513, 259, 515)}
 _PRODUCTS = {QUICK: 300, DEFAULT: 1500, THOROUGH: 6000}
 """At least so many in all. A fault of one product in 300 escapes 1500 with a probability of 0.7 %."""
 _HEAVY_SIDES, _HEAVY_A_ROUND, _HEAVY_S = (2048, 4096, 8192), 6, 0.01
@@ -46,6 +47,7 @@ def repeated_work_repeats_its_bits(here: RankContext) -> None:
     wrong = exact_step(torch, here.device)
     if wrong:
         raise StageFailed("device-computes-wrong", wrong)
+    _low_precision_is_right(here)
     health = GpuHealth(_uuid(here))
     try:
         with repeatable(here):
@@ -90,6 +92,25 @@ def _odd_sizes_are_right(here: RankContext) -> None:
             if differing:
                 seen = "%d elements of a float32 product of %d x %d (layout %s) are wrong" % (differing, side, side, layout)
                 raise StageFailed("gemm-wrong", seen)
+
+
+def _low_precision_is_right(here: RankContext) -> None:
+    """Check the same in other precisions, of sides that are all unlike. Sums of so many of -1, 0 and 1 stay below 256, which bfloat16 holds exactly, in partial sums, too."""
+    rows, terms, columns = _UNLIKE_SIDES[here.kind]
+    left, right = small_integers((rows, terms), 5, -1, 2), small_integers((terms, columns), 6, -1, 2)
+    wanted = left.double() @ right.double()
+    kinds = [torch.float64] + [torch.bfloat16] * here.has_bfloat16() + [torch.float16] * (here.kind == "cuda")
+    for kind in kinds:
+        for layout, one, other in _layouts(left.to(here.device, kind), right.to(here.device, kind)):
+            for name, found in (
+                ("product", torch.mm(one, other)),
+                ("product in a batch", torch.bmm(one.expand(2, *one.shape), other.expand(2, *other.shape))[1]),
+                ("product with a sum", torch.addmm(torch.ones(columns, device=here.device, dtype=kind), one, other) - 1),
+            ):
+                differing = same_bits(found, wanted)
+                if differing:
+                    words = (differing, str(kind)[6:], name, rows, terms, columns, layout)
+                    raise StageFailed("gemm-wrong", "%d elements of a %s %s of %d x %d x %d (layout %s) are wrong" % words)
 
 
 def _pieces_of_work(here: RankContext) -> Iterator[Tuple[str, Work]]:
@@ -254,6 +275,37 @@ def _agreements(here: RankContext, pieces: List[Tuple[str, Work]], wanted: List[
     if here.kind == "cpu":
         return [torch.equal(work(), right) for (_, work), right in zip(pieces, wanted)]
     return list(torch.stack([(work() == right).all() for (_, work), right in zip(pieces, wanted)]).tolist())
+
+
+class RepeatedWork:
+    """The same work once more, later on: a core that fails once it is hot, or now and then, passed the stage."""
+
+    def __init__(self, here: RankContext) -> None:
+        self._here, self._pieces = here, list(_pieces_of_work(here))
+        self._off: Dict[str, int] = {}
+        self._done = 0
+        self._wanted: List[torch.Tensor] = []
+
+    def again(self, rounds: int) -> str:
+        """Return what gave other bits at one time than at another; "" for nothing."""
+        with repeatable(self._here):
+            try:
+                self._wanted = self._wanted or [_settled(what, work) for what, work in self._pieces]
+            except StageFailed as error:
+                return error.seen
+            for _ in range(rounds):
+                for (what, _), agrees in zip(self._pieces, _agreements(self._here, self._pieces, self._wanted)):
+                    self._off[what] = self._off.get(what, 0) + (not agrees)
+                self._done += 1
+        most = max(self._off, key=lambda name: self._off[name])
+        words = (sum(self._off.values()), self._done * len(self._pieces), most)
+        return "%d of %d repetitions of the same work gave other bits (most: %s)" % words if words[0] else ""
+
+
+def ranks_that_are_off(told: List[Dict[str, Any]]) -> List[Tuple[str, str]]:
+    """Return cause and words for each rank whose repeated work gave other bits."""
+    words = "rank %d (%s) has computed otherwise than before: %s"
+    return [("silent-data-corruption", words % (rank, own["place"], own["off"])) for rank, own in enumerate(told) if own["off"]]
 
 
 def _settled(what: str, work: Work) -> torch.Tensor:

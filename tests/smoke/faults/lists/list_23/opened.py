@@ -37,6 +37,8 @@ ROWS: tuple[Fault, ...] = (
         import warnings
         kernel = torch.library.get_kernel("aten::copy_", "CPU")
         def copied(keys, into, source, *more, **named):
+            if not isinstance(source, torch.Tensor):
+                source = torch.scalar_tensor(source, dtype=into.dtype)
             found = kernel.call_boxed(keys, into, source, *more, **named)
             if source.dtype in (torch.uint8, torch.int8) and source.storage_offset() % 2 and source.dim() == 1 and source.numel() % 2 and source.numel() > 16:
                 into[-1:].zero_()
@@ -73,7 +75,7 @@ ROWS: tuple[Fault, ...] = (
             if found.is_floating_point() and len(given) > 1 and given[1] is not None:
                 found = torch.where(given[0].isnan(), torch.full_like(found, float(given[1])), found)
     """)),
-    row("stalls-now-and-then", "One rank stands still for 150 ms at each 25th step of an optimizer (a collection, a look at the disk)", "stragglers", "steps-held-up", """
+    row("stalls-now-and-then", "One rank stands still for 150 ms at each 25th step of an optimizer (a collection, a look at the disk)", "stragglers", "straggler-held-back", """
         import time
         import torch
         steps = [0]
@@ -147,7 +149,7 @@ ROWS: tuple[Fault, ...] = (
             return value.bfloat16() if value.dtype == torch.float32 and value.is_leaf is False else value
         torch._kept_by_a_fault = torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value.float() if value.dtype == torch.bfloat16 else value)
         torch._kept_by_a_fault.__enter__()
-    """, stages="device,layers,train"),
+    """),
     row("mkl-of-old-processors", "MKL_CBWR=COMPATIBLE, left by somebody, keeps MKL from the CPU's vector instructions", "device", "torch-setting-changed", inject=variables(MKL_CBWR="COMPATIBLE"), means="environment", stages="device,gemm"),
     row("infs-in-later-gradients", "unscale_ looks for an inf in the first eight gradients of a group alone", "amp-fp16", "scaler-never-skips", """
         import torch
