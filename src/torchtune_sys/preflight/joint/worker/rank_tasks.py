@@ -15,12 +15,11 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
-from torchtune_sys.preflight.joint.worker.exchanges import each_exchanged
+from torchtune_sys.preflight.joint.worker.exchanges import Fields, each_exchanged
 from torchtune_sys.preflight.joint.worker.guarded_store import guarded, who_else
 from torchtune_sys.smoke.worker.interfaces import other_users
 from torchtune_sys.smoke.worker.measures import copy_s, cpu_share, exact_products, exact_step, float_step, known_functions
 
-Fields = Dict[str, Any]
 BLOCKS = 6
 BLOCK_S = 0.06
 KERNEL_SIDE = 128
