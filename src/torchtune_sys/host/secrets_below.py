@@ -13,7 +13,9 @@ _BELOW = pattern(
     r"([^\s:{\[-]\S{6,4094}[^\s:,{\[(])(?=[ \t]{0,8}\r?(?:\n|\Z))"
 )
 """A word alone on the line below: of YAML, and of a header that was wrapped. A name of YAML ends with a colon."""
-_ABOVE = pattern(r"(?i):(?:[ \t]{0,8}(?:bearer|basic|token))?[ \t]{0,8}\r?\n[ \t]{0,64}[^\s:{\[-]")
+_NAME_AT_END = pattern(rf"(?i)(?:{NAMES})[\w.-]{{0,64}}[\"']?[ \t]{{0,8}}\Z")
+_HEADER_AT_END = pattern(r"(?i)authorization[\"']?[ \t]{0,8}\Z")
+_ABOVE = pattern(r"(?i):([ \t]{0,8}(?:bearer|basic|token))?[ \t]{0,8}\r?\n[ \t]{0,64}[^\s:{\[-]")
 
 
 def without_words_below(text: str) -> str:
@@ -23,7 +25,8 @@ def without_words_below(text: str) -> str:
     for found in _ABOVE.finditer(text):
         begins = max(at, text.rfind("\n", 0, found.start()) + 1, found.start() - _LINE_AT_MOST)
         ends = text.find("\n", found.end())
-        below = _BELOW.search(text, begins, ends if ends >= 0 else len(text))
+        named = (_HEADER_AT_END if found[1] else _NAME_AT_END).search(text[begins : found.start()])
+        below = named and _BELOW.match(text, begins + named.start(), ends if ends >= 0 else len(text))
         if below:
             parts += text[at : below.start()], hide_value(below)
             at = below.end()

@@ -17,8 +17,8 @@ _BUCKET = (1 << 21) + 5
 _PART = 257
 _WIDE = (1 << 40) + 1
 """What whole numbers are multiplied with, so that 32 bits do not hold them."""
-_ALL_TO_ALL_RANKS = 256
-"""Of more ranks not each exchanges with each."""
+_ALL_TO_ALL_RANKS = 64
+"""Of more ranks not each exchanges with each: NCCL makes a connection for every two then; experts are spread over so many at most."""
 _EXACT_IN_BFLOAT16 = 256
 EXCHANGED = 1 << 17
 EXCHANGED_BYTES = 4 * EXCHANGED
