@@ -250,7 +250,7 @@ def test_a_verdict_that_nobody_could_make_says_what_it_waited_for() -> None:
     assert (whole(found).verdict, cause.seen) == ("unknown", "the time was up at: testing connections (--budget)")
     changed(found, 2, unanswered_s=40.0)
     told = {node.node: [cause.seen for cause in node.causes] for node in whole(found).nodes if node.verdict != "go"}
-    words = "the time was up at: testing connections; this node had not answered for 40 s what it was asked"
+    words = "the time was up at: testing connections; an answer of this node is overdue by 40 s"
     assert (whole(found).verdict, told) == ("unknown", {"n2": [words]})
     for node in range(NODES):
         changed(found, node, unanswered_s=40.0)

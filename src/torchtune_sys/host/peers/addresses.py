@@ -10,8 +10,8 @@ from torchtune_sys.host.live_queries.network import interfaces
 from torchtune_sys.model.values import Missing
 
 _PATIENCE_S = 2.0
-_NO_HARDWARE_ADDRESS = "00:00:00:00:00:00"
-_WATCHED = 64
+_NO_HARDWARE_ADDRESS, _NO_ANSWER = "00:00:00:00:00:00", "0x0"
+WATCHED = 64
 """Interfaces that are looked at, the oldest first: hosts of containers have thousands, made later than their network card's."""
 _NO_CARRIER = ("down", "lowerlayerdown", "notpresent")
 
@@ -33,7 +33,10 @@ async def only_ipv6(name: str) -> str:
         found = await asyncio.wait_for(asked, _PATIENCE_S)
     except (OSError, UnicodeError, asyncio.TimeoutError):
         return ""
-    return str(found[0][4][0]) if all(family == socket.AF_INET6 for family, *_rest in found) else ""
+    places = [str(place[0]) for family, *_rest, place in found if family == socket.AF_INET6]
+    return (
+        places[0] if len(places) == len(found) and not places[0].startswith("::ffff:") else ""
+    )  # an IPv4 address in another form
 
 
 async def unanswered_first(name: str, port: int) -> str:
@@ -86,15 +89,22 @@ def neighbours() -> dict[str, str]:
     with contextlib.suppress(OSError, UnicodeError), open("/proc/net/arp", encoding="ascii") as file:
         for line in file.readlines()[1:]:
             words = line.split()
-            if len(words) > 3 and words[3] != _NO_HARDWARE_ADDRESS:
+            if len(words) > 3 and words[2] != _NO_ANSWER and words[3] != _NO_HARDWARE_ADDRESS:
                 found[words[0]] = words[3]
     return found
+
+
+def _watched() -> list[str]:
+    """Return the names of this host's interfaces, the oldest first; none where the kernel does not tell (a filter on netlink, no more descriptors)."""
+    with contextlib.suppress(OSError):
+        return [name for _index, name in sorted(socket.if_nameindex())[:WATCHED]]
+    return []
 
 
 def hardware_addresses() -> list[str]:
     """Return the hardware addresses of this host's own interfaces, without repetition, the oldest first."""
     found: dict[str, None] = {}
-    for _index, name in socket.if_nameindex()[:_WATCHED]:
+    for name in _watched():
         with contextlib.suppress(OSError, UnicodeError), open(f"/sys/class/net/{name}/address", encoding="ascii") as file:
             found[file.read().strip()] = None
     return [each for each in found if each != _NO_HARDWARE_ADDRESS]
@@ -103,7 +113,7 @@ def hardware_addresses() -> list[str]:
 def carrier_losses() -> dict[str, int]:
     """Return by interface how often it lost its carrier since it was made (Documentation/ABI/testing/sysfs-class-net, carrier_down_count, since Linux 4.16)."""
     found = {}
-    for _index, name in socket.if_nameindex()[:_WATCHED]:
+    for name in _watched():
         with (
             contextlib.suppress(OSError, ValueError),
             open(f"/sys/class/net/{name}/carrier_down_count", encoding="ascii") as file,

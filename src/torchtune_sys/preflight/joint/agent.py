@@ -188,7 +188,10 @@ class Agent:
         if (said := await seats.begun_without_us(self.job, self.control_port)) is not None:
             self._end(said)
             return
-        if address := await only_ipv6(self.job.master):
+        places = [self.job.names[node] for node in self.job.candidates if self.job.names]
+        found = await asyncio.gather(*map(only_ipv6, dict.fromkeys((self.job.master, *places))))
+        if all(found):
+            address = found[0]
             seen = f"{self.job.master} resolves to IPv6 addresses alone ({address}), which the test between nodes does not use; --alone judges this node"
             self._end({"is": "cut-off", "seen": seen})
             return
@@ -216,6 +219,8 @@ class Agent:
         found = await addresses_of(self.job.master)
         self.ranks.notes["master"] = found
         self._tell(messages.Note(key="master", value=found))
+        while self.uplink is None:  # before, its host may not have started
+            await asyncio.sleep(_LOOK_S)
         if silent := await unanswered_first(self.job.master, self.job.ports[0]):
             self.ranks.notes["silent"] = silent
             self._tell(messages.Note(key="silent", value=silent))
@@ -368,9 +373,9 @@ class Agent:
     async def _do(self, wire: Wire, said: messages.Task) -> None:
         try:
             value = await self._done(said)
-        except (
-            OSError
-        ) as error:  # of this host itself, as where it may open no more files; what a peer or a way does to us is an answer
+        except (ConnectionError, TimeoutError, asyncio.TimeoutError):  # of a rank that just went
+            value = None
+        except OSError as error:  # of this host itself, as where it may open no more files
             value = None
             self._tell(messages.Note(key="unable", value=msgspec.to_builtins(Unable.of(error))))
         wire.send(messages.plain(messages.Done(id=said.id, value=value)))

@@ -164,7 +164,7 @@ class Coordinator:
 
     async def _conduct(self) -> None:
         if self.job.agents is None:
-            await self._until(lambda: {*present(self.members)} >= self._expected, self._meet_until_s)
+            await self._until(lambda: {*present(self.members)} >= self._expected or self._is_full(), self._meet_until_s)
         else:
             await self._agents_come(self.job.agents)
         self.started = True
@@ -185,6 +185,10 @@ class Coordinator:
         except Exception as error:  # the verdict stands on what there is
             self.gathered.faults.append(f"{type(error).__name__}: {error}")
         self._give()
+
+    def _is_full(self) -> bool:
+        """Return whether those who came have all ranks of the job: a host of the list on which there is none is not missing."""
+        return self.job.agents is None and sum(each.expected for each in self.members.values() if each.alive) >= self.job.world
 
     async def _agents_come(self, wanted: Agents) -> None:
         """All launchers, or so many as suffice and a last call. One that went on without a pre-flight does not wait for ever."""
@@ -235,7 +239,7 @@ class Coordinator:
 
     async def _settle(self) -> None:
         """Look once more at who did not come: does its host answer at all?"""
-        missing = [node for node in range(self.job.nodes) if node not in self.members]
+        missing = [] if self._is_full() else [node for node in range(self.job.nodes) if node not in self.members]
         if self.job.agents is not None:
             self.gathered.labels = agents.absent(self._filled(), self.job.agents, self.job.nodes)
             missing = [*self.gathered.labels]

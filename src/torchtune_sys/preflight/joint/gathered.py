@@ -234,7 +234,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     carrier_losses: Mapping[str, int] = {}
     """By interface: how often it has lost its carrier since the pre-flight began."""
     unanswered_s: float = 0.0
-    """How long it has owed an answer to what it was asked."""
+    """By how many seconds an answer of its is overdue."""
 
     @property
     def facts(self) -> NodeFacts | None:

@@ -34,7 +34,7 @@ class Member:
         self.carrier_losses: Mapping[str, int] = {}
         self._answers: dict[str, asyncio.Future[Any]] = {}
         self._asked_s: dict[str, float] = {}
-        """By task that was not answered: when it was given (monotonic)."""
+        """By task that was not answered: when the time for it is up (monotonic)."""
         self._asked = 0
         self._pinged: tuple[int, float, float] = (0, 0.0, 0.0)
         self._answered = asyncio.Event()
@@ -100,15 +100,15 @@ class Member:
             return None
         self._asked += 1
         name = f"{self.node}.{self._asked}"
-        self._asked_s[name] = time.monotonic()
+        self._asked_s[name] = time.monotonic() + deadline_s
         waiting = self._answers[name] = asyncio.get_running_loop().create_future()
         self.wire.send_text(messages.encoded(messages.Task(id=name, deadline_s=deadline_s, **task)))
         await asyncio.wait((waiting,), timeout=deadline_s + _GRACE_S)
         return waiting.result() if waiting.done() and not waiting.cancelled() else None
 
     def unanswered_s(self) -> float:
-        """Return how long it has owed an answer, in seconds; 0 where it owes none."""
-        return time.monotonic() - min(self._asked_s.values()) if self._asked_s else 0.0
+        """Return by how many seconds an answer of its is overdue; 0 where none is."""
+        return max(time.monotonic() - min(self._asked_s.values()), 0.0) if self._asked_s else 0.0
 
     def as_gathered(self) -> Node:
         """Return what is known of it, as judging wants it."""

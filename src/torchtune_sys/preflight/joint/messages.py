@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from torchtune_sys.host.peers.addresses import WATCHED
 from torchtune_sys.host.peers.wire import Fields, Gone
 from torchtune_sys.model import codec
 from torchtune_sys.model.numbers import natural
@@ -102,7 +103,7 @@ class Done(_Message, frozen=True, kw_only=True):
 class Pong(_Message, frozen=True, kw_only=True):
     n: Number
     clock: Annotated[float, Meta(ge=0, le=1e12)]
-    losses: Annotated[dict[Key, Number], Meta(max_length=64)] = {}
+    losses: Annotated[dict[Key, Number], Meta(max_length=WATCHED)] = {}
     """By interface: how often it has lost its carrier since the pre-flight began; those that did."""
 
 

@@ -1,4 +1,4 @@
-"""Names of exchanges that torch has changed, and how a backend says that it has one not."""
+"""Names of exchanges that torch has changed, and how a backend says that it does not have one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, Callable, List, Tuple
 SCATTERS, GATHERS = ("reduce_scatter_single", "reduce_scatter_tensor"), ("all_gather_single", "all_gather_into_tensor")
 """Names that mean the same, the newest first: torch 2.13 renamed these exchanges, and warns of the old names, which will go."""
 _REFUSALS = ("Cannot use ReduceOp", "not support", "nsupported")
+_FAULTS = ("NCCL error", "Cuda failure", "CUDA error")
+"""NCCL passes the driver's "operation not supported" on: peer access, say, that fails."""
 _REFUSALS_OF_GLOO = ("support", "Invalid scalar type")
 
 
@@ -23,7 +25,8 @@ def backend_has(backend: str, exchange: Callable[[], object]) -> bool:
     try:
         exchange()
     except (RuntimeError, ValueError) as error:
-        if any(words in str(error) for words in _REFUSALS + _REFUSALS_OF_GLOO * (backend == "gloo")):
+        is_refusal = not any(words in str(error) for words in _FAULTS)
+        if is_refusal and any(words in str(error) for words in _REFUSALS + _REFUSALS_OF_GLOO * (backend == "gloo")):
             return False
         raise
     return True

@@ -98,7 +98,7 @@ def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, least_rate: fl
     if test.cut in _CUT:
         return _CUT[test.cut]
     resent = max(test.resent, back.resent if back is not None else 0)
-    if test.connect == "ok" and resent >= _RESENT and not test.loss:
+    if test.connect == "ok" and resent >= _RESENT and test.loss == 0 and (back is None or back.loss == 0):
         return (
             "packet-loss",
             f"{resent} small packets of a connection had to be sent again, while all datagrams arrived: what TCP marks or sets is dropped (ECN, net.ipv4.tcp_ecn; TCP options)",

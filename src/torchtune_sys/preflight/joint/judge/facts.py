@@ -279,7 +279,7 @@ def _unable(gathered: Gathered) -> Iterator[JointFinding]:
     for node, member in gathered.members.items():
         told = member.unable
         if told is not None:
-            is_full = told.errno in (errno.EMFILE, errno.ENFILE)
+            is_full = told.errno == errno.EMFILE
             seen = f"this node could not do what it was asked: {told.words}"
             cause, weight = ("nofile-limit-too-low", Weight.FATAL) if is_full else ("checker-fault", Weight.UNKNOWN)
             yield JointFinding(part="facts", cause=cause, node=node, seen=seen, weight=weight)
@@ -299,15 +299,18 @@ def _losing_carrier(gathered: Gathered) -> Iterator[JointFinding]:
 
 
 def _silent_masters(gathered: Gathered) -> Iterator[JointFinding]:
-    """Yield who gets no answer from the address that MASTER_ADDR stands for first: the first node, where half of the others do not."""
+    """Yield who gets no answer from the address that MASTER_ADDR stands for first: the first node, where more than half of the others do not; of two nodes the way between them."""
     told = {
         node: found for node, member in gathered.members.items() if node and (found := taken(member.notes.get("silent"), str))
     }
-    nodes = [0] if 2 * len(told) >= len(gathered.members) - 1 and told else [*told]
-    for node in nodes if 0 in gathered.members else ():
+    others = len(gathered.members) - 1
+    for node in ([0] if 2 * len(told) > others else [*told]) if told and 0 in gathered.members else ():
         address = told.get(node) or next(iter(told.values()))
         seen = f"MASTER_ADDR resolves to {address} first, which gives no answer; torch tries a name's addresses in turn, and waits for this one"
-        yield JointFinding(part="facts", cause="port-dropped", node=node, seen=seen[:300])
+        if others == 1:
+            yield JointFinding(part="facts", cause="port-dropped", link=(next(iter(told)), 0), seen=seen[:300])
+        else:
+            yield JointFinding(part="facts", cause="port-dropped", node=node, seen=seen[:300])
 
 
 def _quotas(gathered: Gathered, nodes: Mapping[int, NodeFacts]) -> list[JointFinding]:

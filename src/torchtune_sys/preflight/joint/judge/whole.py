@@ -304,19 +304,15 @@ def _untried(gathered: Gathered) -> Iterator[JointFinding]:
             yield JointFinding(part="collectives", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
 
 
-_OWES_S = 12.0
-"""From so long on without an answer a node is told of: a test of a way takes two or three seconds, beside others some more."""
-
-
 def _unfinished(gathered: Gathered, found: Iterable[JointFinding]) -> Iterator[JointFinding]:
     """Yield what the time was up at, and who owed an answer then, where nothing else says why nobody could judge."""
     if gathered.complete or gathered.alone or any(f.weight is Weight.UNKNOWN for f in found):
         return
-    owe = {node: member.unanswered_s for node, member in gathered.members.items() if member.unanswered_s > _OWES_S}
+    owe = {node: member.unanswered_s for node, member in gathered.members.items() if member.unanswered_s}
     seen = f"the time was up at: {gathered.stage}" if gathered.stage else "the time was up before anything was tried"
     if owe and 2 * len(owe) < len(gathered.members):
         for node, seconds in owe.items():
-            words = f"{seen}; this node had not answered for {seconds:.0f} s what it was asked"
+            words = f"{seen}; an answer of this node is overdue by {seconds:.0f} s"
             yield JointFinding(part="meeting", cause="checker-fault", node=node, seen=words, weight=Weight.UNKNOWN)
     else:
         yield JointFinding(part="meeting", cause="checker-fault", seen=f"{seen} (--budget)", weight=Weight.UNKNOWN)
