@@ -50,7 +50,7 @@ def without(
 ) -> tuple[list[Symptom], dict[str, Sequence[LogLine]]]:
     """Return the symptoms but those of attempts that failed in a traceback that was caught, and the lines but those of such tracebacks."""
     caught = {source: lines_of(part) for source, part in lines.items()}
-    tried = {(each.source, each.line.number) for each in symptoms if _is_passing(each) and _succeeded(each, lines)}
+    tried = _tried_again(symptoms, lines)
     kept = [
         each
         for each in symptoms
@@ -68,17 +68,27 @@ def _is_passing(symptom: Symptom) -> bool:
 
 
 _TRIES_ON = re.compile(r"(?i)\btrying to resume\b|\bre-?trying\b|\bwill re-?try\b|\bentering retry loop\b|\btrying again\b")
-_SUCCEEDED = re.compile(r"100% ?\||\bresuming normal operation\b|\b[Dd]ownload(?:ed)? (?:complete|finished|successfully)")
+_SUCCEEDED = re.compile(
+    r"100% ?\|.{0,60}[\d.]+ ?[kKMGT]i?B?/s\b|\bresuming normal operation\b|\b[Dd]ownload(?:ed)? (?:complete|finished|successfully)"
+)
+"""What was fetched is there: a bar that counts bytes, not the steps of a training loop."""
 
 
-def _succeeded(symptom: Symptom, lines: Mapping[str, Sequence[LogLine]]) -> bool:
-    """Return whether the program tried once more behind the line, and came through before anything ended it."""
-    behind = [line.text[:_LONGEST] for line in lines.get(symptom.source, ()) if line.number >= symptom.line.number]
-    again = next((at for at, words in enumerate(behind[:_SOON]) if _TRIES_ON.search(words)), None)
-    if again is None:
-        return False
-    through = next((at for at, words in enumerate(behind) if at >= again and _SUCCEEDED.search(words)), None)
-    return through is not None and not any(words.startswith(_HEAD) or _ENDED.search(words) for words in behind[again + 1 :])
+def _tried_again(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> set[tuple[str, int]]:
+    """Return where the program tried once more soon behind a line, and came through before anything ended it: each by its source and number."""
+    found = set()
+    for source, part in lines.items():
+        passing = {each.line.number for each in symptoms if each.source == source and _is_passing(each)}
+        if not passing:
+            continue
+        texts = [line.text[:_LONGEST] for line in part]
+        through = max((at for at, text in enumerate(texts) if _SUCCEEDED.search(text)), default=-1)
+        ended = max((at for at, text in enumerate(texts) if text.startswith(_HEAD) or _ENDED.search(text)), default=-1)
+        for start in (at for at, line in enumerate(part) if line.number in passing):
+            again = next((at for at in range(start, min(start + _SOON, len(texts))) if _TRIES_ON.search(texts[at])), None)
+            if again is not None and ended <= again <= through:
+                found.add((source, part[start].number))
+    return found
 
 
 _SOON = 4

@@ -100,7 +100,7 @@ def is_no_output(text: str) -> bool:
         is_about_code(text)
         or text.lstrip().startswith("raise ")
         or any(each.match(text.rstrip()) is not None for each in (_STATEMENT, _PASSED))
-        or _TEMPLATE.search(text) is not None
+        or (_TEMPLATE.search(text) is not None and not _FILLED.search(text))
     )
 
 
@@ -130,6 +130,8 @@ _STATEMENT = re.compile(
 """Of a program or a script, which says what it looks for, or what each error is called."""
 _TEMPLATE = re.compile(r"\{\{-? [$.\w][^{}]{0,80} -?\}\}")
 """Of Jinja, Go or Ansible: nothing is filled in."""
+_FILLED = re.compile(r"FAILED! =>|\"(?:stderr|msg|stdout)\": ?\"|--format\b|\binspect\b")
+"""Of what ran: a template is an argument of the command beside what it said."""
 _PASSED = re.compile(
     r"(?:[^\s:]{1,200}(?:::\w+){0,2}::test.{0,300} PASSED|test\w{0,120}\b.{0,300} \.\.\. ok|\s*\[ {7}OK \] \S.{0,200}?)(?: *\[ ?\d{1,3}%\]| \(\d+ m?s\))?$"
 )

@@ -30,9 +30,9 @@ _ABOUT_CODE = re.compile(
     r"|(?:^|[.?!] )(?:If|When) (?![^.?!]{0,160}\b(?:I|we|my|our|me|us|did you)\b)[^.?!]{3,160}\?"
     r"|(?:^|[.?!] )(?:What|Why does|How does|What does) [^.?!]{0,40}\bhappens?\b[^.?!]{0,20} (?:if|when) (?![^.?!]{0,160}\b(?:I|we|my|our|me|us)\b)[^.?!]{3,200}\?"
     r"|(?:^|[.?!] )What(?:'s| is| are) the (?:differences?|advantages?|purpose) (?![^.?!]{0,160}\b(?:I|we|my|our|me|us)\b)[^?!]{3,200}\?"
-    r"|(?:^|[.?!] )(?:Please |Could you |Can you )?(?:document|describe|mention|clarify|explain in the docs) (?:what|how|that|when|why)\b"
+    r"|^(?:Please |Could you |Can you )?(?:document|describe|mention|clarify|explain in the docs) (?:what|how|that|when|why)\b(?! (?:happen|you|went|did))"
     r"|(?:^|[.?!] )To (?:avoid|prevent|fix|solve|get rid of|work around) (?![^.?!]{0,160}\b(?:I|we)\b)[^.?!\"'`]{0,40}[\"'`][^\"'`]{3,160}[\"'`],? (?:please )?(?:pass|use|set|run|add|increase|try|give|start|export)\b"
-    r"|(?:^|[.?!] )It (?:would|might|could) be (?:\w+ )?(?:nice|good|great|useful|helpful|better|cool|handy) (?:if|to)\b"
+    r"|^It (?:would|might|could) be (?:\w+ )?(?:nice|good|great|useful|helpful|better|cool|handy) (?:if|to)\b(?! (?:some|any)(?:one|body)\b)(?!.{0,300}\b(?:I|we|my|our|me|us)\b)"
 )
 """Somebody tells what a program does about errors, or what happens in general: none happened."""
 

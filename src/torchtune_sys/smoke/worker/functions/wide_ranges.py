@@ -73,7 +73,7 @@ def _is_the_same(name: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
     found = found.detach().cpu()
     if found.shape != wanted.shape:
         raise StageFailed("device-computes-wrong", "%s gives %s, not %s" % (name, tuple(found.shape), tuple(wanted.shape)))
-    wrong = found.to(wanted.dtype) != wanted
+    wrong = found != wanted
     if bool(wrong.any()):
         raise StageFailed("device-computes-wrong", _words_on_first(name, wrong, found, wanted))
 

@@ -88,7 +88,10 @@ class NumberedSamples(Dataset):
 
 def _idle_since_the_last() -> float:
     """Return the seconds since the last sample in which this worker neither ran nor waited for a CPU."""
-    now = (time.monotonic(), time.thread_time() + (run_delay() or 0.0))
+    waited = run_delay()
+    if waited is None:
+        return 0.0  # nobody tells sleep from a wait for a CPU
+    now = (time.monotonic(), time.thread_time() + waited)
     before = _last_sample.get("at", now)
     _last_sample["at"] = now
     return now[0] - before[0] - (now[1] - before[1])

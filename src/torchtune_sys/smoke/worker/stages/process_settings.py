@@ -126,6 +126,7 @@ def _what_keeps_instructions_back(here: RankContext) -> List[str]:
                 "%s=%s keeps this CPU from its vector instructions" % (name, os.environ[name])
                 for name, without in _WITHOUT_AVX2.items()
                 if os.environ.get(name, "").lower().partition(",")[0] in without
+                and (torch.backends.mkl.is_available() or not name.startswith("MKL_"))
             ]
     return []
 

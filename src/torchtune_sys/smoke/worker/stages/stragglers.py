@@ -106,7 +106,7 @@ def ranks_keep_pace(here: RankContext) -> None:
                 best[gauge.name] = min(best[gauge.name], _quickest(here, gauge))
                 if gauge.cause == "straggler-compute":
                     looks[-1].append(cpu_time_of_product())
-            off = repeated.again(_REPEATED_A_ROUND)
+            off = repeated.again(_REPEATED_A_ROUND) or off
             stolen = stolen_s()
             held_back.append(spells.held_back())
             looks[-1].append(cpu_time_of_product())
