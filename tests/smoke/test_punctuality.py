@@ -42,7 +42,7 @@ gauges = {name: Gauge(name, "straggler-memory", None, 1, 5e-4, 1.6, name == "mem
 for crowd, name in ((1.0, "memory"), (7.0, "memory"), (1.0, "copies of 16 MB"), (7.0, "copies of 16 MB")):
     told = [
         {"class": "", "place": "", "held back": 0.0, "pauses": 0, "slow looks": (0, 0, 1.0), "spells": (0, 0, 0.0), "swings": 0,
-         "best": {name: seconds}, "crowd": crowd}
+         "best": {name: seconds}, "crowd": crowd, "loader": 0.0}
         for seconds in (2.08e-3, 1.19e-3)
     ]
     print(len(_slow_ones(told, gauges)))
