@@ -29,6 +29,7 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.launchers import local_rank
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import need
+from torchtune_sys.model.visible_gpus import listed
 from torchtune_sys.preflight import last_standard
 from torchtune_sys.preflight.joint import agents, names
 from torchtune_sys.preflight.joint.job import job_of
@@ -38,7 +39,6 @@ from torchtune_sys.probes.network import addresses
 from torchtune_sys.probes.plan_context import boot_commands, boot_entries, device_rules, limit_files
 from torchtune_sys.probes.storage.block_devices import Descent
 from torchtune_sys.rules import by_id
-from torchtune_sys.rules.visible_gpus import listed
 
 
 def test_a_node_list_stands_for_no_more_memory_than_names_have() -> None:

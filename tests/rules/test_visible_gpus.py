@@ -14,9 +14,9 @@ from conftest import judge_one, load
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import need
+from torchtune_sys.model.visible_gpus import left_out, listed
 from torchtune_sys.remediation.placement.gpus import visible
 from torchtune_sys.rules.torch.common import displays_beside
-from torchtune_sys.rules.visible_gpus import left_out, listed
 
 UUIDS = ("GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000")
 UNTOLD = ("", "", "")

@@ -59,6 +59,7 @@ def _config(path: str | None) -> Config:
     from torchtune_sys.host.children.apart import text_of
     from torchtune_sys.rules import CATALOGUE
 
-    tell_of_others("--config" if path else "TORCHTUNE_SYS_CONFIG", place)
     named = "" if path else " (named by TORCHTUNE_SYS_CONFIG)"
-    return parse_config(text_of(place, "give a TOML file that can be read", named), place, CATALOGUE)
+    text = text_of(place, "give a TOML file that can be read", named)  # which has a deadline of its own
+    tell_of_others("--config" if path else "TORCHTUNE_SYS_CONFIG", place)
+    return parse_config(text, place, CATALOGUE)

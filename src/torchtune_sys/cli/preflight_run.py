@@ -203,8 +203,9 @@ def _within_limit(node: NodeVerdict, options: Mapping[str, Any], partition: str)
 def _policy(path: str | None, partition: str) -> Policy:
     if not path:
         return Policy()
+    text = text_of(path, "--policy names a TOML file that can be read")  # which has a deadline of its own
     tell_of_others("--policy", path)
-    return parse_policy(text_of(path, "--policy names a TOML file that can be read"), path, CATALOGUE, partition)
+    return parse_policy(text, path, CATALOGUE, partition)
 
 
 def _plain(env: Mapping[str, str]) -> dict[str, str]:

@@ -109,6 +109,7 @@ LEFT_OUT: dict[str, str] = {
     "gpu.devices.utilization_pct": _FREE,
     "gpu.devices.clock_event_reasons": "changes with the load",
     "gpu.devices.clock_sm_mhz": "changes with the load",
+    "gpu.devices.clock_sm_max_mhz": "of the model, which is compared",
     "gpu.devices.pcie_gen": _IDLE,
     "gpu.devices.pcie_replays": _COUNTER,
     "gpu.devices.ecc_uncorrected_volatile": _COUNTER,

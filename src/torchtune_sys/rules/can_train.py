@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from torchtune_sys.model import visible_gpus
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import PythonFacts, Torch
@@ -14,7 +15,7 @@ from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Unknown, Why, absent, known, need
-from torchtune_sys.rules import gates, visible_gpus
+from torchtune_sys.rules import gates
 from torchtune_sys.rules.torch import build_kind
 from torchtune_sys.rules.torch import common as torch_build
 

@@ -13,7 +13,7 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.placement import GpuDevice
 from torchtune_sys.model.snapshot import Snapshot, gpus_told, pci_devices_told
 from torchtune_sys.model.values import Missing, Why, known
-from torchtune_sys.rules.visible_gpus import listed, way
+from torchtune_sys.model.visible_gpus import listed, way
 
 _ORDER = (
     "GPUs of several models: CUDA numbers the fastest first, and which that is was not seen. Set CUDA_DEVICE_ORDER=PCI_BUS_ID"

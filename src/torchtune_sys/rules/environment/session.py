@@ -10,10 +10,10 @@ from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, 
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
+from torchtune_sys.model.visible_gpus import amd_fault, listed, uuids_of
 from torchtune_sys.rules.environment import values
 from torchtune_sys.rules.environment.common import environment
 from torchtune_sys.rules.gates import NO_TORCH, nvidia_hardware
-from torchtune_sys.rules.visible_gpus import amd_fault, listed, uuids_of
 
 _NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 

@@ -8,9 +8,9 @@ from torchtune_sys.model.actions import Advice, NvmlSetting
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, Why
+from torchtune_sys.model.visible_gpus import left_out
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import each
-from torchtune_sys.rules.visible_gpus import left_out
 
 
 @rule(

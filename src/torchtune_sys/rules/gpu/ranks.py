@@ -9,8 +9,8 @@ from torchtune_sys.model.launchers import LOCAL_RANK_VARIABLES
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, need
+from torchtune_sys.model.visible_gpus import listed, uuids_of
 from torchtune_sys.rules import gates
-from torchtune_sys.rules.visible_gpus import listed, uuids_of
 
 
 @rule(

@@ -9,10 +9,10 @@ from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, need, need_if_there
+from torchtune_sys.model.visible_gpus import left_out
 from torchtune_sys.rules.gates import cuda_torch, nvidia_gpus
 from torchtune_sys.rules.torch.common import capability
 from torchtune_sys.rules.torch.fixes import quoted
-from torchtune_sys.rules.visible_gpus import left_out
 
 
 @rule(

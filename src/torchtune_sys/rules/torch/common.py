@@ -15,8 +15,8 @@ from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import Version, version
+from torchtune_sys.model.visible_gpus import listed, uuids_of
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware
-from torchtune_sys.rules.visible_gpus import listed, uuids_of
 
 OTHER_ACCELERATORS = (
     "torch-npu",

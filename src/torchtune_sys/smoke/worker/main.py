@@ -142,7 +142,7 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
         ended.update(verdict="unknown", cause=error.cause, seen=str(error), remedy=error.remedy)
     except StageFailed as error:
         ended.update(verdict="fail", cause=error.cause, seen=error.seen, remedy=error.remedy)
-        _blame_chance(here, ended)
+        _tell_of_chance(here, ended)
     except Exception as error:
         seen = "%s: %s%s" % (type(error).__name__, error, _files_left(error, here.scratch))
         if isinstance(error, MemoryError) or "llocate memory" in str(error):
@@ -165,16 +165,15 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
     return ended
 
 
-def _blame_chance(here: RankContext, ended: Dict[str, Any]) -> None:
-    """Name silent corruption where what was wrong may have been computed by a core that is wrong now and then: then the stage's own word is what followed."""
+def _tell_of_chance(here: RankContext, ended: Dict[str, Any]) -> None:
+    """Say, where something was computed wrongly, that the rank computes other bits when it repeats the same work: a core is wrong now and then."""
     told = ""
     if here.stage == "stress" or not ended["cause"].endswith(_COMPUTED):
         return
     with contextlib.suppress(Exception):  # nothing works any more: the stage has said what was wrong
         told = RepeatedWork(here).again(_ROUNDS_OF_DOUBT)
     if told:
-        seen = "rank %d has computed otherwise than before: %s; before that: %s" % (here.rank, told, ended["seen"])
-        ended.update(cause="silent-data-corruption", seen=seen, remedy="")
+        ended["seen"] += "; rank %d computes other bits when work is repeated: %s" % (here.rank, told)
 
 
 def _is_gone(place: str) -> bool:
