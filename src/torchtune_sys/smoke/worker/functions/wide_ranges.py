@@ -7,6 +7,7 @@ The tables of operators.py repeat few numbers. A core that is wrong only for som
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from typing import Any, Callable, Iterator, List, Tuple
 
@@ -190,7 +191,7 @@ def _of_long_rows(here: RankContext) -> Iterator[_Checked]:
         yield "unique %s" % name, values.unique(), places.to(kind)
         yield "cummax %s" % name, row.to(kind).cummax(0)[0], places.to(kind)
         few = mixed % 5 - 2
-        wanted = torch.tensor(_sums_of((order % 5 - 2).tolist()))
+        wanted = torch.tensor([*itertools.accumulate((order % 5 - 2).tolist())])
         yield "cumsum %s" % name, few.to(kind).cumsum(0), wanted
         yield "sum %s" % name, few.to(kind).sum(), wanted[-1]
     for name, found in (
@@ -202,14 +203,6 @@ def _of_long_rows(here: RankContext) -> Iterator[_Checked]:
     ):  # fmt: skip
         yield "%s of %d places" % (name, count), found, places
     yield from _of_collisions(here, order)
-
-
-def _sums_of(numbers: List[int]) -> List[int]:
-    found, total = [], 0
-    for one in numbers:
-        total += one
-        found.append(total)
-    return found
 
 
 def _of_collisions(here: RankContext, order: torch.Tensor) -> Iterator[_Checked]:
@@ -238,7 +231,7 @@ def _of_short_rows(here: RankContext) -> Iterator[_Checked]:
     count = _SHORT_ROW
     places = torch.arange(count)
     order, back = places * _STEP % count, places * pow(_STEP, count - 2, count) % count
-    wanted = torch.tensor(_sums_of((order % 5 - 2).tolist()))
+    wanted = torch.tensor([*itertools.accumulate((order % 5 - 2).tolist())])
     for dim in (0, 1):
 
         def rows(values: torch.Tensor, dim: int = dim) -> torch.Tensor:
