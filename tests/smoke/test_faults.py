@@ -13,12 +13,10 @@ import pytest
 from smoke.faults import hosting
 from smoke.faults.asked import SELDOM, Outcomes, assert_named, cases, together
 from smoke.faults.forking import FORKING
-from smoke.faults.page import page
 from smoke.faults.row import Fault
 from smoke.faults.table import FAULTS
 from torchtune_sys.smoke.names import stage_names
 
-PAGE = Path(__file__).parents[2] / "docs" / "smoke-faults.md"
 WITHOUT_SOLE_FAULT = {"copy", "sync-batchnorm", "shared-gpu"}
 """Stages that need a GPU: na on the machines that these tests run on."""
 
@@ -52,10 +50,6 @@ def test_names_are_unique_and_stages_exist() -> None:
     known = {"import", *stage_names()}
     for fault in FAULTS:
         assert {fault.stage, *fault.others, *filter(None, fault.stages.split(","))} <= known, fault.name
-
-
-def test_page_is_current() -> None:
-    assert PAGE.read_text() == page(), "PYTHONPATH=tests python -m smoke.faults > docs/smoke-faults.md"
 
 
 _LAUNCHER = """

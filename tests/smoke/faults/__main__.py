@@ -1,4 +1,5 @@
-"""Tries faults by hand, or writes docs/smoke-faults.md: ``PYTHONPATH=tests python -m smoke.faults [NAME …]``."""
+"""Tries faults by hand (``PYTHONPATH=tests python -m smoke.faults NAME…``); ``write`` makes docs/smoke-faults.md anew, ``check`` fails where it is
+not current (``./run docs`` and ``./run lint`` call them)."""
 
 from __future__ import annotations
 
@@ -12,11 +13,16 @@ from smoke.faults.page import page
 from smoke.faults.table import FAULTS
 from smoke.faults.trial import expected, tried
 
+PAGE = Path(__file__).parents[3] / "docs" / "smoke-faults.md"
+
 
 def main(names: list[str]) -> None:
     torch = os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "")
-    if not names:
-        sys.stdout.write(page())
+    if names in (["write"], ["check"]):
+        if PAGE.read_text(encoding="utf-8") != page():
+            if names == ["check"]:
+                sys.exit(f"{PAGE}: not current; run: ./run docs")
+            PAGE.write_text(page(), encoding="utf-8")
         return
     if not torch:
         sys.exit("set TORCHTUNE_SYS_TEST_TORCH to the Python that has torch, e.g. .venv-torch/bin/python")

@@ -13,7 +13,7 @@ _HEAD = """# Faults that the smoke test catches
 
 Each row is broken from outside on a test machine (there is no switch for it in what is tested), and a test asserts that the stage
 fails with the cause, that other stages do not, and that no process is left. **Only** marks faults under which all other stages pass:
-no other one would have caught them. Made from `tests/smoke/faults/`; `PYTHONPATH=tests python -m smoke.faults > docs/smoke-faults.md`
+no other one would have caught them. Made from `tests/smoke/faults/`; `./run docs`
 writes it anew. On a machine with CPUs only; stages of the GPU are *not yet verified on a GPU*.
 
 | fault | broken by | stage | cause | only |
