@@ -177,9 +177,10 @@ def preflight(
     tools: Mapping[int, tuple[str, ...]] | None = None,
     fatal: tuple[str, ...] = (),
     listed: Sequence[str] = (),
+    tag: str = "",
 ) -> Run:
     """``preflight --level standard`` on every host, all at once, as mpirun would start it. ``fatal``: causes that a host finds alone, and that count; ``listed``: the node list,
-    where it is not in the order of the ranks."""
+    where it is not in the order of the ranks; ``tag``: of a job beside another one."""
     ranks = Ranks()
     mark = f"joint-{os.getpid()}-{time.monotonic_ns()}"
     policy = made.folder / "policy.toml"
@@ -210,7 +211,7 @@ def preflight(
             command += ["--format", "json", "--budget", str(budget_s), "--policy", str(policy), *words]
             command += ["--hostfile", str(hostfile)] if nodelist else []
             argv = [*(outer or {}).get(number, []), *made.argv(number, command)]
-            out = made.folder / f"out-{number}-{local}"
+            out = made.folder / f"out-{number}-{local}{tag}"
             with out.open("wb") as told, Path(f"{out}.err").open("wb") as errors:
                 ranks.children[number, local] = subprocess.Popen(
                     argv, env=own, stdout=told, stderr=errors, start_new_session=True

@@ -7,62 +7,65 @@ import contextlib
 import socket
 
 from torchtune_sys.host.live_queries.network import interfaces
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing
 
 _PATIENCE_S = 2.0
 _NO_HARDWARE_ADDRESS, _NO_ANSWER = "00:00:00:00:00:00", "0x0"
 WATCHED = 64
 """Interfaces that are looked at, the oldest first: hosts of containers have thousands, made later than their network card's."""
+OF_ONE_LINK = "fe80:"
+"""How IPv6 addresses begin that name no host without an interface beside them (RFC 4291, 2.5.6): every interface has one."""
 _NO_CARRIER = ("down", "lowerlayerdown", "notpresent")
 
 
+async def _found(name: str) -> list[tuple[int, str]]:
+    """Return the addresses of a name in the order in which programs try them, each with its family; none if that is not given in time."""
+    asked = asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.wait_for(asked, _PATIENCE_S)
+    except (OSError, UnicodeError, asyncio.TimeoutError):
+        return []
+    return [(family, address) for family, *_rest, place in found if not (address := str(place[0])).startswith(OF_ONE_LINK)]
+
+
+def family_of(address: str) -> int:
+    """Return the address family of an address in its written form.
+
+    >>> family_of("10.0.0.1") == socket.AF_INET, family_of("fd00::1") == socket.AF_INET6
+    (True, True)
+    """
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 async def addresses_of(name: str) -> tuple[str, ...]:
-    """Return the IPv4 addresses of a name; none if that is not given in time."""
-    asked = asyncio.get_running_loop().getaddrinfo(name, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
-    try:
-        found = await asyncio.wait_for(asked, _PATIENCE_S)
-    except (OSError, UnicodeError, asyncio.TimeoutError):
-        return ()
-    return tuple(dict.fromkeys(str(place[0]) for *_rest, place in found))
-
-
-async def only_ipv6(name: str) -> str:
-    """Return an IPv6 address of a name that stands for no other; "" where it stands for another, for none, or is no name in time."""
-    try:
-        asked = asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        found = await asyncio.wait_for(asked, _PATIENCE_S)
-    except (OSError, UnicodeError, asyncio.TimeoutError):
-        return ""
-    places = [str(place[0]) for family, *_rest, place in found if family == socket.AF_INET6]
-    return (
-        places[0] if len(places) == len(found) and not places[0].startswith("::ffff:") else ""
-    )  # an IPv4 address in another form
+    """Return the IPv4 addresses of a name, which NCCL prefers; those of IPv6 where it has no others; none if that is not given in time."""
+    found = await _found(name)
+    four = [address for family, address in found if family == socket.AF_INET]
+    return tuple(dict.fromkeys(four or [address for _family, address in found]))
 
 
 async def unanswered_first(name: str, port: int) -> str:
-    """Return the IPv6 address that a name stands for first and that does not answer at all, which those wait for who try a name's addresses in turn, as torch's store does; "" where there is none."""
-    loop = asyncio.get_running_loop()
-    try:
-        found = await asyncio.wait_for(loop.getaddrinfo(name, port, type=socket.SOCK_STREAM), _PATIENCE_S)
-    except (OSError, UnicodeError, asyncio.TimeoutError):
+    """Return the IPv6 address that a name stands for before one of IPv4 and that does not answer at all, which those wait for who try a name's addresses in turn, as torch's store does;
+    "" where there is none."""
+    found = await _found(name)
+    if not any(family == socket.AF_INET for family, _address in found) or found[0][0] != socket.AF_INET6:
         return ""
-    family, kind, protocol, _name, place = found[0]
-    if family != socket.AF_INET6:
-        return ""
-    with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as tried:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as tried:
         tried.setblocking(False)
         try:
-            await asyncio.wait_for(loop.sock_connect(tried, place), _PATIENCE_S)
+            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(tried, (found[0][1], port)), _PATIENCE_S)
         except asyncio.TimeoutError:
-            return str(place[0])
+            return found[0][1]
     return ""
 
 
 def towards(name: str) -> str:
     """Return this host's address on the way to another: the kernel chooses it, and nothing is sent. "" where there is no way."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried, contextlib.suppress(OSError, UnicodeError):
-        tried.connect((name, 9))
-        return str(tried.getsockname()[0])
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError, UnicodeError), socket.socket(family, socket.SOCK_DGRAM) as tried:
+            tried.connect((name, 9))
+            return str(tried.getsockname()[0])
     return ""
 
 
@@ -94,29 +97,21 @@ def neighbours() -> dict[str, str]:
     return found
 
 
-def _watched() -> list[str]:
-    """Return the names of this host's interfaces, the oldest first; none where the kernel does not tell (a filter on netlink, no more descriptors)."""
+def _of_interfaces(attribute: str) -> dict[str, str]:
+    """Return what the kernel has of each of this host's interfaces below /sys/class/net, the oldest first; none where it does not tell (a filter on netlink, no more descriptors)."""
+    found: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        return [name for _index, name in sorted(socket.if_nameindex())[:WATCHED]]
-    return []
+        for _index, name in sorted(socket.if_nameindex())[:WATCHED]:
+            with contextlib.suppress(OSError, UnicodeError), open(f"/sys/class/net/{name}/{attribute}", encoding="ascii") as file:
+                found[name] = file.read().strip()
+    return found
 
 
 def hardware_addresses() -> list[str]:
     """Return the hardware addresses of this host's own interfaces, without repetition, the oldest first."""
-    found: dict[str, None] = {}
-    for name in _watched():
-        with contextlib.suppress(OSError, UnicodeError), open(f"/sys/class/net/{name}/address", encoding="ascii") as file:
-            found[file.read().strip()] = None
-    return [each for each in found if each != _NO_HARDWARE_ADDRESS]
+    return [each for each in dict.fromkeys(_of_interfaces("address").values()) if each != _NO_HARDWARE_ADDRESS]
 
 
 def carrier_losses() -> dict[str, int]:
     """Return by interface how often it lost its carrier since it was made (Documentation/ABI/testing/sysfs-class-net, carrier_down_count, since Linux 4.16)."""
-    found = {}
-    for name in _watched():
-        with (
-            contextlib.suppress(OSError, ValueError),
-            open(f"/sys/class/net/{name}/carrier_down_count", encoding="ascii") as file,
-        ):
-            found[name] = int(file.read())
-    return found
+    return {name: int(text) for name, text in _of_interfaces("carrier_down_count").items() if natural(text) is not None}

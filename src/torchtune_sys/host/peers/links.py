@@ -19,6 +19,8 @@ from collections.abc import Coroutine
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from torchtune_sys.host.peers.addresses import family_of
+from torchtune_sys.host.peers.streams import datagram_sockets, listen
 from torchtune_sys.host.peers.tcp_info import tcp_info
 from torchtune_sys.host.peers.wire import Door
 
@@ -66,25 +68,23 @@ class LinkServer:
         self._counted: dict[str, int] = {}
         """Which datagrams came, a bit each, by the token of a test."""
         self._door = Door(_FROM_ONE, _IN_ALL)
-        self._server: asyncio.AbstractServer | None = None
-        self._udp: socket.socket | None = None
+        self._servers: list[asyncio.AbstractServer] = []
+        self._udp: list[socket.socket] = []
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, None, 0, family=socket.AF_INET, backlog=_IN_ALL)
-        self.port = self._server.sockets[0].getsockname()[1]
-        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        udp.setblocking(False)
-        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        udp.bind(("", 0))
-        self._udp, self.udp_port = udp, udp.getsockname()[1]
-        asyncio.get_running_loop().add_reader(udp.fileno(), self._count)
+        self._servers, self.port = await listen(self._serve, 0, backlog=_IN_ALL)
+        self._udp = datagram_sockets()
+        self.udp_port = self._udp[0].getsockname()[1]
+        for udp in self._udp:
+            udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+            asyncio.get_running_loop().add_reader(udp.fileno(), self._count, udp)
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        if self._udp is not None:
-            asyncio.get_running_loop().remove_reader(self._udp.fileno())
-            self._udp.close()
+        for server in self._servers:
+            server.close()
+        for udp in self._udp:
+            asyncio.get_running_loop().remove_reader(udp.fileno())
+            udp.close()
 
     def counted(self, token: str) -> int:
         """Return how many datagrams of one test came, each counted once."""
@@ -92,18 +92,16 @@ class LinkServer:
 
     def overflowed(self) -> int:
         """Return how many datagrams arrived that this process was too slow to take (SO_MEMINFO)."""
-        if self._udp is None:
-            return 0
         try:
-            return int(struct.unpack_from("I", self._udp.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 36), 4 * _DROPS)[0])
+            told = [udp.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 36) for udp in self._udp]
+            return sum(struct.unpack_from("I", each, 4 * _DROPS)[0] for each in told)
         except (OSError, struct.error):
             return 0
 
-    def _count(self) -> None:
-        assert self._udp is not None
+    def _count(self, udp: socket.socket) -> None:
         with contextlib.suppress(OSError):
             for _ in range(_AT_ONCE):  # a flood must not keep us from all else
-                data = self._udp.recv(2 * _LARGE)
+                data = udp.recv(2 * _LARGE)
                 mark, token, number, *_rest = (*data.split(b" "), b"", b"", b"")[:4]
                 if (
                     not hmac.compare_digest(mark, self.mark.encode())
@@ -200,7 +198,7 @@ async def test(
 
 async def _datagrams(address: str, port: int, mark: str, token: str) -> int:
     sent = 0
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+    with contextlib.suppress(OSError), socket.socket(family_of(address), socket.SOCK_DGRAM) as udp:
         udp.setblocking(False)
         for number in range(DATAGRAMS):
             with contextlib.suppress(OSError):  # an answer by ICMP to an earlier one, or a full queue
@@ -222,7 +220,7 @@ async def _flows(address: str, port: int) -> tuple[tuple[int, int], int]:
 
 
 async def _connected(address: str, port: int) -> tuple[str, socket.socket | None]:
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held = socket.socket(family_of(address), socket.SOCK_STREAM)
     held.setblocking(False)
     try:
         await asyncio.wait_for(asyncio.get_running_loop().sock_connect(held, (address, port)), CONNECT_S)

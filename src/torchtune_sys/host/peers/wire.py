@@ -23,14 +23,12 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys.host.peers.resolving import resolving
+from torchtune_sys.host.peers.streams import connect
 from torchtune_sys.host.peers.tcp_info import tcp_info
 from torchtune_sys.model import codec
 
 LINE_LIMIT = 4 << 20
 """Bytes; the verdict over 10,000 nodes with all their causes is smaller."""
-_NEXT_ADDRESS_S = 0.25
-"""After which the next address of a name is tried beside one that does not answer (RFC 8305)."""
 BUFFER = 1 << 14
 """Bytes that are taken from the kernel before somebody asks for them, of a peer that may be anybody."""
 HELLO_LIMIT = 512
@@ -158,7 +156,9 @@ class Wire:
     def addresses(self) -> tuple[str, str]:
         """Return our own address on this connection, and the other's."""
         own, other = (self._writer.get_extra_info(name) or ("",) for name in ("sockname", "peername"))
-        return (str(own[0]), str(other[0])) if isinstance(own, tuple) and isinstance(other, tuple) else ("", "")
+        if not isinstance(own, tuple) or not isinstance(other, tuple):
+            return "", ""
+        return str(own[0]).removeprefix("::ffff:"), str(other[0]).removeprefix("::ffff:")  # an IPv4 address in another form
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -257,9 +257,7 @@ class Door:
 async def call(address: str, port: int, secret: bytes, timeout_s: float) -> Wire:
     """Connect and greet. Raises OSError (refused, unreachable), TimeoutError, Gone."""
     try:
-        with resolving(address):
-            opening = asyncio.open_connection(address, port, limit=BUFFER, happy_eyeballs_delay=_NEXT_ADDRESS_S)
-            reader, writer = await asyncio.wait_for(opening, timeout_s)
+        reader, writer = await asyncio.wait_for(connect(address, port, BUFFER), timeout_s)
     except asyncio.TimeoutError:
         raise TimeoutError from None
     _prompt(writer)

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.host.peers import detached, links, local
-from torchtune_sys.host.peers.addresses import addresses_of, carrier_losses, hardware_addresses, only_ipv6, unanswered_first
+from torchtune_sys.host.peers.addresses import addresses_of, carrier_losses, hardware_addresses, unanswered_first
+from torchtune_sys.host.peers.streams import listen
 from torchtune_sys.host.peers.wire import BUFFER, HANDSHAKE_S, Door, Gone, LineMemory, Wire, handshake, in_small_packets
 from torchtune_sys.preflight.joint import meeting, messages, seats
 from torchtune_sys.preflight.joint.coordinator import Coordinator
@@ -117,12 +118,10 @@ class Agent:
         is_candidate = self.job.node in self.job.candidates
         for port in (*(self.job.ports if is_candidate else ()), 0):
             with contextlib.suppress(OSError):
-                server = await asyncio.start_server(
-                    self._serve_node, None, port, family=socket.AF_INET, limit=BUFFER, backlog=_BACKLOG
-                )
-                in_small_packets(server)
-                self._listeners.append(server)
-                self.control_port = server.sockets[0].getsockname()[1]
+                servers, self.control_port = await listen(self._serve_node, port, limit=BUFFER, backlog=_BACKLOG)
+                for server in servers:
+                    in_small_packets(server)
+                self._listeners += servers
                 return
 
     # -- other nodes that call ---------------------------------------------------------------------------------------------------------
@@ -187,13 +186,6 @@ class Agent:
             self.map = meeting.Map(self.job, lambda: self.control_port)
         if (said := await seats.begun_without_us(self.job, self.control_port)) is not None:
             self._end(said)
-            return
-        places = [self.job.names[node] for node in self.job.candidates if self.job.names]
-        found = await asyncio.gather(*map(only_ipv6, dict.fromkeys((self.job.master, *places))))
-        if all(found):
-            address = found[0]
-            seen = f"{self.job.master} resolves to IPv6 addresses alone ({address}), which the test between nodes does not use; --alone judges this node"
-            self._end({"is": "cut-off", "seen": seen})
             return
         order = self.job.candidates
         own = self.job.node if self.job.node in order else self.job.nodes

@@ -29,16 +29,18 @@ AFTER_PASSING_S = 15.0
 def place_of(endpoint: str) -> tuple[str, int]:
     """Return host and port of a rendezvous endpoint. Raises UserError.
 
-    >>> place_of("n1:29500"), place_of("n1"), place_of("")
-    (('n1', 29500), ('n1', 29400), ('localhost', 29400))
+    >>> place_of("n1:29500"), place_of("n1"), place_of(""), place_of("[fd00::1]:29500")
+    (('n1', 29500), ('n1', 29400), ('localhost', 29400), ('fd00::1', 29500))
     """
-    host, _, port = endpoint.strip().rpartition(":") if ":" in endpoint else (endpoint.strip(), "", "")
+    text = endpoint.strip()
+    host, _, port = text.rpartition(":") if ":" in text and not text.endswith("]") else (text, "", "")
+    is_in_brackets = host.startswith("[") and host.endswith("]")
     number = natural(port) if port else DEFAULT_PORT
     if number is None or not 0 < number < 65536:
         raise UserError(f"{endpoint}: the port is not a number between 1 and 65535", "an endpoint is HOST or HOST:PORT")
-    if ":" in host:
-        raise UserError(f"{endpoint}: launchers meet over IPv4 only", "name the host, or its IPv4 address")
-    return host or "localhost", number
+    if ":" in host and not is_in_brackets:
+        raise UserError(f"{endpoint}: an IPv6 address stands in brackets", "an endpoint is HOST, HOST:PORT or [ADDRESS]:PORT")
+    return host[1:-1] if is_in_brackets else host or "localhost", number
 
 
 def job_of(

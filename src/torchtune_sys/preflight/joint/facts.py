@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchtune_sys.fleet import facts_file
+from torchtune_sys.host.peers.addresses import OF_ONE_LINK
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.preflight.joint.gathered import NodeFacts, PeerInterface
@@ -23,7 +24,7 @@ def facts_of(seen: Snapshot, name: str, env: Mapping[str, str]) -> NodeFacts:
             addresses = tuple(
                 (address.address, known(address.prefix_length, 32))
                 for address in known(each.addresses, ())
-                if address.family == "inet"
+                if address.family == "inet" or not address.address.startswith(OF_ONE_LINK)
             )
             mtu = None if isinstance(each.mtu, Missing) else each.mtu
             interfaces[each.name] = PeerInterface(kind=each.kind, mtu=mtu, addresses=addresses)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 
-from torchtune_sys.host.peers.resolving import resolving
+from torchtune_sys.host.peers.streams import connect
 from torchtune_sys.host.peers.wire import BUFFER, Gone, OtherRelease, Wire, call, handshake
 from torchtune_sys.preflight.joint import messages
 from torchtune_sys.preflight.joint.gathered import OTHER_RANK
@@ -146,8 +146,7 @@ async def splice(near: Wire, place: Iterable[Place], accept: Callable[[], None])
     for address, ports in place:
         for port in ports:
             try:
-                with resolving(address):
-                    reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=BUFFER), DIAL_S)
+                reader, writer = await asyncio.wait_for(connect(address, port, BUFFER), DIAL_S)
             except asyncio.TimeoutError:
                 break  # as with the other ports of this address, for which nobody waits
             except OSError:

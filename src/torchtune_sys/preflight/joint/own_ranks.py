@@ -155,8 +155,8 @@ class OwnRanks:
 
 
 def is_address(text: object) -> bool:
-    """Return whether it is written as an IPv4 address: no name is looked up because another node says so."""
+    """Return whether it is written as an address, with no interface of its sender's behind it: no name is looked up because another node says so."""
     try:
-        return isinstance(text, str) and bool(ipaddress.IPv4Address(text))
+        return isinstance(text, str) and "%" not in text and bool(ipaddress.ip_address(text))
     except ValueError:
         return False

@@ -149,6 +149,67 @@ def plant(torch):
     torch.index_select = changed(torch.index_select, 2, 0)
     torch.Tensor.index_select = changed(torch.Tensor.index_select, 2, 0)
 """
+_OWN_SHARE = """
+def plant(torch):
+    import torch.distributed as dist
+    right = dist.reduce
+    def changed(value, dst=0, *rest, **more):
+        before = value.clone()
+        found = right(value, dst, *rest, **more)
+        if found is not None:
+            found.wait()
+        if dist.get_rank() == (dst if dst is not None else more.get("group_dst")):
+            value -= before
+        return found
+    dist.reduce = changed
+"""
+_NO_WAIT = """
+def plant(torch):
+    torch.distributed.barrier = lambda *words, **named: None
+"""
+_HALF = """if value.dtype == torch.float16:
+                value.mul_(1 + 1 / 512)"""
+_OFF_BY_ONE = """value.add_(1)"""
+_CLONED = """
+def plant(torch):
+    count = [0]
+    def changed(right):
+        def clone(*words, **named):
+            found = right(*words, **named)
+            if found.numel() > 1000000 and found.dtype == torch.float32:
+                count[0] += 1
+                if count[0] % 4 == 0:
+                    with torch.no_grad():
+                        found.view(-1).view(torch.int32)[found.numel() // 3] ^= 1 << 12
+            return found
+        return clone
+    torch.Tensor.clone, torch.clone = changed(torch.Tensor.clone), changed(torch.clone)
+"""
+_OTHER_SEED = """
+def plant(torch):
+    right = torch.manual_seed
+    torch.manual_seed = lambda seed: right(seed + 1)
+    own = torch.Generator.manual_seed
+    class Other(torch.Generator):
+        def manual_seed(self, seed):
+            return own(self, seed + 1)
+    torch.Generator = Other
+"""
+_ROWS_LEFT = """
+def plant(torch):
+    def changed(right, at, dim):
+        def added(*words, **named):
+            words = list(words)
+            if len(words) > at and torch.is_tensor(words[at]) and words[at].shape[0] >= 100:
+                source = words[at].clone()
+                source[99::100] = 0
+                words[at] = source
+            return right(*words, **named)
+        return added
+    for name in ("index_add_", "index_add", "scatter_add_", "scatter_add"):
+        setattr(torch.Tensor, name, changed(getattr(torch.Tensor, name), 3, 1))
+    torch.index_add, torch.scatter_add = changed(torch.index_add, 3, 1), changed(torch.scatter_add, 3, 1)
+"""
 _LATE = """time.sleep(0.3)
         return right(*words, **named)"""
 
@@ -164,12 +225,12 @@ def _collective(name: str, what: str, causes: tuple[str, ...], place: int) -> Fa
     return Fault(patched(_COLLECTIVE.replace("{name}", name).replace("{what}", what), _WITH_SUM), node_with(*causes), place)
 
 
-def _exchanged(body: str, *, place: int) -> Fault:
-    return Fault(patched(body, _WITH_SUM), node_with("silent-data-corruption"), place)
+def _exchanged(body: str, *, place: int, held: bool = False) -> Fault:
+    return Fault(patched(body, _WITH_SUM), node_with("silent-data-corruption"), place, held)
 
 
-def _after(names: tuple[str, ...], what: str, *, place: int) -> Fault:
-    return _exchanged(_EXCHANGED.replace("{names}", repr(names)).replace("{what}", what), place=place)
+def _after(names: tuple[str, ...], what: str, *, place: int, held: bool = False) -> Fault:
+    return _exchanged(_EXCHANGED.replace("{names}", repr(names)).replace("{what}", what), place=place, held=held)
 
 
 def _computed(body: str, *, place: int, held: bool = False) -> Fault:
@@ -193,4 +254,13 @@ FAULTS = {
     "wrong-copy": _computed(_COPIED, place=1, held=True),
     "wrong-softmax": _computed(_SOFTMAX, place=1),
     "wrong-row": _computed(_ROW, place=3),
+    "wrong-reduce": _exchanged(_OWN_SHARE, place=4),
+    "wrong-barrier": Fault(patched(_NO_WAIT, _WITH_SUM), node_with(), 4),
+    "wrong-half-sum": _after(("all_reduce",), _HALF, place=1, held=True),
+    "wrong-root-scatter": _after(("scatter",), _OFF_BY_ONE, place=3),
+    "wrong-large-copy": _computed(_CLONED, place=1),
+    "other-random": Fault(
+        patched(_OTHER_SEED), node_with("silent-data-corruption", "software-differs-between-nodes"), 3, held=True
+    ),
+    "wrong-index-add": _computed(_ROWS_LEFT, place=1),
 }
