@@ -67,13 +67,14 @@ import os
 import torch.distributed as dist
 from torchtune_sys.preflight.joint.worker.exchanges import each_exchanged
 from torchtune_sys.smoke.worker.measures import float_step, known_functions
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+kept = dist.HashStore()
+dist.init_process_group("gloo", store=kept, rank=0, world_size=1)
 cpu = torch.device("cpu")
-def planted(where, name, change, look):
+def planted(where, name, change, look, at=0):
     called = getattr(where, name)
     def changed(*words, **named):
         found = called(*words, **named)
-        change(found if isinstance(found, torch.Tensor) else words[0], named)
+        change(found if isinstance(found, torch.Tensor) else words[at], named)
         return found
     changed.__name__ = name
     setattr(where, name, changed)
@@ -83,11 +84,13 @@ def planted(where, name, change, look):
         setattr(where, name, called)
 def other(kind=None, op=None, least=0):
     def change(value, named):
+        value = value[-1] if isinstance(value, list) else value
         if value.numel() > least and kind in (None, value.dtype) and named.get("op") == op:
             value.data.view(-1)[-1:].add_(2)
     return change
 def exchanged():
-    return each_exchanged({{"rank": 0, "world": 1}}, lambda told: None, "gloo", cpu).get("wrong", "")
+    kept.delete_key(": all are at the barrier")
+    return each_exchanged({{"rank": 0, "world": 1, "prefix": ""}}, lambda told: None, "gloo", cpu, kept).get("wrong", "")
 def functions():
     return known_functions(torch, cpu)
 nn = torch.nn.functional
@@ -96,7 +99,11 @@ for row in (
     exchanged(), planted(dist, "all_reduce", other(least=1 << 20), exchanged), planted(dist, "all_reduce", other(torch.int64), exchanged),
     planted(dist, "all_reduce", other(torch.bfloat16), exchanged), planted(dist, "all_reduce", other(op=dist.ReduceOp.MAX), exchanged),
     planted(dist, scatter, other(), exchanged).replace(scatter, "scatter"), planted(dist, "all_to_all_single", other(), exchanged),
-    functions(), planted(torch.Tensor, "copy_", other(least=1 << 20), functions), planted(nn, "embedding", other(), functions),
+    planted(dist, "all_reduce", other(torch.float16), exchanged), planted(dist, "reduce", other(), exchanged),
+    planted(dist, "gather", other(), exchanged, at=1), planted(dist, "scatter", other(), exchanged),
+    planted(dist, "barrier", lambda value, named: kept.add(": all are at the barrier", 1), exchanged, at=slice(0)),
+    functions(), planted(torch.Tensor, "index_add", other(), functions), planted(torch.Tensor, "scatter_add", other(), functions),
+    planted(torch, "clone", other(least=1 << 20), functions), planted(torch.Tensor, "copy_", other(least=1 << 20), functions), planted(nn, "embedding", other(), functions),
     planted(torch, "index_select", other(), functions), planted(torch, "cumsum", other(), functions), planted(nn, "softmax", other(), functions),
     planted(nn, "layer_norm", other(), functions), planted(nn, "softmax", other(), lambda: float_step(torch, cpu)) == float_step(torch, cpu),
     float_step(torch, cpu) == float_step(torch, cpu),
@@ -110,7 +117,15 @@ all_reduce of bfloat16: 1 of 257 elements are wrong
 all_reduce (MAX): 1 of 257 elements are wrong
 scatter: 1 of 257 elements are wrong
 all_to_all_single: 1 of 31 elements are wrong
+all_reduce of float16: 1 of 257 elements are wrong
+reduce to rank 0 of the group: 1 of 257 elements are wrong
+gather to rank 0 of the group: 1 of 64 elements are wrong
+scatter by rank 0 of the group: 1 of 257 elements are wrong
+barrier: it let this rank go on before rank 0 of the group had come
 
+1 of 2008 elements of index_add are wrong
+1 of 2008 elements of scatter_add are wrong
+1 of 2097155 elements of a copy are wrong
 1 of 2097155 elements of a copy are wrong
 1 of 8168 elements of an embedding are wrong
 1 of 8168 elements of index_select are wrong

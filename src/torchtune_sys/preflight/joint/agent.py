@@ -150,7 +150,10 @@ class Agent:
             patience_s = _CHOOSING_S
             if isinstance(asked, messages.Who):
                 members = len(self.coordinator.members) if self.coordinator is not None else 0
-                wire.send(messages.plain(messages.Me(node=self.job.node, key=self.job.key, members=members)))
+                word = self.map.words.get(0, "") if self.uplink is None and self.job.node else ""
+                master = tuple(self.ranks.notes.get("master", ()))[:16]
+                me = messages.Me(node=self.job.node, key=self.job.key, members=members, unreached=word, master=master)
+                wire.send(messages.plain(me))
             elif isinstance(asked, messages.Seat):
                 wire.send(messages.plain(messages.Seated(node=self._seats.give(self.job, asked, self._free_places()))))
             elif isinstance(asked, messages.Relay):

@@ -317,6 +317,8 @@ class Gathered(msgspec.Struct, kw_only=True):
     members: dict[int, Node] = {}
     missing: dict[int, str] = {}
     """Nodes that did not come, and how the last call to their host ended."""
+    unreached: dict[int, tuple[str, tuple[str, ...]]] = {}
+    """Of these, the ones that answer: how their own last call to the first node ended, and the addresses that MASTER_ADDR stands for there."""
     resolved: dict[int, tuple[str, ...]] = {}
     """The addresses that the names of missing nodes stand for."""
     neighbours: dict[str, str] = {}

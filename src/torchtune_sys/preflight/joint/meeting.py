@@ -38,6 +38,8 @@ class Map:
         self.table: dict[int, tuple[str, int]] = {}
         self.words: dict[int, str] = {}
         """How the last try to reach a candidate ended."""
+        self.answers: dict[int, messages.Me] = {}
+        """What nodes that were reached said last."""
 
     def places(self, node: int) -> Iterable[Place]:
         if not 0 <= node < self._job.nodes:
@@ -94,6 +96,7 @@ class Map:
             return "other-job" if str(error) == "closed" else f"no-greeting: {error}"
         if answer.key != self._job.key:
             return "other-job"
+        self.answers[node] = answer
         return "ok" if answer.node == node else f"{OTHER_RANK}{answer.node}"
 
     async def dial_through(self, helper: int, node: int) -> Reached | None:

@@ -108,11 +108,15 @@ class Pong(_Message, frozen=True, kw_only=True):
 
 
 class Me(_Message, frozen=True, kw_only=True):
-    """The answer to who: a node of which job, and how many follow it."""
+    """The answer to who: a node of which job, how many follow it, and whom it does not reach."""
 
     node: Number
     key: Key
     members: Number
+    unreached: Text = ""
+    """How its last call to the first node ended, if it follows nobody."""
+    master: Annotated[tuple[Text, ...], Meta(max_length=16)] = ()
+    """The addresses that MASTER_ADDR stands for there."""
 
 
 class Seated(_Message, frozen=True, kw_only=True):

@@ -258,16 +258,26 @@ def _unreached_names(gathered: Gathered) -> Iterator[JointFinding]:
         yield JointFinding(part="facts", cause="nccl-wrong-interface", node=node, seen=seen)
 
 
-def _masters(gathered: Gathered) -> Iterator[JointFinding]:
-    """Nodes that did not reach the first node, and for which MASTER_ADDR stands for another address than for the others."""
-    told = {
+def _masters_told(gathered: Gathered) -> dict[int, tuple[str, ...]]:
+    """Return what MASTER_ADDR stands for at each node but the first."""
+    return {
         node: found
         for node, member in gathered.members.items()
         if node and (found := taken(member.notes.get("master"), tuple[str, ...])) is not None
     }
+
+
+def usual_master(gathered: Gathered) -> set[str]:
+    """Return the addresses that MASTER_ADDR stands for at more than half of the nodes that came."""
+    told = _masters_told(gathered)
     counts = Counter(address for found in told.values() for address in {*found})
-    usual = {address for address, count in counts.items() if 2 * count > len(told)}
-    for node, found in told.items():
+    return {address for address, count in counts.items() if 2 * count > len(told)}
+
+
+def _masters(gathered: Gathered) -> Iterator[JointFinding]:
+    """Nodes that did not reach the first node, and for which MASTER_ADDR stands for another address than for the others."""
+    usual = usual_master(gathered)
+    for node, found in _masters_told(gathered).items():
         word = gathered.members[node].words.get(0, "ok")
         if usual and not usual & {*found} and word != "ok":
             seen = f"MASTER_ADDR resolves to {', '.join(found) or 'no address'} there, and to {', '.join(sorted(usual))} on the others ({word})"

@@ -277,8 +277,23 @@ def _missing_nodes(gathered: Gathered) -> Iterator[JointFinding]:
     elsewhere = gathered.listed_elsewhere() if missing else frozenset()
     for node in missing:
         word = "" if node in elsewhere else gathered.missing[node]  # else another node was called
+        if word == "ok" and node in gathered.unreached:
+            yield _unreaching(gathered, node, came)
+            continue
         seen = f"{host_says(word) or 'it did not join'}{came}"
         yield JointFinding(part="meeting", cause="node-never-came", node=node, seen=seen)
+
+
+def _unreaching(gathered: Gathered, node: int, came: str) -> JointFinding:
+    """Return the finding on a node that takes part and answers, whose own calls do not arrive: packets of one direction are dropped, or it looks for the first node elsewhere."""
+    word, there = gathered.unreached[node]
+    usual = facts.usual_master(gathered)
+    cause = {"refused": "port-refused", **dict.fromkeys(facts.SILENT, "port-dropped")}.get(word, "node-never-came")
+    if there and usual and not usual & {*there}:
+        cause = "master-addr-wrong"
+    meant = f" ({', '.join(there)})" if there else ""
+    seen = f"it runs the pre-flight and answers, but its own calls to MASTER_ADDR{meant} do not arrive: {word}{came}"
+    return JointFinding(part="meeting", cause=cause, node=node, seen=seen)
 
 
 def _missing_ranks(gathered: Gathered) -> Iterator[JointFinding]:

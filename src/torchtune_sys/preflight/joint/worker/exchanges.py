@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-from torchtune_sys.preflight.joint.worker.patterns import differing, largest_of_patterns, pattern, sources, sum_of_patterns
+from torchtune_sys.preflight.joint.worker.patterns import differing, largest_of_patterns, pattern, roots, sources, sum_of_patterns
 from torchtune_sys.smoke.worker.exchange_names import SCATTERS, backend_has, named_now
-from torchtune_sys.smoke.worker.measures import run_delay_of_all
+from torchtune_sys.smoke.worker.measures import has_bfloat16, run_delay_of_all
 
 LARGE = 1 << 19
 REPEATS = 3
@@ -20,6 +20,7 @@ _WIDE = (1 << 40) + 1
 _ALL_TO_ALL_RANKS = 64
 """Of more ranks not each exchanges with each: NCCL makes a connection for every two then; experts are spread over so many at most."""
 _EXACT_IN_BFLOAT16 = 256
+_DAWDLING_S = 0.05
 EXCHANGED = 1 << 17
 EXCHANGED_BYTES = 4 * EXCHANGED
 SWEEPS = 3
@@ -32,8 +33,8 @@ Exchange = Tuple[str, Callable[[], object], Any, Any]
 """What it is, what does it, where its result is then, and what that must be."""
 
 
-def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, device: Any) -> Fields:
-    """Do each exchange that trainings use, and look at what comes of it, to the bit. Returns seconds, and under ``wrong`` what is wrong."""
+def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, device: Any, store: Any) -> Fields:
+    """Do each exchange that trainings use, and look at what comes of it, to the bit. ``store`` is the group's. Returns seconds, and under ``wrong`` what is wrong."""
     import torch
     import torch.distributed as dist
 
@@ -63,7 +64,9 @@ def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, d
             words = differing(result.cpu(), wanted)
             if words:
                 found["wrong"] = "%s: %s" % (what, words)
-    dist.barrier()
+    told({"stage": "barrier"})
+    if not _barrier_holds(store, "%s: all are at the barrier" % task["prefix"], rank, world):
+        found["wrong"] = "barrier: it let this rank go on before rank %d of the group had come" % (world - 1)
     if task.get("timed"):
         found["ways"] = exchanged(torch, device, rank, task["timed"], told)
     found["ok"] = "wrong" not in found
@@ -141,6 +144,7 @@ def _exchanges(torch: Any, rank: int, world: int, device: Any, is_short: bool) -
     if is_short:
         return
     yield from _reduced(torch, dist, rank, world, device)
+    yield from _at_one_rank(torch, dist, rank, world, device)
     yield from _handed_on(torch, dist, rank, world, device)
 
 
@@ -163,14 +167,45 @@ def _reduced(torch: Any, dist: Any, rank: int, world: int, device: Any) -> Itera
     whole = pattern(torch, _PART, rank, 5).to(torch.int64).to(device) * _WIDE
     wanted = sum_of_patterns(torch, _PART, world, 5).to(torch.int64) * _WIDE
     yield "all_reduce of int64", _later(dist.all_reduce, whole), whole, wanted
-    if world <= _EXACT_IN_BFLOAT16 and device.type == "cpu":
-        half = (pattern(torch, _PART, rank, 6) % 2).to(torch.bfloat16)
+    if world <= _EXACT_IN_BFLOAT16:
         wanted = torch.stack([pattern(torch, _PART, each, 6) % 2 for each in range(world)]).sum(0)
-        yield "all_reduce of bfloat16", _later(dist.all_reduce, half), half, wanted
+        for dtype in [torch.float16] + [torch.bfloat16] * has_bfloat16(torch, device):
+            half = (pattern(torch, _PART, rank, 6) % 2).to(dtype).to(device)
+            yield "all_reduce of %s" % str(dtype).partition(".")[2], _later(dist.all_reduce, half), half, wanted
     for scatter in named_now(SCATTERS)[:1]:
         taken, given = torch.zeros(_PART, device=device), pattern(torch, _PART * world, rank, 7).to(device)
         wanted = sum_of_patterns(torch, _PART * world, world, 7)[rank * _PART : (rank + 1) * _PART]
         yield scatter.__name__, _later(scatter, taken, given), taken, wanted
+
+
+def _at_one_rank(torch: Any, dist: Any, rank: int, world: int, device: Any) -> Iterator[Exchange]:
+    """Yield what one rank collects or deals out, as figures and parts of checkpoints are."""
+    for root in roots(world):
+        ends, size = (root,) * (rank == root), _PART * (rank == root)
+        given, total = pattern(torch, _PART, rank, root).to(device), sum_of_patterns(torch, _PART, world, root)
+        yield "reduce to rank %d of the group" % root, _later(dist.reduce, given, root), given[:size], total[:size]
+        own, came = pattern(torch, 64, rank, root + 1).to(device), torch.zeros(len(ends) * world, 64, device=device)
+        parts = [pattern(torch, 64, each, root + 1) for _end in ends for each in range(world)]
+        wanted = torch.stack(parts) if parts else came.cpu()
+        yield "gather to rank %d of the group" % root, _later(dist.gather, own, list(came) or None, root), came, wanted
+        taken, dealt = (
+            torch.zeros(_PART, device=device),
+            [pattern(torch, _PART, to, root + 2) for _end in ends for to in range(world)],
+        )
+        dealt = [each.to(device) for each in dealt]
+        wanted = pattern(torch, _PART, rank, root + 2)
+        yield "scatter by rank %d of the group" % root, _later(dist.scatter, taken, dealt or None, root), taken, wanted
+
+
+def _barrier_holds(store: Any, key: str, rank: int, world: int) -> bool:
+    """Return whether nobody goes on from a barrier before the last rank has come, which dawdles."""
+    import torch.distributed as dist
+
+    if rank == world - 1:
+        time.sleep(_DAWDLING_S)
+        store.add(key, 1)
+    dist.barrier()
+    return bool(store.add(key, 0) == 1)
 
 
 def _handed_on(torch: Any, dist: Any, rank: int, world: int, device: Any) -> Iterator[Exchange]:

@@ -257,7 +257,7 @@ def collective(task: Fields, told: Callable[[Fields], None]) -> Fields:
         told({"stage": "connect"})
         began_s, where = time.monotonic(), dist.PrefixStore(task["prefix"], store)
         dist.init_process_group(backend, store=where, rank=int(task["rank"]), world_size=int(task["world"]), timeout=limit)
-        found = each_exchanged(task, told, backend, device if backend == "nccl" else torch.device("cpu"))
+        found = each_exchanged(task, told, backend, device if backend == "nccl" else torch.device("cpu"), store)
         found["spent_s"] = time.monotonic() - began_s
     except Exception as error:
         found = {"error": in_words(error)}
