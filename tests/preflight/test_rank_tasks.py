@@ -125,8 +125,8 @@ barrier: it let this rank go on before rank 0 of the group had come
 
 1 of 2008 elements of index_add are wrong
 1 of 2008 elements of scatter_add are wrong
-1 of 2097155 elements of a copy are wrong
-1 of 2097155 elements of a copy are wrong
+1 of 1048579 elements of a copy are wrong
+1 of 1048579 elements of a copy are wrong
 1 of 8168 elements of an embedding are wrong
 1 of 8168 elements of index_select are wrong
 1 of 4099 elements of a running sum are wrong

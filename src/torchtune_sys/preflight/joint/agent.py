@@ -150,7 +150,8 @@ class Agent:
             patience_s = _CHOOSING_S
             if isinstance(asked, messages.Who):
                 members = len(self.coordinator.members) if self.coordinator is not None else 0
-                word = self.map.words.get(0, "") if self.uplink is None and self.job.node else ""
+                is_alone = self.job.node != 0 and self.following in (-1, self.job.node)
+                word = self.map.words.get(0, "") if is_alone else ""
                 master = tuple(self.ranks.notes.get("master", ()))[:16]
                 me = messages.Me(node=self.job.node, key=self.job.key, members=members, unreached=word, master=master)
                 wire.send(messages.plain(me))
