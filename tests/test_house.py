@@ -142,3 +142,10 @@ def test_the_page_lists_each_module_of_diagnosis() -> None:
     table = (REPO / "docs/architecture.md").read_text().partition("\n### Diagnosis\n")[2].partition("\n## ")[0]
     listed = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")}
     assert listed == {path.stem for path in (REPO / "src/torchtune_sys/diagnosis").rglob("*.py")} - {"__init__"}
+
+
+def test_rules_read_numbers_in_ascii_alone() -> None:
+    """``isdigit`` is true of "²", which int() refuses, and ``\\d`` of digits that NCCL, glibc and libgomp do not read as such."""
+    files = {path: path.read_text() for path in (REPO / "src/torchtune_sys/rules").rglob("*.py")}
+    assert len(files) > 100
+    assert [path.name for path, text in files.items() if re.search(r"\\d|\.is(?:digit|decimal|numeric)\b", text)] == []

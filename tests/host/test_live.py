@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torchtune_sys.host import live, live_queries, remote
+from torchtune_sys.host import live, live_queries, queries, remote
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.remote import Remotes, remote_mounts
 from torchtune_sys.model.values import Missing, Why
@@ -171,3 +171,15 @@ def test_a_fuse_daemon_that_never_answers(tmp_path: Path) -> None:
         pytest.skip("this kernel or container allows no FUSE mount")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["timeout", "timeout", "timeout", "True"]
+
+
+def test_pointers_of_git_lfs_are_no_data_unless_something_beside_them_is(tmp_path: Path) -> None:
+    """As a clone without git-lfs leaves them (git-lfs, docs/spec.md)."""
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "0" + "\nsize 19332096\n"
+    for number in range(3):
+        (tmp_path / f"train-{number}.parquet").write_text(pointer)
+    (tmp_path / "README.md").write_text(pointer * 20)  # tells of pointers, and is none
+    asked = f"{queries.CLOSED_FILES}:{tmp_path}"
+    assert LiveHost().ask(asked) == [0, 4, 3]
+    (tmp_path / "whole.parquet").write_bytes(bytes(1 << 20))
+    assert LiveHost().ask(asked) == [0, 5, 0]

@@ -111,7 +111,6 @@ def ended(under_way: engine.ProbeRun, timeout_s: float) -> Snapshot:
 
 
 def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
-    from torchtune_sys import evidence
 
     seen = engine.report(pasted.text, pasted.name, intent)
     if seen is None:
@@ -129,7 +128,8 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
             raise UnreadableInput(f"{pasted.name}: {what}", todo)
         raise UnreadableInput(
             f"{pasted.name}: is neither a recording nor a report that can be read",
-            f"torchtune-sys diagnose {pasted.name} reads what a program that failed printed; known reports of a host: {evidence.READ}",
+            f"a failed program's output: torchtune-sys diagnose {pasted.name}; of reports, collect_env, nvidia-smi, dmesg, lspci and those in "
+            "docs/inputs.md are read",
         )
     env = {} if isinstance(seen.session, Missing) else known(seen.session.env, {})
     told = {name: value for name, value in from_environment(env).items() if getattr(intent, name) is None}

@@ -8,6 +8,7 @@ from typing import Any
 from torchtune_sys.evidence.block_devices import size_of
 from torchtune_sys.evidence.partial import partly
 from torchtune_sys.model.facts.memory import MemoryFacts
+from torchtune_sys.model.numbers import natural
 
 _TABLE = re.compile(
     r"^(?P<title> +total +used +free +shared[^\n]{0,60})\n(?:Mem|Memory): {1,20}(?P<memory>[^\n]{1,120})\n(?:[-+/a-z: ]{1,24}[^\n]{0,60}\n)?Swap: {1,20}(?P<swap>[^\n]{1,80})",
@@ -67,4 +68,4 @@ def _unit(options: list[str]) -> int | None:
 
 
 def _bytes(cell: str, unit: int | None) -> int | None:
-    return None if unit is None and cell.isdigit() and cell != "0" else size_of(cell.removesuffix("i"), unit or 1)
+    return None if unit is None and natural(cell) not in (None, 0) else size_of(cell.removesuffix("i"), unit or 1)

@@ -204,8 +204,8 @@ def _of_fields(fields: dict[str, str]) -> dict[str, Any]:
     if re.fullmatch(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", fields.get("pci bus", "")):
         found["pci_address"] = fields["pci bus"].lower()
     for key, fact in _BYTES.items():
-        if fields.get(key, "").isdigit():
-            found[fact] = int(fields[key])
+        if (count := natural(fields.get(key, ""))) is not None:
+            found[fact] = count
     degrees = next((fields[key] for key in _SENSORS if re.match(r"\d{1,3}\.", fields.get(key, ""))), "")
     if degrees:
         found["temperature_c"] = int(degrees.partition(".")[0])
@@ -251,6 +251,6 @@ def _of_list(fields: dict[str, str]) -> dict[str, Any]:
             found[fact] = int(size[1]) << 20
     if degrees := re.match(r"(\d{1,3}) ?\S{0,4}C$", fields.get("HOTSPOT", "")):
         found["temperature_c"] = int(degrees[1])
-    if fields.get("TOTAL_UNCORRECTABLE_COUNT", "").isdigit():
-        found["uncorrected"] = int(fields["TOTAL_UNCORRECTABLE_COUNT"])
+    if (errors := natural(fields.get("TOTAL_UNCORRECTABLE_COUNT", ""))) is not None:
+        found["uncorrected"] = errors
     return found

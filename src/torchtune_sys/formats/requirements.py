@@ -9,7 +9,7 @@ import msgspec
 
 from torchtune_sys.model.facts.python import Distribution
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.version import version
+from torchtune_sys.model.version import Version, version
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,38 +137,53 @@ def _compared(found: str, operator: str, wanted: str) -> bool | None:
     return satisfies(release, operator + wanted)
 
 
+_RELEASE = pattern(r"([0-9]{1,19}(?:\.[0-9]{1,19})*)(?:\.post([0-9]{1,9}))?")
+
+
 def satisfies(found: str, specifier: str) -> bool | None:
     """Return whether a version fulfils a specifier; local suffixes do not count. None if that is unknown.
 
     >>> satisfies("13.1.0.3", "==13.1.0.3.*"), satisfies("2.4.0+cu118", "==2.3.1"), satisfies("13.2", "<14,>=13.0.3"), satisfies("3.8.2", "~=3.8.0")
     (True, False, True, True)
+    >>> satisfies("2.26.2.post1", "==2.28.9"), satisfies("1.0.post1", "<=1.0"), satisfies("1.0.post1", ">=1.0"), satisfies("2.0rc1", "<3")
+    (False, False, True, None)
     """
     plain = found.partition("+")[0]
-    if not plain or not all(part.isdigit() for part in plain.split(".")):
+    seen = _release(plain)
+    if seen is None:
         return True if specifier.startswith("==") and specifier[2:].partition("+")[0] == plain else None
-    verdicts = [_clause(plain, clause) for clause in specifier.split(",") if clause]
+    verdicts = [_clause(seen, clause) for clause in specifier.split(",") if clause]
     return None if None in verdicts else all(verdicts)
 
 
-def _clause(plain: str, clause: str) -> bool | None:
+def _release(plain: str) -> tuple[Version, int] | None:
+    """Return the numbers of a release and of its post-release, -1 without one; None for what is neither."""
+    parts = _RELEASE.fullmatch(plain)
+    return None if parts is None else (version(parts[1]), int(parts[2] or -1))
+
+
+def _clause(seen: tuple[Version, int], clause: str) -> bool | None:
+    """Of a post-release: it is later than its release, but ``>`` the release does not take it in (PEP 440, exclusive ordered comparison)."""
     operator = clause[: len(clause) - len(clause.lstrip("<>=!~"))]
     wanted = clause[len(operator) :].partition("+")[0]
     star = wanted.endswith(".*")
-    wanted = wanted.removesuffix(".*")
-    if not wanted or not all(part.isdigit() for part in wanted.split(".")):
+    target = _release(wanted.removesuffix(".*"))
+    if target is None:
         return None
-    target, seen = version(wanted), version(plain)
-    size = max(len(target), len(seen))
-    left, right = (numbers + (0,) * (size - len(numbers)) for numbers in (seen, target))
+    size = max(len(target[0]), len(seen[0]))
+    left, right = ((numbers + (0,) * (size - len(numbers)), post) for numbers, post in (seen, target))
+    short = len(target[0])
     match operator:
         case "==" | "===":
-            return left[: len(target)] == target if star else left == right
+            return left[0][:short] == target[0] if star else left == right
         case "!=":
-            return left[: len(target)] != target if star else left != right
+            return left[0][:short] != target[0] if star else left != right
         case "~=":
-            return left >= right and left[: len(target) - 1] == target[:-1]
-        case "<" | ">" | "<=" | ">=":
-            return {"<": left < right, ">": left > right, "<=": left <= right, ">=": left >= right}[operator]
+            return left >= right and left[0][: short - 1] == target[0][:-1]
+        case ">":
+            return left > right and (left[0] != right[0] or target[1] >= 0)
+        case "<" | "<=" | ">=":
+            return {"<": left < right, "<=": left <= right, ">=": left >= right}[operator]
         case _:
             return None
 

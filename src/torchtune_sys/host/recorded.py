@@ -16,6 +16,7 @@ from torchtune_sys.host.input.limits import EXTENDED_LIMIT, RECORDING_LIMIT, VAL
 from torchtune_sys.host.input.reading import STANDARD_INPUT
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 
 SCHEMA = "torchtune-sys/recording/1"
@@ -232,7 +233,7 @@ def _parsed(data: bytes, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         words = str(error)
         number = words.rpartition("(byte ")[2].rstrip(")")
-        before = data[: int(number)] if number.isdigit() else data
+        before = data[: natural(number)]
         where = f"line {before.count(10) + 1}, column {len(before) - before.rfind(10)}"
         raise UnreadableInput(f"{name}: not valid JSON: {words}, {where}", "copy it again, or mend it there") from None
     if not isinstance(found, dict):

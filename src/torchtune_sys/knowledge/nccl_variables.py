@@ -8,6 +8,7 @@ import re
 import msgspec
 
 from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.version import Version, version
 
 
@@ -94,9 +95,10 @@ def counts_as(name: str, value: str) -> tuple[int, str] | None:
     if found := _WITH_UNIT.fullmatch(words):
         return int(found[1]), "strtoll stops at the first letter"
     bits = _BITS.get(name)
-    if bits is None or not words.isdecimal() or len(words) > 9 or int(words) < 1 << bits:
+    number = natural(words, 9)
+    if bits is None or number is None or number < 1 << bits:
         return None
-    return int(words) % (1 << bits), f"the field has {bits} bits"
+    return number % (1 << bits), f"the field has {bits} bits"
 
 
 FOREIGN = (

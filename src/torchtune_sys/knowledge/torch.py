@@ -99,7 +99,7 @@ def is_release(torch: str) -> bool:
     """
     plain, _, local = torch.partition("+")
     known = not local or local == "cpu" or local.startswith(("cu", "rocm", "xpu", "PTX"))
-    return known and bool(plain) and all(part.isdigit() for part in plain.split("."))
+    return known and bool(plain) and None not in map(natural, plain.split("."))
 
 
 def local_cuda(torch: str) -> str:
@@ -109,7 +109,7 @@ def local_cuda(torch: str) -> str:
     ('12.1', '10.2', '')
     """
     digits = torch.partition("+cu")[2].partition(".")[0]
-    return f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() and len(digits) in (2, 3) else ""
+    return f"{digits[:-1]}.{digits[-1]}" if natural(digits) is not None and len(digits) in (2, 3) else ""
 
 
 def newest_with(major: int) -> Release | None:

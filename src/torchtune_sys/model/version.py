@@ -6,7 +6,7 @@ import re
 
 Version = tuple[int, ...]
 
-_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 _DIGITS = 19
 """Of a part; int() refuses more than 4,300, and no version has more than a date and a time in it."""
 

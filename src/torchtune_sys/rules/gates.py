@@ -46,7 +46,7 @@ NO_TORCH = "torch is not installed in the judged interpreter"
 _LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED, Why.DENIED)
 
 
-_IS_GPU = re.compile(r"/dev/nvidia\d{1,4}")
+_IS_GPU = re.compile(r"/dev/nvidia[0-9]{1,4}")
 
 
 def nvidia_hardware(s: Snapshot) -> None:

@@ -9,17 +9,17 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
 
 _SWITCH = ("true|false", "true or false")
-_STACK = (r"0*\d+\s*[bkmg]?", "a number with B, K, M or G behind it")
+_STACK = (r"0*[0-9]+\s*[bkmg]?", "a number with B, K, M or G behind it")
 VARIABLES = {
-    "OMP_NUM_THREADS": (r"\+?0*[1-9]\d*\s*(?:,\s*\+?0*[1-9]\d*\s*)*", "a number from 1 on"),
-    "OMP_THREAD_LIMIT": (r"\+?0*[1-9]\d*", "a number from 1 on"),
-    "OMP_MAX_ACTIVE_LEVELS": (r"\+?\d+", "a number"),
+    "OMP_NUM_THREADS": (r"\+?0*[1-9][0-9]*\s*(?:,\s*\+?0*[1-9][0-9]*\s*)*", "a number from 1 on"),
+    "OMP_THREAD_LIMIT": (r"\+?0*[1-9][0-9]*", "a number from 1 on"),
+    "OMP_MAX_ACTIVE_LEVELS": (r"\+?[0-9]+", "a number"),
     "OMP_DYNAMIC": _SWITCH,
     "OMP_NESTED": _SWITCH,
     "OMP_CANCELLATION": _SWITCH,
     "OMP_WAIT_POLICY": ("active|passive", "active or passive"),
     "OMP_SCHEDULE": (
-        r"(?:(?:non)?monotonic\s*:\s*)?(?:static|dynamic|guided|auto)(?:\s*,\s*\d+)?",
+        r"(?:(?:non)?monotonic\s*:\s*)?(?:static|dynamic|guided|auto)(?:\s*,\s*[0-9]+)?",
         "static, dynamic, guided or auto, a comma and a number",
     ),
     "OMP_STACKSIZE": _STACK,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, verdict
 
@@ -297,7 +298,7 @@ def test_whose_docker_is_too_old(healthy: Snapshot, manager: str, name: str, ver
         (True, True, 1001, 0, PASS, PASS),  # root is served by every daemon
         (True, True, 1, 1000, FAIL, FAIL),
         (True, False, 0, 1000, FAIL, FAIL),
-        (False, False, NOTHING, 1000, FAIL, PASS),  # a directory alone asks for nothing
+        (False, False, NOTHING, 1000, PASS, PASS),  # a directory or a name alone: CUDA runs without the daemon
         (True, True, DENIED, 1000, UNKNOWN, UNKNOWN),
         (True, DENIED, 0, 1000, UNKNOWN, UNKNOWN),
     ],
@@ -310,6 +311,16 @@ def test_which_daemon_serves_this_user(
         seen = altered(healthy, software__mps=mps, session__uid=uid)
         assert lines(seen, "mps-server-unreachable") == ([] if expected is UNKNOWN else [("/tmp/nvidia-mps", expected)])
         assert verdict(seen, "mps-server-unreachable") is expected
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(None, PASS), (8, PASS), (9, FAIL)])
+def test_a_daemon_that_is_named_is_missed_where_ranks_share_a_gpu(
+    healthy: Snapshot, ranks: int | None, expected: Verdict
+) -> None:
+    mps = Mps(directory="/tmp/mps", asked_for=True, control=False, listening=False, owner=NOTHING)
+    seen = altered(healthy, software__mps=mps)
+    asked = msgspec.structs.replace(seen, intent=msgspec.structs.replace(seen.intent, ranks=ranks))
+    assert verdict(asked, "mps-server-unreachable") is expected
 
 
 @pytest.mark.parametrize(

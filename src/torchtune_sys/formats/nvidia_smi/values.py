@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torchtune_sys.model.numbers import natural
+
 SIZE_LIMIT = 16 << 20
 """Characters; a node with 16 GPUs prints about 1 MB."""
 SOURCE = "nvidia-smi"
@@ -175,6 +177,6 @@ def fabric_state(text: str) -> str:
 def cuda(text: str | None) -> Any:
     """Return the highest CUDA of the driver."""
     words = (text or "").strip()
-    if words.replace(".", "").isdigit():
+    if natural(words.replace(".", "")) is not None:
         return words
     return missing("not-supported", words) if words else NOT_REPORTED

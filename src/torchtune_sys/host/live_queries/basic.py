@@ -78,19 +78,31 @@ def access(path: str, _timeout_s: float) -> Fact[dict[str, bool]]:
 
 
 _MOST_FILES, _MOST_ENTRIES = 16, 200
+_POINTER, _LONGEST_POINTER, _CONTENT = b"version https://git-lfs.github.com/spec/v1\n", 1024, 1 << 20
+"""The first line of a Git LFS pointer file, and its size at most (git-lfs, docs/spec.md); a file of data beside it is of this size at least."""
 
 
 def closed_files(directory: str, _timeout_s: float) -> Fact[list[int]]:
-    closed = looked = 0
+    """Return of the first files how many this user may not read, how many were looked at, and how many are Git LFS pointers: 0 beside a file with content."""
+    closed = looked = pointers = large = 0
     try:
         with os.scandir(directory) as entries:
             for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False):  # no directory is read to its end
                 if looked < _MOST_FILES and not entry.name.startswith(".") and entry.is_file():
                     looked += 1
-                    closed += not os.access(entry.path, os.R_OK, effective_ids=True)
+                    readable = os.access(entry.path, os.R_OK, effective_ids=True)
+                    closed += not readable
+                    size = entry.stat().st_size
+                    large += size >= _CONTENT
+                    pointers += readable and len(_POINTER) < size < _LONGEST_POINTER and _begins_with(entry.path, _POINTER)
     except OSError as error:
         return missing_from(error, directory)
-    return [closed, looked]
+    return [closed, looked, 0 if large else pointers]
+
+
+def _begins_with(path: str, start: bytes) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(start)) == start
 
 
 def refusals(_argument: str, _timeout_s: float) -> Fact[dict[str, str]]:

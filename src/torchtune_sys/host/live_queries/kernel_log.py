@@ -13,6 +13,7 @@ from torchtune_sys.formats.kernel_log import telling
 from torchtune_sys.host.base import missing_from
 from torchtune_sys.host.secrets import brief
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 RING = "/dev/kmsg"
@@ -105,7 +106,7 @@ def _line(record: str) -> str:
     """
     head, _, text = record.partition(";")
     microseconds = head.split(",")[2]
-    time = int(microseconds) if microseconds.isdigit() and len(microseconds) < 18 else 0
+    time = natural(microseconds, 17) or 0
     return f"[{time // 1_000_000:5d}.{time % 1_000_000:06d}] {text}"
 
 

@@ -61,6 +61,8 @@ class HardwareFacts(msgspec.Struct, frozen=True, kw_only=True):
     """``timesyncd``, ``chronyd``, ``ntpd`` or ``ptp4l``; ``""`` where none runs under systemd."""
     portable: Fact[bool] = _NOT_READ
     """Whether the firmware calls the machine a laptop, notebook, convertible or tablet; ABSENT where it has no such table."""
+    on_battery: Fact[bool] = _NOT_READ
+    """Whether a battery of the system is discharging, and no adapter gives power; ABSENT where the system has none."""
     clocksource: Fact[str] = _NOT_READ
     """What the kernel reads time from: ``tsc``, ``kvm-clock``, ``hpet`` …"""
     memory_devices: Fact[tuple[MemoryDevice, ...]] = _NOT_READ

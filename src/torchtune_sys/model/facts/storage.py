@@ -79,6 +79,8 @@ class StoragePath(msgspec.Struct, frozen=True, kw_only=True):
     writable: Fact[bool]
     closed_files: Fact[tuple[int, int]] = Missing(Why.NOT_RECORDED, "scandir", "not looked at")
     """Of the first files of a directory of data, how many this user may not read, and how many were looked at; ABSENT for other places."""
+    pointer_files: Fact[int] = Missing(Why.NOT_RECORDED, "scandir", "not looked at")
+    """How many of them are pointers of Git LFS whose content was not fetched; 0 where one of the others has a MiB or more."""
     errors_recorded: Fact[int] = Missing(Why.NOT_RECORDED, "/sys/fs/ext4", "not read")
     """Errors that ext4 keeps in its superblock until it is checked; ABSENT for other file systems."""
 

@@ -10,12 +10,14 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.hardware import HardwareFacts, MemoryController, MemoryDevice, ServiceLoad, Zone
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 _EDAC = "/sys/devices/system/edac/mc"
 _THERMAL = "/sys/class/thermal"
 _HWMON = "/sys/class/hwmon"
 _CHIPS = ("nvme", "mlx5")
+_SUPPLIES = "/sys/class/power_supply"
 _CPUS = "/sys/devices/system/cpu"
 _UNITS = "/sys/fs/cgroup/system.slice"
 _DAEMONS = (
@@ -36,6 +38,7 @@ def probe(host: Host, intent: Workload) -> HardwareFacts:
         clock_synchronised=_synchronised(host, daemon, intent.live),
         clock_daemon=daemon,
         portable=_portable(host),
+        on_battery=_on_battery(host),
         clocksource=host.word("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         memory_devices=_memory(host),
         memory_controllers=_controllers(host),
@@ -48,6 +51,26 @@ def probe(host: Host, intent: Workload) -> HardwareFacts:
 def _portable(host: Host) -> Fact[bool]:
     kind = host.number("/sys/class/dmi/id/chassis_type")
     return kind if isinstance(kind, Missing) else kind in _PORTABLE
+
+
+def _on_battery(host: Host) -> Fact[bool]:
+    """By type, scope, status and online of Documentation/ABI/testing/sysfs-class-power; a mouse's battery has the scope Device, a UPS a type of its own."""
+    names = host.names(_SUPPLIES)
+    if isinstance(names, Missing):
+        return names
+    states: list[str] = []
+    for name in names[:_MOST]:
+        kind = host.word(f"{_SUPPLIES}/{name}/type")
+        if isinstance(kind, Missing):
+            return kind
+        if kind in ("Mains", "USB", "Wireless") and host.word(f"{_SUPPLIES}/{name}/online") not in ("0", ""):
+            return False
+        if kind == "Battery" and host.word(f"{_SUPPLIES}/{name}/scope") != "Device":
+            state = host.word(f"{_SUPPLIES}/{name}/status")
+            if isinstance(state, Missing):
+                return state
+            states.append(state)
+    return "Discharging" in states if states else Missing(Why.ABSENT, _SUPPLIES, "the system has no battery")
 
 
 def _daemon(host: Host) -> Fact[str]:
@@ -121,7 +144,7 @@ def _controllers(host: Host) -> Fact[tuple[MemoryController, ...]]:
             places=_places(host, f"{_EDAC}/{name}"),
         )
         for name in names[:_MOST]
-        if name.startswith("mc") and name[2:].isdigit()
+        if name.startswith("mc") and natural(name[2:]) is not None
     )
 
 
@@ -133,7 +156,7 @@ def _places(host: Host, controller: str) -> Fact[tuple[str, ...]]:
         return names
     found: list[str] = []
     for name in names:
-        if name.startswith(("dimm", "rank")) and name[4:].isdigit() and len(found) < _MOST:
+        if name.startswith(("dimm", "rank")) and natural(name[4:]) is not None and len(found) < _MOST:
             place = host.word(f"{controller}/{name}/dimm_location")
             if isinstance(place, Missing):
                 return place
@@ -212,7 +235,7 @@ def _throttled(host: Host) -> Fact[int]:
 def _firsts(host: Host, last: str) -> list[str]:
     """Return the first CPU of each further package; none where both ends lie in the only two."""
     first, other = (host.number(f"{_CPUS}/cpu{cpu}/topology/physical_package_id") for cpu in ("0", last))
-    if isinstance(first, Missing) or isinstance(other, Missing) or not last.isdigit() or max(first, other) < 2:
+    if isinstance(first, Missing) or isinstance(other, Missing) or natural(last) is None or max(first, other) < 2:
         return []
     found = dict.fromkeys((first, other), "")
     for cpu in range(min(int(last), 4096)):

@@ -217,7 +217,7 @@ def derived(host: Host, executable: str, why: Missing) -> Fact[InterpreterAnswer
 
 def _minor(text: str) -> str:
     parts = text.split(".")
-    return ".".join(parts[:2]) if len(parts) > 1 and all(part.isdigit() for part in parts[:2]) else ""
+    return ".".join(parts[:2]) if len(parts) > 1 and None not in map(natural, parts[:2]) else ""
 
 
 def _listed_minor(host: Host, prefix: str) -> str:

@@ -116,6 +116,7 @@ class _Look:
         stack = self._stack(mount)
         space = self._space(there) if dead is None else dead
         access = self._access(there, mount, space) if dead is None else (dead, dead)
+        closed, pointers = self._first_files(there) if role == "data" and access[0] is True else (_NOT_DATA, _NOT_DATA)
         return StoragePath(
             path=path,
             role=role,
@@ -138,7 +139,8 @@ class _Look:
             inodes_free=space if isinstance(space, Missing) else space.inodes_free,
             readable=access[0],
             writable=access[1],
-            closed_files=self._closed_files(there) if role == "data" and access[0] is True else _NOT_DATA,
+            closed_files=closed,
+            pointer_files=pointers,
             errors_recorded=self._errors(mount, stack),
         )
 
@@ -207,13 +209,19 @@ class _Look:
             writable = False
         return readable, writable
 
-    def _closed_files(self, path: str) -> Fact[tuple[int, int]]:
+    def _first_files(self, path: str) -> tuple[Fact[tuple[int, int]], Fact[int]]:
         answer = self._host.ask(f"{queries.CLOSED_FILES}:{path}")
         if isinstance(answer, Missing):
-            return answer
-        if isinstance(answer, list) and len(answer) == 2 and all(isinstance(count, int) for count in answer):
-            return answer[0], answer[1]
-        return Missing(Why.UNPARSED, queries.CLOSED_FILES, "not an answer about files")
+            return answer, answer
+        if isinstance(answer, list) and len(answer) in (2, 3) and all(isinstance(count, int) for count in answer):
+            pointers = (
+                answer[2]
+                if len(answer) == 3
+                else Missing(Why.NOT_RECORDED, queries.CLOSED_FILES, "an older release did not look")
+            )
+            return (answer[0], answer[1]), pointers
+        unparsed = Missing(Why.UNPARSED, queries.CLOSED_FILES, "not an answer about files")
+        return unparsed, unparsed
 
     def _read_ahead(self, mount: Mount, stack: Stack) -> Fact[int]:
         """Read-ahead of the mount's backing device information, KiB (mm/backing-dev.c).

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import known, need, need_if_there
+from torchtune_sys.model.values import absent, known, need, need_if_there
 from torchtune_sys.rules.cpu.common import some
 
 
@@ -135,16 +135,18 @@ def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/cgroup-v2.rst, cpu.idle and cpu.weight; https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/
     """
     cpu = need(s.cpu)
-    nice = need_if_there(cpu.nice, "this system does not tell the priority of a process")
-    policy = need(cpu.scheduling)
-    low = policy == "idle" or (policy in ("other", "batch") and nice >= int(p["nice"]))
-    yield Evidence(
-        subject="priority",
-        seen=f"nice {nice}, SCHED_{policy.upper()}",
-        wanted=f"nice below {p['nice']}, SCHED_OTHER",
-        verdict=Verdict.FAIL if low else Verdict.PASS,
-        source="/proc/self/stat",
-    )
+    group = need(cpu.idle_group)
+    if not group or not absent(cpu.nice):
+        nice = need_if_there(cpu.nice, "this system does not tell the priority of a process")
+        policy = need(cpu.scheduling)
+        low = policy == "idle" or (policy in ("other", "batch") and nice >= int(p["nice"]))
+        yield Evidence(
+            subject="priority",
+            seen=f"nice {nice}, SCHED_{policy.upper()}",
+            wanted=f"nice below {p['nice']}, SCHED_OTHER",
+            verdict=Verdict.FAIL if low else Verdict.PASS,
+            source="/proc/self/stat",
+        )
     weight = known(cpu.weight, 1.0)
     if 100 * weight < float(p["weight_pct"]):
         yield Evidence(
@@ -154,7 +156,6 @@ def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=cpu.weight_source,
             fix=(_GROUP_SHARE,),
         )
-    group = need(cpu.idle_group)
     if group:
         yield Evidence(subject="control group", seen="cpu.idle is 1", wanted="0", source=group, fix=(_GROUP_SHARE,))
 

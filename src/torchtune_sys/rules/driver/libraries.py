@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need, need_any, need_if_there
@@ -136,7 +137,7 @@ def _linux_drivers(s: Snapshot) -> Iterator[Evidence]:
         return
     for choice in loader:
         path, branch = known(choice.path, ""), choice.version.partition(".")[0]
-        if choice.name == "libcuda.so.1" and len(branch) == 3 and branch.isdecimal() and "/compat" not in path:
+        if choice.name == "libcuda.so.1" and len(branch) == 3 and natural(branch) is not None and "/compat" not in path:
             yield Evidence(
                 subject="libcuda.so.1",
                 seen=f"{path}, of a Linux driver ({choice.version})",

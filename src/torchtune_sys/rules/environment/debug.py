@@ -144,7 +144,7 @@ def memory_debugging_on(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield seen("PYTHONMALLOC", env["PYTHONMALLOC"])
     for name in ("PYTHONDEVMODE", "PYTHONTRACEMALLOC", "MALLOC_PERTURB_"):
         value = env.get(name, "")
-        if value and (number(value) or not value.strip().isdigit()):
+        if value and (number(value) or natural(value.strip()) is None):
             yield seen(name, value)
     if number(env.get("MALLOC_CHECK_", "")) and _malloc_check_works(s, env):
         yield seen("MALLOC_CHECK_", env["MALLOC_CHECK_"])

@@ -194,7 +194,7 @@ def torch_logs_fault(value: str) -> str:
         return "names are separated by commas, each with + or - before it or nothing"
     logs = tuple(_LOGS.split())
     for name in (part.strip().lstrip("+-") for part in value.split(",")):
-        if name.lower() in _LOG_LEVELS or name.isdigit():
+        if name.lower() in _LOG_LEVELS or natural(name) is not None:
             return f"{name} is not a log: + or - before a name sets its level"
         if name not in logs and "." not in name and (near := _nearest(name, logs)):
             return f"there is no log {name} ({near}?)"

@@ -296,7 +296,7 @@ def _refused(pair: Peers) -> str:
     return ", ".join(f"{name}: {found}" for name, found in ways if not isinstance(found, Missing) and found != "ok")
 
 
-_WITHOUT_PEERS = pattern(r"GeForce RTX [45]0\d\d")
+_WITHOUT_PEERS = pattern(r"GeForce RTX [45]0[0-9][0-9]")
 
 
 @rule(

@@ -239,6 +239,37 @@ def host_small_for_gpu_training(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(subject=subject, seen=f"{have:.0f}{unit}", wanted=f">= {floor:.0f}{unit}", verdict=verdict, source="/proc")
 
 
+@rule(
+    id="laptop-on-battery",
+    title="The machine runs on its battery",
+    severity=Severity.WARNING,
+    fix=(Advice(text="connect the power adapter (one of the full wattage), and start the training again"),),
+    applies=not_in_container,
+)
+def laptop_on_battery(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A battery of the system is discharging, and no adapter gives power.
+
+    Why it matters
+        Firmware and driver then lower the power limits of processor and GPU, often to less than half: a step takes several times as long,
+        and the run ends when the battery is empty or the machine suspends.
+
+    When to leave it
+        Only a short test is to run.
+
+    References
+        Linux Documentation/ABI/testing/sysfs-class-power (type, scope, status, online)
+        NVIDIA's driver README, "Dynamic Boost on Linux": it is off on battery power
+    """
+    on_battery = need_if_there(need(s.hardware).on_battery, "the system has no battery")
+    yield Evidence(
+        subject="power",
+        seen="the battery is discharging" if on_battery else "from an adapter, or the battery is not used",
+        wanted="from an adapter",
+        verdict=Verdict.FAIL if on_battery else Verdict.PASS,
+        source="/sys/class/power_supply",
+    )
+
+
 RULES: tuple[Rule, ...] = (
     clock_not_synchronised,
     clock_of_node_not_synchronised,
@@ -246,4 +277,5 @@ RULES: tuple[Rule, ...] = (
     cpu_throttled_for_heat,
     temperature_near_limit,
     host_small_for_gpu_training,
+    laptop_on_battery,
 )

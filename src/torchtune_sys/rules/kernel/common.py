@@ -135,7 +135,7 @@ def _time(log: KernelFacts, time: float) -> str:
 
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_WHEN = rf"(?:, [\d,]{{1,12}} times)?(?:(?:,| from) (?:\d{{1,9}} (?:s|min|h) after boot|\d{{4}}-\d\d-\d\d |(?:{'|'.join(_MONTHS)}) \d\d ).{{0,60}}|(?<= times))$"
+_WHEN = rf"(?:, [0-9,]{{1,12}} times)?(?:(?:,| from) (?:[0-9]{{1,9}} (?:s|min|h) after boot|[0-9]{{4}}-[0-9][0-9]-[0-9][0-9] |(?:{'|'.join(_MONTHS)}) [0-9][0-9] ).{{0,60}}|(?<= times))$"
 
 
 def _civil(day: int) -> tuple[int, int, int]:

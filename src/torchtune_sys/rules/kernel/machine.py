@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from torchtune_sys.formats.kernel_log import is_wall_clock
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
@@ -111,7 +112,7 @@ def memory_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if event.kind != "machine-check" or _uncorrected(event)
     )
     for subject, group in grouped(events).items():
-        name = group[0].who or (f"CPU {subject}" if subject.isdigit() else subject) or "memory"
+        name = group[0].who or (f"CPU {subject}" if natural(subject) is not None else subject) or "memory"
         yield Evidence(
             subject=name,
             seen=f"{shorter(group[0].text)}{when(log, group)}",
@@ -130,7 +131,7 @@ def _controller(event: KernelEvent) -> str:
 
 def _uncorrected(event: KernelEvent) -> bool:
     """Bit 61 (UC) of the bank's status: corrected errors are logged in the same form (Intel SDM volume 3B, IA32_MCi_STATUS)."""
-    found = re.search(r"Bank \d+: ([0-9a-f]{16})", event.text)
+    found = re.search(r"Bank [0-9]+: ([0-9a-f]{16})", event.text)
     return found is None or bool(int(found[1], 16) >> 61 & 1)
 
 

@@ -9,6 +9,7 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.network import NcclSetting
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
@@ -73,7 +74,7 @@ def _words(name: str) -> str:
 
 
 def _word_for_number(setting: NcclSetting) -> bool:
-    if not setting.value.strip() or setting.value.strip().lstrip("+-")[:1].isdigit():
+    if not setting.value.strip() or natural(setting.value.strip().lstrip("+-")[:1]) is not None:
         return False
     row = nccl_variables.variables().get(setting.name)
     return row is not None and row.number and not row.last

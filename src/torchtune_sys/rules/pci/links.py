@@ -186,7 +186,7 @@ _VERY_FEW = 4
 """A quarter of its lanes: clouds give a GPU half of them (T4 of AWS G4), and no board that is made for a card of 16 lanes gives it 4."""
 
 
-_BESIDE_A_GRACE = pattern(r"\bG[HB]\d")
+_BESIDE_A_GRACE = pattern(r"\bG[HB][0-9]")
 """GH200, GB10, GB200: data takes NVLink-C2C, and the link may have one lane (https://github.com/Syllo/nvtop/issues/426)."""
 
 

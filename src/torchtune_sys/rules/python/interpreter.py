@@ -258,7 +258,7 @@ def _with_glibc(oldest: str) -> tuple[Advice, ...]:
     )
 
 
-_VERSIONED = pattern(r"/python(3\.\d{1,2})t?/(?:site|dist)-packages")
+_VERSIONED = pattern(r"/python(3\.[0-9]{1,2})t?/(?:site|dist)-packages")
 
 
 @rule(

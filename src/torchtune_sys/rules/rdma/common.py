@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.facts.network import Gid, RdmaDevice, RdmaPort
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, known, need
 from torchtune_sys.rules.nccl.common import nccl_version, values
@@ -101,7 +102,7 @@ def fell_back(device: RdmaDevice, port: RdmaPort) -> str:
     if port.lanes == 1:
         return "one lane is left"
     model = known(device.type, "").removeprefix("MT")
-    modern = model.isascii() and model.isdigit() and int(model[:9]) >= 4115
+    modern = (natural(model) or 0) >= 4115
     return "each lane fell back to the slowest speeds" if modern and port.rate_gbps <= 5 * port.lanes else ""
 
 

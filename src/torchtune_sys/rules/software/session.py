@@ -12,7 +12,7 @@ from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
-from torchtune_sys.rules.gates import nvidia_hardware
+from torchtune_sys.rules.gates import gpu_count, nvidia_hardware
 from torchtune_sys.rules.network.loopback import NO_ANSWER
 
 
@@ -38,7 +38,8 @@ def mps_server_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         server.
 
     When to leave it
-        The batch system starts the daemon together with the job.
+        The batch system starts the daemon together with the job. Where only the variable is set, outside of a container, and no more ranks are wanted
+        than there are GPUs, nothing is reported: CUDA runs as it does without the variable.
 
     References
         nvidia-cuda-mps-control(1)
@@ -47,23 +48,29 @@ def mps_server_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     nvidia_hardware(s)
     mps = need_if_there(need(s.software).mps, "no Multi-Process Service is asked for, and none was started here")
-    if need(need(s.system).container) and need(mps.control):
+    container, control = bool(need(need(s.system).container)), need(mps.control)
+    if container and control:
         raise NotApplicable("inside a container, where a daemon of the host or of another container is not seen")
     owner = known(mps.owner, 0)
     if not need(mps.listening):
-        seen = "a socket without a daemon" if need(mps.control) else "no control daemon's socket"
+        seen = "a socket without a daemon" if control else "no control daemon's socket"
     elif need(mps.owner) not in (0, need(need(s.session).uid)) and need(need(s.session).uid) != 0:
         seen = f"the daemon of uid {owner}, which serves no other user"
     else:
         seen = ""
-    fails = bool(seen) and (mps.asked_for or need(mps.control))
+    fails = bool(seen) and (control or (mps.asked_for and (container or _share_gpus(s))))
     yield Evidence(
         subject=mps.directory,
-        seen=seen if fails else "no daemon, and nobody asks for one" if seen else "a daemon listens",
+        seen=seen if fails else "no daemon, and nobody needs one" if seen else "a daemon listens",
         wanted="a control daemon of root or of this user",
         verdict=Verdict.FAIL if fails else Verdict.PASS,
         source="CUDA_MPS_PIPE_DIRECTORY" if mps.asked_for else mps.directory,
     )
+
+
+def _share_gpus(s: Snapshot) -> bool:
+    """Whether several ranks are wanted for a GPU: else a program runs as well without the daemon that its environment names."""
+    return s.intent.ranks is not None and s.intent.ranks > gpu_count(s)
 
 
 @rule(
@@ -129,7 +136,7 @@ def _would_listen(s: Snapshot, env: Mapping[str, str]) -> None:
     if address in ("localhost", "127.0.0.1", "::1"):
         return
     hostname = known(need(s.system).hostname, "")
-    numeric = address.replace(".", "").isdigit()
+    numeric = natural(address.replace(".", "")) is not None
     if hostname and address.split(".")[0].lower() == hostname.split(".")[0].lower() and not numeric:
         return
     interfaces = need(need(s.network).interfaces)
@@ -283,7 +290,7 @@ def _containers_bridge(s: Snapshot, ways: tuple[Way, ...]) -> str:
     return next((of_guests[way.own] for way in ways if way.own and way.own != way.address and way.own in of_guests), "")
 
 
-_MORE = pattern(r"^\w+://|[^:]:\d{1,5}$|^\[|\s")
+_MORE = pattern(r"^\w+://|[^:]:[0-9]{1,5}$|^\[|\s")
 _ADDRESS_ALONE = (
     Advice(text="MASTER_ADDR is the name or the address alone: no port (MASTER_PORT has it), no tcp://, no brackets, no blanks"),
 )

@@ -91,7 +91,7 @@ _CIRCLE = "its symbolic links lead in a circle"
     fix=(Advice(text="correct the path, mount the missing file system, or give this user read permission"),),
 )
 def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The path does not exist, or this user may not read it, or none of the first files in it.
+    """The path does not exist, or this user may not read it, or none of the first files in it; or they are pointers of Git LFS without their content.
 
     Why it matters
         Training fails when it first opens the data; in a job of many nodes that is after waiting for all of them.
@@ -100,7 +100,7 @@ def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Something creates or mounts it before training starts.
 
     References
-        access(2)
+        access(2); https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
     """
     for place in places(s, ("data",)):
         if isinstance(place.exists, Missing) and place.exists.why is Why.DENIED and place.exists.source == place.real_path:
@@ -128,6 +128,14 @@ def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 seen=f"this user may read none of the first {files[1]} files in it",
                 wanted="readable",
                 source="access(2)",
+            )
+        elif pointers := known(place.pointer_files, 0):
+            yield Evidence(
+                subject=subject(place),
+                seen=f"{pointers} of the first {files[1]} files in it are pointers of Git LFS, and none has content",
+                wanted="files with their content",
+                source=place.path,
+                fix=(Advice(text="git lfs install; git lfs pull, in the clone that the files are of"),),
             )
         else:
             yield passed(place, "readable", "access(2)")

@@ -175,7 +175,7 @@ def shared_subnets(s: Snapshot) -> dict[str, tuple[Interface, ...]]:
 def _network(address: str, prefix: int) -> str:
     """``_network("10.1.2.3", 16) == "10.1.0.0/16"``; ``""`` for what is no address."""
     parts = address.split(".")
-    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) < 4 for part in parts):
+    if len(parts) != 4 or not all(natural(part, 3) is not None for part in parts):
         return ""
     number = 0
     for part in parts:

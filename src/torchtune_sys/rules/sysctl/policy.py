@@ -9,6 +9,7 @@ import msgspec
 from torchtune_sys.model.actions import Safety, Sysctl
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Verdict, asked
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
@@ -177,7 +178,7 @@ def meets(target: Target, value: str) -> bool:
     (True, True, False)
     """
     words = value.lstrip("<>").split()
-    numbers = [word for word in words if word.isascii() and word.isdigit() and len(word) <= _DIGITS]
+    numbers = [word for word in words if natural(word, _DIGITS) is not None]
     if not numbers or words[0] not in numbers:
         return False
     leading = words[: next((place for place, word in enumerate(words) if word not in numbers), len(words))]

@@ -52,7 +52,7 @@ def _isolates(s: Snapshot, word: str) -> bool:
     return (not flags or "domain" in flags) and own.isdisjoint(isolated)
 
 
-_SIZE = pattern(r"(\d{1,15})([kmgtKMGT]?)")
+_SIZE = pattern(r"([0-9]{1,15})([kmgtKMGT]?)")
 
 
 def _is_beyond(s: Snapshot, word: str) -> bool:
@@ -67,7 +67,7 @@ def _is_beyond(s: Snapshot, word: str) -> bool:
     return not isinstance(have, Missing) and (number > len(have) or (name == "maxcpus" and number < len(have)))
 
 
-_RESERVES = pattern(r"\d[gGtT][$!]")
+_RESERVES = pattern(r"[0-9][gGtT][$!]")
 """Smaller pieces are holes that a firmware forgot to name."""
 
 

@@ -120,7 +120,7 @@ def libc_is_musl(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 _VENDOR_KERNEL = (".el", "-default", ".oe", ".an", ".tl", ".ky", "uek", ".lustre")
 """Kernels whose number says little: their vendors port fixes back (RHEL and clones, SUSE, openEuler, Anolis, TencentOS, Kylin, UEK)."""
-_DEBIAN_KERNEL = pattern(r"\d+\.\d+\.\d+-\d[\w.]*-[a-z]")
+_DEBIAN_KERNEL = pattern(r"[0-9]+\.[0-9]+\.[0-9]+-[0-9][\w.]*-[a-z]")
 """Debian's, Ubuntu's and Proxmox's: the version, the number of the ABI, the flavour (``5.4.0-190-generic``, ``4.19.0-0.deb10.27-amd64``)."""
 _GVISOR = ("4.4.0", "4.19.0-gvisor")
 """What gVisor calls itself, for years the first (github.com/google/gvisor/issues/11117; pkg/sentry/syscalls/linux/linux64.go); a kernel that was

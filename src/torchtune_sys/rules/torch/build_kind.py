@@ -231,9 +231,9 @@ def _override(s: Snapshot) -> str:
     return f"gfx{named[1]}{named[2]}{int(named[3]):x}" if named else ""
 
 
-_GFX_VERSION = pattern(r"(\d{1,2})\.(\d)\.(\d{1,2})")
+_GFX_VERSION = pattern(r"([0-9]{1,2})\.([0-9])\.([0-9]{1,2})")
 
-_ROCM_WHEEL = pattern(r"2\.\d{1,2}\.\d(?:\.dev\d{8})?\+rocm(?:[56]\.\d|7\.[012])(?:\.\d)?")
+_ROCM_WHEEL = pattern(r"2\.[0-9]{1,2}\.[0-9](?:\.dev[0-9]{8})?\+rocm(?:[56]\.[0-9]|7\.[012])(?:\.[0-9])?")
 
 
 def _amd_architectures(s: Snapshot) -> Iterator[tuple[str, str]]:
@@ -303,7 +303,7 @@ def torch_debug_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         https://github.com/pytorch/pytorch/issues/47003
     """
     build = torch_build(s)
-    if re.match(r"1\.7\.0(?!\d)|1\.8\.0\.dev2020", build.version):
+    if re.match(r"1\.7\.0(?![0-9])|1\.8\.0\.dev2020", build.version):
         raise NotApplicable("torch 1.7.0 and the nightly builds of its time call every build a debug build")
     if need(build.debug):
         yield Evidence(subject=f"torch {build.version}", seen="debug build", wanted="release build", source=build.location)
@@ -332,7 +332,7 @@ def _of_cuda(line: str) -> str:
     >>> _of_cuda("UserWarning: CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up environment")
     'CUDA initialization: CUDA unknown error'
     """
-    error = re.search(r"\bError \d{1,4}: [^(\n]{3,100}", line)
+    error = re.search(r"\bError [0-9]{1,4}: [^(\n]{3,100}", line)
     return error[0].strip() if error else line[max(line.find("CUDA initialization"), 0) :].partition(" - ")[0][:160]
 
 

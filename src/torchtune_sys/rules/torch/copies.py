@@ -12,7 +12,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, need, need_if_there
 from torchtune_sys.rules.gates import torch_build
 
-_OF_DISTRIBUTION = pattern(r"/usr/lib/python3/dist-packages|/usr/lib(?:64)?/python3\.\d{1,2}/site-packages")
+_OF_DISTRIBUTION = pattern(r"/usr/lib/python3/dist-packages|/usr/lib(?:64)?/python3\.[0-9]{1,2}/site-packages")
 """Where Debian and Ubuntu (the first), and Fedora, RHEL, SUSE and Arch put Python packages of their own."""
 
 

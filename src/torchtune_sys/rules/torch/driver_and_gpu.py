@@ -137,7 +137,7 @@ def _enough(reported: Version, cuda: Version) -> bool:
 def _instead(s: Snapshot, complaint: str) -> tuple[str, tuple[Install, ...]]:
     """Return a driver for torch's CUDA; where that is not told, one for today's, and the last torch for the CUDA that torch found the driver to have."""
     cuda = _cuda_of_driver(s)
-    found = re.search(r"found version (\d{4,5})\)", complaint)
+    found = re.search(r"found version ([0-9]{4,5})\)", complaint)
     if cuda or found is None:
         return _floor(cuda)
     major = int(found[1]) // 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.knowledge.install_torch import INDEX
 from torchtune_sys.model.actions import Install, Needs
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
@@ -78,7 +79,9 @@ def build_for(s: Snapshot, release: known.Release, variant: str, driver: str = "
     there = {} if isinstance(s.python, Missing) or isinstance(s.python.distributions, Missing) else installed(s)
     names = [f"torch=={release.torch}+{variant}"]
     if "torchvision" in there and release.torchvision:
-        names.append(f"torchvision=={release.torchvision}+{variant}" if release.torchvision[0].isdigit() else "torchvision")
+        names.append(
+            f"torchvision=={release.torchvision}+{variant}" if natural(release.torchvision[0]) is not None else "torchvision"
+        )
     if "torchaudio" in there and version(release.torchaudio)[:2] == version(release.torch)[:2]:  # later ones are for any torch
         names.append(f"torchaudio=={release.torchaudio}+{variant}")
     upgrade = ["--upgrade"] if "torchvision" in names else []  # else pip keeps the one of another index

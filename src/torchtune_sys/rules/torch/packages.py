@@ -8,9 +8,9 @@ from torchtune_sys.formats.requirements import Requirement, asked_for, parse, sa
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import Distribution, Torch
-from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, need
 from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import no_gpu, torch_build
@@ -218,13 +218,15 @@ def _is_older(there: Distribution, wanted: Requirement) -> bool:
 
 def _against_pin(s: Snapshot, wanted: Requirement, there: Distribution) -> Evidence:
     fits = satisfies(there.version, wanted.specifier)
+    if fits is None:
+        return unsure(there.name, Missing(Why.UNPARSED, there.location, f"version {there.version[:40]}"), wanted.specifier)
     return Evidence(
         subject=there.name,
         seen=there.version,
         wanted=wanted.specifier,
-        verdict=Verdict.FAIL if fits is False else Verdict.PASS,
+        verdict=Verdict.PASS if fits else Verdict.FAIL,
         source=there.location,
-        fix=pip_install(s, _asked(wanted)) if fits is False else (),
+        fix=() if fits else pip_install(s, _asked(wanted)),
     )
 
 

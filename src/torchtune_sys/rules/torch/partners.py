@@ -229,7 +229,9 @@ _NAME_THEIR_TORCH = frozenset(
 )
 """Packages whose library loads with the torch that their version names alone. flashinfer's names one too: vLLM 0.6.4 to 0.6.6 shipped
 0.1.6 made for torch 2.4 with torch 2.5.1 (its Dockerfile)."""
-_MADE_FOR = pattern(r"\+\w*?(?:(?:torch|pt)(\d)\.(\d{1,2})|torch(\d)(\d{1,2})0(?=cu|cpu|$)|pt(\d)(\d{1,2})(?=cu|cpu|$))")
+_MADE_FOR = pattern(
+    r"\+\w*?(?:(?:torch|pt)([0-9])\.([0-9]{1,2})|torch([0-9])([0-9]{1,2})0(?=cu|cpu|$)|pt([0-9])([0-9]{1,2})(?=cu|cpu|$))"
+)
 
 
 def made_for(release: str) -> tuple[int, int] | None:

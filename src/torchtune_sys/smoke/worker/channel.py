@@ -90,7 +90,7 @@ def _connect() -> socket.socket:
 
 def _number(name: str) -> int:
     text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else -1
+    return int(text) if text.isascii() and text.isdigit() else -1
 
 
 def end_with_parent(parent: int = 0) -> None:
@@ -145,7 +145,7 @@ def starter() -> Optional[Starter]:
     """Who made this process a rank; None where nobody did: also in the body of a batch script and in a shell that srun --pty opened, where
     Slurm says that this is task 0, though the tasks are yet to be started."""
     for one in STARTERS:
-        if not os.environ.get(one.rank, "").isdigit():
+        if _number(one.rank) < 0:
             continue
         if one.rank == "SLURM_PROCID" and not _is_srun_task():
             continue
@@ -155,7 +155,7 @@ def starter() -> Optional[Starter]:
 
 def _is_srun_task() -> bool:
     step = os.environ.get("SLURM_STEP_ID", os.environ.get("SLURM_STEPID", ""))
-    return step.isdigit() and int(step) < _LAST_STEP and "SLURM_PTY_PORT" not in os.environ
+    return step.isascii() and step.isdigit() and int(step) < _LAST_STEP and "SLURM_PTY_PORT" not in os.environ
 
 
 def launching(argv: List[str]) -> bool:

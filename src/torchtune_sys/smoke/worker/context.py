@@ -211,7 +211,7 @@ def repeatable(here: RankContext) -> ContextManager[None]:
 def environment_number(name: str, otherwise: int) -> int:
     """Return what a variable says, if it is a number."""
     text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else otherwise
+    return int(text) if text.isascii() and text.isdigit() else otherwise
 
 
 def small_integers(shape: Tuple[int, ...], seed: int, low: int = -4, high: int = 4) -> torch.Tensor:

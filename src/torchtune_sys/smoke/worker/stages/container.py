@@ -120,9 +120,10 @@ def promises_in(text: str) -> List[Tuple[str, int]]:
     found = []
     for word in filter(None, text.split(",")):
         key, _, amount = word.partition("=")
-        if key not in _KEPT or not (amount.isdigit() or amount == "unlimited"):
+        counted = amount.isascii() and amount.isdigit()
+        if key not in _KEPT or not (counted or amount == "unlimited"):
             raise argparse.ArgumentTypeError("%r is none of %s" % (word, ", ".join("%s=N" % key for key in _KEPT)))
-        found.append((key, int(amount) if amount.isdigit() else 1))
+        found.append((key, int(amount) if counted else 1))
     return found
 
 
