@@ -296,7 +296,11 @@ class Agent:
         order = self.job.candidates
         while self.coordinator is not None and not self.coordinator.started:
             await asyncio.sleep(_CLIMB_S)
-            better = await meeting.lower(self.map, order, self.job.node, self.lost) or await self._larger(order)
+            better = await meeting.lower(self.map, order, self.job.node, self.lost)
+            if better is not None and not better.members:  # it follows another, maybe us: who reaches it is not followed in turn
+                better.wire.close()
+                better = None
+            better = better or await self._larger(order)
             if better is None or self.coordinator.started:
                 if better is not None:
                     better.wire.close()
@@ -317,10 +321,8 @@ class Agent:
             reached = await self.map.dial(node)
             if reached is None:
                 continue
-            reached.wire.send(messages.plain(messages.Who()))
-            with contextlib.suppress(Gone):
-                if messages.me(await reached.wire.receive(meeting.DIAL_S)).members > len(self.coordinator.members):
-                    return reached
+            if reached.members > len(self.coordinator.members):
+                return reached
             reached.wire.close()
         return None
 

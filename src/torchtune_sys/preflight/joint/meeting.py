@@ -26,8 +26,10 @@ Place = tuple[str, tuple[int, ...]]
 class Reached:
     """A connection to a candidate, which accepted us."""
 
-    def __init__(self, node: int, wire: Wire, via: int | None, dialled: str) -> None:
-        self.node, self.wire, self.via, self.dialled = node, wire, via, dialled
+    def __init__(self, answer: messages.Me, wire: Wire, via: int | None, dialled: str) -> None:
+        self.node, self.wire, self.via, self.dialled = answer.node, wire, via, dialled
+        self.members = answer.members
+        """How many follow it, itself among them; 0 where it follows another."""
 
 
 class Map:
@@ -66,7 +68,7 @@ class Map:
                     word = await self._who(wire, node)
                     if word == "ok":
                         self.words[node] = word
-                        return Reached(node, wire, None, address)
+                        return Reached(self.answers[node], wire, None, address)
                     wire.close()
                 except OtherRelease:
                     word = "other-release"
@@ -107,14 +109,14 @@ class Map:
         wire = reached.wire
         wire.send(messages.plain(messages.Relay(to=node)))
         try:
-            answer = await wire.receive(2 * DIAL_S)
-            if answer.get("is") != "through":
+            if (await wire.receive(2 * DIAL_S)).get("is") != "through":
                 wire.close()
                 return None
             inner = await handshake(*wire.streams(), self._job.secret, first=True, timeout_s=DIAL_S)
             inner.send(messages.plain(messages.Who()))
-            if messages.me(await inner.receive(DIAL_S)).node == node:
-                return Reached(node, inner, helper, "")
+            answer = messages.me(await inner.receive(DIAL_S))
+            if answer.node == node:
+                return Reached(answer, inner, helper, "")
         except Gone:
             pass
         wire.abort()

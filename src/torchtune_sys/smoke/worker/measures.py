@@ -126,7 +126,7 @@ def known_functions(torch: Any, device: Any) -> str:
 
 
 def float_step(torch: Any, device: Any) -> str:
-    """Return a hash of the weights after three steps of a small transformer in float32, by autograd and momentum (written out: torch.optim
+    """Return a hash of random numbers of one seed and of the weights after three steps of a small transformer in float32, by autograd and momentum (written out: torch.optim
     imports seconds of compiler). Equal hardware and libraries give equal bits: no sum is in an order that depends on time."""
     functions = torch.nn.functional
     shapes = (
@@ -154,8 +154,9 @@ def float_step(torch: Any, device: Any) -> str:
             for value, speed in zip(weights, speeds):
                 speed.mul_(0.9).add_(value.grad)
                 value.sub_(speed, alpha=0.01)
+    drawn = torch.rand(_TOKENS, generator=torch.Generator(device).manual_seed(1), device=device)
     mark = hashlib.sha256()
-    for value in weights:
+    for value in [*weights, drawn]:
         mark.update(bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).tolist()))
     return mark.hexdigest()[:32]
 
