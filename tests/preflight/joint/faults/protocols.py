@@ -13,9 +13,9 @@ import pytest
 
 from preflight.joint.cluster import TOOL, Cluster, Ranks, preflight, run
 from preflight.joint.faults import other, until_worker
-from preflight.joint.faults.computing import SKEW, within
+from preflight.joint.faults.computing import SKEW, patched, within
 from preflight.joint.faults.expected import Expected, Fault, Verdict
-from preflight.joint.faults.hosts import agent_killed
+from preflight.joint.faults.hosts import ILLEGAL, agent_killed
 from preflight.joint.faults.network import both_protocols, go, node_with
 from preflight.joint.faults.switches import only_v6
 from smoke.faults.bench import torch_python
@@ -24,6 +24,10 @@ from smoke.faults.bench import torch_python
 def v6_loss(made: Cluster, node: int) -> dict[str, Any]:
     made.drop(node, "iif eth0 meta nfproto ipv6 numgen random mod 100 < 10 drop")
     return only_v6(made, node)
+
+
+def v6_crash(made: Cluster, node: int) -> dict[str, Any]:
+    return {**only_v6(made, node), **patched(ILLEGAL)(made, node)}
 
 
 def v6_dropped(made: Cluster, node: int) -> dict[str, Any]:
@@ -177,6 +181,7 @@ _CUT = ("port-dropped", "link-one-way-drop")
 
 FAULTS = {
     "v6-loss": Fault(v6_loss, node_with("packet-loss"), 3),
+    "v6-crash": Fault(v6_crash, node_with("software-differs-between-nodes", "rank-killed", words=("SIGILL",))),
     "v6-dropped": Fault(v6_dropped, node_with("port-dropped"), 1, held=True),
     "v6-own-name": Fault(v6_own_name, node_with("hostname-resolves-to-loopback"), 3, held=True),
     "source-address": Fault(source_address, node_with(*_CUT, "nccl-wrong-interface"), 4),
