@@ -147,7 +147,8 @@ def test_version_in_short() -> None:
         ("preflight --max-tainted 3", "--max-tainted has no effect without --act", "give both, or neither"),
         ("check --nproc-per-node 0", "--nproc-per-node: 0 is not in the range", "torchtune-sys check --help"),
         ("check --nproc-per-node x", "--nproc-per-node: 'x' is not a whole number", "torchtune-sys check --help"),
-        ("check --python", "option '--python' requires an argument", "--help"),
+        ("check --python", "option '--python' requires an argument", "how it is used: torchtune-sys check --help"),
+        ("check --root /no/such", "/no/such: No such file or directory", "check the path"),
         ("check extra", "got unexpected extra argument (extra)", "torchtune-sys check --from FILE"),
         ("rules shm", "got unexpected extra argument (shm)", "torchtune-sys rules --search shm"),
         (
@@ -203,7 +204,14 @@ def test_a_program_for_python_is_no_interpreter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("rules",), ("check", "-v", "--from", RECORDED), ("plan", "-v", "--from", RECORDED), ("diagnose", "LOG")]
+    "words",
+    [
+        ("rules",),
+        ("smoke", "--list"),
+        ("check", "-v", "--from", RECORDED),
+        ("plan", "-v", "--from", RECORDED),
+        ("diagnose", "LOG"),
+    ],
 )
 def test_on_a_narrow_terminal_only_a_word_alone_is_wider(words: tuple[str, ...], tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"

@@ -59,6 +59,13 @@ class Command(click.Command):
             )
         )
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # click's parser does not say of an option without its argument which command it is of
+            raise
+
     def get_help(self, ctx: click.Context) -> str:
         whole = self.whole_help(ctx)
         return whole if len(whole.splitlines()) <= SCREEN else self._short_help(ctx)

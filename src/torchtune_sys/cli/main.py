@@ -48,8 +48,6 @@ COMPLETE = f"_{PROGRAM.replace('-', '_').upper()}_COMPLETE"
 """The environment variable through which a shell's completion script asks for candidates."""
 FINDINGS, USAGE, UNJUDGED, INTERNAL = 1, 2, 3, 4
 _NAGIOS_UNKNOWN = 3
-_SIGNALLED = 128
-_INTERRUPTED = 130
 _TIMEOUT_S = 3
 """How long shutting down may take after a signal."""
 
@@ -129,14 +127,14 @@ def _heed_termination() -> None:
     import signal
 
     from torchtune_sys.cli.terminal import leave
-    from torchtune_sys.cli.watch import heeded_signals
+    from torchtune_sys.cli.watch import SIGNALLED, heeded_signals
 
     def stop(number: int, _frame: object) -> None:
         # Ctrl-C reaches each process of the terminal, and a parent passes it on: the second one must not cut the end short.
         for other in heeded:
             signal.signal(other, lambda _number, _frame: None)
         # An exception that comes while a lock of the import system is taken can leave it taken for ever.
-        signal.signal(signal.SIGALRM, lambda _number, _frame: leave(_SIGNALLED + number))
+        signal.signal(signal.SIGALRM, lambda _number, _frame: leave(SIGNALLED + number))
         signal.alarm(_TIMEOUT_S)
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
@@ -155,10 +153,14 @@ def _heed_termination() -> None:
         signal.signal(number, stop)
 
 
-def _ended(args: Sequence[str], signal: BaseException) -> int:
-    if isinstance(signal, Terminated):
-        return _failed(args, _SIGNALLED + signal.number, "terminated")
-    return _failed(args, _INTERRUPTED, "interrupted")
+def _ended(args: Sequence[str], ended: BaseException) -> int:
+    from signal import SIGINT
+
+    from torchtune_sys.cli.watch import SIGNALLED
+
+    if isinstance(ended, Terminated):
+        return _failed(args, SIGNALLED + ended.number, "terminated")
+    return _failed(args, SIGNALLED + SIGINT, "interrupted")
 
 
 def _called_as() -> str:

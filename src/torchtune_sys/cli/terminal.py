@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 NARROW, USUAL, WIDE = 40, 80, 100
 _MOST_COLUMNS = 10_000
-SIGNALLED = 128
-"""What an exit status of a shell's is above where a signal ended the program."""
 _ASCII = {"→": "->", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "µ": "u", "°": "deg "}
 """Signs that our own texts hold (tests/cli/test_streams.py), and how they look where the terminal's locale has ASCII alone (LC_ALL=C)."""
 
@@ -250,7 +248,7 @@ def leave(code: int) -> NoReturn:
     waited for until a signal comes; after one, a second."""
     import signal
 
-    from torchtune_sys.cli.watch import heeded_signals
+    from torchtune_sys.cli.watch import SIGNALLED, heeded_signals
 
     def at_once(number: int, _frame: object) -> None:
         os._exit(code if number == signal.SIGALRM else SIGNALLED + number)

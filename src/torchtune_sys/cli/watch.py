@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+SIGNALLED = 128
+"""What an exit status of a shell's is above where a signal ended the program."""
 TIMEOUT_S, LIVE_TIMEOUT_S, LOGS_TIMEOUT_S = 30.0, 90.0, 600.0
 """Default of --timeout in seconds: for reading a host, with --live, and for logs or the facts of many hosts."""
 SMOKE_TIMEOUT_S = 600.0
@@ -71,7 +73,7 @@ def _wait(child: int, limit_s: float, late: Callable[[], int]) -> int:
         while time.monotonic() < deadline or _pasted_by_a_person():
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
-                return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else SIGNALLED + os.WTERMSIG(status)
             _await_end(handle, min(deadline - time.monotonic(), _GLANCE_S))
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)

@@ -270,7 +270,7 @@ def _listed(path: str) -> list[str]:
     try:
         return os.listdir(path)
     except OSError as error:
-        todo = "run as a user who may read it" if error.errno == errno.EACCES else ""
+        todo = "run as a user who may read it" if error.errno == errno.EACCES else "check the path"
         raise UnreadableInput(f"{path}: {error.strerror}", todo) from None
 
 

@@ -28,6 +28,8 @@ class Listed(msgspec.Struct, frozen=True):
     """The entries for them, in one form each."""
     fault: str = ""
     """Why it hides GPUs that it lists, or all."""
+    repeats: bool = False
+    """Whether it hides all because one is named twice."""
 
 
 def way(value: str) -> str:
@@ -43,7 +45,7 @@ def listed(value: str, uuids: Sequence[str], sliced: bool = False) -> Listed:
     twice hides every GPU. A comma at the end hides nothing.
 
     >>> listed("0,1,5,2", ("",) * 4)
-    Listed(places=(0, 1), names=('0', '1'), fault='there is no GPU 5: it and what follows is hidden')
+    Listed(places=(0, 1), names=('0', '1'), fault='there is no GPU 5: it and what follows is hidden', repeats=False)
     >>> listed("GPU-b,gpu-a", ("GPU-a1", "GPU-b1")).places, listed("", ("",)).fault, listed("3,0", ("",) * 4).places
     ((1, 0), 'it is empty, which hides every GPU', (3, 0))
     """
@@ -59,7 +61,7 @@ def listed(value: str, uuids: Sequence[str], sliced: bool = False) -> Listed:
             fault += f": {'it and what follows' if found else 'every GPU'} is hidden"
             break
         if name in found:
-            return Listed(fault=f"{name if name.isdecimal() else entry} is named twice, which hides every GPU")
+            return Listed(fault=f"{name if name.isdecimal() else entry} is named twice, which hides every GPU", repeats=True)
         found[name] = place
     return Listed(tuple(found.values()), tuple(found), fault)
 
@@ -103,18 +105,19 @@ def _number(entry: str) -> int | None:
     return int(digits) if digits else None
 
 
-def left_out(s: Snapshot, gpu: Gpu) -> bool:
-    """Return whether CUDA_VISIBLE_DEVICES hides this GPU, or may: numbers of GPUs of several models are CUDA's own, from the fastest, unless
-    CUDA_DEVICE_ORDER says otherwise."""
+def left_out(s: Snapshot) -> frozenset[int]:
+    """Return the indices of the GPUs that CUDA_VISIBLE_DEVICES hides, or may: numbers of GPUs of several models are CUDA's own, from the fastest,
+    unless CUDA_DEVICE_ORDER says otherwise."""
     env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
     value = env.get("CUDA_VISIBLE_DEVICES")
     if value is None:
-        return False
+        return frozenset()
     gpus = sorted(gpus_told(s), key=lambda one: (known(one.pci_address, ""), one.index))
     shown = listed(value, uuids_of(gpus), any(one.mig is True for one in gpus)).places
+    every = frozenset(gpu.index for gpu in gpus)
     if not way(value) and env.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len({known(one.name, "") for one in gpus}) > 1:
-        return len(shown) < len(gpus)
-    return None not in shown and gpu.index not in {gpus[place].index for place in shown if place is not None}
+        return every if len(shown) < len(gpus) else frozenset()
+    return frozenset() if None in shown else every - {gpus[place].index for place in shown if place is not None}
 
 
 def uuids_of(gpus: Iterable[Gpu]) -> tuple[str, ...]:
@@ -154,7 +157,7 @@ def amd_fault(env: Mapping[str, str], count: int) -> AmdFault:
         if not value:
             return AmdFault(name, _EMPTY[name == "ROCR_VISIBLE_DEVICES"], count)
         shown = listed(value, ("",) * count)
-        if shown.fault and "twice" not in shown.fault:
+        if shown.fault and not shown.repeats:
             words, colon, rest = shown.fault.partition(":")
             return AmdFault(name, f"{words}{left if words.startswith('there is no GPU') else ''}{colon}{rest}", count)
         if name == "ROCR_VISIBLE_DEVICES" and shown.places:

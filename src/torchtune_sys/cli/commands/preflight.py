@@ -40,7 +40,7 @@ Examples:
   torchtune-sys preflight --policy /etc/torchtune-sys/policy.toml --site-checks /etc/torchtune-sys/checks.d
   srun --ntasks-per-node 1 torchtune-sys preflight --format json
   srun --ntasks-per-node 1 torchtune-sys preflight --isolate --lists .
-  torchtune-sys generate slurm prolog -o /etc/slurm/prolog.d/50-torchtune-sys.sh
+  torchtune-sys generate slurm prolog --tool /usr/local/bin/torchtune-sys -o /etc/slurm/prolog.d/50-torchtune-sys.sh
 
 \b
 Levels:

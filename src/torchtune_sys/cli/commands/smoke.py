@@ -93,9 +93,11 @@ Exit status: 0 all stages that apply passed; 1 a stage failed; 2 usage error;
 def command(**options: Any) -> int:
     """Run a short training to prove that this host can train, or to name what is broken."""
     if options["list_"]:
+        from torchtune_sys.render.layout import line, render
         from torchtune_sys.smoke.names import stages
 
-        give("".join(f"{name:<20}{proof}\n" for name, proof in stages().items()), options["output"])
+        rows = (line(proof, label=(f"{name:<20}", "heading")) for name, proof in stages().items())
+        give(render(rows, style(options["color"], options["output"])), options["output"])
         return 0
     require_output(options["output"])
     from torchtune_sys.cli.smoke_run import run_smoke

@@ -158,12 +158,11 @@ def _in_list(hosts: Sequence[str], host: str, master: str) -> tuple[int, tuple[s
     >>> _in_list(("a", "b.example", "c"), "b", "c"), _in_list(("a", "b"), "b", "10.0.0.1")
     ((2, ('c', 'a', 'b.example')), None)
     """
-    short = [name.partition(".")[0] for name in hosts]
-    own, first = host.partition(".")[0], master.partition(".")[0]
-    if short.count(own) != 1 or short.count(first) != 1:
+    own, first = _own(hosts, host), _own(hosts, master)
+    if not own or not first:
         return None
-    ordered = sorted(hosts, key=lambda name: name.partition(".")[0] != first)
-    return [name.partition(".")[0] for name in ordered].index(own), tuple(ordered)
+    ordered = tuple(sorted(hosts, key=first.__ne__))
+    return ordered.index(own), ordered
 
 
 _NODES = {
@@ -195,14 +194,23 @@ def listed_as(env: Mapping[str, str], hosts: Sequence[str], name: str, nodes: in
     """
     names = tuple(hosts) or expanded(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", ""))
     if len(names) == nodes:
-        own = [each for each in names if each == name] or [
-            each for each in names if each.partition(".")[0] == name.partition(".")[0]
-        ]
-        return (own[0] if len(own) == 1 else ""), names
+        return _own(names, name), names
     number = _number(env, *_NUMBERS)
     if number is None or number >= nodes:
         return "", ()
     return f"node {number}", tuple(f"node {each}" for each in range(nodes))
+
+
+def _own(names: Sequence[str], name: str) -> str:
+    """Return what a host is called in a list: its whole name before the first part of it; "" where it is not in it, or more than once.
+
+    >>> _own(("a.x", "a.y"), "a.y"), _own(("a.x", "a.y"), "a"), _own(("a.x",), "a.z")
+    ('a.y', '', 'a.x')
+    """
+    found = [each for each in names if each == name] or [
+        each for each in names if each.partition(".")[0] == name.partition(".")[0]
+    ]
+    return found[0] if len(found) == 1 else ""
 
 
 _NUMBERS = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "NODE_RANK", "GROUP_RANK")

@@ -94,7 +94,7 @@ def _index(entry: str, below: int) -> int | None:
 def _listed(value: str, ordered: tuple[GpuDevice, ...], mixed: bool) -> Visible:
     """Return what CUDA_VISIBLE_DEVICES names."""
     shown = listed(value, tuple(board.uuid for board in ordered))
-    if "twice" in shown.fault:
+    if shown.repeats:
         return Visible(addresses=(), candidates=())
     not_told = _INSTANCE if way(value) == "MIG-" else "the GPUs' UUIDs were not seen"
     places = shown.places if way(value) or not mixed else (None,) * len(shown.places)

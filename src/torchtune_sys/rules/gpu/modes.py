@@ -61,10 +61,11 @@ def compute_mode_prohibited(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlComputeMode_t)
     """
+    others = left_out(s)
     yield from each(
         s,
         lambda gpu: gpu.compute_mode,
-        lambda gpu, mode: mode == "prohibited" and not left_out(s, gpu),
+        lambda gpu, mode: mode == "prohibited" and gpu.index not in others,
         str,
         "default",
         "nvmlDeviceGetComputeMode",
@@ -95,9 +96,8 @@ def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (CUDA device enumeration)
     """
-    gpus = gates.nvidia_gpus(s)
-    others = {gpu.index for gpu in gpus if left_out(s, gpu)}
-    gpus = tuple(gpu for gpu in gpus if gpu.index not in others)
+    others = left_out(s)
+    gpus = tuple(gpu for gpu in gates.nvidia_gpus(s) if gpu.index not in others)
     if not gpus:
         raise NotApplicable("CUDA_VISIBLE_DEVICES leaves out every GPU")
     ranks = s.intent.ranks if s.intent.ranks is not None else len(gpus)
@@ -145,10 +145,11 @@ def mig_without_instances(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     if not any(isinstance(gpu.mig, Missing) or gpu.mig for gpu in gates.nvidia_gpus(s)):
         raise NotApplicable("MIG is on nowhere")
+    others = left_out(s)
     yield from each(
         s,
         lambda gpu: gpu.mig_instances if gpu.mig is True else gpu.mig,
-        lambda gpu, count: gpu.mig is True and not count and not left_out(s, gpu),
+        lambda gpu, count: gpu.mig is True and not count and gpu.index not in others,
         lambda count: "MIG off" if count is False else "MIG on, no instance" if not count else f"MIG on, instances: {count}",
         "an instance",
         "nvmlDeviceGetMigDeviceHandleByIndex",

@@ -43,7 +43,8 @@ def extensions_built_for_other_gpu(s: Snapshot, _p: Params) -> Iterator[Evidence
     built = _architectures(value)
     if not built:
         raise NotApplicable("TORCH_CUDA_ARCH_LIST holds names that are not known here")
-    gpus = [gpu for gpu in nvidia_gpus(s) if not left_out(s, gpu)]
+    others = left_out(s)
+    gpus = [gpu for gpu in nvidia_gpus(s) if gpu.index not in others]
     if not gpus:
         raise NotApplicable("the session shows no GPU")
     own = sorted({need(capability(gpu)) for gpu in gpus})

@@ -30,15 +30,14 @@ _USED_BY = {
 
 @shared.command(
     "slurm",
-    common=("--level", "--policy", "--output"),
+    common=("--tool", "--level", "--policy", "--output"),
     epilog="""\b
 Examples:
-  torchtune-sys generate slurm prolog -o /etc/slurm/prolog.d/50-torchtune-sys.sh
-  torchtune-sys generate slurm batch -o preflight.sbatch
+  torchtune-sys generate slurm prolog --tool /usr/local/bin/torchtune-sys -o /etc/slurm/prolog.d/50-torchtune-sys.sh
+  torchtune-sys generate slurm batch --tool /shared/bin/torchtune-sys -o preflight.sbatch
   TORCHTUNE_SYS_NODES=8 sbatch -N 10 preflight.sbatch python train.py
-  torchtune-sys generate slurm batch --isolate --python /opt/train/bin/python3
+  torchtune-sys generate slurm batch --tool /shared/bin/torchtune-sys --isolate -o preflight.sbatch
   torchtune-sys generate slurm conf
-  torchtune-sys generate slurm prolog --policy /etc/policy.toml --drain-state /shared/state
 
 \b
 Make the scripts executable. Only no-go drains a node. If the tool is missing,
@@ -114,7 +113,7 @@ def _this_tool() -> str:
     """Return the absolute path by which this process was started."""
     found = os.path.abspath(sys.argv[0])
     if not os.access(found, os.X_OK) or os.path.basename(found) == "__main__.py":
-        raise UserError("a hook needs the tool's path on every node", "--tool /usr/local/bin/torchtune-sys")
+        raise UserError("a hook needs the tool's path on every node", "name it: --tool /usr/local/bin/torchtune-sys")
     return found
 
 

@@ -114,20 +114,14 @@ def _whole_numbers_are_exact(here: RankContext) -> None:
     """Beside plain Python, whose whole numbers have no width: 62 bits and more of them, as places in large tensors need."""
     first = [(number * 2654435761 + 12345) % (1 << 40) - (1 << 39) for number in range(1, _WHOLE + 1)]
     second = [(number * 40503 + 7) % (1 << 22) - (1 << 21) or 5 for number in range(1, _WHOLE + 1)]
-    one, other = (torch.tensor(each, device=here.device) for each in (first, second))
+    small = [a % 30011 for a in first], [b % 30011 or 1 for b in second]
     ways: Tuple[Tuple[str, Callable[..., Any]], ...] = (
         ("add", lambda a, b: a + b), ("sub", lambda a, b: a - b), ("mul", lambda a, b: a * b), ("floor_divide", lambda a, b: a // b), ("remainder", lambda a, b: a % b),
         ("bitwise_and", lambda a, b: a & b), ("bitwise_or", lambda a, b: a | b), ("bitwise_xor", lambda a, b: a ^ b), ("lt", lambda a, b: a < b),
     )  # fmt: skip
     for name, way in ways:
-        for kind, left, right in (
-            (torch.int64, first, second),
-            (torch.int32, [a % 30011 for a in first], [b % 30011 or 1 for b in second]),
-        ):
-            if kind == torch.int64:
-                found = way(one, other)
-            else:
-                found = way(*(torch.tensor(each, dtype=kind, device=here.device) for each in (left, right)))
+        for kind, left, right in ((torch.int64, first, second), (torch.int32, *small)):
+            found = way(*(torch.tensor(each, dtype=kind, device=here.device) for each in (left, right)))
             wanted = torch.tensor([int(way(a, b)) for a, b in zip(left, right)])
             _is_the_same("torch.%s of %s" % (name, str(kind)[6:]), found, wanted)
 
