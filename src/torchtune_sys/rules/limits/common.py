@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import SessionLimit
-from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.rule import Evidence, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, need
+from torchtune_sys.rules.amounts import size
 
 SOURCE = "getrlimit"
 IN_CONTAINER = (
@@ -28,6 +31,22 @@ def count(value: int | None) -> str:
 
 def below(value: int | None, floor: int) -> bool:
     return value is not None and value < floor
+
+
+def both(limit: SessionLimit, worded: Callable[[int | None], str] = size) -> str:
+    """Return the words for the soft and the hard value of a limit."""
+    return f"soft {worded(limit.soft)}, hard {worded(limit.hard)}"
+
+
+def should_be_unlimited(item: str, limit: SessionLimit, floor: int, worded: Callable[[int | None], str] = size) -> Evidence:
+    """Return evidence on a limit that fails where its soft value is below ``floor``."""
+    return Evidence(
+        subject=item,
+        seen=both(limit, worded),
+        wanted="unlimited",
+        verdict=verdict_on(below(limit.soft, floor)),
+        source=SOURCE,
+    )
 
 
 def verdict_on(fails: bool) -> Verdict:

@@ -11,7 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent_or_unsupported, need, need_if_there
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, may_span_hosts, not_in_container, rdma_active
-from torchtune_sys.rules.limits.common import below, count, limit_of, verdict_on
+from torchtune_sys.rules.limits.common import below, both, count, limit_of, verdict_on
 from torchtune_sys.rules.limits.tasks import tasks_needed
 
 _MIB = 1 << 20
@@ -44,7 +44,7 @@ def _judged(services: list[ServiceLimits], floor: int, wanted: str, *more: Advic
             continue
         yield Evidence(
             subject=service.unit,
-            seen=f"soft {size(service.memlock.soft)}, hard {size(service.memlock.hard)}",
+            seen=both(service.memlock),
             wanted=wanted,
             verdict=verdict_on(below(service.memlock.hard, floor)),
             source=service.source,
@@ -122,7 +122,7 @@ def service_nofile_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
             continue
         yield Evidence(
             subject=service.unit,
-            seen=f"soft {count(service.nofile.soft)}, hard {count(service.nofile.hard)}",
+            seen=both(service.nofile, count),
             wanted=f"hard {floor} or more",
             verdict=verdict_on(below(service.nofile.hard, floor)),
             source=service.source,

@@ -11,7 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_count, gpu_host, training_network
-from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, count, limit_of, verdict_on
+from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, both, count, limit_of, should_be_unlimited, verdict_on
 
 _GIB = 1 << 30
 _MIB = 1 << 20
@@ -68,13 +68,7 @@ def memlock_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(subject="memlock", seen=seen, wanted="unlimited", source="ulimit -l")
         return
     floor = int(p["min_mib"]) * _MIB
-    yield Evidence(
-        subject="memlock",
-        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
-        wanted="unlimited",
-        verdict=verdict_on(below(limit.soft, floor)),
-        source=SOURCE,
-    )
+    yield should_be_unlimited("memlock", limit, floor)
 
 
 @rule(
@@ -100,13 +94,7 @@ def memlock_limit_finite(s: Snapshot, p: Params) -> Iterator[Evidence]:
     awsome-distributed-training, EFA checks: a warning below 16 GiB. oci-hpc sets it to unlimited.
     """
     limit = _pinning_is_limited(s)
-    yield Evidence(
-        subject="memlock",
-        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
-        wanted="unlimited",
-        verdict=verdict_on(below(limit.soft, int(p["min_gib"]) * _GIB)),
-        source=SOURCE,
-    )
+    yield should_be_unlimited("memlock", limit, int(p["min_gib"]) * _GIB)
 
 
 @rule(
@@ -135,7 +123,7 @@ def nofile_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     floor = int(p["min_hard"])
     yield Evidence(
         subject="nofile",
-        seen=f"soft {count(limit.soft)}, hard {count(limit.hard)}",
+        seen=both(limit, count),
         wanted=f"hard {floor} or more",
         verdict=verdict_on(below(limit.hard, floor)),
         source=SOURCE,
@@ -173,7 +161,7 @@ def nofile_soft_limit_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     wanted = workers * int(p["files_per_worker"])
     yield Evidence(
         subject="nofile",
-        seen=f"soft {count(limit.soft)}, hard {count(limit.hard)}; {workers} workers per rank",
+        seen=f"{both(limit, count)}; {workers} workers per rank",
         wanted=f"soft {max(wanted, 4096)} or more",
         verdict=verdict_on(below(limit.soft, wanted) and below(limit.soft, 4096)),
         source=SOURCE,
@@ -215,13 +203,7 @@ def address_space_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     floor = int(p["min_tib"]) << 40 if gpus else int(p["min_gib"]) << 30
     if not gpus and not below(limit.soft, floor):
         raise NotApplicable("no GPU on this host, and room for a process that trains on the CPU")
-    yield Evidence(
-        subject="as",
-        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
-        wanted="unlimited",
-        verdict=verdict_on(below(limit.soft, floor)),
-        source=SOURCE,
-    )
+    yield should_be_unlimited("as", limit, floor)
 
 
 @rule(
@@ -245,13 +227,7 @@ def data_segment_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     limit = limit_of(s, "data")
     total = need(need(s.memory).total_bytes)
-    yield Evidence(
-        subject="data",
-        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
-        wanted="unlimited",
-        verdict=verdict_on(below(limit.soft, total)),
-        source=SOURCE,
-    )
+    yield should_be_unlimited("data", limit, total)
 
 
 @rule(
@@ -276,13 +252,7 @@ def file_size_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     setrlimit(2), RLIMIT_FSIZE.
     """
     limit = limit_of(s, "fsize")
-    yield Evidence(
-        subject="fsize",
-        seen=f"soft {size(limit.soft)}, hard {size(limit.hard)}",
-        wanted="unlimited",
-        verdict=verdict_on(below(limit.soft, int(p["min_gib"]) * _GIB)),
-        source=SOURCE,
-    )
+    yield should_be_unlimited("fsize", limit, int(p["min_gib"]) * _GIB)
 
 
 @rule(
@@ -313,13 +283,7 @@ def cpu_time_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     limit = limit_of(s, "cpu")
     floor = int(p["min_days"]) * 86400
-    yield Evidence(
-        subject="cpu",
-        seen=f"soft {_duration(limit.soft)}, hard {_duration(limit.hard)}",
-        wanted="unlimited",
-        verdict=verdict_on(below(limit.soft, floor)),
-        source=SOURCE,
-    )
+    yield should_be_unlimited("cpu", limit, floor, _duration)
 
 
 def _duration(seconds: int | None) -> str:

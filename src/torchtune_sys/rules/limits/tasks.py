@@ -9,7 +9,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, ru
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.gates import ranks_here
-from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, count, limit_of, verdict_on
+from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, both, count, limit_of, verdict_on
 
 
 def tasks_needed(s: Snapshot) -> int:
@@ -53,7 +53,7 @@ def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     wanted = max(int(p["min_soft"]), tasks_needed(s))
     yield Evidence(
         subject="nproc",
-        seen=f"soft {count(limit.soft)}, hard {count(limit.hard)}",
+        seen=both(limit, count),
         wanted=f"soft {wanted} or more",
         verdict=verdict_on(below(limit.soft, wanted)),
         source=SOURCE,
