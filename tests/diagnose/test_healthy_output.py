@@ -232,3 +232,63 @@ def test_what_is_warned_tried_again_quoted_or_asked_is_no_fault(text: str) -> No
 )
 def test_what_was_not_mended_by_itself_is_told(text: str, cause: str) -> None:
     assert [each.cause for each in diagnosis_of(text).causes][:1] == [cause]
+
+
+RELEASE = """\
+## [1.4.0] - 2026-03-02
+### Fixed
+- loaders that died with "Too many open files" are started again
+- `No space left on device` names the file
+"""
+NODE = """\
+  DiskPressure     False   KubeletHasNoDiskPressure     kubelet has no disk pressure
+  Ready            True    KubeletReady                 kubelet is posting ready status
+"""
+REVIEWED = """\
+> +    if free < need:
+> +        raise OSError("No space left on device")
+Should this not carry an errno?
+"""
+CLASSIFIED = 'def kind(line):\n    if "Driver/library version mismatch" in line:\n        return "driver"\n'
+DOCUMENT = "Please document what nvidia-smi means by Driver/library version mismatch."
+PLAYED = """\
+ansible-playbook -i hosts site.yml --limit gpu
+TASK [driver : stop services that use the GPU] ********* changed: [gpu01]
+TASK [driver : reboot] ********************************* changed: [gpu01]
+PLAY RECAP
+gpu01 : ok=14 changed=6 unreachable=0 failed=0 skipped=2 rescued=0 ignored=0
+"""
+FAQ = "# FAQs\n\nThe out-of-memory error during training is usually due to insufficient memory of the GPU.\n"
+RUNBOOK = (
+    "Runbook: reload the driver\nRun this when nvidia-smi prints Failed to initialize NVML: Driver/library version mismatch.\n"
+)
+ARTICLE = (
+    "Xid 79 means that the GPU fell off the bus. When this hits your training at step 47,000, you lose the run, and you pay for it twice. The schedule of the whole team moves by a day.\n"
+    "A GPU seldom fails at once. The counters which you collect already show it hours before: corrected errors grow, and your links train again. Nobody looks at them, as long as jobs run.\n"
+)
+
+
+@pytest.mark.parametrize("text", [RELEASE, NODE, REVIEWED, CLASSIFIED, DOCUMENT, PLAYED, FAQ, RUNBOOK, ARTICLE])
+def test_what_is_written_for_readers_or_says_that_all_is_well_is_no_fault(text: str) -> None:
+    assert diagnosis_of(text).causes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (NODE.replace("False   KubeletHasNoDiskPressure", "True    KubeletHasDiskPressure"), "disk-full-or-quota"),
+        (
+            "# Use of the RTX 5090\nRuntimeError: CUDA error: no kernel image is available for execution on the device",
+            "gpu-arch-not-in-wheel",
+        ),
+        ("# Support for ROCm 7\nRuntimeError: HIP error: invalid device function", "rocm-gpu-arch-not-in-wheel"),
+        ("I run nvidia-smi and get Driver/library version mismatch", "nvml-driver-library-mismatch"),
+        ("node1:26:28 [0] misc/ibvwrap.cc:268 NCCL WARN Call to ibv_create_cq failed", "memlock-limit-too-low"),
+        ("My run ends at epoch 500 with an error: too many files open", "nofile-limit-too-low"),
+        ("ImportError: flash_attn_2_cuda undefined symbol with torch 2.6", "extension-torch-abi-mismatch"),
+        ("训练终止后其他卡仍在占用显存，报错", "gpu-memory-in-use"),
+        ("微调启动后被 killed，没有报错", "host-memory-oom"),
+    ],
+)
+def test_a_report_is_one_though_its_title_reads_like_a_change(text: str, cause: str) -> None:
+    assert [each.cause for each in diagnosis_of(text).causes][:1] == [cause]

@@ -20,6 +20,8 @@ _VERBS = (
 )
 _TRIED = r"(?i:change|enable|make|move|set|switch|update|upgrade|use)(?i:[sd]|ing)? (?:.{2,120} )?(?i:gets?|got|breaks?|broke|fails?|failed|crash(?:es|ed)|causes?|with \w{2,20} fatal|(?:does|did)(?:n't| not) work)\b"
 """What somebody did, and what came of it, in the words of a change."""
+_NAMED = r"(?i:use|support|report|change|drop|increase|set)(?i: of| for| in)\b"
+"""A thing's name that begins like an order: the use of a GPU, support for a release."""
 _CODE = r"(?:raise|assert) [\w.]{2,60}(?:\(| ?[=!<>]=|,)"
 """A statement of Python with which a traceback shows where it ends: it orders nothing."""
 _TITLE = pattern(
@@ -29,13 +31,15 @@ _TITLE = pattern(
     r"|(?:# \[?(?:Docs?|Documentation)\b\]?:?|(?:\[(?:Docs?|Documentation)\]|Docs?:|Documentation:)) (?!https?:|man |/|<)\S"
     rf"|(?:# )?(?:\[\w{{2,20}}\] )?(?:{_VERBS}|Capture[sd]?) .{{3,120}} \((?:[\w.-]{{1,40}}/[\w.-]{{1,60}})?#\d{{1,6}}\)$"
     r"|(?:# )?(?:Adds|Allows|Fixes|Implements|Improves|Introduces|Refactors|Renames|Reverts) (?!up\b|after\b|for me\b|it\b)[\w`'\"]+ \S"
-    rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?!{_CODE})(?!make (?:all|install|test|build|deps)\b)(?:(?i:also|always|automatically|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
+    rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?!{_NAMED})(?!{_CODE})(?!make (?:all|install|test|build|deps)\b)(?:(?i:also|always|automatically|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
 )
 """Of a change: a conventional commit's, or a heading that orders something."""
 _SURE = pattern(
     r"(?:^[Tt]?h?i?s |[.!:] [Tt]his )(?:PR|patch|commit|pull request|merge request|changeset|MR|cherry-pick)\b(?! (?:broke|breaks|introduced|causes|caused|seems))"
     r"|^(?:Signed-off-by|Reviewed-by|Co-authored-by|Differential Revision|Pull Request resolved|Change-Id|Reviewed By|Approved by|ghstack-source-id): ?\S"
-    r"|^(?:#{1,4} |\*\*)(?:What (?:does )?this (?:PR|pull request)|Which issue(?:\(s\))? (?:does )?this PR|Pull [Rr]equest (?:type|description)|Type of change)"
+    r"|^(?:#{1,4} |\*\*)(?:What (?:does )?this (?:PR|pull request)|Which issue(?:\(s\))? (?:does )?this PR|Pull [Rr]equest (?:type|description)|Type of change|Why are these changes needed|What changes were proposed|Does this (?:PR|pull request))"
+    r"|^> ?[-+] {4,}\S"
+    r"|^[-*] \[[xX]\] I've signed off every commit"
     r"|^#{1,4} What's Changed\b|^\W{0,4}Full Changelog\W|^[-*] .{4,300} by @[\w-]{1,40}(?:\[bot\])? in (?:#\d|https://)"
     r"|^#{1,4} (?:\W{1,4})?(?:The feature, motivation\b.{0,16}|Feature [Rr]equest(?: description)?\W{0,3}|Motivation, pitch\W{0,3})$"
     r"|^(?:#{1,4} |\*\*)?(?:Is your feature request related to a problem|What would you like to be added|Describe the solution you'd like|Describe alternatives you've considered)\b"
@@ -62,10 +66,12 @@ _RECORD = pattern(
     r"^\S{2,60} \(\S{1,60}\) [\w. -]{2,60}; urgency=\w|^-- .{2,80} <\S{1,80}@\S{1,80}>  ?\w{3}, \d"
     r"|^\d{4}-\d\d-\d\d  .{2,80} <\S{1,80}@\S{1,80}>$|^\* \w{3} \w{3} [ \d]\d \d{4} .{2,80} (?:<|- )"
     r"|^(?:\* )?(?:Noteworthy [Cc]hanges|Changes|CHANGES|What's [Nn]ew|NEWS|Release [Nn]otes)(?: \w{2,9})? (?:in|for|since|with|WITH|IN|between|from) (?:the |version |release |Version |Release )?\S{0,20}\d"
-    r"|^(?:#{1,4} |\* |=+ ?)?(?:[\w.+-]{2,30} )?(?:[Vv]ersion |[Rr]elease |v)?\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:[a-z]{0,4}\d{0,3})?(?::$| ?(?:-|–|\(|/|,| on| released)? ?\(?(?:\d{4}-\d\d?-\d\d?|\d{1,2} \w{3,9}\.?,? \d{4}|\w{3,9}\.? \d{1,2},? \d{4}|\w{3,9} \d{4})\)?:?$)"
+    r"|^(?:#{1,4} |\* |=+ ?)?(?:[\w.+-]{2,30} )?\[?(?:[Vv]ersion |[Rr]elease |v)?\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:[a-z]{0,4}\d{0,3})?\]?(?::$| ?(?:-|–|\(|/|,| on| released)? ?\(?(?:\d{4}-\d\d?-\d\d?|\d{1,2} \w{3,9}\.?,? \d{4}|\w{3,9}\.? \d{1,2},? \d{4}|\w{3,9} \d{4})\)?:?$)"
 )
 """The heads of what each release changed: Debian's, GNU's, RPM's, projects' own."""
 _RECORDS = 2
+_POINT = pattern(r"^[-*•] \S")
+"""What a release changed, below the head that names it."""
 _ADDED = pattern(r"^\+(?:$|[^\s+]| {2,})")
 _ADDED_SHARE, _ADDED_LINES = 0.6, 5
 
@@ -80,7 +86,7 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     """
     texts = [line.text[:_LONGEST].strip() for line in lines[:_LINES]]
     texts = [text for text in texts if text and not text.startswith(("<", "```"))]
-    if sum(_RECORD.match(text) is not None for text in texts) >= _RECORDS:
+    if sum(_RECORD.match(text) is not None for text in texts) + _begins_with_release(texts) >= _RECORDS:
         return True
     if not texts or len(lines) > _LINES:
         return False
@@ -93,3 +99,10 @@ def is_one(lines: Sequence[LogLine]) -> bool:
         return True
     kinds = [sum(any(hint.search(text) for text in texts) for hint in hints) for hints in (_ENOUGH_WITH_ANOTHER, _HINTS)]
     return kinds[0] > 0 and sum(kinds) > 1
+
+
+def _begins_with_release(texts: Sequence[str]) -> bool:
+    """Return whether the first line names a release, and points follow."""
+    return (
+        bool(texts) and _RECORD.match(texts[0]) is not None and sum(_POINT.match(text) is not None for text in texts) >= _RECORDS
+    )

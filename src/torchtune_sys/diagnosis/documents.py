@@ -21,6 +21,16 @@ _RST = re.compile(
 _GENERATED = re.compile(
     r"^(?:<!-- |\.\. |# )(?:(?:this (?:file|page) (?:is|was) )?(?:auto-?|automatically )?generated|do not edit)\b", re.IGNORECASE
 )
+_TITLE = re.compile(
+    r"(?i)^(?:#{1,3} )?\W{0,4}(?:FAQs?\b|frequently asked questions\b|常见问题|(?:runbook|playbook|cheat ?sheet)\b(?!s? (?:fail|is|does|did|says))|(?:troubleshooting|debugging) (?:guide|tips)\b"
+    r"|(?:this|the following) (?:page|document|guide|chapter|section|table|list) (?:lists?|describes?|explains?|shows?|covers?|records?)\b"
+    r"|chapter \d{1,2}\b|(?:course|exercises?|abstract|minutes|agenda)[:,] |our paper\b|.{0,40}のお知らせ|.{0,20}维护(?:公告|通知))"
+)
+"""The first line of what was written for readers."""
+_READERS = re.compile(r"(?i)(?<![\w/.])(?:you|your|you'll|you're)(?![\w/.])")
+_SENTENCE = re.compile(r"[.!?]\W{0,3} [A-Z\"]")
+_PARAGRAPH, _PARAGRAPHS = 160, 2
+"""An article's paragraph is longer than what programs say to those who use them, and has several sentences."""
 _BORDER = re.compile(r"^---$")
 _FRONT = re.compile(r"^(?:title|layout|permalink|sidebar_\w{2,20}|description): ?\S")
 _OWN = re.compile(
@@ -56,7 +66,7 @@ def is_one(lines: Sequence[LogLine]) -> bool:
 
 
 def _is_written_as_one(texts: Sequence[str]) -> bool:
-    if texts and _GENERATED.match(texts[0]):
+    if (texts and _GENERATED.match(texts[0])) or any(map(_TITLE.match, texts[:1])) or _is_article(texts):
         return True
     if (
         len(texts) > 3
@@ -71,6 +81,14 @@ def _is_written_as_one(texts: Sequence[str]) -> bool:
     if marks >= _ENOUGH:
         return True
     return len(links) + pages >= _ENOUGH and (len(links) > _OF_A_REPORT or not _is_report(texts))
+
+
+def _is_article(texts: Sequence[str]) -> bool:
+    """Return whether paragraphs speak to readers, and nobody tells of himself."""
+    spoken = sum(
+        len(text) >= _PARAGRAPH and len(_READERS.findall(text)) > 0 and _SENTENCE.search(text) is not None for text in texts
+    )
+    return spoken >= _PARAGRAPHS and not any(map(_OWN.search, texts))
 
 
 def _is_report(texts: Sequence[str]) -> bool:

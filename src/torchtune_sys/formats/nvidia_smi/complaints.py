@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ def failures(text: str) -> Iterator[tuple[str, str, str]]:
     sought = [each for each in _COMPLAINTS if each[0] in text]
     for line in text.splitlines() if sought else ():
         for words, name, why in sought:
-            if words in line and not any(value in line for value in _VALUES):
+            if words in line and not any(value in line for value in _VALUES) and _ASIDE.match(line) is None:
                 yield name, why, _sentence(line, words)
                 break
 
@@ -36,6 +37,10 @@ def _sentence(line: str, words: str) -> str:
     return line[start : end if end > start else None].strip()[:300]
 
 
+_ASIDE = re.compile(
+    r"(?i)\W{0,12}(?:(?:(?:el)?if|assert|return|case|raise|grep)\b[^\n]{0,80}?[\"'/]|(?:(?:please|could you|can you) ){0,2}(?:add|document|explain|mention|handle|detect|describe|clarify)\b)"
+)
+"""A statement of a program, or what somebody asks for: the words are its subject."""
 _VALUES = tuple(around.format(words) for words in ("GPU is lost", "GPU requires reset") for around in ("[{}]", " : {}", ">{}<"))
 """One GPU's value in a list of all."""
 _COMPLAINTS = (
