@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -294,15 +293,17 @@ for case in json.loads(sys.argv[2]):
     for name, table in tables.items():
         with open(f"/etc/{name}", "w") as file:
             file.write("\\n".join([table, *case.get(name, ()), ""]))
+    os.chown(os.path.dirname(sys.argv[1]), 0, *case.get("of", [77]))
     print(json.dumps([bool(judge(sys.argv[1])) for judge in (trust.distrust, distrust, of_scripts)]))
 """
-ROWS = {
+ROWS: dict[str, tuple[dict[str, list[Any]], bool]] = {
     "a password in /etc/group": ({"group": [f"g:{HASH}:77:"]}, True),
     "a locked one": ({"group": [f"g:!{HASH}:77:"]}, False),
     "a name that is a pattern": ({"group": ["*[a-z]?:x:77:"], "gshadow": ["*[a-z]?:!::"]}, False),
     "a name with a bar": ({"group": ["a|b:x:77:"], "gshadow": [f"a|b:{HASH}::"]}, True),
     "a name that looks like an option": ({"group": ["g:x:77:", "-A:x:77:bob"]}, True),
     "a user's name that looks like one": ({"group": ["g:x:77:"], "passwd": ["-u:x:4711:77::/:/bin/sh"]}, True),
+    "a second group of root's name": ({"group": ["root:x:4711:"], "of": [4711]}, True),
     "rows of NIS": ({"group": ["g:x:77:", "+:::"], "passwd": ["+::::::", "+bob::::::"]}, False),
 }
 
@@ -315,7 +316,6 @@ def test_rows_that_no_program_of_the_distribution_writes(scene: Scene) -> None:
     tool.parent.mkdir()
     tool.write_text("")
     tool.parent.chmod(0o775)
-    os.chown(tool.parent, 0, 77)
     inside = 'mount --bind "$0" /etc && exec "$@"'
     words = [sys.executable, "-c", ETC, tool, json.dumps([rows for rows, _ in ROWS.values()]), json.dumps(sys.path)]
     argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", inside, etc, *words]

@@ -131,7 +131,10 @@ def _is_of_several(number, owner):
         group = grp.getgrgid(number)
     except KeyError:
         return number != owner
-    if any(member != name for member in group.gr_mem) or (group.gr_name != name and number >= FIRST_USERS_GROUP):
+    if any(member != name for member in group.gr_mem):
+        return True
+    # of two groups of one name the first alone is the user's
+    if number >= FIRST_USERS_GROUP and (group.gr_name != name or grp.getgrnam(name).gr_gid != number):
         return True
     # getgrgid(3) gives the first row of a number; who is in any has it (getgrouplist(3))
     rows = [group] + [row for row in grp.getgrall() if row.gr_gid == number]

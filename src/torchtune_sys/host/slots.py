@@ -21,9 +21,11 @@ def take(folder: str, name: str, slots: int, window_s: float) -> tuple[bool, tup
     """Take one of ``slots`` for ``name``, for ``window_s`` seconds: whether there is one, and who holds the others.
 
     Who holds one already keeps it. A slot whose time is over is free. The clock is that of the file system, so hosts need not agree
-    on theirs. To root a slot of another user's is nobody's: who may write to the folder could take them all. Raises OSError where the directory cannot be
-    used, CannotWrite where another user's link would lead there.
+    on theirs. To root a slot of another user's is nobody's: who may write to the folder could take them all; what is another user's in the folder's own
+    place is set aside. Raises OSError where the directory cannot be used, CannotWrite where another user's link would lead there.
     """
+    if os.geteuid() == 0:
+        _set_aside(folder)
     with place(f"{folder}/slot", make=True) as (handle, _):
         mine = f".{secrets.token_hex(8)}"
         try:
@@ -45,6 +47,37 @@ def take(folder: str, name: str, slots: int, window_s: float) -> tuple[bool, tup
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(mine, dir_fd=handle)
+
+
+def _set_aside(folder: str) -> None:
+    """Give another name to what is another user's at this path, in a directory of root's: a link of theirs leads elsewhere, and in a directory of theirs they take away what
+    root holds."""
+    with place(f"{os.path.dirname(folder)}/slot", make=True) as (above, _):
+        name = os.path.basename(folder)
+        if os.fstat(above).st_uid != 0:
+            return
+        for _turn in range(_TURNS):
+            try:
+                if os.stat(name, dir_fd=above, follow_symlinks=False).st_uid == 0:
+                    return
+            except FileNotFoundError:
+                return
+            made = f".{secrets.token_hex(8)}"
+            os.mkdir(made, 0o755, dir_fd=above)
+            try:
+                own = os.stat(made, dir_fd=above, follow_symlinks=False).st_uid
+                if os.stat(name, dir_fd=above, follow_symlinks=False).st_uid == own:
+                    return
+                os.rename(name, f".of-others-{made[1:]}", src_dir_fd=above, dst_dir_fd=above)
+                os.rename(made, name, src_dir_fd=above, dst_dir_fd=above)
+            except OSError:  # another host was first, or they laid something there again
+                continue
+            finally:
+                with contextlib.suppress(OSError):
+                    os.rmdir(made, dir_fd=above)
+
+
+_TURNS = 3
 
 
 def _take(folder: int, slot: str, mine: str, name: str, valid: tuple[float, float], owners: frozenset[int] | None) -> str:

@@ -357,7 +357,7 @@ def _attribute(place: "str | int", name: str) -> bytes:
 
 def _is_private_group(gid: int, owner: int) -> bool:
     """Tell whether a group is private: named as its only member, as most distributions make one for each user, or one of the system without members. Several
-    rows may have one number, as of a group that is too long for one: getgrgid(3) gives the first; who is in any has it (getgrouplist(3))."""
+    rows may have one number, as of a group that is too long for one: getgrgid(3) gives the first; who is in any has it (getgrouplist(3)). Of two groups of one name the first alone is the user's."""
     import grp
     import pwd
 
@@ -366,7 +366,9 @@ def _is_private_group(gid: int, owner: int) -> bool:
     except KeyError:
         return gid == owner
     name = user_name(owner)
-    if (group.gr_name != name and gid >= _SYSTEM_GROUPS) or any(member != name for member in group.gr_mem):
+    if (gid >= _SYSTEM_GROUPS and (group.gr_name != name or grp.getgrnam(name).gr_gid != gid)) or any(
+        member != name for member in group.gr_mem
+    ):
         return False
     if any(entry.pw_gid == gid and entry.pw_uid not in (owner, 0) for entry in pwd.getpwall()):  # whose first group it is
         return False

@@ -159,7 +159,10 @@ def without_secrets(found: Preflight) -> Preflight:
     """Return it with what programs, processes and other nodes said filtered once more: everybody reads a scheduler's reason and a node's condition."""
 
     def cleaned(causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
-        return tuple(msgspec.structs.replace(cause, cause=scrubbed(cause.cause), seen=scrubbed(cause.seen)) for cause in causes)
+        return tuple(
+            msgspec.structs.replace(cause, **{name: scrubbed(getattr(cause, name)) for name in ("cause", "rule", "seen")})
+            for cause in causes
+        )
 
     isolation = found.isolation
     return msgspec.structs.replace(

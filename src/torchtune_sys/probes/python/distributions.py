@@ -35,6 +35,8 @@ _READ = frozenset(
 _OTHERS = frozenset(("typing-extensions", "sympy", "huggingface-hub", "hf-transfer", "hf-xet"))
 """Those whose versions matter to torch, or to downloads, where they are too old or lacking; not what tells one environment from another."""
 _METADATA = (".dist-info", ".egg-info")
+_MOST_DISTRIBUTIONS, _MOST_HIDING = 1000, 20
+"""Of all entries together, and of one. Large environments have some 150 packages that matter here."""
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +75,13 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
         torch_entries += [entry] if "torch" in names else []
         hiding += _hiding(host, entry, names) if entry in first else []
         leftovers += [f"{entry}/{name}" for name in names if name[:1] == "~" and _is_leftover(name)]
-        found += _in_entry(host, entry, names)
+        told = list(islice(_in_entry(host, entry, names), _MOST_DISTRIBUTIONS + 1 - len(found)))
+        found += told
+        if len(found) > _MOST_DISTRIBUTIONS:
+            refused.append(
+                Missing(Why.UNPARSED, entry, f"it holds more than {_MOST_DISTRIBUTIONS:,} packages that matter to torch")
+            )
+            break
     hiding += _hiding_required({entry: listed[entry] for entry in first if entry in listed}, found)
     return Scan(
         others=tuple(item for item in found if item.name in _OTHERS),
@@ -86,7 +94,7 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
         refused=tuple(refused),
         has_pip=_has_pip(listed, refused),
         hiding=tuple(hiding),
-        lost_backends=() if refused else tuple(_lost_backends(host, listed)),
+        lost_backends=() if refused else tuple(islice(_lost_backends(host, listed), _MOST_HIDING)),
     )
 
 
@@ -94,16 +102,17 @@ def _lost_backends(host: Host, listed: Mapping[str, tuple[str, ...]]) -> Iterato
     """Yield the extensions that ``import torch`` starts (entry points of the group torch.backends) whose module is in no entry. Each that there is has torch
     in its name; others are not opened. A module that is installed in development mode may be anywhere."""
     every = [name for names in listed.values() for name in names]
+    metadata = [
+        (entry, name) for entry, names in listed.items() for name in names if "torch" in name and name.endswith(_METADATA)
+    ]
     there = {name.partition(".")[0] for name in every if "." not in name or name.endswith((".py", ".so"))}
     if any("editable" in name for name in every):
         return
-    for entry, names in listed.items():
-        for folder in names:
-            if "torch" in folder and folder.endswith(_METADATA):
-                text = host.text(f"{entry}/{folder}/entry_points.txt")
-                for name, module in () if isinstance(text, Missing) else parse_backends(text):
-                    if module.partition(".")[0] not in there:
-                        yield scrubbed(f"{name} of {folder.rpartition('.')[0]}, module {module}")
+    for entry, folder in metadata[:_MOST_DISTRIBUTIONS]:
+        text = host.text(f"{entry}/{folder}/entry_points.txt")
+        for name, module in () if isinstance(text, Missing) else parse_backends(text):
+            if module.partition(".")[0] not in there:
+                yield scrubbed(f"{name} of {folder.rpartition('.')[0]}, module {module}")
 
 
 def parse_backends(text: str) -> list[tuple[str, str]]:
@@ -135,7 +144,7 @@ def _before_the_library(sys_path: tuple[str, ...]) -> tuple[str, ...]:
 
 def _hiding(host: Host, entry: str, names: Iterable[str]) -> list[str]:
     found = hiding_in(names, lambda name: host.exists(f"{entry}/{name}"))
-    return [f"{entry}/{name}" for name in islice(found, 20)]
+    return [f"{entry}/{name}" for name in islice(found, _MOST_HIDING)]
 
 
 def _hiding_required(listed: Mapping[str, tuple[str, ...]], found: Iterable[Distribution]) -> Iterator[str]:
@@ -144,7 +153,8 @@ def _hiding_required(listed: Mapping[str, tuple[str, ...]], found: Iterable[Dist
     modules = {requirements.parse(line).name.replace("-", "_") for line in asked}
     for entry, names in listed.items():
         own = {parse_folder(name)[0].replace("-", "_") for name in names if name.endswith(_METADATA)}
-        yield from (f"{entry}/{name}.py" for name in sorted(modules - own) if f"{name}.py" in names)
+        there = {name.removesuffix(".py") for name in names if name.endswith(".py")}
+        yield from (f"{entry}/{name}.py" for name in sorted(there & modules - own)[:_MOST_HIDING])
 
 
 def _places(sys_path: Iterable[str]) -> list[str]:
@@ -157,14 +167,12 @@ def _places(sys_path: Iterable[str]) -> list[str]:
     ][:200]
 
 
-def _in_entry(host: Host, entry: str, names: Iterable[str]) -> list[Distribution]:
-    found = []
+def _in_entry(host: Host, entry: str, names: Iterable[str]) -> Iterator[Distribution]:
     for folder in names:
         if folder.endswith(_METADATA):
             name, version = parse_folder(folder)
             if matters(name) or name in _OTHERS:
-                found.append(_distribution(host, entry, folder, name, version))
-    return found
+                yield _distribution(host, entry, folder, name, version)
 
 
 def parse_folder(folder: str) -> tuple[str, str]:
