@@ -12,6 +12,7 @@ from torchtune_sys.evidence import lscpu, report_lines
 from torchtune_sys.model.rule import Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, absent
+from torchtune_sys.rules.can_train import Device, ability
 
 TORCH_2 = """\
 Collecting environment information...
@@ -304,3 +305,34 @@ def test_values_that_are_no_numbers() -> None:
     facts = lscpu.cpu_facts(lines)
     assert not isinstance(facts, Missing)
     assert isinstance(facts.online, Missing) and isinstance(facts.sockets, Missing)
+
+
+def test_what_a_report_does_not_tell_is_not_told_to_be_absent() -> None:
+    """Of a Triton that is listed it was said "not there on this host: no Triton"."""
+    found = judge(read(TORCH_2))
+    wrong = {
+        rule_id: item.why
+        for rule_id, result in found.items()
+        if result.verdict is Verdict.UNKNOWN
+        for item in result.evidence
+        if item.why is not None and item.why.why is Why.ABSENT
+    }
+    why = found["libcuda-not-linkable"].why_unknown
+    assert not wrong and why is not None and why.why is Why.NOT_RECORDED
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"), [("XPU used to build PyTorch: 20250101\nIs XPU available: True\n", "20250101"), ("", "xpu")]
+)
+def test_a_build_for_intel_gpus_is_not_told_to_train_on_the_cpu_only(lines: str, kind: str) -> None:
+    text = TORCH_2.replace("2.5.1+cu124", "2.8.0+xpu").replace(
+        "CUDA used to build PyTorch: 12.4", "CUDA used to build PyTorch: None"
+    )
+    text = text.replace("Is CUDA available: True", f"Is CUDA available: False\n{lines}").replace(
+        "torch==2.5.1\n", "torch==2.8.0+xpu\n"
+    )
+    for gone in ("GPU 0: NVIDIA A100-SXM4-80GB\n", "GPU 1: NVIDIA A100-SXM4-80GB\n", "Nvidia driver version: 535.104.05\n"):
+        text = text.replace(gone, "")
+    seen = read(text)
+    assert not isinstance(seen.python, Missing) and not isinstance(seen.python.torch, Missing)
+    assert seen.python.torch.xpu == kind and ability(seen).device is Device.UNKNOWN

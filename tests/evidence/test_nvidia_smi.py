@@ -64,7 +64,8 @@ def test_table_of_an_old_driver() -> None:
     assert (first.display, second.display) == (True, False)  # Disp.A
     assert (first.memory_used_bytes, first.memory_total_bytes) == (361 << 20, 8110 << 20)
     assert isinstance(first.ecc_uncorrected_volatile, Missing) and first.ecc_uncorrected_volatile.why is Why.NOT_SUPPORTED
-    assert (second.pci_address, second.ecc_uncorrected_volatile) == ("0000:06:00.0", 2)
+    assert (second.pci_address, second.ecc_uncorrected_volatile, second.ecc) == ("0000:06:00.0", 2, True)
+    assert isinstance(first.ecc, Missing) and first.ecc.why is Why.NOT_SUPPORTED
     assert (second.compute_mode, second.power_limit_mw) == ("exclusive-process", 149_000)
     assert not isinstance(first.processes, Missing)
     assert [(item.pid, item.name) for item in first.processes] == [(4711, "python")]  # graphics is no training

@@ -99,6 +99,12 @@ def test_what_torch_tells_or_hides(healthy: Snapshot, change: dict[str, Any], de
     assert ability(changed(healthy, "python", **change)).device is device
 
 
+def test_torch_cuda_says_nothing_of_intel_gpus() -> None:
+    arc = PLATFORMS["intel-xpu"]()
+    told = changed(look(arc), "python", live=asked(cuda_available=False, device_count=0))
+    assert ability(told).device is Device.GPU
+
+
 @pytest.mark.parametrize(
     ("kinds", "device"),
     [

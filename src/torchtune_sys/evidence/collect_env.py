@@ -178,6 +178,8 @@ def python_facts(lines: Lines) -> PythonFacts:
         live=live_facts(lines, torch),
         nvcc=_first(r"^(\d+\.\d+(?:\.\d+)?)", value_of(lines, "CUDA runtime version")),
         library_path=tuple(filter(None, lines.env["LD_LIBRARY_PATH"].split(":"))) if "LD_LIBRARY_PATH" in lines.env else nothing,
+        linkable=nothing,
+        deepspeed_operators=nothing,
         complaints=lines.complaints,
         conda=True if conda else nothing,
     )
@@ -211,13 +213,19 @@ def torch_facts(lines: Lines) -> Fact[Torch]:
         hip=Missing(Why.ABSENT, SOURCE, "not a ROCm build")
         if isinstance(hip, Missing) and not isinstance(cuda, Missing)
         else hip,
-        xpu=missing(),
+        xpu=_xpu(lines, found),
         debug=debug in ("true", "yes") if debug in flags else missing(),
         arch_list=lines.arches or missing(),
         nccl=_library(lines, "nvidia-nccl", cuda),
         cudnn=_library(lines, "nvidia-cudnn", cuda),
         source=SOURCE,
     )
+
+
+def _xpu(lines: Lines, torch: str) -> Fact[str]:
+    """Return the SYCL version of a build for Intel GPUs, of which the line tells since torch 2.8, or the name in the local version."""
+    named = value_of(lines, "XPU used to build PyTorch")
+    return "xpu" if isinstance(named, Missing) and "+xpu" in torch else named
 
 
 def _no_gpu_build(lines: Lines) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _LABELS = (
-    r"PyTorch version|Is debug build|(?:CUDA|ROCM) used to build PyTorch|OS|GCC version|Clang version|CMake version|Libc version"
+    r"PyTorch version|Is debug build|(?:CUDA|ROCM|XPU) used to build PyTorch|OS|GCC version|Clang version|CMake version|Libc version"
     r"|Python version|Python platform|Is (?:CUDA|XPU|XNNPACK) available|CUDA runtime version|CUDA_MODULE_LOADING set to"
     r"|GPU models and configuration|GPU \d{1,2}|Nvidia driver version|cuDNN version|(?:HIP|MIOpen) runtime version|CPU"
     r"|Versions of relevant libraries|Architecture|CPU op-mode\(s\)|Address sizes|Byte Order|CPU\(s\)|On-line CPU\(s\) list|Vendor ID"
@@ -49,7 +49,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
     ("CUDA runtime version", rf"NVCC{_SEPARATOR}.*?\bV(\d+\.\d+(?:\.\d+)?)\b.*"),
     ("CUDA runtime version", rf"NVCC{_SEPARATOR}.*?\b(\d+\.\d+(?:\.\d+)?)\b.*"),
     # transformers/commands/env.py, accelerate/commands/env.py, diffusers/commands/env.py
-    ("PyTorch version", r"- PyTorch version(?: \(GPU\?\))?: (\d\S*)(?: \((?:True|False|NA)\))?"),
+    ("PyTorch version", r"- PyTorch version(?: \((?:GPU|accelerator)\?\))?: (\d\S*)(?: \((?:True|False|NA|CUDA|XPU|HPU|NPU)\))?"),
     ("Is CUDA available", r"- PyTorch version \(GPU\?\): \S+ \((True|False)\)"),
     ("Python platform", r"- Platform: (Linux-\S+|Windows-\S+|macOS-\S+)"),
     ("Python version", r"- Python version: (\d+\.\d+\.\d+)"),
@@ -96,6 +96,8 @@ def values(text: str) -> tuple[_Found, tuple[str, ...], tuple[str, ...]]:
 
     >>> values("- Platform: Linux-6.8.0-x86_64-with-glibc2.39\\n- PyTorch version (GPU?): 2.4.1+cu121 (True)")[0]["PyTorch version"]
     '2.4.1+cu121'
+    >>> values("- PyTorch version (accelerator?): 2.9.0+cu128 (CUDA)\\n- GPU type: NVIDIA GeForce RTX 5070 Ti Laptop GPU")[:2]
+    ({'PyTorch version': '2.9.0+cu128'}, ('NVIDIA GeForce RTX 5070 Ti Laptop GPU',))
     """
     found: _Found = {}
     gpus: dict[int, str] = {}

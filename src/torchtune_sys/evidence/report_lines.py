@@ -17,7 +17,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import Distribution, normalised
 
 _KEYS = (
-    "PyTorch version", "Is debug build", "CUDA used to build PyTorch", "ROCM used to build PyTorch", "HIP used to build PyTorch", "OS", "GCC version",
+    "PyTorch version", "Is debug build", "CUDA used to build PyTorch", "ROCM used to build PyTorch", "HIP used to build PyTorch", "XPU used to build PyTorch", "OS", "GCC version",
     "Libc version", "Python version", "Python platform", "Is CUDA available", "CUDA runtime version", "GPU models and configuration",
     "Nvidia driver version", "NVIDIA driver version", "HIP runtime version", "CPU(s)", "On-line CPU(s) list", "Off-line CPU(s) list", "Thread(s) per core", "Core(s) per socket",
     "Core(s) per cluster", "Cluster(s)", "Socket(s)", "Architecture", "Model name", "Vendor ID", "Hypervisor vendor", "Flags", "CUDA Driver Version", "PyTorch",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import msgspec
 
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.knowledge.install_torch import INDEX
 from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.version import Version
 
 MACHINE = "x86_64"
@@ -75,3 +77,21 @@ def gpu(device: str) -> tuple[str, str]:
 def gpus() -> dict[str, str]:
     """Name → PCI device id."""
     return {row["name"]: row["pci_device_id"] for row in rows("amd_gpus")}
+
+
+def override(env: Mapping[str, str]) -> str:
+    """Return the GPU whose code HSA_OVERRIDE_GFX_VERSION has ROCm use (10.3.0: gfx1030; ROCR-Runtime core/runtime/amd_topology.cpp); empty without one."""
+    named = _GFX_VERSION.fullmatch(env.get("HSA_OVERRIDE_GFX_VERSION", ""))
+    return f"gfx{named[1]}{named[2]}{int(named[3]):x}" if named else ""
+
+
+_GFX_VERSION = pattern(r"([0-9]{1,2})\.([0-9])\.([0-9]{1,2})")
+
+
+def generation(gfx: str) -> str:
+    """Return the generation of the instruction set, whose code no other runs: the number without its last two digits (LLVM, AMDGPUUsage).
+
+    >>> generation("gfx942"), generation("gfx90a"), generation("gfx1030")
+    ('9', '9', '10')
+    """
+    return gfx.removeprefix("gfx")[:-2]

@@ -104,13 +104,17 @@ def _without_gpus(s: Snapshot) -> str:
 def _gpus(s: Snapshot, build: Torch) -> int | None:
     """Return how many devices this build of torch can use; None for some, where their number is not known. Raises Unknown."""
     live = torch_build.live(s)
+    others = not isinstance(build.xpu, Missing) or "+hpu" in build.version
     if live is not None and not isinstance(live.cuda_available, Missing):
-        return known(live.device_count, _used_by_torch(s)) if live.cuda_available else 0
+        if live.cuda_available:
+            return known(live.device_count, _used_by_torch(s))
+        if not others and not _known_plugin(s):
+            return 0
     if not isinstance(build.cuda, Missing):
         return _nvidia(s)
     if not isinstance(build.hip, Missing):
         return _amd(s)
-    if not isinstance(build.xpu, Missing) or _plugin(s) or "+hpu" in build.version:
+    if others or _plugin(s):
         return _others(s)
     if absent(build.cuda) or "+cpu" in build.version:
         return 0
@@ -151,6 +155,11 @@ def _amd(s: Snapshot) -> int:
     count = 0 if absent(devices) else len(need(devices))
     env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
     return 0 if "every GPU" in visible_gpus.amd_fault(env, count).fault else count
+
+
+def _known_plugin(s: Snapshot) -> bool:
+    """Whether a plug-in is known, of whose devices torch.cuda says nothing."""
+    return any(item.name in torch_build.OTHER_ACCELERATORS for item in known(need(s.python).distributions, ()))
 
 
 def _plugin(s: Snapshot) -> str:

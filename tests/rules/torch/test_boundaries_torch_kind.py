@@ -357,9 +357,12 @@ def test_graphics_of_a_processor_beside_a_card_and_an_override(healthy: Snapshot
     rule_id, build = "rocm-arch-not-in-wheel", "2.11.0+rocm7.2"
     for names, expected in ((("gfx1100", "gfx1036"), PASS), (("gfx1036",), FAIL)):  # a Ryzen 7000 with a Radeon, and alone
         assert lines(with_amd(healthy, build, names), rule_id) == [("GPU 0", expected)]
-    for set_to, expected in (("10.3.0", PASS), ("10.1.0", FAIL), ("gfx1030", FAIL), ("9.0.10", PASS)):
+    for set_to, expected in (("10.3.0", PASS), ("10.1.0", FAIL), ("gfx1030", FAIL), ("9.0.10", FAIL), ("11.0.0", FAIL)):
         env = {"HSA_OVERRIDE_GFX_VERSION": set_to}
         assert verdict(altered(with_amd(healthy, build, ("gfx1031",)), session__env=env), rule_id) is expected, set_to
+    for name, set_to, expected in (("gfx909", "9.0.10", PASS), ("gfx942", "9.4.2", PASS), ("gfx942", "10.3.0", FAIL)):
+        seen = altered(with_amd(healthy, build, (name,)), session__env={"HSA_OVERRIDE_GFX_VERSION": set_to})
+        assert verdict(seen, rule_id) is expected, name
 
 
 def test_a_cuda_build_beside_a_radeon_that_no_wheel_serves(healthy: Snapshot) -> None:

@@ -223,6 +223,7 @@ def _row(first: re.Match[str], second: re.Match[str] | None, third: re.Match[str
         if first["persistence"] not in _WINDOWS
         else smi.missing("not-supported", f"{first['persistence']}: a driver for Windows"),
         "display": smi.convert(lambda words: words == "On", first["display"]),
+        "ecc": smi.convert(lambda words: words != "Off" and int(words) >= 0, first["ecc"]),
         "ecc_uncorrected_volatile": smi.convert(_count, first["ecc"]),
     }
     if second is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from torchtune_sys.knowledge import torch as known
-from torchtune_sys.model.actions import Advice, Install
+from torchtune_sys.model.actions import Advice, Install, Needs
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
@@ -184,7 +184,8 @@ def _with_rocm(s: Snapshot) -> tuple[Install, ...]:
     nothing="the architecture of these GPUs is not known",
 )
 def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """ROCm wheels contain machine code for a list of GPUs; unlike CUDA's PTX, nothing in them runs on other or later GPUs.
+    """ROCm wheels contain machine code for a list of GPUs; unlike CUDA's PTX, nothing in them runs on other or later GPUs. Or
+    HSA_OVERRIDE_GFX_VERSION has ROCm take a GPU for one of another generation, whose code it does not run.
 
     Why it matters
         "HIP error: invalid device function", "hipErrorNoBinaryForGpu", or a crash at the first kernel.
@@ -198,21 +199,28 @@ def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     build = torch_build(s)
     if _ROCM_WHEEL.fullmatch(build.version) is None:
         raise NotApplicable(f"torch {build.version} is not a PyTorch wheel with a known list of GPUs")
-    served, found, taken_as = _served(), tuple(_amd_architectures(s)), _override(s)
+    from torchtune_sys.knowledge.install_rocm import generation, override
+
+    served, found = _served(), tuple(_amd_architectures(s))
+    taken_as = override({} if isinstance(s.session, Missing) else known_value(s.session.env, {}))
     some = any(gfx in served for _, gfx in found)
     for name, gfx in found:
         if some and gfx in _OF_PROCESSORS:
             continue  # beside a card that is trained on
-        other = "" if gfx in served or taken_as not in served else f" that is taken for {taken_as} (HSA_OVERRIDE_GFX_VERSION)"
+        misled = taken_as != "" and generation(taken_as) != generation(gfx)
+        taken = misled or (gfx not in served and taken_as in served)
+        other = f" that is taken for {taken_as} (HSA_OVERRIDE_GFX_VERSION)" if taken else ""
         yield Evidence(
             subject=name,
             seen=f"{gfx}{other}, with torch {build.version}",
-            wanted=f"one of {' '.join(sorted(served))}",
-            verdict=Verdict.PASS if gfx in served or other else Verdict.FAIL,
-            source="PYTORCH_ROCM_ARCH of the wheels",
+            wanted="a relative of it, or no override" if misled and gfx in served else f"one of {' '.join(sorted(served))}",
+            verdict=Verdict.PASS if not misled and (gfx in served or other) else Verdict.FAIL,
+            source="HSA_OVERRIDE_GFX_VERSION" if misled else "PYTORCH_ROCM_ARCH of the wheels",
+            fix=(_NO_OVERRIDE,) if misled and gfx in served else (),
         )
 
 
+_NO_OVERRIDE = Advice(text="unset HSA_OVERRIDE_GFX_VERSION: torch has code for this GPU itself", needs=Needs.NEW_PROCESS)
 _OF_PROCESSORS = frozenset(("gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1103"))
 """Graphics of processors (APU in the table of https://llvm.org/docs/AMDGPUUsage.html#processors), which ROCm lists beside the cards."""
 
@@ -223,15 +231,6 @@ def _served() -> frozenset[str]:
 
     return frozenset(gfx for wheel in install_rocm.builds() for gfx in wheel.gfx)
 
-
-def _override(s: Snapshot) -> str:
-    """Return the GPU whose code HSA_OVERRIDE_GFX_VERSION has ROCm use (10.3.0: gfx1030; ROCR-Runtime core/runtime/amd_topology.cpp); empty without one."""
-    env = {} if isinstance(s.session, Missing) else known_value(s.session.env, {})
-    named = _GFX_VERSION.fullmatch(env.get("HSA_OVERRIDE_GFX_VERSION", ""))
-    return f"gfx{named[1]}{named[2]}{int(named[3]):x}" if named else ""
-
-
-_GFX_VERSION = pattern(r"([0-9]{1,2})\.([0-9])\.([0-9]{1,2})")
 
 _ROCM_WHEEL = pattern(r"2\.[0-9]{1,2}\.[0-9](?:\.dev[0-9]{8})?\+rocm(?:[56]\.[0-9]|7\.[012])(?:\.[0-9])?")
 
