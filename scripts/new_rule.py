@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -89,11 +90,11 @@ def {name}(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 RULES: tuple[Rule, ...] = ({name},)
 '''
-OVERLAY = """{
+OVERLAY = """{{
  "extends": "healthy.json",
- "files": {
- }
-}
+ "{part}": {{
+ }}
+}}
 """
 
 
@@ -132,15 +133,22 @@ def in_order(path: Path) -> None:
         subprocess.run([ruff, *arguments, "--quiet", "--no-cache", path], cwd=REPO, check=True)
 
 
+def healthy_part(family: str) -> tuple[str, str]:
+    """Return the file with the family's part of the healthy host, and what that begins with: its files, or answers of queries and NVML."""
+    path = HOSTS / f"base-{family}.json"
+    return (path.name, next(iter(json.loads(path.read_text())))) if path.exists() else ("base-*.json", "files")
+
+
 def next_steps(rule_id: str, family: str) -> str:
-    base = next((name for name in (f"base-{family}.json",) if (HOSTS / name).exists()), "base-*.json")
+    base, _part = healthy_part(family)
     steps = [
         "Write the function in place of each TODO. What a rule can read: src/torchtune_sys/model/facts/; what is lacking there is a"
         " new fact (docs/architecture.md).",
-        f"""Put into the overlays' "files" what differs from the healthy host, whose files are in tests/hosts/{base}: what makes
-   the rule fail, what makes it unknown ({{"error": "denied"}} in place of a file's text).""",
+        f"""Put into the overlays what differs from the healthy host, under the names that it has in tests/hosts/{base} ("files",
+   "answers", "env" …; a list is given whole): what makes the rule fail, what makes it unknown ({{"error": "denied"}} in place of a
+   file's text or of an answer).""",
         f"./run test tests/rules/test_catalogue.py -k {rule_id}; its first error is the next step.",
-        "./run docs, which writes docs/rules/ID.md and the Ansible role's variables; commit them with it.",
+        "./run docs, which writes docs/rules/, the table of what each rule reads and the Ansible role's variables; commit them with it.",
         'A line in CHANGELOG.md under "Unreleased".',
     ]
     if family == "sysctl":
@@ -165,7 +173,8 @@ def main() -> int:
     text = listed(package.read_text(), asked.family, name)
     stub = SYSCTL_STUB if asked.family == "sysctl" else STUB
     made = {RULES / asked.family / f"{name}.py": stub.replace("{id}", asked.id).replace("{name}", name)}
-    made |= {HOSTS / f"{asked.id}.{verdict}.json": OVERLAY for verdict in ("fail", "unknown")}
+    overlay = OVERLAY.format(part=healthy_part(asked.family)[1])
+    made |= {HOSTS / f"{asked.id}.{verdict}.json": overlay for verdict in ("fail", "unknown")}
     for path, content in made.items():
         if not path.exists():
             path.write_text(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -19,7 +20,9 @@ def copy(tmp_path: Path) -> Path:
     shutil.copytree(REPO / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "scripts").mkdir()
     shutil.copy(REPO / "scripts/new_rule.py", tmp_path / "scripts")
-    (tmp_path / "tests/hosts").mkdir(parents=True)
+    shutil.copytree(
+        REPO / "tests/hosts", tmp_path / "tests/hosts", ignore=lambda _, names: [name for name in names if "base-" not in name]
+    )
     shutil.copy(REPO / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -34,8 +37,11 @@ def test_a_stub_in_each_family_is_a_rule_of_the_catalogue(copy: Path) -> None:
     for family in FAMILIES:
         made = python(copy, "scripts/new_rule.py", f"new-{family}-defect", family)
         assert made.returncode == 0, made.stderr
+        base = copy / f"tests/hosts/base-{family}.json"
+        part = next(iter(json.loads(base.read_text()))) if base.exists() else "files"
         for verdict in ("fail", "unknown"):
-            assert (copy / f"tests/hosts/new-{family}-defect.{verdict}.json").exists()
+            overlay = json.loads((copy / f"tests/hosts/new-{family}-defect.{verdict}.json").read_text())
+            assert overlay == {"extends": "healthy.json", part: {}}
     names = "print(*(f'{rule.family}:{rule.id}' for rule in CATALOGUE if 'References' in rule.doc))"
     found = python(copy, "-c", f"from torchtune_sys.rules import CATALOGUE; {names}")
     assert {f"{family}:new-{family}-defect" for family in FAMILIES} <= set(found.stdout.split()), found.stderr
