@@ -9,9 +9,9 @@ from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, pci_devices_by_address
-from torchtune_sys.model.values import Missing, known, need
+from torchtune_sys.model.values import Missing, known
 from torchtune_sys.rules.gates import amd_gpus
-from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, shorter, since_last_start, when
+from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, seen_in_log, shorter, since_last_start
 
 
 def amd_log(s: Snapshot) -> None:
@@ -36,19 +36,15 @@ def _name(address: str) -> str:
 
 
 def _each(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str) -> Iterator[Evidence]:
-    log = need(s.kernel)
     found = _by_gpu(recent(s, p, *kinds))
     for address, events in found.items():
-        yield Evidence(
-            subject=_name(address), seen=f"{shorter(events[-1].text)}{when(log, events)}", wanted=wanted, source=log.source
-        )
+        yield seen_in_log(s, _name(address), shorter(events[-1].text), events, wanted)
     if not found:
         yield from none_logged(s, "AMD GPUs", what)
 
 
 def _since_reset(s: Snapshot, p: Params, kind: str, what: str, wanted: str) -> Iterator[Evidence]:
     """Messages after which neither the GPU was reset nor the machine booted."""
-    log = need(s.kernel)
     mended: dict[str, float] = {}
     for event in recent(s, p, "amdgpu-reset-done", "boot"):
         if event.last_s is not None:
@@ -59,9 +55,7 @@ def _since_reset(s: Snapshot, p: Params, kind: str, what: str, wanted: str) -> I
         if last is not None and any(name in mended and mended[name] > last for name in ("", address)):
             continue
         left = True
-        yield Evidence(
-            subject=_name(address), seen=f"{shorter(events[-1].text)}{when(log, events)}", wanted=wanted, source=log.source
-        )
+        yield seen_in_log(s, _name(address), shorter(events[-1].text), events, wanted)
     if not left:
         yield from none_logged(s, "AMD GPUs", what)
 
@@ -173,11 +167,8 @@ def amdgpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c (amdgpu_driver_load_kms)
     """
     current = tuple(event for event in since_last_start(s, p, "amdgpu-init") if not _runs_by_now(s, event.subject))
-    log = need(s.kernel)
     for address, events in grouped(current).items():
-        yield Evidence(
-            subject=_name(address), seen=f"{shorter(events[-1].text)}{when(log, events)}", wanted="initialised", source=log.source
-        )
+        yield seen_in_log(s, _name(address), shorter(events[-1].text), events, "initialised")
     if not current:
         yield from none_logged(s, "AMD GPUs", "failed initialisation")
 

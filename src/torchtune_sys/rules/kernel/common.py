@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from torchtune_sys.model.actions import Action
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Verdict
 from torchtune_sys.model.snapshot import Snapshot, gpus_by_address, kept, pci_devices_by_address, pci_devices_told
@@ -110,6 +111,20 @@ def when(log: KernelFacts, events: tuple[KernelEvent, ...] | list[KernelEvent]) 
     return f"{often}, {first}" if first == last else f"{often} from {first} to {last}"
 
 
+def seen_in_log(
+    s: Snapshot,
+    subject: str,
+    words: str,
+    events: tuple[KernelEvent, ...] | list[KernelEvent],
+    wanted: str,
+    about: tuple[str, ...] = (),
+    fix: tuple[Action, ...] = (),
+) -> Evidence:
+    """Return evidence that fails: what the log says of a subject, how often and when."""
+    log = need(s.kernel)
+    return Evidence(subject=subject, seen=f"{words}{when(log, events)}", wanted=wanted, source=log.source, about=about, fix=fix)
+
+
 def without_when(seen: str) -> str:
     """Return the words of evidence without what ``when`` added.
 
@@ -182,12 +197,11 @@ def logged(
 
     ``name`` is who is meant where an event or the whole log names nobody, ``named`` makes a person's name of a subject.
     """
-    log = need(s.kernel)
     found = grouped(recent(s, p, *kinds))
     for subject, of_it in found.items():
         worst = max(reversed(of_it), key=lambda event: kinds.index(event.kind))
-        seen = f"{shorter(worst.text).removesuffix(f' in {subject}')}{when(log, of_it)}"
-        yield Evidence(subject=named(subject) or name, seen=seen, wanted=wanted, source=log.source)
+        words = shorter(worst.text).removesuffix(f" in {subject}")
+        yield seen_in_log(s, named(subject) or name, words, of_it, wanted)
     if not found:
         yield from none_logged(s, name, what)
 

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need, need_if_there
-from torchtune_sys.rules.kernel.common import DAYS, none_logged, recent, shorter, when
+from torchtune_sys.rules.kernel.common import DAYS, none_logged, recent, seen_in_log, shorter
 
 
 @rule(
@@ -34,20 +34,13 @@ def kernel_crash_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/admin-guide/bug-hunting.rst; kernel/panic.c; arch/x86/kernel/dumpstack.c; arch/arm64/kernel/traps.c
     """
-    log = need(s.kernel)
     found = False
     for kind, subject in (("panic", "kernel panic"), ("oops", "kernel Oops")):
         events = recent(s, p, kind)
         if events:
             found = True
             first = next((event for event in events if "in the module" in event.text), events[0])
-            yield Evidence(
-                subject=subject,
-                seen=f"{shorter(first.text, 160)}{when(log, events)}",
-                wanted="none",
-                source=log.source,
-                about=("the kernel since boot",),
-            )
+            yield seen_in_log(s, subject, shorter(first.text, 160), events, "none", about=("the kernel since boot",))
     if not found:
         yield from none_logged(s, "kernel", "panic or Oops")
 

@@ -19,6 +19,7 @@ from torchtune_sys.rules.kernel.common import (
     none_logged,
     recent,
     same_clock,
+    seen_in_log,
     shorter,
     times_of,
     total,
@@ -51,17 +52,11 @@ def pcie_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/PCI/pcieaer-howto.rst; drivers/pci/pcie/aer.c, dpc.c
     """
-    log = need(s.kernel)
     events = recent(s, p, "aer-uncorrected", "pcie-contained") or recent(s, p, "aer-lost")
     serious = [event for event in events if not (event.who == "Non-Fatal" and "UnsupReq" in event.text)]
     found = {address: group for address, group in grouped(tuple(serious)).items() if not _counted(s, address)}
     for address, group in found.items():
-        yield Evidence(
-            subject=device_name(s, address),
-            seen=f"{shorter(group[-1].text)}{when(log, group)}",
-            wanted="no uncorrected error",
-            source=log.source,
-        )
+        yield seen_in_log(s, device_name(s, address), shorter(group[-1].text), group, "no uncorrected error")
     if not found:
         yield from none_logged(s, "PCIe", "uncorrected error (beyond those that the kernel's counters tell)")
 
@@ -288,12 +283,7 @@ def network_link_flapping(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if total(events) >= int(p["count"])
     ]
     for name, what, events in many:
-        yield Evidence(
-            subject=name,
-            seen=f"{what}{when(log, events)}",
-            wanted=f"fewer than {p['count']} in {p['days']} d",
-            source=log.source,
-        )
+        yield seen_in_log(s, name, what, events, f"fewer than {p['count']} in {p['days']} d")
     if not many:
         yield from none_logged(s, "network", "flapping link")
 

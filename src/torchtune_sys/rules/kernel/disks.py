@@ -8,8 +8,8 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, need
-from torchtune_sys.rules.kernel.common import DAYS, grouped, logged_of_devices, none_logged, recent, shorter, when
+from torchtune_sys.model.values import Missing
+from torchtune_sys.rules.kernel.common import DAYS, grouped, logged_of_devices, none_logged, recent, seen_in_log, shorter
 
 
 @rule(
@@ -67,11 +67,10 @@ def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux block/blk-core.c, fs/buffer.c, fs/ext4/super.c, fs/jbd2, fs/xfs, fs/btrfs, fs/bcachefs, drivers/md; OpenZFS module/zfs/spa_misc.c
     """
     kinds = ("disk-io", "disk-medium", "fs-error", "fs-read-only")
-    log = need(s.kernel)
     found = {name: group for name, group in grouped(recent(s, p, *kinds)).items() if not _pulled_out(s, name, group)}
     for name, group in found.items():
         worst = max(group, key=lambda event: kinds.index(event.kind))
-        yield Evidence(subject=name, seen=f"{shorter(worst.text)}{when(log, group)}", wanted="no error", source=log.source)
+        yield seen_in_log(s, name, shorter(worst.text), group, "no error")
     if not found:
         yield from none_logged(s, "disks", "disk or file system error")
 

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.driver.amd import unserved
 from torchtune_sys.rules.driver.common import bound_driver, display_cards, nvml_error
@@ -21,15 +21,14 @@ from torchtune_sys.rules.kernel.common import (
     none_logged,
     nvidia_log,
     recent,
+    seen_in_log,
     shorter,
     since_last_start,
-    when,
 )
 from torchtune_sys.rules.kernel.common import events as log_events
 
 
 def _version_in_log(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, wanted: str) -> Iterator[Evidence]:
-    log = need(s.kernel)
     displays = display_cards(s)
     found = [
         event
@@ -41,7 +40,7 @@ def _version_in_log(s: Snapshot, p: Params, kinds: tuple[str, ...], what: str, w
         if not address and len(groups) > 1:
             continue  # the same failure again, in a message without the address
         words = shorter(events[0].text.rstrip("."))
-        yield Evidence(subject=gpu_name(s, address), seen=f"{words}{when(log, events)}", wanted=wanted, source=log.source)
+        yield seen_in_log(s, gpu_name(s, address), words, events, wanted)
     if not found:
         yield from none_logged(s, "driver", what)
 
@@ -165,7 +164,6 @@ def other_driver_holds_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c (already bound)
     """
-    log = need(s.kernel)
     loads = [event.first_s for event in log_events(s) if event.kind == "driver-load"]
     found = tuple(event for event in recent(s, p, "gpu-bound") if event.who == "nouveau")
     if any(load is None or any(event.last_s is None or load > event.last_s for event in found) for load in loads):
@@ -175,13 +173,7 @@ def other_driver_holds_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if not found:
             raise NotApplicable("nouveau-loaded judges which driver is loaded now")
     for address, events in grouped(found).items():
-        yield Evidence(
-            subject=gpu_name(s, address),
-            seen=f"{shorter(events[0].text)}{when(log, events)}",
-            wanted="NVIDIA's driver",
-            source=log.source,
-            about=(f"GPU {address}",),
-        )
+        yield seen_in_log(s, gpu_name(s, address), shorter(events[0].text), events, "NVIDIA's driver", about=(f"GPU {address}",))
     if not found:
         yield from none_logged(s, "driver", "GPU that nouveau holds")
 
@@ -240,19 +232,13 @@ def driver_mismatch_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osapi.c (API mismatch)
     """
-    log = need(s.kernel)
     found = since_last_start(s, p, "api-mismatch")
     if found and _agree_now(s):
         raise NotApplicable("nvml-driver-library-mismatch compares the versions as they are now")
     if found:
         versions = f" {found[-1].who}" if found[-1].who else ""
         text = shorter(found[-1].text.removesuffix("but").rstrip(" ,"))
-        yield Evidence(
-            subject="kernel module" + versions,
-            seen=f"{text}{when(log, found)}",
-            wanted="client and module of one version",
-            source=log.source,
-        )
+        yield seen_in_log(s, "kernel module" + versions, text, found, "client and module of one version")
     else:
         yield from none_logged(s, "driver", "version mismatch")
 
@@ -291,7 +277,6 @@ def module_signature_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/admin-guide/module-signing.rst; kernel/module/signing.c
     """
-    log = need(s.kernel)
     found = recent(s, p, "module-refused")
     nvidia = not isinstance(s.driver, Missing) and not absent(s.driver.nvidia_devices) and s.driver.nvidia_devices != ()
     if found and not isinstance(s.driver, Missing) and not nvidia and not unserved(s):
@@ -299,11 +284,12 @@ def module_signature_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if found and not isinstance(s.driver, Missing) and s.driver.module_loaded is True:
         raise NotApplicable("NVIDIA's module is loaded")
     if found:
-        yield Evidence(
-            subject=", ".join(dict.fromkeys(event.who for event in found if event.who)) or "a module",
-            seen=f"{shorter(found[0].text)}{when(log, found)}",
-            wanted="a signature with an enrolled key",
-            source=log.source,
+        yield seen_in_log(
+            s,
+            ", ".join(dict.fromkeys(event.who for event in found if event.who)) or "a module",
+            shorter(found[0].text),
+            found,
+            "a signature with an enrolled key",
         )
     else:
         yield from none_logged(s, "modules", "refused module")
@@ -336,16 +322,16 @@ def module_of_another_kernel_refused(s: Snapshot, p: Params) -> Iterator[Evidenc
     References
     Linux kernel/module/main.c (check_modinfo), kernel/module/version.c (check_version)
     """
-    log = need(s.kernel)
     found = recent(s, p, "module-of-other-kernel")
     if found and not isinstance(s.driver, Missing) and s.driver.module_loaded is True and found[-1].who.startswith("nvidia"):
         raise NotApplicable("NVIDIA's module is loaded")
     if found:
-        yield Evidence(
-            subject=", ".join(dict.fromkeys(event.who for event in found if event.who)),
-            seen=f"{shorter(found[0].text.removeprefix(found[0].who + ': '))}{when(log, found)}",
-            wanted="a module built for the running kernel",
-            source=log.source,
+        yield seen_in_log(
+            s,
+            ", ".join(dict.fromkeys(event.who for event in found if event.who)),
+            shorter(found[0].text.removeprefix(found[0].who + ": ")),
+            found,
+            "a module built for the running kernel",
         )
     else:
         yield from none_logged(s, "modules", "module built for another kernel")

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import need
-from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, none_logged, recent, shorter, when
+from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, none_logged, recent, seen_in_log, shorter
 
 
 @rule(
@@ -138,14 +137,14 @@ def critical_temperature_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux drivers/thermal/thermal_core.c; drivers/gpu/drm/amd/pm/swsmu/amdgpu_smu.c (software CTF); drivers/net/ethernet/intel/ixgbe
     """
-    log = need(s.kernel)
     found = grouped(recent(s, p, "too-hot"))
     for subject, events in found.items():
-        yield Evidence(
-            subject=gpu_name(s, subject) if events[0].text.startswith("amdgpu") else subject or "the machine",
-            seen=f"{shorter(events[-1].text)}{when(log, events)}",
-            wanted="below the critical temperature",
-            source=log.source,
+        yield seen_in_log(
+            s,
+            gpu_name(s, subject) if events[0].text.startswith("amdgpu") else subject or "the machine",
+            shorter(events[-1].text),
+            events,
+            "below the critical temperature",
         )
     if not found:
         yield from none_logged(s, "temperature", "critical temperature")

@@ -19,6 +19,7 @@ from torchtune_sys.rules.kernel.common import (
     none_logged,
     nvidia_log,
     recent,
+    seen_in_log,
     shorter,
     since_last_start,
     when,
@@ -313,20 +314,15 @@ def gpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     NVIDIA/open-gpu-kernel-modules src/nvidia/arch/nvalloc/unix/src/osinit.c (RmInitAdapter)
     """
     own = {incident.address for incident in incidents(s, p) if incident.judged == "init"}
-    log = need(s.kernel)
     found = grouped(tuple(event for event in since_last_start(s, p, "gpu-init") if not is_working(s, event.subject)))
     for address, events in found.items():
         if address in own:
             words = shorter(events[0].text)
-            yield Evidence(
-                subject=gpu_name(s, address), seen=f"{words}{when(log, events)}", wanted="initialised", source=log.source
-            )
+            yield seen_in_log(s, gpu_name(s, address), words, events, "initialised")
     refused = () if found or incidents(s, p) else _not_probed(s, p, "gpu-probe-failed")
     if refused:
         words = shorter(refused[-1].text.rstrip("."))
-        yield Evidence(
-            subject=f"{refused[-1].code} GPU(s)", seen=f"{words}{when(log, refused)}", wanted="initialised", source=log.source
-        )
+        yield seen_in_log(s, f"{refused[-1].code} GPU(s)", words, refused, "initialised")
     elif not found:
         yield from none_logged(s, "driver", "failed initialisation")
 
@@ -373,13 +369,10 @@ def gpu_held_by_other_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     if any(recent(s, p, "gpu-bound")):
         raise NotApplicable("another message says which driver holds it")
-    log = need(s.kernel)
     found = _not_probed(s, p, "gpu-not-probed")
     if found:
         words = shorter(found[-1].text.rstrip("."))
-        yield Evidence(
-            subject=f"{found[-1].code} GPU(s)", seen=f"{words}{when(log, found)}", wanted="NVIDIA's driver", source=log.source
-        )
+        yield seen_in_log(s, f"{found[-1].code} GPU(s)", words, found, "NVIDIA's driver")
     else:
         yield from none_logged(s, "driver", "GPU bound to another driver")
 

@@ -13,7 +13,7 @@ from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
-from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, shorter, total, when
+from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, seen_in_log, shorter, total, when
 
 
 @rule(
@@ -105,7 +105,6 @@ def memory_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/arch/x86/x86_64/machinecheck.rst; mm/memory-failure.c; drivers/edac
     """
-    log = need(s.kernel)
     events = tuple(
         event
         for event in recent(s, p, "memory-uncorrected", "machine-check")
@@ -113,11 +112,12 @@ def memory_uncorrected_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
     for subject, group in grouped(events).items():
         name = group[0].who or (f"CPU {subject}" if natural(subject) is not None else subject) or "memory"
-        yield Evidence(
-            subject=name,
-            seen=f"{shorter(group[0].text)}{when(log, group)}",
-            wanted="no uncorrected error",
-            source=log.source,
+        yield seen_in_log(
+            s,
+            name,
+            shorter(group[0].text),
+            group,
+            "no uncorrected error",
             about=tuple(dict.fromkeys(_controller(event) for event in group if event.kind == "memory-uncorrected")),
         )
     if not events:
@@ -213,7 +213,6 @@ def cpu_lockup_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/admin-guide/lockup-watchdogs.rst; kernel/hung_task.c; Documentation/RCU/stallwarn.rst
     """
-    log = need(s.kernel)
     locked = recent(s, p, "lockup")
     if _virtual(s) and total(locked) < int(p["tasks"]):
         locked = tuple(event for event in locked if "in the module" in event.text)  # the host paused or moved this machine
@@ -223,9 +222,7 @@ def cpu_lockup_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for subject, events in (("CPU", locked), ("tasks", hung)):
         if events:
             first = next((event for event in events if "in the module" in event.text), events[0])
-            yield Evidence(
-                subject=subject, seen=f"{shorter(first.text, 160)}{when(log, events)}", wanted="none", source=log.source
-            )
+            yield seen_in_log(s, subject, shorter(first.text, 160), events, "none")
     if not locked and not hung:
         yield from none_logged(s, "CPU", "lockup")
 

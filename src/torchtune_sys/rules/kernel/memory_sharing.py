@@ -17,9 +17,9 @@ from torchtune_sys.rules.kernel.common import (
     none_logged,
     nvidia_log,
     recent,
+    seen_in_log,
     shorter,
     since_last_start,
-    when,
 )
 from torchtune_sys.rules.torch.common import complaints, cuda_works, live, machine
 
@@ -59,7 +59,7 @@ def uvm_hmm_stops_cuda(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://github.com/NVIDIA/open-gpu-kernel-modules/issues/797, 901, 947
     NVIDIA/open-gpu-kernel-modules kernel-open/nvidia-uvm/uvm_hmm.c, uvm_pmm_gpu.c (devmem_alloc_pagemap)
     """
-    log = need(s.kernel)
+    need(s.kernel)
     off = not isinstance(s.driver, Missing) and known(s.driver.uvm_hmm_disabled, False)
     if off or cuda_works(s):
         yield Evidence(
@@ -80,12 +80,7 @@ def uvm_hmm_stops_cuda(s: Snapshot, p: Params) -> Iterator[Evidence]:
         return
     found = since_last_start(s, p, "uvm-hmm")
     if found:
-        yield Evidence(
-            subject="nvidia-uvm",
-            seen=f"{shorter(found[-1].text)}{when(log, found)}",
-            wanted="HMM set up, or off",
-            source=log.source,
-        )
+        yield seen_in_log(s, "nvidia-uvm", shorter(found[-1].text), found, "HMM set up, or off")
     else:
         yield from none_logged(s, "nvidia-uvm", "HMM failure")
 
@@ -133,18 +128,12 @@ def peermem_invalid_context_logged(s: Snapshot, p: Params) -> Iterator[Evidence]
     https://github.com/Mellanox/nv_peer_memory/issues/120 (NVIDIA: harmless; mended in R560)
     https://docs.nvidia.com/datacenter/tesla/tesla-release-notes-560-35-03/index.html (4272659)
     """
-    log = need(s.kernel)
     found = recent(s, p, "peermem-context")
     installed = driver_version(s)
     if found and not isinstance(installed, Missing) and version(installed) >= _MENDED:
         raise NotApplicable(f"the driver is {installed} by now")
     if found:
-        yield Evidence(
-            subject="nvidia-peermem",
-            seen=f"{shorter(found[-1].text)}{when(log, found)}",
-            wanted="driver >= 560",
-            source=log.source,
-        )
+        yield seen_in_log(s, "nvidia-peermem", shorter(found[-1].text), found, "driver >= 560")
     else:
         yield from none_logged(s, "nvidia-peermem", "invalid context")
 
@@ -179,14 +168,11 @@ def peermem_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://github.com/NVIDIA/gpu-operator/issues/2868; Linux kernel/module/version.c (check_version)
     NVIDIA/open-gpu-kernel-modules kernel-open/nvidia-peermem/nvidia-peermem.c
     """
-    log = need(s.kernel)
     found = since_last_start(s, p, "peermem-refused")
     if found and not isinstance(s.driver, Missing) and known(s.driver.peermem_loaded, False):
         raise NotApplicable("nvidia-peermem is loaded by now")
     if found:
-        yield Evidence(
-            subject="nvidia-peermem", seen=f"{shorter(found[0].text)}{when(log, found)}", wanted="loaded", source=log.source
-        )
+        yield seen_in_log(s, "nvidia-peermem", shorter(found[0].text), found, "loaded")
     else:
         yield from none_logged(s, "nvidia-peermem", "refused module")
 
@@ -214,17 +200,17 @@ def iommu_fault_of_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (PCI Access Control Services)
     Linux drivers/iommu/amd/iommu.c, drivers/iommu/intel/dmar.c
     """
-    log = need(s.kernel)
     gpus = _gpu_addresses(s)
     found = grouped(
         tuple(event for event in recent(s, p, "iommu-fault") if event.subject in gpus or event.text.startswith("nvidia "))
     )
     for address, events in found.items():
-        yield Evidence(
-            subject=gpu_name(s, address),
-            seen=f"{shorter(events[0].text)}{when(log, events)}",
-            wanted="no fault",
-            source=log.source,
+        yield seen_in_log(
+            s,
+            gpu_name(s, address),
+            shorter(events[0].text),
+            events,
+            "no fault",
             fix=(_PASSED_THROUGH,) if _iommu_of(s, address) == "identity" else (),
         )
     if not found:

@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import need
-from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, shorter, total, when
+from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, seen_in_log, shorter, total, when
 
 _DAY = Param("days", 1, "older messages in the log are ignored, days")
 
@@ -80,15 +80,9 @@ def file_system_client_evicted(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Lustre ptlrpc/import.c (message 167-0); Linux fs/ceph/mds_client.c; docs.ceph.com/en/latest/cephfs/eviction
     """
-    log = need(s.kernel)
     found = grouped(recent(s, p, "fs-evicted"))
     for server, events in found.items():
-        yield Evidence(
-            subject=server,
-            seen=f"{shorter(events[-1].text)}{when(log, events)}",
-            wanted="a client in good standing",
-            source=log.source,
-        )
+        yield seen_in_log(s, server, shorter(events[-1].text), events, "a client in good standing")
     if not found:
         yield from none_logged(s, "file servers", "eviction")
 
