@@ -48,6 +48,10 @@ def test_words_that_cuda_knows(name: str, value: str, expected: list[str]) -> No
         ("healthy", "NCCL_NET_GDR_LEVEL", "LOC", 1, PASS),
         ("healthy", "NCCL_NET_GDR_LEVEL", "PHB", 2, PASS),
         ("base-tcp-cluster", "NCCL_NET_GDR_LEVEL", "LOC", 2, PASS),  # no RDMA device
+        ("healthy", "FI_PROVIDER", "tcp", 2, PASS),  # no EFA
+        ("efa-plugin-missing.fail", "FI_PROVIDER", "tcp", 2, FAIL),
+        ("efa-plugin-missing.fail", "FI_PROVIDER", "tcp", 1, PASS),
+        ("efa-plugin-missing.fail", "FI_PROVIDER", "efa", 2, PASS),
     ],
 )
 def test_switches_of_what_a_host_has(host: str, variable: str, value: str, nodes: int, expected: Verdict) -> None:

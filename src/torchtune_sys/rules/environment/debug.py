@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment, number, on_x86, seen
 from torchtune_sys.rules.gates import gpu_host, nvidia_gpus, nvidia_hardware, ranks_here
@@ -263,6 +263,7 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
         ("1", "2", "3"),
         "HIP waits at each kernel or copy until the GPU has finished",
     ),
+    (("FI_PROVIDER",), ("TCP", "SOCKETS", "UDP"), "libfabric, and NCCL's plug-in for EFA, send through the kernel"),
     (("HIP_LAUNCH_BLOCKING",), ("1",), "HIP waits at each kernel until the GPU has finished"),
     (("ATEN_CPU_CAPABILITY",), ("DEFAULT",), "torch's own CPU kernels use no AVX2 or AVX-512"),
     (("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"), _SLOW_ISA, "oneDNN uses no AVX2 or AVX-512"),
@@ -281,7 +282,7 @@ _OF_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_I
 )
 def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A variable turns torch.compile, its caches, Triton's compiler, the code that CUDA's libraries bring, the processor's vector instructions or
-    OpenMP's threads off, leaves NCCL a single channel or no GPUDirect RDMA, or makes HIP wait at each kernel (PyTorch's errors on AMD GPUs suggest that
+    OpenMP's threads off, leaves NCCL a single channel, no GPUDirect RDMA or no EFA, or makes HIP wait at each kernel (PyTorch's errors on AMD GPUs suggest that
     for debugging).
 
     Why it matters
@@ -295,7 +296,7 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://triton-lang.org/main/programming-guide/chapter-3/debugging.html (TRITON_INTERPRET); README of Triton (TRITON_ALWAYS_COMPILE)
     CUDA programming guide, "CUDA Environment Variables", JIT compilation
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net-gdr-level (LOC: never)
-    https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html, "Debug variables"
+    https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html, "Debug variables"; libfabric fabric(7), FI_PROVIDER
     pytorch aten/src/ATen/native/DispatchStub.cpp; oneDNN, "CPU dispatcher control"; Intel oneMKL developer guide, "Instruction Set Specific Dispatching" and MKL_CBWR
     """
     env = environment(s)
@@ -326,6 +327,8 @@ def _matters(s: Snapshot, name: str) -> bool:
         return bool(known(need(s.driver).amd_devices, ()))
     if name in _OF_NODES:
         return several_hosts and bool(known(need(s.network).rdma, ()))
+    if name == "FI_PROVIDER":
+        return several_hosts and not absent(need(s.network).net_plugins)  # looked for where an EFA is
     return name not in _OF_NCCL or several_hosts or ranks_here(s) > 1
 
 
