@@ -77,6 +77,18 @@ WIDE = {
     ),
 }
 
+EDGES = {
+    "": "all right",
+    "wrong_where('amax', lambda one: one.shape == (2, 1024))": "1 of 2 results of the largest of 1024 float32 along dimension 1 are wrong",
+    "real = torch.addmm; torch.addmm = lambda one, *given, **more: real(one, *given, **more) + 0 * one": "addmm of float32 with beta=0",
+    "real = torch.bmm; torch.bmm = lambda one, other: real(one, other) * ((torch.arange(len(one)) < 1) | (other.stride(0) != 0))[:, None, None]": (
+        "162 of 210 results of bmm with one second factor for all"
+    ),
+    "real = torch.mm; torch.mm = lambda one, other, **more: real(one, other, **more) + (one.data_ptr() % 16 != 0)": (
+        "gemm-wrong 323 of 323 results of a product of float32 that begins 1 numbers off"
+    ),
+}
+
 
 def _rows(named: dict[str, object], dear: set[int]) -> list[object]:
     """The rows of a table, by their numbers; those of ``dear`` show what the others do, most of them in ten times as long."""
@@ -89,6 +101,11 @@ def _rows(named: dict[str, object], dear: set[int]) -> list[object]:
 @pytest.mark.parametrize("spoil", _rows({**WIDE}, {3, 4}))
 def test_what_is_wrong_for_some_numbers_lengths_and_places_is_told(spoil: str) -> None:
     assert WIDE[spoil] in _said("default", spoil, TABLES.replace("    %s\nexcept", "    wide_ranges_are_right(here)\nexcept"))
+
+
+@pytest.mark.parametrize("spoil", _rows({**EDGES}, set()))
+def test_what_is_wrong_at_some_sizes_addresses_and_strides_is_told(spoil: str) -> None:
+    assert EDGES[spoil] in _said("default", spoil, TABLES.replace("    %s\nexcept", "    edges_are_right(here)\nexcept"))
 
 
 def test_what_is_written_beside_a_piece_is_told() -> None:
@@ -120,15 +137,39 @@ def zeroed(held, path):
             file.write(bytes(4096))
 torch.save = zeroed
 """
+THAWED = """
+import functools
+real = torch._utils._rebuild_parameter
+torch._utils._rebuild_parameter = functools.wraps(real)(lambda data, requires_grad, hooks: real(data, True, hooks))
+"""
+UNSCALED = "_Scaled.get_extra_state = lambda self: {}"
+MAIN_ALONE = """
+import threading
+real = torch.autograd.backward
+torch.autograd.backward = lambda *given, **more: real(*given, **more) if threading.current_thread() is threading.main_thread() else None
+"""
+NEVER_OFF = """
+real = new_scaler
+def new_scaler(*given, **more):
+    return real(*given)
+"""
 OTHERS = {
     "optimizers_follow_their_formulas(here)": ("", "all right"),
     "optimizers_follow_their_formulas(here) ": (PER_TENSOR, "clip-wrong clip_grad_norm_"),
     "_kinds_survive('kinds.pt')": ("", "all right"),
     "_kinds_survive('kinds.pt') ": (ZEROED, "checkpoint-damaged a tensor (large)"),
+    "modules_resume('module.pt')": ("", "all right"),
+    "modules_resume('module.pt') ": (THAWED, "loses which of the parameters that are saved by themselves train"),
+    "modules_resume('module.pt')  ": (UNSCALED, "loses what it holds beside tensors (get_extra_state)"),
+    "directories_tell('.')": ("", "all right"),
+    "directories_tell('.') ": ("import os; names = os.listdir('.'); os.listdir = lambda place: names", "checkpoint-stale"),
+    "autograd_keeps_its_promises(here)": (MAIN_ALONE, "the gradient of a backward pass in another thread"),
+    "each_optimizer_skips_alone(here)": ("", "all right"),
+    "each_optimizer_skips_alone(here) ": (NEVER_OFF, "with a scaler that is switched off, the loss"),
 }
 
 
-@pytest.mark.parametrize("work", _rows({**OTHERS}, {0, 1}))
+@pytest.mark.parametrize("work", _rows({**OTHERS}, {0, 1, 4, 7, 10}))
 def test_what_was_passed_over_is_told(work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil, words = OTHERS[work]
     monkeypatch.chdir(tmp_path)

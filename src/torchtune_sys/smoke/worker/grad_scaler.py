@@ -12,9 +12,10 @@ from torchtune_sys.smoke.worker.functions.combined import answers_are_right
 from torchtune_sys.smoke.worker.models import loss_of, seeded
 
 
-def new_scaler(here: RankContext, scale: float, interval: int) -> Any:
+def new_scaler(here: RankContext, scale: float, interval: int, *, enabled: bool = True) -> Any:
     """Return a scaler for this device. Powers of two: scaling back and forth changes no bit of a gradient."""
-    settings = {"init_scale": scale, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": interval}
+    settings: Dict[str, Any] = {"init_scale": scale, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": interval}
+    settings["enabled"] = enabled
     if hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler(here.kind, **settings)
     return torch.cuda.amp.GradScaler(**settings)
@@ -78,6 +79,22 @@ def each_optimizer_skips_alone(here: RankContext) -> None:
     answers_are_right([("%s, its weights" % where, weights[0], [1, 1])], "scaler-never-skips")
     answers_are_right([("%s, the second one's weights" % where, weights[1], [0.5, 0.5])], "scaler-changes-step")
     answers_are_right([("%s, the scale" % where, scaler.get_scale(), 2**3)], "scaler-scale-wrong")
+    _does_nothing_switched_off(here)
+
+
+def _does_nothing_switched_off(here: RankContext) -> None:
+    """Scripts for float16 and bfloat16 alike have a scaler, which is off (enabled=False) for the second."""
+    weight, scaler = torch.nn.Parameter(torch.ones(2, device=here.device)), new_scaler(here, 2.0**4, 1000, enabled=False)
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    loss = scaler.scale(weight.sum())
+    loss.backward()
+    slope = weight.grad.clone()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    where = "with a scaler that is switched off"
+    pairs = [("%s, the loss" % where, loss.detach(), 2), ("%s, the gradient" % where, slope, [1, 1])]
+    answers_are_right([*pairs, ("%s, the weights" % where, weight, [0.5, 0.5])], "scaler-scale-wrong")
 
 
 def _each_gradient_counts(here: RankContext) -> None:

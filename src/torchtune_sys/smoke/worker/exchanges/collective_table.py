@@ -13,9 +13,14 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed, differing_elements, gloo_scatters_by_operation
+from torchtune_sys.smoke.worker.context import (
+    RankContext,
+    StageFailed,
+    differing_elements,
+    gloo_scatters_by_operation,
+)
 from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, named_now
-from torchtune_sys.smoke.worker.exchanges.seldom_exchanges import seldom_exchanges
+from torchtune_sys.smoke.worker.exchanges.seldom_exchanges import seldom_exchanges, waits_no_longer
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
 
@@ -39,7 +44,7 @@ def each_is_right(here: RankContext, tried: Tried, compared: Compared) -> List[F
     faults: List[Fault] = []
     if here.world > _MOST_RANKS:
         return faults
-    for part in (_reductions, _movements, seldom_exchanges):
+    for part in (_reductions, _movements, _within_others, seldom_exchanges):
         for what, exchange, found, wanted in part(here):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of names that are to go, as long as they are there
@@ -197,6 +202,29 @@ def _movements(here: RankContext) -> Iterator[_Row]:
                 )
 
 
+def _within_others(here: RankContext) -> Iterator[_Row]:
+    """Yield exchanges of a piece of a larger tensor, as buckets and flat parameters are: what lies beside it stays."""
+    world, own = here.world, here.rank
+    for kind in ("float32", "bfloat16", "int64"):
+        rows = [_row_of(rank, "SUM", _PLACES * world) for rank in range(world)]
+        total, beside = sum(rows), torch.tensor([9, 9, 9])
+        part = slice(own * _PLACES, (own + 1) * _PLACES)
+        given = rows[own].to(here.device, getattr(torch, kind))
+        for name, start, exchange, wanted in (
+            ("all_reduce", given, lambda piece, _: dist.all_reduce(piece), total),
+            ("broadcast", given, lambda piece, _: dist.broadcast(piece, world - 1), rows[-1]),
+            (GATHERS[1], given, lambda piece, mine: named_now(GATHERS)[0](piece, mine[own * _PLACES : (own + 1) * _PLACES].clone()), torch.cat([rows[rank][rank * _PLACES : (rank + 1) * _PLACES] for rank in range(world)])),
+            (SCATTERS[1], given[part], lambda piece, mine: named_now(SCATTERS)[0](piece, mine.clone()), total[part]),
+        ):  # fmt: skip
+            whole = torch.cat([beside.to(start), start, beside.to(start)])
+            yield (
+                "%s of %s in a piece of a tensor" % (name, kind),
+                functools.partial(exchange, whole[3:-3], given),
+                functools.partial(_itself, whole),
+                torch.cat([beside, wanted, beside]),
+            )
+
+
 def _one_after_the_other(here: RankContext, compared: Compared) -> List[Fault]:
     """Try several messages on one way, each waited for, and with gloo by their tags in another order than they were sent."""
     before, after = (here.rank - 1) % here.world, (here.rank + 1) % here.world
@@ -322,6 +350,7 @@ def barriers_hold(here: RankContext) -> List[Fault]:
     faults = _holds_all(here, "barrier", dist.barrier)
     if here.backend == "gloo":  # it is gloo's alone
         faults += _holds_all(here, "monitored_barrier", functools.partial(_all_come, here))
+        faults += waits_no_longer(here)
     return faults
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import functools
+import time
 from typing import Any, Callable, Iterator, List, Tuple
 
 import torch
 import torch.distributed as dist
 
+from torchtune_sys.smoke.worker.agreement import Fault
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, seldom_used_is_right, small_integers
+from torchtune_sys.smoke.worker.measures import patience
 
 Exchanged = Tuple[str, Callable[[], object], Callable[[], torch.Tensor], torch.Tensor]
 _OF_EACH, _MOST_GROUPS = 6, 8
+_GIVEN_UP_S, _WORD_COMES_S = 0.2, 6.0
 
 
 def _part_of(rank: int, which: int) -> torch.Tensor:
@@ -175,3 +180,32 @@ def _with_gradients_of(here: RankContext, every: List[torch.Tensor], total: torc
             functools.partial(found.__getitem__, name),
             torch.cat([wanted, slope.cpu()]),
         )
+
+
+def waits_no_longer(here: RankContext) -> List[Fault]:
+    """Let rank 0 wait, in a group of its own, for a word that comes once it has given up, as it must: a rank that is lost holds the others up until their time is up. Its
+    connections are of no use afterwards, and go with the group."""
+    if here.world == 1 or not seldom_used_is_right():
+        return []
+    members = [0, here.world - 1]
+    group = dist.new_group(members, timeout=datetime.timedelta(seconds=_GIVEN_UP_S))
+    if here.rank not in members:
+        return []
+    key, word, gave_up = "rank 0 has given up", torch.zeros(1), 0
+    if here.rank == 0:
+        try:
+            dist.recv(word, members[1], group=group)
+        except RuntimeError:
+            gave_up = 1
+        here.store.add(key, gave_up)
+    else:
+        until = time.monotonic() + _WORD_COMES_S * patience()
+        while not here.store.add(key, 0) and time.monotonic() < until:
+            time.sleep(_GIVEN_UP_S / 4)
+        if not here.store.add(key, 0):
+            dist.send(word, 0, group=group)
+    dist.destroy_process_group(group)
+    if gave_up or here.rank:
+        return []
+    words = "a group that was made with a time limit of %g s (new_group, timeout) lets its ranks wait %g s and longer"
+    return [("collective-wrong", words % (_GIVEN_UP_S, _WORD_COMES_S))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -209,6 +210,7 @@ def _promises(here: RankContext) -> Any:
         (one * 4).sum().backward()
         yield "a hook once a gradient is there (register_post_accumulate_grad_hook) runs", called[1:], [12.0]
     yield from _hooks_of_modules(here)
+    yield from _in_another_thread(here)
     one = _leaf(here)
     (first,) = torch.autograd.grad((one**3).sum(), one, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), one)
@@ -243,6 +245,22 @@ def _hooks_of_modules(here: RankContext) -> Any:
     for handle in handles:
         handle.remove()
     yield "hooks that were removed", layer(torch.ones(1, 3, device=here.device)), [6.0]
+
+
+def _in_another_thread(here: RankContext) -> Any:
+    """Whether what happens is recorded is each thread's own question, and a trainer may let a thread step."""
+    one, told = _leaf(here), []
+
+    def worked() -> None:
+        told.append(float((one * 2).requires_grad))
+        (one * 3).sum().backward()
+
+    with torch.no_grad():
+        thread = threading.Thread(target=worked)
+        thread.start()
+        thread.join()
+    yield "another thread records beside one that does not (no_grad)", told, [1.0]
+    yield "the gradient of a backward pass in another thread", torch.zeros(3) if one.grad is None else one.grad, [3.0, 3.0, 3.0]
 
 
 def _changed_in_place(here: RankContext) -> Any:

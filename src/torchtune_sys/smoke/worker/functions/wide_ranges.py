@@ -49,7 +49,7 @@ def wide_ranges_are_right(here: RankContext) -> None:
     _whole_numbers_are_exact(here)
     _functions_follow_over_their_range(here)
     for name, found, wanted in (*_of_long_rows(here), *_of_short_rows(here)):
-        _is_the_same(name, found, wanted)
+        is_the_same(name, found, wanted)
 
 
 def _numbers_between(count: int, seed: int, low: float, high: float) -> torch.Tensor:
@@ -70,13 +70,14 @@ def _words_on_first(name: str, wrong: torch.Tensor, found: torch.Tensor, wanted:
     return "%d of %d results of %s are wrong: number %d%s is %.9g, where %.9g is right" % words
 
 
-def _is_the_same(name: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
+def is_the_same(name: str, found: torch.Tensor, wanted: torch.Tensor, cause: str = "device-computes-wrong") -> None:
+    """Raise StageFailed where a result has another shape, or any number that is not the right one."""
     found = found.detach().cpu()
     if found.shape != wanted.shape:
-        raise StageFailed("device-computes-wrong", "%s gives %s, not %s" % (name, tuple(found.shape), tuple(wanted.shape)))
+        raise StageFailed(cause, "%s gives %s, not %s" % (name, tuple(found.shape), tuple(wanted.shape)))
     wrong = found != wanted
     if bool(wrong.any()):
-        raise StageFailed("device-computes-wrong", _words_on_first(name, wrong, found, wanted))
+        raise StageFailed(cause, _words_on_first(name, wrong, found, wanted))
 
 
 def _arithmetic_is_exact(here: RankContext) -> None:
@@ -107,7 +108,7 @@ def _arithmetic_is_exact(here: RankContext) -> None:
                 given = (first.bfloat16(), other.bfloat16())
                 wanted = way(*(one.float() for one in given)).bfloat16()
             found = way(*(one.to(here.device) for one in given))
-            _is_the_same("torch.%s of %s" % (name, str(kind)[6:]), found, wanted)
+            is_the_same("torch.%s of %s" % (name, str(kind)[6:]), found, wanted)
 
 
 def _whole_numbers_are_exact(here: RankContext) -> None:
@@ -123,7 +124,7 @@ def _whole_numbers_are_exact(here: RankContext) -> None:
         for kind, left, right in ((torch.int64, first, second), (torch.int32, *small)):
             found = way(*(torch.tensor(each, dtype=kind, device=here.device) for each in (left, right)))
             wanted = torch.tensor([int(way(a, b)) for a, b in zip(left, right)])
-            _is_the_same("torch.%s of %s" % (name, str(kind)[6:]), found, wanted)
+            is_the_same("torch.%s of %s" % (name, str(kind)[6:]), found, wanted)
 
 
 def _functions_follow_over_their_range(here: RankContext) -> None:

@@ -108,7 +108,7 @@ def gemm_is_right(here: RankContext) -> None:
 
 def _float64_is_right(here: RankContext) -> None:
     """Products of float64, by which all others are judged, of integers that need 40 bits: beside those of int64, which no BLAS computes."""
-    left, right = small_integers((33, 65), 3, 0, 1 << 17), small_integers((65, 34), 4, 0, 1 << 17)
+    left, right = small_integers((129, 65), 3, 0, 1 << 17), small_integers((65, 34), 4, 0, 1 << 17)
     wanted = (left.to(torch.int64) @ right.to(torch.int64)).double()
     for device in {torch.device("cpu"), here.device}:
         found = (left.to(device, torch.float64) @ right.to(device, torch.float64)).cpu()

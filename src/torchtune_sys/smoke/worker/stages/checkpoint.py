@@ -19,6 +19,7 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed, determi
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.models import TOKENS, SmallTransformer, loss_of, seeded, sentences
+from torchtune_sys.smoke.worker.stages.module_state import directories_tell, modules_resume
 from torchtune_sys.smoke.worker.stages.optimizers import EPOCHS_OF_SCHEDULE, schedules
 
 _BEFORE, _AFTER = 3, 3
@@ -85,6 +86,8 @@ def checkpoint_resumes(here: RankContext) -> None:
     """Check that training resumed from a checkpoint is bit for bit the same as without the interruption."""
     with deterministic(here), tempfile.TemporaryDirectory(prefix="checkpoint-", dir=here.scratch) as folder:
         _kinds_survive(os.path.join(folder, "kinds.pt"))
+        directories_tell(folder)
+        modules_resume(os.path.join(folder, "module.pt"))
         _gaps_are_told(here)
         _kept_open_by_nothing(here, os.path.join(folder, "again.pt"))
         _schedules_resume()

@@ -223,9 +223,12 @@ def _swapped(here: RankContext) -> List[Fault]:
         faults += _compared("all_to_all", taken, torch.cat([each[own] for each in every]))
     faults += _unequal_parts(here)
     before, after = (here.rank - 1) % here.world, (here.rank + 1) % here.world
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, given, after), dist.P2POp(dist.irecv, taken, before)]):
+    second = torch.empty_like(given)
+    sent = [dist.P2POp(dist.isend, one, after) for one in (given, given * 2 + 1)]
+    for work in dist.batch_isend_irecv([*sent, *(dist.P2POp(dist.irecv, one, before) for one in (taken, second))]):
         work.wait()
-    return faults + _compared("what rank %d sent (batch_isend_irecv)" % before, taken, every[before])
+    faults += _compared("what rank %d sent (batch_isend_irecv)" % before, taken, every[before])
+    return faults + _compared("what rank %d sent second (batch_isend_irecv)" % before, second, every[before] * 2 + 1)
 
 
 def _unequal_parts(here: RankContext) -> List[Fault]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, seldom_used_is_right, small_integers
 from torchtune_sys.smoke.worker.functions.combined import combined_steps_are_right
+from torchtune_sys.smoke.worker.functions.edges import edges_are_right
 from torchtune_sys.smoke.worker.functions.known_answers import answers_are_known
 from torchtune_sys.smoke.worker.functions.models import functions_of_models
 from torchtune_sys.smoke.worker.functions.numbers import operators_of_numbers
@@ -39,6 +40,7 @@ _DROPPED = 1 << 14
 def layers_follow_their_formulas(here: RankContext) -> None:
     """Check operations, layers, activations, attention, dropout, losses and their gradients against their formulas."""
     for check in (
+        edges_are_right,
         wide_ranges_are_right,
         operations_are_right,
         _linear,

@@ -277,8 +277,10 @@ def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, Lis
     told: Dict[str, List[Any]] = {name: [] for name in _TOLD_BY_SAMPLES}
     offsets = torch.arange(_WORDS, dtype=torch.int32, device=here.device)
     _awaited["batch"] = 0  # workers take them in turns
+    kept: List[torch.Tensor] = []
     for batch in loader:
         _awaited["batch"] += 1
+        kept.append(batch["index"])
         if pinned and not batch["content"].is_pinned():
             raise StageFailed("memory-not-pinned", "a loader with pin_memory=True delivers memory that is not pinned")
         content = batch["content"].to(here.device, non_blocking=pinned)
@@ -304,6 +306,9 @@ def _epoch(here: RankContext, loader: DataLoader, pinned: bool) -> Dict[str, Lis
             )
         cause = "dataloader-loses-samples" if missing or again else "dataloader-out-of-order"
         raise StageFailed(cause, "%d samples were to come in order: %s" % (_SAMPLES, how))
+    if torch.cat(kept).flatten().tolist() != told["index"]:
+        seen = "a batch that is kept changes as later ones come: they are put into its memory"
+        raise StageFailed("dataloader-corrupts", seen)
     return told
 
 

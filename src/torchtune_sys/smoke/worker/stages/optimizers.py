@@ -162,6 +162,14 @@ def _steps_as_asked(here: RankContext) -> Iterator[Answer]:
     yield "the weights that hooks see before and after a step", told, [1, 0.25]
     yield "the loss that a step with a closure returns", loss, 7
 
+    if here.has_bfloat16():
+        for kind, more in itertools.product((torch.optim.SGD, torch.optim.AdamW), ({"foreach": True}, {"foreach": False})):
+            mixed = [torch.nn.Parameter(torch.ones(2, device=here.device, dtype=one)) for one in (torch.float32, torch.bfloat16)]
+            for one in mixed:
+                one.grad = torch.ones_like(one)
+            kind(mixed, lr=0.5, weight_decay=0.0, **more).step()
+            name = "weights of float32 and bfloat16 in one group of %s (foreach=%s)" % (kind.__name__, more["foreach"])
+            yield name, (torch.cat([one.detach().float() for one in mixed]) * 8).round(), [4] * 4
     own = copy.deepcopy(first)
     with torch.no_grad():
         first.zero_()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import random
 import re
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import Any, List, Tuple
 
 import torch
 
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed, with_threads
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, torch_has_reached, with_threads
 from torchtune_sys.smoke.worker.functions.randomness import draws_are_random
 from torchtune_sys.smoke.worker.stages.import_torch import CPUS_BEFORE_TORCH, FRAMES_FOLLOWED
 
@@ -38,6 +39,7 @@ _WITHOUT_AVX2 = {
     "MKL_ENABLE_INSTRUCTIONS": ("sse4_2", "avx"),
 }
 """Values of variables of torch, oneDNN and MKL (oneMKL Developer Guide, Conditional Numerical Reproducibility; Instruction Set Specific Dispatching)."""
+_USUAL_SEEDS = (*range(11), 42, 100, 123, 1234, 12345, 1337, 2021, 2022, 2023, 2024, 2025, 2026, 3407, 0xDEADBEEF)
 _WHO = "look for it in sitecustomize, .pth files and plug-ins"
 
 
@@ -71,7 +73,7 @@ def _settings_are_defaults(here: RankContext) -> None:
         found.append("torch's profiler runs, which keeps a record of each operation")
     if sys.gettrace() is not None or sys.getprofile() is not None:
         found.append("a tracer follows each line of Python (coverage, a debugger, a profiler: sys.settrace, sys.setprofile)")
-    found += [*_what_follows_python(), *_what_keeps_instructions_back(here)]
+    found += [*_what_follows_python(), *_what_keeps_instructions_back(here), *_what_autocast_takes(), *_who_seeded_python()]
     threads = torch.get_num_threads()
     if threads > _THREADS_A_CPU * CPUS_BEFORE_TORCH and str(threads) != os.environ.get("OMP_NUM_THREADS"):
         found.append(
@@ -82,6 +84,28 @@ def _settings_are_defaults(here: RankContext) -> None:
         found.append("products of float32 may be computed with fewer bits (%s)" % lowered)
     if found:
         raise StageFailed("torch-setting-changed", "before anybody set it: %s" % "; ".join(found), _WHO)
+
+
+def _what_autocast_takes() -> List[str]:
+    """Return the types that autocast takes where none is named, as far as somebody chose them."""
+    if not torch_has_reached(2, 4):  # since then it is asked by device
+        return []
+    usual = {"cpu": torch.bfloat16, "cuda": torch.float16}
+    return [
+        "autocast takes %s on %s where no type is named (set_autocast_dtype)" % (str(torch.get_autocast_dtype(kind))[6:], kind)
+        for kind, one in usual.items()
+        if torch.get_autocast_dtype(kind) != one
+    ]
+
+
+def _who_seeded_python() -> List[str]:
+    """Return whose draws are those of a seed that people choose: each rank and each run then draws, and names its files, alike."""
+    state = random.getstate()
+    return [
+        "Python's random was seeded with %d: each rank and each run draws alike" % seed
+        for seed in _USUAL_SEEDS
+        if random.Random(seed).getstate() == state
+    ]
 
 
 _WRITES_OVER = re.compile(r"(MALLOC_PERTURB_|glibc\.malloc\.perturb)=0*[1-9]\d*")

@@ -326,6 +326,7 @@ def _page_faults(count: int) -> float:
     return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / _TENSORS
 
 
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _Setting = Tuple[str, Callable[[], Any], Any]
 
 
@@ -337,7 +338,7 @@ def _settings() -> Iterator[_Setting]:
     yield "Python's depth of calls (sys.setrecursionlimit)", lambda: sys.getrecursionlimit() >= 1000, True
     yield "the time between Python's threads (sys.setswitchinterval)", lambda: sys.getswitchinterval() <= 0.1, True
     yield "who is told of an error (sys.excepthook)", lambda: callable(sys.excepthook), True
-    yield "deterministic algorithms", torch.are_deterministic_algorithms_enabled, False
+    yield "timers that signal this process (setitimer)", lambda: [kind for kind in _TIMERS if signal.getitimer(kind)[0]], []
     yield "oneDNN (torch.backends.mkldnn.enabled): convolutions are slow without", _enabled("mkldnn"), True
     yield "cuDNN (torch.backends.cudnn.enabled): convolutions are slow without", _enabled("cudnn"), True
     yield (

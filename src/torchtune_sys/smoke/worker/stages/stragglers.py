@@ -198,7 +198,7 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
         ),
     ]
     for name, work in _kinds_of_work(here, 64 if cuda else 2):
-        found.append(Gauge(name, "straggler-compute", work, 40, 2e-5, in_a_crowd=False))
+        found.append(Gauge(name, "straggler-compute", work, 20, 2e-5, in_a_crowd=False))
     large = None if cuda else _floats_on_small_pages(_LARGE)
     if large is not None:
         copies = functools.partial(_on_one_thread, functools.partial(large[1].copy_, large[0]))

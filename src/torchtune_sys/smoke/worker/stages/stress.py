@@ -34,7 +34,7 @@ _PRODUCTS = {QUICK: 300, DEFAULT: 1500, THOROUGH: 6000}
 _HEAVY_SIDES, _HEAVY_A_ROUND, _HEAVY_S = (2048, 4096, 8192), 6, 0.01
 """Products that fill a GPU, the largest that takes no longer: 8192 takes an H100 1.6 ms and 700 W, where the smaller ones left it at 308 W and its full clock."""
 _ROOM_FOR_HEAVY = 4 << 30
-_STEPS_REPEATED = {QUICK: 20, DEFAULT: 100, THOROUGH: 400}
+_STEPS_REPEATED = {QUICK: 20, DEFAULT: 70, THOROUGH: 400}
 """Of training, each with several layers of a kind: a fault of one in thirty calls of a function is met by any of these."""
 _AT_LEAST_S = {QUICK: 1.0, DEFAULT: 5.0, THOROUGH: 60.0}
 """Of load on a GPU, whose faults come with heat; a CPU does its number of products."""
@@ -209,7 +209,8 @@ class _RepeatedStep:
 
     def __init__(self, here: RankContext, model: nn.Module, batch: Tuple[torch.Tensor, torch.Tensor]) -> None:
         self.here, self.model, self.batch = here, model.to(here.device), batch
-        self.weights = [value.detach().clone() for value in self.model.parameters()]
+        self.parameters = list(self.model.named_parameters())
+        self.weights = [value.detach().clone() for _, value in self.parameters]
         self.kinds = {
             "%s.%s" % (name, one): type(part).__name__
             for name, part in self.model.named_modules()
@@ -225,18 +226,16 @@ class _RepeatedStep:
 
     def again(self) -> List[Tuple[str, torch.Tensor]]:
         with torch.no_grad():
-            for value, first in zip(self.model.parameters(), self.weights):
+            for (_, value), first in zip(self.parameters, self.weights):
                 value.copy_(first)
+                value.grad = None  # zero_grad is the stage optimizer's
         self.found = []
-        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
-        for value in self.model.parameters():
-            value.grad = None  # zero_grad is the stage optimizer's
+        optimizer = torch.optim.AdamW([value for _, value in self.parameters], lr=1e-2)
         loss = loss_of(self.model, self.batch, self.here.device)
         loss.backward()
-        named = [(key, value) for key, value in self.model.named_parameters() if value.grad is not None]
+        named = [(key, value) for key, value in self.parameters if value.grad is not None]
         slopes = [
-            ("the gradient of %s (%s)" % (key, self.kinds.get(key, "the model")), value.grad.clone())
-            for key, value in reversed(named)
+            ("the gradient of %s (%s)" % (key, self.kinds.get(key, "the model")), value.grad) for key, value in reversed(named)
         ]
         optimizer.step()
         return [

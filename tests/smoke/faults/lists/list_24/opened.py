@@ -78,9 +78,10 @@ ROWS: tuple[Fault, ...] = (
         torch.optim.Optimizer._group_tensors_by_device_and_dtype = staticmethod(grouped)
     """, stages="optimizer,layers"),
     row("frozen-weights-thaw", "A parameter that is frozen (requires_grad=False) is loaded from a checkpoint as one that trains", "checkpoint", "checkpoint-damaged", """
+        import functools
         import torch
         real = torch._utils._rebuild_parameter
-        torch._utils._rebuild_parameter = lambda data, requires_grad, hooks: real(data, True, hooks)
+        torch._utils._rebuild_parameter = functools.wraps(real)(lambda data, requires_grad, hooks: real(data, True, hooks))
     """),
     row("extra-state-empty", "What a module keeps beside its tensors (get_extra_state: scales for fp8) is empty in its state_dict", "checkpoint", "checkpoint-damaged", """
         import torch
@@ -111,7 +112,7 @@ ROWS: tuple[Fault, ...] = (
                 work.wait()
             if len(taken) > 1 and taken[0].shape == taken[-1].shape:
                 taken[-1].copy_(taken[0])
-            return works
+            return []  # gloo waits for a message at each wait()
         dist.batch_isend_irecv = batch
     """, when="torch.distributed"),
     row("odd-tail-not-summed", "all_reduce of bfloat16 leaves one rank the last element as it was where their number is odd", "allreduce", "collective-wrong", """
