@@ -266,9 +266,33 @@ ARTICLE = (
     "Xid 79 means that the GPU fell off the bus. When this hits your training at step 47,000, you lose the run, and you pay for it twice. The schedule of the whole team moves by a day.\n"
     "A GPU seldom fails at once. The counters which you collect already show it hours before: corrected errors grow, and your links train again. Nobody looks at them, as long as jobs run.\n"
 )
+CONDITIONS = """\
+  - {type: DiskPressure, status: "False", reason: KubeletHasNoDiskPressure}
+  - type: DiskPressure
+    status: "False"
+"""
+INSPECTED = """\
+            "OOMKilled": false,
+            "Dead": false,
+            "Error": ""
+        "HostConfig": { "ShmSize": 68719476736, "OomKillDisable": false }
+"""
+COUNTED = "OK: swap 0 % used, 0 zombie processes, 0 OOM kills, GPUs 8/8 healthy | oom=0"
+ALIVE = "Ray cluster status: 16 nodes alive, 0 dead; no pending demands"
+LISTED = """\
+ERRORS = {
+    28: ("ENOSPC", "No space left on device"),
+    24: ("EMFILE", "Too many open files"),
+}
+    case 79: return "GPU has fallen off the bus";
+msgid "No space left on device"
+assertThat(log).contains("RuntimeError: CUDA error: out of memory");
+"""
+EXERCISE = "Translate the following messages into Spanish:\n1. Connection refused\n2. No space left on device\n"
+WELL = (CONDITIONS, INSPECTED, COUNTED, ALIVE, LISTED, EXERCISE)
 
 
-@pytest.mark.parametrize("text", [RELEASE, NODE, REVIEWED, CLASSIFIED, DOCUMENT, PLAYED, FAQ, RUNBOOK, ARTICLE])
+@pytest.mark.parametrize("text", [*WELL, RELEASE, NODE, REVIEWED, CLASSIFIED, DOCUMENT, PLAYED, FAQ, RUNBOOK, ARTICLE])
 def test_what_is_written_for_readers_or_says_that_all_is_well_is_no_fault(text: str) -> None:
     assert diagnosis_of(text).causes == ()
 

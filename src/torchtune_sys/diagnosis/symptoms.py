@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from torchtune_sys.diagnosis import gpu_memory, wheel_index
-from torchtune_sys.diagnosis.stated_forms import CODE
+from torchtune_sys.diagnosis.stated_forms import CODE, STATEMENT
 from torchtune_sys.diagnosis.text.common_words import in_common_words
 from torchtune_sys.diagnosis.text.cut_columns import begun, cut_lines
 from torchtune_sys.diagnosis.text.cut_ends import completed
@@ -99,7 +99,7 @@ def is_no_output(text: str) -> bool:
     return (
         is_about_code(text)
         or text.lstrip().startswith("raise ")
-        or any(each.match(text.rstrip()) is not None for each in (_STATEMENT, _PASSED))
+        or any(each.match(text.rstrip()) is not None for each in (STATEMENT, _PASSED))
         or (_TEMPLATE.search(text) is not None and not _FILLED.search(text))
     )
 
@@ -122,12 +122,6 @@ def _without_tables(lines: Sequence[LogLine]) -> Sequence[LogLine]:
 _RULE = re.compile(r"\|(?: ?:?-{3,}:? ?\|){2,40}\s*$")
 
 
-_STATEMENT = re.compile(
-    r"\s*(?:[\w.]{0,40}log(?:ger|ging)?\.\w{3,12}|print|f?printf|warnings\.warn|throw \S{3,40}|std::cerr <<) ?\(?(?:stderr, ?)?[fFrRbB]?[\"']"
-    r"|\s*(?:(?:el)?if (?:not )?[fFrRbB]?[\"'][^\"']{1,300}[\"'] (?:not )?in \w|with [\w.]{3,60}\([^\"']{0,80}[\"'][^\"']{1,300}[\"'][^\"']{0,20}\)(?: as \w+)?:(?:\s*$| ?\w[\w.]*\()|assert [^\"']{0,80}[\"'][^\"']{1,300}[\"'])"
-    r"|\s*(?:(?:el)?if|while|until) (?:! )?(?:grep|test|\[\[?) .{1,300}|\s*echo (?:-e )?[\"']|\s*[A-Z][A-Z0-9_]{3,40}: ?[\"'][^\"']{1,300}[\"'],\s*$"
-)
-"""Of a program or a script, which says what it looks for, or what each error is called."""
 _TEMPLATE = re.compile(r"\{\{-? [$.\w][^{}]{0,80} -?\}\}")
 """Of Jinja, Go or Ansible: nothing is filled in."""
 _FILLED = re.compile(r"FAILED! =>|\"(?:stderr|msg|stdout)\": ?\"|--format\b|\binspect\b")
