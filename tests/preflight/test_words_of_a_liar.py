@@ -7,15 +7,16 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from preflight.joint.a_cluster import gathered
-from torchtune_sys.cli.joint_run import _weighed, write_lists
+from torchtune_sys.cli.joint_run import _verdict_of_all, _weighed, write_lists
 from torchtune_sys.model import codec
-from torchtune_sys.model.preflight import Go, NodeVerdict, Preflight, Scale
+from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
 from torchtune_sys.preflight.joint.compared import compared
 from torchtune_sys.preflight.joint.gathered import Compute, Gathered, LinkTest, taken
 from torchtune_sys.preflight.joint.judge import judged
@@ -104,3 +105,19 @@ def test_no_word_of_a_lying_node_is_shown_as_it_was_said(path: tuple[Any, ...], 
             assert SECRET not in text
             assert {unicodedata.category(sign) for sign in text if sign != "\n"}.isdisjoint({"Cc", "Cf", "Cs", "Zl", "Zp"})
             assert not re.search(r"(?m)^\s*(?:::\w|##\[)", text) and len(text) < 100_000
+
+
+@pytest.mark.parametrize("told", ["as well", "not at all"])
+def test_a_node_that_judged_itself_bad_is_not_made_well_by_the_one_that_coordinates(told: str) -> None:
+    found = gathered(3)
+    found.differing = compared(found.members)
+    answer = judged(found)
+    answer["nodes"] = [node for node in answer["nodes"] if told == "as well" or node["node"] != "n1"]
+    cause = Cause(cause="no-gpu", rule="r", blame=Blame.NODE, weight=Weight.FATAL, seen="x")
+    own = NodeVerdict(node="n1", verdict=Go.NO_GO, causes=(cause,))
+    base = Preflight(
+        version="0", time="", epoch_s=0, where="srun", level="standard", seconds=1, verdict=Go.NO_GO, nodes=(own,), scale=Scale(nodes=1, ranks=1)
+    )  # fmt: skip
+    joint: Any = SimpleNamespace(job=SimpleNamespace(nodes=3, agents=None), node=1)
+    result = _verdict_of_all(joint, answer, own, base, Policy())
+    assert result.verdict is Go.NO_GO and own in result.nodes and len(result.nodes) == 3

@@ -158,8 +158,18 @@ def _verdict_of_all(
         whole = codec.convert(answer, Whole)
     except (msgspec.ValidationError, RecursionError):
         return _partial(found, node, "the coordinator sent an invalid verdict")
-    judged = _weighed(found, whole, policy, joint.job.nodes)
+    judged = _with_own(_weighed(found, whole, policy, joint.job.nodes), node)
     return judged if joint.job.agents is None else _of_agent(judged, whole, {node.node, joint.job.name(joint.node)}, joint.job)
+
+
+def _with_own(judged: Preflight, own: NodeVerdict) -> Preflight:
+    """Return the verdict of all, in which this node is not better than it judged itself: a node that coordinates, and lies, decides nothing of that."""
+    told = next((node for node in judged.nodes if node.node == own.node), None)
+    its_verdict = judged.verdict if told is None else told.verdict  # which may know it by another name
+    if own.verdict is not Go.NO_GO or its_verdict is Go.NO_GO:
+        return judged
+    others = tuple(node for node in judged.nodes if node is not told)
+    return msgspec.structs.replace(judged, nodes=(*others, own), verdict=Go.NO_GO)
 
 
 def _torch_of(seen: Snapshot) -> dict[str, str]:
