@@ -81,6 +81,12 @@ def _silent(place: StoragePath, why: Missing) -> str:
 
 
 _NOBODY_LOOKED = (Why.ABSENT, Why.NOT_RECORDED)
+
+
+def _unseen(fact: object) -> bool:
+    return isinstance(fact, Missing) and fact.why not in _NOBODY_LOOKED
+
+
 _CIRCLE = "its symbolic links lead in a circle"
 
 
@@ -120,8 +126,8 @@ def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield unsure(subject(place), place.readable)
         elif not place.readable:
             yield Evidence(subject=subject(place), seen="this user may not read it", wanted="readable", source="access(2)")
-        elif isinstance(place.closed_files, Missing) and place.closed_files.why not in _NOBODY_LOOKED:
-            yield unsure(subject(place), place.closed_files)
+        elif unseen := [fact for fact in (place.closed_files, place.pointer_files) if _unseen(fact)]:
+            yield from (unsure(subject(place), fact) for fact in unseen[:1] if isinstance(fact, Missing))
         elif (files := known(place.closed_files, (0, 0)))[0] and files[0] == files[1]:
             yield Evidence(
                 subject=subject(place),

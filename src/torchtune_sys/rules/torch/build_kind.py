@@ -11,8 +11,7 @@ from torchtune_sys.model.actions import Advice, Install, Needs
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
-from torchtune_sys.model.values import known as known_value
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unrecorded, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import amd_gpus, nvidia_hardware, torch_build, torch_imported
 from torchtune_sys.rules.torch.common import OTHER_ACCELERATORS, cuda_build, cuda_of, installed, machine
@@ -202,7 +201,8 @@ def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     from torchtune_sys.knowledge.install_rocm import generation, override
 
     served, found = _served(), tuple(_amd_architectures(s))
-    taken_as = override({} if isinstance(s.session, Missing) else known_value(s.session.env, {}))
+    env = s.session if isinstance(s.session, Missing) else s.session.env
+    taken_as = override({} if isinstance(env, Missing) and absent_or_unrecorded(env) else need(env))
     some = any(gfx in served for _, gfx in found)
     for name, gfx in found:
         if some and gfx in _OF_PROCESSORS:
