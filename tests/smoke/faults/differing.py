@@ -65,6 +65,7 @@ ROWS = (
         """),
         stage="allreduce",
         cause="collective-wrong",
+        others={"checkpoint-sharded": "fail"},  # a whole model is gathered by it
         seen="all_gather",
         run="all-1",
     ),

@@ -30,8 +30,8 @@ RESULTS: dict[str, tuple[str, str]] = {
     "rows-beyond-65535": ("right", "–"),
     "carry-lost-in-running-sums": ("right", "–"),
     "whole-products-cut": ("right", "–"),
-    "batches-overwritten": ("not noticed", "–"),
-    "folder-seen-late": ("not noticed", "–"),
+    "batches-overwritten": ("not noticed", "right since"),
+    "folder-seen-late": ("not noticed", "right since"),
     "wait-does-not-wait": ("right", "–"),
-    "sums-beyond-their-end": ("not noticed", "–"),
+    "sums-beyond-their-end": ("not noticed", "right since"),
 }
