@@ -111,7 +111,6 @@ def ended(under_way: engine.ProbeRun, timeout_s: float) -> Snapshot:
 
 
 def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
-
     seen = engine.report(pasted.text, pasted.name, intent)
     if seen is None:
         from torchtune_sys.knowledge.sentences import first_known
