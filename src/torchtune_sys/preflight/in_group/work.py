@@ -20,9 +20,10 @@ from torchtune_sys.model.values import Missing
 from torchtune_sys.preflight import context, own_checks, verdict
 from torchtune_sys.preflight.host_only import is_contained
 from torchtune_sys.preflight.joint.facts import facts_of
-from torchtune_sys.preflight.joint.worker import patterns, rank_tasks
+from torchtune_sys.preflight.joint.worker import exchanges, patterns, rank_tasks
 from torchtune_sys.preflight.policy import Policy
 from torchtune_sys.rules import CATALOGUE
+from torchtune_sys.smoke.worker.exchange_names import backend_has
 
 _LOOK_S = 15.0
 _SIZES = (1, 257, 1 << 17)
@@ -140,17 +141,11 @@ class Collective:
             value = patterns.pattern(torch, size, self._rank, 0).to(device)
             dist.all_reduce(value, group=self._group)
             self._compare(f"all_reduce of {size} elements", value, patterns.sum_of_patterns(torch, size, self._world, 0))
-        self._found["stage"] = "all_gather"
-        parts = [torch.zeros(64, device=device) for _ in range(self._world)]
-        dist.all_gather(parts, patterns.pattern(torch, 64, self._rank, 9).to(device), group=self._group)
-        for each, part in enumerate(parts):
-            self._compare(f"all_gather, the part of rank {each}", part, patterns.pattern(torch, 64, each, 9))
-        for turn, source in enumerate(patterns.sources(self._world)):
-            self._found["stage"] = f"broadcast by rank {source}"
-            sent = patterns.pattern(torch, 257, source, turn)
-            value = (sent if self._rank == source else torch.zeros(257)).to(device)
-            dist.broadcast(value, source if self._group is None else dist.get_global_rank(self._group, source), group=self._group)
-            self._compare(f"broadcast by rank {source}", value, sent)
+        peers, backend = exchanges.Peers(torch, self._rank, self._world, device, self._group), str(dist.get_backend(self._group))
+        for what, exchange, result, wanted in exchanges.collectives(peers):
+            self._found["stage"] = what
+            if backend_has("nccl" if device.type == "cuda" else backend, exchange):
+                self._compare(what, result, wanted)
 
     def _compare(self, what: str, value: Any, right: Any) -> None:
         if words := patterns.differing(value.cpu(), right):

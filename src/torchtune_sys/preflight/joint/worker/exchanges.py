@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from itertools import chain
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 from torchtune_sys.preflight.joint.worker.patterns import differing, largest_of_patterns, pattern, roots, sources, sum_of_patterns
 from torchtune_sys.smoke.worker.exchange_names import SCATTERS, backend_has, named_now
@@ -33,6 +34,24 @@ Exchange = Tuple[str, Callable[[], object], Any, Any]
 """What it is, what does it, where its result is then, and what that must be."""
 
 
+class Peers(NamedTuple):
+    """The ranks that exchange: of ``group``, or of all where it is None."""
+
+    torch: Any
+    rank: int
+    world: int
+    device: Any
+    group: Any = None
+
+    def at(self, rank: int) -> int:
+        """Return the number among all ranks of a rank of the group."""
+        return rank if self.group is None else int(self.torch.distributed.get_global_rank(self.group, rank))
+
+    def later(self, exchange: Callable[..., Any], *given: Any, **named: Any) -> Callable[[], object]:
+        """Return what does it in the group; a closure over a loop's variable would do the last one."""
+        return lambda: exchange(*given, group=self.group, **named)
+
+
 def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, device: Any, store: Any) -> Fields:
     """Do each exchange that trainings use, and look at what comes of it, to the bit. ``store`` is the group's. Returns seconds, and under ``wrong`` what is wrong."""
     import torch
@@ -58,7 +77,8 @@ def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, d
         now_s = run_delay_of_all()
         if now_s:  # else nobody tells: each process has waited
             found["waited_s"].append(max(now_s - waited_s, 0.0) / REPEATS)
-    for what, exchange, result, wanted in _exchanges(torch, rank, world, device, bool(task.get("short"))):
+    peers = Peers(torch, rank, world, device)
+    for what, exchange, result, wanted in basic(peers) if task.get("short") else chain(collectives(peers), _handed_on(peers)):
         told({"stage": what})
         if backend_has(backend, exchange):
             words = differing(result.cpu(), wanted)
@@ -129,72 +149,63 @@ def exchange(torch: Any, load: Any, word: Any, peer: int, is_first: bool) -> int
     return taken
 
 
-def _exchanges(torch: Any, rank: int, world: int, device: Any, is_short: bool) -> Iterator[Exchange]:
-    """Yield exchanges one by one, ``is_short`` the first few alone."""
-    import torch.distributed as dist
-
-    gathered = torch.zeros(64 * world, device=device)
-    own = pattern(torch, 64, rank, 9).to(device)
+def basic(peers: Peers) -> Iterator[Exchange]:
+    """Yield what even a group of two that is tested in haste does."""
+    torch, dist, rank, world = peers.torch, peers.torch.distributed, peers.rank, peers.world
+    gathered = torch.zeros(64 * world, device=peers.device)
+    own = pattern(torch, 64, rank, 9).to(peers.device)
     wanted = torch.cat([pattern(torch, 64, each, 9) for each in range(world)])
-    yield "all_gather", lambda: dist.all_gather(list(gathered.chunk(world)), own), gathered, wanted
+    yield "all_gather", peers.later(dist.all_gather, list(gathered.chunk(world)), own), gathered, wanted
     for turn, source in enumerate(sources(world)):
         sent = pattern(torch, _PART, source, turn)
-        held = sent.to(device, copy=True) if rank == source else torch.zeros(_PART, device=device)
-        yield "broadcast by rank %d of the group" % source, _later(dist.broadcast, held, source), held, sent
-    if is_short:
-        return
-    yield from _reduced(torch, dist, rank, world, device)
-    yield from _at_one_rank(torch, dist, rank, world, device)
-    yield from _handed_on(torch, dist, rank, world, device)
+        held = sent.to(peers.device, copy=True) if rank == source else torch.zeros(_PART, device=peers.device)
+        yield "broadcast by rank %d of the group" % source, peers.later(dist.broadcast, held, peers.at(source)), held, sent
 
 
-def _later(exchange: Callable[..., Any], *given: Any, **named: Any) -> Callable[[], object]:
-    """Return what does it; a closure over a loop's variable would do the last one."""
-    return lambda: exchange(*given, **named)
+def collectives(peers: Peers) -> Iterator[Exchange]:
+    """Yield what takes no connections beside those of the group."""
+    yield from basic(peers)
+    yield from _reduced(peers)
+    yield from _at_one_rank(peers)
 
 
-def _reduced(torch: Any, dist: Any, rank: int, world: int, device: Any) -> Iterator[Exchange]:
+def _reduced(peers: Peers) -> Iterator[Exchange]:
+    torch, dist, rank, world, device = peers.torch, peers.torch.distributed, peers.rank, peers.world, peers.device
     bucket = pattern(torch, _BUCKET, rank, 3).to(device)
-    yield (
-        "all_reduce of %d elements" % _BUCKET,
-        _later(dist.all_reduce, bucket),
-        bucket,
-        sum_of_patterns(torch, _BUCKET, world, 3),
-    )
+    wanted = sum_of_patterns(torch, _BUCKET, world, 3)
+    yield "all_reduce of %d elements" % _BUCKET, peers.later(dist.all_reduce, bucket), bucket, wanted
     most = pattern(torch, _PART, rank, 4).to(device)
     wanted = largest_of_patterns(torch, _PART, world, 4)
-    yield "all_reduce (MAX)", _later(dist.all_reduce, most, op=dist.ReduceOp.MAX), most, wanted
+    yield "all_reduce (MAX)", peers.later(dist.all_reduce, most, op=dist.ReduceOp.MAX), most, wanted
     whole = pattern(torch, _PART, rank, 5).to(torch.int64).to(device) * _WIDE
     wanted = sum_of_patterns(torch, _PART, world, 5).to(torch.int64) * _WIDE
-    yield "all_reduce of int64", _later(dist.all_reduce, whole), whole, wanted
+    yield "all_reduce of int64", peers.later(dist.all_reduce, whole), whole, wanted
     if world <= _EXACT_IN_BFLOAT16:
         wanted = torch.stack([pattern(torch, _PART, each, 6) % 2 for each in range(world)]).sum(0)
         for dtype in [torch.float16] + [torch.bfloat16] * has_bfloat16(torch, device):
             half = (pattern(torch, _PART, rank, 6) % 2).to(dtype).to(device)
-            yield "all_reduce of %s" % str(dtype).partition(".")[2], _later(dist.all_reduce, half), half, wanted
+            yield "all_reduce of %s" % str(dtype).partition(".")[2], peers.later(dist.all_reduce, half), half, wanted
     for scatter in named_now(SCATTERS)[:1]:
         taken, given = torch.zeros(_PART, device=device), pattern(torch, _PART * world, rank, 7).to(device)
         wanted = sum_of_patterns(torch, _PART * world, world, 7)[rank * _PART : (rank + 1) * _PART]
-        yield scatter.__name__, _later(scatter, taken, given), taken, wanted
+        yield scatter.__name__, peers.later(scatter, taken, given), taken, wanted
 
 
-def _at_one_rank(torch: Any, dist: Any, rank: int, world: int, device: Any) -> Iterator[Exchange]:
+def _at_one_rank(peers: Peers) -> Iterator[Exchange]:
     """Yield what one rank collects or deals out, as figures and parts of checkpoints are."""
+    torch, dist, rank, world, device = peers.torch, peers.torch.distributed, peers.rank, peers.world, peers.device
     for root in roots(world):
-        ends, size = (root,) * (rank == root), _PART * (rank == root)
+        ends, size, place = (root,) * (rank == root), _PART * (rank == root), peers.at(root)
         given, total = pattern(torch, _PART, rank, root).to(device), sum_of_patterns(torch, _PART, world, root)
-        yield "reduce to rank %d of the group" % root, _later(dist.reduce, given, root), given[:size], total[:size]
+        yield "reduce to rank %d of the group" % root, peers.later(dist.reduce, given, place), given[:size], total[:size]
         own, came = pattern(torch, 64, rank, root + 1).to(device), torch.zeros(len(ends) * world, 64, device=device)
         parts = [pattern(torch, 64, each, root + 1) for _end in ends for each in range(world)]
         wanted = torch.stack(parts) if parts else came.cpu()
-        yield "gather to rank %d of the group" % root, _later(dist.gather, own, list(came) or None, root), came, wanted
-        taken, dealt = (
-            torch.zeros(_PART, device=device),
-            [pattern(torch, _PART, to, root + 2) for _end in ends for to in range(world)],
-        )
-        dealt = [each.to(device) for each in dealt]
+        yield "gather to rank %d of the group" % root, peers.later(dist.gather, own, list(came) or None, place), came, wanted
+        taken = torch.zeros(_PART, device=device)
+        dealt = [pattern(torch, _PART, to, root + 2).to(device) for _end in ends for to in range(world)]
         wanted = pattern(torch, _PART, rank, root + 2)
-        yield "scatter by rank %d of the group" % root, _later(dist.scatter, taken, dealt or None, root), taken, wanted
+        yield "scatter by rank %d of the group" % root, peers.later(dist.scatter, taken, dealt or None, place), taken, wanted
 
 
 def _barrier_holds(store: Any, key: str, rank: int, world: int) -> bool:
@@ -208,18 +219,19 @@ def _barrier_holds(store: Any, key: str, rank: int, world: int) -> bool:
     return bool(store.add(key, 0) == 1)
 
 
-def _handed_on(torch: Any, dist: Any, rank: int, world: int, device: Any) -> Iterator[Exchange]:
+def _handed_on(peers: Peers) -> Iterator[Exchange]:
+    torch, dist, rank, world, device = peers.torch, peers.torch.distributed, peers.rank, peers.world, peers.device
     if world <= _ALL_TO_ALL_RANKS:
         given = torch.cat([pattern(torch, 31, rank, to) for to in range(world)]).to(device)
         taken = torch.zeros_like(given)
         wanted = torch.cat([pattern(torch, 31, each, rank) for each in range(world)])
-        yield "all_to_all_single", _later(dist.all_to_all_single, taken, given), taken, wanted
+        yield "all_to_all_single", peers.later(dist.all_to_all_single, taken, given), taken, wanted
     if world > 1:
         before, after = (rank - 1) % world, (rank + 1) % world
         sent, came = pattern(torch, _PART, rank, 8).to(device), torch.zeros(_PART, device=device)
 
         def handed_on() -> None:
-            steps = [_later(dist.send, sent, after), _later(dist.recv, came, before)]
+            steps = [peers.later(dist.send, sent, peers.at(after)), peers.later(dist.recv, came, peers.at(before))]
             for step in steps if rank % 2 == 0 else steps[::-1]:
                 step()
 
