@@ -158,7 +158,7 @@ def basic(peers: Peers) -> Iterator[Exchange]:
     yield "all_gather", peers.later(dist.all_gather, list(gathered.chunk(world)), own), gathered, wanted
     for turn, source in enumerate(sources(world)):
         sent = pattern(torch, _PART, source, turn)
-        held = sent.to(peers.device, copy=True) if rank == source else torch.zeros(_PART, device=peers.device)
+        held = sent.clone().to(peers.device) if rank == source else torch.zeros(_PART, device=peers.device)
         yield "broadcast by rank %d of the group" % source, peers.later(dist.broadcast, held, peers.at(source)), held, sent
 
 
