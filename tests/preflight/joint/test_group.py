@@ -79,7 +79,7 @@ torch.cuda.is_available = lambda: {has_gpu}
 torch.cuda.current_device = lambda: {set_} if threading.get_ident() == caller else 0
 torch.cuda.device_count = lambda: 4
 torch.Tensor.to = lambda tensor, kind: (used.append(str(kind)), tensor)[1] if isinstance(kind, torch.device) else to(tensor, kind)
-torch.zeros = lambda size, device: (used.append(str(device)), zeros(size))[1]
+torch.zeros = lambda *size, device: (used.append(str(device)), zeros(*size))[1]
 check = checking._Checking(torch, None, 9.0, Policy())
 thread = threading.Thread(target=check._collective, args=(5.0,))
 thread.start()
