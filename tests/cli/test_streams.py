@@ -9,8 +9,10 @@ import os
 import pty
 import re
 import shlex
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -286,6 +288,20 @@ def test_progress_is_told_on_a_terminal_only_and_cleared() -> None:
     with pytest.MonkeyPatch.context() as patch, open(os.devnull, "w") as stream:
         patch.setattr(sys, "stderr", stream)
         assert terminal.progress() is None
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("xterm", "\r\x1b[K" + "x" * 39 + "\r\x1b[K"), ("dumb", "")], ids=["xterm", "dumb"])
+def test_a_status_line_is_one_row_and_needs_a_terminal_that_clears_it(kind: str, wanted: str) -> None:
+    from torchtune_sys.cli import terminal
+
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, 40, 0, 0))
+    with os.fdopen(follower, "w", buffering=1) as stream, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        patch.setattr(terminal, "environment", lambda: {"TERM": kind})
+        terminal.status("x" * 200)
+        terminal.status("")
+    assert shown(leader) == wanted
 
 
 @pytest.mark.parametrize(

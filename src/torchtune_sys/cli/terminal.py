@@ -38,7 +38,7 @@ def style(color: str, output: str | None = None) -> Style:
 
     to_terminal = output is None and is_terminal(sys.stdout)
     asked = asked_columns() if output is None else 0
-    width = max(asked, NARROW) if asked else _width() if to_terminal else USUAL
+    width = max(asked, NARROW) if asked else min(max(_columns(sys.stdout), NARROW), WIDE) if to_terminal else USUAL
     env = environment()
     shown = program(env)
     return Style(width=width, color=colored(color, env, to_terminal), program=shown, behind_sudo=behind_sudo(shown))
@@ -74,12 +74,11 @@ def asked_columns() -> int:
     return number if number <= _MOST_COLUMNS else 0
 
 
-def _width() -> int:
+def _columns(stream: TextIO) -> int:
     try:
-        columns = os.get_terminal_size(sys.stdout.fileno()).columns
+        return os.get_terminal_size(stream.fileno()).columns or USUAL
     except (OSError, ValueError):
-        columns = 0
-    return min(max(columns or USUAL, NARROW), WIDE)
+        return USUAL
 
 
 def give(text: str, output: str | None, *, machine: bool = False, readable: bool = False, program: bool = False) -> None:
@@ -223,9 +222,11 @@ def growing_number(what: str) -> tuple[Callable[[int], None], Callable[[], None]
 
 
 def status(text: str) -> None:
-    """Replace the terminal's status line; "" clears it."""
+    """Replace the terminal's status line, of one row; "" clears it. A terminal that cannot clear a row (TERM=dumb) has none."""
+    if environment().get("TERM") == "dumb":
+        return
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"\r\x1b[K{text}" if text else "\r\x1b[K")
+        sys.stderr.write(f"\r\x1b[K{text[: _columns(sys.stderr) - 1]}")
         sys.stderr.flush()
 
 
