@@ -316,3 +316,29 @@ def test_what_is_written_for_readers_or_says_that_all_is_well_is_no_fault(text: 
 )
 def test_a_report_is_one_though_its_title_reads_like_a_change(text: str, cause: str) -> None:
     assert [each.cause for each in diagnosis_of(text).causes][:1] == [cause]
+
+
+_WARNED = (
+    "/opt/lib/python3.11/site-packages/trainer/{}.py:3061: FutureWarning: You are using `torch.load` with `weights_only=False` (the current default value), which uses the "
+    "default pickle module implicitly. It is possible to construct malicious pickle data. In a future release, the default value will be flipped.\n"
+)
+_FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.20 GiB is free.\n"
+_LOST = "[ 8123.401229] NVRM: Xid (PCI:0000:1b:00): 79, pid=4411, name=python, GPU has fallen off the bus.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (_WARNED.format("io") + _WARNED.format("sched") + _FULL, "gpu-memory-too-small"),
+        (_WARNED.format("io") + _WARNED.format("sched") + _LOST, "gpu-fallen-off-bus"),
+        ("PLAYBOOK: train.yml ***************\nTASK [run training] *****\n" + _FULL, "gpu-memory-too-small"),
+        ("Runbook step 4 done on gpu07, the GPU is still gone:\n" + _LOST, "gpu-fallen-off-bus"),
+        ("FAQ did not help, training still fails:\n" + _FULL, "gpu-memory-too-small"),
+        ("The following section shows the log of rank 3:\n" + _FULL, "gpu-memory-too-small"),
+        ("PyTorch 2.4.1:\n- 2 nodes, 8 x H100\n- torchrun, NCCL 2.20.5\n\n" + _FULL, "gpu-memory-too-small"),
+        ("Training fails with this change of my configuration:\n> +    batch_size: 16\n" + _FULL, "gpu-memory-too-small"),
+        ("NCCL job on the cluster failed: on node 0 memlock limit is too low (64 KB)\n", "memlock-limit-too-low"),
+    ],
+)
+def test_words_of_documents_and_of_changes_silence_no_failure_beside_them(text: str, cause: str) -> None:
+    assert [found.cause for found in diagnosis_of(text).causes][:1] == [cause]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from smoke import intruder
+from smoke.attacks import intruder
 from smoke.faults.bench import torch_python
 from torchtune_sys.host import scratch
 from torchtune_sys.host.peers.rank_worker import RankWorker

@@ -50,6 +50,7 @@ TOLD: dict[str, Any] = {
     "link": {"connect": "no route", "small_s": 1e-4, "beyond": True, "rates": [1e9], "sent": 200, "error": "e", "cut": "reset"},
     "compute": {"hardware": "h", "class": "x", "kernel_s": [1.0], "weights": "zz", "wrong": "1 of 3", "error": "e", "signal": "SIGSEGV"},
     "sum": {"wrong": "1 of 3", "error": "e"},
+    "unreached": {"word": "no-greeting", "master": ["10.9.9.9"]},
 }  # fmt: skip
 
 
@@ -76,6 +77,8 @@ def with_lie(path: tuple[Any, ...], words: str) -> Gathered:
     elif path[0] == "compute":
         computed = taken(told["compute"], Compute)
         found.computes[1, 0] = [] if computed is None else [computed] * 2
+    elif path[0] == "unreached":
+        found = gathered(3, missing={1: "ok"}, unreached={1: (told["unreached"]["word"], tuple(told["unreached"]["master"]))})
     else:
         found.collectives = [{**found.collectives[0], (1, 0): told["sum"]}]
     return found

@@ -53,7 +53,7 @@ class Attack:
         subprocess.run(["ip", "netns", "exec", pair[0].namespace, "sh", "-c", few], check=True, timeout=20)
         words = [
             torch_python(),
-            str(Path(__file__).with_name("store_attack.py")),
+            str(Path(__file__).parent / "attacks/store_attack.py"),
             ADDRESSES[0],
             str(self.marker),
             str(self._stop),

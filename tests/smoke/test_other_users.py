@@ -36,7 +36,7 @@ from two_users import SYSTEM_PYTHON, Scene, needs_root
 pytestmark = [needs_root, pytest.mark.long]
 STAGES = "rendezvous,dataloader,checkpoint,checkpoint-sharded"  # which listen, and leave files
 _PATIENCE_S = 300
-_INTRUDER = Path(__file__).with_name("intruder.py")
+_INTRUDER = Path(__file__).parent / "attacks/intruder.py"
 
 
 @contextmanager

@@ -222,7 +222,7 @@ def growing_number(what: str) -> tuple[Callable[[int], None], Callable[[], None]
 
 
 def status(text: str) -> None:
-    """Replace the terminal's status line, of one row; "" clears it. A terminal that cannot clear a row (TERM=dumb) has none."""
+    """Replace the terminal's status line, of one row where each character takes a column; "" clears it. A terminal that cannot clear a row (TERM=dumb) has none."""
     if environment().get("TERM") == "dumb":
         return
     with contextlib.suppress(OSError, ValueError):

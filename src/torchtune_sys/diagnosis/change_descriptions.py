@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.diagnosis.text.lines import FAILS_AT, LogLine
 from torchtune_sys.model.patterns import pattern
 
 _LONGEST, _LINES, _TITLES = 400, 400, 2
@@ -38,7 +38,6 @@ _SURE = pattern(
     r"(?:^[Tt]?h?i?s |[.!:] [Tt]his )(?:PR|patch|commit|pull request|merge request|changeset|MR|cherry-pick)\b(?! (?:broke|breaks|introduced|causes|caused|seems))"
     r"|^(?:Signed-off-by|Reviewed-by|Co-authored-by|Differential Revision|Pull Request resolved|Change-Id|Reviewed By|Approved by|ghstack-source-id): ?\S"
     r"|^(?:#{1,4} |\*\*)(?:What (?:does )?this (?:PR|pull request)|Which issue(?:\(s\))? (?:does )?this PR|Pull [Rr]equest (?:type|description)|Type of change|Why are these changes needed|What changes were proposed|Does this (?:PR|pull request))"
-    r"|^> ?[-+] {4,}\S"
     r"|^[-*] \[[xX]\] I've signed off every commit"
     r"|^#{1,4} What's Changed\b|^\W{0,4}Full Changelog\W|^[-*] .{4,300} by @[\w-]{1,40}(?:\[bot\])? in (?:#\d|https://)"
     r"|^#{1,4} (?:\W{1,4})?(?:The feature, motivation\b.{0,16}|Feature [Rr]equest(?: description)?\W{0,3}|Motivation, pitch\W{0,3})$"
@@ -74,6 +73,8 @@ _POINT = pattern(r"^[-*•] \S")
 """What a release changed, below the head that names it."""
 _ADDED = pattern(r"^\+(?:$|[^\s+]| {2,})")
 _ADDED_SHARE, _ADDED_LINES = 0.6, 5
+_QUOTED = pattern(r"^> ?[-+] {4,}\S")
+"""A line of a change, in the words of who reviews it."""
 
 
 def is_one(lines: Sequence[LogLine]) -> bool:
@@ -92,7 +93,7 @@ def is_one(lines: Sequence[LogLine]) -> bool:
         return False
     if any(map(_TITLE.match, texts[:_TITLES])) or any(_SURE.search(text) for text in texts):
         return True
-    if len({text for text in texts if _MANUAL.match(text)}) > 1:
+    if len({text for text in texts if _MANUAL.match(text)}) > 1 or sum(_QUOTED.match(text) is not None for text in texts) > 1:
         return True
     added = sum(_ADDED.match(text) is not None for text in texts)
     if added >= _ADDED_LINES and added >= _ADDED_SHARE * len(texts):
@@ -102,7 +103,7 @@ def is_one(lines: Sequence[LogLine]) -> bool:
 
 
 def _begins_with_release(texts: Sequence[str]) -> bool:
-    """Return whether the first line names a release, and points follow."""
-    return (
-        bool(texts) and _RECORD.match(texts[0]) is not None and sum(_POINT.match(text) is not None for text in texts) >= _RECORDS
-    )
+    """Return whether the first line names a release, and points follow, and no program tells of a failure beside them."""
+    if not texts or _RECORD.match(texts[0]) is None or any(map(FAILS_AT.match, texts)):
+        return False
+    return sum(_POINT.match(text) is not None for text in texts) >= _RECORDS

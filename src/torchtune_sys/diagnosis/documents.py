@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.diagnosis.text.lines import FAILS_AT, LogLine
 
 _LONGEST, _ENOUGH, _OF_A_REPORT = 2000, 2, 3
 _LINK = re.compile(
@@ -27,6 +27,13 @@ _TITLE = re.compile(
     r"|(?:translate|classify|match|sort) the following\b|chapter \d{1,2}\b|(?:course|exercises?|abstract|minutes|agenda)[:,] |our paper\b|.{0,40}のお知らせ|.{0,20}维护(?:公告|通知))"
 )
 """The first line of what was written for readers."""
+_TELLS = re.compile(
+    r"(?i)\b(?:fail(?:s|ed|ing)|die[sd]|crash(?:es|ed|ing)?|hangs?|hung|gone|stuck|broke|still|did(?:n't| not)|does(?:n't| not)|welcome|my|we|the (?:failures?|logs?|output|trace\w*|crash) of|minutes: ?\d|playbook: \S+ \*)"
+)
+"""In such a line: somebody tells what happened, or a program prints."""
+_OF_A_PROGRAM = re.compile(
+    r"\s*(?:\[?rank ?\d|\[ *\d+\.\d+\] |\[?[EWIF]\d{4} \d\d:|\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\S{1,120}\.(?:py|cc|cpp):\d+[:)]|[\w.]{2,80}Warning: |(?:kernel|slurmstepd|srun): )"
+)
 _READERS = re.compile(r"(?i)(?<![\w/.])(?:you|your|you'll|you're)(?![\w/.])")
 _SENTENCE = re.compile(r"[.!?]\W{0,3} [A-Z\"]")
 _PARAGRAPH, _PARAGRAPHS = 160, 2
@@ -66,7 +73,7 @@ def is_one(lines: Sequence[LogLine]) -> bool:
 
 
 def _is_written_as_one(texts: Sequence[str]) -> bool:
-    if (texts and _GENERATED.match(texts[0])) or any(map(_TITLE.match, texts[:1])) or _is_article(texts):
+    if (texts and _GENERATED.match(texts[0])) or (texts and _is_title(texts[0]) and not _is_report(texts)) or _is_article(texts):
         return True
     if (
         len(texts) > 3
@@ -83,12 +90,15 @@ def _is_written_as_one(texts: Sequence[str]) -> bool:
     return len(links) + pages >= _ENOUGH and (len(links) > _OF_A_REPORT or not _is_report(texts))
 
 
+def _is_title(text: str) -> bool:
+    return _TITLE.match(text) is not None and _TELLS.search(text) is None
+
+
 def _is_article(texts: Sequence[str]) -> bool:
-    """Return whether paragraphs speak to readers, and nobody tells of himself."""
-    spoken = sum(
-        len(text) >= _PARAGRAPH and len(_READERS.findall(text)) > 0 and _SENTENCE.search(text) is not None for text in texts
-    )
-    return spoken >= _PARAGRAPHS and not any(map(_OWN.search, texts))
+    """Return whether paragraphs speak to readers, and nobody tells of himself; what programs print speaks to who uses them."""
+    spoken = {text for text in texts if len(text) >= _PARAGRAPH and _READERS.search(text) and _SENTENCE.search(text)}
+    spoken = {text for text in spoken if not _OF_A_PROGRAM.match(text)}
+    return len(spoken) >= _PARAGRAPHS and not any(map(_OWN.search, texts)) and not any(map(FAILS_AT.match, texts))
 
 
 def _is_report(texts: Sequence[str]) -> bool:

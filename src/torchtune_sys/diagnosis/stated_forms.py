@@ -37,7 +37,7 @@ IS_THE_CAUSE = pattern(
     r"(?i)\b(?:(?:was|were|is|are|being) the (?:\w+ )?(?:problem|cause|culprit|issue|reason)|caus(?:ed|es|ing) (?:this|it|the|all|my|our|these)|led to (?:this|it|the))\b"
 )
 NEGATED = pattern(
-    r"(?i)n't(?! (?:(?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again)|(?:know|understand|see|get) (?:why|how)))\b|\b(?:not(?! (?:(?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again)|(?:know|understand|sure|see|get|clear) (?:why|how)))|never|neither|nor|cannot|nothing|without(?! (?:the |any |an? )?(?:crash|error|problem|issue|hang)\w*))\b|\bno (?!longer|more\b|further|problem|issue|error|space left)|不是|并非|没有(?=\S{0,3}(?:不足|不够))|ではな|아니|не из-за|\bkein\b|(?<![\d.,:/])\b(?:0|zero) {0,2}…|…\W{1,5}false\b"
+    r"(?i)n't(?! (?:(?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again)|(?:know|understand|see|get) (?:why|how)))\b|\b(?:not(?! (?:(?:happen|occur|appear|crash|fail|hang)\w* (?:any ?more|again)|(?:know|understand|sure|see|get|clear) (?:why|how)))|never|neither|nor|cannot|nothing|without(?! (?:the |any |an? )?(?:crash|error|problem|issue|hang)\w*))\b|\bno (?!longer|more\b|further|problem|issue|error|space left)|不是|并非|没有(?=\S{0,3}(?:不足|不够))|ではな|아니|не из-за|\bkein\b|(?<![\d.,:/])(?<!gpu )(?<!node )(?<!rank )(?<!worker )(?<!device )(?<!card )(?<!core )\b(?:0|zero) {0,2}…|…\W{1,5}false\b"
 )
 MADE_UP_FOR = pattern(
     r"(?i)\b(?:after|once|with|by|doing|having done) (?:i |we )?(?:doing |did |done )?(?:this|that|it|so)\b(.{0,60})"
@@ -120,8 +120,8 @@ STATEMENT = pattern(
     r"|\s*(?:(?:el)?if (?:not )?[fFrRbB]?[\"'][^\"']{1,300}[\"'] (?:not )?in \w|with [\w.]{3,60}\([^\"']{0,80}[\"'][^\"']{1,300}[\"'][^\"']{0,20}\)(?: as \w+)?:(?:\s*$| ?\w[\w.]*\()|assert [^\"']{0,80}[\"'][^\"']{1,300}[\"'])"
     r"|\s*(?:(?:el)?if|while|until) (?:! )?(?:grep|test|\[\[?) .{1,300}|\s*echo (?:-e )?[\"']|\s*[A-Z][A-Z0-9_]{3,40}: ?[\"'][^\"']{1,300}[\"'],\s*$"
     r"|\s*(?:case .{1,40}: ?)?return [fFrRbB]?([\"']).{1,300}\1;?$|\s*msg(?:id|str)(?:_plural|\[\d\])? [\"']"
-    r"|\s*(?:assert[A-Z_]\w{2,20}|expect|(?:x?it|test|describe)|mock\w*(?:\.\w{2,30})?) ?\([^\n]{0,200}[\"']"
-    r"|\s*(?:\d{1,4}|[A-Z][A-Z0-9_]{2,40}|[\"'][^\"']{1,60}[\"']) ?(?::|=>) ?[(\[{][\"'][^\"']{1,60}[\"'], ?[\"'][^\"']{1,300}[\"'][)\]}],?$"
+    r"|\s*(?:assert[A-Z_]\w{2,20}|expect|mock\w*(?:\.\w{2,30})?) ?\([^\n]{0,200}[\"']|\s*(?:x?it|test|describe) ?\([\"']"
+    r"|\s*(?:\d{1,4}|[A-Z][A-Z0-9_]{2,40}|[\"'](?:\d{1,4}|[A-Z][A-Z0-9_]{2,40})[\"']) ?(?::|=>) ?[(\[{][\"'][^\"']{1,60}[\"'], ?[\"'][^\"']{1,300}[\"'][)\]}],?$"
 )
 """A statement of a program or a script that holds an error's text: it prints it, looks for it, returns it or lists it. What ``SOURCE`` is to words that somebody says, this is to messages."""
 PROSE = pattern(

@@ -136,12 +136,17 @@ _MARKED = pattern(
     rf"|(\|[ \t]{{0,40}}`?{_NAMED}`?[ \t]{{0,40}}\|[ \t]{{0,40}}`?)([^\s`|]{{6,4096}})(?=`?[ \t]{{0,40}}\|)"
 )
 """Of Markdown."""
+_COLUMNS = pattern(rf"(?i)(?<![\w.-])({_NAMED}[ \t]{{0,40}}(?:\||\t)[ \t]{{0,40}})([^\s|]{{6,4096}})[ \t]{{0,8}}\Z")
+"""A line of a table without borders: a name, a bar or a tab, a value."""
 _ENCODED_QUOTE = r"(?:%22|%27|&quot;|&#0?3[49];)"
 _ENCODED = pattern(
     rf"(?i)((?:{NAMES}|(?<=%[0-9a-f]{{2}})(?:pass|pwd|pw|sig|auth)(?![a-z]))[\w.-]{{0,64}}{_ENCODED_QUOTE}?(?:%3[ad]|[:=])(?:%20|\+|[ ])?{_ENCODED_QUOTE}?)([^\s\"'<>&%,;]{{1,4096}})"
 )
 _NAME_AND_VALUE = pattern(
     rf"(?i)(\b(?:name|key)(?:{QUOTE})?[ \t]{{0,8}}[:=][ \t]{{0,8}}(?:{QUOTE})?{_NAMED}(?:{QUOTE})?,?(?:\\n|\s){{0,80}}(?:{QUOTE})?value(?:{QUOTE})?[ \t]{{0,8}}[:=][ \t]{{0,8}})({VALUE})"
+)
+_VALUE_AND_NAME = pattern(
+    rf"(?i)((?<=[\s,\"'])value(?:{QUOTE})?[ \t]{{0,8}}[:=][ \t]{{0,8}})({VALUE})(?=,?(?:\\n|\s){{0,80}}(?:{QUOTE})?(?:name|key)(?:{QUOTE})?[ \t]{{0,8}}[:=][ \t]{{0,8}}(?:{QUOTE})?{_NAMED})"
 )
 _VALUE_GIVEN = pattern(r"value\S{0,4}[ \t]{0,8}[:=]")
 """What must be there for that, and costs a tenth of it to compile."""
@@ -261,6 +266,8 @@ _IN_A_LINE = (
     (_COOKIES, ("cookie:",)),
     (_PROCTITLE, ("proctitle=",)),
     (_NAME_AND_VALUE, ("value",)),
+    (_VALUE_AND_NAME, ("value",)),
+    (_COLUMNS, ("|", "\t")),
     (_TUPLE, ("('", '("', "(b", "(\\")),
     (_ITEM_BEHIND, ('"-', "'-")),
     (_ELEMENT, ("</",)),
@@ -291,7 +298,7 @@ def over_lines(text: str, low: str) -> str:
     '- name: DB_PASSWORD\\n  value: hidden-by-torchtune-sys\\n'
     """
     if _VALUE_GIVEN.search(low):
-        text = _NAME_AND_VALUE.sub(hide_value, text)
+        text = _VALUE_AND_NAME.sub(hide_value, _NAME_AND_VALUE.sub(hide_value, text))
     if any(word in text for word in _BEFORE_AN_ITEM) or ("- -" in text and any(word in text for word in _NEXT_ITEM)):
         text = _ITEM_BEHIND.sub(hide_value, text)
     if "chpasswd:" in low:

@@ -152,6 +152,7 @@ IN_FORMS = (
 IN_NAMED_FORMS = (
     *(
         "value",
+        "\t",
         ": [",
         ":[",
         "=[",

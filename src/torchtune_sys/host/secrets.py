@@ -228,7 +228,7 @@ _BEFORE_A_NUMBER = ("password", "secret ", "key-string", "server")
 _OVER_LINES = (
     *("private-lines: ", "chpasswd:", "value", ": |", ": >", "[\n", '= """', "= '''", "kind", "form-data", '"-', "'-", "- -"),
     *("=\\\n", "=\\\r"),
-    *(f"{word}{end}" for word in ("token:", "secret:", "key:", ": bearer", ": basic", ": token") for end in "\r\n"),
+    *(f"{word}{end}" for word in ("token:", "secret:", "key:", ": bearer", ": basic", ": token", "':", '":') for end in "\r\n"),
     *(
         "pw ",
         "pass ",

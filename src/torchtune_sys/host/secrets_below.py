@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from torchtune_sys.host.secret_values import hide_value
-from torchtune_sys.host.secret_words import NAMES
+from torchtune_sys.host.secret_words import IN_QUOTES, NAMES
 from torchtune_sys.model.patterns import pattern
 
 _LINE_AT_MOST = 140
 """Letters of a name's line before its end."""
 _BELOW = pattern(
     rf"(?i)((?:[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}[\"']?[ \t]{{0,8}}:[ \t]{{0,8}}\r?\n[ \t]{{1,64}})|(?:authorization[\"']?[ \t]{{0,8}}:[ \t]{{0,8}}(?:bearer|basic|token)[ \t]{{0,8}}\r?\n[ \t]{{0,64}}))"
-    r"([^\s:{\[-]\S{6,4094}[^\s:,{\[(])(?=[ \t]{0,8}\r?(?:\n|\Z))"
+    rf"([^\s:{{\[\"'-]\S{{6,4094}}[^\s:,{{\[(](?=[ \t]{{0,8}}\r?(?:\n|\Z))|(?:{IN_QUOTES})(?=,?[ \t]{{0,8}}\r?(?:\n|\Z)))"
 )
-"""A word alone on the line below: of YAML, and of a header that was wrapped. A name of YAML ends with a colon."""
+"""A word alone on the line below, or one in quotes: of YAML, of an object that is written over lines, and of a header that was wrapped. A name of YAML ends with a colon."""
 _NAME_AT_END = pattern(rf"(?i)(?:{NAMES})[\w.-]{{0,64}}[\"']?[ \t]{{0,8}}\Z")
 _HEADER_AT_END = pattern(r"(?i)authorization[\"']?[ \t]{0,8}\Z")
 _ABOVE = pattern(r"(?i):([ \t]{0,8}(?:bearer|basic|token))?[ \t]{0,8}\r?\n[ \t]{0,64}[^\s:{\[-]")

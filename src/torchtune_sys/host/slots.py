@@ -63,7 +63,10 @@ def _set_aside(folder: str) -> None:
             except FileNotFoundError:
                 return
             made = f".{secrets.token_hex(8)}"
-            os.mkdir(made, 0o755, dir_fd=above)
+            try:
+                os.mkdir(made, 0o755, dir_fd=above)
+            except PermissionError:  # a file server that maps root to nobody
+                return
             try:
                 own = os.stat(made, dir_fd=above, follow_symlinks=False).st_uid
                 if os.stat(name, dir_fd=above, follow_symlinks=False).st_uid == own:

@@ -316,20 +316,22 @@ def test_small_packets_that_are_sent_again_where_no_datagram_is_lost_are_no_blac
 
 
 @pytest.mark.parametrize(
-    ("word", "master", "cause"),
+    ("word", "master", "cause", "words"),
     [
-        ("time-out", ("10.0.0.1",), "port-dropped"),
-        ("refused", ("10.0.0.1",), "port-refused"),
-        ("other-job", (), "node-never-came"),
-        ("time-out", ("10.0.0.9",), "master-addr-wrong"),
+        ("time-out", ("10.0.0.1",), "port-dropped", "do not arrive: time-out"),
+        ("refused", ("10.0.0.1",), "port-refused", "do not arrive: refused"),
+        ("other-job", (), "node-never-came", "meet another: the pre-flight there belongs to another job"),
+        ("time-out", ("10.0.0.9",), "master-addr-wrong", "do not arrive: time-out"),
     ],
 )
-def test_a_node_that_answers_and_does_not_come_is_told_by_its_own_calls(word: str, master: tuple[str, ...], cause: str) -> None:
+def test_a_node_that_answers_and_does_not_come_is_told_by_its_own_calls(
+    word: str, master: tuple[str, ...], cause: str, words: str
+) -> None:
     found = gathered(NODES, missing={3: "ok"}, unreached={3: (word, master)})
     for node in (1, 2):
         found.members[node] = msgspec.structs.replace(found.members[node], notes={"master": ("10.0.0.1",)})
     verdict = whole(found)
     assert said(verdict) == {"n3": {cause}}
     seen = next(node for node in verdict.nodes if node.node == "n3").causes[0].seen
-    assert word in seen and all(address in seen for address in master)
+    assert words in seen and all(address in seen for address in master)
     assert verdict.absent == (("n3",) if cause == "node-never-came" else ())

@@ -118,7 +118,7 @@ def test_a_read_only_image_is_not_full() -> None:
         ("data-path-unreadable.fail", "no such path below /data"),
         ("data-path-unreadable.fail.denied", "this user may not read it"),
         ("data-path-unreadable.fail.closed-files", "this user may read none of the first 4 files in it"),
-        ("data-path-unreadable.fail.pointer-files", "3 of the first 4 files in it are pointers of Git LFS, and none has content"),
+        ("data-path-unreadable.fail.pointer-files", "3 of the first 4 files in it are pointers of Git LFS, and none is large"),
         ("data-path-unreadable.fail.circle", "its symbolic links lead in a circle"),
         ("filesystem-not-answering.fail", "nfs4 10.0.0.5:/export/data on /data: no answer within 2 s"),
     ],

@@ -78,15 +78,16 @@ class Outcomes:
 
 
 def assert_named(fault: Fault, outcomes: Outcomes, folder: Path) -> None:
-    """Plant a fault, or take the outcome of the run that it shares. One that was not told rightly there is tried once more by the same faults in the stages in
-    question alone."""
+    """Plant a fault, or take the outcome of the run that it shares. One that was not told rightly there is tried once more by those of the same faults that
+    are of the stages in question, in these alone."""
     others = together(fault)
     beside = {one.stage for one in others}
     before = outcomes.untold.get(fault.name)
     try:
         if before:
             strange = {stage for stage, verdict in before.verdicts.items() if verdict not in ("pass", "na")} - beside
-            outcome = tried(others, folder, torch_python(), {fault.stage, *strange})
+            stages = {fault.stage, *strange}
+            outcome = tried([one for one in others if one.stage in stages], folder, torch_python(), stages)
         else:
             outcome = outcomes.of_runs.get(fault.run) or tried(others, folder, torch_python())
     except NotHere as why:

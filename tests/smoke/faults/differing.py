@@ -67,7 +67,6 @@ ROWS = (
         cause="collective-wrong",
         others={"checkpoint-sharded": "fail"},  # a whole model is gathered by it
         seen="all_gather",
-        run="all-1",
     ),
     Fault(
         name="broadcast-misses-a-rank",

@@ -38,7 +38,7 @@ def _sentence(line: str, words: str) -> str:
 
 
 _ASIDE = re.compile(
-    r"(?i)\W{0,12}(?:(?:(?:el)?if|assert|return|case|raise|grep)\b[^\n]{0,80}?[\"'/]|(?:(?:please|could you|can you) ){0,2}(?:add|document|explain|mention|handle|detect|describe|clarify)\b)"
+    r"(?i)\W{0,12}(?:(?:(?:el)?if|assert|return|case|raise|grep)\b[^\n]{0,80}?[\"']|(?:(?:please|could you|can you) ){0,2}(?:add|document|mention|describe|clarify)\b)"
 )
 """A statement of a program, or what somebody asks for: the words are its subject."""
 _VALUES = tuple(around.format(words) for words in ("GPU is lost", "GPU requires reset") for around in ("[{}]", " : {}", ">{}<"))

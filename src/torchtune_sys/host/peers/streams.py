@@ -27,10 +27,12 @@ async def listen(serve: Serve, port: int, **options: Any) -> tuple[list[asyncio.
         try:
             return [four, await asyncio.start_server(serve, None, drawn, family=socket.AF_INET6, **options)], drawn
         except OSError as error:
-            if port or error.errno != errno.EADDRINUSE or draw == _DRAWS:
+            if error.errno != errno.EADDRINUSE:
                 return [four], drawn
             four.close()
-    raise AssertionError("the last draw returns")
+            if port or draw == _DRAWS:  # those who come by IPv6 would meet another program
+                raise
+    raise AssertionError("the last draw returns or raises")
 
 
 def datagram_sockets() -> list[socket.socket]:
@@ -59,7 +61,8 @@ def datagram_sockets() -> list[socket.socket]:
 async def connect(name: str, port: int, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to a host, by IPv4 where its name has such an address. Raises OSError."""
     found = await addresses_of(name)
+    where = found[0] if len(found) == 1 else name  # to look it up again takes as long again
     with resolving(name):
         return await asyncio.open_connection(
-            name, port, family=family_of(found[0]) if found else 0, limit=limit, happy_eyeballs_delay=_NEXT_ADDRESS_S
+            where, port, family=family_of(found[0]) if found else 0, limit=limit, happy_eyeballs_delay=_NEXT_ADDRESS_S
         )

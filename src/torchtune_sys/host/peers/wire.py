@@ -234,7 +234,7 @@ async def handshake(
 
 
 class Door:
-    """How many connections of strangers are open at once: one host that opens thousands keeps nobody else out."""
+    """How many connections of strangers are open at once: one address that opens thousands keeps nobody else out. Of IPv6 a host may have many; then the limit of all holds."""
 
     def __init__(self, from_one: int, in_all: int) -> None:
         self._from_one, self._in_all = from_one, in_all

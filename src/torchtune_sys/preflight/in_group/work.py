@@ -64,15 +64,18 @@ def _environment() -> Mapping[str, str]:
 
 @contextmanager
 def undisturbed(torch: Any) -> Iterator[None]:
-    """Leave the caller's random numbers, types and threads afterwards as they were."""
+    """Leave the caller's random numbers, types, threads and wish for deterministic algorithms afterwards as they were."""
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     numbers, on_gpus = torch.get_rng_state(), torch.cuda.get_rng_state_all() if cuda else []
     kind, threads = torch.get_default_dtype(), torch.get_num_threads()
+    repeats, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     try:
+        torch.use_deterministic_algorithms(False)
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(1)
         yield
     finally:
+        torch.use_deterministic_algorithms(repeats, warn_only=warns)
         torch.set_num_threads(threads)
         torch.set_default_dtype(kind)
         torch.set_rng_state(numbers)
@@ -141,10 +144,10 @@ class Collective:
             value = patterns.pattern(torch, size, self._rank, 0).to(device)
             dist.all_reduce(value, group=self._group)
             self._compare(f"all_reduce of {size} elements", value, patterns.sum_of_patterns(torch, size, self._world, 0))
-        peers, backend = exchanges.Peers(torch, self._rank, self._world, device, self._group), str(dist.get_backend(self._group))
+        peers = exchanges.Peers(torch, self._rank, self._world, device, self._group)
         for what, exchange, result, wanted in exchanges.collectives(peers):
             self._found["stage"] = what
-            if backend_has("nccl" if device.type == "cuda" else backend, exchange):
+            if backend_has("nccl" if device.type == "cuda" else "gloo", exchange):
                 self._compare(what, result, wanted)
 
     def _compare(self, what: str, value: Any, right: Any) -> None:

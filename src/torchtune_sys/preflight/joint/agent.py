@@ -153,7 +153,9 @@ class Agent:
                 is_alone = self.job.node != 0 and self.following in (-1, self.job.node)
                 word = self.map.words.get(0, "") if is_alone else ""
                 master = tuple(self.ranks.notes.get("master", ()))[:16]
-                me = messages.Me(node=self.job.node, key=self.job.key, members=members, unreached=word, master=master)
+                me = messages.Me(
+                    node=self.job.node, key=self.job.key, members=members, unreached=word[: messages.TEXT_AT_MOST], master=master
+                )
                 wire.send(messages.plain(me))
             elif isinstance(asked, messages.Seat):
                 wire.send(messages.plain(messages.Seated(node=self._seats.give(self.job, asked, self._free_places()))))

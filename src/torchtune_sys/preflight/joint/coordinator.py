@@ -248,7 +248,9 @@ class Coordinator:
         await asyncio.gather(*(self.map.dial(node) for node in missing[:32]))
         self.gathered.missing = {node: self.map.words.get(node, "") for node in missing}
         answers = {node: me for node in missing if (me := self.map.answers.get(node)) is not None and me.node == node}
-        self.gathered.unreached = {node: (me.unreached, me.master) for node, me in answers.items() if me.unreached}
+        self.gathered.unreached = {
+            node: (me.unreached, me.master) for node, me in answers.items() if me.unreached not in ("", "ok")
+        }
         if missing and self.job.node == 0:
             meant = await addresses_of(self.job.master)
             if meant and all(has_carrier(address) is None for address in meant):

@@ -22,7 +22,7 @@ def facts_of(seen: Snapshot, name: str, env: Mapping[str, str]) -> NodeFacts:
     if not isinstance(network, Missing):
         for each in known(network.interfaces, ()):
             addresses = tuple(
-                (address.address, known(address.prefix_length, 32))
+                (address.address, known(address.prefix_length, 32 if address.family == "inet" else 128))
                 for address in known(each.addresses, ())
                 if address.family == "inet" or not address.address.startswith(OF_ONE_LINK)
             )

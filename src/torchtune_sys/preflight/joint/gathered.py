@@ -117,7 +117,7 @@ class PeerInterface(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     mtu: int | None = None
     addresses: tuple[tuple[str, int], ...] = ()
-    """IPv4, each with the length of its prefix."""
+    """Of IPv4 and IPv6, each with the length of its prefix; without those that every interface has (fe80::)."""
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,18 +59,26 @@ def _on_battery(host: Host) -> Fact[bool]:
     if isinstance(names, Missing):
         return names
     states: list[str] = []
+    unseen: Missing | None = None
     for name in names[:_MOST]:
         kind = host.word(f"{_SUPPLIES}/{name}/type")
         if isinstance(kind, Missing):
             return kind
-        if kind in ("Mains", "USB", "Wireless") and host.word(f"{_SUPPLIES}/{name}/online") not in ("0", ""):
-            return False
+        if kind in ("Mains", "USB", "Wireless"):
+            online = host.word(f"{_SUPPLIES}/{name}/online")
+            unseen = online if isinstance(online, Missing) else unseen
+            if not isinstance(online, Missing) and online not in ("0", ""):
+                return False
         if kind == "Battery" and host.word(f"{_SUPPLIES}/{name}/scope") != "Device":
             state = host.word(f"{_SUPPLIES}/{name}/status")
             if isinstance(state, Missing):
                 return state
             states.append(state)
-    return "Discharging" in states if states else Missing(Why.ABSENT, _SUPPLIES, "the system has no battery")
+    if not states:
+        return Missing(Why.ABSENT, _SUPPLIES, "the system has no battery")
+    if {*states} == {"Unknown"}:
+        return Missing(Why.UNPARSED, _SUPPLIES, "the battery does not tell its state")
+    return unseen if unseen is not None and "Discharging" in states else "Discharging" in states
 
 
 def _daemon(host: Host) -> Fact[str]:

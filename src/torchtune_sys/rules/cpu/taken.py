@@ -135,8 +135,7 @@ def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/cgroup-v2.rst, cpu.idle and cpu.weight; https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/
     """
     cpu = need(s.cpu)
-    group = need(cpu.idle_group)
-    if not group or not absent(cpu.nice):
+    if not known(cpu.idle_group, "") or not absent(cpu.nice):
         nice = need_if_there(cpu.nice, "this system does not tell the priority of a process")
         policy = need(cpu.scheduling)
         low = policy == "idle" or (policy in ("other", "batch") and nice >= int(p["nice"]))
@@ -156,6 +155,7 @@ def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
             source=cpu.weight_source,
             fix=(_GROUP_SHARE,),
         )
+    group = need(cpu.idle_group)
     if group:
         yield Evidence(subject="control group", seen="cpu.idle is 1", wanted="0", source=group, fix=(_GROUP_SHARE,))
 

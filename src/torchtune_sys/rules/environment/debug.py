@@ -328,7 +328,8 @@ def _matters(s: Snapshot, name: str) -> bool:
     if name in _OF_NODES:
         return several_hosts and bool(known(need(s.network).rdma, ()))
     if name == "FI_PROVIDER":
-        return several_hosts and not absent(need(s.network).net_plugins)  # looked for where an EFA is
+        plugins = need(s.network).net_plugins  # looked for where an EFA is
+        return several_hosts and not absent(plugins) and need(plugins) is not None
     return name not in _OF_NCCL or several_hosts or ranks_here(s) > 1
 
 

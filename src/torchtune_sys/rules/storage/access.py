@@ -135,10 +135,10 @@ def data_path_unreadable(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 wanted="readable",
                 source="access(2)",
             )
-        elif pointers := known(place.pointer_files, 0):
+        elif (pointers := known(place.pointer_files, 0)) and 2 * pointers >= files[1]:
             yield Evidence(
                 subject=subject(place),
-                seen=f"{pointers} of the first {files[1]} files in it are pointers of Git LFS, and none has content",
+                seen=f"{pointers} of the first {files[1]} files in it are pointers of Git LFS, and none is large",
                 wanted="files with their content",
                 source=place.path,
                 fix=(Advice(text="git lfs install; git lfs pull, in the clone that the files are of"),),

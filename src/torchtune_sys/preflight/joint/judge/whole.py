@@ -292,7 +292,9 @@ def _unreaching(gathered: Gathered, node: int, came: str) -> JointFinding:
     if there and usual and not usual & {*there}:
         cause = "master-addr-wrong"
     meant = f" ({', '.join(there)})" if there else ""
-    seen = f"it runs the pre-flight and answers, but its own calls to MASTER_ADDR{meant} do not arrive: {word}{came}"
+    own = f"its own calls to MASTER_ADDR{meant}"
+    ends = f"{own} meet another: {host_says(word) or word}" if cause == "node-never-came" else f"{own} do not arrive: {word}"
+    seen = f"it runs the pre-flight and answers, but {ends}{came}"
     return JointFinding(part="meeting", cause=cause, node=node, seen=seen)
 
 

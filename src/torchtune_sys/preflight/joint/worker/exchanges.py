@@ -19,7 +19,7 @@ _PART = 257
 _WIDE = (1 << 40) + 1
 """What whole numbers are multiplied with, so that 32 bits do not hold them."""
 _ALL_TO_ALL_RANKS = 64
-"""Of more ranks not each exchanges with each: NCCL makes a connection for every two then; experts are spread over so many at most."""
+"""Of more ranks not each exchanges with each or with one: NCCL makes a connection for every two then; experts are spread over so many at most."""
 _EXACT_IN_BFLOAT16 = 256
 _DAWDLING_S = 0.05
 EXCHANGED = 1 << 17
@@ -163,7 +163,7 @@ def basic(peers: Peers) -> Iterator[Exchange]:
 
 
 def collectives(peers: Peers) -> Iterator[Exchange]:
-    """Yield what takes no connections beside those of the group."""
+    """Yield what a group does without connections of each with each."""
     yield from basic(peers)
     yield from _reduced(peers)
     yield from _at_one_rank(peers)
@@ -198,6 +198,8 @@ def _at_one_rank(peers: Peers) -> Iterator[Exchange]:
         ends, size, place = (root,) * (rank == root), _PART * (rank == root), peers.at(root)
         given, total = pattern(torch, _PART, rank, root).to(device), sum_of_patterns(torch, _PART, world, root)
         yield "reduce to rank %d of the group" % root, peers.later(dist.reduce, given, place), given[:size], total[:size]
+        if device.type != "cpu" and world > _ALL_TO_ALL_RANKS:
+            continue
         own, came = pattern(torch, 64, rank, root + 1).to(device), torch.zeros(len(ends) * world, 64, device=device)
         parts = [pattern(torch, 64, each, root + 1) for _end in ends for each in range(world)]
         wanted = torch.stack(parts) if parts else came.cpu()

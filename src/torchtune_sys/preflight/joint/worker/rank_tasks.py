@@ -247,7 +247,7 @@ def collective(task: Fields, told: Callable[[Fields], None]) -> Fields:
 
     device = own_device(torch)
     backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() and not shares_gpu(torch) else "gloo"
-    limit = datetime.timedelta(seconds=float(task.get("limit_s", CONNECT_S)))
+    limit = datetime.timedelta(seconds=CONNECT_S)
     told({"stage": "store"})
     host, port = task["store"]
     store = dist.TCPStore(host, int(port), None, False, limit, wait_for_workers=False)

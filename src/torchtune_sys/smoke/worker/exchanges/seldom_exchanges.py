@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, seldom_used_is_right, small_integers
-from torchtune_sys.smoke.worker.measures import patience
+from torchtune_sys.smoke.worker.measures import CROWD, patience, processes_a_cpu
 
 Exchanged = Tuple[str, Callable[[], object], Callable[[], torch.Tensor], torch.Tensor]
 _OF_EACH, _MOST_GROUPS = 6, 8
@@ -187,8 +187,15 @@ def waits_no_longer(here: RankContext) -> List[Fault]:
     connections are of no use afterwards, and go with the group."""
     if here.world == 1 or not seldom_used_is_right():
         return []
+    busy = torch.tensor([float(processes_a_cpu() > CROWD)])
+    dist.all_reduce(busy, dist.ReduceOp.MAX)
+    if float(busy):
+        return []
     members = [0, here.world - 1]
-    group = dist.new_group(members, timeout=datetime.timedelta(seconds=_GIVEN_UP_S))
+    try:
+        group = dist.new_group(members, timeout=datetime.timedelta(seconds=_GIVEN_UP_S))
+    except RuntimeError:  # the limit holds while the group is made, too, and a rank was late
+        return []
     if here.rank not in members:
         return []
     key, word, gave_up = "rank 0 has given up", torch.zeros(1), 0
