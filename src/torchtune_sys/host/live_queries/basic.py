@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
+import stat
 from collections.abc import Callable
 from typing import Any
 
@@ -83,26 +85,37 @@ _POINTER, _LONGEST_POINTER, _CONTENT = b"version https://git-lfs.github.com/spec
 
 
 def closed_files(directory: str, _timeout_s: float) -> Fact[list[int]]:
-    """Return of the first files how many this user may not read, how many were looked at, and how many are Git LFS pointers: 0 beside a file with content."""
+    """Return of the first files how many this user may not read, how many were looked at, and how many are Git LFS pointers: 0 beside a file with content. In a directory where
+    everybody may write (/tmp) nothing is opened, and root opens nothing of others."""
     closed = looked = pointers = large = 0
     try:
+        is_shared = bool(os.stat(directory).st_mode & stat.S_ISVTX)
         with os.scandir(directory) as entries:
             for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False):  # no directory is read to its end
                 if looked < _MOST_FILES and not entry.name.startswith(".") and entry.is_file():
                     looked += 1
                     readable = os.access(entry.path, os.R_OK, effective_ids=True)
                     closed += not readable
-                    size = entry.stat().st_size
-                    large += size >= _CONTENT
-                    pointers += readable and len(_POINTER) < size < _LONGEST_POINTER and _begins_with(entry.path, _POINTER)
+                    info = entry.stat()
+                    large += info.st_size >= _CONTENT
+                    is_looked_at = readable and not is_shared and (os.geteuid() != 0 or info.st_uid == 0)
+                    pointers += (
+                        is_looked_at and len(_POINTER) < info.st_size < _LONGEST_POINTER and _begins_with(entry.path, _POINTER)
+                    )
     except OSError as error:
         return missing_from(error, directory)
     return [closed, looked, 0 if large else pointers]
 
 
 def _begins_with(path: str, start: bytes) -> bool:
-    with open(path, "rb") as file:
-        return file.read(len(start)) == start
+    """Return whether a file does; one that was exchanged for a pipe meanwhile holds nobody up."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return os.read(handle, len(start)) == start
+        finally:
+            os.close(handle)
+    return False
 
 
 def refusals(_argument: str, _timeout_s: float) -> Fact[dict[str, str]]:
