@@ -73,7 +73,9 @@ def is_one(lines: Sequence[LogLine]) -> bool:
 
 
 def _is_written_as_one(texts: Sequence[str]) -> bool:
-    if (texts and _GENERATED.match(texts[0])) or (texts and _is_title(texts[0]) and not _is_report(texts)) or _is_article(texts):
+    if texts and (_GENERATED.match(texts[0]) or (_is_title(texts[0]) and not _is_report(texts))):
+        return True
+    if _is_article(texts):
         return True
     if (
         len(texts) > 3

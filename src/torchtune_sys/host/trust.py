@@ -366,9 +366,8 @@ def _is_private_group(gid: int, owner: int) -> bool:
     except KeyError:
         return gid == owner
     name = user_name(owner)
-    if (gid >= _SYSTEM_GROUPS and (group.gr_name != name or grp.getgrnam(name).gr_gid != gid)) or any(
-        member != name for member in group.gr_mem
-    ):
+    is_theirs = group.gr_name == name and grp.getgrnam(name).gr_gid == gid
+    if (gid >= _SYSTEM_GROUPS and not is_theirs) or any(member != name for member in group.gr_mem):
         return False
     if any(entry.pw_gid == gid and entry.pw_uid not in (owner, 0) for entry in pwd.getpwall()):  # whose first group it is
         return False

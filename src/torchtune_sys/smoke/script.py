@@ -57,7 +57,7 @@ ORDER = (
     "stages.datasets",
     "worker_reasons",
     "stages.loading",
-    "stages.module_state",
+    "module_state",
     "stages.checkpoint",
     "stages.kept_code",
     "stages.compiled",

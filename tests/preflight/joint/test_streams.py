@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from torchtune_sys.host.peers import links
-from torchtune_sys.host.peers.streams import connect, datagram_sockets, listen
+from torchtune_sys.host.peers.streams import bound, connect, listen
 
 pytestmark = pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
 
@@ -36,7 +36,7 @@ def test_both_families_answer_at_the_port_that_was_drawn_and_at_one_that_was_ask
 
 
 def test_datagrams_of_both_families_come_to_one_port() -> None:
-    held = datagram_sockets()
+    held = bound(socket.SOCK_DGRAM)
     assert len({each.getsockname()[1] for each in held}) == 1
     for each, family, address in zip(held, (socket.AF_INET, socket.AF_INET6), ("127.0.0.1", "::1"), strict=True):
         with socket.socket(family, socket.SOCK_DGRAM) as sender:

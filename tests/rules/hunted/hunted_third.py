@@ -216,7 +216,7 @@ def _temporary(number: int, like: Build, place: str) -> None:
 _temporary(
     107,
     desktop,
-    "/home/mia/.nextflow/work/7d/" + "a1b2c3d4e5f60718293a4b5c6d7e8f" + "/tmp/task-execution-directory-of-step-0001-train",
+    "/home/mia/.nextflow/step/7d/" + "a1b2c3d4e5f60718293a4b5c6d7e8f" + "/tmp/task-execution-directory-of-step-0001-train",
 )
 
 

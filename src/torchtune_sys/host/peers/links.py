@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from torchtune_sys.host.peers.addresses import family_of
-from torchtune_sys.host.peers.streams import datagram_sockets, listen
+from torchtune_sys.host.peers.streams import bound, listen
 from torchtune_sys.host.peers.tcp_info import tcp_info
 from torchtune_sys.host.peers.wire import Door
 
@@ -73,7 +73,7 @@ class LinkServer:
 
     async def start(self) -> None:
         self._servers, self.port = await listen(self._serve, 0, backlog=_IN_ALL)
-        self._udp = datagram_sockets()
+        self._udp = bound(socket.SOCK_DGRAM)
         self.udp_port = self._udp[0].getsockname()[1]
         for udp in self._udp:
             udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)

@@ -18,44 +18,52 @@ _NEXT_ADDRESS_S = 0.25
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-async def listen(serve: Serve, port: int, **options: Any) -> tuple[list[asyncio.AbstractServer], int]:
-    """Listen at the same port of all IPv4 addresses and, where the kernel has IPv6, of all of those; return the servers, and the port. ``port`` 0: one that the kernel draws.
-    ``options`` are those of asyncio.start_server. Raises OSError."""
-    for draw in range(1, _DRAWS + 1):
-        four = await asyncio.start_server(serve, None, port, family=socket.AF_INET, **options)
-        drawn = int(four.sockets[0].getsockname()[1])
+def bound(kind: int, port: int = 0) -> list[socket.socket]:
+    """Return sockets at the same port of all IPv4 addresses and, where the kernel has IPv6, of all of those. They do not block. ``port`` 0: one that the kernel draws.
+    Raises OSError, also where another program has the port of IPv6 alone: those who come by it would meet that program."""
+    draws = 1 if port else _DRAWS
+    while True:
+        draws -= 1
+        four = _bound(socket.AF_INET, kind, port)
         try:
-            return [four, await asyncio.start_server(serve, None, drawn, family=socket.AF_INET6, **options)], drawn
+            return [four, _bound(socket.AF_INET6, kind, four.getsockname()[1])]
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                return [four], drawn
-            four.close()
-            if port or draw == _DRAWS:  # those who come by IPv6 would meet another program
-                raise
-    raise AssertionError("the last draw returns or raises")
-
-
-def datagram_sockets() -> list[socket.socket]:
-    """Return sockets for datagrams at one port that the kernel draws, of IPv4 and, where the kernel has it, of IPv6. They do not block. Raises OSError."""
-    for draw in range(1, _DRAWS + 1):
-        four = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        four.setblocking(False)
-        four.bind(("", 0))
-        try:
-            six = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-        except OSError:
-            return [four]
-        six.setblocking(False)
-        six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        try:
-            six.bind(("", four.getsockname()[1]))
-            return [four, six]
-        except OSError as error:
-            six.close()
-            if error.errno != errno.EADDRINUSE or draw == _DRAWS:
                 return [four]
             four.close()
-    raise AssertionError("the last draw returns")
+            if not draws:
+                raise
+
+
+def _bound(family: int, kind: int, port: int) -> socket.socket:
+    held = socket.socket(family, kind)
+    try:
+        held.setblocking(False)
+        if kind == socket.SOCK_STREAM:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        held.bind(("", port))
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+async def listen(serve: Serve, port: int, **options: Any) -> tuple[list[asyncio.AbstractServer], int]:
+    """Listen at one port of both families; return the servers, and the port. ``options`` are those of asyncio.start_server. Raises OSError as ``bound`` does."""
+    held, servers = bound(socket.SOCK_STREAM, port), list[asyncio.AbstractServer]()
+    drawn = int(held[0].getsockname()[1])
+    try:
+        for each in held:
+            servers.append(await asyncio.start_server(serve, sock=each, **options))
+    except OSError:  # another process has listened since
+        for server in servers:
+            server.close()
+        for each in held:
+            each.close()
+        raise
+    return servers, drawn
 
 
 async def connect(name: str, port: int, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

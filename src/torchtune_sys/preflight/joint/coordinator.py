@@ -247,7 +247,7 @@ class Coordinator:
                 self.map.table[node] = (self.gathered.labels[node], self.job.ports[0])
         await asyncio.gather(*(self.map.dial(node) for node in missing[:32]))
         self.gathered.missing = {node: self.map.words.get(node, "") for node in missing}
-        answers = {node: me for node in missing if (me := self.map.answers.get(node)) is not None and me.node == node}
+        answers = {node: self.map.answers[node] for node in missing if self.map.words.get(node) == "ok"}
         self.gathered.unreached = {
             node: (me.unreached, me.master) for node, me in answers.items() if me.unreached not in ("", "ok")
         }

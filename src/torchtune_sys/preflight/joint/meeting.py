@@ -41,7 +41,7 @@ class Map:
         self.words: dict[int, str] = {}
         """How the last try to reach a candidate ended."""
         self.answers: dict[int, messages.Me] = {}
-        """What nodes that were reached said last."""
+        """What nodes said last when they were reached."""
 
     def places(self, node: int) -> Iterable[Place]:
         if not 0 <= node < self._job.nodes:
@@ -98,8 +98,10 @@ class Map:
             return "other-job" if str(error) == "closed" else f"no-greeting: {error}"
         if answer.key != self._job.key:
             return "other-job"
+        if answer.node != node:
+            return f"{OTHER_RANK}{answer.node}"
         self.answers[node] = answer
-        return "ok" if answer.node == node else f"{OTHER_RANK}{answer.node}"
+        return "ok"
 
     async def dial_through(self, helper: int, node: int) -> Reached | None:
         """Reach ``node`` through ``helper``, which passes on what we say, and can neither read ahead nor change it."""

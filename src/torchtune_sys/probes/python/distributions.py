@@ -102,12 +102,12 @@ def _lost_backends(host: Host, listed: Mapping[str, tuple[str, ...]]) -> Iterato
     """Yield the extensions that ``import torch`` starts (entry points of the group torch.backends) whose module is in no entry. Each that there is has torch
     in its name; others are not opened. A module that is installed in development mode may be anywhere."""
     every = [name for names in listed.values() for name in names]
-    metadata = [
-        (entry, name) for entry, names in listed.items() for name in names if "torch" in name and name.endswith(_METADATA)
-    ]
     there = {name.partition(".")[0] for name in every if "." not in name or name.endswith((".py", ".so"))}
     if any("editable" in name for name in every):
         return
+    metadata = [
+        (entry, name) for entry, names in listed.items() for name in names if "torch" in name and name.endswith(_METADATA)
+    ]
     for entry, folder in metadata[:_MOST_DISTRIBUTIONS]:
         text = host.text(f"{entry}/{folder}/entry_points.txt")
         for name, module in () if isinstance(text, Missing) else parse_backends(text):

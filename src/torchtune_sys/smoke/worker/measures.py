@@ -14,6 +14,7 @@ _STEP_WIDTH, _TOKENS, _HEAD = 256, 32, 64
 _COPIED = (1 << 20) + 3
 _LAST_BITS = 2.0**-20
 """Of a result, where float32 has 24 bits."""
+_DAWDLING_S = 0.05
 MOMENT_S = 0.25
 """So long a process computes to see its share of a CPU."""
 _PIECE, _PIECES = 1 << 21, 4
@@ -159,6 +160,15 @@ def float_step(torch: Any, device: Any) -> str:
     for value in [*weights, drawn]:
         mark.update(bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).tolist()))
     return mark.hexdigest()[:32]
+
+
+def waits_for_all(store: Any, key: str, is_last: bool, wait: Callable[[], object]) -> bool:
+    """Return whether nobody goes on from a barrier, ``wait``, before the last rank has come, which dawdles. ``key`` is this barrier's alone."""
+    if is_last:
+        time.sleep(_DAWDLING_S)
+        store.add(key, 1)
+    wait()
+    return bool(store.add(key, 0) == 1)
 
 
 def copy_s(torch: Any, device: Any) -> float:

@@ -277,7 +277,7 @@ def _missing_nodes(gathered: Gathered) -> Iterator[JointFinding]:
     elsewhere = gathered.listed_elsewhere() if missing else frozenset()
     for node in missing:
         word = "" if node in elsewhere else gathered.missing[node]  # else another node was called
-        if word == "ok" and node in gathered.unreached:
+        if word and node in gathered.unreached:
             yield _unreaching(gathered, node, came)
             continue
         seen = f"{host_says(word) or 'it did not join'}{came}"

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 from torchtune_sys.preflight.joint.worker.patterns import differing, largest_of_patterns, pattern, roots, sources, sum_of_patterns
 from torchtune_sys.smoke.worker.exchange_names import SCATTERS, backend_has, named_now
-from torchtune_sys.smoke.worker.measures import has_bfloat16, run_delay_of_all
+from torchtune_sys.smoke.worker.measures import has_bfloat16, run_delay_of_all, waits_for_all
 
 LARGE = 1 << 19
 REPEATS = 3
@@ -21,7 +21,6 @@ _WIDE = (1 << 40) + 1
 _ALL_TO_ALL_RANKS = 64
 """Of more ranks not each exchanges with each or with one: NCCL makes a connection for every two then; experts are spread over so many at most."""
 _EXACT_IN_BFLOAT16 = 256
-_DAWDLING_S = 0.05
 EXCHANGED = 1 << 17
 EXCHANGED_BYTES = 4 * EXCHANGED
 SWEEPS = 3
@@ -85,7 +84,7 @@ def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, d
             if words:
                 found["wrong"] = "%s: %s" % (what, words)
     told({"stage": "barrier"})
-    if not _barrier_holds(store, "%s: all are at the barrier" % task["prefix"], rank, world):
+    if not waits_for_all(store, "%s: all are at the barrier" % task["prefix"], rank == world - 1, dist.barrier):
         found["wrong"] = "barrier: it let this rank go on before rank %d of the group had come" % (world - 1)
     if task.get("timed"):
         found["ways"] = exchanged(torch, device, rank, task["timed"], told)
@@ -195,30 +194,19 @@ def _at_one_rank(peers: Peers) -> Iterator[Exchange]:
     """Yield what one rank collects or deals out, as figures and parts of checkpoints are."""
     torch, dist, rank, world, device = peers.torch, peers.torch.distributed, peers.rank, peers.world, peers.device
     for root in roots(world):
-        ends, size, place = (root,) * (rank == root), _PART * (rank == root), peers.at(root)
+        place, is_root = peers.at(root), rank == root
+        looked_at = slice(_PART if is_root else 0)
         given, total = pattern(torch, _PART, rank, root).to(device), sum_of_patterns(torch, _PART, world, root)
-        yield "reduce to rank %d of the group" % root, peers.later(dist.reduce, given, place), given[:size], total[:size]
+        reduce = peers.later(dist.reduce, given, place)
+        yield "reduce to rank %d of the group" % root, reduce, given[looked_at], total[looked_at]
         if device.type != "cpu" and world > _ALL_TO_ALL_RANKS:
             continue
-        own, came = pattern(torch, 64, rank, root + 1).to(device), torch.zeros(len(ends) * world, 64, device=device)
-        parts = [pattern(torch, 64, each, root + 1) for _end in ends for each in range(world)]
-        wanted = torch.stack(parts) if parts else came.cpu()
+        own, came = pattern(torch, 64, rank, root + 1).to(device), torch.zeros(world if is_root else 0, 64, device=device)
+        wanted = torch.stack([pattern(torch, 64, each, root + 1) for each in range(world)]) if is_root else came.cpu()
         yield "gather to rank %d of the group" % root, peers.later(dist.gather, own, list(came) or None, place), came, wanted
-        taken = torch.zeros(_PART, device=device)
-        dealt = [pattern(torch, _PART, to, root + 2).to(device) for _end in ends for to in range(world)]
-        wanted = pattern(torch, _PART, rank, root + 2)
-        yield "scatter by rank %d of the group" % root, peers.later(dist.scatter, taken, dealt or None, place), taken, wanted
-
-
-def _barrier_holds(store: Any, key: str, rank: int, world: int) -> bool:
-    """Return whether nobody goes on from a barrier before the last rank has come, which dawdles."""
-    import torch.distributed as dist
-
-    if rank == world - 1:
-        time.sleep(_DAWDLING_S)
-        store.add(key, 1)
-    dist.barrier()
-    return bool(store.add(key, 0) == 1)
+        dealt = [pattern(torch, _PART, to, root + 2).to(device) for to in range(world)] if is_root else None
+        taken, wanted = torch.zeros(_PART, device=device), pattern(torch, _PART, rank, root + 2)
+        yield "scatter by rank %d of the group" % root, peers.later(dist.scatter, taken, dealt, place), taken, wanted
 
 
 def _handed_on(peers: Peers) -> Iterator[Exchange]:

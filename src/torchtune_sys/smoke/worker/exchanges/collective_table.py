@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import time
 import warnings
 from typing import Any, Callable, Iterator, List, Tuple
 
@@ -13,15 +12,11 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault
-from torchtune_sys.smoke.worker.context import (
-    RankContext,
-    StageFailed,
-    differing_elements,
-    gloo_scatters_by_operation,
-)
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, differing_elements, gloo_scatters_by_operation
 from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, named_now
 from torchtune_sys.smoke.worker.exchanges.seldom_exchanges import seldom_exchanges, waits_no_longer
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
+from torchtune_sys.smoke.worker.measures import waits_for_all
 from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
 
 _PLACES = 13
@@ -34,7 +29,6 @@ _OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 _TAGS = (5, 7)
 _COMING_S = 30.0
 _EXCHANGES_A_PART = 20
-_DAWDLING_S = 0.05
 Compared = Callable[[str, torch.Tensor, torch.Tensor], List[Fault]]
 Tried = Callable[[Callable[[], object]], bool]
 
@@ -356,13 +350,12 @@ def barriers_hold(here: RankContext) -> List[Fault]:
 
 def _holds_all(here: RankContext, name: str, wait: Callable[[], object]) -> List[Fault]:
     """Nobody goes on before the last rank has come, which dawdles."""
-    key = "all are at %s" % name
-    if here.rank == here.world - 1:
-        time.sleep(_DAWDLING_S)
-        here.store.add(key, 1)
-    wait()
-    here.synchronize()
-    if here.store.add(key, 0) == 1:
+
+    def waited() -> None:
+        wait()
+        here.synchronize()
+
+    if waits_for_all(here.store, "all are at %s" % name, here.rank == here.world - 1, waited):
         return []
     return [("collective-wrong", "%s: a rank went on before rank %d had come" % (name, here.world - 1))]
 

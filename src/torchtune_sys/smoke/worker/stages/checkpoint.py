@@ -19,7 +19,7 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed, determi
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.models import TOKENS, SmallTransformer, loss_of, seeded, sentences
-from torchtune_sys.smoke.worker.stages.module_state import directories_tell, modules_resume
+from torchtune_sys.smoke.worker.module_state import directories_tell, modules_resume
 from torchtune_sys.smoke.worker.stages.optimizers import EPOCHS_OF_SCHEDULE, schedules
 
 _BEFORE, _AFTER = 3, 3
