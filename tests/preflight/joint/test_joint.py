@@ -26,6 +26,8 @@ def test_healthy_nodes_are_go(tmp_path: Path) -> None:
     for verdict in found.verdicts():
         assert verdict["scale"] == {"nodes": NODES, "ranks": NODES}
         assert (named(verdict), verdict["links"], verdict["absent"]) == ({}, [], [])
+        told = {cause["cause"] for node in verdict["nodes"] for cause in node["causes"]}
+        assert "rank-variables-left" not in told, "RANK is that of the ranks that are tested"
     assert (tmp_path / "good_nodes.txt").read_text() == "n1\nn2\nn3\nn4\n"
     assert (tmp_path / "bad_nodes.txt").read_text() == ""
     assert not found.left

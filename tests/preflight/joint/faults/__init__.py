@@ -125,7 +125,8 @@ def narrow_way(made: Cluster, node: int) -> dict[str, Any]:
     return {}
 
 
-def delayed(made: Cluster, node: int) -> dict[str, Any]:
+def delayed(made: Cluster, node: int, *figures: float) -> dict[str, Any]:
+    """``figures``: those of delay_link.py."""
     if not os.path.exists("/dev/net/tun"):
         pytest.skip("needs /dev/net/tun")
     made.ip(node, "link", "set", "eth0", "down")
@@ -133,7 +134,7 @@ def delayed(made: Cluster, node: int) -> dict[str, Any]:
     made.ip(node, "addr", "flush", "dev", "old0")
     outer = f"jd{os.getpid() % 10000}"
     script = Path(__file__).parents[1] / "delay_link.py"
-    words = [sys.executable, str(script), outer, made.bridge, made.space(node), "eth0", "0.01"]
+    words = [sys.executable, str(script), outer, made.bridge, made.space(node), "eth0", *map(str, figures or (0.01,))]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     made.stack.callback(child.wait)
     made.stack.callback(child.kill)

@@ -265,7 +265,7 @@ def one_of_two(body: str) -> Plant:
     return lambda made, node: {**patched("import os\n" + body)(made, node), "locals_": 2}
 
 
-ONE_IS_SLOW = SLOW_KERNEL.replace(
+ONE_IS_SLOW = SLOW_KERNEL.replace("1.25 *", "1.5 *").replace(
     "def plant(torch):", 'def plant(torch):\n    if os.environ.get("LOCAL_RANK") != "1":\n        return'
 )
 ONE_FLIPS = FLIPPED_PRODUCT.replace(

@@ -94,6 +94,11 @@ def plant(torch):
 """
 _OWN_MAXIMUM = """if dist.ReduceOp.MAX in (*rest, *more.values()):
             value.copy_(before)"""
+_OWN_MINIMUM = _OWN_MAXIMUM.replace("MAX", "MIN")
+_BYTES = """if value.dtype == torch.uint8:
+                value.view(-1)[value.numel() // 2] ^= 1"""
+_LATE_RECEIPT = """import time
+            time.sleep(0.3)"""
 _OWN_END = """if value.numel() > 1000000:
             value.view(-1)[-1000:] = before.view(-1)[-1000:]"""
 _SCATTERED = """
@@ -210,6 +215,20 @@ def plant(torch):
         setattr(torch.Tensor, name, changed(getattr(torch.Tensor, name), 3, 1))
     torch.index_add, torch.scatter_add = changed(torch.index_add, 3, 1), changed(torch.scatter_add, 3, 1)
 """
+_CHANGED = """
+def plant(torch):
+    def changed(right):
+        def function(*words, **named):
+            found = right(*words, **named)
+            if {where}:
+                with torch.no_grad():
+                    {what}
+            return found
+        return function
+    for where, name in {names}:
+        if hasattr(where, name):
+            setattr(where, name, changed(getattr(where, name)))
+"""
 _LATE = """time.sleep(0.3)
         return right(*words, **named)"""
 
@@ -231,6 +250,10 @@ def _exchanged(body: str, *, place: int, held: bool = False) -> Fault:
 
 def _after(names: tuple[str, ...], what: str, *, place: int, held: bool = False) -> Fault:
     return _exchanged(_EXCHANGED.replace("{names}", repr(names)).replace("{what}", what), place=place, held=held)
+
+
+def _function(names: str, *, where: str = "True", what: str, place: int, held: bool = False) -> Fault:
+    return _computed(_CHANGED.replace("{names}", names).replace("{where}", where).replace("{what}", what), place=place, held=held)
 
 
 def _computed(body: str, *, place: int, held: bool = False) -> Fault:
@@ -263,4 +286,35 @@ FAULTS = {
         patched(_OTHER_SEED), node_with("silent-data-corruption", "software-differs-between-nodes"), 3, held=True
     ),
     "wrong-index-add": _computed(_ROWS_LEFT, place=1),
+    "wrong-minimum": _exchanged(_OWN.replace("{what}", _OWN_MINIMUM), place=1),
+    "wrong-byte-broadcast": _after(("broadcast",), _BYTES, place=4),
+    "wrong-gather-tensor": _after(
+        ("all_gather_into_tensor", "all_gather_single", "_all_gather_base"), _OFF_BY_ONE, place=3, held=True
+    ),
+    "late-receive": Fault(
+        patched(_EXCHANGED.replace("{names}", "('recv', 'irecv')").replace("{what}", _LATE_RECEIPT), _WITH_SUM),
+        node_with("straggler-network", "straggler-compute"),
+        2,
+    ),
+    "wrong-convolution": _function(
+        '((torch, "conv2d"), (torch, "conv1d"), (torch.nn.functional, "conv2d"), (torch.nn.functional, "conv1d"))',
+        what="found.view(-1)[found.numel() // 2] += 1",
+        place=4,
+        held=True,
+    ),
+    "wrong-batch-product": _function(
+        '((torch, "bmm"), (torch.Tensor, "bmm"), (torch, "baddbmm"))', what="found.view(-1)[found.numel() // 2] += 1", place=2
+    ),
+    "wrong-total": _function(
+        '((torch, "sum"), (torch.Tensor, "sum"), (torch.Tensor, "mean"), (torch, "mean"))',
+        where="torch.is_tensor(words[0]) and words[0].numel() > 1000000 and words[0].is_floating_point()",
+        what="found *= 1.001",
+        place=1,
+    ),
+    "wrong-double": _function(
+        '((torch, "mm"), (torch, "matmul"), (torch.Tensor, "__matmul__"), (torch.Tensor, "matmul"))',
+        where="found.dtype == torch.float64",
+        what="found.view(-1)[found.numel() // 2] *= 1.0001",
+        place=2,
+    ),
 }

@@ -1,0 +1,76 @@
+"""Faults of TCP, of routes and of variables: what each verdict on them must name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from preflight.joint.cluster import Cluster
+from preflight.joint.faults import delayed, other
+from preflight.joint.faults.computing import Plant
+from preflight.joint.faults.expected import Expected, Fault
+from preflight.joint.faults.network import go, into, node_with
+
+
+def idle_cut(made: Cluster, node: int) -> dict[str, Any]:
+    for name, value in (("established", 3), ("loose", 0)):
+        setting = f"tcp_timeout_{name}" if name == "established" else f"tcp_{name}"
+        made.inside(node, "sysctl", "-qw", f"net.netfilter.nf_conntrack_{setting}={value}")
+    known = "iif lo accept; ct state new,established,related accept; meta l4proto tcp drop"
+    made.drop(node, known, known.replace("iif", "oif"))
+    return {}
+
+
+def few_ports(made: Cluster, node: int) -> dict[str, Any]:
+    made.inside(node, "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40007")
+    return {}
+
+
+def no_route(made: Cluster, node: int) -> dict[str, Any]:
+    made.ip(node, "route", "add", "unreachable", f"{made.address(other(made, node))}/32")
+    return {}
+
+
+def cable(*figures: float) -> Plant:
+    return lambda made, node: delayed(made, node, *figures)
+
+
+def no_scaling(made: Cluster, node: int) -> dict[str, Any]:
+    made.inside(node, "sysctl", "-qw", "net.ipv4.tcp_window_scaling=0")
+    return {}
+
+
+def other_interface(made: Cluster, node: int) -> dict[str, Any]:
+    made.ip(node, "link", "set", "eth0", "down")
+    made.ip(node, "link", "set", "eth0", "name", "ens5f0np0")
+    made.ip(node, "link", "set", "ens5f0np0", "up")
+    return {}
+
+
+def variables(**given: str) -> Plant:
+    return lambda _made, node: {"env": {node: given}}
+
+
+def _of_route(made: Cluster, node: int) -> Expected:
+    ends = f"n{node}", f"n{other(made, node)}"
+    return Expected(("port-dropped", "port-refused", "link-one-way-drop"), links=frozenset({ends, ends[::-1]}))
+
+
+def _of_threads(_made: Cluster, node: int) -> Expected:
+    return Expected(may=(f"n{node}",), verdicts=("go", "no-go"), bad=(node,))
+
+
+FAULTS = {
+    "idle-cut": Fault(idle_cut, node_with(), 2),
+    "random-resets": Fault(
+        into("iif eth0 meta l4proto tcp numgen random mod 1000 < 5 reject with tcp reset"), node_with(), 1, held=True
+    ),
+    "few-ports": Fault(few_ports, node_with(), 3, held=True),
+    "no-route": Fault(no_route, _of_route, 4),
+    "corrupted-packets": Fault(cable(0, 0, 3), node_with("packet-loss"), 3),
+    "jitter": Fault(cable(0.0, 0.016), node_with("link-delay", "packet-loss", "narrow-link"), 3, held=True),
+    "many-threads": Fault(variables(OMP_NUM_THREADS="64"), _of_threads, 2),
+    "duplicated-packets": Fault(cable(0, 0, 0, 5), go, 4),
+    "no-scaling": Fault(no_scaling, go, 3),
+    "other-interface": Fault(other_interface, go, 3),
+    "dev-mode": Fault(variables(PYTHONDEVMODE="1", PYTHONWARNINGS="always"), go, 4, held=True),
+}
