@@ -121,6 +121,22 @@ def judge_one(seen: Snapshot, rule_id: str) -> Result:
     return engine.judge(seen, asked.values())[0]
 
 
+def assert_valid(value: object, schema: str) -> None:
+    """Fail where what a command printed breaks the published schema of that name."""
+    _validator(schema).validate(value)
+
+
+@lru_cache
+def _validator(name: str) -> Any:
+    """Return what checks by a schema; to make it takes a hundred times as long as to ask it."""
+    from jsonschema.validators import validator_for
+
+    from torchtune_sys.render import schemas
+
+    schema = json.loads(schemas.schemas()[name])
+    return validator_for(schema)(schema)
+
+
 @contextmanager
 def alone_with(program: str) -> Iterator[None]:
     """One at a time on this machine: the control groups that ``program`` makes have the same names each time."""
@@ -178,8 +194,12 @@ def _costly() -> dict[str, float]:
 
 def name_in_junit(item: pytest.Item) -> str:
     """Return a test's name without its parameters, as a JUnit file has it: ``tests.rules.test_catalogue::test_rule_is_documented``."""
-    *folders, module = item.path.relative_to(Path(__file__).parents[1]).with_suffix("").parts
-    return f"{'.'.join([*folders, module])}::{getattr(item, 'originalname', None) or item.name}"
+    return f"{_module(item.path)}::{getattr(item, 'originalname', None) or item.name}"
+
+
+@lru_cache(None)
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(Path(__file__).parents[1]).with_suffix("").parts)
 
 
 def _is_left_to_ci(item: pytest.Item) -> bool:
@@ -187,8 +207,12 @@ def _is_left_to_ci(item: pytest.Item) -> bool:
 
 
 def _is_left_to_the_other_turn(item: pytest.Item) -> bool:
-    """Whether the CI of another commit runs a costly test; rows of one test are in both turns."""
-    if TURN not in ("0", "1") or not _is_left_to_ci(item) or _costly()[name_in_junit(item)] <= TAKES_TURNS_S:
+    """Whether the CI of another commit runs a costly test; rows of one test are in both turns, but for those that share what is costly: ``turn(number)``."""
+    if TURN not in ("0", "1"):
+        return False
+    if shared := item.get_closest_marker("turn"):
+        return str(shared.args[0]) != TURN
+    if not _is_left_to_ci(item) or _costly()[name_in_junit(item)] <= TAKES_TURNS_S:
         return False
     return zlib.crc32(item.nodeid.encode()) % 2 != int(TURN)
 
@@ -220,7 +244,7 @@ _BEGUN = pytest.StashKey[float]()
 
 def _processor_seconds() -> float:
     """Return the CPU seconds of this process, of the children it has waited for, and of the commands that its servers ran."""
-    servers = filter(None, map(sys.modules.get, ("warm", "preflight.joint.warm_torch")))
+    servers = filter(None, map(sys.modules.get, ("warm", "preflight.joint.warm_torch", "smoke.faults.forked")))
     return sum([*os.times()[:4], *(each.spent_s() for each in servers)], 0.0)
 
 

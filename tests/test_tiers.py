@@ -86,7 +86,14 @@ def test_the_two_turns_of_ci_have_each_costly_test_once_and_rows_of_one_in_both(
             module, _, test = name.partition("::")
             path = HERE.parents[1] / f"{module.replace('.', '/')}.py"
             rows: Any = [
-                SimpleNamespace(path=path, nodeid=f"{path}::{test}[{row}]", originalname=test, keywords={*word}, row=row)
+                SimpleNamespace(
+                    path=path,
+                    nodeid=f"{path}::{test}[{row}]",
+                    originalname=test,
+                    keywords={*word},
+                    row=row,
+                    get_closest_marker=lambda _name: None,
+                )
                 for row in range(40)
                 for word in ((), ("essential",))
             ]
@@ -97,3 +104,19 @@ def test_the_two_turns_of_ci_have_each_costly_test_once_and_rows_of_one_in_both(
     assert sorted(ran[f"0 {dear}"] + ran[f"1 {dear}"]) == ran[f"all {dear}"] == list(range(40))
     assert ran[f"0 {dear}"] and ran[f"1 {dear}"]
     assert ran[f"0 {cheap}"] == ran[f"1 {cheap}"] == list(range(40))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_shares_something_costly_is_in_one_turn_whatever_it_costs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = SimpleNamespace(args=(number,))
+    rows: Any = [
+        SimpleNamespace(
+            path=HERE, nodeid=f"row {row}", originalname="test_row", keywords=set(), get_closest_marker=lambda _name: marker
+        )
+        for row in range(10)
+    ]
+    left = {}
+    for turn in ("0", "1", "all"):
+        monkeypatch.setattr(conftest, "TURN", turn)
+        left[turn] = sum(conftest._is_left_to_the_other_turn(row) for row in rows)
+    assert left == {str(number): 0, str(1 - number): 10, "all": 0}

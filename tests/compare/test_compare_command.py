@@ -11,13 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from made_hosts import facts_line, plain, put
 
 import warm
-from conftest import HOSTS
-from torchtune_sys.render import schemas
+from conftest import HOSTS, assert_valid
 
 COMPAT = Path(__file__).parent.parent / "compat"
 WRITTEN = sorted(path.parent for path in COMPAT.glob("*/snapshot.json.gz"))
@@ -31,7 +29,7 @@ def run(*words: str | Path, data: bytes = b"") -> subprocess.CompletedProcess[st
 
 def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(done.stdout)
-    jsonschema.validate(value, json.loads(schemas.schemas()["compare"]))
+    assert_valid(value, "compare")
     return value
 
 

@@ -11,11 +11,10 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 import warm
-from torchtune_sys.render import schemas
+from conftest import assert_valid
 
 BUS = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"
 
@@ -27,7 +26,7 @@ def run(*args: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[by
 def found(*args: str | Path, stdin: bytes = b"") -> dict[str, object]:
     done = run(*args, "--format", "json", stdin=stdin)
     value: dict[str, object] = json.loads(done.stdout)
-    jsonschema.validate(value, json.loads(schemas.schemas()["diagnosis"]))
+    assert_valid(value, "diagnosis")
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import torchtune_sys
@@ -13,15 +14,17 @@ from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd
 from torchtune_sys.smoke.merge import merged
 
-_SOURCES = [ast.parse(file.read_text()) for file in (Path(torchtune_sys.__file__).parent / "smoke").rglob("*.py")]
-_WORDS = {
-    node.value for tree in _SOURCES for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-}
+
+@functools.lru_cache
+def _nodes() -> list[ast.AST]:
+    """Return what the smoke test's sources are made of."""
+    files = (Path(torchtune_sys.__file__).parent / "smoke").rglob("*.py")
+    return [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
 
 
 def _stated() -> set[str]:
     """Return the causes that stages raise by name, without a word of what helps."""
-    calls = (node for tree in _SOURCES for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+    calls = (node for node in _nodes() if isinstance(node, ast.Call) and node.args)
     raised = (
         call.args[0] for call in calls if ast.unparse(call.func) == "StageFailed" and len(call.args) + len(call.keywords) < 3
     )
@@ -37,7 +40,8 @@ def test_each_cause_has_what_helps() -> None:
 def test_a_cause_has_one_row_and_is_named_by_the_smoke_test() -> None:
     causes = [cause for row in tables.rows("smoke_fixes") for cause in row["causes"].split()]
     assert len(causes) == len(set(causes)) and not set(causes) & set(cause_rows())
-    assert set(causes) - _WORDS == set()
+    words = {node.value for node in _nodes() if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert set(causes) - words == set()
 
 
 def test_what_a_stage_says_itself_comes_first() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import io
 import marshal
 import os
 import pkgutil
@@ -41,6 +42,17 @@ ALIKE = (
 """Lines of /proc/PID/status in which who asks must equal the server, whose children have the server's."""
 SHARED = ("pid", "user", "cgroup", "time")
 """Namespaces that a process cannot enter, or enters for its children only."""
+TEXTS = (
+    b"""step 10
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/me/train.py", line 15, in step
+[rank1]:     loss = net(batch)
+[rank1]: RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:2395, remote process exited or there was a network error
+""",
+    b"[   12.000000] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\nIt was fixed by a restart of the host\n",
+    b"Collecting environment information...\nPyTorch version: 2.9.0+cu128\nIs CUDA available: False\nOS: Ubuntu 22.04.1 LTS\n",
+)
+"""A training's error, a kernel's message that somebody explains, and a report."""
 MAIN = str(Path(torchtune_sys.__file__).with_name("__main__.py"))
 
 
@@ -142,11 +154,22 @@ def serve() -> Asked:
         connection.close()
 
 
+def read_tables() -> None:
+    """Read and compile what each diagnosis asks of its tables: most of what it takes for a short text."""
+    from torchtune_sys.diagnosis.diagnose import diagnose
+    from torchtune_sys.host.input.collection import InputText
+    from torchtune_sys.host.input.excerpts import excerpt
+
+    for text in TEXTS:
+        diagnose([InputText(name="-", excerpt=excerpt(io.BytesIO(text)))])
+
+
 def main() -> None:
     for module in pkgutil.walk_packages(torchtune_sys.__path__, "torchtune_sys."):
         if not any(word in module.name for word in SCRIPTS):
             with suppress(ModuleNotFoundError):  # what torch's own processes load asks for torch
                 importlib.import_module(module.name)
+    read_tables()
     gc.collect()
     gc.freeze()
     become(serve())

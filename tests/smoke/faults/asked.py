@@ -53,6 +53,7 @@ CHOSEN = _one_of_each() | {"no-gradient-synchronisation"}
 def _case(fault: Fault) -> object:
     marks = [pytest.mark.slow if fault.quick else pytest.mark.long]
     marks += [pytest.mark.exhaustive] if fault.name not in CHOSEN and not fault.quick else []
+    marks += [pytest.mark.turn(int(fault.run[-1]) % 2)] if fault.run else []  # else each turn makes each run
     marks += [pytest.mark.xfail(reason=fault.wrong, strict=True)] if fault.wrong else []
     return pytest.param(fault, id=fault.name, marks=marks)
 
@@ -81,7 +82,7 @@ def assert_named(fault: Fault, outcomes: Outcomes, folder: Path) -> None:
     """Plant a fault, or take the outcome of the run that it shares. One that was not told rightly there is tried once more by those of the same faults that
     are of the stages in question, in these alone."""
     others = together(fault)
-    beside = {one.stage for one in others}
+    beside = {stage for one in others for stage in (one.stage, *one.others)} if len(others) > 1 else set()
     before = outcomes.untold.get(fault.name)
     try:
         if before:

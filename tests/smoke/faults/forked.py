@@ -7,6 +7,7 @@ import functools
 import os
 import subprocess
 import textwrap
+from pathlib import Path
 from typing import NamedTuple
 
 from smoke.faults.bench import torch_python
@@ -57,6 +58,14 @@ def forked(trial: str) -> Ended:
         told.append(server.stdout.readline().decode())
         assert told[-1], "the process that has torch has ended"
     return Ended(int(told.pop().split()[1]), "".join(told)[:-1])
+
+
+def spent_s() -> float:
+    """Return the CPU seconds of the process that has torch and of the trials that it waited for."""
+    if not _loaded.cache_info().currsize:
+        return 0.0
+    spent = Path(f"/proc/{_loaded().pid}/stat").read_text().rpartition(")")[2].split()[11:15]  # proc_pid_stat(5), fields 14 to 17
+    return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK")
 
 
 @functools.lru_cache
