@@ -20,10 +20,18 @@ from torchtune_sys.host import trust
 from torchtune_sys.render.templates import environment
 from two_users import Scene, needs_root
 
-_places = importlib.util.spec_from_file_location("places", COLLECTION / "plugins/module_utils/places.py")
-assert _places is not None and _places.loader is not None
-places = importlib.util.module_from_spec(_places)
-_places.loader.exec_module(places)
+
+def of_collection(path: str) -> Any:
+    """Return a module of the collection's, which is no package here."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, COLLECTION / "plugins" / path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+places = of_collection("module_utils/places.py")
+told_of_all = of_collection("plugin_utils/fleet.py")
 distrust = places.distrust
 EVIL = "torchtune_sys_"
 
@@ -202,8 +210,9 @@ def reported(work: Path, folder: Path, answers: dict[str, dict[str, Any]]) -> tu
         {"findings": [{**ANSWER["findings"][0], "severity": "worst"}]},
         {"findings": [{**ANSWER["findings"][0], "rule": ["`<img src=x>"]}]},
         {"unknown": None, "facts": [1]},
+        {"user": "u" * 100_000},
     ],
-    ids=["word", "number", "severity", "rule", "nothing"],
+    ids=["word", "number", "severity", "rule", "nothing", "long"],
 )
 def test_an_answer_that_is_none_of_a_module_s_costs_no_other_host_its_report(
     work: Path, tmp_path: Path, changed: dict[str, Any]
@@ -214,6 +223,14 @@ def test_an_answer_that_is_none_of_a_module_s_costs_no_other_host_its_report(
     assert told["good"]["state"] == "findings" and told["evil"]["state"] == "failed"
     assert told["evil"]["reason"].startswith("it answered otherwise than the module does")
     assert "<img" not in page
+
+
+def test_a_host_s_long_words_flood_no_terminal() -> None:
+    """Each of a thousand titles was a line of 2 MB."""
+    long = {**ANSWER, "findings": [{**ANSWER["findings"][0], "title": "T" * 60_000}]}
+    hosts = [told_of_all.host(name, answer, "") for name, answer in (("evil", long), ("good", ANSWER))]
+    lines = told_of_all.text(told_of_all.fleet(hosts, ""))
+    assert max(map(len, lines)) < 2000 and any("TTT" in line for line in lines)
 
 
 @pytest.mark.essential

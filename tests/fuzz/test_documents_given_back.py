@@ -110,6 +110,15 @@ def test_an_error_does_not_repeat_its_input(command: tuple[str, ...], schema: An
     assert told.status in (2, 3) and len(told.text) < 10_000
 
 
+@pytest.mark.parametrize("line", ['ignore = ["{}"]', "{} = 1", "ignore = {}"], ids=["rule", "key", "number"])
+def test_a_policy_s_words_are_not_repeated_whole(line: str, tmp_path: Path) -> None:
+    """Names of 6 kB were: the sentence around them was lost."""
+    path = tmp_path / "policy.toml"
+    path.write_text(line.format("7" * 4000))
+    told = said("preflight", "--policy", str(path))
+    assert told.status == 2 and len(told.text) < 1000 + len(str(path)) and "777…" in told.text
+
+
 NAMED = re.compile(r"\b[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,40}\b")
 
 

@@ -130,6 +130,19 @@ def test_a_folder_of_slots_that_a_user_made_first_is_not_the_one_in_which_root_t
     assert (aside / "hers").read_text() == "kept"
 
 
+@needs_root
+def test_a_folder_of_slots_that_root_made_for_another_user_is_not_set_aside(scene: Scene) -> None:
+    """As sites do for their scheduler's own user: nobody else could have made it there."""
+    state = scene.folder / "state"
+    scene.alice.write(state / "all" / "rack", "kept")
+    os.chown(state, 0, 0)
+    for mode in (0o755, 0o775):
+        state.chmod(mode)  # root's own group is nobody else
+        assert DrainLimit(folder=str(state), nodes=1, window_s=60.0).hold("n1") is None
+        assert os.listdir(state) == ["all"] and (state / "all").stat().st_uid == scene.alice.uid
+        assert sorted(os.listdir(state / "all")) == ["rack", "slot-0"]
+
+
 SWAPS = """
 import os, shutil, sys
 place, kept = sys.argv[1:]

@@ -16,7 +16,19 @@ import pytest
 from preflight.joint.a_cluster import gathered
 from torchtune_sys.cli.joint_run import _verdict_of_all, _weighed, write_lists
 from torchtune_sys.model import codec
-from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
+from torchtune_sys.model.preflight import (
+    Blame,
+    Cause,
+    Go,
+    Heat,
+    IsolationReport,
+    IsolationRound,
+    Link,
+    NodeVerdict,
+    Preflight,
+    Scale,
+    Weight,
+)
 from torchtune_sys.preflight.joint.compared import compared
 from torchtune_sys.preflight.joint.gathered import Compute, Gathered, LinkTest, taken
 from torchtune_sys.preflight.joint.judge import judged
@@ -31,6 +43,7 @@ SECRET = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345"
 SAID = [
     "\x1b]0;owned\x07\x9b31m\u202e\u2066\u200f\u2028\x85\x00\r\n::error::x\n##[error]y\n--all",
     f"password: {SECRET}",
+    SECRET,
     "x" * (1 << 20),
 ]
 CAUSES = [
@@ -108,6 +121,26 @@ def test_no_word_of_a_lying_node_is_shown_as_it_was_said(path: tuple[Any, ...], 
             assert SECRET not in text
             assert {unicodedata.category(sign) for sign in text if sign != "\n"}.isdisjoint({"Cc", "Cf", "Cs", "Zl", "Zp"})
             assert not re.search(r"(?m)^\s*(?:::\w|##\[)", text) and len(text) < 100_000
+
+
+def test_no_secret_is_a_name_in_what_the_one_that_coordinates_says() -> None:
+    found = gathered(3)
+    found.differing = compared(found.members)
+    own = NodeVerdict(node="n1", verdict=Go.GO)
+    way = IsolationReport(
+        outcome="named", nodes=(SECRET,), links=((SECRET, "n2"),), parts=(SECRET,), suspects=(SECRET,), exclude=(SECRET,), why=SECRET,
+        rounds=(IsolationRound(number=1, purpose=SECRET, groups=1, nodes=3, seconds=1.0, failed=(SECRET,)),),
+        heat=Heat(labels=("n0", SECRET), ms=((1.0, 1.0), (1.0, 1.0))),
+    )  # fmt: skip
+    said = Preflight(
+        version="0", time="", epoch_s=0, where="srun", level="standard", seconds=1, verdict=Go.NO_GO, scale=Scale(nodes=3, ranks=3),
+        nodes=(own, NodeVerdict(node=SECRET, verdict=Go.NO_GO)), links=(Link(from_=SECRET, to="n1", cause=SECRET, seen="x"),),
+        suspects=(SECRET,), absent=(SECRET,), isolation=way,
+    )  # fmt: skip
+    shown = [
+        form(without_secrets(said)) for form in (lambda found: render.text(found, Style()), render.prometheus, as_json.preflight)
+    ]
+    assert SECRET in as_json.preflight(said) and not any(SECRET in text for text in shown)
 
 
 @pytest.mark.parametrize("told", ["as well", "not at all"])

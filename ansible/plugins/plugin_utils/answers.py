@@ -9,6 +9,8 @@ import typing as t
 
 _MOST = 1000
 """Elements of a list: there are fewer rules."""
+_LONGEST = 65536
+"""Characters of a text: commands that help are the longest."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9.:_-]{0,99}")
 _SEVERITY = ("error", "warning", "advice")
 _FINDING = {"rule": _NAME, "severity": _SEVERITY, "cause": str, "title": str, "fix": [str]}
@@ -55,7 +57,7 @@ def _wrong(answer: t.Mapping[str, t.Any], shape: t.Mapping[str, t.Any]) -> str:
 
 def _fits(value: t.Any, shape: t.Any) -> bool:
     if isinstance(shape, type):
-        return type(value) is shape
+        return type(value) is shape and (shape is not str or len(value) <= _LONGEST)
     if isinstance(shape, dict):
         return isinstance(value, dict) and not _wrong(value, shape)
     if isinstance(shape, list):

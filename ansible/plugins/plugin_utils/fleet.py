@@ -127,7 +127,7 @@ def text(document: t.Mapping[str, t.Any], differs: str = "") -> list[str]:
     """Lines for a terminal: what is bad, by rule and by host, and what differs, as compare says it."""
     lines = [headline(document)]
     for rule in document["rules"]:
-        lines.append(f"{rule['severity']:<8} {rule['rule']}: {rule['title']} [{_few(rule['hosts'])}]")
+        lines.append(f"{rule['severity']:<8} {rule['rule']}: {_line(rule['title'])} [{_few(rule['hosts'])}]")
     for one in document["hosts"]:
         if one["state"] in BAD:
             lines.append(f"{STATES[one['state']]}: {one['host']}: {one['reason']}")
@@ -188,7 +188,7 @@ def _line(text_: t.Any) -> str:
 
 
 _LONGEST = 1000
-"""Characters of a reason."""
+"""Characters of a reason, or of a title."""
 
 
 def _printable(words: str) -> str:

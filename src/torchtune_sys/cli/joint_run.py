@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +18,7 @@ from torchtune_sys.host.children.child_environment import for_training
 from torchtune_sys.host.children.examined import runner
 from torchtune_sys.host.files import READABLE, write_atomically
 from torchtune_sys.host.peers.wire import Gone
+from torchtune_sys.host.secret_values import HIDDEN
 from torchtune_sys.model import codec
 from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
 from torchtune_sys.model.values import Missing, known
@@ -298,8 +299,13 @@ def _reweighed(of_all: Go, of_nodes: set[Go], weights: set[Weight]) -> Go:
 def write_lists(folder: str, found: Preflight) -> None:
     """Write the nodes to go on with, and those to leave out, as launchers take them. Raises CannotWrite."""
     refused = {*(node.node for node in found.nodes if node.verdict is Go.NO_GO), *found.absent}
-    bad = sorted(filter(is_host_name, refused))  # the others have no name that a launcher knows
-    good = [node.node for node in found.nodes if node.node not in refused and is_host_name(node.node)]
+
+    def listed(names: Iterable[str]) -> list[str]:
+        """Return those that a launcher knows: one that was hidden as a secret is nobody's name."""
+        return [name for name in names if is_host_name(name) and name != HIDDEN]
+
+    bad = sorted(listed(refused))
+    good = listed(node.node for node in found.nodes if node.node not in refused)
     texts = {
         "good_nodes.txt": "".join(f"{name}\n" for name in good),
         "bad_nodes.txt": "".join(f"{name}\n" for name in bad),
@@ -307,7 +313,7 @@ def write_lists(folder: str, found: Preflight) -> None:
         "hostfile": "".join(f"{name}\n" for name in good),
     }
     if found.isolation is not None:
-        texts["avoid.txt"] = "".join(f"{name}\n" for name in sorted({*bad, *found.isolation.exclude}))
+        texts["avoid.txt"] = "".join(f"{name}\n" for name in sorted({*bad, *listed(found.isolation.exclude)}))
     if found.isolation is not None and found.isolation.heat is not None:
         from torchtune_sys.render.isolation import svg
 

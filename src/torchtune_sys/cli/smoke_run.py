@@ -12,7 +12,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.pipeline import judged
 from torchtune_sys.cli.take_snapshot import now
 from torchtune_sys.cli.terminal import stage_progress
-from torchtune_sys.cli.watch import SMOKE_TIMEOUT_S
+from torchtune_sys.cli.watch import SMOKE_TIMEOUT_S, TIMEOUT_S
 from torchtune_sys.errors import FileTooLarge, UserError
 from torchtune_sys.host.children.child_environment import for_training
 from torchtune_sys.host.children.examined import runner
@@ -44,6 +44,10 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
+_LEAST_S = 1.0
+"""Time of a test whose look at the host took it all; the stages are then told as untried."""
+
+
 def run_smoke(
     options: Mapping[str, Any],
     ended: Callable[[SmokeReport, StageResult], None] | None = None,
@@ -52,13 +56,14 @@ def run_smoke(
     """Return the report, the host it was made on, and when (seconds since 1970). Options as of ``smoke``; what is left out is the default.
 
     ``ended`` is told each stage that all ranks have left behind, beside a report that has none yet; ``cut_off`` the report so far, where
-    a signal ends the test. Raises UserError.
+    a signal ends the test. The look at the host is part of the time. Raises UserError.
     """
     started = time.monotonic()
     options = {**DEFAULTS, **options}
-    looked = {**shared.NO_INTENT, **dict.fromkeys(("from_", "root", "profile", "config", "timeout")), "select": (), "ignore": ()}
-    looked.update(python=options["python"], ranks=options["ranks"])
+    looked = {**shared.NO_INTENT, **dict.fromkeys(("from_", "root", "profile", "config")), "select": (), "ignore": ()}
+    looked.update(python=options["python"], ranks=options["ranks"], timeout=min(options["timeout"], TIMEOUT_S))
     seen, results, _config = judged(looked)
+    options["timeout"] = max(options["timeout"] - (time.monotonic() - started), _LEAST_S)
     causes = {result.rule.cause for result in results if result.verdict is Verdict.FAIL and result.rule.cause}
     asked = _asked(options, seen)
     time_, epoch_s = now()

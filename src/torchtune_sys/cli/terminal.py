@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -157,6 +158,8 @@ def encoded(text: str, encoding: str) -> bytes:
 
 _LONGEST = 4000
 """Characters of a row: it may hold words of an input, as long as the input is."""
+_LONG_WORD, _KEPT = 255, 100
+"""Characters of a word that is told whole, as long as a file's name may be (NAME_MAX), and how many are told of a longer one."""
 
 
 def tell(*rows: str) -> None:
@@ -168,10 +171,15 @@ def tell(*rows: str) -> None:
     if stream is None or stream.closed:
         return
     started_as = program(environment())
-    text = "".join(startable(row(scrubbed(words)[:_LONGEST]), started_as) for words in rows)
+    text = "".join(startable(row(_short(scrubbed(words))), started_as) for words in rows)
     with contextlib.suppress(OSError):
         stream.write(encoded(text, stream.encoding or "utf-8").decode(stream.encoding or "utf-8"))
         stream.flush()
+
+
+def _short(words: str) -> str:
+    """Return what is told of a row: its first characters, and of long words theirs. The filter of secrets has read it whole."""
+    return re.sub(rf"(?<![^\s/])([^\s/]{{{_KEPT}}})[^\s/]{{{_LONG_WORD - _KEPT + 1},}}", r"\1…", words)[:_LONGEST]
 
 
 def progress(timeout_s: float = 2.0) -> Callable[[set[str]], None] | None:

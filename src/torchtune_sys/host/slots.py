@@ -10,6 +10,7 @@ import stat
 import time
 
 from torchtune_sys.host.places import place
+from torchtune_sys.host.trust import others_may_write
 from torchtune_sys.model.numbers import natural
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
@@ -51,16 +52,18 @@ def take(folder: str, name: str, slots: int, window_s: float) -> tuple[bool, tup
 
 def _set_aside(folder: str) -> None:
     """Give another name to what is another user's at this path, in a directory of root's: a link of theirs leads elsewhere, and in a directory of theirs they take away what
-    root holds."""
+    root holds. A directory for another user, where root alone could make one, as for the scheduler's own, was meant so."""
     with place(f"{os.path.dirname(folder)}/slot", make=True) as (above, _):
-        name = os.path.basename(folder)
-        if os.fstat(above).st_uid != 0:
+        name, about = os.path.basename(folder), os.fstat(above)
+        if about.st_uid != 0:
             return
+        root_alone = not others_may_write(f"/proc/self/fd/{above}/.", about)
         for _turn in range(_TURNS):
             try:
-                if os.stat(name, dir_fd=above, follow_symlinks=False).st_uid == 0:
-                    return
+                info = os.stat(name, dir_fd=above, follow_symlinks=False)
             except FileNotFoundError:
+                return
+            if info.st_uid == 0 or (root_alone and stat.S_ISDIR(info.st_mode)):
                 return
             made = f".{secrets.token_hex(8)}"
             try:
