@@ -3,7 +3,7 @@
 Reads the JUnit files that ``./run test`` leaves in build/durations. Seconds are those of the clock, and grow with whatever else the
 machine does; CPU seconds are those of the test and of the children it waited for, and hardly do. What a test takes by the clock
 and not of a processor, it waits. ``--costs`` writes tests/costs.csv, by which ``./run test`` leaves costly tests to CI: after a run
-of ``TORCHTUNE_SYS_TEST_TURN=all ./run test --long`` with nothing beside it.
+of ``TORCHTUNE_SYS_TEST_TURN=all ./run test --long`` with nothing beside it. Where JUnit files are named, it writes the rows of the test files in them anew.
 """
 
 from __future__ import annotations
@@ -64,14 +64,16 @@ def table(tests: Iterable[Test], slowest: int, files: int) -> Iterable[str]:
         yield f"{seconds:8.1f} {cpu_seconds:8.1f} {len(by_file[name]):6}  {name}"
 
 
-def costs(tests: Iterable[Test]) -> Iterable[str]:
-    """Yield the lines of tests/costs.csv."""
+def costs(tests: Iterable[Test], before: str = "") -> Iterable[str]:
+    """Yield the lines of tests/costs.csv: those of files that did not run as they were ``before``."""
     rows: dict[str, list[float]] = defaultdict(list)
     for test in tests:
         if not test.skipped:
             rows[f"{test.file}::{test.name.partition('[')[0]}"].append(test.cpu_seconds)
+    ran = {name.partition("::")[0] for name in rows}
+    kept = [line for line in before.splitlines()[1:] if line.partition("::")[0] not in ran]
     yield "test,CPU seconds"
-    yield from (f"{name},{median(taken):.1f}" for name, taken in sorted(rows.items()) if median(taken) > COSTLY_S)
+    yield from sorted([*kept, *(f"{name},{median(taken):.1f}" for name, taken in rows.items() if median(taken) > COSTLY_S)])
 
 
 def main() -> int:
@@ -86,7 +88,8 @@ def main() -> int:
         print(f"{FOLDER} holds no JUnit file: ./run test leaves them there", file=sys.stderr)
         return 2
     if asked.costs:
-        COSTS.write_text("".join(f"{line}\n" for line in costs(test for path in paths for test in tests_of(path))))
+        lines = costs((test for path in paths for test in tests_of(path)), COSTS.read_text() if asked.paths else "")
+        COSTS.write_text("".join(f"{line}\n" for line in [*lines]))
         return 0
     print("\n".join(table([test for path in paths for test in tests_of(path)], asked.slowest, asked.by_file)))
     return 0

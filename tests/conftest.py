@@ -203,7 +203,7 @@ def _module(path: Path) -> str:
 
 
 def _is_left_to_ci(item: pytest.Item) -> bool:
-    return "essential" not in item.keywords and name_in_junit(item) in _costly()
+    return "essential" not in item.keywords and ("turn" in item.keywords or name_in_junit(item) in _costly())
 
 
 def _is_left_to_the_other_turn(item: pytest.Item) -> bool:

@@ -111,7 +111,7 @@ def test_what_shares_something_costly_is_in_one_turn_whatever_it_costs(number: i
     marker = SimpleNamespace(args=(number,))
     rows: Any = [
         SimpleNamespace(
-            path=HERE, nodeid=f"row {row}", originalname="test_row", keywords=set(), get_closest_marker=lambda _name: marker
+            path=HERE, nodeid=f"row {row}", originalname="test_row", keywords={"turn"}, get_closest_marker=lambda _name: marker
         )
         for row in range(10)
     ]
@@ -120,3 +120,4 @@ def test_what_shares_something_costly_is_in_one_turn_whatever_it_costs(number: i
         monkeypatch.setattr(conftest, "TURN", turn)
         left[turn] = sum(conftest._is_left_to_the_other_turn(row) for row in rows)
     assert left == {str(number): 0, str(1 - number): 10, "all": 0}
+    assert all(map(conftest._is_left_to_ci, rows))

@@ -84,6 +84,7 @@ def raised(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     return found
 
 
+@pytest.mark.turn(0)  # who makes the errors imports torch twice
 def test_each_is_told_as_the_programs_own_with_where_to_look(raised: Mapping[str, str]) -> None:
     told = {}
     for words, text in raised.items():
@@ -94,6 +95,7 @@ def test_each_is_told_as_the_programs_own_with_where_to_look(raised: Mapping[str
     assert told == dict.fromkeys(raised, ([], [True]))
 
 
+@pytest.mark.turn(0)
 def test_the_first_line_says_so_and_the_exit_status_is_3(raised: Mapping[str, str]) -> None:
     done = run(stdin=raised["shapes"].encode())
     assert (done.returncode, done.stdout.decode().splitlines()[0]) == (
@@ -102,6 +104,7 @@ def test_the_first_line_says_so_and_the_exit_status_is_3(raised: Mapping[str, st
     )
 
 
+@pytest.mark.turn(0)
 def test_a_cause_in_the_same_text_comes_first(raised: Mapping[str, str]) -> None:
     text = raised["shapes"] + "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"
     assert b"dev-shm-too-small" in run(stdin=text.encode()).stdout.splitlines()[0]

@@ -179,7 +179,7 @@ def test_pointers_of_git_lfs_are_no_data_unless_something_beside_them_is(tmp_pat
     for number in range(3):
         (tmp_path / f"train-{number}.parquet").write_text(pointer)
     (tmp_path / "README.md").write_text(pointer * 20)  # tells of pointers, and is none
-    asked = f"{queries.CLOSED_FILES}:{tmp_path}"
+    asked = f"{queries.FIRST_FILES}:{tmp_path}"
     assert LiveHost().ask(asked) == [0, 4, 3]
     tmp_path.chmod(0o1777)  # as /tmp, whose files root's hooks do not open
     assert LiveHost().ask(asked) == [0, 4, 0]

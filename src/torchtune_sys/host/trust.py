@@ -275,7 +275,9 @@ def others_may_write(
     if not info.st_mode & stat.S_IWGRP:
         return False
     users = allowed | {info.st_uid, 0}
-    for tag, number in _writers(place) or ((GROUP_OWNER, info.st_gid),):
+    kinds = (NAMED_USER, GROUP_OWNER, NAMED_GROUP)
+    writers = [(tag, number) for tag, permission, number in access_list(place) if permission & 2 and tag in kinds]
+    for tag, number in writers or ((GROUP_OWNER, info.st_gid),):
         if tag == NAMED_USER and number not in users:
             return True
         group = info.st_gid if tag == GROUP_OWNER else number
@@ -310,12 +312,6 @@ def knows_nfs_lists(place: str) -> bool:
 
 _NOT_SUPPORTED = 95
 """EOPNOTSUPP; xattr(7)."""
-
-
-def _writers(place: str) -> "list[tuple[int, int]]":
-    """Kinds and numbers of the entries of a POSIX access list that let write, but for the owner's and the others'."""
-    kinds = (NAMED_USER, GROUP_OWNER, NAMED_GROUP)
-    return [(tag, number) for tag, permission, number in access_list(place) if permission & 2 and tag in kinds]
 
 
 def access_list(place: "str | int") -> "list[tuple[int, int, int]]":

@@ -1,8 +1,8 @@
-"""Builders of the hosts 128 to 140 of hosts.csv, odd but healthy; HOSTS has those of hunted_third, too."""
+"""Builders of the hosts 126 to 140 of hosts.csv, odd but healthy; HOSTS has those of hunted_third, too."""
 
 from __future__ import annotations
 
-from hunted_second import desktop, dgx
+from hunted_second import desktop, dgx, mi300x, two_dgx
 from hunted_third import (
     _SUPPLIES,
     HOSTS,
@@ -21,6 +21,27 @@ from hunted_third import (
 from machines import Recording, environment, interpreter, ordinary, over, system, text
 from platforms_arm import gb200_tray
 from platforms_troubled import logged
+
+_variables(
+    126,
+    two_dgx,
+    NCCL_IB_TIMEOUT="22",
+    NCCL_IB_RETRY_CNT="7",
+    NCCL_IB_QPS_PER_CONNECTION="4",
+    NCCL_DEBUG="WARN",
+    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC="1800",
+    TORCH_NCCL_DUMP_ON_TIMEOUT="1",
+    TORCH_NCCL_TRACE_BUFFER_SIZE="2000",
+)
+_variables(
+    127,
+    mi300x,
+    HSA_NO_SCRATCH_RECLAIM="1",
+    NCCL_MIN_NCHANNELS="112",
+    HIP_FORCE_DEV_KERNARG="1",
+    TORCH_BLAS_PREFER_HIPBLASLT="1",
+    GPU_MAX_HW_QUEUES="2",
+)
 
 
 @made(128, desktop)

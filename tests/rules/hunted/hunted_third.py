@@ -1,4 +1,4 @@
-"""Builders of the hosts 82 to 140 of hosts.csv."""
+"""Builders of the hosts 82 to 125 of hosts.csv."""
 
 from __future__ import annotations
 
@@ -384,24 +384,4 @@ def home_of_another_python() -> Recording:
 HOSTS[125] = (
     lambda: over(dgx(), files={"/etc/cdi/nvidia.yaml": _cdi(_NVIDIA), "/run/cdi/nvidia.yaml": _cdi(_NVIDIA)}),
     dgx,
-)
-_variables(
-    126,
-    two_dgx,
-    NCCL_IB_TIMEOUT="22",
-    NCCL_IB_RETRY_CNT="7",
-    NCCL_IB_QPS_PER_CONNECTION="4",
-    NCCL_DEBUG="WARN",
-    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC="1800",
-    TORCH_NCCL_DUMP_ON_TIMEOUT="1",
-    TORCH_NCCL_TRACE_BUFFER_SIZE="2000",
-)
-_variables(
-    127,
-    mi300x,
-    HSA_NO_SCRATCH_RECLAIM="1",
-    NCCL_MIN_NCHANNELS="112",
-    HIP_FORCE_DEV_KERNARG="1",
-    TORCH_BLAS_PREFER_HIPBLASLT="1",
-    GPU_MAX_HW_QUEUES="2",
 )

@@ -42,7 +42,7 @@ _WHERE = {
     queries.LOADER_CACHE: "loader:cache",
     queries.MEMORY_POLICY: "basic:memory_policy",
     queries.REFUSALS: "basic:refusals",
-    queries.CLOSED_FILES: "basic:closed_files",
+    queries.FIRST_FILES: "basic:first_files",
 }
 
 

@@ -84,7 +84,7 @@ _POINTER, _LONGEST_POINTER, _CONTENT = b"version https://git-lfs.github.com/spec
 """The first line of a Git LFS pointer file, and its size at most (git-lfs, docs/spec.md); a file of data beside it is of this size at least."""
 
 
-def closed_files(directory: str, _timeout_s: float) -> Fact[list[int]]:
+def first_files(directory: str, _timeout_s: float) -> Fact[list[int]]:
     """Return of the first files how many this user may not read, how many were looked at, and how many are Git LFS pointers: 0 beside a file with content. In a directory where
     everybody may write (/tmp) nothing is opened, and root opens nothing of others."""
     closed = looked = pointers = large = 0

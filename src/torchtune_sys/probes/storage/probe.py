@@ -210,17 +210,15 @@ class _Look:
         return readable, writable
 
     def _first_files(self, path: str) -> tuple[Fact[tuple[int, int]], Fact[int]]:
-        answer = self._host.ask(f"{queries.CLOSED_FILES}:{path}")
+        answer = self._host.ask(f"{queries.FIRST_FILES}:{path}")
         if isinstance(answer, Missing):
             return answer, answer
         if isinstance(answer, list) and len(answer) in (2, 3) and all(isinstance(count, int) for count in answer):
             pointers = (
-                answer[2]
-                if len(answer) == 3
-                else Missing(Why.NOT_RECORDED, queries.CLOSED_FILES, "an older release did not look")
+                answer[2] if len(answer) == 3 else Missing(Why.NOT_RECORDED, queries.FIRST_FILES, "an older release did not look")
             )
             return (answer[0], answer[1]), pointers
-        unparsed = Missing(Why.UNPARSED, queries.CLOSED_FILES, "not an answer about files")
+        unparsed = Missing(Why.UNPARSED, queries.FIRST_FILES, "not an answer about files")
         return unparsed, unparsed
 
     def _read_ahead(self, mount: Mount, stack: Stack) -> Fact[int]:

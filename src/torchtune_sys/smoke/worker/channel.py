@@ -57,7 +57,12 @@ class Channel:
             return
         self._stream = _connect()
         self.tell(
-            "hello", role=role, pid=os.getpid(), host=socket.gethostname(), rank=_number("RANK"), local_rank=_number("LOCAL_RANK")
+            "hello",
+            role=role,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            rank=environment_number("RANK"),
+            local_rank=environment_number("LOCAL_RANK"),
         )
         self._stacks = _connect()
         self._stacks.sendall(json.dumps({"event": "stacks", "pid": os.getpid()}).encode() + b"\n")
@@ -88,9 +93,14 @@ def _connect() -> socket.socket:
     return found
 
 
-def _number(name: str) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else -1
+def whole_number(text: str, otherwise: int = -1) -> int:
+    """Return the number that a text is in ASCII digits, at most 19."""
+    return int(text) if 0 < len(text) < 20 and text.isascii() and text.isdigit() else otherwise
+
+
+def environment_number(name: str, otherwise: int = -1) -> int:
+    """Return what a variable says, if it is a number."""
+    return whole_number(os.environ.get(name, ""), otherwise)
 
 
 def end_with_parent(parent: int = 0) -> None:
@@ -145,7 +155,7 @@ def starter() -> Optional[Starter]:
     """Who made this process a rank; None where nobody did: also in the body of a batch script and in a shell that srun --pty opened, where
     Slurm says that this is task 0, though the tasks are yet to be started."""
     for one in STARTERS:
-        if _number(one.rank) < 0:
+        if environment_number(one.rank) < 0:
             continue
         if one.rank == "SLURM_PROCID" and not _is_srun_task():
             continue
@@ -155,7 +165,7 @@ def starter() -> Optional[Starter]:
 
 def _is_srun_task() -> bool:
     step = os.environ.get("SLURM_STEP_ID", os.environ.get("SLURM_STEPID", ""))
-    return step.isascii() and step.isdigit() and int(step) < _LAST_STEP and "SLURM_PTY_PORT" not in os.environ
+    return 0 <= whole_number(step) < _LAST_STEP and "SLURM_PTY_PORT" not in os.environ
 
 
 def launching(argv: List[str]) -> bool:

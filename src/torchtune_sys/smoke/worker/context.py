@@ -12,7 +12,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 
 import torch
 
-from torchtune_sys.smoke.worker.channel import channel
+from torchtune_sys.smoke.worker.channel import channel, environment_number
 from torchtune_sys.smoke.worker.measures import has_bfloat16
 
 QUICK, DEFAULT, THOROUGH = "quick", "default", "thorough"
@@ -206,12 +206,6 @@ def repeatable(here: RankContext) -> ContextManager[None]:
     """Let equal products have equal bits: torch lets rocBLAS add with atomics, in whatever order, unless all is to be deterministic
     (aten/src/ATen/cuda/CublasHandlePool.cpp). cuBLAS repeats itself on one stream without that."""
     return deterministic(here) if torch.version.hip is not None else contextlib.nullcontext()
-
-
-def environment_number(name: str, otherwise: int) -> int:
-    """Return what a variable says, if it is a number."""
-    text = os.environ.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else otherwise
 
 
 def small_integers(shape: Tuple[int, ...], seed: int, low: int = -4, high: int = 4) -> torch.Tensor:

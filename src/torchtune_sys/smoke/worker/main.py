@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import torch
 
 from torchtune_sys.host.trust import distrust
-from torchtune_sys.smoke.worker.channel import channel, last_lines, launching
+from torchtune_sys.smoke.worker.channel import channel, environment_number, last_lines, launching
 from torchtune_sys.smoke.worker.context import (
     DEFAULT,
     Inconclusive,
@@ -27,7 +27,6 @@ from torchtune_sys.smoke.worker.context import (
     Skipped,
     StageFailed,
     countable_gpus,
-    environment_number,
 )
 from torchtune_sys.smoke.worker.identity import about, rank_from_scheduler, versions_agree
 from torchtune_sys.smoke.worker.launching import launch

@@ -199,6 +199,7 @@ def _movements(here: RankContext) -> Iterator[_Row]:
 def _within_others(here: RankContext) -> Iterator[_Row]:
     """Yield exchanges of a piece of a larger tensor, as buckets and flat parameters are: what lies beside it stays."""
     world, own = here.world, here.rank
+    gather, scatter = named_now(GATHERS)[0], named_now(SCATTERS)[0]
     for kind in ("float32", "bfloat16", "int64"):
         rows = [_row_of(rank, "SUM", _PLACES * world) for rank in range(world)]
         total, beside = sum(rows), torch.tensor([9, 9, 9])
@@ -207,8 +208,8 @@ def _within_others(here: RankContext) -> Iterator[_Row]:
         for name, start, exchange, wanted in (
             ("all_reduce", given, lambda piece, _: dist.all_reduce(piece), total),
             ("broadcast", given, lambda piece, _: dist.broadcast(piece, world - 1), rows[-1]),
-            (GATHERS[1], given, lambda piece, mine: named_now(GATHERS)[0](piece, mine[own * _PLACES : (own + 1) * _PLACES].clone()), torch.cat([rows[rank][rank * _PLACES : (rank + 1) * _PLACES] for rank in range(world)])),
-            (SCATTERS[1], given[part], lambda piece, mine: named_now(SCATTERS)[0](piece, mine.clone()), total[part]),
+            (gather.__name__, given, lambda piece, mine: gather(piece, mine[own * _PLACES : (own + 1) * _PLACES].clone()), torch.cat([rows[rank][rank * _PLACES : (rank + 1) * _PLACES] for rank in range(world)])),
+            (scatter.__name__, given[part], lambda piece, mine: scatter(piece, mine.clone()), total[part]),
         ):  # fmt: skip
             whole = torch.cat([beside.to(start), start, beside.to(start)])
             yield (

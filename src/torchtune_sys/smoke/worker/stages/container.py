@@ -13,6 +13,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 import torch
 
 from torchtune_sys.smoke.worker.cgroups import NO_LIMIT, cgroup_folders, limits_of, number_in
+from torchtune_sys.smoke.worker.channel import whole_number
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 
 
@@ -120,10 +121,10 @@ def promises_in(text: str) -> List[Tuple[str, int]]:
     found = []
     for word in filter(None, text.split(",")):
         key, _, amount = word.partition("=")
-        counted = amount.isascii() and amount.isdigit()
-        if key not in _KEPT or not (counted or amount == "unlimited"):
+        count = whole_number(amount)
+        if key not in _KEPT or (count < 0 and amount != "unlimited"):
             raise argparse.ArgumentTypeError("%r is none of %s" % (word, ", ".join("%s=N" % key for key in _KEPT)))
-        found.append((key, int(amount) if counted else 1))
+        found.append((key, count if count >= 0 else 1))
     return found
 
 
