@@ -181,15 +181,12 @@ COSTS = Path(__file__).with_name("costs.csv")
 """Tests that took more than 0.2 CPU s in the median of their rows, in one run of CI (scripts/test_durations.py writes it)."""
 TURN = os.environ.get("TORCHTUNE_SYS_TEST_TURN", "all")
 """Which costly tests CI runs: those of turn "0", of turn "1", or "all" (``run`` sets it, by the commit)."""
-TAKES_TURNS_S = 0.5
-"""What a test costs that takes turns in CI: CPU seconds, the median of its rows."""
 
 
 @lru_cache(1)
-def _costly() -> dict[str, float]:
-    """Return the tests that ``./run test`` leaves to CI for what they cost, with the CPU seconds."""
-    rows = (line.rpartition(",") for line in COSTS.read_text().splitlines()[1:])
-    return {name: float(seconds) for name, _, seconds in rows}
+def _costly() -> frozenset[str]:
+    """Return the tests that ``./run test`` leaves to CI for what they cost."""
+    return frozenset(line.rpartition(",")[0] for line in COSTS.read_text().splitlines()[1:])
 
 
 def name_in_junit(item: pytest.Item) -> str:
@@ -212,9 +209,7 @@ def _is_left_to_the_other_turn(item: pytest.Item) -> bool:
         return False
     if shared := item.get_closest_marker("turn"):
         return str(shared.args[0]) != TURN
-    if not _is_left_to_ci(item) or _costly()[name_in_junit(item)] <= TAKES_TURNS_S:
-        return False
-    return zlib.crc32(item.nodeid.encode()) % 2 != int(TURN)
+    return _is_left_to_ci(item) and zlib.crc32(item.nodeid.encode()) % 2 != int(TURN)
 
 
 LONGEST = (
