@@ -66,7 +66,36 @@ TOLD = [
     ("Importing it fails: we are unable to acquire a file lock, the home directory is on NFS.", "filesystem-without-locks"),
     ("# Is it incompatible with numpy 2.0?\n\nI install it with pip, and it fails for me.", "packages-conflict"),
     ("Our jobs fail to start: the munge key differs on the new node.", "munge-authentication-fails"),
+    ("torchrun on two machines times out, likely because of docker's network isolation.", "firewall-blocks-nccl"),
+    ("After a reboot the nvidia-uvm module is not loaded and no container sees CUDA.", "no-nvidia-driver"),
+    ("With singularity on our nodes nvidia-smi reports no devices found.", "no-nvidia-driver"),
+    ("CUDA works only with sudo for me, /dev/nvidia0 belongs to the group video.", "gpu-device-permission"),
+    ("rocminfo fails for me: /dev/kfd is owned by the group render here.", "rocm-device-permission"),
+    ("I try `modprobe nvidia` and it says the module does not exist.", "nvidia-module-not-built-for-kernel"),
+    ("# nvidia 470 fails to compile on kernel 6.10", "nvidia-module-not-built-for-kernel"),
+    ("# Cannot compile nvidia driver with linux-zen 6.9", "nvidia-module-not-built-for-kernel"),
+    ("Fine-tuning ended with signal kill (9) while it loaded the weights.", "host-memory-oom"),
+    ("My build fails, it cannot find cublas_v2.h for the extension.", "cuda-toolkit-missing"),
+    ("Compiling the kernels fails for us, Python.h is not found.", "python-headers-missing"),
+    ("HIP fails here: the wheel does not contain gfx1103 kernels.", "rocm-gpu-arch-not-in-wheel"),
 ]
+
+
+TAKEN_BACK_OR_WISHED = [
+    "Training stopped on our cluster, the scratch disk is full. Sorry for the noise, it was another host.",
+    "I cannot resume training: the checkpoint is corrupted. I wrongly assumed that it is a zip.",
+    "Training stopped on our cluster, the scratch disk is full.\n\nlabels: core, enhancement, stale",
+    "Docker containers have network isolation by default. For distributed training with NCCL we publish a compose file with network_mode: host.",
+    "Our Makefile does not build the nvidia driver any more, since the kernel packages bring it.",
+    "To use the GPU in a container, /dev/nvidia-uvm has to be passed through by hand. With that our training image works.",
+    "How much VRAM do I need? We ran out of GPU memory on a T4 with batch size 8, batch size 2 is fine.",
+    "Our build requires cuda.h and Python.h; both are in the image.",
+]
+
+
+@pytest.mark.parametrize("text", TAKEN_BACK_OR_WISHED)
+def test_what_is_taken_back_wished_or_works_is_not_told(text: str) -> None:
+    assert _named(text) == []
 
 
 @pytest.mark.parametrize(("text", "cause"), TOLD)

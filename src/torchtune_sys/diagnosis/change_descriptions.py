@@ -22,7 +22,7 @@ _TRIED = r"(?i:change|enable|make|move|set|switch|update|upgrade|use)(?i:[sd]|in
 """What somebody did, and what came of it, in the words of a change."""
 _NAMED = r"(?i:use|support|report|change|drop|increase|set)(?i: of| for| in)\b"
 """A thing's name that begins like an order: the use of a GPU, support for a release."""
-_CODE = r"(?:raise|assert) [\w.]{2,60}(?:\(| ?[=!<>]=|,)"
+_CODE = r"(?i:raise|assert) [\w.]{2,60}(?:\(| ?[=!<>]=|,)"
 """A statement of Python with which a traceback shows where it ends: it orders nothing."""
 _TITLE = pattern(
     r"^(?:#{1,3} )?(?:(?:\[[\w ./#-]{1,30}\]|[A-Z]{2,10}-\d{1,6}:?) ?){0,3}(?:(?:fix|feat|docs?|perf|refactor|chore|revert)(?:\([\w ./,-]{1,40}\))?!?: (?!command not found)\S|(?:ci|test|tests|build|style|nit)\([\w ./,-]{1,40}\)!?: \S"
@@ -45,6 +45,7 @@ _SURE = pattern(
     r"|^__original_commit__ = \S"
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"
     r"|^(?:[-*] )?(?:Add(?:s|ed)?|Clarif(?:y|ies|ied)|Document(?:s|ed)?|Extend(?:s|ed)?|Updat(?:e|es|ed)) (?:(?:an?|the|some|more) )?(?:[\w-]+ )?(?:tips?|notes?|docs|documentation|sections?|warnings?|paragraphs?|FAQ(?: entr(?:y|ies))?|README|user guide)\b(?: (?:about|on|to|for|that|in|how|when)\b|[.,:;]|$)"
+    r"|^(?:This )?(?:[Ff]ixes|[Cc]loses|[Rr]esolves|[Aa]ddresses|[Hh]elps(?: with)?|[Pp]artially (?:fixes|addresses|closes)|[Ss]upersedes|[Rr]everts|[Bb]ackports?(?: of)?|[Ff]ollow-?up (?:to|of|for)) (?:https://github\.com/[\w.-]{1,40}/[\w.-]{1,60}/(?:issues|pull)/\d+|(?:[\w.-]{1,40}/[\w.-]{1,60})?#\d+)"
     r"|^Stack from \[?ghstack|^diff --git a/|^@@ -\d+(?:,\d+)? \+\d+"
 )
 _ENOUGH_WITH_ANOTHER = (

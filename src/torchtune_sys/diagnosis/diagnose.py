@@ -232,14 +232,18 @@ def _unstamped(part: Sequence[LogLine]) -> Sequence[LogLine]:
 
 
 def _unless_disproved(told: list[Symptom], errors_but_for: _Errors, symptoms: Sequence[Symptom]) -> list[Symptom]:
-    """Return what people tell of their host, unless a program ended by an error of its own in another line: what is merely told is no reason for it."""
-    errors = errors_but_for(symptoms) if told else ()
+    """Return what people tell of their host, unless a program ended by an error of its own in another line: what is merely told is no reason for it.
+
+    An error that only follows from another one leaves open what that was.
+    """
+    following = {(each.source, each.line.number) for each in symptoms if each.consequence}
+    errors = [each for each in errors_but_for(symptoms) if (each.source, each.line) not in following] if told else ()
     return [] if any(each.place or not any(each.text in one.line.text for one in told) for each in errors) else told
 
 
 def _told(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> list[Symptom]:
-    """Return what people tell in the lines that no table of programs knows."""
-    known = {(each.source, each.line.number) for each in symptoms}
+    """Return what people tell in the lines of which no table of programs knows what they stand for."""
+    known = {(each.source, each.line.number) for each in symptoms if each.candidates or each.consequence}
     prose = {source: [line for line in part if (source, line.number) not in known] for source, part in _prose(lines).items()}
     return [*told_states.symptoms_of(prose)]
 

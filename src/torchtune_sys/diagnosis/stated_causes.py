@@ -159,6 +159,8 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         text = _Text(words=words, failing=failing, personal=personal, fits={})
         looked_at = spoken if len(spoken) <= 2 * _MOST else [*spoken[:_MOST], *spoken[-_MOST:]]
         found = [(line, *each) for line, told in looked_at if (each := _stated(told, text)) is not None]
+        if found and (forms.TAKEN_BACK.search(words) or forms.WISHED.search(words)):
+            found = [each for each in found if each[3]]
         sure = any(is_sure for _, _, is_sure, _ in found)
         for line, row, is_sure, is_blamed in found:
             if is_sure or not sure:

@@ -20,9 +20,11 @@ ANSWER = pattern(
 """What follows is what helped, where it is told of the past."""
 ANSWERED = pattern(r"(?i)\b(?:solution|fix|remedy|answer|workaround)\b")
 WORKS = pattern(
-    r"(?i)\b(?:(?:it|everything|training|all|both|jobs?|scripts?|code|tests?|model) (?:all |seems to )?(?:works?|runs?|ran|passe[sd]|starts?|started)|works? (?:fine|well|as expected|correctly|properly|perfectly|normally|after|once|when|with)|runs? (?:fine|well|normally))\b"
+    r"(?i)\b(?:(?:it|everything|training|all|both|jobs?|scripts?|code|tests?|model) (?:all |seems to )?(?:works?|runs?|ran|passe[sd]|starts?|started)|works? (?:fine|well|as expected|correctly|properly|perfectly|normally|after|once|when|with)|runs? (?:fine|well|normally)|(?:it|torch|pytorch|tensorflow|cuda|rocm|rocminfo|nvidia-smi|everything) (?:now |finally )?(?:recogni[sz]e[sd]|detect(?:s|ed)|sees|saw|finds) (?:the |my |all |both )?(?:\w+ )?(?:gpu|card|device)s?)\b"
 )
-BY = pattern(r"(?i)\b(?:with|after|when|once|by|using|setting|via|as soon as|if i|if we|i ran|export)\b.{0,30}$")
+BY = pattern(
+    r"(?i)\b(?:with|after|when|once|by|using|setting|via|as soon as|now that|since (?:i|we)|if i|if we|i ran|export)\b.{0,30}$"
+)
 FAILING = pattern(
     r"(?i)hang|hung|stuck|fre+z|frozen|fail|error|time[ds]?[ -]?out|crash|\bslow|\bkill(?:s|ed)|refused|problem|\bissue|broken?\b|\blost\b|missing|prevent\w* (?:the |any )?(?:communication|connection|traffic)|(?:not|n't) (?:us(?:e|ed|ing) (?:my |the |any )?gpus?\b|work|start|come up|run\b|usable|respond|connect|see\b|find|detect|boot|load|build|compile|install|import|recogni|visible|available|support)|unusable|unable to|(?:driver|gpu|device|card)s? (?:is|are|was|were) gone|corrupt|unreachable|\bdied\b|abort|deadlock|drain|dropp(?:ed|ing)|wrong|confus|reject|denied|unavailable|unknown error|\bdown\b|offline|disappear|vanish|\bloses?\b|mismatch|cancell?ed|interrupt|stopped|stops\b|refus|evict|preempt|exceed|(?<!in)stall|\bre-?install(?:ed|ing)\b|\bidle\b|\bbad\b|ENOMEM|ENOSPC|can(?:['’]t|not)\b|out of (?:memory|(?:disk )?space)|crawl|\bfull\b|quota|strange|short (?:of )?an?\b|pending|rebooted|returns? false|bottle-?neck|\bwait(?:s|ing)? for\b|starv\w+|utili[sz]ation|jumps? between|fluctuat\w+|longer (?:than|and)|t(?:akes?|ook) (?:\w+ ){0,3}(?:long|hours|days|ages|forever)\b|(?:on|by|with) (?:the |my )?(?:cpu|processor)\b|too (?:old|new|small|low)\b|\bno (?:gpu|device|driver)s? (?:was|were|is|are|found|detected|visible|available|in|inside|under|at all)\b"
     r"|慢|瓶颈|超时|连不上|连接不上|才能|就能|就好了|恢复正常|遅(?:い|く)|느[리려림]|медленн|\blangsam|\blent\b|\blento\b|报错|错误|解决办法|怎么办|出错|失败|异常|崩溃|卡[住死]|被 ?kill|自动kill|[太过][低高旧新老]|返回 ?False|不可用|用不了|中断|退出|杀|不[足够了]|无法|不能|溢出|满了|エラー|失敗|落ち(?:る|た|ます)|でき(?:ない|ません)|不足|오류|에러|실패|멈[추춤]|부족|종료|ошибк|не (?:работает|могу|запускается|хватает|использует)|пада(?:ет|ют)|вылета|завис|нехват|Fehler|nicht|schlägt fehl|stürzt|erreur|échou|plante\b|insuffisant|\bfalla\b|insuficiente|lleno"
@@ -87,6 +89,14 @@ UNSURE = pattern(
 ADVISES = pattern(
     r"(?i)^\W*(?:(?:we|i) (?:plan|intend|propose|would like|want)\b|(?:check|make|ensure|verify|try|add|allow|support|handle|detect|document|improve|implement|use|please|consider|see|note|fix|update|set|run|create|remove|avoid|test|this|these|how|what|why|is|are|do|does|can|has|have|did|was|could)\b)|\?\W*$"
 )
+TAKEN_BACK = pattern(
+    r"(?i)\b(?:(?:I|we) (?:had |have |just |simply |also )*(?:mis-?read|mis-?understood|mistook|(?:was|were) (?:mistaken|wrong)|(?:wrongly|mistakenly|falsely) (?:assumed|thought|believed|read|took))|(?:my|our) (?:own )?(?:mistake|bad)\b|false alarm|sorry for the (?:noise|confusion)|never ?mind\b|had (?:just |simply )?forgotten to activate)"
+)
+"""What was told before is not so."""
+WISHED = pattern(
+    r"(?im)^labels?: (?:.{1,200}, )?(?:\[?(?:enhancement|feature(?:[ -]requests?)?|proposal|documentation|docs)\]?|(?:kind|type)[/: ]{1,2}(?:feature|enhancement|documentation))(?:,|$)"
+)
+"""A tracker's label: nothing happened, something is wished for."""
 FIRST_PERSON = pattern(
     r"(?i)(?<![\w/.])(?:I|I'm|I've|we|we're|we've|my|our|us|me|hi|hello|thanks|anyone)(?![\w/.])|[\u4e00-\u9fff]{4}|[\u3040-\u30ff]{3}|[\uac00-\ud7af]{2}|[\u0400-\u04ff]{4}|(?<!\w)(?:ich|wir|mein\w*|nous|notre|nosotros)(?!\w)"
 )

@@ -138,6 +138,8 @@ _OF_THAT_SYSTEM = re.compile(r"\[WinError \d|\bdlopen\(/|\.(?:dll|dylib)\b")
 """An error that only those systems have is known as theirs."""
 OF_A_TEST = re.compile(r"\btest_\w{1,120} \((?:\w{1,60}\.){0,8}\w{1,60}\) \.\.\. ")
 """unittest names a test before what it prints, which may be the error that the test provokes."""
+_RAISED_HERE = re.compile(r".{0,60}?\b[Rr]aise [\w.]{2,60}\(.{0,600}?(?<![\w.\"'])(?=[\w.]{0,80}(?:Error|Exception): \S)")
+"""A traceback in one line: its last statement stands before the error's own words."""
 _OTHER_NAMES = (("nvidia-container-cli.real: ", "nvidia-container-cli: "),)
 """By which a program calls itself where a distribution wraps it."""
 
@@ -153,6 +155,10 @@ class _Reader:
 
     def read(self, line: LogLine) -> Symptom | None:
         """Return what the line says; where nothing knows it, what it says in the C library's own words."""
+        raised = _RAISED_HERE.match(line.text[:_LONGEST])
+        if raised is not None:
+            symptom = self.read(msgspec.structs.replace(line, text=line.text[raised.end() :]))
+            return None if symptom is None else msgspec.structs.replace(symptom, line=line)
         if is_no_output(line.text[:_LONGEST]):
             return None
         symptom = self._of_line(line)

@@ -68,7 +68,11 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         if spoken and _ASKED.match(spoken[0].text[:_LONGEST]) and not _fails(line for line in part if line is not spoken[0]):
             del spoken[0]
         text = "\n".join(line.text[:_LONGEST] for line in part[:_MOST])
-        if spoken and (len(text) < _SHORT or forms.FIRST_PERSON.search(text)):
+        if (
+            spoken
+            and (len(text) < _SHORT or forms.FIRST_PERSON.search(text))
+            and not (forms.TAKEN_BACK.search(text) or forms.WISHED.search(text))
+        ):
             yield from _first(source, spoken[:_MOST], text)
 
 
@@ -110,6 +114,7 @@ def _tells(row: _Told, words: str) -> bool:
 
 def _is_general(before: str) -> bool:
     """Return whether the words before a thing make it one of a condition or an advice; what stands in parentheses belongs to the words before them."""
+    before = _REASON.split(before)[-1]
     outside, opened, inside = before.rpartition("(")
     return _GENERAL.search(before[-_NEAR:]) is not None or (
         bool(opened) and ")" not in inside and _GENERAL.search(outside.rstrip()[-_NEAR:]) is not None
@@ -117,6 +122,8 @@ def _is_general(before: str) -> bool:
 
 
 _NEAR = 70
+_REASON = re.compile(r"(?i)\b(?:because of|due to|caused by)\b")
+"""What was not, or should be, stands before it; what follows is so."""
 _GENERAL = re.compile(
     r"(?i)(?:\b(?:if|unless|whether|in case|whenever|avoid\w*|would|should|must|ensure|make sure|check|support for|for example|e\.g|such as"
     r"|users?|heard|(?:people|they|docs?|readme|tutorial) says?|plan(?:s|ning)?|feature|proposal|option|handl\w+|not|never|no|without|don't|doesn't|isn't|didn't|wasn't|aren't|nor|instead of|(?:want|need|have|has|how|try|trying|like|able|order|way) to)\b[^,;:()]{0,40})$"
