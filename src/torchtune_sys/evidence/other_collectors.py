@@ -1,5 +1,5 @@
 """Reports on the environment that other tools print, in collect_env's words: MMCV and detectron2, SGLang, Transformers, Accelerate and
-Diffusers, DeepSpeed's ds_report, ComfyUI, Ultralytics; and a collect_env report whose line ends were lost.
+Diffusers, DeepSpeed's ds_report, ComfyUI, Ultralytics; the older form of PyTorch's and fairseq's issues; and a collect_env report whose line ends were lost.
 
 Each label is one that the tool's source prints; what stands there too (weights, paths, flags) says nothing of a host.
 """
@@ -53,6 +53,10 @@ _NAMES: tuple[tuple[str, str], ...] = (
     ("Is CUDA available", r"- PyTorch version \(GPU\?\): \S+ \((True|False)\)"),
     ("Python platform", r"- Platform: (Linux-\S+|Windows-\S+|macOS-\S+)"),
     ("Python version", r"- Python version: (\d+\.\d+\.\d+)"),
+    # the form that PyTorch had until 1.12, and that fairseq, torchtext and others have still
+    ("PyTorch version", r"- PyTorch Version(?: \(e\.g\.,? [^)\n]{1,40}\))?:? {1,4}v?(\d+\.\d[\w.+]*)"),
+    ("OS", r"- OS(?: \(e\.g\.,? [^)\n]{1,40}\))?: {1,4}([A-Z]\S.{0,60})"),
+    ("Python version", r"- Python version: {1,4}(\d+\.\d+)"),
     # deepspeed/env_report.py
     ("PyTorch version", r"torch version \.{3,} (\d\S*)"),
     ("CUDA used to build PyTorch", r"torch cuda version \.{3,} (\d+\.\d+)"),
@@ -64,11 +68,12 @@ _NAMES: tuple[tuple[str, str], ...] = (
 _GPUS = (
     r"GPU (?P<numbers>\d{1,3}(?:,\d{1,3})*)(?::[ \t]*|[ \t]{2,})(?P<name>\S.*?)(?:[ \t]*\(arch=[\d.]+\))?",
     r"- (?:GPU type|Accelerator): (?P<name>[^,\n]*(?:NVIDIA|AMD|Tesla|GeForce)[^,\n]*?)(?:, \d+ MiB)?",
+    r"- GPU models and configuration: {1,4}(?:(?:1|one) ?[x*]? )?(?P<name>(?:NVIDIA |AMD )?(?:Tesla|GeForce|RTX|GTX|Quadro|TITAN|A100|H100|V100|Instinct)[\w ()-]{0,40})",
     r"Device: cuda:(?P<numbers>\d{1,2}) (?P<name>[^:\n]{3,60}?) :.*",
 )
 _ULTRALYTICS = re.compile(r"Python-(\d+\.\d+\.\d+) torch-(\S+) (?:(CPU)|CUDA:(\d) \((.{3,60}?), \d+MiB\))")
 _TELLING = re.compile(
-    r"^[ \t>`*|]*(?:sys\.platform\b|PyTorch compiling details|- PyTorch version|torch version \.{3}|pytorch version: \d|CUDA available:|ROCM available:|torch hip version \.{3})",
+    r"^[ \t>`*|]*(?:sys\.platform\b|PyTorch compiling details|- PyTorch [vV]ersion|torch version \.{3}|pytorch version: \d|CUDA available:|ROCM available:|torch hip version \.{3})",
     re.MULTILINE,
 )
 _OS = {"darwin": "macOS", "win32": "Microsoft Windows"}
@@ -98,6 +103,9 @@ def values(text: str) -> tuple[_Found, tuple[str, ...], tuple[str, ...]]:
     '2.4.1+cu121'
     >>> values("- PyTorch version (accelerator?): 2.9.0+cu128 (CUDA)\\n- GPU type: NVIDIA GeForce RTX 5070 Ti Laptop GPU")[:2]
     ({'PyTorch version': '2.9.0+cu128'}, ('NVIDIA GeForce RTX 5070 Ti Laptop GPU',))
+    >>> form = " - PyTorch Version (e.g., 1.0): 1.10.2\\n - OS (e.g., Linux): Ubuntu 18.04\\n - Python version: 3.8\\n - GPU models and configuration: Tesla V100\\n"
+    >>> values(form)[:2]
+    ({'PyTorch version': '1.10.2', 'OS': 'Ubuntu 18.04', 'Python version': '3.8'}, ('Tesla V100',))
     """
     found: _Found = {}
     gpus: dict[int, str] = {}

@@ -24,7 +24,7 @@ WORDS = (
     "unsigned module", "unavailable key", "Key was rejected by service", ": version magic '", "version of symbol module_layout", "Linux version ",
     "Kernel panic", " [#", "BUG: ", "kernel BUG at ", "Unable to handle kernel", "file-max limit", "fork rejected", "table full", "table overflow",
     "critical temperature", "HARDWARE PROTECTION", "over temperature", "has over heated", "ncorrectable hardware error", "reset begin", "GPU reset", "GPU Recovery",
-    "amdgpu_job_timedout", " timeout, signaled", "wait loop timeout", "failed to respond to msg=", "failed to response msg=", "ASIC reset failed", "during GPU init", "LustreError: ", "ceph: mds", "ceph: [", "ceph: mon", "ceph: osd", "): osd",
+    "amdgpu_job_timedout", " timeout, signaled", "wait loop timeout", "failed to respond to msg=", "failed to response msg=", "ASIC reset failed", "during GPU init", "PCI rejects atomics", "LustreError: ", "ceph: mds", "ceph: [", "ceph: mon", "ceph: osd", "): osd",
     "GSP Timeout", "poison is consumed", "reaches threshold value", "mlx5_core: probe of", "failed with error code", "probe with driver mlx5_core",
     "request_free_mem_region() err", "ib_register_peer_memory_client", "detected invalid context",
     "clocksource: Long readout", "clocksource: timekeeping watchdog", "PM: suspend exit", "Hypervisor detected: ", "[amdgpu", "[ceph", "[ptlrpc", "[zfs",

@@ -107,6 +107,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("failed to response msg=", "amdgpu-timeout", r"\[drm:mes_v\w{1,60}(?:\.\w{1,20}){0,3} \[amdgpu\]\] \*ERROR\* MES failed to response msg=\d+"),
     ("ASIC reset failed", "amdgpu-reset-failed", rf"amdgpu \S+: (?:amdgpu: )?ASIC reset failed with error, -\d+ for drm dev, {PCI}"),
     ("during GPU init", "amdgpu-init", rf"amdgpu {PCI}: (?:amdgpu: )?Fatal error during GPU init"),
+    ("PCI rejects atomics", "amdgpu-skipped", r"kfd kfd: (?:amdgpu: )?skipped device 1002:(?P<who>[0-9a-f]{4}), PCI rejects atomics"),
     # Linux: drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, en_main.c
     ("health compromised", "mlx5-fault", rf"mlx5_core {PCI}: .*?device's health compromised"),
     ("Fatal error ", "mlx5-fault", rf"mlx5_core {PCI}: .*?Fatal error \d+ detected"),

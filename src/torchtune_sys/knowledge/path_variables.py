@@ -16,6 +16,7 @@ READERS = {
     "TRITON_PTXAS_PATH": "Triton's assembler",
     "TRITON_LIBCUDA_PATH": "the directory in which Triton looks for libcuda",
     "NCCL_GRAPH_FILE": "NCCL's graph",
+    **dict.fromkeys(("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN"), "a plug-in of NCCL, which goes on without it"),
     "NCCL_DEBUG_FILE": "the directory of NCCL's log",
     "TORCH_LOGS_OUT": "torch's log: without its directory import torch fails",
     "TORCH_FR_DUMP_TEMP_FILE": "the directory to which torch's flight recorder writes when a collective hangs",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from torchtune_sys.model.facts.pci import PciDevice
+from torchtune_sys.model.values import known
+
 _INTEL = "0000:00:02.0"
 """Where Intel puts the graphics of its processors."""
 _STRIX_HALO = 0x1586
@@ -24,3 +27,9 @@ def is_integrated(vendor: str, device: str, address: str) -> bool:
     except ValueError:
         return False
     return number != _STRIX_HALO and (number < 0x2000 or 0x9600 <= number < 0xA000)
+
+
+def is_intel_card(device: PciDevice) -> bool:
+    """Return whether it is a GPU of Intel's, and not the graphics of a processor."""
+    display = device.vendor == "0x8086" and known(device.class_, "")[2:4] == "03"
+    return display and not is_integrated("0x8086", "", device.address)

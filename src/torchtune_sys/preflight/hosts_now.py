@@ -83,6 +83,7 @@ OF_A_JOB: dict[str, str] = {
     "ptx-newer-than-driver": "one build of torch",
     "cpu-only-build": "one build of torch",
     "cuda-build-on-amd-host": "one build of torch",
+    "intel-gpu-not-served": "for one build of torch",
     "rocm-arch-not-in-wheel": "one build of torch",
     "rocm-build-on-nvidia-host": "one build of torch",
     "torch-import-fails": "one Python environment",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from torchtune_sys.model.facts.pci import PciDevice
-from torchtune_sys.model.integrated_gpus import is_integrated
+from torchtune_sys.model.integrated_gpus import is_integrated, is_intel_card
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, absent, known
 
@@ -33,7 +33,7 @@ def accelerators(seen: Snapshot) -> list[str]:
     if isinstance(seen.pci, Missing):
         return []
     found = [device for device in known(seen.pci.devices, ()) if _is_one(device)]
-    names = Counter(_NAMES.get(_ids(device)) or _DRIVERS[known(device.driver, "")] for device in found)
+    names = Counter(_NAMES.get(_ids(device)) or _DRIVERS[known(device.driver, "xe")] for device in found)
     drivers = dict.fromkeys(known(device.driver, "") for device in found)
     served = (f"kernel driver {name}" if name else "no kernel driver" for name in drivers)
     return [*(f"{count} x {name}" for name, count in names.items()), *served]
@@ -41,7 +41,7 @@ def accelerators(seen: Snapshot) -> list[str]:
 
 def _is_one(device: PciDevice) -> bool:
     class_ = known(device.class_, "")
-    unserved = absent(device.driver) and _ids(device) in _NAMES
+    unserved = absent(device.driver) and (_ids(device) in _NAMES or is_intel_card(device))
     wanted = class_[2:4] in ("03", "12") and (unserved or known(device.driver, "") in _DRIVERS)
     return wanted and not is_integrated(*_ids(device), device.address)
 

@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from torchtune_sys.formats.pci_paths import is_gpu
+from torchtune_sys.knowledge.gpus import name_by_device
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.driver import DriverFacts
@@ -54,6 +56,8 @@ def gpu_parts(seen: Snapshot) -> list[str]:
     others = accelerators(seen)
     if others and not _nvidia_on_bus(driver):
         return others
+    if on_bus is None and (listed := _listed_on_bus(seen)):
+        return listed
     if on_bus is not None and not on_bus:
         return ["none on the PCI bus"]
     if on_bus:
@@ -76,6 +80,14 @@ def _on_bus(driver: Fact[DriverFacts]) -> tuple[str, ...] | None:
     if isinstance(driver.nvidia_devices, Missing) and isinstance(driver.amd_devices, Missing):
         return () if absent(driver.nvidia_devices) and absent(driver.amd_devices) else None
     return known(driver.nvidia_devices, ()) + known(driver.amd_devices, ())
+
+
+def _listed_on_bus(seen: Snapshot) -> list[str]:
+    """Return NVIDIA's GPUs of a report that lists the bus (lspci) and says nothing of the driver."""
+    devices = () if isinstance(seen.pci, Missing) else known(seen.pci.devices, ())
+    numbers = [known(device.device, "") for device in devices if device.vendor == "0x10de" and is_gpu(device)]
+    names = Counter(name_by_device(number.removeprefix("0x")) or "NVIDIA GPU" for number in numbers)
+    return [*(f"{count} x {name}" for name, count in names.items()), *["as the PCI bus lists them"] * bool(names)]
 
 
 def _nvidia_on_bus(driver: Fact[DriverFacts]) -> bool:

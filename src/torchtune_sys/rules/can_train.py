@@ -16,8 +16,8 @@ from torchtune_sys.model.rule import Result, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Unknown, Why, absent, known, need
 from torchtune_sys.rules import gates
-from torchtune_sys.rules.torch import build_kind
 from torchtune_sys.rules.torch import common as torch_build
+from torchtune_sys.rules.torch import cpu_only
 
 
 class Device(str, enum.Enum):
@@ -127,7 +127,7 @@ def _nvidia(s: Snapshot) -> int:
     if isinstance(facts.devices, Missing):
         if facts.error:
             return 0
-        if absent(facts.devices) and not build_kind.jetson(s):  # whose driver NVML does not know
+        if absent(facts.devices) and not cpu_only.jetson(s):  # whose driver NVML does not know
             return 0
         if facts.devices.why is Why.NOT_SUPPORTED:  # asleep: the driver holds it, and wakes it for whoever trains
             return len(known(need(s.driver).nvidia_devices, ()))

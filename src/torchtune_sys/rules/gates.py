@@ -13,7 +13,9 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu, GpuFacts
 from torchtune_sys.model.facts.network import RdmaDevice
 from torchtune_sys.model.facts.numa import NumaNode
+from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.facts.python import LiveTorch, Torch
+from torchtune_sys.model.integrated_gpus import is_intel_card
 from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
 from torchtune_sys.model.values import (
@@ -188,6 +190,11 @@ def rdma_devices(s: Snapshot) -> tuple[RdmaDevice, ...]:
 def amd_gpus(s: Snapshot) -> tuple[str, ...]:
     """Return the addresses of AMD's GPUs on the bus; NotApplicable where there is none."""
     return need_any(need(s.driver).amd_devices, "no AMD GPU on this host")
+
+
+def intel_cards(s: Snapshot) -> tuple[PciDevice, ...]:
+    """Return the GPUs of Intel's that are cards of their own and that a driver serves; none where the bus is not seen."""
+    return tuple(device for device in pci_devices_told(s) if is_intel_card(device) and known(device.driver, "") in ("i915", "xe"))
 
 
 def several_cpu_nodes(s: Snapshot) -> tuple[NumaNode, ...]:

@@ -77,9 +77,12 @@ def prime_select_intel() -> Recording:
 HOSTS[84] = (lambda: torch(intel_xpu(), "2.11.0+cpu"), intel_xpu)
 
 
+_CARD = "/sys/devices/pci0000:00/0000:00:01.0/0000:03:00.0"
+
+
 def _xpu_with_nodes() -> Recording:
     node = {"mode": 0o20660, "uid": 0, "gid": 992, "size": 0, "special": "226:128"}
-    host = over(intel_xpu(), stats={"/dev/dri/renderD128": node}, dirs={"/dev/dri": ["card0", "renderD128"]})
+    host = over(intel_xpu(), stats={"/dev/dri/renderD128": node}, dirs={f"{_CARD}/drm": ["card0", "renderD128"]})
     return over(host, answers={"access:/dev/dri/renderD128": {"read": True, "write": True}})
 
 

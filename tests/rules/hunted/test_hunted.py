@@ -13,6 +13,7 @@ from pathlib import Path
 
 import hunted_first
 import hunted_healthy
+import hunted_odd
 import hunted_second
 import pytest
 
@@ -26,7 +27,7 @@ from torchtune_sys.model.rule import Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 
 ROWS = list(csv.DictReader(Path(__file__).with_name("hosts.csv").read_text().splitlines()))
-BUILDERS = {**hunted_first.HOSTS, **hunted_second.HOSTS, **hunted_healthy.HOSTS}
+BUILDERS = {**hunted_first.HOSTS, **hunted_second.HOSTS, **hunted_healthy.HOSTS, **hunted_odd.HOSTS}
 NAMED = [int(row["n"]) for row in ROWS if row["kind"] == "fault" and row["last"] == "named"]
 SILENT = [int(row["n"]) for row in ROWS if row["kind"] == "healthy" and row["last"] == "silent"]
 

@@ -49,6 +49,8 @@ def test_the_same_failure_in_other_words_is_no_second_one(healthy: Snapshot) -> 
         (13, "", "program"),
         (45, "", "consequence"),
         (154, "", None),
+        (154, "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)", None),
+        (154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "action"),
         (63, "", None),
     ],
 )

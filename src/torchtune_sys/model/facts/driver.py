@@ -16,7 +16,7 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     gid: int
     accessible: Fact[bool]
-    """Whether this session may open it for reading and writing (permission bits, then access lists; device cgroups do not show)."""
+    """Whether this session may open it for reading and writing (access lists and SELinux included; by the permission bits in a recording that was not asked)."""
     device: str = ""
     """``195:0``: the major and minor number that it leads to; empty where it was not seen."""
     driver_device: str = ""
@@ -71,6 +71,10 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """/dev/nvidia*; empty where there is none."""
     compute_node: Fact[DeviceNode] = _NOT_READ
     """AMD's /dev/kfd, by which programs compute; read where amdgpu has a device."""
+    other_nodes: Fact[tuple[DeviceNode, ...]] = _NOT_READ
+    """Those of an Intel GPU that is a card of its own (/dev/dri/renderD128), and of the GPU on a Jetson's chip (/dev/nvmap); empty where there is none."""
+    amd_partitions: Fact[tuple[str, ...]] = _NOT_READ
+    """Into which partitions each of ``amd_devices`` that tells it is divided (``SPX``: none, ``CPX``: one for each of its dies); empty where none tells."""
     amd_errors: Fact[tuple[AmdErrors, ...]] = _NOT_READ
     """Blocks that have counted errors, of the GPUs that tell; ABSENT where none of them counts (no RAS)."""
     power_daemon: Fact[bool] = _NOT_READ

@@ -185,6 +185,8 @@ class NetworkFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The same of localhost, where the ranks of one host meet; empty if it resolves to nothing."""
     master: Fact[tuple[Way, ...]] = _NOT_READ
     """What MASTER_ADDR resolves to, and whether there is a way; empty where the variable is not set, ABSENT where the name resolves to nothing."""
+    tracked_connections: Fact[tuple[int, int]] = _NOT_READ
+    """How many connections the firewall tracks (nf_conntrack) in this network namespace, and how many it may; ABSENT where it tracks none."""
     rdma_growth: Fact[CounterGrowth] = _NOT_READ
     """Only with ``--live``."""
     net_plugins: Fact[tuple[str, ...]] = _NOT_READ

@@ -27,6 +27,24 @@ def policies(host: Host, online: Fact[CpuSet]) -> Fact[tuple[CpuPolicy, ...]]:
     return tuple(_policy(host, f"{FREQ}/policy{number}", driver, number if alone else None) for number in numbers)
 
 
+_LOOKED_AT = 4
+"""CPUs whose clock is read: reading it interrupts each of them, and what holds the processor down holds all."""
+
+
+def clock(host: Host) -> tuple[Fact[int], Fact[int]]:
+    """Return the clock of the fastest of the first CPUs now, and the lowest that software may choose, in kHz.
+
+    Only of Intel's drivers, which measure it while a CPU works; what other drivers show of an idle CPU is no clock at which it works.
+    """
+    driver = host.word(f"{FREQ}/policy0/scaling_driver")
+    if driver not in ("intel_pstate", "intel_cpufreq"):
+        nothing = driver if isinstance(driver, Missing) else Missing(Why.NOT_SUPPORTED, f"{FREQ}/policy0/scaling_driver", driver)
+        return nothing, nothing
+    now = [host.number(f"{FREQ}/policy{number}/scaling_cur_freq") for number in range(_LOOKED_AT)]
+    told = [khz for khz in now if not isinstance(khz, Missing)]
+    return max(told) if told else now[0], host.number(f"{FREQ}/policy0/cpuinfo_min_freq")
+
+
 def boost(host: Host) -> Fact[bool]:
     """Return whether turbo is allowed; ABSENT where the driver has no switch for it."""
     off = host.word(f"{CPUS}/intel_pstate/no_turbo")

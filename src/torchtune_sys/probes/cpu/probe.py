@@ -45,6 +45,7 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
     periods, throttled = _throttling(host, source)
     nice, scheduling = _pair(host, _OWN_STAT, parse_priority)
     weight = _weight(host)
+    clock, lowest_clock = frequency.clock(host)
     return CpuFacts(
         model=info if isinstance(info, Missing) else cpuinfo.parse_model(info),
         online=online,
@@ -62,6 +63,8 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
         effective=effective(online, affinity, cpuset, quota),
         boost=frequency.boost(host),
         pstate_max_pct=host.number(f"{topology.CPUS}/intel_pstate/max_perf_pct"),
+        clock_khz=clock,
+        lowest_clock_khz=lowest_clock,
         stolen_s=stolen,
         busy_s=busy,
         quota_periods=periods,

@@ -231,6 +231,8 @@ def own_device(registered: Fact[str], path: str) -> str:
     name = path.rpartition("/")[2]
     if name in ("nvidia-uvm", "kfd"):
         return f"{majors[name]}:0" if name in majors else ""
+    if not is_gpu_node(name):
+        return ""
     return f"{_NVIDIA}:{255 if name == 'nvidiactl' else name.removeprefix('nvidia')}"
 
 
@@ -252,10 +254,12 @@ def _accessible(host: Host, path: str, found: Stat, user: object) -> Fact[bool]:
         return user
     if not isinstance(user, dict):
         return Missing(Why.UNPARSED, "uid", "not an object")
-    if allowed(found, user):
-        return True
-    answer = host.ask(f"{queries.ACCESS}:{path}")  # an access list may permit what the bits do not
-    return bool(isinstance(answer, dict) and answer.get("read") and answer.get("write"))
+    answer = host.ask(
+        f"{queries.ACCESS}:{path}"
+    )  # an access list may permit what the bits do not, and SELinux refuse what they do
+    if isinstance(answer, dict):
+        return bool(answer.get("read") and answer.get("write"))
+    return allowed(found, user)
 
 
 def allowed(node: Stat, user: dict[str, object]) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torchtune_sys.formats.pci_paths import perhaps_gpu
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.driver import AmdErrors, DriverFacts
+from torchtune_sys.model.facts.driver import AmdErrors, DeviceNode, DriverFacts
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.integrated_gpus import is_integrated
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.driver import files as driver_files
 from torchtune_sys.probes.pci import probe as pci
 from torchtune_sys.probes.pci.details import sleeps
@@ -21,7 +21,7 @@ _NO_AMD = Missing(Why.ABSENT, "PCI", "no AMD GPU")
 
 def probe(host: Host, intent: Workload) -> DriverFacts:
     """Probe the driver; a host without any sign of NVIDIA costs the PCI listing and four small looks."""
-    nvidia, amd, switches = _devices(host)
+    nvidia, amd, intel, switches = _devices(host)
     version_text = host.text(_VERSION)
     wsl = host.exists("/dev/dxg")
     none_here = (
@@ -42,6 +42,8 @@ def probe(host: Host, intent: Workload) -> DriverFacts:
         peermem_loaded=_beside(host, loaded, modules, ("nvidia_peermem", "nv_peer_mem", "efa_nv_peermem")),
         wsl=wsl,
         compute_node=driver_files.read_node(host, "/dev/kfd") if not isinstance(amd, Missing) and amd else _NO_AMD,
+        other_nodes=_other_nodes(host, intel),
+        amd_partitions=_amd_partitions(host, amd),
         amd_errors=_amd_errors(host, amd),
     )
     return _nothing_further(found) if none_here and wsl is not True else _further(host, found)
@@ -67,6 +69,8 @@ _SEEN_ANYWHERE = (
     "peermem_loaded",
     "wsl",
     "compute_node",
+    "other_nodes",
+    "amd_partitions",
     "amd_errors",
 )
 
@@ -136,12 +140,12 @@ def _imex_channels(host: Host) -> Fact[tuple[str, ...]]:
     return tuple(name for name in names if name.startswith("channel"))
 
 
-def _devices(host: Host) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]], Fact[int]]:
-    """NVIDIA GPUs, AMD GPUs, and the number of NVSwitches."""
+def _devices(host: Host) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]], Fact[tuple[str, ...]], Fact[int]]:
+    """NVIDIA, AMD and Intel GPUs, and the number of NVSwitches."""
     names = host.names(pci.DEVICES)
     if isinstance(names, Missing):
-        return names, names, names
-    nvidia, amd, switches = [], [], 0
+        return names, names, names, names
+    nvidia, amd, intel, switches = [], [], [], 0
     doubt: Missing | None = None
     for name in names:
         if pci.address_key(name) is None:
@@ -150,7 +154,7 @@ def _devices(host: Host) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]], 
         if isinstance(class_, Missing) or isinstance(vendor, Missing):
             doubt = perhaps_gpu(class_, vendor) if doubt is None else doubt
             if isinstance(class_, Missing) and class_.why is Why.HIDDEN:
-                return class_, class_, class_
+                return class_, class_, class_, class_
         elif vendor == "0x10de" and class_[2:4] == "03":
             if isinstance(host.link(f"{pci.DEVICES}/{name}/physfn"), Missing):  # a slice of a vGPU host's GPU, made for a guest
                 nvidia.append(name)
@@ -158,7 +162,24 @@ def _devices(host: Host) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]], 
             switches += 1
         elif vendor == "0x1002" and class_[2:4] in ("03", "12") and _trains(host, name):
             amd.append(name)
-    return tuple(nvidia) if nvidia or doubt is None else doubt, tuple(amd) if amd or doubt is None else doubt, switches
+        elif vendor == "0x8086" and class_[2:4] == "03" and not is_integrated(vendor, "", name):
+            intel.append(name)
+    gpus = [tuple(found) if found or doubt is None else doubt for found in (nvidia, amd, intel)]
+    return gpus[0], gpus[1], gpus[2], switches
+
+
+_OF_TEGRA = ("/dev/nvmap", "/dev/nvhost-gpu", "/dev/nvhost-ctrl-gpu")
+"""What CUDA opens on a Jetson (nvgpu)."""
+
+
+def _other_nodes(host: Host, intel: Fact[tuple[str, ...]]) -> Fact[tuple[DeviceNode, ...]]:
+    """Return the nodes of Intel's cards and of a Jetson's GPU."""
+    if isinstance(intel, Missing) and intel.why is not Why.ABSENT:  # a kernel without PCI has no card
+        return intel
+    listed = [host.names(f"{pci.DEVICES}/{address}/drm") for address in known(intel, ())]
+    paths = [f"/dev/dri/{name}" for names in listed for name in known(names, ()) if name.startswith("renderD")]
+    found = (driver_files.read_node(host, path, "") for path in (*paths, *_OF_TEGRA))
+    return tuple(node for node in found if not isinstance(node, Missing))
 
 
 def _trains(host: Host, name: str) -> bool:
@@ -166,6 +187,14 @@ def _trains(host: Host, name: str) -> bool:
     device = pci.device_id(host, name)
     number = "" if isinstance(device, Missing) else device
     return pci.bound_driver(host, name) == "amdgpu" and not is_integrated("0x1002", number, name)
+
+
+def _amd_partitions(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[str, ...]]:
+    """Return the compute partitions (Linux drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c, current_compute_partition)."""
+    if isinstance(addresses, Missing):
+        return addresses
+    told = (host.word(f"{pci.DEVICES}/{address}/current_compute_partition") for address in addresses)
+    return tuple(word for word in told if not isinstance(word, Missing))
 
 
 def _amd_errors(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[AmdErrors, ...]]:

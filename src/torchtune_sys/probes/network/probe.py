@@ -38,10 +38,21 @@ def probe(host: Host, intent: Workload) -> NetworkFacts:
         nccl=conf if isinstance(conf, Missing) else conf[0],
         nccl_files=conf if isinstance(conf, Missing) else conf[1],
         gloo_interfaces=gloo_interfaces(host),
+        tracked_connections=_tracked_connections(host),
         rdma_growth=devices if isinstance(devices, Missing) else rdma_counters.growth(host, intent.live),
         net_plugins=plugins,
         net_plugins_elsewhere=elsewhere,
     )
+
+
+_CONNTRACK = "/proc/sys/net/netfilter/nf_conntrack_"
+
+
+def _tracked_connections(host: Host) -> Fact[tuple[int, int]]:
+    count, most = host.number(f"{_CONNTRACK}count"), host.number(f"{_CONNTRACK}max")
+    if isinstance(count, Missing):
+        return count
+    return most if isinstance(most, Missing) else (count, most)
 
 
 def _closed(host: Host, names: tuple[str, ...]) -> Fact[tuple[str, ...]]:

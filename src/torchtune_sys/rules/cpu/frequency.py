@@ -112,6 +112,13 @@ def governor_not_performance(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
+_FAR_BELOW = 0.7
+_PROCHOT = Advice(
+    text="something outside of the processor slows it (PROCHOT): look in the BMC's event log (ipmitool sel list) for a failed power supply, a power cap or an "
+    "overheated voltage regulator; on a laptop try another power adapter; then switch the machine off and unplug it for a minute"
+)
+
+
 @rule(
     id="cpu-frequency-capped",
     title="The CPUs' frequency is capped below what the hardware allows",
@@ -125,7 +132,8 @@ def governor_not_performance(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def frequency_capped(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """scaling_max_freq is lower than cpuinfo_max_freq, or intel_pstate's max_perf_pct below 100.
+    """scaling_max_freq is lower than cpuinfo_max_freq, or intel_pstate's max_perf_pct below 100. Or Intel CPUs run far below the lowest clock that
+    software may choose, to which only the machine's own hardware can force them.
 
     Why it matters
     All CPU-side work (data loading, kernel launches, communication over sockets) slows down with the clock.
@@ -135,12 +143,24 @@ def frequency_capped(s: Snapshot, p: Params) -> Iterator[Evidence]:
     between processor and GPU by this limit.
 
     References
-    Linux Documentation/admin-guide/pm/cpufreq.rst, scaling_max_freq; intel_pstate.rst, max_perf_pct
+    Linux Documentation/admin-guide/pm/cpufreq.rst, scaling_max_freq and scaling_cur_freq; intel_pstate.rst, max_perf_pct
+    Intel SDM volume 3, "Processor Hot" (PROCHOT#, which other parts of the machine may assert: bidirectional PROCHOT)
     NVIDIA driver README, "Dynamic Boost on Linux"
     """
+    cpu = need(s.cpu)
+    now, lowest = known(cpu.clock_khz, 0), known(cpu.lowest_clock_khz, 0)
+    if 0 < now < lowest * _FAR_BELOW:
+        yield Evidence(
+            subject="the CPUs' clock",
+            seen=f"{now / 1000:.0f} MHz, below the lowest of {lowest / 1000:.0f} MHz that software chooses",
+            wanted=f">= {lowest / 1000:.0f} MHz",
+            source="/sys/devices/system/cpu/cpufreq/policy*/scaling_cur_freq",
+            fix=(_PROCHOT,),
+        )
+        return
     if not isinstance(s.driver, Missing) and known(s.driver.power_daemon, False):
         raise NotApplicable("nvidia-powerd runs, and sets this limit by the load")
-    allowed = need(s.cpu).pstate_max_pct
+    allowed = cpu.pstate_max_pct
     if isinstance(allowed, Missing):
         if allowed.why not in (Why.ABSENT, Why.NOT_RECORDED):
             yield unsure("intel_pstate", allowed)

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.driver import access, amd, generations, libraries, module, services
+from torchtune_sys.rules.driver import access, amd, generations, intel, libraries, module, services
 
-RULES: tuple[Rule, ...] = (*module.RULES, *generations.RULES, *access.RULES, *amd.RULES, *libraries.RULES, *services.RULES)
+RULES: tuple[Rule, ...] = (
+    *module.RULES,
+    *generations.RULES,
+    *access.RULES,
+    *amd.RULES,
+    *libraries.RULES,
+    *services.RULES,
+    *intel.RULES,
+)

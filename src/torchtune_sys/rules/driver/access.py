@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety
+from torchtune_sys.model.facts.driver import DeviceNode, DriverFacts
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unrecorded, known, need, need_any
@@ -22,13 +23,14 @@ _T = TypeVar("_T")
     cause="gpu-device-permission",
     fix=(
         Advice(
-            text="add the user to the group that owns /dev/nvidia* (often video): sudo usermod -aG video USER", needs=Needs.LOGIN
+            text="add the user to the group that owns the nodes (often video): sudo usermod -aG video USER", needs=Needs.LOGIN
         ),
         Advice(text="in a rootless container keep the supplementary groups (podman run --group-add keep-groups)"),
     ),
 )
 def gpu_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/dev/nvidia* exist, but not readable and writable for this user, or nvidiactl (in a container also nvidia-uvm) is missing.
+    """/dev/nvidia* exist, but not readable and writable for this user, or nvidiactl (in a container also nvidia-uvm) is missing. The same of a Jetson's
+    nodes (/dev/nvmap, nvhost-gpu), and of Intel's (/dev/dri/renderD128), for a torch that is built for them.
 
     Why it matters
         CUDA needs to open nvidiactl, nvidia-uvm and the GPU's own node; otherwise it finds no device ("CUDA unknown error"), and NVML says
@@ -39,23 +41,23 @@ def gpu_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
         README of the driver: NVreg_DeviceFileMode, NVreg_DeviceFileGID
+        https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html, "Insufficient Permissions" and SELinux
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (NVML_ERROR_NO_PERMISSION)
     """
-    if nvml_error(s) == "NO_PERMISSION":
-        yield Evidence(subject="NVML", seen="Insufficient Permissions", wanted="readable and writable", source=need(s.gpu).source)
+    others = _others(s)
+    yield from map(_of_node, others)
+    if others and not known(need(s.driver).nvidia_devices, ()):
+        return
+    if nvml_error(s) == "NO_PERMISSION" and (isinstance(s.driver, Missing) or not _refused(s.driver)):
+        open_ = not isinstance(s.driver, Missing) and known(s.driver.device_nodes, ())
+        fix = (_BY_LABEL,) if open_ else ()
+        yield Evidence(
+            subject="NVML", seen="Insufficient Permissions", wanted="readable and writable", source=need(s.gpu).source, fix=fix
+        )
         return
     gates.nvidia_hardware(s)
     nodes = need_any(need(s.driver).device_nodes, "no device nodes of the NVIDIA driver here")
-    for node in nodes:
-        accessible = need(node.accessible)
-        yield Evidence(
-            subject=node.path,
-            seen=f"mode {node.mode:04o}, uid {node.uid}, gid {node.gid}",
-            wanted="readable and writable for this user",
-            verdict=Verdict.PASS if accessible else Verdict.FAIL,
-            source=node.path,
-            fix=(_OF_ROOT,) if node.gid == 0 and not accessible else (),
-        )
+    yield from map(_of_node, nodes)
     paths = {node.path for node in nodes}
     container_here = need(s.system).container
     inside = bool(_OF_EACH - paths) and not absent(container_here) and bool(need(container_here))
@@ -69,6 +71,51 @@ def gpu_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
+def _others(s: Snapshot) -> tuple[DeviceNode, ...]:
+    """Return the nodes of a Jetson's GPU; those of Intel's GPUs where torch is built for these, and may not be a display's alone."""
+    nodes = () if isinstance(s.driver, Missing) else known(s.driver.other_nodes, ())
+    torch = Missing(Why.NOT_RECORDED, "torch") if isinstance(s.python, Missing) else s.python.torch
+    of_xpu = not isinstance(torch, Missing) and not isinstance(torch.xpu, Missing)
+    return tuple(node for node in nodes if of_xpu or not node.path.startswith("/dev/dri/"))
+
+
+def _of_node(node: DeviceNode) -> Evidence:
+    accessible = need(node.accessible)
+    return Evidence(
+        subject=node.path,
+        seen=f"mode {node.mode:04o}, uid {node.uid}, gid {node.gid}",
+        wanted="readable and writable for this user",
+        verdict=Verdict.PASS if accessible else Verdict.FAIL,
+        source=node.path,
+        fix=() if accessible else _way_in(node),
+    )
+
+
+def _refused(driver: DriverFacts) -> bool:
+    """Return whether a node of the driver is known to be closed to this user."""
+    return any(node.accessible is False for node in known(driver.device_nodes, ()))
+
+
+def _way_in(node: DeviceNode) -> tuple[Advice, ...]:
+    """Return what opens a closed node, where membership in its group does not."""
+    if node.mode & 0o6 == 0o6:  # open to all by its bits
+        return (_BY_LABEL,)
+    if node.path.startswith("/dev/dri/"):
+        return (_OF_RENDER,)
+    return (_OF_ROOT,) if node.gid == 0 else ()
+
+
+_OF_RENDER = Advice(
+    text="add the user to the group that owns the node: sudo usermod -aG render USER (stat -c %G NODE names it); in a container: --device /dev/dri "
+    "--group-add with that group's number",
+    needs=Needs.LOGIN,
+)
+
+
+_BY_LABEL = Advice(
+    text="the nodes' permission bits let this user in, so SELinux, AppArmor or the container's device cgroup refuses: podman run --security-opt label=disable (or on "
+    "the host: sudo setsebool -P container_use_devices true); sudo ausearch -m avc -ts recent shows what SELinux refused"
+)
 _OF_ROOT = Advice(
     text="give the nodes a group of its own, since nobody should be added to root's: options nvidia NVreg_DeviceFileGID=GID NVreg_DeviceFileMode=0660 in "
     "/etc/modprobe.d/ (or mode 0666, the driver's default), then reload the driver"

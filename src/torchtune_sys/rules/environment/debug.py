@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
+from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment, number, on_x86, seen
@@ -232,8 +233,8 @@ def tf32_override_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 _SLOW_ISA = ("SSE41", "SSE4_1", "AVX")
-_OF_NCCL = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")
-_OF_HIP = ("AMD_SERIALIZE_KERNEL", "AMD_SERIALIZE_COPY", "HIP_LAUNCH_BLOCKING")
+_OF_NCCL = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_PROTO")
+_OF_HIP = ("AMD_SERIALIZE_KERNEL", "AMD_SERIALIZE_COPY", "HIP_LAUNCH_BLOCKING", "HSA_ENABLE_SDMA")
 _OF_NODES = ("NCCL_NET_GDR_LEVEL",)
 _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"), ("1",), "torch.compile leaves every model as it is"),
@@ -252,7 +253,17 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     ),
     (("CUDA_CACHE_DISABLE",), ("1",), "the driver compiles PTX again in each process"),
     (("PYTORCH_JIT",), ("0",), "TorchScript is switched off"),
-    (_OF_NCCL, ("1",), "NCCL copies with one thread block alone, a fraction of what NVLink and the network carry"),
+    (
+        ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS"),
+        ("1",),
+        "NCCL copies with one thread block alone, a fraction of what NVLink and the network carry",
+    ),
+    (
+        ("NCCL_PROTO",),
+        ("LL",),
+        "NCCL sends all data by its protocol for short messages, which carries at most half of the bandwidth",
+    ),
+    (("NCCL_MNNVL_ENABLE",), ("0",), "NCCL uses no NVLink between the hosts of this NVLink fabric, but the network"),
     (
         _OF_NODES,
         ("LOC", "0"),
@@ -264,6 +275,7 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
         "HIP waits at each kernel or copy until the GPU has finished",
     ),
     (("FI_PROVIDER",), ("TCP", "SOCKETS", "UDP"), "libfabric, and NCCL's plug-in for EFA, send through the kernel"),
+    (("HSA_ENABLE_SDMA",), ("0",), "copies between host and GPU take the compute units instead of the engines for copies"),
     (("HIP_LAUNCH_BLOCKING",), ("1",), "HIP waits at each kernel until the GPU has finished"),
     (("ATEN_CPU_CAPABILITY",), ("DEFAULT",), "torch's own CPU kernels use no AVX2 or AVX-512"),
     (("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"), _SLOW_ISA, "oneDNN uses no AVX2 or AVX-512"),
@@ -282,7 +294,7 @@ _OF_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_I
 )
 def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A variable turns torch.compile, its caches, Triton's compiler, the code that CUDA's libraries bring, the processor's vector instructions or
-    OpenMP's threads off, leaves NCCL a single channel, no GPUDirect RDMA or no EFA, or makes HIP wait at each kernel (PyTorch's errors on AMD GPUs suggest that
+    OpenMP's threads off, leaves NCCL a single channel, the protocol for short messages alone, no GPUDirect RDMA, no NVLink between hosts or no EFA, or makes HIP wait at each kernel (PyTorch's errors on AMD GPUs suggest that
     for debugging).
 
     Why it matters
@@ -295,8 +307,9 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html; pytorch torch/_dynamo/config.py, torch/compiler/config.py, torch/jit/_state.py
     https://triton-lang.org/main/programming-guide/chapter-3/debugging.html (TRITON_INTERPRET); README of Triton (TRITON_ALWAYS_COMPILE)
     CUDA programming guide, "CUDA Environment Variables", JIT compilation
-    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net-gdr-level (LOC: never)
-    https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html, "Debug variables"; libfabric fabric(7), FI_PROVIDER
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net-gdr-level (LOC: never), NCCL_PROTO, NCCL_MNNVL_ENABLE
+    https://arxiv.org/abs/2507.04786 (Demystifying NCCL: bandwidth of LL, 25 to 50 % of the peak)
+    https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html, "Debug variables"; https://rocm.docs.amd.com/en/latest/how-to/system-debugging.html (HSA_ENABLE_SDMA); libfabric fabric(7), FI_PROVIDER
     pytorch aten/src/ATen/native/DispatchStub.cpp; oneDNN, "CPU dispatcher control"; Intel oneMKL developer guide, "Instruction Set Specific Dispatching" and MKL_CBWR
     """
     env = environment(s)
@@ -304,8 +317,9 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for names, values, effect in _SWITCHES:
         for name in names:
             value = env.get(name, "")
-            # MKL_CBWR=COMPATIBLE,STRICT has a second word; oneDNN and MKL read their words in any case.
-            if value.split(",")[0].strip().upper() not in values or (name in _OF_INSTRUCTIONS and not x86):
+            # MKL_CBWR=COMPATIBLE,STRICT has a second word; oneDNN and MKL read their words in any case. Of a list each entry is allowed.
+            words = value.split(",")[: 1 if name == "MKL_CBWR" else None]
+            if any(word.strip().upper() not in values for word in words) or (name in _OF_INSTRUCTIONS and not x86):
                 continue
             if _matters(s, name):
                 yield seen(name, value, "unset", effect)
@@ -327,68 +341,20 @@ def _matters(s: Snapshot, name: str) -> bool:
         return bool(known(need(s.driver).amd_devices, ()))
     if name in _OF_NODES:
         return several_hosts and bool(known(need(s.network).rdma, ()))
+    if name == "NCCL_MNNVL_ENABLE":
+        return several_hosts and any(_joins_hosts(gpu) for gpu in gpus_told(s))
     if name == "FI_PROVIDER":
         plugins = need(s.network).net_plugins  # looked for where an EFA is
         return several_hosts and not absent(plugins) and need(plugins) is not None
     return name not in _OF_NCCL or several_hosts or ranks_here(s) > 1
 
 
-_LOUD: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("LD_DEBUG", (), "the loader tells each library and symbol that each process looks for"),
-    ("PYTHONVERBOSE", (), "Python prints each module that each process imports"),
-    ("PYTHONPROFILEIMPORTTIME", (), "Python prints the time of each import in each process"),
-    ("PYTHONDUMPREFS", (), "Python prints all objects that are left at the end of each process"),
-    ("MKL_VERBOSE", ("1", "2"), "MKL prints a line for each of its functions that is called"),
-    (
-        "ONEDNN_VERBOSE",
-        ("1", "2", "all", "dispatch", "profile", "profile_exec"),
-        "oneDNN prints a line for each primitive that runs",
-    ),
-    (
-        "DNNL_VERBOSE",
-        ("1", "2", "all", "dispatch", "profile", "profile_exec"),
-        "oneDNN prints a line for each primitive that runs",
-    ),
-    ("TORCH_SHOW_DISPATCH_TRACE", ("1",), "torch prints a line for each operator that is called"),
-    ("UCX_LOG_LEVEL", ("debug", "trace", "req", "data", "async", "func", "poll"), "UCX prints at each message"),
-    ("FI_LOG_LEVEL", ("debug", "trace"), "libfabric prints at each operation"),
-    ("CUBLASLT_LOG_LEVEL", ("2", "3", "4", "5"), "cuBLASLt prints a line for each of its functions that is called"),
-    ("AMD_LOG_LEVEL", ("3", "4", "5"), "HIP prints each call of its interface"),
-)
-"""Variable, the values that make it loud (none: whatever is not empty), and what is printed then."""
-
-
-@rule(
-    id="library-prints-each-call",
-    title="An environment variable makes a library print at every call",
-    severity=Severity.ADVICE,
-    fix=(Advice(text="unset the variable in the job's environment"),),
-)
-def library_prints_each_call(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The loader, Python, MKL, oneDNN, UCX, libfabric or HIP is set to print what it does, each time.
-
-    Why it matters
-    Each process of the job writes these lines: logs grow by gigabytes, a program that reads the output of another finds lines that it does
-    not know, and the time for writing is taken from the step.
-
-    When to leave it
-    You are looking for the library or the operation at fault. (NCCL_DEBUG is judged by nccl-debug-verbose.)
-
-    References
-    ld.so(8), LD_DEBUG; https://docs.python.org/3/using/cmdline.html#environment-variables
-    Intel oneMKL developer guide, MKL_VERBOSE; https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html
-    UCX documentation, UCX_LOG_LEVEL; fabric(7), FI_LOG_LEVEL; https://rocm.docs.amd.com/projects/HIP/en/latest/how-to/logging.html
-    """
-    env = environment(s)
-    for name, loud, effect in _LOUD:
-        value = env.get(name, "").strip()
-        words = [word.strip().lower() for word in value.split(",")]
-        if value and (not loud or any(word in loud for word in words)):
-            yield seen(name, value, why=effect)
+def _joins_hosts(gpu: Gpu) -> bool:
+    """Return whether NVLink joins this GPU to those of other hosts; an older driver does not tell it of the racks that it is built for."""
+    return gpu.fabric_of_hosts is True or known(gpu.name, "").startswith(("NVIDIA GB200", "NVIDIA GB300"))
 
 
 RULES: tuple[Rule, ...] = (
-    library_prints_each_call,
     cuda_launch_blocking,
     distributed_debug_detail,
     caching_allocator_disabled,

@@ -90,7 +90,7 @@ def _transport(env: Mapping[str, str]) -> Iterator[Evidence]:
     fix=(Advice(text="correct the path or unset the variable (in a container: mount what it names)"),),
 )
 def variable_names_missing_file(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A compiler (CC, CXX), a toolkit (CUDA_HOME, ROCM_HOME), Triton's tools, a certificate bundle, or the directory of a log that libraries are
+    """A compiler (CC, CXX), a toolkit (CUDA_HOME, ROCM_HOME), Triton's tools, a plug-in of NCCL, a certificate bundle, or the directory of a log that libraries are
     told to write does not exist. A compiler of several words (ccache gcc) is none for Triton and torch.compile: both start a program of that
     whole name. A backend of Triton (TRITON_DEFAULT_BACKEND) is another maker's than torch's. Downloads are to go by hf_transfer, which is not
     installed. A cache (XDG_CACHE_HOME, TORCH_HOME, HF_HOME) is closed to this user: it may neither read nor write there.

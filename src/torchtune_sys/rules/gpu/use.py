@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
@@ -166,14 +167,19 @@ def _owners(gpu: Gpu, user: str) -> str:
     return f" ({', '.join(names[:4])})" if names else ""
 
 
+_PARTITION_ALIKE = Advice(
+    text="stop what uses the GPUs, then sudo amd-smi set --compute-partition SPX -g all (each part of a GPU in CPX mode is a device with a part of its memory)"
+)
+
+
 @rule(
     id="gpu-models-mixed",
-    title="The host has GPUs of different models",
+    title="The host has GPUs of different models, or partitioned in different ways",
     severity=Severity.ADVICE,
     fix=(Advice(text="choose identical GPUs for each job with CUDA_VISIBLE_DEVICES (and CUDA_DEVICE_ORDER=PCI_BUS_ID)"),),
 )
 def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The GPUs of this host are not all the same model.
+    """The GPUs of this host are not all the same model, or AMD's are not divided into partitions alike (SPX, CPX).
 
     Why it matters
         In synchronous data-parallel training every step takes as long as on the slowest GPU, and the batch has to fit the
@@ -184,7 +190,19 @@ def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
         https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables (CUDA_DEVICE_ORDER)
+        https://instinct.docs.amd.com/projects/amdgpu-docs/en/latest/gpu-partitioning/index.html
     """
+    modes = Counter(() if isinstance(s.driver, Missing) else known(s.driver.amd_partitions, ()))
+    if modes.total() > 1:
+        yield Evidence(
+            subject="compute partitions",
+            seen=", ".join(f"{count} x {mode}" for mode, count in modes.most_common()),
+            wanted="the same for all GPUs",
+            verdict=Verdict.FAIL if len(modes) > 1 else Verdict.PASS,
+            source="/sys/bus/pci/devices/*/current_compute_partition",
+            fix=(_PARTITION_ALIKE,) if len(modes) > 1 else (),
+        )
+        return
     gpus = gates.nvidia_gpus(s)
     if len(gpus) < 2:
         raise NotApplicable("one GPU only")

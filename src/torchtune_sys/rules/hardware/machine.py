@@ -9,7 +9,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Ve
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_any, need_if_there
 from torchtune_sys.rules.gates import gpu_host, not_in_container
-from torchtune_sys.rules.torch.build_kind import jetson
+from torchtune_sys.rules.torch.cpu_only import jetson
 
 _REACH = (
     "see which servers it asks and whether they answer (chronyc sources -v, timedatectl timesync-status, ntpq -p): name one that this network "

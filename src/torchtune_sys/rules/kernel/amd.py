@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
+from torchtune_sys.knowledge.install_rocm import gpu as gpu_of_rocm
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.integrated_gpus import is_integrated
@@ -155,7 +158,8 @@ def amdgpu_uncorrectable_errors_logged(s: Snapshot, p: Params) -> Iterator[Evide
     applies=amd_log,
 )
 def amdgpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds "Fatal error during GPU init" for an AMD GPU since the machine was booted.
+    """The log holds "Fatal error during GPU init" for an AMD GPU since the machine was booted, or says that the compute driver left one out since its way
+    to the processor does not carry PCIe atomics.
 
     Why it matters
     The GPU is on the PCI bus and ROCm does not see it.
@@ -164,13 +168,29 @@ def amdgpu_initialisation_failed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     No program computes on this GPU. A processor's own graphics, and GPUs that the driver has by now, are not reported.
 
     References
-    Linux drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c (amdgpu_driver_load_kms)
+    Linux drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c (amdgpu_driver_load_kms), amdkfd/kfd_device.c ("PCI rejects atomics")
+    https://rocm.docs.amd.com/en/latest/conceptual/More-about-how-ROCm-uses-PCIe-Atomics.html
     """
     current = tuple(event for event in since_last_start(s, p, "amdgpu-init") if not _runs_by_now(s, event.subject))
     for address, events in grouped(current).items():
         yield seen_in_log(s, _name(address), shorter(events[-1].text), events, "initialised")
-    if not current:
+    left_out = [event for event in since_last_start(s, p, "amdgpu-skipped") if any(map(_is_for_training, event.who.split(", ")))]
+    for event in left_out:
+        item = seen_in_log(s, f"AMD GPU {event.who}", shorter(event.text), (event,), "a way that carries PCIe atomics")
+        yield msgspec.structs.replace(item, fix=(_ATOMICS,))
+    if not current and not left_out:
         yield from none_logged(s, "AMD GPUs", "failed initialisation")
+
+
+_ATOMICS = Advice(
+    text="put the card into a slot of the processor itself (not of the chipset, not behind an adapter without PCIe atomics), update the firmware; in a virtual "
+    "machine, pass it through behind a root port that carries atomics, or run on the host"
+)
+
+
+def _is_for_training(device: str) -> bool:
+    """Return whether AMD's table has the device among those that people train on; the driver leaves graphics of old processors out by the same message."""
+    return bool(gpu_of_rocm(f"0x{device}")[1])
 
 
 def _runs_by_now(s: Snapshot, address: str) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, known
 from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, none_logged, recent, seen_in_log, shorter
 
 
@@ -68,16 +69,16 @@ def pids_limit_reached_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="conntrack-table-full-logged",
-    title="The connection tracking table (conntrack) was full, and packets were dropped",
+    title="The connection tracking table (conntrack) is or was full, and packets are dropped",
     severity=Severity.WARNING,
     fix=(
         Advice(text="raise net.netfilter.nf_conntrack_max (and nf_conntrack_buckets to a quarter of it)"),
         Advice(text="exempt the training network from connection tracking: an nftables notrack rule for its interfaces"),
     ),
-    params=(DAYS,),
+    params=(DAYS, Param("full_pct", 95, "share of the entries in use from which on the table counts as full, %")),
 )
 def conntrack_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log says "nf_conntrack: table full, dropping packet".
+    """The log says "nf_conntrack: table full, dropping packet", or nearly all entries of the table are in use now.
 
     Why it matters
     New connections are dropped silently: rendezvous, NCCL bootstrap and data reads time out, unpredictably and on this host only.
@@ -88,6 +89,15 @@ def conntrack_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux net/netfilter/nf_conntrack_core.c; Documentation/networking/nf_conntrack-sysctl.rst
     """
+    tracked = (0, 0) if isinstance(s.network, Missing) else known(s.network.tracked_connections, (0, 0))
+    if tracked[1] > 0 and tracked[0] * 100 >= tracked[1] * int(p["full_pct"]):
+        yield Evidence(
+            subject="nf_conntrack",
+            seen=f"{tracked[0]:,} of {tracked[1]:,} entries in use",
+            wanted="room for new connections",
+            source="/proc/sys/net/netfilter/nf_conntrack_count",
+        )
+        return
     yield from logged(s, p, ("conntrack-full",), "nf_conntrack", "full connection tracking table", "room for new connections")
 
 

@@ -48,7 +48,9 @@ def _evidence(s: Snapshot, incident: XidIncident) -> Evidence:
         words += f"; followed by {', '.join(incident.after)}"
     words += _seen_now(s, incident)
     action = wanted_action(s, incident.address)
-    todo = f"{entry.todo} (the driver asks: {action})" if action else entry.todo
+    todo = (
+        f"{entry.todo} (the driver asks: {action})" if action and entry.todo else entry.todo or f"what the driver asks: {action}"
+    )
     return Evidence(
         subject=gpu_name(s, incident.address),
         seen=f"{words}; {incident.over}" if incident.over else words,
@@ -205,7 +207,8 @@ def xid_nvlink_error(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=nvidia_log,
 )
 def xid_gpu_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The driver reported an Xid for which NVIDIA's catalogue recommends a reset, restart or repair (46, 54, 62, 109, 143 …).
+    """The driver reported an Xid for which NVIDIA's catalogue recommends a reset, restart or repair (46, 54, 62, 109, 143 …), or that it wants one
+    (154), where the log holds no fault that it wants it for.
 
     Why it matters
     Work on the GPU stops or fails until it is reset.
@@ -217,7 +220,7 @@ def xid_gpu_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     https://docs.nvidia.com/deploy/xid-errors/
     """
-    yield from _judged(s, p, "gpu")
+    yield from _judged(s, p, "gpu", "action")
 
 
 @rule(

@@ -64,8 +64,10 @@ def _of_gpu(s: Snapshot, address: str, events: list[KernelEvent], lost: tuple[Ke
         if deeper:
             name = _name(max(deeper, key=_rank))
             after.setdefault(name, []).append("" if judged == "action" else _name(event))
-        elif judged != "action":
+        elif judged != "action" or ("to 0x" in event.text and not _takes_back(event)):
             causes.setdefault(_name(event), []).append(event)
+    if len(causes) > 1:  # what the driver asks for is told with the fault that it asks it for
+        causes.pop("Xid 154", None)
     return [
         XidIncident(
             address=address,
@@ -76,6 +78,11 @@ def _of_gpu(s: Snapshot, address: str, events: list[KernelEvent], lost: tuple[Ke
         )
         for name, group in causes.items()
     ]
+
+
+def _takes_back(event: KernelEvent) -> bool:
+    """Return whether the driver says that it wants no action any more (Xid 154)."""
+    return "to 0x0 (None)" in event.text
 
 
 def _once(group: list[KernelEvent]) -> list[KernelEvent]:
@@ -149,7 +156,7 @@ def _resets(s: Snapshot) -> tuple[list[KernelEvent], dict[str, list[KernelEvent]
     """Return what makes a requested reset unnecessary: the last starts of machine and driver, and by GPU where the driver took its request back."""
     events = log_events(s)
     starts = [event for event in events if event.kind in ("boot", "driver-load")]
-    asked = [event for event in events if event.kind == "xid" and event.code == 154 and "to 0x0 (None)" in event.text]
+    asked = [event for event in events if event.kind == "xid" and event.code == 154 and _takes_back(event)]
     return starts[-_MOST:], {address: found[-_MOST:] for address, found in grouped(tuple(asked)).items()}
 
 

@@ -356,13 +356,14 @@ def oom_kills_since_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if container and absent(memory.cgroup_oom_kills):
         raise NotApplicable(f"inside a container ({container}) whose own kills no cgroup counts")
     kills = need(memory.cgroup_oom_kills if container else memory.oom_kills)
+    logged = _kills_logged(s)
     yield Evidence(
         subject="oom_kill",
-        seen=str(kills),
+        seen=f"{kills}, of which the log shows {logged}" if 0 < logged < kills else str(kills),
         wanted="0",
         verdict=Verdict.FAIL if kills else Verdict.PASS,
         source=memory.cgroup_oom_kills_source if container else "/proc/vmstat",
-        about=("kills in the log",) if _kills_logged(s) >= kills else (),
+        about=("kills in the log",) if logged >= kills else (),
     )
 
 

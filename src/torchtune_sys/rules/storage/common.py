@@ -39,3 +39,8 @@ def passed(place: StoragePath, seen: str, source: str = "/proc/self/mountinfo") 
 def not_applicable(place: StoragePath, why: str) -> Evidence:
     """Return evidence that there is nothing to judge at this place."""
     return Evidence(subject=subject(place), seen=why, verdict=Verdict.NA, source="/proc/self/mountinfo")
+
+
+def value_of(options: tuple[str, ...], name: str) -> str | None:
+    """Return the value of a mount option; None where it is not among them."""
+    return next((option.partition("=")[2] for option in options if option.partition("=")[0] == name), None)

@@ -6,22 +6,11 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, SysfsWrite
 from torchtune_sys.model.facts.storage import Disk, StoragePath
-from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
-from torchtune_sys.model.version import version
-from torchtune_sys.rules.storage.common import DATA, USED, not_applicable, passed, places, subject
-
-
-def _value(options: tuple[str, ...], name: str) -> str | None:
-    return next((option.partition("=")[2] for option in options if option.partition("=")[0] == name), None)
-
-
-def _number(options: tuple[str, ...], name: str) -> int | None:
-    text = _value(options, name)
-    return None if text is None else natural(text)
+from torchtune_sys.rules.storage.common import DATA, USED, not_applicable, passed, places, subject, value_of
 
 
 @rule(
@@ -169,68 +158,6 @@ def _scheduler(s: Snapshot, kind: str, accepted: tuple[str, ...], target: OneOf)
         )
 
 
-@rule(
-    id="nfs-mount-untuned",
-    title="NFS mount options limit the throughput",
-    severity=Severity.ADVICE,
-    cause="slow-data-storage",
-    fix=(
-        Advice(
-            text="mount with rsize=1048576,wsize=1048576,nconnect=8,proto=tcp and without noac, sync or actimeo=0; unmount first, every mount of that "
-            "server (a remount changes neither sizes nor connections)"
-        ),
-    ),
-    params=(Param("minimum_rsize", 131072, "size of a read request below which it counts as small, bytes"),),
-    nothing="none of the judged paths is on NFS",
-)
-def nfs_mount_untuned(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Small requests, UDP, a single connection or no attribute cache: each keeps NFS slower than the network allows.
-
-    Why it matters
-        One TCP connection is handled by one CPU at a time and rarely fills 25 Gb/s; nconnect (Linux 5.3) opens several. With noac
-        or actimeo=0, every stat of every file goes to the server.
-
-    When to leave it
-        The server does not support several connections (EFS is not asked for them), or changes made by other hosts must be visible immediately.
-
-    References
-        nfs(5): rsize, nconnect, actimeo, noac
-        https://learn.microsoft.com/azure/azure-netapp-files/performance-linux-mount-options
-        https://docs.aws.amazon.com/efs/latest/ug/mounting-fs-nfs-mount-settings.html
-    """
-    for place in places(s, USED):
-        if isinstance(place.carrier, Missing):
-            yield unsure(subject(place), place.carrier)
-        elif place.carrier == "nfs":
-            several = place.role == "data" and _takes_several_connections(s, place)
-            faults = _nfs_faults(need(place.options), several, int(p["minimum_rsize"]))
-            verdict = Verdict.FAIL if faults else Verdict.PASS
-            seen = ", ".join(faults) or f"{place.filesystem} on {place.mount_point}"
-            yield Evidence(subject=subject(place), seen=seen, verdict=verdict, source="/proc/self/mountinfo")
-
-
-def _takes_several_connections(s: Snapshot, place: StoragePath) -> bool:
-    """Amazon asks for no nconnect of EFS, a tunnel or a server on this host gains nothing by it, and Linux before 5.3 refuses the word."""
-    server = place.mount_source if isinstance(place.mount_source, str) else ""
-    kernel = "" if isinstance(s.system, Missing) else known(s.system.kernel, "")
-    here = server.startswith(("127.", "localhost:", "[::1]"))
-    return not here and not (".efs." in server and "amazonaws" in server) and not () < version(kernel) < (5, 3)
-
-
-def _nfs_faults(options: tuple[str, ...], wants_several: bool, minimum_rsize: int) -> list[str]:
-    faults = []
-    rsize = _number(options, "rsize")
-    if rsize is not None and rsize < minimum_rsize:
-        faults.append(f"rsize={rsize}")
-    if _value(options, "proto") in ("udp", "udp6"):
-        faults.append("proto=udp")
-    elif wants_several and _value(options, "proto") in ("tcp", "tcp6") and (_number(options, "nconnect") or 1) == 1:
-        faults.append("one connection (no nconnect)")
-    if "noac" in options or _number(options, "actimeo") == 0 or _number(options, "acregmax") == 0:
-        faults.append("no attribute cache (noac)")
-    return faults
-
-
 _REMOUNT = Advice(text="remount without sync and dirsync, and with relatime or noatime (fstab, then mount -o remount)")
 _OF_ZFS = Advice(
     text="zfs set relatime=on DATASET (or atime=off), which holds at once and after a restart; DATASET: findmnt -no SOURCE -T PATH"
@@ -371,7 +298,7 @@ def _lock_fault(filesystem: str, options: tuple[str, ...], nodes: int | None) ->
     if filesystem in ("nfs", "nfs4") and nodes is not None and nodes > 1:
         if "nolock" in options:
             return f"{filesystem} with nolock (locks hold on this host only)"
-        if _value(options, "local_lock") in ("all", "flock"):
+        if value_of(options, "local_lock") in ("all", "flock"):
             return f"{filesystem} with local_lock (locks hold on this host only)"
     return ""
 
@@ -380,7 +307,6 @@ RULES: tuple[Rule, ...] = (
     read_ahead_small,
     nvme_scheduler_not_none,
     hdd_scheduler_none,
-    nfs_mount_untuned,
     mount_options_slow,
     mount_without_barriers,
     cache_without_file_locks,

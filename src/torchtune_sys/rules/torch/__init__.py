@@ -9,6 +9,7 @@ from torchtune_sys.rules.torch import (
     built_here,
     compile,
     copies,
+    cpu_only,
     driver_and_gpu,
     loaded,
     loader,
@@ -19,6 +20,7 @@ from torchtune_sys.rules.torch import (
 
 RULES: tuple[Rule, ...] = (
     *driver_and_gpu.RULES,
+    *cpu_only.RULES,
     *build_kind.RULES,
     *packages.RULES,
     *copies.RULES,

@@ -98,3 +98,9 @@ def build_for(s: Snapshot, release: known.Release, variant: str, driver: str = "
 
 def newer_driver(floor: str) -> Install:
     return Install(text=f"install an NVIDIA driver of {floor} or later, and reboot", driver=floor, needs=Needs.REBOOT)
+
+
+CUDA_BUILD = Install(
+    text="reinstall torch as a CUDA build that the driver supports (nvidia-smi shows the highest CUDA version): "
+    "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu<version>"
+)
