@@ -176,6 +176,14 @@ def test_an_access_list_may_permit_what_the_bits_do_not() -> None:
     assert not isinstance(nodes, Missing) and all(node.accessible for node in nodes)
 
 
+def test_selinux_may_refuse_what_the_bits_permit() -> None:
+    nodes = probe(
+        stats={"/dev/nvidia0": {"mode": 0o20666, "uid": 0, "gid": 0, "size": 0}},
+        answers={"access:/dev/nvidia0": {"read": False, "write": False}},
+    ).device_nodes
+    assert not isinstance(nodes, Missing) and not any(node.accessible for node in nodes)
+
+
 @pytest.mark.parametrize(
     ("files", "links", "barred"),
     [

@@ -348,7 +348,12 @@ def held_packages() -> Recording:
 
 
 _TUNER = "/opt/amazon/ofi-nccl/lib/libnccl-ofi-tuner.so"
-_variables(38, aws_p5_efa, FI_PROVIDER="efa", FI_EFA_USE_DEVICE_RDMA="1", NCCL_TUNER_PLUGIN=_TUNER)
+HOSTS[38] = (
+    lambda: environment(
+        over(aws_p5_efa(), files={_TUNER: ""}), FI_PROVIDER="efa", FI_EFA_USE_DEVICE_RDMA="1", NCCL_TUNER_PLUGIN=_TUNER
+    ),
+    aws_p5_efa,
+)
 
 
 @made(39)
