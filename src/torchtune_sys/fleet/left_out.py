@@ -89,6 +89,7 @@ LEFT_OUT: dict[str, str] = {
     "driver.device_nodes.driver_device": _NUMBERED,
     "driver.compute_node.device": _NUMBERED,
     "driver.compute_node.driver_device": _NUMBERED,
+    "driver.amd_partitions": "the same on all GPUs of a host, or check says so",
     "driver.other_nodes": "what the session of who looks may open; check judges it",
     "network.tracked_connections": _COUNTER,
     "cpu.clock_khz": "changes with the load",
