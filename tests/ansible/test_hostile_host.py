@@ -321,6 +321,7 @@ ROWS: dict[str, tuple[dict[str, list[Any]], bool]] = {
     "a name that looks like an option": ({"group": ["g:x:77:", "-A:x:77:bob"]}, True),
     "a user's name that looks like one": ({"group": ["g:x:77:"], "passwd": ["-u:x:4711:77::/:/bin/sh"]}, True),
     "a second group of root's name": ({"group": ["root:x:4711:"], "of": [4711]}, True),
+    "a second user of root's name, who is in it": ({"passwd": ["root:x:4711:4711::/:/bin/sh"], "group": ["g:x:77:root"]}, True),
     "rows of NIS": ({"group": ["g:x:77:", "+:::"], "passwd": ["+::::::", "+bob::::::"]}, False),
 }
 

@@ -141,7 +141,8 @@ def _is_of_several(number, owner):
     told = [(row.gr_passwd, row.gr_mem) for row in rows] + _of_gshadow([row.gr_name for row in rows])
     if any(_is_password(password) or set(people).difference((name, "root", "")) for password, people in told):
         return True
-    return any(entry.pw_gid == number and entry.pw_uid not in (owner, 0) for entry in pwd.getpwall())
+    others = [entry for entry in pwd.getpwall() if entry.pw_uid not in (owner, 0)]
+    return any(entry.pw_gid == number or entry.pw_name in (name, "root") for entry in others)
 
 
 def _of_gshadow(groups):
