@@ -19,7 +19,6 @@ from torchtune_sys.host.children.apart import text_of
 from torchtune_sys.host.children.left_processes import at_work, left_processes
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.model.preflight import Cause, Go, NodeVerdict, Preflight, Scale
-from torchtune_sys.model.rule import Result
 from torchtune_sys.model.values import Missing
 from torchtune_sys.preflight import context, host_only, own_checks, site_checks, verdict
 from torchtune_sys.preflight.hooks import HOOKS
@@ -106,7 +105,7 @@ def _of_rules(
     params = {**host_only.FULL, **policy.params} if in_hook else policy.params
     results = engine.judge(seen, CATALOGUE, params)
     if joint is not None:
-        results = tuple(result for result in results if not _is_own(result, joint))
+        results = verdict.without_own(results, listens=joint.port_was_free)
     if options["facts"]:
         _write_facts(options, seen, results, place)
     if in_hook and options["log_after"]:
@@ -118,13 +117,6 @@ def _of_rules(
     if joint is None and options["level"] == "fast":  # else training says it
         causes += own_checks.of_torch(seen, policy)
     return seen, causes
-
-
-def _is_own(result: Result, joint: Joint) -> bool:
-    """Whether the joint part itself is what a rule found: it listens on the rendezvous port, and its ranks are those that RANK tells of."""
-    if result.rule.id == "master-port-in-use":
-        return joint.port_was_free
-    return result.rule.id == "rank-variables-left" and {one.subject for one in result.evidence} <= {"RANK", "PET_NNODES"}
 
 
 def _seen(

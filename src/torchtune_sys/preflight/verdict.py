@@ -101,6 +101,18 @@ def of_results(
     return found
 
 
+def without_own(results: Iterable[Result], *, listens: bool = True) -> tuple[Result, ...]:
+    """Return the results but those on what a test of all ranks is the reason for: its RANK is no leftover, and who listens on the rendezvous port is the job
+    itself (``listens``)."""
+
+    def is_own(result: Result) -> bool:
+        if result.rule.id == "master-port-in-use":
+            return listens
+        return result.rule.id == "rank-variables-left" and {one.subject for one in result.evidence} <= {"RANK", "PET_NNODES"}
+
+    return tuple(result for result in results if not is_own(result))
+
+
 def of_known(results: Iterable[Result], fresh: Iterable[Result], policy: Policy) -> list[Cause]:
     """Return what only the known part of the log tells, which is not among the ``fresh`` results: warnings, whatever it weighs else."""
     judged = {result.rule.id: result.verdict for result in fresh}

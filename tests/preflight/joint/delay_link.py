@@ -1,5 +1,5 @@
 """A cable with a delay, in user space: two TAP devices, one in a host, one at the switch.
-``delay_link.py OUTER BRIDGE NAMESPACE INNER DELAY_S [JITTER_S [FLIPPED [TWICE]]]``: of 100 frames so many have a bit flipped, come twice.
+``delay_link.py OUTER BRIDGE NAMESPACE INNER DELAY_S [JITTER_S]``
 
 For kernels without netem. Says "ready" once both ends are there.
 """
@@ -27,7 +27,7 @@ def tap(name: str) -> int:
 
 def main() -> None:
     outer, bridge, space, inner, *figures = sys.argv[1:]
-    delay, jitter, flipped, twice = [*map(float, figures), 0.0, 0.0, 0.0][:4]
+    delay, jitter = [*map(float, figures), 0.0][:2]
     ends = tap(outer), tap(outer + "i")
     subprocess.run(["ip", "link", "set", outer + "i", "netns", space, "name", inner], check=True)
     subprocess.run(["ip", "link", "set", outer, "master", bridge, "up"], check=True)
@@ -41,11 +41,7 @@ def main() -> None:
             other = ends[1] if handle == ends[0] else ends[0]
             due, frame = time.monotonic() + delay + random.random() * jitter, os.read(handle, 65536)
             due = max([due, *(before for before, to, _frame in waiting if to == other)])  # none overtakes another
-            if len(frame) > 60 and random.random() * 100 < flipped:
-                frame = frame[:-9] + bytes([frame[-9] ^ 4]) + frame[-8:]
             waiting.append((due, other, frame))
-            if random.random() * 100 < twice:
-                waiting.append((due, other, frame))
         waiting = deque(sorted(waiting, key=lambda each: each[0]))
         while waiting and waiting[0][0] <= time.monotonic():
             _due, handle, frame = waiting.popleft()

@@ -46,8 +46,7 @@ def of_node(torch: Any, policy: Policy, nodes: int, budget_s: float) -> dict[str
     seen = engine.snapshot(LiveHost(), intent, timeout_s=min(_LOOK_S, max(budget_s, 0.5)))
     hostname = None if isinstance(seen.system, Missing) else seen.system.hostname
     name = context.node_name(env, hostname if isinstance(hostname, str) and hostname else os.uname().nodename)
-    results = engine.judge(seen, CATALOGUE, policy.params)
-    results = tuple(result for result in results if result.rule.id != "master-port-in-use")  # the job's own store listens there
+    results = verdict.without_own(engine.judge(seen, CATALOGUE, policy.params))
     found = verdict.of_results(results, policy, nodes, contained=is_contained(seen))
     causes = verdict.ordered([*found, *own_checks.of_quota(seen, policy)])
     return {
@@ -70,12 +69,14 @@ def undisturbed(torch: Any) -> Iterator[None]:
     kind, threads = torch.get_default_dtype(), torch.get_num_threads()
     repeats, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     try:
-        torch.use_deterministic_algorithms(False)
+        if repeats:  # the call alone imports torch's compiler, for seconds
+            torch.use_deterministic_algorithms(False)
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(1)
         yield
     finally:
-        torch.use_deterministic_algorithms(repeats, warn_only=warns)
+        if repeats:
+            torch.use_deterministic_algorithms(True, warn_only=warns)
         torch.set_num_threads(threads)
         torch.set_default_dtype(kind)
         torch.set_rng_state(numbers)

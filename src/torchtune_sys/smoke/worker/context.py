@@ -180,15 +180,19 @@ def repeatable_cublas() -> None:
 @contextlib.contextmanager
 def deterministic(here: RankContext) -> Iterator[None]:
     """On a GPU some operations add in whatever order threads come; torch can be told not to. cuBLAS needs ``repeatable_cublas`` first."""
-    before = torch.are_deterministic_algorithms_enabled()
-    if here.kind == "cuda":
+    before, asks = (
+        torch.are_deterministic_algorithms_enabled(),
+        here.kind == "cuda",
+    )  # to ask imports torch's compiler, for seconds
+    if asks:
         torch.use_deterministic_algorithms(True)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        if asks:
+            torch.use_deterministic_algorithms(before)
 
 
 @contextlib.contextmanager

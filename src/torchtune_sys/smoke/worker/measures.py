@@ -78,14 +78,16 @@ def has_bfloat16(torch: Any, device: Any) -> bool:
 
 def exact_products(torch: Any, device: Any) -> str:
     """Products of whole numbers that each type holds (up to 256, as bfloat16 does), of sizes that are no multiple of a tile. Says what is wrong, as a product with a vector shows,
-    in float64 on the CPU (Freivalds 1977)."""
+    in whole numbers on the CPU, by no product of matrices (Freivalds 1977)."""
     one, other = whole_numbers(torch, 511, 256, 5), whole_numbers(torch, 256, 513, 6)
-    vector = torch.arange(513, dtype=torch.float64) % 7 + 1
-    right = one.double() @ (other.double() @ vector)
-    kinds = [torch.float32] + [torch.bfloat16] * has_bfloat16(torch, device) + [torch.float16] * (device.type != "cpu")
+    vector = torch.arange(513) % 7 + 1
+    right = (one.long() * (other.long() * vector).sum(1)).sum(1)
+    kinds = (
+        [torch.float32, torch.float64] + [torch.bfloat16] * has_bfloat16(torch, device) + [torch.float16] * (device.type != "cpu")
+    )
     for kind in kinds:
         found = torch.mm(one.to(device).to(kind), other.to(device).to(kind)).cpu().double()
-        off = int((found @ vector != right).sum())
+        off = int(((found * vector).sum(1) != right).sum())
         if off:
             return "%d of 511 rows of a product of whole numbers in %s are wrong" % (off, str(kind).partition(".")[2])
     return ""
@@ -108,8 +110,23 @@ def known_functions(torch: Any, device: Any) -> str:
     signs = whole_numbers(torch, 16, 256, 7) * 2 - 1
     rows_of_signs = torch.where(torch.arange(256) % 2 == 0, signs[:, :1], -signs[:, :1])
     counts, under = torch.arange(1021.0 * 8).reshape(1021, 8), (rows % 251)[:, None]
+    batch, other = whole_numbers(torch, 3 * 33, 65, 8).view(3, 33, 65), whole_numbers(torch, 3 * 65, 31, 9).view(3, 65, 31)
+    image, filters = whole_numbers(torch, 4 * 17, 19, 10).view(1, 4, 17, 19), whole_numbers(torch, 6 * 4, 9, 11).view(6, 4, 3, 3)
+    windows = image.unfold(2, 3, 1).unfold(3, 3, 1).double()  # by what is no convolution
     into, added = torch.zeros(251, 8, device=device), (under.t() == torch.arange(251)[:, None]).double() @ counts.double()
     found = (
+        (
+            "a batch of products",
+            torch.bmm(batch.to(device), other.to(device)),
+            (batch[..., None].double() * other[:, None]).sum(2),
+        ),
+        (
+            "a convolution",
+            functions.conv2d(image.to(device), filters.to(device)),
+            (windows[:, None] * filters[None, :, :, None, None]).sum((2, 5, 6)),
+        ),
+        ("a sum of ones", copied.new_ones(_COPIED).sum(), torch.tensor(_COPIED)),
+        ("a mean", (copied % 2).mean(), torch.tensor((_COPIED // 2) / _COPIED, dtype=torch.float64)),
         ("index_add", into.index_add(0, under[:, 0].to(device), counts.to(device)), added),
         ("scatter_add", into.scatter_add(0, under.expand(1021, 8).to(device), counts.to(device)), added),
         ("an embedding", functions.embedding(rows.to(device), table.to(device)), table[rows]),

@@ -93,7 +93,7 @@ def plant(torch):
     right = dist.all_reduce
     def flipped(value, *rest, **more):
         found = right(value, *rest, **more)
-        if value.numel() > 100:
+        if value.numel() > 100 and value.dtype == torch.float32:
             value.view(torch.int32).view(-1)[99] ^= 1 << 20
         return found
     dist.all_reduce = flipped

@@ -30,8 +30,24 @@ def no_route(made: Cluster, node: int) -> dict[str, Any]:
     return {}
 
 
-def cable(*figures: float) -> Plant:
-    return lambda made, node: delayed(made, node, *figures)
+def jitter(made: Cluster, node: int) -> dict[str, Any]:
+    return delayed(made, node, 0.0, 0.016)
+
+
+def bad_cable(made: Cluster, node: int) -> dict[str, Any]:
+    """What has a bit flipped is dropped by whoever receives it: long packets, as they have more bits."""
+    lost = "meta l4proto { tcp, udp } meta length > 1000 numgen random mod 100 < 3 drop"
+    made.drop(node, f"iif eth0 {lost}", f"oif eth0 {lost}")
+    return {}
+
+
+def duplicated(made: Cluster, node: int) -> dict[str, Any]:
+    twice = f'ip daddr {made.address(node)} iif eth0 numgen random mod 100 < 5 dup to {made.address(node)} device "lo"'
+    made.inside(node, "sysctl", "-qw", "net.ipv4.conf.lo.accept_local=1", "net.ipv4.conf.all.rp_filter=0")
+    made.inside(
+        node, "nft", "-f", "-", text=f"table ip joint {{ chain i {{ type filter hook prerouting priority -300; {twice}; }}; }}\n"
+    )
+    return {}
 
 
 def no_scaling(made: Cluster, node: int) -> dict[str, Any]:
@@ -66,10 +82,10 @@ FAULTS = {
     ),
     "few-ports": Fault(few_ports, node_with(), 3, held=True),
     "no-route": Fault(no_route, _of_route, 4),
-    "corrupted-packets": Fault(cable(0, 0, 3), node_with("packet-loss"), 3),
-    "jitter": Fault(cable(0.0, 0.016), node_with("link-delay", "packet-loss", "narrow-link"), 3, held=True),
+    "corrupted-packets": Fault(bad_cable, node_with("packet-loss"), 3),
+    "jitter": Fault(jitter, node_with("link-delay", "packet-loss", "narrow-link"), 3, held=True),
     "many-threads": Fault(variables(OMP_NUM_THREADS="64"), _of_threads, 2),
-    "duplicated-packets": Fault(cable(0, 0, 0, 5), go, 4),
+    "duplicated-packets": Fault(duplicated, go, 4),
     "no-scaling": Fault(no_scaling, go, 3),
     "other-interface": Fault(other_interface, go, 3),
     "dev-mode": Fault(variables(PYTHONDEVMODE="1", PYTHONWARNINGS="always"), go, 4, held=True),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from itertools import chain
+from itertools import chain, product
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
-from torchtune_sys.preflight.joint.worker.patterns import differing, largest_of_patterns, pattern, roots, sources, sum_of_patterns
-from torchtune_sys.smoke.worker.exchange_names import SCATTERS, backend_has, named_now
+from torchtune_sys.preflight.joint.worker.patterns import differing, of_all_patterns, pattern, roots, sources, sum_of_patterns
+from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, backend_has, named_now
 from torchtune_sys.smoke.worker.measures import has_bfloat16, run_delay_of_all, waits_for_all
 
 LARGE = 1 << 19
@@ -21,6 +21,7 @@ _WIDE = (1 << 40) + 1
 _ALL_TO_ALL_RANKS = 64
 """Of more ranks not each exchanges with each or with one: NCCL makes a connection for every two then; experts are spread over so many at most."""
 _EXACT_IN_BFLOAT16 = 256
+"""The next whole number it does not hold, and bytes hold none above 255."""
 EXCHANGED = 1 << 17
 EXCHANGED_BYTES = 4 * EXCHANGED
 SWEEPS = 3
@@ -155,10 +156,11 @@ def basic(peers: Peers) -> Iterator[Exchange]:
     own = pattern(torch, 64, rank, 9).to(peers.device)
     wanted = torch.cat([pattern(torch, 64, each, 9) for each in range(world)])
     yield "all_gather", peers.later(dist.all_gather, list(gathered.chunk(world)), own), gathered, wanted
-    for turn, source in enumerate(sources(world)):
-        sent = pattern(torch, _PART, source, turn)
-        held = sent.clone().to(peers.device) if rank == source else torch.zeros(_PART, device=peers.device)
-        yield "broadcast by rank %d of the group" % source, peers.later(dist.broadcast, held, peers.at(source)), held, sent
+    for turn, (source, dtype) in enumerate(product(sources(world), (torch.float32, torch.uint8))):  # as weights, and as objects
+        sent = pattern(torch, _PART, source, turn).to(dtype)
+        held = (sent.clone() if rank == source else torch.zeros_like(sent)).to(peers.device)
+        told = "broadcast of %s by rank %d of the group" % (str(dtype).partition(".")[2], source)
+        yield told, peers.later(dist.broadcast, held, peers.at(source)), held, sent
 
 
 def collectives(peers: Peers) -> Iterator[Exchange]:
@@ -173,17 +175,24 @@ def _reduced(peers: Peers) -> Iterator[Exchange]:
     bucket = pattern(torch, _BUCKET, rank, 3).to(device)
     wanted = sum_of_patterns(torch, _BUCKET, world, 3)
     yield "all_reduce of %d elements" % _BUCKET, peers.later(dist.all_reduce, bucket), bucket, wanted
-    most = pattern(torch, _PART, rank, 4).to(device)
-    wanted = largest_of_patterns(torch, _PART, world, 4)
-    yield "all_reduce (MAX)", peers.later(dist.all_reduce, most, op=dist.ReduceOp.MAX), most, wanted
+    for name, together in (("MAX", lambda each: each.amax(1)), ("MIN", lambda each: each.amin(1))):
+        extreme, wanted = pattern(torch, _PART, rank, 4).to(device), of_all_patterns(torch, _PART, world, 4, together)
+        yield "all_reduce (%s)" % name, peers.later(dist.all_reduce, extreme, op=getattr(dist.ReduceOp, name)), extreme, wanted
+    signs = (1 - 2 * (pattern(torch, _PART, rank, 4) % 2)).to(device)
+    wanted = of_all_patterns(torch, _PART, world, 4, lambda each: 1 - 2 * ((each % 2).sum(1) % 2))
+    yield "all_reduce (PRODUCT)", peers.later(dist.all_reduce, signs, op=dist.ReduceOp.PRODUCT), signs, wanted
     whole = pattern(torch, _PART, rank, 5).to(torch.int64).to(device) * _WIDE
     wanted = sum_of_patterns(torch, _PART, world, 5).to(torch.int64) * _WIDE
     yield "all_reduce of int64", peers.later(dist.all_reduce, whole), whole, wanted
-    if world <= _EXACT_IN_BFLOAT16:
-        wanted = torch.stack([pattern(torch, _PART, each, 6) % 2 for each in range(world)]).sum(0)
-        for dtype in [torch.float16] + [torch.bfloat16] * has_bfloat16(torch, device):
-            half = (pattern(torch, _PART, rank, 6) % 2).to(dtype).to(device)
-            yield "all_reduce of %s" % str(dtype).partition(".")[2], peers.later(dist.all_reduce, half), half, wanted
+    small = [torch.uint8, torch.float16] + [torch.bfloat16] * has_bfloat16(torch, device)
+    wanted = of_all_patterns(torch, _PART, world, 6, lambda each: (each % 2).sum(1))
+    for dtype in [torch.int32, torch.float64] + small * (world < _EXACT_IN_BFLOAT16):
+        bits = (pattern(torch, _PART, rank, 6) % 2).to(dtype).to(device)
+        yield "all_reduce of %s" % str(dtype).partition(".")[2], peers.later(dist.all_reduce, bits), bits, wanted
+    for gather in named_now(GATHERS)[:1]:
+        parts, own = torch.zeros(_PART * world, device=device), pattern(torch, _PART, rank, 8).to(device)
+        wanted = torch.cat([pattern(torch, _PART, each, 8) for each in range(world)])
+        yield gather.__name__, peers.later(gather, parts, own), parts, wanted
     for scatter in named_now(SCATTERS)[:1]:
         taken, given = torch.zeros(_PART, device=device), pattern(torch, _PART * world, rank, 7).to(device)
         wanted = sum_of_patterns(torch, _PART * world, world, 7)[rank * _PART : (rank + 1) * _PART]

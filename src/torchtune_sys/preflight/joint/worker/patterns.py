@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any, Callable, Tuple
 
 PERIOD = 101
 
@@ -13,15 +13,14 @@ def pattern(torch: Any, size: int, rank: int, turn: int) -> Any:
 
 
 def sum_of_patterns(torch: Any, size: int, world: int, turn: int) -> Any:
-    """Return what all ranks have together: the same again after each PERIOD."""
-    each = (torch.arange(PERIOD)[:, None] + 7 * torch.arange(world) + 31 * turn) % PERIOD
-    return each.sum(1).to(torch.float32)[torch.arange(size) % PERIOD]
+    """Return what all ranks have together."""
+    return of_all_patterns(torch, size, world, turn, lambda each: each.sum(1))
 
 
-def largest_of_patterns(torch: Any, size: int, world: int, turn: int) -> Any:
-    """Return the largest that any rank has, place by place."""
+def of_all_patterns(torch: Any, size: int, world: int, turn: int, together: Callable[[Any], Any]) -> Any:
+    """Return what ``together`` makes of the patterns of all ranks (a row for each place, a column for each rank): the same again after each PERIOD."""
     each = (torch.arange(PERIOD)[:, None] + 7 * torch.arange(world) + 31 * turn) % PERIOD
-    return each.amax(1).to(torch.float32)[torch.arange(size) % PERIOD]
+    return together(each).to(torch.float32)[torch.arange(size) % PERIOD]
 
 
 def sources(world: int) -> Tuple[int, ...]:
