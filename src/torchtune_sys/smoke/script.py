@@ -21,6 +21,7 @@ ORDER = (
     "exchange_names",
     "functions.wide_ranges",
     "functions.edges",
+    "functions.guards",
     "identity",
     "functions.tried",
     "functions.randomness",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any, List
 
 import torch
 from torch import nn
 
-from torchtune_sys.smoke.worker.context import StageFailed
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, torch_has_reached
 
 
 class _Scaled(nn.Module):
@@ -53,6 +54,43 @@ def modules_resume(path: str) -> None:
     ):
         if not right:
             raise StageFailed("checkpoint-damaged", "a module that is loaded from a checkpoint loses %s" % what)
+
+
+def gaps_are_told(here: RankContext) -> None:
+    """Check that what does not fit is refused, unless one says that it need not, and that what fits is taken in the model's own precision."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(here.device)
+    whole = model.state_dict()
+    lacking = {name: value for name, value in whole.items() if name != "0.bias"}
+    row = whole["0.weight"][:1]  # of which strict=False says nothing: it is for keys
+    other_shapes = tuple(
+        ("has a weight of another shape %s" % [*one.shape], {**whole, "0.weight": one}) for one in (row, row[0], row[:, :1])
+    )
+    for what, held in (
+        ("lacks a weight", lacking),
+        ("has a weight too many", {**whole, "2.weight": whole["0.weight"]}),
+        *other_shapes,
+    ):
+        with contextlib.suppress(RuntimeError):
+            model.load_state_dict(held, strict=what not in dict(other_shapes))
+            raise StageFailed("checkpoint-keys-ignored", "load_state_dict says nothing where a checkpoint %s" % what)
+    told = model.load_state_dict(lacking, strict=False)
+    if told.missing_keys != ["0.bias"]:
+        raise StageFailed(
+            "checkpoint-keys-ignored", "load_state_dict(strict=False) tells of %s, not of 0.bias" % told.missing_keys
+        )
+    thirds = torch.arange(6, device=here.device).view(2, 3) / 3
+    narrow = nn.Linear(3, 2, bias=False).to(here.device, torch.bfloat16)
+    narrow.load_state_dict({"weight": thirds})
+    if narrow.weight.dtype != torch.bfloat16 or not torch.equal(narrow.weight.detach(), thirds.bfloat16()):
+        raise StageFailed("checkpoint-damaged", "weights of float32 that a model of bfloat16 loads are not those, rounded")
+    if torch_has_reached(2, 1):
+        narrow.load_state_dict({"weight": thirds}, assign=True)
+        taken = narrow.weight
+        if taken.data_ptr() != thirds.data_ptr() or taken.dtype != thirds.dtype or not isinstance(taken, nn.Parameter):
+            seen = (
+                "load_state_dict(assign=True) leaves a model its own tensors, where those that are loaded are to take their place"
+            )
+            raise StageFailed("checkpoint-damaged", seen)
 
 
 def directories_tell(folder: str) -> None:

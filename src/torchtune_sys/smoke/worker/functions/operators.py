@@ -4,6 +4,7 @@ a formula that takes nothing of what is tried."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import operator
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
@@ -81,11 +82,15 @@ class Operator(NamedTuple):
 
 
 def distinct(*shape: int, seed: int = 37, wide: float = 2.0) -> torch.Tensor:
-    """Numbers around 0, none of them 0 and none twice, in no order. Up to 128 of them are exact in bfloat16 for a ``wide`` that is a power of two times their number."""
-    count = math.prod(shape)
+    """Return numbers around 0, none of them 0 and none twice, in no order. Up to 128 of them are exact in bfloat16 for a ``wide`` that is a power of two times their number."""
+    return _mixed(math.prod(shape), seed, wide).view(shape).clone()  # one that is changed spoils no other
+
+
+@functools.lru_cache(maxsize=4096)
+def _mixed(count: int, seed: int, wide: float) -> torch.Tensor:
     halves = 1 << max(count - 1, 1).bit_length()
     places = torch.arange(count, dtype=torch.int64) * seed % count
-    return ((places.double() - count // 2 + 0.5) * (2 * wide / halves)).view(shape)
+    return (places.double() - count // 2 + 0.5) * (2 * wide / halves)
 
 
 def positive(*shape: int) -> torch.Tensor:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Iterator, Tuple
+import contextlib
+import os
+from typing import Iterator, List, Tuple
 
 import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.context import QUICK, RankContext
 from torchtune_sys.smoke.worker.functions.combined import Answer, answers_are_right
+
+_SCRIPTED = "PYTORCH_JIT"
 
 
 def transforms_are_right(here: RankContext) -> None:
@@ -49,15 +53,32 @@ def _of_gradients(here: RankContext) -> Iterator[Answer]:
     yield "jacrev", torch.func.jacrev(lambda a: a * a.sum())(one), [[3.0, 1.0, 1.0], [-2.0, 0.0, -2.0], [3.0, 3.0, 5.0]]
 
 
-def _of_directions(here: RankContext) -> Iterator[Answer]:
-    """Forward differentiation compiles its rules when it is first asked for: a sixth of a second."""
+@contextlib.contextmanager
+def _without_scripted_rules() -> Iterator[None]:
+    """Forward differentiation compiles rules for what has none (norms, softplus) by TorchScript when it is first asked for, a third of a second, unless that is off (torch/autograd/forward_ad.py).
+    Nothing here needs them."""
+    before = os.environ.get(_SCRIPTED)
+    os.environ[_SCRIPTED] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SCRIPTED]
+        else:
+            os.environ[_SCRIPTED] = before
+
+
+@_without_scripted_rules()
+def _of_directions(here: RankContext) -> List[Answer]:
     one, way = _two_rows(here)
     value, slope = torch.func.jvp(lambda a: a**3, (one,), (way,))
-    yield "jvp's value", value, [1.0, -8.0, 27.0]
-    yield "jvp", slope, [6.0, 60.0, -27.0]
-    yield "jacfwd", torch.func.jacfwd(lambda a: a * a.sum())(one), [[3.0, 1.0, 1.0], [-2.0, 0.0, -2.0], [3.0, 3.0, 5.0]]
-    wanted = [[6.0, 0.0, 0.0], [0.0, -12.0, 0.0], [0.0, 0.0, 18.0]]
-    yield "hessian", torch.func.hessian(lambda a: (a**3).sum())(one), wanted
+    twice = [[3.0, 1.0, 1.0], [-2.0, 0.0, -2.0], [3.0, 3.0, 5.0]]
+    return [
+        ("jvp's value", value, [1.0, -8.0, 27.0]),
+        ("jvp", slope, [6.0, 60.0, -27.0]),
+        ("jacfwd", torch.func.jacfwd(lambda a: a * a.sum())(one), twice),
+        ("hessian", torch.func.hessian(lambda a: (a**3).sum())(one), [[6.0, 0.0, 0.0], [0.0, -12.0, 0.0], [0.0, 0.0, 18.0]]),
+    ]
 
 
 def _of_modules(here: RankContext) -> Iterator[Answer]:

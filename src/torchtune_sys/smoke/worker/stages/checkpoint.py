@@ -19,7 +19,7 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed, determi
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.models import TOKENS, SmallTransformer, loss_of, seeded, sentences
-from torchtune_sys.smoke.worker.module_state import directories_tell, modules_resume
+from torchtune_sys.smoke.worker.module_state import directories_tell, gaps_are_told, modules_resume
 from torchtune_sys.smoke.worker.stages.optimizers import EPOCHS_OF_SCHEDULE, schedules
 
 _BEFORE, _AFTER = 3, 3
@@ -27,6 +27,8 @@ _SCHEDULED = 5
 """Steps of a schedule before it is saved: within its first period and beyond."""
 _LARGE_RECORD = 1 << 18
 """Numbers: a mebibyte, which goes to the disk in other pieces than the small ones, each of which is less than a block of some file systems."""
+_KEPT_RECORD = 5 << 17
+"""Numbers: five of these checkpoints are more than what is left to the allocators (keeps_nothing_of)."""
 _HUGE_RECORD = 3 << 20
 """12 MiB, as one embedding has: more than a buffer, or a piece of a network file system, holds."""
 
@@ -88,8 +90,8 @@ def checkpoint_resumes(here: RankContext) -> None:
         _kinds_survive(os.path.join(folder, "kinds.pt"))
         directories_tell(folder)
         modules_resume(os.path.join(folder, "module.pt"))
-        _gaps_are_told(here)
-        _kept_open_by_nothing(here, os.path.join(folder, "again.pt"))
+        gaps_are_told(here)
+        _kept_by_nothing(here, os.path.join(folder, "again.pt"))
         _schedules_resume()
         _generators_resume()
         _averages_resume(here, os.path.join(folder, "averages.pt"))
@@ -176,38 +178,11 @@ def _has_kept(place: str, found: Dict[str, torch.Tensor], held: Dict[str, torch.
         raise StageFailed("checkpoint-damaged", "two tensors that share memory come back from %s as two apart" % place)
 
 
-def _gaps_are_told(here: RankContext) -> None:
-    """Check that what does not fit is refused, unless one says that it need not, and that what fits is taken in the model's own precision."""
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(here.device)
-    whole = model.state_dict()
-    lacking = {name: value for name, value in whole.items() if name != "0.bias"}
-    for what, held in (("lacks a weight", lacking), ("has a weight too many", {**whole, "2.weight": whole["0.weight"]})):
-        with contextlib.suppress(RuntimeError):
-            model.load_state_dict(held)
-            raise StageFailed("checkpoint-keys-ignored", "load_state_dict says nothing where a checkpoint %s" % what)
-    told = model.load_state_dict(lacking, strict=False)
-    if told.missing_keys != ["0.bias"]:
-        raise StageFailed(
-            "checkpoint-keys-ignored", "load_state_dict(strict=False) tells of %s, not of 0.bias" % told.missing_keys
-        )
-    thirds = torch.arange(6, device=here.device).view(2, 3) / 3
-    narrow = nn.Linear(3, 2, bias=False).to(here.device, torch.bfloat16)
-    narrow.load_state_dict({"weight": thirds})
-    if narrow.weight.dtype != torch.bfloat16 or not torch.equal(narrow.weight.detach(), thirds.bfloat16()):
-        raise StageFailed("checkpoint-damaged", "weights of float32 that a model of bfloat16 loads are not those, rounded")
-    if torch_has_reached(2, 1):
-        narrow.load_state_dict({"weight": thirds}, assign=True)
-        taken = narrow.weight
-        if taken.data_ptr() != thirds.data_ptr() or taken.dtype != thirds.dtype or not isinstance(taken, nn.Parameter):
-            seen = (
-                "load_state_dict(assign=True) leaves a model its own tensors, where those that are loaded are to take their place"
-            )
-            raise StageFailed("checkpoint-damaged", seen)
+def _kept_by_nothing(here: RankContext, path: str) -> None:
+    weight = torch.ones(_KEPT_RECORD)
 
-
-def _kept_open_by_nothing(here: RankContext, path: str) -> None:
     def saved_and_read() -> None:
-        torch.save({"weight": torch.ones(16)}, path)
+        torch.save({"weight": weight}, path)
         torch.load(path, map_location="cpu", weights_only=True)
 
     keeps_nothing_of(here, "checkpoints", saved_and_read, 5)

@@ -25,6 +25,8 @@ _QUOTAS_APART, _NO_QUOTA = 1.5, 1e6
 _CLOCKS_APART_S = 30.0
 """A loaded host lets a rank wait for seconds between the word and the look."""
 _PACES_APART_S = 0.5
+_CLOCK_SET_S = 0.25
+"""What is slewed moves by less in a round of *stragglers*."""
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
@@ -40,6 +42,7 @@ def differences(here: RankContext) -> List[Fault]:
         "bits": step_fingerprint(here),
         "rights": _rights(),
         "quota": cpus_of_quota() or _NO_QUOTA,
+        "seed": torch.Generator().seed(),
     }
     tell_all(here, "")  # from here on all ranks look at their clocks at once, but for what the store takes
     own.update(clock=time.time(), jumped=clock_has_jumped(), beyond=told_beyond_the_kernel(), apart=clocks_came_apart())
@@ -51,6 +54,7 @@ def differences(here: RankContext) -> List[Fault]:
         *_unlike_quotas(told),
         *_unlike_threads(told),
         *_unlike_rights(told),
+        *_alike_seeds(told),
         *_unlike_bits(told),
     ]
 
@@ -141,6 +145,14 @@ def _unlike_rights(told: List[Dict[str, Any]]) -> Iterable[Fault]:
                     yield "ranks-unlike", "%s has %s %s, others on its host have %s" % (_who(rank, told), name, value, usual)
 
 
+def _alike_seeds(told: List[Dict[str, Any]]) -> Iterable[Fault]:
+    """Yield the ranks to which the system gave a seed that another has: what each is to draw for itself (augmentations, dropout) all draw alike."""
+    for ranks in _by(told, "seed"):
+        if len(ranks) > 1:
+            words = (_who(ranks[1], told), told[ranks[1]]["seed"], ranks[0])
+            yield "random-numbers-wrong", "%s gets the seed %d from the system (torch.Generator.seed()), as rank %d does" % words
+
+
 def _unlike_quotas(told: List[Dict[str, Any]]) -> Iterable[Fault]:
     """Yield the ranks that their cgroup lets have less of the host's CPUs than another's. What is only short runs as fast as elsewhere, between two pauses."""
     for ranks in _by(told, "where"):
@@ -184,3 +196,12 @@ def _unlike_bits(told: List[Dict[str, Any]]) -> Iterable[Fault]:
                     "ranks-compute-differently",
                     "%s has other weights after the same step: fingerprint %s, the others' %s" % words,
                 )
+
+
+def clock_swings(offsets: List[float]) -> int:
+    """Count how often a clock was set from one of two sides to the other.
+
+    >>> clock_swings([0.0, 0.0, 1.5, 1.5, 0.0, 1.5]), clock_swings([0.0, 0.001, 0.0]), clock_swings([0.0, 2.0, 2.0])
+    (3, 0, 1)
+    """
+    return sum(abs(offsets[turn] - offsets[turn - 1]) > _CLOCK_SET_S for turn in range(1, len(offsets)))

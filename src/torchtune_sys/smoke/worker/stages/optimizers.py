@@ -170,6 +170,19 @@ def _steps_as_asked(here: RankContext) -> Iterator[Answer]:
             kind(mixed, lr=0.5, weight_decay=0.0, **more).step()
             name = "weights of float32 and bfloat16 in one group of %s (foreach=%s)" % (kind.__name__, more["foreach"])
             yield name, (torch.cat([one.detach().float() for one in mixed]) * 8).round(), [4] * 4
+        for kind in (torch.optim.Adam, torch.optim.AdamW):
+            counted = torch.nn.Parameter(torch.ones(2, device=here.device, dtype=torch.bfloat16))
+            counted.grad = torch.ones_like(counted)
+            before, loaded = (kind([counted]) for _ in range(2))
+            before.step()
+            before.state[counted]["step"].fill_(300.0)
+            loaded.load_state_dict(before.state_dict())
+            loaded.step()
+            yield (
+                "the steps that %s counts for weights of bfloat16, loaded after the 300th" % kind.__name__,
+                loaded.state[counted]["step"],
+                301,
+            )
     own = copy.deepcopy(first)
     with torch.no_grad():
         first.zero_()

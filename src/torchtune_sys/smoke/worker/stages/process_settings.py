@@ -234,6 +234,11 @@ def _what_is_not_ieee_shared_out() -> List[str]:
 
 
 def _seeds_are_kept(here: RankContext) -> None:
+    for name, seed in (("torch.seed()", torch.seed), ("torch.Generator.seed()", torch.Generator(here.device).seed)):
+        first, second = seed(), seed()
+        if first == second:
+            seen = "%s, which is to take a seed from the system, takes %d twice: all ranks and runs draw alike"
+            raise StageFailed("random-numbers-wrong", seen % (name, first), _WHO)
     drawn: List[Tuple[List[float], List[float]]] = []
     for seed in (7, 7, 8):
         torch.manual_seed(seed)

@@ -1,0 +1,52 @@
+"""What compiled code is guarded by: it holds for what it was traced with, and is to be traced anew where that is another."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+import torch
+from torch import nn
+
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+
+
+class _Settings(nn.Module):
+    """Goes by numbers, flags and lists of Python, its own and given ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate, self.noisy, self.shifts = 0.5, False, [1.0, 2.0]
+
+    def forward(self, given: torch.Tensor, flag: bool = False) -> torch.Tensor:
+        found = given * self.rate + self.shifts[-1] + len(self.shifts)
+        if self.noisy:
+            found = found + 16
+        if flag:
+            found = -found
+        return found
+
+
+_CHANGES: Tuple[Tuple[str, Any], ...] = (
+    ("rate", 0.25),
+    ("noisy", True),
+    ("shifts", [1.0, 2.0, 4.0]),
+)
+
+
+def guards_hold(here: RankContext) -> None:
+    """Check that a compiled model follows the numbers, flags and lists of Python that it goes by. Only traced, without a compiler: that takes a twentieth of a second for each.
+    Raises StageFailed."""
+    settings = _Settings().eval()
+    called = torch.compile(settings, backend="eager", fullgraph=True)
+    given = torch.arange(6.0, device=here.device).view(2, 3)
+    calls: List[Tuple[str, Dict[str, Any], Tuple[Any, ...]]] = [("everything", {}, (given,))]
+    calls += [("its %s" % name, {name: value}, (given,)) for name, value in _CHANGES]
+    calls.append(("an argument", {}, (given, True)))
+    for what, change, args in calls:
+        before = {name: getattr(settings, name) for name in change}
+        vars(settings).update(change)
+        found, right = called(*args).tolist(), settings(*args).tolist()
+        vars(settings).update(before)
+        if found != right:
+            seen = "a compiled model goes on with what %s was when it was compiled: it gives %s, where %s is right"
+            raise StageFailed("compiled-differs", seen % (what, found, right))
