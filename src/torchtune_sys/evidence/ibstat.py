@@ -99,7 +99,7 @@ def _number(text: str) -> int:
 
 def _device(name: str, own: Fields, ports: dict[int, Fields]) -> RdmaDevice:
     part = own.get("vendor_part_id", "")
-    kind = own.get("ca_type") or (f"MT{part}" if part.isascii() and part.isdigit() and name.startswith("mlx") else "")
+    kind = own.get("ca_type") or (f"MT{part}" if natural(part) is not None and name.startswith("mlx") else "")
     return RdmaDevice(
         name=name,
         ports=tuple(_port(number, fields) for number, fields in sorted(ports.items())),

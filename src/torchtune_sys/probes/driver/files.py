@@ -11,6 +11,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host, Stat
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import DeviceNode
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 _LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
@@ -150,12 +151,7 @@ def _version(name: str) -> str:
     for library in _LIBRARIES:
         rest = name.removeprefix(f"{library}.")
         parts = rest.split(".")
-        if (
-            rest != name
-            and len(parts) > 1
-            and all(part.isascii() and part.isdigit() for part in parts)
-            and int(parts[0]) < 10_000
-        ):
+        if rest != name and len(parts) > 1 and None not in map(natural, parts) and int(parts[0]) < 10_000:
             return rest
     return ""
 
@@ -246,7 +242,7 @@ def is_gpu_node(name: str) -> bool:
     >>> [is_gpu_node(name) for name in ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia-caps", "null")]
     [True, True, True, False, False, False]
     """
-    return name in ("nvidiactl", "nvidia-uvm") or (name.startswith("nvidia") and name[6:].isascii() and name[6:].isdigit())
+    return name in ("nvidiactl", "nvidia-uvm") or (name.startswith("nvidia") and natural(name[6:]) is not None)
 
 
 def _accessible(host: Host, path: str, found: Stat, user: object) -> Fact[bool]:

@@ -8,6 +8,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import AmdErrors, DeviceNode, DriverFacts
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.integrated_gpus import is_integrated
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.driver import files as driver_files
 from torchtune_sys.probes.pci import probe as pci
@@ -236,8 +237,8 @@ def parse_ras(text: str) -> tuple[int, int] | Missing:
     counts: dict[str, int] = {}
     for line in text.splitlines():
         name, _, number = line.partition(":")
-        if number.strip().isascii() and number.strip().isdigit():
-            counts[name.strip()] = 0 if int(number) % 1_048_560 == 0 else int(number)
+        if (count := natural(number.strip())) is not None:
+            counts[name.strip()] = 0 if count % 1_048_560 == 0 else count
     if "ue" not in counts:
         return Missing(Why.UNPARSED, "ras", text.strip()[:60])
     return counts["ue"], counts.get("ce", 0)
@@ -291,7 +292,7 @@ def parse_version(text: str) -> tuple[str, str] | None:
     flavour = "open" if "Open Kernel Module" in line else "proprietary"
     for word in line.split():
         parts = word.split(".")
-        if len(parts) > 1 and all(part.isascii() and part.isdigit() for part in parts):
+        if len(parts) > 1 and None not in map(natural, parts):
             return word, flavour
     return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import SessionLimit
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.drop_ins import files_by_name
 
@@ -99,7 +100,7 @@ def _number(word: str) -> int | None:
     if word == "infinity":
         return None
     digits, suffix = (word[:-1], word[-1]) if word[-1:] in ("K", "M", "G", "T", "P") else (word, "")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+    if (count := natural(digits)) is None:
         return -1
-    number = int(digits) << (10 * (" KMGTP".index(suffix) if suffix else 0))
+    number = count << (10 * (" KMGTP".index(suffix) if suffix else 0))
     return number if number <= _MOST else None

@@ -10,6 +10,7 @@ from torchtune_sys.host.base import Host, Space, interpreted
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.memory import MemoryFacts, SwapDevice
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 from torchtune_sys.probes import cgroup
 
@@ -64,8 +65,8 @@ def parse_meminfo(text: str) -> dict[str, int]:
     for line in text.split("\n"):
         name, colon, rest = line.partition(":")
         words = rest.split()
-        if colon and words and words[0].isascii() and words[0].isdigit() and len(words[0]) < 20:
-            found[name] = int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
+        if colon and words and (number := natural(words[0])) is not None:
+            found[name] = number * (1024 if words[1:] == ["kB"] else 1)
     return found
 
 
@@ -150,7 +151,7 @@ def parse_arcstats(text: str) -> int | None:
     4000
     """
     rows = (line.split() for line in text.splitlines()[:1000])
-    values = {row[0]: int(row[2]) for row in rows if len(row) == 3 and row[2].isascii() and row[2].isdigit() and len(row[2]) < 20}
+    values = {row[0]: number for row in rows if len(row) == 3 and (number := natural(row[2])) is not None}
     return max(values["size"] - values["c_min"], 0) if {"size", "c_min"} <= values.keys() else None
 
 

@@ -9,6 +9,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import Interface, NetworkFacts, RdmaDevice, Way
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, known
 from torchtune_sys.probes.network import nccl_conf, rdma, rdma_counters
 from torchtune_sys.probes.network.addresses import Named, from_answer, from_proc
@@ -189,7 +190,7 @@ def interrupt_cpus(host: Host, base: str) -> Fact[tuple[int, ...]]:
     if isinstance(names, Missing):
         return names
     found: list[int] = []
-    for number in sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 9)[:_FIRST]:
+    for number in sorted(number for name in names if (number := natural(name, 8)) is not None)[:_FIRST]:
         text = host.text(f"/proc/irq/{number}/effective_affinity_list")
         if isinstance(text, Missing):
             return _unserved(host, number, text) if text.why is Why.ABSENT else text

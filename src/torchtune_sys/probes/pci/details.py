@@ -7,6 +7,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciConfig, PciErrorGrowth, PciErrors, TopologyFile
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 DEFAULT_TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
@@ -47,8 +48,8 @@ def parse_errors(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for line in text.splitlines()[:64]:
         name, _, count = line.strip().rpartition(" ")
-        if name and len(name) < 40 and count.isascii() and count.isdigit() and len(count) < 20:
-            found[name] = min(int(count), _LARGEST)
+        if name and len(name) < 40 and (number := natural(count)) is not None:
+            found[name] = min(number, _LARGEST)
     return found
 
 

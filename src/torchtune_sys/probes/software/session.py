@@ -6,6 +6,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import Mps
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why
 
 _MPS = "/tmp/nvidia-mps"
@@ -53,7 +54,7 @@ def _listening(host: Host, directory: str) -> Fact[bool]:
     note = host.word(f"{directory}/nvidia-cuda-mps-control.pid")
     if isinstance(note, Missing):
         return False if note.why is Why.ABSENT else note
-    name = host.word(f"/proc/{note}/comm") if note.isascii() and note.isdigit() and len(note) < 10 else ""
+    name = host.word(f"/proc/{note}/comm") if natural(note, 9) is not None else ""
     if isinstance(name, Missing):
         return False if name.why is Why.ABSENT else name
     return name.startswith("nvidia-cuda-mps")
