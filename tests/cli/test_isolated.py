@@ -103,6 +103,20 @@ def test_it_runs_where_pythonpath_is_how_it_was_installed(tmp_path: Path) -> Non
     assert (found.returncode, found.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("program", [CONSOLE, MODULE], ids=["command", "module"])
+def test_a_python_that_checks_itself_is_the_session_s_and_slows_nothing_of_ours(program: list[str], tmp_path: Path) -> None:
+    """With PYTHONDEVMODE a healthy node's network looked narrow: each buffer was filled, each step of the loop was timed."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, sys; atexit.register(lambda: sys.stderr.write(f'dev_mode {sys.flags.dev_mode}'))\n"
+    )
+    env = {**os.environ, "PYTHONDEVMODE": "1", "PYTHONASYNCIODEBUG": "1", "PYTHONPATH": str(tmp_path)}
+    words = ["check", "--select", "memory-debugging-on", "--format", "json"]
+    done = subprocess.run([*program, *words], cwd="/", env=env, capture_output=True, text=True, timeout=120)
+    (found,) = json.loads(done.stdout)["results"]
+    assert (found["verdict"], found["evidence"][0]["seen"]) == ("fail", "PYTHONDEVMODE=1"), done.stderr
+    assert "dev_mode True" not in done.stderr
+
+
 def test_what_the_tool_is_asked_for_before_it_is_isolated_cannot_be_taken_from_the_caller() -> None:
     """Up to ``isolate`` only what Python has loaded at its own start is imported."""
     code = (

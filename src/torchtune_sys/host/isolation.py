@@ -25,6 +25,8 @@ _STEERING = (
     "LOCPATH",
     "HOSTALIASES",
 )
+_SLOWING = ("PYTHONDEVMODE", "PYTHONMALLOC", "PYTHONTRACEMALLOC", "PYTHONASYNCIODEBUG")
+"""With these Python checks each allocation, or each step of its event loop, from its start on: what this process measures would be its own slowness."""
 _DIRECTORIES = ("LD_LIBRARY_PATH", "PYTHONPATH")
 TEMPORARY = ("TMPDIR", "TMP", "TEMP")
 """Variables that may name a directory that everybody may write to: who makes a file there makes a new one."""
@@ -54,15 +56,14 @@ def session() -> "dict[str, str]":
 
 
 def isolate() -> None:
-    """Drop the working directory, PYTHONPATH and the user's site directory from where modules are looked for; as root start again where
-    others than root can change what this process was started with. Standard streams that the caller closed lead nowhere."""
+    """Drop the working directory, PYTHONPATH and the user's site directory from where modules are looked for; start again where Python was asked to check
+    itself, and as root where others than root can change what this process was started with. Standard streams that the caller closed lead nowhere."""
     session_path[:] = sys.path
     _name_what_runs()
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     offered = _offered()
     sys.path[:] = [entry for entry in sys.path if entry not in offered]
-    if os.geteuid() == 0:
-        _set_aside(own, offered)
+    _set_aside(own, offered, is_root=os.geteuid() == 0)
     _complete(own, offered)
     _fill_streams()
 
@@ -129,18 +130,25 @@ def _missing(package: str, path: "list[str]") -> bool:
     return not any(os.path.isdir(os.path.join(entry, package)) for entry in path if entry)
 
 
-def _set_aside(own: str, offered: "list[str]") -> None:
-    """As root: leave out the variables that let others than root steer this process; of those that Python and the loader obeyed at the start
-    only a new start is rid."""
-    steering = [name for name in os.environ if name.startswith(_STEERING) and _is_foreign(name, os.environ[name])]
-    user_site = any(entry.endswith("-packages") and distrust(entry) for entry in offered)
+def _set_aside(own: str, offered: "list[str]", *, is_root: bool) -> None:
+    """Leave out the variables that slow this process, and as root those that let others than root steer it; of those that Python and the loader obeyed at
+    the start only a new start is rid."""
+    steering = [] if sys.flags.ignore_environment else [name for name in _SLOWING if os.environ.get(name)]
+    if is_root:
+        rest = [name for name in os.environ if name.startswith(_STEERING) and name not in steering]
+        steering += [name for name in rest if _is_foreign(name, os.environ[name])]
+    user_site = is_root and any(entry.endswith("-packages") and distrust(entry) for entry in offered)
     if not steering and not user_site:
         return
     for name in steering:
         os.environ[SET_ASIDE + name] = os.environ.pop(name)
     if sys.executable and (user_site or any(name.startswith(("LD_", "PYTHON", "GLIBC_")) for name in steering)):
         again = ["-I", *(["-B"] if sys.flags.dont_write_bytecode else []), "-c", _RESTART, own, *sys.argv[1:]]
-        os.execv(sys.executable, [sys.executable, *(sys.orig_argv[1:] if sys.flags.isolated else again)])
+        try:
+            os.execv(sys.executable, [sys.executable, *(sys.orig_argv[1:] if sys.flags.isolated else again)])
+        except OSError:  # this user may not start it once more: slow is better than not at all; root may
+            if is_root:
+                raise
 
 
 def _is_foreign(name: str, value: str) -> bool:
