@@ -103,18 +103,25 @@ def test_it_runs_where_pythonpath_is_how_it_was_installed(tmp_path: Path) -> Non
     assert (found.returncode, found.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("program", [CONSOLE, MODULE], ids=["command", "module"])
+@pytest.mark.parametrize("program", [CONSOLE, [sys.executable, "-X", "utf8", "-m", "torchtune_sys"]], ids=["command", "module"])
 def test_a_python_that_checks_itself_is_the_session_s_and_slows_nothing_of_ours(program: list[str], tmp_path: Path) -> None:
     """With PYTHONDEVMODE a healthy node's network looked narrow: each buffer was filled, each step of the loop was timed."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import atexit, sys; atexit.register(lambda: sys.stderr.write(f'dev_mode {sys.flags.dev_mode}'))\n"
+        "import atexit, sys; atexit.register(lambda: sys.stderr.write(f'dev_mode {sys.flags.dev_mode} {sys._xoptions}'))\n"
     )
     env = {**os.environ, "PYTHONDEVMODE": "1", "PYTHONASYNCIODEBUG": "1", "PYTHONPATH": str(tmp_path)}
     words = ["check", "--select", "memory-debugging-on", "--format", "json"]
     done = subprocess.run([*program, *words], cwd="/", env=env, capture_output=True, text=True, timeout=120)
     (found,) = json.loads(done.stdout)["results"]
     assert (found["verdict"], found["evidence"][0]["seen"]) == ("fail", "PYTHONDEVMODE=1"), done.stderr
-    assert "dev_mode True" not in done.stderr
+    assert done.stderr == f"dev_mode False {dict.fromkeys(program[2:3], True) if '-X' in program else {}}"  # its options are kept
+
+
+def test_a_python_that_is_told_to_check_itself_at_each_start_starts_anew_once(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os; os.environ['PYTHONDEVMODE'] = '1'\n")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([*MODULE, "--version"], cwd="/", env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_the_tool_is_asked_for_before_it_is_isolated_cannot_be_taken_from_the_caller() -> None:

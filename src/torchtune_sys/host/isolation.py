@@ -132,22 +132,22 @@ def _missing(package: str, path: "list[str]") -> bool:
 
 def _set_aside(own: str, offered: "list[str]", *, is_root: bool) -> None:
     """Leave out the variables that slow this process, and as root those that let others than root steer it; of those that Python and the loader obeyed at
-    the start only a new start is rid."""
-    steering = [] if sys.flags.ignore_environment else [name for name in _SLOWING if os.environ.get(name)]
-    if is_root:
-        rest = [name for name in os.environ if name.startswith(_STEERING) and name not in steering]
-        steering += [name for name in rest if _is_foreign(name, os.environ[name])]
+    the start only a new start is rid: as this one was started, with all its options, or, where others steered it, without what they say."""
+    obeyed = () if sys.flags.ignore_environment else _SLOWING
+    # What is set aside and there again was set by what runs at each start.
+    slowing = [name for name in obeyed if os.environ.get(name) and SET_ASIDE + name not in os.environ]
+    rest = [name for name in os.environ if name.startswith(_STEERING) and name not in slowing] if is_root else []
+    foreign = [name for name in rest if _is_foreign(name, os.environ[name])]
     user_site = is_root and any(entry.endswith("-packages") and distrust(entry) for entry in offered)
-    if not steering and not user_site:
-        return
-    for name in steering:
+    for name in (*slowing, *foreign):
         os.environ[SET_ASIDE + name] = os.environ.pop(name)
-    if sys.executable and (user_site or any(name.startswith(("LD_", "PYTHON", "GLIBC_")) for name in steering)):
+    steered = user_site or any(name.startswith(("LD_", "PYTHON", "GLIBC_")) for name in foreign)
+    if sys.executable and (slowing or steered):
         again = ["-I", *(["-B"] if sys.flags.dont_write_bytecode else []), "-c", _RESTART, own, *sys.argv[1:]]
         try:
-            os.execv(sys.executable, [sys.executable, *(sys.orig_argv[1:] if sys.flags.isolated else again)])
-        except OSError:  # this user may not start it once more: slow is better than not at all; root may
-            if is_root:
+            os.execv(sys.executable, [sys.executable, *(again if steered and not sys.flags.isolated else sys.orig_argv[1:])])
+        except OSError:  # slow is better than not at all
+            if steered:
                 raise
 
 
