@@ -108,6 +108,30 @@ def test_what_is_wrong_at_some_sizes_addresses_and_strides_is_told(spoil: str) -
     assert EDGES[spoil] in _said("default", spoil, TABLES.replace("    %s\nexcept", "    edges_are_right(here)\nexcept"))
 
 
+UNGUARDED = """
+import torch._dynamo
+torch._dynamo.config.guard_nn_modules = {}
+real = torch.compile
+def compile(model, **more):
+    keep = lambda guards: ["self" not in one.name for one in guards]
+    return real(model, **more, options={{"guard_filter_fn": keep}})
+torch.compile = compile
+"""
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_attributes_of_compiled_modules_are_to_be_followed_where_torch_says_so(guarded: bool) -> None:
+    """Up to 2.4 torch took them for constant (https://github.com/pytorch/pytorch/issues/124717)."""
+    said = _said("default", UNGUARDED.format(guarded), TABLES.replace("    %s\nexcept", "    guards_hold(here)\nexcept"))
+    assert said.startswith("compiled-differs a compiled model goes on with what its rate was" if guarded else "all right")
+
+
+def test_a_checkpoint_that_a_full_disk_left_empty_is_no_error_of_who_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "read-by-0.pt").touch()
+    read = f"_read_checkpoint({str(tmp_path / 'read-by-0.pt')!r})"
+    assert _said("default", "", TABLES.replace("    %s\nexcept", f"    {read}\nexcept")) == "all right"
+
+
 def test_what_is_written_beside_a_piece_is_told() -> None:
     real = "real = torch.Tensor.fill_; torch.Tensor.fill_ = lambda one, value: (real(one, value), torch.as_strided(one, (1,), (1,), one.storage_offset() + one.numel()).zero_())"
     said = _said("default", real, TABLES.replace("    %s\nexcept", "    pieces_arrive(here)\nexcept"))

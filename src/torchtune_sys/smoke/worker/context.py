@@ -180,10 +180,8 @@ def repeatable_cublas() -> None:
 @contextlib.contextmanager
 def deterministic(here: RankContext) -> Iterator[None]:
     """On a GPU some operations add in whatever order threads come; torch can be told not to. cuBLAS needs ``repeatable_cublas`` first."""
-    before, asks = (
-        torch.are_deterministic_algorithms_enabled(),
-        here.kind == "cuda",
-    )  # to ask imports torch's compiler, for seconds
+    before = torch.are_deterministic_algorithms_enabled()
+    asks = here.kind == "cuda"  # to ask imports torch's compiler, for seconds
     if asks:
         torch.use_deterministic_algorithms(True)
     try:

@@ -302,7 +302,7 @@ def _written(folder: str) -> None:
 
 
 def _read_checkpoint(path: str) -> None:
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError, RuntimeError, EOFError):  # a full disk takes a file's name, and nothing into it
         torch.load(path, map_location="cpu", weights_only=True)
 
 
