@@ -94,6 +94,7 @@ def exchanged():
 def functions():
     return known_functions(torch, cpu)
 nn = torch.nn.functional
+gather = next(name for name in ("all_gather_single", "all_gather_into_tensor") if hasattr(dist, name))
 scatter = next(name for name in ("reduce_scatter_single", "reduce_scatter_tensor") if hasattr(dist, name))
 for row in (
     exchanged(), planted(dist, "all_reduce", other(least=1 << 20), exchanged), planted(dist, "all_reduce", other(torch.int64), exchanged),
@@ -101,11 +102,15 @@ for row in (
     planted(dist, scatter, other(), exchanged).replace(scatter, "scatter"), planted(dist, "all_to_all_single", other(), exchanged),
     planted(dist, "all_reduce", other(torch.float16), exchanged), planted(dist, "reduce", other(), exchanged),
     planted(dist, "gather", other(), exchanged, at=1), planted(dist, "scatter", other(), exchanged),
+    planted(dist, "all_reduce", other(op=dist.ReduceOp.MIN), exchanged), planted(dist, "all_reduce", other(op=dist.ReduceOp.PRODUCT), exchanged),
+    planted(dist, "all_reduce", other(torch.float64), exchanged), planted(dist, "broadcast", other(torch.uint8), exchanged),
+    planted(dist, gather, other(), exchanged).replace(gather, "gather"),
     planted(dist, "barrier", lambda value, named: kept.add(": all are at the barrier", 1), exchanged, at=slice(0)),
     functions(), planted(torch.Tensor, "index_add", other(), functions), planted(torch.Tensor, "scatter_add", other(), functions),
     planted(torch, "clone", other(least=1 << 20), functions), planted(torch.Tensor, "copy_", other(least=1 << 20), functions), planted(nn, "embedding", other(), functions),
     planted(torch, "index_select", other(), functions), planted(torch, "cumsum", other(), functions), planted(nn, "softmax", other(), functions),
-    planted(nn, "layer_norm", other(), functions), planted(nn, "softmax", other(), lambda: float_step(torch, cpu)) == float_step(torch, cpu),
+    planted(nn, "layer_norm", other(), functions), planted(torch, "bmm", other(), functions), planted(nn, "conv2d", other(), functions),
+    planted(nn, "conv2d", lambda value, named: value.add_(1e-4), functions), planted(nn, "softmax", other(), lambda: float_step(torch, cpu)) == float_step(torch, cpu),
     float_step(torch, cpu) == float_step(torch, cpu),
 ):
     print(row)
@@ -121,6 +126,11 @@ all_reduce of float16: 1 of 257 elements are wrong
 reduce to rank 0 of the group: 1 of 257 elements are wrong
 gather to rank 0 of the group: 1 of 64 elements are wrong
 scatter by rank 0 of the group: 1 of 257 elements are wrong
+all_reduce (MIN): 1 of 257 elements are wrong
+all_reduce (PRODUCT): 1 of 257 elements are wrong
+all_reduce of float64: 1 of 257 elements are wrong
+broadcast of uint8 by rank 0 of the group: 1 of 257 elements are wrong
+gather: 1 of 257 elements are wrong
 barrier: it let this rank go on before rank 0 of the group had come
 
 1 of 2008 elements of index_add are wrong
@@ -132,6 +142,9 @@ barrier: it let this rank go on before rank 0 of the group had come
 1 of 4099 elements of a running sum are wrong
 1 of 4096 elements of softmax are wrong
 1 of 4096 elements of layer_norm are wrong
+1 of 3069 elements of a batch of products are wrong
+1 of 1530 elements of a convolution are wrong
+
 False
 True
 """
