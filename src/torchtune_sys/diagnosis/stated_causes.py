@@ -54,13 +54,9 @@ class _Stated(msgspec.Struct, frozen=True, kw_only=True):
     fix: str
     source: str
 
-    def may_be_in(self, text: str) -> bool:
-        return any(each is not None and each.may_be_in(text) for each in (self.subject, self.setting, self.claim))
-
-    def names(self, words: str, text: str) -> bool:
-        """Return whether the words, folded in ``text``, name the thing, what is done with it, or a claim of it."""
-        looked_for = (each for each in (self.subject, self.setting, self.claim) if each is not None and each.may_be_in(text))
-        return any(each.search(words) is not None for each in looked_for)
+    def named(self) -> list[Phrase]:
+        """Return the thing, what is done with it, and a claim of it."""
+        return [each for each in (self.subject, self.setting, self.claim) if each is not None]
 
 
 _Numbered: TypeAlias = Sequence[tuple[int, _Stated]]
@@ -138,9 +134,27 @@ def phrases() -> Iterator[str]:
         yield from filter(None, (row["subject"] and _whole(row["subject"]), row["setting"], row["claim"]))
 
 
+@functools.cache
+def _by_word() -> dict[str, tuple[int, ...]]:
+    """Return the places of the rows by each word of what they name, below ``""`` of those of which none is known: asking each row on each line took most of
+    the time of a log of prose."""
+    found: dict[str, dict[int, None]] = {}
+    for number, row in enumerate(_rows()):
+        for word in {word for each in row.named() for word in each.words or ("",)}:
+            found.setdefault(word, {})[number] = None
+    return {word: tuple(places) for word, places in found.items()}
+
+
+def _that_may_be_in(text: str) -> _Numbered:
+    """Return the rows of which a text, ``folded``, holds a word, in their order."""
+    places = {place for word, places in _by_word().items() if word in text for place in places}
+    return [(number, _rows()[number]) for number in sorted(places)]
+
+
 def _names_a_thing(words: str) -> bool:
     text = folded(words)
-    return any(row.names(words, text) for row in _rows())
+    looked_for = (each for _, row in _that_may_be_in(text) for each in row.named())
+    return any(each.may_be_in(text) and each.search(words) is not None for each in looked_for)
 
 
 def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
@@ -218,7 +232,7 @@ def _stated(words: str, text: _Text) -> tuple[_Stated, bool, bool] | None:
     """Return the first row that a clause of the line fits, whether it is more than told, and whether it is blamed or was mended, not only claimed."""
     clauses = [clause for clause in forms.CLAUSES.split(words) if clause]
     whole = folded(" ".join((words, *clauses)))
-    rows = [(number, row) for number, row in enumerate(_rows()) if row.may_be_in(whole)]
+    rows = _that_may_be_in(whole)
     claims = text.failing and any(row.claim is not None and row.claim.search(words) for _, row in rows)
     for at, clause in enumerate(clauses):
         following = clauses[at + 1] if at + 1 < len(clauses) and forms.ONCE_MORE.match(clauses[at + 1]) else ""

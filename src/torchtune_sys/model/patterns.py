@@ -72,7 +72,7 @@ class Phrase:
 
     def __init__(self, text: str, words: tuple[str, ...] | None = None) -> None:
         """``words``: those of the pattern, if they are known."""
-        self._words = words_of(folded(text), SHORT) if words is None else words
+        self.words = words_of(folded(text), SHORT) if words is None else words
         self._pattern = pattern(f"(?is){text}")
 
     def search(self, text: str) -> re.Match[str] | None:
@@ -83,7 +83,7 @@ class Phrase:
 
     def may_be_in(self, text: str) -> bool:
         """Return whether the pattern may match in a text, of which ``folded`` is given here."""
-        return not self._words or any(word in text for word in self._words)
+        return not self.words or any(word in text for word in self.words)
 
 
 def folded(text: str) -> str:
