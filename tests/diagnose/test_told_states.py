@@ -90,7 +90,64 @@ TAKEN_BACK_OR_WISHED = [
     "To use the GPU in a container, /dev/nvidia-uvm has to be passed through by hand. With that our training image works.",
     "How much VRAM do I need? We ran out of GPU memory on a T4 with batch size 8, batch size 2 is fine.",
     "Our build requires cuda.h and Python.h; both are in the image.",
+    "My container does not see the GPU, CUDA is not available with docker.\n\nIt was a false alarm, the image was an old one; I rebuilt it.",
+    "I run the image with docker, but CUDA is not available inside.\n\nEdit: never mind, the machine is another one, without a GPU.",
+    "We ship a compose file: containers have network isolation, so for torchrun we set network_mode: host, else ranks could not connect.",
+    "One docker network per job or the host network for NCCL? Both run in our tests; errors are the same as before, none.",
+    "I added my user to the render group long ago, ROCm works, and my question is: which torch wheel is the newest for it?",
+    "Notes: modprobe nvidia failed on the previous machine. The new one is fine.",
+    "torchrun on two machines hangs with NCCL, but not because of docker's network isolation, I checked that.",
+    "Training on our cluster stops at times; it is not due to the scratch disk being full.",
+    "It hangs with torchrun and NCCL. This can not be caused by docker's network isolation, since we have none.",
+    "My loss diverges. I doubt that it is because of my swap being full, there is 60 GB free.",
 ]
+
+STANDS = [
+    ("Training stopped on our cluster, the scratch disk is full.\n\nNever mind the typo in the title.", "disk-full-or-quota"),
+    (
+        "I run the image with docker, but CUDA is not available inside.\nSorry for the confusion, I meant the image of 2.4.",
+        "container-toolkit-missing",
+    ),
+    (
+        "I run the image with docker, but CUDA is not available inside. I was wrong about the release: it is 2.4.",
+        "container-toolkit-missing",
+    ),
+    ("I thought of the network. My mistake. Training stopped on our cluster, the scratch disk is full.", "disk-full-or-quota"),
+    (
+        "The false alarm rate of my model is fine, but training stopped on our cluster: the scratch disk is full.",
+        "disk-full-or-quota",
+    ),
+    ("My swap is full and training crawls, it is not a false alarm.", "host-memory-oom"),
+    ("We lose CUDA in torch after suspend, it fails until a reboot. My bad English, sorry.", "nvidia-uvm-broken-after-suspend"),
+    (
+        "My swap is full?\nNever mind, it is another host.\nOn our cluster training stopped, the scratch disk is full.",
+        "disk-full-or-quota",
+    ),
+    (
+        "I thought it was a false alarm, but it still fails: my container loses access to the GPU after a few hours.",
+        "container-lost-gpu-cgroup",
+    ),
+    (
+        "Our training could not start on two machines with NCCL due to docker's network isolation: a timeout.",
+        "firewall-blocks-nccl",
+    ),
+    (
+        "Hi, secure boot is enabled on my laptop and the nvidia driver is missing.\n\nlabels: bug, documentation",
+        "secure-boot-blocks-module",
+    ),
+]
+"""Words that take something back, of something else: what is told stands."""
+
+
+@pytest.mark.parametrize(("text", "cause"), STANDS)
+def test_what_is_told_stands_beside_words_that_take_something_else_back(text: str, cause: str) -> None:
+    assert _named(text)[:1] == [cause]
+
+
+def test_a_report_that_follows_an_earlier_one_is_no_change() -> None:
+    """A pull request names what it fixes; who reports names what the report follows, too."""
+    error = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    assert _first(f"Follow-up to #88\n{error}") == _first(f"Supersedes #88, it was closed.\n{error}") == "gpu-arch-not-in-wheel"
 
 
 @pytest.mark.parametrize("text", TAKEN_BACK_OR_WISHED)

@@ -45,7 +45,7 @@ _SURE = pattern(
     r"|^__original_commit__ = \S"
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"
     r"|^(?:[-*] )?(?:Add(?:s|ed)?|Clarif(?:y|ies|ied)|Document(?:s|ed)?|Extend(?:s|ed)?|Updat(?:e|es|ed)) (?:(?:an?|the|some|more) )?(?:[\w-]+ )?(?:tips?|notes?|docs|documentation|sections?|warnings?|paragraphs?|FAQ(?: entr(?:y|ies))?|README|user guide)\b(?: (?:about|on|to|for|that|in|how|when)\b|[.,:;]|$)"
-    r"|^(?:This )?(?:[Ff]ixes|[Cc]loses|[Rr]esolves|[Aa]ddresses|[Hh]elps(?: with)?|[Pp]artially (?:fixes|addresses|closes)|[Ss]upersedes|[Rr]everts|[Bb]ackports?(?: of)?|[Ff]ollow-?up (?:to|of|for)) (?:https://github\.com/[\w.-]{1,40}/[\w.-]{1,60}/(?:issues|pull)/\d+|(?:[\w.-]{1,40}/[\w.-]{1,60})?#\d+)"
+    r"|^(?:This )?(?:[Ff]ixes|[Cc]loses|[Rr]esolves|[Aa]ddresses|[Pp]artially (?:fixes|addresses|closes)|[Rr]everts|[Bb]ackports?(?: of)?) (?:https://github\.com/[\w.-]{1,40}/[\w.-]{1,60}/(?:issues|pull)/\d+|(?:[\w.-]{1,40}/[\w.-]{1,60})?#\d+)"
     r"|^Stack from \[?ghstack|^diff --git a/|^@@ -\d+(?:,\d+)? \+\d+"
 )
 _ENOUGH_WITH_ANOTHER = (

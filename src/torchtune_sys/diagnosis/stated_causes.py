@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from torchtune_sys.diagnosis import stated_forms as forms
+from torchtune_sys.diagnosis import taken_back
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine, joined
 from torchtune_sys.knowledge import tables
@@ -173,8 +174,10 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         text = _Text(words=words, failing=failing, personal=personal, fits={})
         looked_at = spoken if len(spoken) <= 2 * _MOST else [*spoken[:_MOST], *spoken[-_MOST:]]
         found = [(line, *each) for line, told in looked_at if (each := _stated(told, text)) is not None]
-        if found and (forms.TAKEN_BACK.search(words) or forms.WISHED.search(words)):
-            found = [each for each in found if each[3]]
+        if found:
+            stands = set() if forms.WISHED.search(words) else set(part).intersection(taken_back.without(part))
+            numbers = {line.number for line in stands}
+            found = [each for each in found if each[3] or each[0].number in numbers]
         sure = any(is_sure for _, _, is_sure, _ in found)
         for line, row, is_sure, is_blamed in found:
             if is_sure or not sure:

@@ -89,12 +89,8 @@ UNSURE = pattern(
 ADVISES = pattern(
     r"(?i)^\W*(?:(?:we|i) (?:plan|intend|propose|would like|want)\b|(?:check|make|ensure|verify|try|add|allow|support|handle|detect|document|improve|implement|use|please|consider|see|note|fix|update|set|run|create|remove|avoid|test|this|these|how|what|why|is|are|do|does|can|has|have|did|was|could)\b)|\?\W*$"
 )
-TAKEN_BACK = pattern(
-    r"(?i)\b(?:(?:I|we) (?:had |have |just |simply |also )*(?:mis-?read|mis-?understood|mistook|(?:was|were) (?:mistaken|wrong)|(?:wrongly|mistakenly|falsely) (?:assumed|thought|believed|read|took))|(?:my|our) (?:own )?(?:mistake|bad)\b|false alarm|sorry for the (?:noise|confusion)|never ?mind\b|had (?:just |simply )?forgotten to activate)"
-)
-"""What was told before is not so."""
 WISHED = pattern(
-    r"(?im)^labels?: (?:.{1,200}, )?(?:\[?(?:enhancement|feature(?:[ -]requests?)?|proposal|documentation|docs)\]?|(?:kind|type)[/: ]{1,2}(?:feature|enhancement|documentation))(?:,|$)"
+    r"(?im)^labels?: (?!.*\b(?:bugs?|crash|regression|defect)\b)(?:.{1,200}, )?(?:\[?(?:enhancement|feature(?:[ -]requests?)?|proposal|documentation|docs)\]?|(?:kind|type)[/: ]{1,2}(?:feature|enhancement|documentation))(?:,|$)"
 )
 """A tracker's label: nothing happened, something is wished for."""
 FIRST_PERSON = pattern(

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from torchtune_sys.diagnosis import stated_forms as forms
+from torchtune_sys.diagnosis import taken_back
 from torchtune_sys.diagnosis.symptoms import POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.knowledge import tables
@@ -63,16 +64,13 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     >>> [each.candidates[0].cause for each in symptoms_of({"x": [LogLine(number=1, text=told, printed=told)]})]
     ['host-memory-oom']
     """
-    for source, part in lines.items():
+    for source, whole in lines.items():
+        part = taken_back.without(whole)
         spoken = [line for line in part if _is_spoken(line.text[:_LONGEST])]
         if spoken and _ASKED.match(spoken[0].text[:_LONGEST]) and not _fails(line for line in part if line is not spoken[0]):
             del spoken[0]
         text = "\n".join(line.text[:_LONGEST] for line in part[:_MOST])
-        if (
-            spoken
-            and (len(text) < _SHORT or forms.FIRST_PERSON.search(text))
-            and not (forms.TAKEN_BACK.search(text) or forms.WISHED.search(text))
-        ):
+        if spoken and (len(text) < _SHORT or forms.FIRST_PERSON.search(text)) and not forms.WISHED.search(text):
             yield from _first(source, spoken[:_MOST], text)
 
 
@@ -107,14 +105,18 @@ def _tells(row: _Told, words: str) -> bool:
     return any(
         not (_is_general(clause[: place.start()]) or _WANTS.match(clause))
         for clause in forms.CLAUSES.split(words)
-        if clause
+        if clause and not _OF_OTHERS.search(clause[:_CLAUSE])
         for place in row.words.finditer(clause[:_CLAUSE])
     )
 
 
 def _is_general(before: str) -> bool:
     """Return whether the words before a thing make it one of a condition or an advice; what stands in parentheses belongs to the words before them."""
-    before = _REASON.split(before)[-1]
+    reasons = _REASON.findall(before)
+    told, reason, after = before.rpartition(reasons[-1]) if reasons else ("", "", before)
+    if reason and _DENIED.search(told):
+        return "," not in after
+    before = after
     outside, opened, inside = before.rpartition("(")
     return _GENERAL.search(before[-_NEAR:]) is not None or (
         bool(opened) and ")" not in inside and _GENERAL.search(outside.rstrip()[-_NEAR:]) is not None
@@ -124,6 +126,10 @@ def _is_general(before: str) -> bool:
 _NEAR = 70
 _REASON = re.compile(r"(?i)\b(?:because of|due to|caused by)\b")
 """What was not, or should be, stands before it; what follows is so."""
+_DENIED = re.compile(
+    r"(?i)(?:\b(?:not|never|nor|hardly|whether|if|doubt\w*)|n't)(?: (?:be|been|being|it|it's|is|was|that|this|simply|just|really|necessarily|at all))*\s*$"
+)
+"""Before the word of reason: what follows is no reason."""
 _GENERAL = re.compile(
     r"(?i)(?:\b(?:if|unless|whether|in case|whenever|avoid\w*|would|should|must|ensure|make sure|check|support for|for example|e\.g|such as"
     r"|users?|heard|(?:people|they|docs?|readme|tutorial) says?|plan(?:s|ning)?|feature|proposal|option|handl\w+|not|never|no|without|don't|doesn't|isn't|didn't|wasn't|aren't|nor|instead of|(?:want|need|have|has|how|try|trying|like|able|order|way) to)\b[^,;:()]{0,40})$"
@@ -132,3 +138,7 @@ _WANTS = re.compile(
     r"(?i)^\W*(?:(?:feat|fix|docs?|chore|build|refactor|test)\b[(:]|(?:add|allow|support|handle|detect|document|improve|implement|introduce|make|ensure|verify|please|consider|note|remove|update|use|do|does|can|could|would|should|is there|are there|will)\b|(?:another|one|an|the other|a second|a possible) (?:\w+ )?(?:option|alternative|idea|possibility|approach)\b)"
 )
 """What is asked for, proposed, or changed in a program."""
+_OF_OTHERS = re.compile(
+    r"(?i)\b(?:(?:the|my|our) (?:previous|former) (?:machine|host|node|cluster|laptop|server|computer|pc)|(?:some(?:one|body)(?: else)?|a (?:colleague|friend|user))(?: \w+){0,4} (?:wrote|writes|said|says|told|tells|reported|reports))\b"
+)
+"""What is told of another's machine, or of one that is no more."""

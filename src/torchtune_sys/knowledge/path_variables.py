@@ -35,7 +35,7 @@ _WRITTEN = ("NCCL_DEBUG_FILE", "TORCH_LOGS_OUT", "TORCH_FR_DUMP_TEMP_FILE", "TOR
 def named(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each variable of the table with the absolute path that has to exist; what is searched on PATH, and lists, are left out.
 
-    >>> dict(named({"CC": "ccache /usr/bin/gcc", "CXX": "/opt/g++ -O2", "CUDA_HOME": "/opt/cuda", "NCCL_DEBUG_FILE": "/logs/nccl.%h"}))
+    >>> dict(named({"CC": "ccache /usr/bin/gcc", "CXX": "/opt/g++ -O2", "CUDA_HOME": "/opt/cuda", "NCCL_DEBUG_FILE": "/logs/nccl.%h", "NCCL_NET_PLUGIN": "/a.so,/b.so"}))
     {'CXX': '/opt/g++', 'CUDA_HOME': '/opt/cuda', 'NCCL_DEBUG_FILE': '/logs'}
     """
     for name in READERS:
@@ -43,7 +43,7 @@ def named(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         path = (value.split() or [""])[0] if name in _COMPILERS else value
         if name in _WRITTEN:
             path = path.rpartition("/")[0]
-        if path.startswith("/") and "%" not in path and (":" not in path or name != "SSL_CERT_DIR"):
+        if path.startswith("/") and "%" not in path and (":" not in path or name != "SSL_CERT_DIR") and "," not in path:
             yield name, path
 
 

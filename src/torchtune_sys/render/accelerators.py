@@ -43,7 +43,7 @@ def _is_one(device: PciDevice) -> bool:
     class_ = known(device.class_, "")
     unserved = absent(device.driver) and (_ids(device) in _NAMES or is_intel_card(device))
     wanted = class_[2:4] in ("03", "12") and (unserved or known(device.driver, "") in _DRIVERS)
-    return wanted and not is_integrated(*_ids(device), device.address)
+    return wanted and not is_integrated(*_ids(device))
 
 
 def _ids(device: PciDevice) -> tuple[str, str]:

@@ -175,8 +175,7 @@ def _others(s: Snapshot) -> int:
     found = [
         device
         for device in need(need(s.pci).devices)
-        if known(device.driver, "") in _OTHER_DRIVERS
-        and not is_integrated(known(device.vendor, ""), known(device.device, ""), device.address)
+        if known(device.driver, "") in _OTHER_DRIVERS and not is_integrated(known(device.vendor, ""), known(device.device, ""))
     ]
     if not found and _plugin(s):
         raise Unknown(Missing(Why.NOT_SUPPORTED, _plugin(s), "its accelerators are not looked for"))

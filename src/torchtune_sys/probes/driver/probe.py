@@ -163,7 +163,7 @@ def _devices(host: Host) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]], 
             switches += 1
         elif vendor == "0x1002" and class_[2:4] in ("03", "12") and _trains(host, name):
             amd.append(name)
-        elif vendor == "0x8086" and class_[2:4] == "03" and not is_integrated(vendor, "", name):
+        elif vendor == "0x8086" and class_[2:4] == "03" and not is_integrated(vendor, known(pci.device_id(host, name), "")):
             intel.append(name)
     gpus = [tuple(found) if found or doubt is None else doubt for found in (nvidia, amd, intel)]
     return gpus[0], gpus[1], gpus[2], switches
@@ -187,7 +187,7 @@ def _trains(host: Host, name: str) -> bool:
     """Whether an AMD GPU is one that amdgpu serves, and not the graphics of a processor."""
     device = pci.device_id(host, name)
     number = "" if isinstance(device, Missing) else device
-    return pci.bound_driver(host, name) == "amdgpu" and not is_integrated("0x1002", number, name)
+    return pci.bound_driver(host, name) == "amdgpu" and not is_integrated("0x1002", number)
 
 
 def _amd_partitions(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[str, ...]]:
@@ -195,7 +195,7 @@ def _amd_partitions(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[
     if isinstance(addresses, Missing):
         return addresses
     told = (host.word(f"{pci.DEVICES}/{address}/current_compute_partition") for address in addresses)
-    return tuple(word for word in told if not isinstance(word, Missing))
+    return tuple(word for word in told if not isinstance(word, Missing) and word != "UNKNOWN")
 
 
 def _amd_errors(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[AmdErrors, ...]]:

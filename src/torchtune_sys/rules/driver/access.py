@@ -102,7 +102,7 @@ def _way_in(node: DeviceNode) -> tuple[Advice, ...]:
         return (_BY_LABEL,)
     if node.path.startswith("/dev/dri/"):
         return (_OF_RENDER,)
-    return (_OF_ROOT,) if node.gid == 0 else ()
+    return (_OF_ROOT,) if node.gid == 0 and node.path.startswith("/dev/nvidia") else ()
 
 
 _OF_RENDER = Advice(

@@ -234,7 +234,7 @@ def tf32_override_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 _SLOW_ISA = ("SSE41", "SSE4_1", "AVX")
 _OF_NCCL = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_PROTO")
-_OF_HIP = ("AMD_SERIALIZE_KERNEL", "AMD_SERIALIZE_COPY", "HIP_LAUNCH_BLOCKING", "HSA_ENABLE_SDMA")
+_OF_HIP = ("AMD_SERIALIZE_KERNEL", "AMD_SERIALIZE_COPY", "HIP_LAUNCH_BLOCKING")
 _OF_NODES = ("NCCL_NET_GDR_LEVEL",)
 _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"), ("1",), "torch.compile leaves every model as it is"),
@@ -275,7 +275,6 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
         "HIP waits at each kernel or copy until the GPU has finished",
     ),
     (("FI_PROVIDER",), ("TCP", "SOCKETS", "UDP"), "libfabric, and NCCL's plug-in for EFA, send through the kernel"),
-    (("HSA_ENABLE_SDMA",), ("0",), "copies between host and GPU take the compute units instead of the engines for copies"),
     (("HIP_LAUNCH_BLOCKING",), ("1",), "HIP waits at each kernel until the GPU has finished"),
     (("ATEN_CPU_CAPABILITY",), ("DEFAULT",), "torch's own CPU kernels use no AVX2 or AVX-512"),
     (("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"), _SLOW_ISA, "oneDNN uses no AVX2 or AVX-512"),
@@ -309,7 +308,7 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     CUDA programming guide, "CUDA Environment Variables", JIT compilation
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net-gdr-level (LOC: never), NCCL_PROTO, NCCL_MNNVL_ENABLE
     https://arxiv.org/abs/2507.04786 (Demystifying NCCL: bandwidth of LL, 25 to 50 % of the peak)
-    https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html, "Debug variables"; https://rocm.docs.amd.com/en/latest/how-to/system-debugging.html (HSA_ENABLE_SDMA); libfabric fabric(7), FI_PROVIDER
+    https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html, "Debug variables"; libfabric fabric(7), FI_PROVIDER
     pytorch aten/src/ATen/native/DispatchStub.cpp; oneDNN, "CPU dispatcher control"; Intel oneMKL developer guide, "Instruction Set Specific Dispatching" and MKL_CBWR
     """
     env = environment(s)
@@ -351,7 +350,9 @@ def _matters(s: Snapshot, name: str) -> bool:
 
 def _joins_hosts(gpu: Gpu) -> bool:
     """Return whether NVLink joins this GPU to those of other hosts; an older driver does not tell it of the racks that it is built for."""
-    return gpu.fabric_of_hosts is True or known(gpu.name, "").startswith(("NVIDIA GB200", "NVIDIA GB300"))
+    if not isinstance(gpu.fabric_of_hosts, Missing):
+        return gpu.fabric_of_hosts
+    return known(gpu.name, "").startswith(("NVIDIA GB200", "NVIDIA GB300"))
 
 
 RULES: tuple[Rule, ...] = (

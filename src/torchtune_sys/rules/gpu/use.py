@@ -11,6 +11,7 @@ from torchtune_sys.model.facts.session import SessionFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unsupported, known, need
+from torchtune_sys.model.visible_gpus import AMD_LISTS
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import subject
 
@@ -194,6 +195,8 @@ def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     modes = Counter(() if isinstance(s.driver, Missing) else known(s.driver.amd_partitions, ()))
     if modes.total() > 1:
+        if len(modes) > 1:
+            _all_are_used(s)
         yield Evidence(
             subject="compute partitions",
             seen=", ".join(f"{count} x {mode}" for mode, count in modes.most_common()),
@@ -214,6 +217,15 @@ def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if len(names) > 1 else Verdict.PASS,
         source="nvmlDeviceGetName",
     )
+
+
+def _all_are_used(s: Snapshot) -> None:
+    """Raise NotApplicable where the session has some of AMD's GPUs only; in a container the kernel shows those of the host."""
+    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    if chosen := [name for name in AMD_LISTS if env.get(name)]:
+        raise NotApplicable(f"{chosen[0]} chooses among GPUs that are partitioned in different ways")
+    if not isinstance(s.system, Missing) and known(s.system.container, ""):
+        raise NotApplicable("which of the host's GPUs this container has is not known")
 
 
 @rule(

@@ -196,7 +196,7 @@ def _is_for_training(device: str) -> bool:
 def _runs_by_now(s: Snapshot, address: str) -> bool:
     """Whether the driver was loaded again and has the GPU (it lets go of one that it could not initialise), or nobody would train on it."""
     device = pci_devices_by_address(s).get(address)
-    return device is not None and (device.driver == "amdgpu" or is_integrated("0x1002", known(device.device, ""), address))
+    return device is not None and (device.driver == "amdgpu" or is_integrated("0x1002", known(device.device, "")))
 
 
 RULES: tuple[Rule, ...] = (

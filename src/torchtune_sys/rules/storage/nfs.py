@@ -11,7 +11,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Ve
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known, need
 from torchtune_sys.model.version import version
-from torchtune_sys.rules.storage.common import USED, places, subject, value_of
+from torchtune_sys.rules.storage.common import USED, places, read_only, subject, value_of
 
 
 def _number(options: tuple[str, ...], name: str) -> int | None:
@@ -55,7 +55,7 @@ def nfs_mount_untuned(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield unsure(subject(place), place.carrier)
         elif place.carrier == "nfs":
             several = place.role == "data" and _takes_several_connections(s, place)
-            faults = _nfs_faults(need(place.options), several, int(p["minimum_rsize"]))
+            faults = _nfs_faults(need(place.options), several, int(p["minimum_rsize"]), not read_only(place))
             verdict = Verdict.FAIL if faults else Verdict.PASS
             seen = ", ".join(faults) or f"{place.filesystem} on {place.mount_point}"
             yield Evidence(subject=subject(place), seen=seen, verdict=verdict, source="/proc/self/mountinfo")
@@ -69,7 +69,7 @@ def _takes_several_connections(s: Snapshot, place: StoragePath) -> bool:
     return not here and not (".efs." in server and "amazonaws" in server) and not () < version(kernel) < (5, 3)
 
 
-def _nfs_faults(options: tuple[str, ...], wants_several: bool, minimum_rsize: int) -> list[str]:
+def _nfs_faults(options: tuple[str, ...], wants_several: bool, minimum_rsize: int, is_written: bool) -> list[str]:
     faults = []
     rsize = _number(options, "rsize")
     if rsize is not None and rsize < minimum_rsize:
@@ -81,7 +81,7 @@ def _nfs_faults(options: tuple[str, ...], wants_several: bool, minimum_rsize: in
     if "noac" in options or _number(options, "actimeo") == 0 or _number(options, "acregmax") == 0:
         faults.append("no attribute cache (noac)")
     silent_s = _soft_until_s(options)
-    if silent_s is not None and ("rw" in options or silent_s < _PAUSE_S):
+    if silent_s is not None and (is_written or silent_s < _PAUSE_S):
         faults.append(f"soft (an error after {silent_s:g} s without an answer)")
     return faults
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.gates import intel_cards, nvidia_hardware, torch_build
 from torchtune_sys.rules.torch.common import OTHER_ACCELERATORS, cuda_of, installed, machine
 from torchtune_sys.rules.torch.driver_and_gpu import official_build
@@ -30,12 +30,12 @@ def jetson(s: Snapshot) -> bool:
     kernel = "" if isinstance(s.system, Missing) or isinstance(s.system.kernel, Missing) else s.system.kernel
     gpus = gpus_told(s)
     capabilities = [gpu.compute_capability for gpu in gpus]
-    return kernel.endswith("-tegra") or any(not isinstance(cc, Missing) and known.on_chip(cc) for cc in capabilities)
+    return kernel.endswith("-tegra") or any(not isinstance(cc, Missing) and releases.on_chip(cc) for cc in capabilities)
 
 
 def _nvidia_or_intel(s: Snapshot) -> None:
-    """Require a GPU of NVIDIA's, or a card of Intel's that its driver serves."""
-    if not intel_cards(s):
+    """Require a GPU of NVIDIA's, or a card of Intel's that its driver serves, which is no display beside AMD's GPUs."""
+    if not intel_cards(s) or (not isinstance(s.driver, Missing) and known(s.driver.amd_devices, ())):
         nvidia_hardware(s)
 
 
@@ -78,13 +78,13 @@ def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         yield Evidence(subject=f"torch {build.version}", seen=f"built for CUDA {need(cuda_of(build))}", verdict=Verdict.PASS)
         return
     cards = intel_cards(s)
-    if cards and need(s.driver).nvidia_devices == ():
+    if cards and not need(need(s.driver).nvidia_devices):
         seen = f"built without XPU, beside {len(cards)} Intel GPU{'s' * (len(cards) > 1)}"
         yield Evidence(
             subject=f"torch {build.version}", seen=seen, wanted="an XPU build", source=build.location, fix=(_XPU_BUILD,)
         )
         return
-    release = known.release(build.version)
+    release = releases.release(build.version)
     arm = machine(s) == "aarch64" and release is not None and not release.aarch64_has_cuda
     why = ": the aarch64 wheels on PyPI are CPU-only up to torch 2.10" if arm else ""
     yield Evidence(

@@ -1,0 +1,73 @@
+"""Leave out what somebody told and then took back: it was a false alarm, or misread.
+
+What follows these words is told anew, and what somebody else tells stands in lines that follow. Nothing is taken back where the same sentences say that the fault is still there,
+or only correct how it was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.model.patterns import pattern
+
+_ALL = pattern(
+    r"(?i)(?<!not a )(?<!no )(?<!n't a )\bfalse alarm\b(?! (?:rate|in|by|from))|\bsorry for the (?:noise|confusion)\b|(?:^|[.!?;:)\n] ?|\b(?:oh|ok|okay|so|but|and|ah),? |\bedit\W{1,3})\W{0,4}never ?mind\b(?! (?:the|that|about|if|how|what|which|my|our|this|these|those|it)\b)"
+    r"|\b(?:my|our) (?:own )?(?:mistake\b|bad\b(?! \w))|\bhad (?:just |simply )?forgotten to activate\b"
+)
+"""All that was told before is not so."""
+_NEAR = pattern(
+    r"(?i)\b(?:I|we) (?:had |have |just |simply |also )*(?:mis-?read|mis-?understood|mistook|(?:was|were) (?:mistaken|wrong)\b(?! about)|(?:wrongly|mistakenly|falsely) (?:assumed|thought|believed|read|took))\b(?! nothing)"
+)
+"""What was told just before is not so."""
+_WORDS = (
+    "false alarm",
+    "sorry for",
+    "mind",
+    "mistake",
+    " bad",
+    "forgotten",
+    "misread",
+    "misunder",
+    "mis-",
+    "mistook",
+    "wrong",
+    "falsely",
+)
+"""One of them is in each line that takes something back: few lines are tried."""
+_LONGEST = 1500
+_REACH = 4
+"""Lines: a paragraph that somebody broke at a width."""
+_STANDS = pattern(
+    r"(?i)\b(?:still|persist\w*|remain(?:s|ed|ing)?|keeps?|(?:is|are|comes?|came) back|same (?:error|problem|issue)|not (?:solved|fixed|resolved|working)|typos?|title|format\w*|(?:I|we) (?:meant|mean|forgot to (?:add|mention|say|attach|include|post|paste|write)))\b"
+)
+_AFTER = 200
+
+
+def without(lines: Sequence[LogLine]) -> Sequence[LogLine]:
+    """Return the lines that nobody took back, and of the line that takes back what follows there.
+
+    >>> texts = ("The disk is full.", "False alarm, it was another host. The swap is full.")
+    >>> [line.text for line in without([LogLine(number=at, text=text, printed=text) for at, text in enumerate(texts)])]
+    [', it was another host. The swap is full.']
+    """
+    kept = dict(enumerate(lines))
+    first = 0
+    for at, line in enumerate(lines):
+        words = line.text[:_LONGEST]
+        if not any(word in words.lower() for word in _WORDS):
+            continue
+        for phrase, reach in ((_ALL, at), (_NEAR, _REACH)):
+            ends = [found.end() for found in phrase.finditer(words)]
+            if ends and not _STANDS.search(_following(lines, at, ends[-1])):
+                for before in range(max(at - reach, first), at):
+                    kept.pop(before, None)
+                first = at if phrase is _ALL else first
+                kept[at] = msgspec.structs.replace(line, text=line.text[ends[-1] :])
+    return tuple(kept.values())
+
+
+def _following(lines: Sequence[LogLine], at: int, end: int) -> str:
+    return "\n".join((lines[at].text[end:], *(line.text[:_AFTER] for line in lines[at + 1 : at + 3])))[:_AFTER]
