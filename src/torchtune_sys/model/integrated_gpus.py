@@ -5,8 +5,8 @@ from __future__ import annotations
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.values import known
 
-_INTEL_CARDS = ((0x5690, 0x56C2), (0x0BD0, 0x0BE5), (0xE200, 0xE22F))
-"""Numbers of the cards for which torch has code: Arc A and Flex, Data Center GPU Max, Arc B (Linux include/drm/intel/pciids.h). All other graphics of Intel's belong to a
+_INTEL_CARDS = ((0x5690, 0x56C2), (0x0B69, 0x0B6E), (0x0BD0, 0x0BE5), (0xE200, 0xE22F))
+"""Numbers of the cards for which torch has code: Arc A and Flex, Data Center GPU Max, Arc B (Linux include/drm/intel/pciids.h: INTEL_DG2_IDS, INTEL_ATS_M_IDS, INTEL_PVC_IDS, INTEL_BMG_IDS). All other graphics of Intel's belong to a
 processor or chipset, also where they have a second function, or a virtual machine shows a part of them at another address than 0000:00:02.0."""
 _STRIX_HALO = 0x1586
 """An exception: ROCm supports it for training, with up to 128 GB (https://rocm.docs.amd.com, Ryzen compatibility)."""
