@@ -366,9 +366,8 @@ def _is_private_group(gid: int, owner: int) -> bool:
     if (gid >= _SYSTEM_GROUPS and not is_theirs) or any(member != name for member in group.gr_mem):
         return False
     others = [entry for entry in pwd.getpwall() if entry.pw_uid not in (owner, 0)]
-    if any(
-        entry.pw_gid == gid or entry.pw_name in (name, "root") for entry in others
-    ):  # whose first group it is, or who goes by a name that is passed over
+    # Whose first group it is, or who goes by a name that is passed over.
+    if any(entry.pw_gid == gid or entry.pw_name in (name, "root") for entry in others):
         return False
     rows = [group, *(row for row in grp.getgrall() if row.gr_gid == gid)]
     told = [(row.gr_passwd or "", row.gr_mem) for row in rows] + _of_gshadow({row.gr_name for row in rows})

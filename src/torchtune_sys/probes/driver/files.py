@@ -250,9 +250,8 @@ def _accessible(host: Host, path: str, found: Stat, user: object) -> Fact[bool]:
         return user
     if not isinstance(user, dict):
         return Missing(Why.UNPARSED, "uid", "not an object")
-    answer = host.ask(
-        f"{queries.ACCESS}:{path}"
-    )  # an access list may permit what the bits do not, and SELinux refuse what they do
+    # An access list may permit what the bits do not, and SELinux refuse what they do.
+    answer = host.ask(f"{queries.ACCESS}:{path}")
     if isinstance(answer, dict):
         return bool(answer.get("read") and answer.get("write"))
     return allowed(found, user)

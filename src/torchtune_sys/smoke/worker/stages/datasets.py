@@ -27,10 +27,10 @@ _AWAITS_WORKER_S, _LOADERS_ENDED = 4.9, 3
 
 def data_are_split_and_drawn(here: RankContext) -> None:
     """Check splits, samplers and batches, all without a worker."""
-    for name, found, wanted in _put_together():
-        if found != wanted:
-            cause = "dataloader-corrupts" if name.startswith("a batch") else "dataloader-loses-samples"
-            raise StageFailed(cause, "%s: %s, where %s is right" % (name, _start_of(found), _start_of(wanted)))
+    for cause, rows in (("dataloader-loses-samples", _put_together()), ("dataloader-corrupts", _batches())):
+        for name, found, wanted in rows:
+            if found != wanted:
+                raise StageFailed(cause, "%s: %s, where %s is right" % (name, _start_of(found), _start_of(wanted)))
     drawn = list(data.WeightedRandomSampler([1.0, 5.0, 2.0, 0.0], _DRAWN, generator=torch.Generator().manual_seed(15)))
     shares = [drawn.count(value) / _DRAWN for value in range(4)]
     if any(abs(one - other) > 0.05 * (other > 0) for one, other in zip(shares, (0.125, 0.625, 0.25, 0.0))):
@@ -61,15 +61,19 @@ def _put_together() -> Iterator[Tuple[str, Any, Any]]:
         [[int(one), int(other)] for one, other in (pairs[place] for place in range(6))],
         [[n, 10 * n] for n in range(6)],
     )
-    (batch,) = DataLoader(pairs, batch_size=6)
+    yield "BatchSampler", [*map(list, data.BatchSampler(range(7), 3, False))], [[0, 1, 2], [3, 4, 5], [6]]
+    drawn = [*data.RandomSampler(range(20), generator=torch.Generator().manual_seed(17))]
+    yield "RandomSampler gives each once", sorted(drawn), [*range(20)]
+
+
+def _batches() -> Iterator[Tuple[str, Any, Any]]:
+    """Yield the same of what is put together to batches."""
+    (batch,) = DataLoader(data.TensorDataset(torch.arange(6), torch.arange(6) * 10), batch_size=6)
     yield (
         "a batch of pairs that are alike in shape and type (a picture and its mask)",
         [one.tolist() for one in batch],
         [[0, 1, 2, 3, 4, 5], [0, 10, 20, 30, 40, 50]],
     )
-    yield "BatchSampler", [*map(list, data.BatchSampler(range(7), 3, False))], [[0, 1, 2], [3, 4, 5], [6]]
-    drawn = [*data.RandomSampler(range(20), generator=torch.Generator().manual_seed(17))]
-    yield "RandomSampler gives each once", sorted(drawn), [*range(20)]
     nested = [{"a": (number, [float(number), torch.tensor([number, -number])]), "b": "word%d" % number} for number in range(3)]
     (batch,) = DataLoader(nested, batch_size=3)
     first, second = batch["a"][1]
