@@ -193,8 +193,13 @@ def amd_gpus(s: Snapshot) -> tuple[str, ...]:
 
 
 def intel_cards(s: Snapshot) -> tuple[PciDevice, ...]:
-    """Return the GPUs of Intel's that are cards of their own and that a driver serves; none where the bus is not seen."""
-    return tuple(device for device in pci_devices_told(s) if is_intel_card(device) and known(device.driver, "") in ("i915", "xe"))
+    """Return the GPUs of Intel's that are cards of their own; none where the bus is not seen."""
+    return tuple(device for device in pci_devices_told(s) if is_intel_card(device))
+
+
+def intel_cards_served(s: Snapshot) -> tuple[PciDevice, ...]:
+    """Return those of them that a driver serves."""
+    return tuple(card for card in intel_cards(s) if known(card.driver, "") in ("i915", "xe"))
 
 
 def several_cpu_nodes(s: Snapshot) -> tuple[NumaNode, ...]:

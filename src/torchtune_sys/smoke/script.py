@@ -29,6 +29,7 @@ ORDER = (
     "stages.process_settings",
     "stages.arithmetic",
     "stages.operations",
+    "functions.inputs",
     "functions.operators",
     "functions.numbers",
     "functions.rows",

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Safety
-from torchtune_sys.model.integrated_gpus import is_intel_card
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
+from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
-from torchtune_sys.rules.gates import torch_build
+from torchtune_sys.rules.gates import intel_cards, torch_build
 
 
 @rule(
@@ -40,7 +39,7 @@ def intel_gpu_not_served(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://dgpu-docs.intel.com/driver/installation.html
     Linux drivers/gpu/drm/xe/xe_pci.c, drivers/gpu/drm/i915/i915_pci.c (pciidlist)
     """
-    cards = [device for device in pci_devices_told(s) if is_intel_card(device)]
+    cards = intel_cards(s)
     if not cards and not isinstance(s.pci, Missing) and not isinstance(s.pci.devices, Missing):
         raise NotApplicable("no GPU of Intel's on the PCI bus that is a card of its own")
     build = torch_build(s)

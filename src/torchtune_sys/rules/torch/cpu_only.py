@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
-from torchtune_sys.rules.gates import intel_cards, nvidia_hardware, torch_build
+from torchtune_sys.rules.gates import intel_cards_served, nvidia_hardware, torch_build
 from torchtune_sys.rules.torch.common import OTHER_ACCELERATORS, cuda_of, installed, machine
 from torchtune_sys.rules.torch.driver_and_gpu import official_build
 from torchtune_sys.rules.torch.fixes import CUDA_BUILD
@@ -35,7 +35,7 @@ def jetson(s: Snapshot) -> bool:
 
 def _nvidia_or_intel(s: Snapshot) -> None:
     """Require a GPU of NVIDIA's, or a card of Intel's that its driver serves, which is no display beside AMD's GPUs."""
-    if not intel_cards(s) or (not isinstance(s.driver, Missing) and known(s.driver.amd_devices, ())):
+    if not intel_cards_served(s) or (not isinstance(s.driver, Missing) and known(s.driver.amd_devices, ())):
         nvidia_hardware(s)
 
 
@@ -77,7 +77,7 @@ def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if not absent(build.cuda) and "+cpu" not in build.version:
         yield Evidence(subject=f"torch {build.version}", seen=f"built for CUDA {need(cuda_of(build))}", verdict=Verdict.PASS)
         return
-    cards = intel_cards(s)
+    cards = intel_cards_served(s)
     if cards and not need(need(s.driver).nvidia_devices):
         seen = f"built without XPU, beside {len(cards)} Intel GPU{'s' * (len(cards) > 1)}"
         yield Evidence(

@@ -16,7 +16,7 @@ from torch import nn
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
 from torchtune_sys.smoke.worker.functions.answers_of_functions import ANSWERS_OF_FUNCTIONS
 from torchtune_sys.smoke.worker.functions.answers_of_options import ANSWERS_OF_OPTIONS, ANSWERS_OF_RECIPES
-from torchtune_sys.smoke.worker.functions.operators import distinct
+from torchtune_sys.smoke.worker.functions.inputs import distinct
 from torchtune_sys.smoke.worker.functions.recipes import recipes
 
 Trial = Tuple[Any, ...]

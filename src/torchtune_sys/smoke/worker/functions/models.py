@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
-from torchtune_sys.smoke.worker.functions.operators import Operator, distinct, normalised, positive
+from torchtune_sys.smoke.worker.functions.inputs import distinct, normalised, positive
+from torchtune_sys.smoke.worker.functions.operators import Operator
 
 _VOCABULARY = 5000
 """More than any kernel takes in one block."""

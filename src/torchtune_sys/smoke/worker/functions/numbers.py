@@ -9,7 +9,8 @@ from typing import Callable, Iterator
 
 import torch
 
-from torchtune_sys.smoke.worker.functions.operators import DOZEN, FEW, Elementwise, Operator, distinct, positive
+from torchtune_sys.smoke.worker.functions.inputs import DOZEN, FEW, Elementwise, distinct, positive
+from torchtune_sys.smoke.worker.functions.operators import Operator
 
 
 def _sigmoid(value: float) -> float:

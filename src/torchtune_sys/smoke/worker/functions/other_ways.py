@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
+from torchtune_sys.smoke.worker.functions.inputs import distinct, positive
 from torchtune_sys.smoke.worker.functions.known_answers import numbers_of, weights_for
-from torchtune_sys.smoke.worker.functions.operators import distinct, positive
 from torchtune_sys.smoke.worker.functions.recipes import module_at_work, modules_of_all_kinds
 from torchtune_sys.smoke.worker.functions.tried import is_lacking
 

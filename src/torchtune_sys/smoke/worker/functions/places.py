@@ -8,7 +8,8 @@ from typing import Callable, Iterator, List
 
 import torch
 
-from torchtune_sys.smoke.worker.functions.operators import DOZEN, FEW, MANY, Operator, distinct
+from torchtune_sys.smoke.worker.functions.inputs import DOZEN, FEW, MANY, distinct
+from torchtune_sys.smoke.worker.functions.operators import Operator
 
 
 def _placed_at(

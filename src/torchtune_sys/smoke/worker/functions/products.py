@@ -8,7 +8,8 @@ from typing import Iterator, Tuple
 import torch
 import torch.nn.functional as functional
 
-from torchtune_sys.smoke.worker.functions.operators import Operator, distinct
+from torchtune_sys.smoke.worker.functions.inputs import distinct
+from torchtune_sys.smoke.worker.functions.operators import Operator
 
 _NARROW, _WIDE_ROW = 48, 521
 """What is added up, and how many results: no multiple of any block of a kernel."""

@@ -12,7 +12,7 @@ from torch import distributions, nn
 from torch.optim import lr_scheduler
 from torch.utils import data
 
-from torchtune_sys.smoke.worker.functions.operators import distinct
+from torchtune_sys.smoke.worker.functions.inputs import distinct
 
 Recipe = Tuple[str, str, Callable[[], Any]]
 """Name, the cause where it is wrong, and what is done."""

@@ -9,7 +9,8 @@ from typing import Any, Iterator, List
 
 import torch
 
-from torchtune_sys.smoke.worker.functions.operators import DOZEN, FEW, LONG, Operator, Rowwise, distinct
+from torchtune_sys.smoke.worker.functions.inputs import DOZEN, FEW, LONG, Rowwise, distinct
+from torchtune_sys.smoke.worker.functions.operators import Operator
 
 
 def _spread(row: List[float], part: int = 1) -> float:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.optim import swa_utils
 from torch.utils import checkpoint, data
 
-from torchtune_sys.smoke.worker.functions.operators import distinct
+from torchtune_sys.smoke.worker.functions.inputs import distinct
 
 Known = Tuple[str, Callable[..., Any], Any]
 """Name, what is done, and what is right."""

@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.nn.utils import prune, rnn
 
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
+from torchtune_sys.smoke.worker.functions.inputs import distinct
 from torchtune_sys.smoke.worker.functions.known_answers import numbers_of
-from torchtune_sys.smoke.worker.functions.operators import distinct
 from torchtune_sys.smoke.worker.functions.seldom_answers import (
     Known,
     averages_of_weights,

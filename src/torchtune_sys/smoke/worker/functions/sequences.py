@@ -11,7 +11,8 @@ from torch import nn
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, torch_has_reached
 from torchtune_sys.smoke.worker.functions.combined import answers_are_right
-from torchtune_sys.smoke.worker.functions.operators import bound_on, distinct, normalised
+from torchtune_sys.smoke.worker.functions.inputs import distinct, normalised
+from torchtune_sys.smoke.worker.functions.operators import bound_on
 
 _WIDTHS = (3, 4)
 """Inputs and states of recurrent layers."""

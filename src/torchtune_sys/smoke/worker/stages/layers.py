@@ -13,10 +13,11 @@ from torch import nn
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, seldom_used_is_right, small_integers
 from torchtune_sys.smoke.worker.functions.combined import combined_steps_are_right
 from torchtune_sys.smoke.worker.functions.edges import edges_are_right
+from torchtune_sys.smoke.worker.functions.inputs import normalised
 from torchtune_sys.smoke.worker.functions.known_answers import answers_are_known
 from torchtune_sys.smoke.worker.functions.models import functions_of_models
 from torchtune_sys.smoke.worker.functions.numbers import operators_of_numbers
-from torchtune_sys.smoke.worker.functions.operators import normalised, table_is_right
+from torchtune_sys.smoke.worker.functions.operators import table_is_right
 from torchtune_sys.smoke.worker.functions.other_ways import far_from_zero, other_ways_agree
 from torchtune_sys.smoke.worker.functions.places import operators_of_places
 from torchtune_sys.smoke.worker.functions.products import convolutions, functions_of_pictures, products, products_of_a_row

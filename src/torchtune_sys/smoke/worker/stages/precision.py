@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as functional
 
 from torchtune_sys.smoke.worker.context import RankContext, Skipped, StageFailed, repeatable, small_integers
-from torchtune_sys.smoke.worker.functions.operators import distinct, unless_it_lacks
+from torchtune_sys.smoke.worker.functions.inputs import distinct
+from torchtune_sys.smoke.worker.functions.operators import unless_it_lacks
 from torchtune_sys.smoke.worker.grad_scaler import each_optimizer_skips_alone, new_scaler, scaler_skips_and_grows
 from torchtune_sys.smoke.worker.models import SmallTransformer, loss_of, seeded, sentences
 from torchtune_sys.smoke.worker.stages.training import finite
