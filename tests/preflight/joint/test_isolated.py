@@ -15,10 +15,11 @@ from preflight.joint.a_cluster import gathered, said, weighed
 from torchtune_sys.cli.joint_run import write_lists
 from torchtune_sys.model.preflight import Preflight, Scale
 from torchtune_sys.preflight.isolation.exchanges import Exchanges
-from torchtune_sys.preflight.joint.gathered import Gathered, LinkTest, Rank
+from torchtune_sys.preflight.joint.gathered import Gathered, Late, LinkTest, Rank
 from torchtune_sys.preflight.joint.isolating import Isolating
 from torchtune_sys.preflight.joint.job import Leaf
 from torchtune_sys.preflight.joint.judge.whole import Whole
+from torchtune_sys.preflight.joint.sums import SUM
 from torchtune_sys.render import isolation
 from torchtune_sys.render.layout import Style
 from torchtune_sys.render.preflight import reason_of_all, text
@@ -288,7 +289,7 @@ def test_sums_that_are_late_wherever_a_node_takes_part_are_that_node_s(
     ranks = [(node, 0) for node in range(nodes)]
     found.collectives = [{rank: summed(True) for rank in ranks}]
     tested = Isolating(found, ranks, (), tester, lambda: {*range(nodes)})
-    asyncio.run(tested.run(lambda _text: None, is_asked=False, failed_s=1.0, late_s=0.3))
+    asyncio.run(tested.run(lambda _text: None, is_asked=False, failed_s=1.0, late=Late(SUM, 0.3)))
     verdict = weighed(found)
     assert ({*said(verdict)}, links(verdict)) == (named, ways)
     assert verdict.verdict == ("no-go" if named or ways else "go")

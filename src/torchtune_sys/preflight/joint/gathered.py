@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -280,6 +280,13 @@ class RoundRun(msgspec.Struct, frozen=True, kw_only=True):
     """Groups, by their nodes, in which nothing failed, but sums were late, or exchanges slow."""
 
 
+class Late(NamedTuple):
+    """An exchange of a few numbers that took too long."""
+
+    what: str
+    seconds: float
+
+
 class GroupTests(msgspec.Struct, kw_only=True):
     """What was measured while groups were tested, by the numbers of nodes."""
 
@@ -298,8 +305,8 @@ class GroupTests(msgspec.Struct, kw_only=True):
     limit_s: float = 0.0
     sent: int = 0
     """Bytes of an exchange in each direction."""
-    late_s: float = 0.0
-    """How long the sum of a few numbers over all took, where it was late; else 0."""
+    late: Late | None = None
+    """The exchange of all that was late."""
 
 
 class Gathered(msgspec.Struct, kw_only=True):

@@ -18,9 +18,10 @@ from torchtune_sys.preflight.isolation.planner import Isolation
 from torchtune_sys.preflight.isolation.usual_times import Way
 from torchtune_sys.preflight.isolation.values import Domain, Round, of_units
 from torchtune_sys.preflight.joint.deadlines import Deadlines
-from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Rank, RoundRun, own_names
+from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Late, Rank, RoundRun, own_names
 from torchtune_sys.preflight.joint.job import Leaf
-from torchtune_sys.preflight.joint.sums import late_s
+from torchtune_sys.preflight.joint.sums import SUM
+from torchtune_sys.preflight.joint.sums import late as late_in
 from torchtune_sys.preflight.joint.worker.exchanges import EXCHANGED_BYTES
 
 Answers = dict[Rank, Any]
@@ -45,7 +46,7 @@ class _Shown(msgspec.Struct, kw_only=True):
 
     @property
     def is_only_slow(self) -> bool:
-        """Nothing failed, but sums were late or ways slow."""
+        """Nothing failed, but an exchange was late or ways slow."""
         return not self.error and (self.is_late or bool(self.slow))
 
 
@@ -68,18 +69,18 @@ class Isolating:
         self._tests = gathered.tests = GroupTests()
 
     async def run(
-        self, show: Callable[[str], None], *, is_asked: bool, failed_s: float | None = None, late_s: float = 0.0
+        self, show: Callable[[str], None], *, is_asked: bool, failed_s: float | None = None, late: Late | None = None
     ) -> None:
         """Until it is named, or no time is left: what is known then counts. Not ``is_asked``: slow ways are not looked for. ``failed_s``: the
-        collective of all has failed, or was late by ``late_s``, after so long, and is not asked again."""
-        self._tests.is_asked, self._tests.sent, self._tests.late_s = is_asked, EXCHANGED_BYTES, late_s
+        collective of all has failed, or was ``late``, after so long, and is not asked again."""
+        self._tests.is_asked, self._tests.sent, self._tests.late = is_asked, EXCHANGED_BYTES, late
         self._deadlines = Deadlines(timed=is_asked)
         if len(self._nodes) < (2 if is_asked else 3):  # of two nobody says which it is
             return
         isolation = Isolation(len(self._nodes), self._domains, rails=self._rails)
         if failed_s is not None:
             isolation.take([True])
-            self._tests.rounds.append(RoundRun(seconds=failed_s, slow=(tuple(self._nodes),) if late_s else ()))
+            self._tests.rounds.append(RoundRun(seconds=failed_s, slow=(tuple(self._nodes),) if late else ()))
         try:
             while (now := isolation.next_round()) is not None:
                 show(f"isolation, round {now.number}: {now.purpose}")
@@ -119,9 +120,10 @@ class Isolating:
             return found
         nodes = [{node for node, _local in groups[place]} for place in whole]
         within_s = [self._deadlines.of(each) for each in nodes]
-        answers = await self._test([groups[place] for place in whole], within_s, timed=timed, short=True)
+        short = self._tests.late is None or self._tests.late.what == SUM
+        answers = await self._test([groups[place] for place in whole], within_s, timed=timed, short=short)
         for place, each in zip(whole, answers, strict=True):
-            found[place] = _Shown(error=_error(each), times=_times(groups[place], each), is_late=late_s(each) > 0)
+            found[place] = _Shown(error=_error(each), times=_times(groups[place], each), is_late=late_in(each) is not None)
         for group, limit_s, place, each in zip(nodes, within_s, whole, answers, strict=True):
             self._deadlines.saw(group, limit_s, None if found[place].error else _longest_s(each))
         for place in whole:

@@ -17,7 +17,7 @@ from torchtune_sys.preflight.joint.gathered import WORDS_AT_MOST, Compute, Count
 from torchtune_sys.preflight.joint.isolating import Isolating, passed
 from torchtune_sys.preflight.joint.job import Leaf, Times
 from torchtune_sys.preflight.joint.member import Members, present
-from torchtune_sys.preflight.joint.sums import ended_by_signals, late_s, odd_sums
+from torchtune_sys.preflight.joint.sums import LATE_S, ended_by_signals, late, odd_sums
 
 _LINK_S, _COUNT_S = 30.0, 10.0
 _COMPUTE_S, _COLLECTIVE_S, _STORE_S = 20.0, 20.0, 15.0
@@ -231,11 +231,11 @@ class Phases:
         if self._gathered.strangers:
             return
         fails = not passed(answers) and not odd_sums(answers) and not ended_by_signals(answers)
-        late = late_s(answers) if passed(answers) else 0.0
-        if fails or late or self._isolates:
+        delay = late(answers) if passed(answers) else None
+        if fails or delay or self._isolates:
             tested = Isolating(self._gathered, ranks, self._parts, self._round, lambda: {*present(self._members)})
             await tested.run(
-                show, is_asked=self._isolates, failed_s=time.monotonic() - began_s if fails or late else None, late_s=late
+                show, is_asked=self._isolates, failed_s=time.monotonic() - began_s if fails or delay else None, late=delay
             )
 
     async def _round(
@@ -257,6 +257,7 @@ class Phases:
                     "rank": at,
                     "world": len(group),
                     "short": short,
+                    "late_s": LATE_S,
                     "within_s": limit_s,
                 }
                 peers = [place for place, other in enumerate(group) if other[1] == rank[1]] if timed else []

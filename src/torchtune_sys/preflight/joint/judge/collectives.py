@@ -9,7 +9,7 @@ from torchtune_sys.model.preflight import Weight
 from torchtune_sys.preflight.joint.gathered import Gathered, Rank
 from torchtune_sys.preflight.joint.judge import facts, isolated
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
-from torchtune_sys.preflight.joint.sums import ended_by_signals, late_s, odd_sums
+from torchtune_sys.preflight.joint.sums import ended_by_signals, late, odd_sums
 
 
 def findings(gathered: Gathered, found: Sequence[JointFinding]) -> list[JointFinding]:
@@ -37,8 +37,8 @@ def _failed(gathered: Gathered, answers: Mapping[Rank, Mapping[str, Any]], found
     """Return whom a collective that failed or hung accuses, without what ``found`` explains."""
     failed = [rank for rank, value in answers.items() if not value.get("ok")]
     is_asked = gathered.tests is not None and gathered.tests.is_asked
-    late = late_s(answers)
-    if not is_asked and (not (failed or late) or any(f.weight is Weight.FATAL for f in found)):
+    delay = late(answers)
+    if not is_asked and (not (failed or delay) or any(f.weight is Weight.FATAL for f in found)):
         return []
     errors = "; ".join(dict.fromkeys(str(answers[rank].get("error", "no answer"))[:160] for rank in failed[:3]))
     is_wrong = any(value.get("wrong") for value in answers.values())
@@ -47,8 +47,8 @@ def _failed(gathered: Gathered, answers: Mapping[Rank, Mapping[str, Any]], found
     if failed and len(nodes) == 2:
         seen = f"a collective between these two nodes fails: {errors}"
         return [JointFinding(part="collectives", cause=cause, link=(nodes[0], nodes[1]), seen=seen)]
-    if late and not failed and len(nodes) == 2:
-        seen = f"the sum of a few numbers over these two nodes takes {late * 1e3:.0f} ms, again and again"
+    if delay and not failed and len(nodes) == 2:
+        seen = f"{delay.what} over these two nodes takes {delay.seconds * 1e3:.0f} ms, again and again"
         return [JointFinding(part="collectives", cause=cause, link=(nodes[0], nodes[1]), seen=seen)]
     known_nodes = {f.node for f in found if f.node is not None and f.weight is Weight.FATAL}
     known_links = {frozenset(f.link) for f in found if f.link is not None}

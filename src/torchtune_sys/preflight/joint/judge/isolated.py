@@ -79,8 +79,8 @@ def _words(tests: GroupTests, errors: str, *nodes: int) -> str:
     """Return what was seen of one node's ways, or of those between two."""
     told = next((error for pair, error in tests.errors.items() if {*nodes} <= {*pair}), "")
     ways = [seconds for way, seconds in tests.times.items() if way in tests.slow and {*nodes} <= {*way}]
-    if tests.late_s and not told and not ways:
-        return f"take {tests.late_s * 1e3:.0f} ms for the sum of a few numbers"
+    if tests.late and not told and not ways:
+        return f"take {tests.late.seconds * 1e3:.0f} ms for {tests.late.what}"
     if told or not ways:
         return f"fail ({(told or errors)[:160]})"
     return f"take up to {max(ways) * 1e3:.3g} ms (usual {tests.usual_s * 1e3:.3g} ms, slow above {tests.limit_s * 1e3:.3g} ms)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import chain, product
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
 from torchtune_sys.preflight.joint.worker.patterns import differing, of_all_patterns, pattern, roots, sources, sum_of_patterns
 from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, backend_has, named_now
@@ -22,6 +22,8 @@ _ALL_TO_ALL_RANKS = 64
 """Of more ranks not each exchanges with each or with one: NCCL makes a connection for every two then; experts are spread over so many at most."""
 _EXACT_IN_BFLOAT16 = 256
 """The next whole number it does not hold, and bytes hold none above 255."""
+_FEW = 1 << 16
+"""Elements whose exchange takes no longer for their number."""
 EXCHANGED = 1 << 17
 EXCHANGED_BYTES = 4 * EXCHANGED
 SWEEPS = 3
@@ -32,6 +34,19 @@ SLOWEST_TOLD = 16
 Fields = Dict[str, Any]
 Exchange = Tuple[str, Callable[[], object], Any, Any]
 """What it is, what does it, where its result is then, and what that must be."""
+
+
+class Done(NamedTuple):
+    """An exchange, how long it and the copy of its result took here, and how long this rank's threads waited for a CPU in it and before it; where nobody
+    tells, longer than anything takes."""
+
+    what: str
+    exchange: Callable[[], object]
+    taken_s: float
+    waited_s: float
+
+
+_UNKNOWN_S = 3600.0
 
 
 class Peers(NamedTuple):
@@ -78,12 +93,8 @@ def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, d
         if now_s:  # else nobody tells: each process has waited
             found["waited_s"].append(max(now_s - waited_s, 0.0) / REPEATS)
     peers = Peers(torch, rank, world, device)
-    for what, exchange, result, wanted in basic(peers) if task.get("short") else chain(collectives(peers), _handed_on(peers)):
-        told({"stage": what})
-        if backend_has(backend, exchange):
-            words = differing(result.cpu(), wanted)
-            if words:
-                found["wrong"] = "%s: %s" % (what, words)
+    others = basic(peers) if task.get("short") else chain(collectives(peers), _handed_on(peers))
+    found.update(_each_of(peers, others, told, backend, float(task.get("late_s", _UNKNOWN_S))))
     told({"stage": "barrier"})
     if not waits_for_all(store, "%s: all are at the barrier" % task["prefix"], rank == world - 1, dist.barrier):
         found["wrong"] = "barrier: it let this rank go on before rank %d of the group had come" % (world - 1)
@@ -91,6 +102,50 @@ def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, d
         found["ways"] = exchanged(torch, device, rank, task["timed"], told)
     found["ok"] = "wrong" not in found
     return found
+
+
+def _each_of(peers: Peers, exchanges: Iterable[Exchange], told: Callable[[Fields], None], backend: str, limit_s: float) -> Fields:
+    """Do them; one of a few numbers that took longer than ``limit_s`` again. Returns which was the latest, and under ``wrong`` what is wrong."""
+    found: Fields = {}
+    done, waited_s = [], run_delay_of_all()
+    for what, exchange, result, wanted in exchanges:
+        told({"stage": what})
+        began = time.perf_counter()
+        if not backend_has(backend, exchange):
+            continue
+        came = result.cpu()
+        taken_s, before_s, waited_s = time.perf_counter() - began, waited_s, run_delay_of_all()
+        if result.numel() <= _FEW:
+            done.append(Done(what, exchange, taken_s, waited_s - before_s if before_s else _UNKNOWN_S))
+        words = differing(came, wanted)
+        if words:
+            found["wrong"] = "%s: %s" % (what, words)
+    found["latest"] = _latest(peers, done, limit_s)
+    return found
+
+
+def _latest(peers: Peers, done: List[Done], limit_s: float) -> Tuple[str, float]:
+    """Return which exchange kept any rank longest, and for how many seconds beyond what the ranks waited for a CPU meanwhile: at best, where that is long."""
+    late_s = _beyond_waiting(peers, [each.taken_s for each in done], [each.waited_s for each in done])
+    at = int(late_s.argmax())
+    best_s = float(late_s[at])
+    for _again in range(REPEATS - 1) if best_s > limit_s else ():  # the same at all ranks
+        before_s, began = run_delay_of_all(), time.perf_counter()
+        done[at].exchange()
+        if peers.device.type == "cuda":
+            peers.torch.cuda.synchronize(peers.device)
+        taken_s = time.perf_counter() - began
+        best_s = min(best_s, float(_beyond_waiting(peers, [taken_s], [run_delay_of_all() - before_s])))
+    return done[at].what, best_s
+
+
+def _beyond_waiting(peers: Peers, taken_s: List[float], waited_s: List[float]) -> Any:
+    """Return the longest of all ranks of each, less what all of them together waited."""
+    torch, dist = peers.torch, peers.torch.distributed
+    longest, waited = (torch.tensor(each, dtype=torch.float64, device=peers.device) for each in (taken_s, waited_s))
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    dist.all_reduce(waited)
+    return longest - waited
 
 
 def exchanged(torch: Any, device: Any, rank: int, peers: List[int], told: Callable[[Fields], None]) -> Dict[str, List[int]]:
