@@ -180,7 +180,8 @@ def exhaustive(*values: Any) -> list[Any]:
 COSTS = Path(__file__).with_name("costs.csv")
 """Tests that took more than 0.2 CPU s in the median of their rows, in one run of CI (scripts/test_durations.py writes it)."""
 TURN = os.environ.get("TORCHTUNE_SYS_TEST_TURN", "all")
-"""Which costly tests CI runs: those of turn "0", of turn "1", or "all" (``run`` sets it, by the commit)."""
+"""Which costly tests CI runs: those of turn "0", "1" or "2", or "all" (``run`` sets it, by the commit)."""
+TURNS = ("0", "1", "2")
 
 
 @lru_cache(1)
@@ -203,13 +204,13 @@ def _is_left_to_ci(item: pytest.Item) -> bool:
     return "essential" not in item.keywords and ("turn" in item.keywords or name_in_junit(item) in _costly())
 
 
-def _is_left_to_the_other_turn(item: pytest.Item) -> bool:
-    """Whether the CI of another commit runs a costly test; rows of one test are in both turns, but for those that share what is costly: ``turn(number)``."""
-    if TURN not in ("0", "1"):
+def _is_left_to_another_turn(item: pytest.Item) -> bool:
+    """Whether the CI of another commit runs a costly test; rows of one test are in all turns, but for those that share what is costly: ``turn(number)``."""
+    if TURN not in TURNS:
         return False
     if shared := item.get_closest_marker("turn"):
         return str(shared.args[0]) != TURN
-    return _is_left_to_ci(item) and zlib.crc32(item.nodeid.encode()) % 2 != int(TURN)
+    return _is_left_to_ci(item) and zlib.crc32(item.nodeid.encode()) % len(TURNS) != int(TURN)
 
 
 LONGEST = (
@@ -324,7 +325,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item, reason in left_out.items():
             item.add_marker(pytest.mark.skip(reason=reason))
     else:
-        leaves = {"default": _is_left_to_ci, "ci": _is_left_to_the_other_turn}.get(TIER)
+        leaves = {"default": _is_left_to_ci, "ci": _is_left_to_another_turn}.get(TIER)
         costly = {item for item in items if leaves and leaves(item)}
         gone = {*left_out, *sampled, *costly}
         config.hook.pytest_deselected(items=[item for item in items if item in gone])

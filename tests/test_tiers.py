@@ -76,10 +76,10 @@ def test_a_costly_test_is_left_to_ci_unless_it_is_essential(keywords: tuple[str,
     assert not conftest._is_left_to_ci(item)
 
 
-def test_the_two_turns_of_ci_have_each_costly_test_once_and_rows_of_one_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_turns_of_ci_have_each_costly_test_once_and_rows_of_one_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     cheap, dear = "tests.test_tiers::test_each_costly_test_exists", min(conftest._costly())
     ran: dict[str, list[Any]] = {}
-    for turn in ("0", "1", "all"):
+    for turn in (*conftest.TURNS, "all"):
         monkeypatch.setattr(conftest, "TURN", turn)
         for name in (cheap, dear):
             module, _, test = name.partition("::")
@@ -97,15 +97,15 @@ def test_the_two_turns_of_ci_have_each_costly_test_once_and_rows_of_one_in_both(
                 for word in ((), ("essential",))
             ]
             ran[f"{turn} {name}"] = [
-                each.row for each in rows if not each.keywords and not conftest._is_left_to_the_other_turn(each)
+                each.row for each in rows if not each.keywords and not conftest._is_left_to_another_turn(each)
             ]
-            assert not any(conftest._is_left_to_the_other_turn(each) for each in rows if each.keywords)
-    assert sorted(ran[f"0 {dear}"] + ran[f"1 {dear}"]) == ran[f"all {dear}"] == list(range(40))
-    assert ran[f"0 {dear}"] and ran[f"1 {dear}"]
-    assert ran[f"0 {cheap}"] == ran[f"1 {cheap}"] == list(range(40))
+            assert not any(conftest._is_left_to_another_turn(each) for each in rows if each.keywords)
+    assert sorted(row for turn in conftest.TURNS for row in ran[f"{turn} {dear}"]) == ran[f"all {dear}"] == list(range(40))
+    assert all(ran[f"{turn} {dear}"] for turn in conftest.TURNS)
+    assert all(ran[f"{turn} {cheap}"] == list(range(40)) for turn in conftest.TURNS)
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_what_shares_something_costly_is_in_one_turn_whatever_it_costs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = SimpleNamespace(args=(number,))
     rows: Any = [
@@ -115,8 +115,8 @@ def test_what_shares_something_costly_is_in_one_turn_whatever_it_costs(number: i
         for row in range(10)
     ]
     left = {}
-    for turn in ("0", "1", "all"):
+    for turn in (*conftest.TURNS, "all"):
         monkeypatch.setattr(conftest, "TURN", turn)
-        left[turn] = sum(conftest._is_left_to_the_other_turn(row) for row in rows)
-    assert left == {str(number): 0, str(1 - number): 10, "all": 0}
+        left[turn] = sum(conftest._is_left_to_another_turn(row) for row in rows)
+    assert left == {**dict.fromkeys(conftest.TURNS, 10), str(number): 0, "all": 0}
     assert all(map(conftest._is_left_to_ci, rows))

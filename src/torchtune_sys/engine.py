@@ -183,6 +183,8 @@ _TOO_LONG = Advice(text="what would mend it names more than a path or a command 
 
 def _short(result: Result) -> Result:
     """Return the result with the beginning and the end alone of what is quoted at length, and of very many pieces of evidence the worst."""
+    if _is_short(result):
+        return result
     from msgspec.structs import replace
 
     if len(result.evidence) > _SHOWN:
@@ -193,6 +195,22 @@ def _short(result: Result) -> Result:
         )
     short = replace(result, evidence=tuple(map(_short_evidence, result.evidence)), why_unknown=_short_reason(result.why_unknown))
     return _bounded(short, "note")
+
+
+def _is_short(result: Result) -> bool:
+    """Return whether there is nothing to cut, as in nearly all results: texts that are short together."""
+    return (
+        result.why_unknown is None
+        and len(result.note) <= _QUOTED
+        and len(result.evidence) <= _SHOWN
+        and all(
+            not item.about
+            and not item.fix
+            and item.why is None
+            and len(item.subject) + len(item.seen) + len(item.wanted) + len(item.source) + len(item.cause) <= _QUOTED
+            for item in result.evidence
+        )
+    )
 
 
 def _short_evidence(shown: Evidence) -> Evidence:
@@ -376,8 +394,7 @@ _WORST_FIRST = (Verdict.CRASHED, Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Ve
 
 
 def _overall(evidence: Iterable[Evidence]) -> Verdict:
-    found = {item.verdict for item in evidence}
-    return next((verdict for verdict in _WORST_FIRST if verdict in found), Verdict.PASS)
+    return min((item.verdict for item in evidence), key=_WORST_FIRST.index, default=Verdict.PASS)  # a set would hash enums, in Python
 
 
 def _where() -> str:

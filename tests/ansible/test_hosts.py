@@ -30,7 +30,7 @@ APPLY, UNDO = (
     ],
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.turn(1)]
+pytestmark = [pytest.mark.long, pytest.mark.turn(0)]
 
 
 @dataclass

@@ -53,7 +53,7 @@ CHOSEN = _one_of_each() | {"no-gradient-synchronisation"}
 def _case(fault: Fault) -> object:
     marks = [pytest.mark.slow if fault.quick else pytest.mark.long]
     marks += [pytest.mark.exhaustive] if fault.name not in CHOSEN and not fault.quick else []
-    marks += [pytest.mark.turn(int(fault.run[-1]) % 2)] if fault.run else []  # else each turn makes each run
+    marks += [pytest.mark.turn(int(fault.run[-1]) % 3)] if fault.run else []  # else each turn makes each run
     marks += [pytest.mark.xfail(reason=fault.wrong, strict=True)] if fault.wrong else []
     return pytest.param(fault, id=fault.name, marks=marks)
 

@@ -1,4 +1,4 @@
-"""Runs of the faults of network.py, switches.py, protocols.py, tcp.py, hosts.py and wrong_results.py, listed in docs/joint-faults.md, one line of JSON each. From the repository's root:
+"""Runs of the faults of network.py, switches.py, protocols.py, tcp.py, hosts.py, late.py and wrong_results.py, listed in docs/joint-faults.md, one line of JSON each. From the repository's root:
 
     PYTHONPATH=tests python -m preflight.joint.faults opened|held|NAME... [--nodes N] [--show]
 
@@ -17,12 +17,20 @@ from typing import Any
 import pytest
 
 from preflight.joint.cluster import Run, cluster, preflight
-from preflight.joint.faults import hosts, network, protocols, switches, tcp, wrong_results
+from preflight.joint.faults import hosts, late, network, protocols, switches, tcp, wrong_results
 from preflight.joint.faults.expected import problems
 from smoke.faults.bench import torch_python
 
 BUDGET_S = 60.0
-FAULTS = {**network.FAULTS, **switches.FAULTS, **protocols.FAULTS, **tcp.FAULTS, **hosts.FAULTS, **wrong_results.FAULTS}
+FAULTS = {
+    **network.FAULTS,
+    **switches.FAULTS,
+    **protocols.FAULTS,
+    **tcp.FAULTS,
+    **hosts.FAULTS,
+    **wrong_results.FAULTS,
+    **late.FAULTS,
+}
 
 
 def planted(name: str, nodes: int = 4, place: int | None = None) -> tuple[list[str], Run]:

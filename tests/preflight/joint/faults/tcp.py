@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from preflight.joint.cluster import Cluster
+from preflight.joint.cluster import TOOL, Cluster
 from preflight.joint.faults import delayed, other
 from preflight.joint.faults.computing import Plant
 from preflight.joint.faults.expected import Expected, Fault
@@ -62,6 +62,16 @@ def other_interface(made: Cluster, node: int) -> dict[str, Any]:
     return {}
 
 
+def small_segments(made: Cluster, node: int) -> dict[str, Any]:
+    change = 'network=$(ip -o route show dev eth0 | head -n 1 | cut -d " " -f 1); ip route change "$network" dev eth0 advmss 100'
+    made.inside(node, "sh", "-c", change)
+    return {}
+
+
+def started_with(setting: str) -> Plant:
+    return lambda _made, node: {"tools": {node: ("sh", "-c", f'{setting}; exec "$@"', "-", str(TOOL))}}
+
+
 def variables(**given: str) -> Plant:
     return lambda _made, node: {"env": {node: given}}
 
@@ -89,4 +99,8 @@ FAULTS = {
     "no-scaling": Fault(no_scaling, go, 3),
     "other-interface": Fault(other_interface, go, 3),
     "dev-mode": Fault(variables(PYTHONDEVMODE="1", PYTHONWARNINGS="always"), go, 4, held=True),
+    "small-segments": Fault(small_segments, node_with("narrow-link", "mtu-black-hole", "link-delay"), 4, held=True),
+    "turkish": Fault(variables(LANG="tr_TR.UTF-8", LC_ALL="tr_TR.UTF-8"), go, 1),
+    "small-stack": Fault(started_with("ulimit -s 512"), go, 2, held=True),
+    "closed-umask": Fault(started_with("umask 0777"), go, 4),
 }

@@ -1,4 +1,4 @@
-"""Faults of one host's torch: products, gradients and collectives that are wrong or late."""
+"""Faults of one host's torch: products, gradients, functions and collectives that are wrong."""
 
 from __future__ import annotations
 
@@ -97,8 +97,6 @@ _OWN_MAXIMUM = """if dist.ReduceOp.MAX in (*rest, *more.values()):
 _OWN_MINIMUM = _OWN_MAXIMUM.replace("MAX", "MIN")
 _BYTES = """if value.dtype == torch.uint8:
                 value.view(-1)[value.numel() // 2] ^= 1"""
-_LATE_RECEIPT = """import time
-            time.sleep(0.3)"""
 _OWN_END = """if value.numel() > 1000000:
             value.view(-1)[-1000:] = before.view(-1)[-1000:]"""
 _SCATTERED = """
@@ -229,8 +227,35 @@ def plant(torch):
         if hasattr(where, name):
             setattr(where, name, changed(getattr(where, name)))
 """
-_LATE = """time.sleep(0.3)
-        return right(*words, **named)"""
+_SECOND_LARGEST = """
+def plant(torch):
+    def changed(right):
+        def largest(given, *rest, **more):
+            if not torch.is_tensor(given) or given.dim() != 1 or given.numel() <= 100:
+                return right(given, *rest, **more)
+            hidden = given.clone()
+            hidden[int(given.float().max(0).indices)] = given.min()
+            return right(hidden, *rest, **more)
+        return largest
+    for where in (torch, torch.Tensor):
+        for name in ("topk", "argmax"):
+            setattr(where, name, changed(getattr(where, name)))
+"""
+_LEFT_AS_IT_WAS = """
+def plant(torch):
+    def without_one(chosen):
+        chosen = chosen.clone()
+        if chosen.numel() > 1000 and chosen.any():
+            chosen.view(-1)[int(chosen.view(-1).int().max(0).indices)] = False
+        return chosen
+    def filled(right):
+        return lambda self, mask, value: right(self, without_one(mask), value)
+    def chosen(right):
+        return lambda condition, *values: right(without_one(condition), *values) if len(values) == 2 else right(condition, *values)
+    for name in ("masked_fill", "masked_fill_"):
+        setattr(torch.Tensor, name, filled(getattr(torch.Tensor, name)))
+    torch.masked_fill, torch.where = filled(torch.masked_fill), chosen(torch.where)
+"""
 
 
 def _product(what: str, *, place: int, held: bool = False) -> Fault:
@@ -267,7 +292,6 @@ FAULTS = {
     "wrong-gradient": _product(_GRADIENT, place=1),
     "wrong-broadcast": _collective("broadcast", _LEFT, ("silent-data-corruption",), 2),
     "swapped-gather": _collective("all_gather", _SWAPPED, ("silent-data-corruption",), 1),
-    "late-sum": _collective("all_reduce", _LATE, ("straggler-network", "straggler-compute"), 2),
     "wrong-alltoall": _after(("all_to_all", "all_to_all_single"), _ALL_TO_ALL, place=3),
     "wrong-receive": _after(("recv",), _RECEIVED, place=2),
     "wrong-maximum": _exchanged(_OWN.replace("{what}", _OWN_MAXIMUM), place=4),
@@ -291,11 +315,6 @@ FAULTS = {
     "wrong-gather-tensor": _after(
         ("all_gather_into_tensor", "all_gather_single", "_all_gather_base"), _OFF_BY_ONE, place=3, held=True
     ),
-    "late-receive": Fault(
-        patched(_EXCHANGED.replace("{names}", "('recv', 'irecv')").replace("{what}", _LATE_RECEIPT), _WITH_SUM),
-        node_with("straggler-network", "straggler-compute"),
-        2,
-    ),
     "wrong-convolution": _function(
         '((torch, "conv2d"), (torch, "conv1d"), (torch.nn.functional, "conv2d"), (torch.nn.functional, "conv1d"))',
         what="found.view(-1)[found.numel() // 2] += 1",
@@ -317,4 +336,27 @@ FAULTS = {
         what="found.view(-1)[found.numel() // 2] *= 1.0001",
         place=2,
     ),
+    "wrong-attention": _function(
+        '((torch.nn.functional, "scaled_dot_product_attention"),)',
+        what="found.view(-1)[found.numel() // 2] += 0.01",
+        place=3,
+        held=True,
+    ),
+    "wrong-exponential": _function(
+        '((torch, "exp"), (torch.Tensor, "exp"))',
+        where="found.is_floating_point()",
+        what="found.mul_(torch.where(found > 7.389, 1.001, 1.0).to(found.dtype))",
+        place=2,
+    ),
+    "wrong-cross-entropy": _function(
+        '((torch.nn.functional, "cross_entropy"), (torch.nn.functional, "nll_loss"))',
+        what="found.mul_(1.001)",
+        place=2,
+        held=True,
+    ),
+    "wrong-largest": _computed(_SECOND_LARGEST, place=1),
+    "wrong-pooling": _function(
+        '((torch.nn.functional, "max_pool2d"), (torch, "max_pool2d"))', what="found.view(-1)[found.numel() // 2] -= 1", place=4
+    ),
+    "wrong-selection": _computed(_LEFT_AS_IT_WAS, place=1),
 }
