@@ -109,6 +109,9 @@ for row in (
     functions(), planted(torch.Tensor, "index_add", other(), functions), planted(torch.Tensor, "scatter_add", other(), functions),
     planted(torch, "clone", other(least=1 << 20), functions), planted(torch.Tensor, "copy_", other(least=1 << 20), functions), planted(nn, "embedding", other(), functions),
     planted(torch, "index_select", other(), functions), planted(torch, "cumsum", other(), functions), planted(nn, "softmax", other(), functions),
+    planted(torch, "exp", other(), functions), planted(torch, "tanh", other(), functions), planted(torch, "sqrt", other(), functions),
+    planted(torch.Tensor, "argmax", other(), functions),
+    planted(nn, "max_pool2d", other(), functions), planted(nn, "scaled_dot_product_attention", other(), functions), planted(nn, "cross_entropy", other(), functions),
     planted(nn, "layer_norm", other(), functions), planted(torch, "bmm", other(), functions), planted(nn, "conv2d", other(), functions),
     planted(nn, "conv2d", lambda value, named: value.add_(1e-4), functions), planted(nn, "softmax", other(), lambda: float_step(torch, cpu)) == float_step(torch, cpu),
     float_step(torch, cpu) == float_step(torch, cpu),
@@ -141,6 +144,13 @@ barrier: it let this rank go on before rank 0 of the group had come
 1 of 8168 elements of index_select are wrong
 1 of 4099 elements of a running sum are wrong
 1 of 4096 elements of softmax are wrong
+1 of 129 elements of exp are wrong
+1 of 129 elements of tanh are wrong
+1 of 129 elements of a root are wrong
+1 of 1 elements of the place of the largest are wrong
+1 of 1020 elements of the largest of windows are wrong
+1 of 264 elements of attention are wrong
+1 of 1 elements of cross_entropy are wrong
 1 of 4096 elements of layer_norm are wrong
 1 of 3069 elements of a batch of products are wrong
 1 of 1530 elements of a convolution are wrong

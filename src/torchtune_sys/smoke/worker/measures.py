@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
+import math
 import os
 import time
 from typing import Any, Callable, Optional, Tuple
@@ -116,6 +117,12 @@ def known_functions(torch: Any, device: Any) -> str:
     right = (windows[:, None] * filters[None, :, :, None, None]).sum((2, 5, 6))
     # MIOpen compiles each kind of convolution when it is first asked for; Winograd's way is not exact, but nearer to a whole number than to the next
     convolved = right if torch.version.hip else functions.conv2d(image.to(device), filters.to(device)).round()
+    steps = [step / 8 for step in range(-64, 65)]
+    at = torch.tensor(steps, device=device)
+    chosen = (
+        40 * torch.eye(33, 64)[None, None]
+    )  # whose product with itself, by the root of 64, is 200: softmax takes one row of all
+    content, classes = counts[None, None, 100:133].expand(1, 1, 33, 8), torch.arange(64) * 7 % 128
     into, added = torch.zeros(251, 8, device=device), (under.t() == torch.arange(251)[:, None]).double() @ counts.double()
     found = (
         (
@@ -133,6 +140,18 @@ def known_functions(torch: Any, device: Any) -> str:
         ("a running sum", torch.cumsum(numbers.to(device), 0), numbers.double().cumsum(0)),
         ("a sort", torch.sort(rows.to(device)).values, rows.sort().values),
         ("softmax", functions.softmax(logits.to(device), -1), (places < of_each[:, None]) / of_each[:, None].double()),
+        ("exp", torch.exp(at), torch.tensor([math.exp(step) for step in steps], dtype=torch.float64)),
+        ("tanh", torch.tanh(at), torch.tensor([math.tanh(step) for step in steps], dtype=torch.float64)),
+        ("a root", torch.sqrt(at * at), at.cpu().abs()),
+        ("the largest", torch.topk(rows.to(device), 5).values, rows.sort(descending=True).values[:5]),
+        ("the place of the largest", rows.to(device).argmax(), torch.tensor(rows.tolist().index(max(rows.tolist())))),
+        ("the largest of windows", functions.max_pool2d(image.to(device), 3, 1), windows.amax((4, 5))),
+        ("attention", functions.scaled_dot_product_attention(*(each.to(device) for each in (chosen, chosen, content))), content),
+        (
+            "cross_entropy",
+            functions.cross_entropy(torch.zeros(64, 128, device=device), classes.to(device)),
+            torch.tensor(math.log(128), dtype=torch.float64),
+        ),
         ("layer_norm", functions.layer_norm(rows_of_signs.to(device), (256,), eps=0.0), rows_of_signs / rows_of_signs.abs()),
     )
     for what, ours, right in found:

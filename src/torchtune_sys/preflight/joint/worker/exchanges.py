@@ -275,6 +275,8 @@ def _at_one_rank(peers: Peers) -> Iterator[Exchange]:
 
 def _handed_on(peers: Peers) -> Iterator[Exchange]:
     torch, dist, rank, world, device = peers.torch, peers.torch.distributed, peers.rank, peers.world, peers.device
+    nothing = torch.zeros(0)
+    yield "barrier", peers.later(dist.barrier), nothing, nothing
     if world <= _ALL_TO_ALL_RANKS:
         given = torch.cat([pattern(torch, 31, rank, to) for to in range(world)]).to(device)
         taken = torch.zeros_like(given)
