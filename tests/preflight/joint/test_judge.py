@@ -34,6 +34,7 @@ def test_healthy_nodes_are_go() -> None:
         (LinkTest(connect="ok", small_s=1e-4, beyond=True, rates=(1e9,), sent=200, arrived=188), "packet-loss"),
         (LinkTest(connect="ok", small_s=2e-2, beyond=True, rates=(1e9,), sent=200, arrived=200), "link-delay"),
         (LinkTest(connect="ok", small_s=1e-4, beyond=True, rates=(1e7, 1e7), sent=200, arrived=200), "narrow-link"),
+        (LinkTest(connect="ok", small_s=1e-4, beyond=True, rates=(1e9, 1e9), sent=200, arrived=200, segment=88), "narrow-link"),
     ],
 )
 def test_what_a_node_explains_is_the_node_s(nodes: int, test: LinkTest, cause: str) -> None:

@@ -164,7 +164,7 @@ async def test(
     """One direction. ``short``: only whether a connection is made, where the rest is known to fail; ``enough_rate`` (bytes per second): more runs until one has it.
 
     Answers ``connect`` (ok, refused, time-out, unreachable), ``small_s`` (least time there and back, as the processes or the kernel saw it), ``beyond`` (whether the message beyond
-    the MTU came back), ``rates`` (bytes per second, of three or more runs, the first as a whole), ``retransmits``, ``resent`` (those of small packets), ``sent`` (datagrams), ``flows`` (further connections at
+    the MTU came back), ``rates`` (bytes per second, of three or more runs, the first as a whole), ``retransmits``, ``resent`` (those of small packets), ``segment`` (bytes of a full one), ``sent`` (datagrams), ``flows`` (further connections at
     the same time: how many were tried, and made), ``repeated`` (those of them whose first packet was sent again), ``cut`` (one that was open was ``reset`` or fell ``silent``), ``damaged`` (runs of which other data arrived than was sent).
     """
     found: dict[str, Any] = {"sent": await _datagrams(address, udp_port, mark, token)}
@@ -189,7 +189,7 @@ async def test(
     except OSError as error:
         found["error"] = error.strerror or str(error)
     finally:
-        found["retransmits"] = tcp_info(held).retransmits
+        found["retransmits"], found["segment"] = tcp_info(held).retransmits, tcp_info(held).segment
         held.close()
     if found.get("beyond"):
         found["rates"], found["cut"], found["damaged"] = await rates_of(address, port, mark, enough_rate)

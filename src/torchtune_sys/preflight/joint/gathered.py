@@ -68,6 +68,8 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
     """Small packets of an open connection that the sender's kernel sent again."""
     cut: str = ""
     """``reset`` or ``silent``: what became of a connection that was open."""
+    segment: int = 0
+    """Bytes of a full one from here to there; 0 where the kernel did not say."""
     damaged: int = 0
     """Runs of which other data arrived than was sent."""
 
@@ -94,6 +96,7 @@ class LinkTest(msgspec.Struct, frozen=True, kw_only=True):
             damaged=int(number("damaged") or 0),
             repeated=int(number("repeated") or 0),
             resent=int(number("resent") or 0),
+            segment=int(number("segment") or 0),
             is_short="small_s" not in value and value.get("connect") == "ok" and "error" not in value,
         )
 

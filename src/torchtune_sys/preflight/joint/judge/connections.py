@@ -33,6 +33,8 @@ _CUT = {
 }
 _RESENT = 3
 """Small packets of one connection, of 20: a busy host may be late by a time-out of 200 ms once."""
+_LEAST_SEGMENT = 500
+"""Bytes: what every host takes is 536 (RFC 9293, 3.7.1), less the options of TCP."""
 _FLOWS_LOST = 2
 """Connections of those at the same time that fail while the others are made: one may be lost, at a busy host, too."""
 
@@ -107,6 +109,11 @@ def _cause(test: LinkTest, back: LinkTest | None, usual_s: float, least_rate: fl
         return "mtu-black-hole", _WORDS["mtu-black-hole"]
     if test.small_s is not None and test.small_s > max(DELAY_TIMES * usual_s, usual_s + DELAY_S):
         return "link-delay", f"{test.small_s * 1e3:.2f} ms round trip; others have {usual_s * 1e3:.2f} ms"
+    if 0 < test.segment < _LEAST_SEGMENT:
+        return (
+            "narrow-link",
+            f"a TCP segment has {test.segment} bytes, so that most of what is sent are headers (MTU or advmss of a route, clamping of the MSS)",
+        )
     if test.control_rate:  # CPUs may be busier now than when the others were measured
         least_rate = min(least_rate, NARROW * test.control_rate)
     if test.rates and max(test.rates) < least_rate:
