@@ -36,7 +36,11 @@ distrust = places.distrust
 EVIL = "torchtune_sys_"
 
 
-def lying(folder: Path, facts: dict[str, Any]) -> Path:
+def step_of(*actions: dict[str, Any]) -> dict[str, Any]:
+    return {"title": "t", "wanted": True, "reboot": False, "by_hand": "", "actions": list(actions)}
+
+
+def lying(folder: Path, facts: dict[str, Any], steps: list[dict[str, Any]] | None = None) -> Path:
     """An interpreter that every module of Ansible's is started by, and that answers the same to all."""
     answer = {
         "changed": False,
@@ -46,15 +50,7 @@ def lying(folder: Path, facts: dict[str, Any]) -> Path:
         "identity": "-",
         "refused": [],
         "rebooted": [],
-        "steps": [
-            {
-                "title": "t",
-                "wanted": True,
-                "reboot": False,
-                "by_hand": "",
-                "actions": [{"type": f"/../../../../../../..{folder}/own"}],
-            }
-        ],
+        "steps": [step_of({"type": f"/../../../../../../..{folder}/own"})] if steps is None else steps,
     }
     place = folder / "python"
     place.write_text(f"#!/bin/sh\ncat >/dev/null\ncat <<'EOF'\n{json.dumps(answer)}\nEOF\n")
@@ -62,8 +58,11 @@ def lying(folder: Path, facts: dict[str, Any]) -> Path:
     return place
 
 
-def played(work: Path, folder: Path, tasks: str, facts: dict[str, Any], **variables: Any) -> Played:
-    host = {"ansible_connection": "local", "ansible_python_interpreter": str(lying(folder, facts)), "torchtune_sys_become": False}
+def played(
+    work: Path, folder: Path, tasks: str, facts: dict[str, Any], steps: list[dict[str, Any]] | None = None, **variables: Any
+) -> Played:
+    interpreter = str(lying(folder, facts, steps))
+    host = {"ansible_connection": "local", "ansible_python_interpreter": interpreter, "torchtune_sys_become": False}
     role = {"import_role": {"name": "torchtune.sys.torchtune_sys", "tasks_from": tasks}}
     play = {"hosts": "all", "gather_facts": True, "vars": {"ansible_become_method": "ansible.builtin.su"}, "tasks": [role]}
     return Plays(work, {"evil": host}).play([play], **variables)
@@ -107,6 +106,17 @@ def test_no_step_of_a_host_s_names_tasks_of_the_controller_s(work: Path, tmp_pat
     assert not (tmp_path / "PWNED").exists() and found.status == 2 and "own.yml" in found.output, (
         "refused: there are no such tasks"
     )
+
+
+@pytest.mark.parametrize("tasks", ["install", "packages"])
+@pytest.mark.parametrize("steps", [[step_of()] * 33, [step_of(*[{"type": "command", "words": ["true"], "root": False}] * 129)]])
+def test_a_host_holds_no_play_by_asking_for_very_much(
+    work: Path, tmp_path: Path, tasks: str, steps: list[dict[str, Any]]
+) -> None:
+    """300 steps took more than 400 s of the controller's; 1,000 were let through."""
+    found = played(work, tmp_path, tasks, {}, steps, torchtune_sys_applied={"install": steps})
+    assert found.status == 2 and "where no installation has more than" in found.output, found.output
+    assert not found.of("evil", "command")
 
 
 def test_what_the_user_sets_is_taken(work: Path, tmp_path: Path) -> None:

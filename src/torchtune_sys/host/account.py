@@ -107,9 +107,9 @@ def _named(uid: str, name: str) -> Account | None:
     return account(entry.pw_uid, entry.pw_gid) if told else None
 
 
-def without_our_keys(start: Callable[[], _T]) -> _T:
+def without_our_keys(start: Callable[[], _T], patience_s: float = 60.0) -> _T:
     """Start a process that does not inherit our session keyring: whoever possesses one reads its keys (Kerberos tickets, disk keys), whatever
-    user they are. Raises OSError where it cannot be left, and what ``start`` raises.
+    user they are. Raises OSError where it cannot be left, TimeoutError where ``start`` does not return within ``patience_s``, and what it raises.
 
     Which keyring that is belongs to the thread, so it is done in one that ends. Source: keyrings(7), session-keyring(7), keyctl(2).
     """
@@ -124,17 +124,14 @@ def without_our_keys(start: Callable[[], _T]) -> _T:
             failed.append(error)
 
     try:
-        is_over = threads.start(body)(_STARTING_S)
+        is_over = threads.start(body)(patience_s)
     except RuntimeError as error:  # a limit on threads, or a filter of system calls
         raise BlockingIOError(errno.EAGAIN, str(error)) from error
     if not is_over:
-        raise BlockingIOError(errno.EAGAIN, "a thread that starts a process does not run")
+        raise TimeoutError(errno.ETIMEDOUT, "a process was not started in time")
     if failed:
         raise failed[0]
     return done[0]
-
-
-_STARTING_S = 60.0
 
 
 def _leave_keyring() -> None:

@@ -23,7 +23,7 @@ JUDGING = ("main", "check", "apply", "gather", "report", "rolling")
 
 
 _KEPT = """
-action applied brought by_apt by_dnf by_package change_failure checked chosen controller_words copied cordoned
+action applied asked brought by_apt by_dnf by_package change_failure checked chosen controller_words copied cordoned
 disruptive done drain_file drained enabled failure fetched gathered hosts identity is_controller jobs kept key
 key_fingerprints key_place known kubectl_drain kubernetes_mark max_fail_percentage may_be_drained mistyped
 not_looked_up pending pinged pip preflight_addresses preflight_begun preflight_job preflight_longest preflight_spread

@@ -30,6 +30,8 @@ OUTPUT_LIMIT = 32 << 20
 """Bytes; ``nvidia-smi -q -x`` of 16 GPUs prints about 1 MiB."""
 _GRACE_S = 0.5
 _ABANDON_S = 1.0
+_EXECUTED_S = 3.0
+"""How long execve may take, on a busy host or from a distant file system; meanwhile nothing else is started."""
 _POLL_S = 0.05
 """How long a child's end may go unnoticed on a kernel without pidfd_open (before 5.3)."""
 
@@ -37,6 +39,10 @@ _running: set[subprocess.Popen[bytes]] = set()
 """Children that a thread waits for; a set, since its add and discard are atomic."""
 _of_others: dict[subprocess.Popen[bytes], int] = {}
 """Those that run as another user, and as whom."""
+_as_whom: set[int] = set()
+"""As which other users any was started, also one that is not executed yet."""
+_held: set[str] = set()
+"""Programs that were not executed in time."""
 _starting = threading.Lock()
 """Held from before a child is started until it is in the set: else one that starts just as we end would be forgotten."""
 
@@ -92,6 +98,8 @@ def start(
     with _input(data) as into, _starting:
         if user is not None and not _of_others:
             orphans.adopt(True)
+        if user is not None:
+            _as_whom.add(user.uid)
         child = _start(argv, " ".join(argv[:3]), into, env, cwd, user, keep)
         if not isinstance(child, Missing):
             _running.add(child)
@@ -170,6 +178,8 @@ def _start(
     user: Account | None,
     keep: tuple[int, ...],
 ) -> subprocess.Popen[bytes] | Missing:
+    if argv[0] in _held:
+        return _is_held(name)
     uid, gid, groups = (None, None, None) if user is None else (user.uid, user.gid, user.groups)
 
     def child() -> subprocess.Popen[bytes]:
@@ -189,7 +199,11 @@ def _start(
         )
 
     try:
-        return child() if user is None else without_our_keys(child)
+        return child() if user is None else without_our_keys(child, _EXECUTED_S)
+    except TimeoutError:
+        _held.add(argv[0])
+        orphans.end(uid or 0, {other.pid for other in _running})
+        return _is_held(name)
     except FileNotFoundError as error:
         if error.filename == cwd:
             return Missing(Why.FAILED, name, f"the directory {cwd} is gone")
@@ -206,6 +220,11 @@ def _start(
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return Missing(Why.FAILED, name, str(error))
+
+
+def _is_held(name: str) -> Missing:
+    """Whoever holds a lease on a file of theirs keeps execve(2) waiting for 45 s, each time anew (fcntl(2), F_SETLEASE)."""
+    return Missing(Why.TIMEOUT, name, f"not executed within {_EXECUTED_S:g} s: its owner may hold a lease on the file")
 
 
 def _collect(
@@ -293,7 +312,7 @@ def end_all(*, for_good: bool = False) -> None:
         for child in children:
             _kill_group(child)
         _reaped(children, _ABANDON_S)
-    for uid in set(_of_others.values()):
+    for uid in tuple(_as_whom):
         orphans.end(uid, ())
 
 
