@@ -88,22 +88,22 @@ class FunctionBlend(torch.nn.Module):
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         size = given.abs() + 0.5
-        endless = (
-            given.detach() / 0.0
-        )  # what a compiler that was told that there is no such number leaves out (-ffinite-math-only)
+        there = given.detach()  # of which the compiler has no way back to write: half as much to trace
+        apart = there.abs() + 0.5
+        endless = there / 0.0  # what a compiler that was told that there is no such number leaves out (-ffinite-math-only)
         parts = (
             torch.tanh(given),
-            torch.sigmoid(given),
-            torch.sin(given),
-            torch.cos(given),
+            torch.sigmoid(there),
+            torch.sin(there),
+            torch.cos(there),
             torch.exp(-size),
-            torch.log1p(size),
-            torch.sqrt(size),
-            torch.erf(given),
-            1 / size,
+            torch.log1p(apart),
+            torch.sqrt(apart),
+            torch.erf(there),
+            1 / apart,
             torch.where(given > 0.25, given, -size),
             given.clamp(-0.75, 1.0),
-            torch.maximum(given, given.roll(1, -1)),
+            torch.maximum(there, there.roll(1, -1)),
             torch.nn.functional.silu(given),
             torch.softmax(given, -1),
             torch.isinf(endless).to(given.dtype),

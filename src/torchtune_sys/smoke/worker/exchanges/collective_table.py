@@ -63,6 +63,14 @@ def _row_of(rank: int, op: str, count: int) -> torch.Tensor:
     return ((places + rank) % 3 == 0).to(torch.int64) + (2 * (rank == 0 and op != "SUM"))
 
 
+def _rows_to_reduce(world: int, op: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return each rank's row. Where the least and the largest are asked for, some numbers are below 0, and the farthest from it: to go by their sizes, or by their bits, gives others."""
+    rows = torch.stack([_row_of(rank, op, count) for rank in range(world)])
+    if op in ("MIN", "MAX") and dtype.is_signed:
+        rows -= 3 * ((torch.arange(count) + torch.arange(world)[:, None]) % 4 == 1)
+    return rows
+
+
 def _folded_rows(op: str, rows: torch.Tensor) -> torch.Tensor:
     if op in ("MIN", "MAX"):
         return rows.amin(0) if op == "MIN" else rows.amax(0)
@@ -95,7 +103,7 @@ def _reduced_by_each(here: RankContext, op: str, dtype: torch.dtype, later: bool
     """``later``: it is waited for in a second step."""
     count, root, how = (_LONG_ROW if later else _PLACES), here.world - 1, getattr(dist.ReduceOp, op)
     words = "%s (%s) of %s" % ("%s", op, str(dtype)[6:]) + (", asynchronous" if later else "")
-    rows = torch.stack([_row_of(rank, op, count) for rank in range(here.world)])
+    rows = _rows_to_reduce(here.world, op, count, dtype)
     wanted = _folded_rows(op, rows)
     held = rows[here.rank].to(here.device, dtype, copy=True)
     yield words % "all_reduce", _waited(later, dist.all_reduce, held, op=how), lambda: held, wanted
@@ -103,7 +111,7 @@ def _reduced_by_each(here: RankContext, op: str, dtype: torch.dtype, later: bool
     yield words % "reduce", _waited(later, dist.reduce, sent, root, op=how), lambda: sent if here.rank == root else wanted, wanted
     if op != "SUM" and here.backend == "gloo" and not gloo_scatters_by_operation():
         return
-    wide = torch.stack([_row_of(rank, op, count * here.world) for rank in range(here.world)])
+    wide = _rows_to_reduce(here.world, op, count * here.world, dtype)
     part = _folded_rows(op, wide)[here.rank * count : (here.rank + 1) * count]
     given = wide[here.rank].to(here.device, dtype, copy=True)
     for scatter in named_now(SCATTERS):

@@ -11,14 +11,14 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 
 
 class _Settings(nn.Module):
-    """Goes by numbers, flags and lists of Python, its own and given ones."""
+    """Goes by numbers, flags and lists of Python, its own and given ones, and by the size of what it is given."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rate, self.noisy, self.shifts = 0.5, False, [1.0, 2.0]
 
     def forward(self, given: torch.Tensor, flag: bool = False) -> torch.Tensor:
-        found = given * self.rate + self.shifts[-1] + len(self.shifts)
+        found = given * self.rate + self.shifts[-1] + len(self.shifts) + given.shape[0]
         if self.noisy:
             found = found + 16
         if flag:
@@ -34,7 +34,7 @@ _CHANGES: Tuple[Tuple[str, Any], ...] = (
 
 
 def guards_hold(here: RankContext) -> None:
-    """Check that a compiled model follows the numbers, flags and lists of Python that it goes by. Only traced, without a compiler: that takes a twentieth of a second for each.
+    """Check that a compiled model follows the numbers, flags, lists and sizes that it goes by. Only traced, without a compiler: that takes a twentieth of a second for each.
     Where torch says that it takes a module's attributes for constant, as the first ones with a compiler do (https://github.com/pytorch/pytorch/issues/124717), arguments alone are tried.
     Raises StageFailed."""
     settings = _Settings().eval()
@@ -43,7 +43,11 @@ def guards_hold(here: RankContext) -> None:
     calls: List[Tuple[str, Dict[str, Any], Tuple[Any, ...]]] = [("everything", {}, (given,))]
     if getattr(torch._dynamo.config, "guard_nn_modules", True):
         calls += [("its %s" % name, {name: value}, (given,)) for name, value in _CHANGES]
-    calls.append(("an argument", {}, (given, True)))
+    calls += [
+        ("an argument", {}, (given, True)),
+        ("the size of its input", {}, (given[:1],)),
+        ("the type of its input", {}, (given.double(),)),
+    ]
     for what, change, args in calls:
         before = {name: getattr(settings, name) for name in change}
         vars(settings).update(change)

@@ -113,7 +113,15 @@ def workers_tell_and_end(here: RankContext, loader: Callable[..., DataLoader]) -
         seen = "a sample whose reading raised in a worker did not raise in the training, which got %s"
         raise StageFailed("dataloader-hides-errors", seen % read)
     if here.level != QUICK:
-        keeps_nothing_of(here, "loaders with workers", lambda: [*loader(range(2), 1, 19, workers=1)], _ROUNDS_OF_LOADERS)
+        pairs = data.TensorDataset(torch.arange(16), torch.arange(16) * 10)
+        keeps_nothing_of(here, "loaders with workers", lambda: _pairs_stay(loader(pairs, 8, 19, workers=1)), _ROUNDS_OF_LOADERS)
+
+
+def _pairs_stay(batches: DataLoader) -> None:
+    for samples, answers in batches:
+        if not torch.equal(answers, samples * 10):
+            seen = "a batch of eight pairs from a worker has the samples %s with the answers %s, which are ten times as much each"
+            raise StageFailed("dataloader-corrupts", seen % (samples.tolist(), answers.tolist()))
 
 
 def workers_heed_their_end(last_s: float, another: Callable[[], DataLoader]) -> None:
