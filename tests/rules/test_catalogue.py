@@ -22,7 +22,7 @@ OVERLAYS = sorted(path.stem for path in HOSTS.glob("*.*.json"))
 
 
 def overlays(rule: Rule, verdict: str) -> list[str]:
-    return [name for name in OVERLAYS if re.fullmatch(rf"{re.escape(rule.id)}\.{verdict}(\..+)?", name)]
+    return [name for name in OVERLAYS if name.split(".")[:2] == [rule.id, verdict]]
 
 
 @cache
