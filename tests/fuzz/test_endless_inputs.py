@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import tarfile
 import time
@@ -13,7 +14,7 @@ from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.fleet import collecting
 from torchtune_sys.fleet.over_slurm import Slurm
 from torchtune_sys.host.input.collection import InputText, collected
-from torchtune_sys.host.input.reading import opened_input, read_input
+from torchtune_sys.host.input.reading import opened_input, read_input, whole
 
 
 def slurm(folder: Path, *, sinfo: str, srun: str = "exit 1") -> Slurm:
@@ -83,6 +84,21 @@ def test_a_hole_takes_no_time(tmp_path: Path, kind: str) -> None:
     texts = [found for found in collected([str(tmp_path / "x")]) if isinstance(found, InputText)]
     assert time.process_time() - begun < 1
     assert [text.excerpt.lines[-1][1] for text in texts] == [oom.decode().strip()]
+
+
+def test_zeros_behind_gzip_s_data_are_not_read_one_by_one(tmp_path: Path) -> None:
+    """Python reads them so within one call: 100 GiB of a hole took all the time there was, and the command was killed behind its end."""
+    packed = gzip.compress(b"step 1\n" * 100)
+    place = tmp_path / "x.gz"
+    begun = time.process_time()
+    for zeros in (1, 4095, 5000, (3 << 20) - 7):
+        place.write_bytes(packed + bytes(zeros) + packed + bytes(zeros))
+        with opened_input(str(place)) as source:
+            assert len(whole(source)) == 1400
+    os.truncate(place, 100 << 30)
+    with pytest.raises(UnreadableInput, match="larger than 4096 MiB"), opened_input(str(place)) as source:
+        whole(source)
+    assert time.process_time() - begun < 1
 
 
 @pytest.mark.parametrize("hole", [0, 4096, 70_000, 3 << 20])

@@ -92,6 +92,16 @@ class Source:
         self._counted(len(found))
         return found
 
+    def pass_zeros(self, piece: int) -> None:
+        """Pass over the zeros that come next, as many as whole pieces hold; a hole at once."""
+        zeros = bytes(piece)
+        while self.look(piece) == zeros:
+            self.skip(piece)
+            ahead = self._buffer[self._at :]
+            if self._file is not None and ahead == bytes(len(ahead)):
+                self._at = len(self._buffer)
+                self._counted(self._file.pass_hole())
+
     def rest(self, limit: int) -> bytes:
         """Return all that follows. Raises UnreadableInput where it is more than ``limit``."""
         parts = []
@@ -275,6 +285,23 @@ def _wait(handle: int, path: str, timeout_s: float) -> None:
         )
 
 
+class _ZerosPassed:
+    """What GzipFile reads from: the zeros that may follow its data it reads one by one, without an end to this call (gzip(1): padding of tapes)."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def read(self, size: int) -> bytes:
+        found = self._source.read(size)
+        if found == b"\0" and self._source.look(_MANY_ZEROS) == bytes(_MANY_ZEROS):  # no header and no data go on with so many
+            self._source.pass_zeros(PIECE)
+            self._source.pass_zeros(_MANY_ZEROS)
+        return found
+
+
+_MANY_ZEROS = 4096
+
+
 def _decompressed(source: Source) -> Source:
     head = source.look(6)
     packed: Any = source  # the three ask for no more than read(size)
@@ -282,7 +309,7 @@ def _decompressed(source: Source) -> Source:
     if head.startswith(b"\x1f\x8b"):
         import gzip
 
-        kind, stream = "gzip", cast("IO[bytes]", gzip.GzipFile(fileobj=packed))
+        kind, stream = "gzip", cast("IO[bytes]", gzip.GzipFile(fileobj=cast("Any", _ZerosPassed(source))))
     elif head.startswith(b"BZh"):
         import bz2
 
