@@ -66,6 +66,7 @@ _DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("CMake", r"^CMake Error"),
         ("glibc", r"^FATAL: kernel too old"),
         ("gcc", r": (?:fatal )?error: |^collect2: error"),
+        ("fabric manager", r"\[(?:ERROR|FATAL|CRITICAL)\] \[tid \d{1,10}\] "),
         ("NVIDIA driver", r"NVRM: (?:Xid|GPU .*(?:failed|error)|.*Assertion failed)"),
         (
             "Kubernetes",

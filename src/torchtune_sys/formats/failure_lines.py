@@ -13,6 +13,8 @@ _DYING = (
     *("torch.AcceleratorError: ", "NCCL error ", "Bus error (core dumped)", "Illegal instruction (core dumped)"),
 )
 _DEATHS = re.compile(rf"(?m)^[^\n]{{0,120}}?((?:{'|'.join(map(re.escape, _DYING))})[^\n]*)")
+_FABRIC = re.compile(r"(?m)\[(?:ERROR|FATAL|CRITICAL)\] \[tid \d{1,10}\] ([^\n]{1,300})")
+"""The fabric manager's log."""
 _MOST, _WIDTH = 3, 300
 
 
@@ -25,6 +27,10 @@ def failures(text: str) -> tuple[str, ...]:
     ()
     """
     dying = any(words in text for words in _DYING)
-    found = [match[1] for pattern in (_TRACEBACK, *([_DEATHS] if dying else [])) for match in pattern.finditer(text)]
+    found = [
+        match[1]
+        for pattern in (_TRACEBACK, *([_DEATHS] if dying else []), *([_FABRIC] if "] [tid " in text else []))
+        for match in pattern.finditer(text)
+    ]
     lines = dict.fromkeys(" ".join(line.split()).strip("`> ")[:_WIDTH] for line in found)
     return tuple(lines)[:_MOST]

@@ -9,6 +9,8 @@ from torchtune_sys.model.patterns import pattern
 
 PREFIXES = (
     "NCCL_",
+    "CCL_",  # oneCCL's, or NCCL's without the first letter
+    "NCLL_",  # NCCL's, misspelt
     "RCCL_",
     "TORCH",  # TORCH_*, TORCHINDUCTOR_*, TORCHELASTIC_*, TORCHDYNAMO_*
     "PYTORCH_",

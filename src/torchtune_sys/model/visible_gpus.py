@@ -78,7 +78,11 @@ def _each(entries: list[str], prefix: str, uuids: Sequence[str], sliced: bool) -
             yield name, None, f"{entry or 'an empty entry'} is no {words}"
         elif number is not None:
             here = number < len(uuids)
-            yield str(number), number if here else None, "" if here or sliced else f"there is no GPU {number}"
+            yield (
+                str(number),
+                number if here else None,
+                "" if here or (sliced and len(uuids) > 1) else f"there is no GPU {number}",
+            )
         elif prefix == "GPU-" and len(fitting) > 1:
             yield name, None, f"{len(fitting)} GPUs have a UUID that begins with {entry}"
         elif prefix == "GPU-" and not fitting and len(ordered) == len(uuids):

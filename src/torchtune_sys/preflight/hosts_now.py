@@ -103,6 +103,7 @@ OF_A_JOB: dict[str, str] = {
     "cudnn-not-on-loader-path": "one Python environment",
     "interpreter-does-not-start": "one Python environment",
     "glibc-too-old": "for one Python environment",
+    "environment-not-executable": "one Python environment",
     "master-port-in-use": "a port that one job chose; a process of any user may hold it",
     "memlock-limit-too-low": "the limits of the process that asks",
     "address-space-limit": "the limits of the process that asks",

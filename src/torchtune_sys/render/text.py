@@ -214,7 +214,7 @@ def _unexplained(errors: tuple[str, ...]) -> Iterator[Line]:
         yield line(cut(error.removeprefix(EARLIER), 300), label=(_LABELS[logged], "warning"), indent=2)
     if errors:
         yield line(
-            "torchtune-sys check --live and torchtune-sys smoke on that host, or the whole report",
+            "torchtune-sys diagnose of the same text; check --live and smoke on that host, or the whole report",
             label=("to find out: ", "good"),
             indent=2,
             is_elsewhere=True,

@@ -14,26 +14,31 @@ from pathlib import Path
 import hunted_first
 import hunted_healthy
 import hunted_odd
+import hunted_reported
 import hunted_second
 import pytest
 
 from conftest import judge, judge_one
 from machines import Recording
 from machines_libraries import with_libraries
-from torchtune_sys import engine
+from torchtune_sys import engine, evidence
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 
 ROWS = list(csv.DictReader(Path(__file__).with_name("hosts.csv").read_text().splitlines()))
-BUILDERS = {**hunted_first.HOSTS, **hunted_second.HOSTS, **hunted_healthy.HOSTS, **hunted_odd.HOSTS}
+BUILDERS = {**hunted_first.HOSTS, **hunted_second.HOSTS, **hunted_healthy.HOSTS, **hunted_odd.HOSTS, **hunted_reported.HOSTS}
 NAMED = [int(row["n"]) for row in ROWS if row["kind"] == "fault" and row["last"] == "named"]
 SILENT = [int(row["n"]) for row in ROWS if row["kind"] == "healthy" and row["last"] == "silent"]
 
 
 def _seen(build: Callable[[], Recording]) -> Snapshot:
     host = build()
+    if "paste" in host:
+        pasted = evidence.read(host["paste"], "a report", Workload())
+        assert pasted is not None
+        return pasted
     if any(name.startswith("interpreter:") and "executable" in answer for name, answer in host["answers"].items()):
         host = with_libraries(host)
     asked = {name: tuple(value) if isinstance(value, list) else value for name, value in host.get("intent", {}).items()}

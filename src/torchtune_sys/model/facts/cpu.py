@@ -56,7 +56,7 @@ class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     clock_khz: Fact[int] = _NOT_READ
     """At which the fastest of the first few Intel CPUs runs now (scaling_cur_freq)."""
     lowest_clock_khz: Fact[int] = _NOT_READ
-    """To which software may lower it (cpuinfo_min_freq): only what holds the processor's PROCHOT pin goes below."""
+    """To which software may lower it (cpuinfo_min_freq): only heat, a power limit and what holds the processor's PROCHOT pin go below."""
     stolen_s: Fact[float] = _NOT_READ
     """Processor time since boot, all CPUs together, in which the hypervisor ran something else although a task wanted to run here."""
     busy_s: Fact[float] = _NOT_READ

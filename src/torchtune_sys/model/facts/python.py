@@ -25,6 +25,16 @@ def normalised(name: str) -> str:
     return words
 
 
+OF_ONE_TORCH = frozenset(
+    (
+        "natten", "detectron2", "flash-attn", "flash-attn-3", "mamba-ssm", "causal-conv1d", "pyg-lib", "torch-scatter", "torch-sparse", "torch-cluster",
+        "torch-spline-conv",
+    )
+)  # fmt: skip
+"""Packages of which one library serves one release of torch, which the version of their wheels names, or their files' names alone. flashinfer's names one too: vLLM 0.6.4
+to 0.6.6 shipped 0.1.6 made for torch 2.4 with torch 2.5.1 (its Dockerfile)."""
+
+
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     """One installed distribution (a ``*.dist-info`` or ``*.egg-info`` directory, or an entry of ``conda-meta``)."""
 
@@ -101,6 +111,8 @@ class Carrier(msgspec.Struct, frozen=True, kw_only=True):
     """Type as in mountinfo: ext4, nfs4, lustre, overlay …"""
     kind: Fact[str]
     """What it lives on, as :class:`~torchtune_sys.model.facts.storage.StoragePath` has it: ``disk``, ``nfs``, ``parallel`` …"""
+    noexec: bool = False
+    """Whether it is mounted with noexec."""
 
 
 class LoadedLink(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
@@ -12,7 +13,7 @@ from torchtune_sys.formats.python_modules import hiding as hiding_in
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.python import NOT_READ, Distribution, normalised
+from torchtune_sys.model.facts.python import NOT_READ, OF_ONE_TORCH, Distribution, normalised
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
 
@@ -22,7 +23,7 @@ _NAMES = frozenset(
         "transformers", "nccl", "cudnn", "cpuonly", "cudatoolkit", "libcublas", "libnvjitlink", "pytorch", "pytorch-gpu", "pytorch-cpu",
         "tensorflow", "jax", "jaxlib", "ninja", "lightning", "sglang", "sgl-kernel", "sglang-kernel", "onnxruntime-gpu", "transformer-engine", "vllm-nccl-cu11",
         "vllm-nccl-cu12", "intel-extension-for-pytorch", "habana-torch-plugin", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x",
-        "natten", "detectron2", "pyg-lib",
+        "natten", "detectron2", "pyg-lib", "flash-attn-3", "mamba-ssm", "causal-conv1d",
     )
 )  # fmt: skip
 _PREFIXES = ("torch", "nvidia-", "cuda-", "triton", "pytorch-triton", "pytorch-cuda", "pytorch-lightning", "pytorch-mutex")
@@ -201,9 +202,12 @@ def _distribution(host: Host, entry: str, folder: str, name: str, version: str) 
     sizes = {} if isinstance(record, Missing) else library_sizes(record)
     repaired = wheel and name in _REPAIRED and _is_repaired(host.text(f"{place}/WHEEL"))
     gone = (f"{name}.libs",) if repaired and host.exists(f"{entry}/{name}.libs") is False else ()
+    release = version or next(iter(headers.get("version", ())), "")
+    if wheel and name in OF_ONE_TORCH and "+" not in release:
+        release += _local_part(host.text(f"{place}/direct_url.json"), release)
     return Distribution(
         name=name,
-        version=scrubbed(version or next(iter(headers.get("version", ())), "")),
+        version=scrubbed(release),
         location=entry,
         weighed=bool(sizes) or repaired,
         altered=(*gone, *(path for path, size in sizes.items() if _differs(host, f"{entry}/{path}", size))),
@@ -211,6 +215,19 @@ def _distribution(host: Host, entry: str, folder: str, name: str, version: str) 
         requires_python=next(iter(headers.get("requires-python", ())), ""),
         tags=tuple(tags),
     )
+
+
+def _local_part(origin: Fact[str], release: str) -> str:
+    """Return the local part of the version in the name of the file that a wheel was installed from (direct_url.json); ``""`` where it has none.
+
+    >>> _local_part('{"archive_info": {}, "url": "https://x.example/a/flash_attn-2.7.4%2Bcu12torch2.6-cp312-cp312-linux_x86_64.whl"}', "2.7.4")
+    '+cu12torch2.6'
+    """
+    if isinstance(origin, Missing):
+        return ""
+    name = origin.replace("%2B", "+").replace("%2b", "+").rpartition("/")[2]
+    found = re.match(rf"[A-Za-z0-9_.]+-{re.escape(release)}(\+[A-Za-z0-9._]{{1,60}})-", name)
+    return found[1] if found else ""
 
 
 _REPAIRED = ("numpy",)

@@ -167,7 +167,8 @@ def _carrier(host: Host, directory: str) -> Fact[Carrier]:
     mount = carrying(mounts, directory if isinstance(real, Missing) else real)
     if mount is None:
         return Missing(Why.ABSENT, "/proc/self/mountinfo", f"no mount carries {directory}")
-    return Carrier(mount_point=mount.point, filesystem=mount.filesystem, kind=carrier(mount.filesystem, mount.source))
+    kind = carrier(mount.filesystem, mount.source)
+    return Carrier(mount_point=mount.point, filesystem=mount.filesystem, kind=kind, noexec="noexec" in mount.options)
 
 
 def _with_surroundings(host: Host, facts: PythonFacts, env: Fact[dict[str, str]], abiflags: str) -> PythonFacts:

@@ -113,10 +113,20 @@ def governor_not_performance(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 _FAR_BELOW = 0.7
-_PROCHOT = Advice(
-    text="something outside of the processor slows it (PROCHOT): look in the BMC's event log (ipmitool sel list) for a failed power supply, a power cap or an "
-    "overheated voltage regulator; on a laptop try another power adapter; then switch the machine off and unplug it for a minute"
+_FORCED = (
+    Advice(
+        text="heat: does /sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count grow? Clean the filters, look for failed fans (ipmitool sdr type fan)"
+    ),
+    Advice(
+        text="a power limit: compare constraint_0_power_limit_uw with constraint_0_max_power_uw in /sys/class/powercap/intel-rapl:0, and look for a power cap in "
+        "the BMC (ipmitool dcmi power get_limit); write the highest back, or lift the cap"
+    ),
+    Advice(
+        text="neither: something outside of the processor slows it (PROCHOT): look in the BMC's event log (ipmitool sel list) for a failed power supply or an "
+        "overheated voltage regulator; on a laptop try another power adapter; then switch the machine off and unplug it for a minute"
+    ),
 )
+"""In the order in which they can be told apart: the first two count or state what they do, the third says nothing."""
 
 
 @rule(
@@ -133,7 +143,7 @@ _PROCHOT = Advice(
 )
 def frequency_capped(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """scaling_max_freq is lower than cpuinfo_max_freq, or intel_pstate's max_perf_pct below 100. Or Intel CPUs run far below the lowest clock that
-    software may choose, to which only the machine's own hardware can force them.
+    software may choose, to which heat, a power limit (RAPL) or the machine's own hardware (PROCHOT) force them.
 
     Why it matters
     All CPU-side work (data loading, kernel launches, communication over sockets) slows down with the clock.
@@ -155,7 +165,7 @@ def frequency_capped(s: Snapshot, p: Params) -> Iterator[Evidence]:
             seen=f"{now / 1000:.0f} MHz, below the lowest of {lowest / 1000:.0f} MHz that software chooses",
             wanted=f">= {lowest / 1000:.0f} MHz",
             source="/sys/devices/system/cpu/cpufreq/policy*/scaling_cur_freq",
-            fix=(_PROCHOT,),
+            fix=_FORCED,
         )
         return
     if not isinstance(s.driver, Missing) and known(s.driver.power_daemon, False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Install, KernelArgument, Needs, Safety
+from torchtune_sys.model.facts.python import CudaLibrary
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
@@ -237,7 +238,7 @@ def nvidia_driver_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
 )
 def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A package upgrade replaced the libraries while the old kernel module stayed loaded, or libcuda.so.1 is another
-    installation's; NVML and CUDA refuse to work.
+    installation's, or that of a cuda-compat package older than the module; NVML or CUDA refuse to work.
 
     Why it matters
         nvidia-smi says "Driver/library version mismatch", and every new CUDA program fails at startup. Programs that are already
@@ -249,6 +250,7 @@ def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (NVML_ERROR_LIB_RM_VERSION_MISMATCH)
         https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
+        https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html (a newer libcuda on an older module, not the other way)
     """
     wanted = "the same version"
     if driver_state.nvml_error(s) == "LIB_RM_VERSION_MISMATCH":
@@ -260,6 +262,18 @@ def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if len(apart) > 1:
             seen = f"of driver {apart[0]}, beside a libnvidia-ml.so.1 of driver {apart[1]}, with which NVML works"
             yield Evidence(subject="libcuda.so.1", seen=seen, wanted=wanted, source=(*known(need(s.driver).libcuda, ()), "")[0])
+        elif older := _older_compat(s):
+            yield Evidence(
+                subject="libcuda.so.1",
+                seen=f"{older.path} ({older.version}), which LD_LIBRARY_PATH puts first, is older than the loaded module",
+                wanted="that of the driver, or a newer one",
+                source="LD_LIBRARY_PATH",
+                fix=(
+                    Advice(
+                        text="take this directory out of LD_LIBRARY_PATH, or remove the cuda-compat package: this driver needs none"
+                    ),
+                ),
+            )
         else:
             yield Evidence(subject="driver", seen="NVML works", wanted=wanted, verdict=Verdict.PASS, source="NVML")
     else:
@@ -270,6 +284,20 @@ def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
         module, library = need(need(s.driver).module_version), need(need(s.driver).library_version)
         verdict = Verdict.PASS if version(module) == version(library) else Verdict.FAIL
         yield Evidence(subject="driver", seen=_both(s), wanted=wanted, verdict=verdict, source="/proc/driver/nvidia/version")
+
+
+def _older_compat(s: Snapshot) -> CudaLibrary | None:
+    """Return the libcuda of a cuda-compat package that is found first, where the module is newer: it serves older modules alone (error 803)."""
+    if isinstance(s.python, Missing) or isinstance(s.driver, Missing):
+        return None
+    module = version(known(s.driver.module_version, ""))
+    found = [one for one in known(s.python.shadowing, ()) if one.name == "libcuda"]
+    first = next((one for one in found if one.abi == "1"), None)
+    folder = "" if first is None else first.path.rpartition("/")[0]
+    if "/compat" not in folder:
+        return None
+    beside = (one for one in found if one.path.rpartition("/")[0] == folder)
+    return next((one for one in beside if () < version(one.version) < module), None)
 
 
 def _both(s: Snapshot) -> str:

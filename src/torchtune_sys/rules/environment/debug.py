@@ -233,7 +233,7 @@ def tf32_override_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 _SLOW_ISA = ("SSE41", "SSE4_1", "AVX")
-_OF_NCCL = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_PROTO")
+_OF_NCCL = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_PROTO", "NCCL_NTHREADS")
 _OF_HIP = ("AMD_SERIALIZE_KERNEL", "AMD_SERIALIZE_COPY", "HIP_LAUNCH_BLOCKING")
 _OF_NODES = ("NCCL_NET_GDR_LEVEL",)
 _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
@@ -258,6 +258,7 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
         ("1",),
         "NCCL copies with one thread block alone, a fraction of what NVLink and the network carry",
     ),
+    (("NCCL_NTHREADS",), ("64", "128"), "NCCL's kernels have a quarter or less of their threads"),
     (
         ("NCCL_PROTO",),
         ("LL",),
@@ -293,7 +294,7 @@ _OF_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_I
 )
 def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A variable turns torch.compile, its caches, Triton's compiler, the code that CUDA's libraries bring, the processor's vector instructions or
-    OpenMP's threads off, leaves NCCL a single channel, the protocol for short messages alone, no GPUDirect RDMA, no NVLink between hosts or no EFA, or makes HIP wait at each kernel (PyTorch's errors on AMD GPUs suggest that
+    OpenMP's threads off, leaves NCCL a single channel, few threads, the protocol for short messages alone, no GPUDirect RDMA, no NVLink between hosts or no EFA, or makes HIP wait at each kernel (PyTorch's errors on AMD GPUs suggest that
     for debugging).
 
     Why it matters

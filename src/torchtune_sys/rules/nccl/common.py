@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.facts.network import Interface, NcclSetting, NetworkFacts
 from torchtune_sys.model.snapshot import Snapshot, is_pasted, kept
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, known_or_unknown, need
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, verbs_devices
 
@@ -82,6 +82,22 @@ def sockets_carry_data(s: Snapshot) -> bool:
     if nccl.plugin_ports(need(devices)):
         return False
     return nccl.ib_disabled(chosen) or not nccl.usable_ports(need(devices), chosen.get("NCCL_IB_HCA", ""))
+
+
+_FAST_GBPS = 100
+
+
+def fast_roce_interfaces(s: Snapshot) -> dict[str, int]:
+    """Return the MTU of each interface of a fast RoCE port that NCCL opens itself."""
+    network, found = need(s.network), {}
+    for device, port in nccl.usable_ports(need(network.rdma), values(s).get("NCCL_IB_HCA", "")):
+        if port.link_layer != "Ethernet" or known_or_unknown(port.rate_gbps, 0.0) < _FAST_GBPS:
+            continue
+        for name in known_or_unknown(device.interfaces, ()):
+            interface = interface_named(network, name)
+            if interface and known_or_unknown(interface.up, False):
+                found[name] = need(interface.mtu)
+    return found
 
 
 _DOUBTS = {

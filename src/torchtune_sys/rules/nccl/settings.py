@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torchtune_sys.knowledge import nccl, nccl_variables
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
@@ -99,9 +99,11 @@ def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     The names that NCCL 2.3.5 to 2.30.7 read (NVIDIA/nccl, src/)
     """
-    given = settings(s)
-    if not given:
+    given, mistaken = settings(s), _misspelt(need(need(s.session).env))
+    if not given and not mistaken:
         raise NotApplicable("no NCCL variable is set")
+    for wrong, meant, value in mistaken:
+        yield Evidence(subject=wrong, seen="no release of NCCL reads it", wanted=f"{meant}={value}", source="environment")
     installed, name = nccl_version(s)
     compared = 0
     for setting in given.values():
@@ -120,8 +122,57 @@ def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
             )
 
 
+def _misspelt(env: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return the variables whose prefix is nearly NCCL's and whose rest is a name of NCCL's, which oneCCL's CCL_* do not share: name, meant, value."""
+    found = [(name, f"NCCL_{name.partition('_')[2]}", value) for name, value in env.items() if name.startswith(("CCL_", "NCLL_"))]
+    return [item for item in found if item[1] in nccl_variables.variables()]
+
+
 _COMPARED = 200
 """Unknown names that are compared with all known ones, which takes a millisecond each; a file of 64 KiB may hold thousands."""
+
+
+_SHORTEST = 14
+"""NCCL's own exponent up to 2.13; later releases wait longer (18, from 2.23 on 20)."""
+
+
+@rule(
+    id="nccl-ib-timeout-short",
+    title="NCCL's adapters wait a shorter time for an answer than any release of NCCL lets them",
+    severity=Severity.ADVICE,
+    applies=uses_nccl,
+    fix=(EnvironmentVariable(name="NCCL_IB_TIMEOUT", value=None), Advice(text="or 22 on a large or busy fabric")),
+)
+def ib_timeout_short(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """NCCL_IB_TIMEOUT is below 14 in a job over several hosts with RDMA adapters. It is an exponent: 4.096 µs times two to its power.
+
+    Why it matters
+    A switch that is busy for a moment, or a peer that is slow to answer, uses up the retries, and the job ends with "Got completion with error 12"
+    (IBV_WC_RETRY_EXC_ERR).
+
+    When to leave it
+    The adapter's firmware has a lowest time of its own, and the job never saw this error.
+
+    References
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-timeout
+    https://github.com/areal-project/AReaL/pull/640 (2 instead of 22); InfiniBand architecture specification, volume 1, "Local ACK timeout"
+    """
+    setting = settings(s).get("NCCL_IB_TIMEOUT")
+    if setting is None:
+        raise NotApplicable("NCCL_IB_TIMEOUT is not set")
+    exponent = natural(setting.value.strip())
+    if exponent is None or exponent > 31:
+        raise NotApplicable("its value is no number from 0 to 31, which nccl-value-ignored judges")
+    if (s.intent.nodes or 1) < 2 or absent(need(s.network).rdma) or not need(need(s.network).rdma):
+        raise NotApplicable("one host, or no RDMA adapter")
+    short = 0 < exponent < _SHORTEST  # 0: without end
+    yield Evidence(
+        subject="NCCL_IB_TIMEOUT",
+        seen=f"{exponent}: {4.096 * 2**exponent / 1000:.3g} ms" if short else str(exponent),
+        wanted=f">= {_SHORTEST}, or unset",
+        verdict=Verdict.FAIL if short else Verdict.PASS,
+        source=setting.source,
+    )
 
 
 @rule(
@@ -290,6 +341,7 @@ RULES: tuple[Rule, ...] = (
     net_without_device,
     value_ignored,
     variable_unknown,
+    ib_timeout_short,
     conf_line_ignored,
     conf_hides_setting,
     topo_file_missing,

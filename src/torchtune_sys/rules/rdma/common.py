@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from torchtune_sys.knowledge import nccl
+from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import Gid, RdmaDevice, RdmaPort
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, known, need
+from torchtune_sys.rules.gates import rdma_devices
 from torchtune_sys.rules.nccl.common import nccl_version, values
 
 Pair = tuple[RdmaDevice, RdmaPort]
@@ -187,3 +189,21 @@ def gid_fault(port: RdmaPort, index: int) -> tuple[str, str] | None:
 def _dotted(gid: str) -> str:
     high, low = (int(group, 16) for group in gid.split(":")[6:8])
     return f"{high >> 8}.{high & 255}.{low >> 8}.{low & 255}"
+
+
+OTHER_MODE = (
+    Advice(
+        text="was it meant for InfiniBand: sudo mlxconfig -d ADDRESS set LINK_TYPE_P1=1, then restart the machine (an exchanged card comes in another mode)"
+    ),
+    Advice(text="else give its interface an IPv4 address, or exclude the port with NCCL_IB_HCA"),
+)
+
+
+def infiniband_alike(s: Snapshot, device: RdmaDevice) -> int:
+    """Return how many active InfiniBand ports there are on cards of the same model, where they are three or more."""
+    alike = [
+        port
+        for other, port in nccl.usable_ports(rdma_devices(s))
+        if port.link_layer == "InfiniBand" and not isinstance(device.board, Missing) and other.board == device.board
+    ]
+    return len(alike) if len(alike) > 2 else 0

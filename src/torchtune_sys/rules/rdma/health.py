@@ -324,9 +324,11 @@ def roce_without_routable_address(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for device, port in ports:
         fault = _unreachable(port, ipv6)
         if fault:
+            others = rdma_links.infiniband_alike(s, device)
             yield Evidence(
                 subject=f"{device.name}:{port.port}",
-                seen=fault,
+                seen=f"{fault}; it is an Ethernet port, {others} on cards of the same model are InfiniBand" if others else fault,
+                fix=rdma_links.OTHER_MODE if others else (),
                 wanted="a RoCE v2 entry with an IPv4 address",
                 source=f"/sys/class/infiniband/{device.name}/ports/{port.port}/gids",
             )

@@ -236,7 +236,8 @@ def rank_seeks_master_on_own_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
 )
 def master_address_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """MASTER_ADDR is a name that nothing resolves, or an address that the kernel refuses to send to: no route, or one that forbids it
-    (unreachable, prohibit, blackhole). Or the route of a job over several hosts ends in this host's own docker0 or virbr0, whose network is the cluster's, too.
+    (unreachable, prohibit, blackhole). Or the route of a job over several hosts ends in this host's own docker0 or virbr0, whose network is the cluster's, too,
+    or each address is such a bridge's own.
 
     Why it matters
         Each rank tries to connect to it until init_process_group times out, after minutes, and says little more than that it could not connect.
@@ -287,6 +288,9 @@ def _containers_bridge(s: Snapshot, ways: tuple[Way, ...]) -> str:
         if bridge.kind == "bridge" and bridge.name not in leads_outside
         for item in known(bridge.addresses, ())
     }
+    own = [of_guests.get(way.address, "") for way in ways]
+    if own and all(own):
+        return own[0]
     return next((of_guests[way.own] for way in ways if way.own and way.own != way.address and way.own in of_guests), "")
 
 

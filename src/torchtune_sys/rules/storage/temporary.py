@@ -130,6 +130,42 @@ def temporary_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
+@rule(
+    id="temporary-directory-on-nfs",
+    title="The temporary directory lies on NFS",
+    severity=Severity.ADVICE,
+    fix=(
+        EnvironmentVariable(name="TMPDIR", value="/tmp"),
+        Advice(text="or any directory of a disk of this host, or of its memory"),
+    ),
+)
+def temporary_directory_on_nfs(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """$TMPDIR (or /tmp if it is not set) is on a file server by NFS.
+
+    Why it matters
+        A file that is deleted while a process holds it stays there as .nfs…, so DataLoader workers and multiprocessing end with "OSError: [Errno 16] Device
+        or resource busy" when they remove their directories; and each small file of compilers and of torch.compile is a journey to the server.
+
+    When to leave it
+        The host has no disk and too little memory for these files.
+
+    References
+        https://github.com/pytorch/pytorch/issues/143471; Linux fs/nfs/unlink.c (nfs_sillyrename)
+    """
+    for place in places(s, ("temporary files",)):
+        if isinstance(place.carrier, Missing):
+            yield unsure(subject(place), place.carrier)
+            continue
+        remote = place.carrier == "nfs"
+        yield Evidence(
+            subject=subject(place),
+            seen=f"{place.filesystem} {place.mount_source} on {place.mount_point}" if remote else str(place.filesystem),
+            wanted="a disk of this host" if remote else "",
+            verdict=Verdict.FAIL if remote else Verdict.PASS,
+            source="/proc/self/mountinfo",
+        )
+
+
 _ROOM = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 """Bytes that sun_path leaves to the directory (unix(7): 108 with the final NUL), below which multiprocessing makes its sockets."""
 
@@ -182,5 +218,6 @@ RULES: tuple[Rule, ...] = (
     temporary_directory_not_writable,
     temporary_directory_passed_over,
     temporary_space_low,
+    temporary_directory_on_nfs,
     temporary_path_too_long,
 )

@@ -10,7 +10,7 @@ from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
 from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import no_gpu, torch_build
@@ -25,6 +25,11 @@ _SHARED = ("nvidia-nccl", "nvidia-cudnn", "nvidia-nvshmem", "nvidia-cusparselt")
 
 
 _NOT_ONLY_ONE = Advice(text="(removing only the stray package deletes files that the other one needs)")
+_LINKED = ("libcudart", "libcublas", "libcudnn.", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnccl", "libcupti")
+_OF_THE_SYSTEM = Advice(
+    text="this build takes CUDA from the system: install the toolkit and cuDNN that it was made for, and sudo ldconfig; on a Jetson in a container: docker run "
+    "--runtime nvidia, or an image that brings them"
+)
 _TORCH_ONLY = ("libcusparseLt.so", "libnvshmem_host.so", "libcufile.so")
 """Libraries that nothing but torch looks for in a wheel."""
 
@@ -302,7 +307,8 @@ def nvidia_wheel_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     fix=(Install(text="pip install the packages that torch asks for, or reinstall torch with --force-reinstall"),),
 )
 def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A package with NVIDIA libraries that torch's metadata requires is not installed.
+    """A package with NVIDIA libraries that torch's metadata requires is not installed; or the loader finds no library of CUDA that torch's own are
+    linked with, where torch asks for no packages (JetPack's wheels, own builds).
 
     Why it matters
         import torch fails with "libcusparseLt.so.0: cannot open shared object file" or similar.
@@ -321,10 +327,21 @@ def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         yield Evidence(subject="import torch", seen=said, wanted="the wheel that holds this library", source="loader")
         return
     build, _ = cuda_build(s)
-    if not metadata(s, build).requires:
-        raise NotApplicable("torch's requirements are not known here")
     if cuda_works(s):
         raise NotApplicable("torch says that CUDA is available: it found its libraries")
+    if not metadata(s, build).requires:
+        lost = [item for item in known_value(need(s.python).loader, ()) if absent(item.path) and item.name.startswith(_LINKED)]
+        if not lost:
+            raise NotApplicable("torch's requirements are not known here, and the loader finds what it is linked with")
+        for item in lost:
+            yield Evidence(
+                subject=item.name,
+                seen="nowhere on the loader's path",
+                wanted="the library",
+                source=item.asked_by,
+                fix=(_OF_THE_SYSTEM,),
+            )
+        return
     missing = [wanted for wanted, there in _pinned(s) if there is None and not wanted.name.startswith("triton")]
     fix = pip_install(s, *map(_asked, missing))
     for wanted in missing:

@@ -8,7 +8,7 @@ from torchtune_sys.formats.requirements import parse, satisfies
 from torchtune_sys.knowledge import torch as known
 from torchtune_sys.knowledge.install_torch import INDEX
 from torchtune_sys.model.actions import Advice, Install
-from torchtune_sys.model.facts.python import Distribution, Torch
+from torchtune_sys.model.facts.python import OF_ONE_TORCH, Distribution, Torch
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
@@ -197,7 +197,7 @@ def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 )
 def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """vLLM, xFormers, torchtext and sgl-kernel are compiled against one torch release, which their metadata pins exactly; the version of natten,
-    detectron2 and PyG's packages names it.
+    detectron2, flash-attn, mamba-ssm and PyG's packages names it, or the file that the wheel was installed from (direct_url.json).
 
     Why it matters
         torch's C++ ABI changes with each release: "undefined symbol: _ZN3c10…" at import.
@@ -210,7 +210,7 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     build = torch_build(s)
     for item in (item for name, item in installed(s).items() if name not in ("torchvision", "torchaudio")):
-        made = made_for(item.version) if item.name in _NAME_THEIR_TORCH else None
+        made = made_for(item.version) if item.name in OF_ONE_TORCH else None
         if made and version(build.version)[:2] != made:
             seen = f"made for torch {show(made)}, with torch {build.version}"
             yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"torch {show(made)}", source=item.location)
@@ -224,11 +224,6 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
                 )
 
 
-_NAME_THEIR_TORCH = frozenset(
-    ("natten", "detectron2", "flash-attn", "pyg-lib", "torch-scatter", "torch-sparse", "torch-cluster", "torch-spline-conv")
-)
-"""Packages whose library loads with the torch that their version names alone. flashinfer's names one too: vLLM 0.6.4 to 0.6.6 shipped
-0.1.6 made for torch 2.4 with torch 2.5.1 (its Dockerfile)."""
 _MADE_FOR = pattern(
     r"\+\w*?(?:(?:torch|pt)([0-9])\.([0-9]{1,2})|torch([0-9])([0-9]{1,2})0(?=cu|cpu|$)|pt([0-9])([0-9]{1,2})(?=cu|cpu|$))"
 )

@@ -1,0 +1,118 @@
+"""Healthy neighbours of the fifth list's faults: one thing differs, and the rule that names the fault finds nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hunted_fifth import _roce, conda
+from hunted_fourth import Build, two_dgx
+from hunted_reported import _flash, _instance, _way
+from hunted_second import desktop, dgx
+from hunted_third import _library, _mounted, _site
+from test_hunted import _seen
+
+from conftest import judge_one
+from machines import Recording, environment, over, text
+from platforms_arm import jetson_orin
+from torchtune_sys.formats.failure_lines import failures
+from torchtune_sys.model.rule import Verdict
+
+
+def _temporary(what: str) -> Recording:
+    return environment(_mounted(dgx(), "/scratch/tmp", what), TMPDIR="/scratch/tmp")
+
+
+def _noexec_elsewhere() -> Recording:
+    lines = [
+        line.replace("rw,relatime", "rw,nosuid,noexec,relatime")
+        for line in text(_mounted(desktop(), "/srv", "- ext4 /dev/sdb1 rw"), "/proc/self/mountinfo")
+        if " /srv " in line
+    ]
+    host = _mounted(desktop(), "/srv", "- ext4 /dev/sdb1 rw")
+    kept = [line for line in text(host, "/proc/self/mountinfo") if " /srv " not in line]
+    return over(host, files={"/proc/self/mountinfo": [*kept, *lines]})
+
+
+def _slow_roce() -> Recording:
+    """Ports of 25 Gbit/s, as management networks have them."""
+    host = _roce(1500)
+    return over(host, files={f"/sys/class/infiniband/mlx5_{n}/ports/1/rate": "25 Gb/sec (1X EDR)" for n in range(16)})
+
+
+def _renamed(host: Recording) -> Recording:
+    """A wheel of one's own build: a file of this disk."""
+    info = f"{_site(host)}/flash_attn-2.7.4.post1.dist-info"
+    return over(host, files={f"{info}/direct_url.json": '{"dir_info": {}, "url": "file:///home/ops/src/flash-attention"}'})
+
+
+def _bridge_with_a_card() -> Recording:
+    """br0 carries the host's network, a card is its port: its address is the host's own."""
+    host = _way("172.17.0.1", "172.17.0.1")
+    listed = host["answers"]["interfaces"]
+    named = [{**one, "master": "docker0"} if one["name"] == "eno3" else one for one in listed]
+    return over(host, answers={"interfaces": named})
+
+
+_COMPAT = "/usr/local/cuda/compat"
+VARIANTS: dict[str, tuple[str, Build, Verdict]] = {
+    "temporary files on Lustre": (
+        "temporary-directory-on-nfs",
+        lambda: _temporary("- lustre 10.1.1.1@o2ib:/scratch rw,flock"),
+        Verdict.PASS,
+    ),
+    "temporary files in memory": ("temporary-directory-on-nfs", lambda: _temporary("- tmpfs tmpfs rw,size=64g"), Verdict.PASS),
+    "a time-out of NCCL's own first default": (
+        "nccl-ib-timeout-short",
+        lambda: environment(two_dgx(), NCCL_IB_TIMEOUT="14"),
+        Verdict.PASS,
+    ),
+    "a time-out without end": ("nccl-ib-timeout-short", lambda: environment(two_dgx(), NCCL_IB_TIMEOUT="0"), Verdict.PASS),
+    "a short time-out on one host": ("nccl-ib-timeout-short", lambda: environment(dgx(), NCCL_IB_TIMEOUT="2"), Verdict.NA),
+    "another file system without execution": ("environment-not-executable", _noexec_elsewhere, Verdict.PASS),
+    "an environment on Lustre": (
+        "environment-not-executable",
+        lambda: _mounted(desktop(), "/home", "- lustre 10.1.1.1@o2ib:/home rw,flock"),
+        Verdict.PASS,
+    ),
+    "a newer cuda-compat": (
+        "nvml-driver-library-mismatch",
+        lambda: _library(dgx(), _COMPAT, "libcuda.so.1", "libcuda.so.590.44.01"),
+        Verdict.PASS,
+    ),
+    "cuda-compat of the driver's own version": (
+        "nvml-driver-library-mismatch",
+        lambda: _library(dgx(), _COMPAT, "libcuda.so.1", "libcuda.so.580.95.05"),
+        Verdict.PASS,
+    ),
+    "RoCE with packets of 4096 bytes": ("ethernet-mtu-small", lambda: _roce(4220), Verdict.PASS),
+    "slow RoCE": ("ethernet-mtu-small", _slow_roce, Verdict.NA),
+    "flash-attn for this torch": ("extension-torch-abi-mismatch", lambda: _flash("2.11"), Verdict.PASS),
+    "flash-attn built here": ("extension-torch-abi-mismatch", lambda: _renamed(_flash("2.6")), Verdict.PASS),
+    "the only instance by its number": (
+        "cuda-visible-devices-wrong",
+        lambda: _instance(CUDA_VISIBLE_DEVICES="0"),
+        Verdict.PASS,
+    ),
+    "a master at another host": ("master-address-unreachable", lambda: _way("10.33.0.12", "10.33.0.13"), Verdict.PASS),
+    "a master at a bridge with a card": ("master-address-unreachable", _bridge_with_a_card, Verdict.PASS),
+    "512 threads": ("fast-path-switched-off", lambda: environment(dgx(), NCCL_NTHREADS="512"), Verdict.PASS),
+    "oneCCL's own variables": (
+        "nccl-variable-unknown",
+        lambda: environment(two_dgx(), CCL_WORKER_COUNT="4", CCL_ATL_TRANSPORT="ofi"),
+        Verdict.NA,
+    ),
+    "JetPack's CUDA in place": ("wheel-libs-not-found", jetson_orin, Verdict.NA),
+    "torch that brings its CUDA": ("wheel-libs-not-found", conda, Verdict.PASS),
+    "a port of RoCE among RoCE ports": ("roce-without-routable-address", lambda: _roce(4220), Verdict.PASS),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_healthy_neighbour_of_a_reported_fault_is_not_accused(name: str) -> None:
+    rule_id, build, verdict = VARIANTS[name]
+    found = judge_one(_seen(build), rule_id)
+    assert found.verdict is verdict, found
+
+
+def test_errors_of_the_fabric_manager_are_failures() -> None:
+    line = "[Nov 12 2025 09:14:22] [{}] [tid 1234] failed to find the GPU handle 12345 in the multicast team request setup 1."
+    assert failures(line.format("ERROR")) and not failures(line.format("INFO"))
