@@ -9,6 +9,12 @@ _LIBRARIES = (
 )
 """Libraries of training, and extension modules of CPython."""
 
+_REFUSED = (
+    r"IN=(?P<who>[\w.-]{1,16}) OUT= .{0,100}?SRC=(?P<subject>(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]{3,11}|f[cd][0-9a-f]{2}:[0-9a-f:]{1,34}) "
+    r".{0,200}? PROTO=TCP .{0,40}?\bDPT=(?P<code>\d{1,5}) .{0,80}?\bSYN URGP="
+)
+"""The start of a TCP connection that was refused."""
+
 ROWS: tuple[tuple[str, str, str], ...] = (
     # A word that the line holds, the kind of the event, the pattern: the first row that matches a line decides.
     # NVIDIA/open-gpu-kernel-modules: src/nvidia/src/kernel/gpu/.../nvErrorLog, arch/nvalloc/unix/src/osinit.c, kernel-open/nvidia/nv.c
@@ -84,6 +90,9 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("file-max limit", "file-table-full", r"VFS: file-max limit (?P<code>\d{1,20}) reached"),
     ("fork rejected", "fork-rejected", r"cgroup: fork rejected by pids controller in (?P<subject>\S{1,300})"),
     ("table full", "conntrack-full", r"(?:nf|ip)_conntrack: table full(?:, | in )"),
+    # Linux: net/netfilter/nf_log_syslog.c; before it the words of ufw, and of firewalld with LogDenied. Peers have private addresses, scanners hardly ever.
+    ("UFW BLOCK] IN=", "firewall-drop", rf"\[UFW BLOCK\] {_REFUSED}"),
+    ("REJECT: IN=", "firewall-drop", rf"(?:FINAL|filter_IN_\w{{1,40}})_REJECT: {_REFUSED}"),
     ("table overflow", "neighbours-full", r"(?P<subject>arp_cache|ndisc_cache): neighbor table overflow!|[Nn]eighbour table overflow"),
     # Linux: drivers/thermal/thermal_core.c, kernel/reboot.c (hw_protection_shutdown; from 6.15 __hw_protection_trigger, which may restart), drivers/net/ethernet/intel/ixgbe/ixgbe_main.c
     ("critical temperature", "too-hot", r"(?P<subject>thermal_zone\d+): .*critical temperature reached"),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 from hunted_fifth import _roce, conda
 from hunted_fourth import Build, two_dgx
-from hunted_reported import _flash, _instance, _way
+from hunted_reported import _blocked, _flash, _instance, _served, _way
 from hunted_second import desktop, dgx
 from hunted_third import _library, _mounted, _site
+from test_healthy_variants import _graphics
 from test_hunted import _seen
 
 from conftest import judge_one
-from machines import Recording, environment, over, text
+from machines import Recording, environment, over, text, torch
+from platforms import intel_xpu
 from platforms_arm import jetson_orin
+from platforms_troubled import logged
 from torchtune_sys.formats.failure_lines import failures
 from torchtune_sys.model.rule import Verdict
 
@@ -50,6 +53,14 @@ def _bridge_with_a_card() -> Recording:
     listed = host["answers"]["interfaces"]
     named = [{**one, "master": "docker0"} if one["name"] == "eno3" else one for one in listed]
     return over(host, answers={"interfaces": named})
+
+
+def _refused(port: int, peer: str) -> Recording:
+    return logged(_served(), _blocked(port, peer))
+
+
+def _listing(value: str) -> Recording:
+    return environment(two_dgx(), NCCL_IB_HCA=value)
 
 
 _COMPAT = "/usr/local/cuda/compat"
@@ -94,6 +105,38 @@ VARIANTS: dict[str, tuple[str, Build, Verdict]] = {
     ),
     "a master at another host": ("master-address-unreachable", lambda: _way("10.33.0.12", "10.33.0.13"), Verdict.PASS),
     "a master at a bridge with a card": ("master-address-unreachable", _bridge_with_a_card, Verdict.PASS),
+    "a refused login of a neighbour": (
+        "firewall-drops-connections-logged",
+        lambda: _refused(22, "10.33.0.12"),
+        Verdict.PASS,
+    ),
+    "a refused scanner at the rendezvous' port": (
+        "firewall-drops-connections-logged",
+        lambda: _refused(29500, "203.0.113.9"),
+        Verdict.PASS,
+    ),
+    "a neighbour refused at a high port": (
+        "firewall-drops-connections-logged",
+        lambda: _refused(45123, "10.33.0.12"),
+        Verdict.FAIL,
+    ),
+    "a stranger refused at a high port": (
+        "firewall-drops-connections-logged",
+        lambda: _refused(45123, "10.99.0.12"),
+        Verdict.PASS,
+    ),
+    "a list for hosts with more adapters": (
+        "nccl-ib-hca-unmatched",
+        lambda: _listing("mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_21,mlx5_22"),
+        Verdict.PASS,
+    ),
+    "a list that leaves an adapter out": ("nccl-ib-hca-unmatched", lambda: _listing("^mlx5_8,mlxl5_9"), Verdict.PASS),
+    "CUDA's build beside graphics on the processor": (
+        "cpu-only-build",
+        lambda: torch(_graphics("a7a0", "0000:00:02.0", "i915"), "2.11.0+cu130", cuda="13.0"),
+        Verdict.NA,
+    ),
+    "the build for Intel's GPUs": ("cpu-only-build", intel_xpu, Verdict.PASS),
     "512 threads": ("fast-path-switched-off", lambda: environment(dgx(), NCCL_NTHREADS="512"), Verdict.PASS),
     "oneCCL's own variables": (
         "nccl-variable-unknown",

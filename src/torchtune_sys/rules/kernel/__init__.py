@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.kernel import amd, crash, devices, disks, driver, exhausted, gpu, machine, memory_sharing, servers
+from torchtune_sys.rules.kernel import (
+    amd,
+    crash,
+    devices,
+    disks,
+    driver,
+    exhausted,
+    firewall,
+    gpu,
+    machine,
+    memory_sharing,
+    servers,
+)
 
 RULES: tuple[Rule, ...] = (
     *gpu.RULES,
@@ -16,4 +28,5 @@ RULES: tuple[Rule, ...] = (
     *machine.RULES,
     *exhausted.RULES,
     *crash.RULES,
+    *firewall.RULES,
 )

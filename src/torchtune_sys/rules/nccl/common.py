@@ -84,14 +84,11 @@ def sockets_carry_data(s: Snapshot) -> bool:
     return nccl.ib_disabled(chosen) or not nccl.usable_ports(need(devices), chosen.get("NCCL_IB_HCA", ""))
 
 
-_FAST_GBPS = 100
-
-
 def fast_roce_interfaces(s: Snapshot) -> dict[str, int]:
     """Return the MTU of each interface of a fast RoCE port that NCCL opens itself."""
     network, found = need(s.network), {}
     for device, port in nccl.usable_ports(need(network.rdma), values(s).get("NCCL_IB_HCA", "")):
-        if port.link_layer != "Ethernet" or known_or_unknown(port.rate_gbps, 0.0) < _FAST_GBPS:
+        if port.link_layer != "Ethernet" or not nccl.is_made_for_training(port):
             continue
         for name in known_or_unknown(device.interfaces, ()):
             interface = interface_named(network, name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.knowledge import nccl
+from torchtune_sys.knowledge import nccl, nccl_variables
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
-from torchtune_sys.model.facts.network import NcclSetting
+from torchtune_sys.model.facts.network import NcclSetting, RdmaDevice, RdmaPort
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unsupported, known, need
@@ -259,16 +259,18 @@ def _oddities(value: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 @rule(
     id="nccl-ib-hca-unmatched",
-    title="NCCL_IB_HCA matches no active RDMA port: NCCL falls back to TCP",
+    title="NCCL_IB_HCA matches no active RDMA port, or misspells one",
     severity=Severity.WARNING,
     applies=uses_nccl,
     fix=(EnvironmentVariable(name="NCCL_IB_HCA", value=None),),
 )
 def ib_hca_unmatched(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """There are active RDMA ports, but NCCL_IB_HCA excludes all of them.
+    """There are active RDMA ports, but NCCL_IB_HCA excludes all of them; or one of its names is that of an active port but for one or two letters, and nothing
+    else in the list takes that port.
 
     Why it matters
-    NCCL logs "NET/IB : No device found" only at level INFO and continues over TCP, at a tenth of the speed or less.
+    NCCL logs "NET/IB : No device found" only at level INFO and continues over TCP, at a tenth of the speed or less. It says nothing of a name that fits no
+    device: the port is not used.
 
     When to leave it
     You want TCP; NCCL_IB_DISABLE=1 says so explicitly.
@@ -294,6 +296,40 @@ def ib_hca_unmatched(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted=f"some of {ports}",
             source=setting.source,
         )
+        return
+    for wrong, meant in _mistyped(setting.value, need(devices), active):
+        yield Evidence(
+            subject="NCCL_IB_HCA",
+            seen=f"{wrong!r} fits no device, and {meant} is not used",
+            wanted=meant,
+            source=setting.source,
+            fix=(Advice(text=f"write {meant} in place of {wrong}"),),
+        )
+
+
+def _mistyped(
+    value: str, devices: tuple[RdmaDevice, ...], active: tuple[tuple[RdmaDevice, RdmaPort], ...]
+) -> list[tuple[str, str]]:
+    """Return the names of a list that fit no device and are near one that the list leaves out: both have the same numbers, so that a list for hosts with
+    more devices is none."""
+    names = nccl.parse_names(value, nccl.MAX_HCAS)
+    if names.exclude:
+        return []
+    lost = [device.name for device, port in active if not names.chosen(device.name, port.port)]
+    odd = [word for word, _ in names.entries if not any(names.holds((word, -1), device.name) for device in devices)]
+    return [
+        (word, near)
+        for word in odd
+        if (
+            near := next(
+                (name for name in lost if _digits(name) == _digits(word) and nccl_variables.distance(word, name) <= 2), ""
+            )
+        )
+    ]
+
+
+def _digits(name: str) -> list[str]:
+    return "".join(letter if letter.isdigit() else " " for letter in name).split()
 
 
 RULES: tuple[Rule, ...] = (wrong_interface, interface_doubtful, uneven_networks, ifname_syntax, ib_hca_unmatched)

@@ -53,7 +53,7 @@ _XPU_BUILD = Install(
     applies=_nvidia_or_intel,
 )
 def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The installed torch contains no GPU code, but the machine has a GPU.
+    """The installed torch contains no GPU code, but the machine has a GPU; or code for another maker's, where Intel's cards are alone.
 
     Why it matters
         Training runs on the CPU, or fails at the first .cuda(). Such a build comes from the cpu index, from a solver that picked
@@ -69,6 +69,12 @@ def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     build = torch_build(s)
     gpu_builds = (build.cuda, build.hip, build.xpu)
     if any(not isinstance(kind, Missing) for kind in gpu_builds):
+        if isinstance(build.xpu, Missing) and (beside := _of_intel_alone(s)):
+            seen = f"built for {'ROCm' if isinstance(build.cuda, Missing) else 'CUDA'}, beside {beside}"
+            yield Evidence(
+                subject=f"torch {build.version}", seen=seen, wanted="an XPU build", source=build.location, fix=(_XPU_BUILD,)
+            )
+            return
         yield Evidence(subject=f"torch {build.version}", seen="a GPU build", verdict=Verdict.PASS, source=build.location)
         return
     plugin = next((name for name in OTHER_ACCELERATORS if name in installed(s)), None)
@@ -77,9 +83,8 @@ def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if not absent(build.cuda) and "+cpu" not in build.version:
         yield Evidence(subject=f"torch {build.version}", seen=f"built for CUDA {need(cuda_of(build))}", verdict=Verdict.PASS)
         return
-    cards = intel_cards_served(s)
-    if cards and not need(need(s.driver).nvidia_devices):
-        seen = f"built without XPU, beside {len(cards)} Intel GPU{'s' * (len(cards) > 1)}"
+    if beside := _of_intel_alone(s):
+        seen = f"built without XPU, beside {beside}"
         yield Evidence(
             subject=f"torch {build.version}", seen=seen, wanted="an XPU build", source=build.location, fix=(_XPU_BUILD,)
         )
@@ -94,6 +99,14 @@ def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         source=build.location,
         fix=_JETSON_BUILD if jetson(s) else _with_cuda(s, build.version.partition("+")[0]),
     )
+
+
+def _of_intel_alone(s: Snapshot) -> str:
+    """Return how many cards of Intel's there are, where no GPU of another maker is; ``""`` otherwise."""
+    cards = intel_cards_served(s)
+    if not cards or need(need(s.driver).nvidia_devices) or known(need(s.driver).amd_devices, ()):
+        return ""
+    return f"{len(cards)} Intel GPU{'s' * (len(cards) > 1)}"
 
 
 def _with_cuda(s: Snapshot, release: str) -> tuple[Install, ...]:
