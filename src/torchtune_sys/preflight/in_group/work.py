@@ -145,7 +145,7 @@ class Collective:
             value = patterns.pattern(torch, size, self._rank, 0).to(device)
             dist.all_reduce(value, group=self._group)
             self._compare(f"all_reduce of {size} elements", value, patterns.sum_of_patterns(torch, size, self._world, 0))
-        peers = exchanges.Peers(torch, self._rank, self._world, device, self._group)
+        peers = exchanges.GroupRanks(torch, self._rank, self._world, device, self._group)
         for what, exchange, result, wanted in exchanges.collectives(peers):
             self._found["stage"] = what
             if backend_has("nccl" if device.type == "cuda" else "gloo", exchange):

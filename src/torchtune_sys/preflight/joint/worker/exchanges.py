@@ -36,7 +36,7 @@ Exchange = Tuple[str, Callable[[], object], Any, Any]
 """What it is, what does it, where its result is then, and what that must be."""
 
 
-class Done(NamedTuple):
+class TimedExchange(NamedTuple):
     """An exchange, how long it and the copy of its result took here, and how long this rank's threads waited for a CPU in it and before it; where nobody
     tells, longer than anything takes."""
 
@@ -49,7 +49,7 @@ class Done(NamedTuple):
 _UNKNOWN_S = 3600.0
 
 
-class Peers(NamedTuple):
+class GroupRanks(NamedTuple):
     """The ranks that exchange: of ``group``, or of all where it is None."""
 
     torch: Any
@@ -92,7 +92,7 @@ def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, d
         now_s = run_delay_of_all()
         if now_s:  # else nobody tells: each process has waited
             found["waited_s"].append(max(now_s - waited_s, 0.0) / REPEATS)
-    peers = Peers(torch, rank, world, device)
+    peers = GroupRanks(torch, rank, world, device)
     others = basic(peers) if task.get("short") else chain(collectives(peers), _handed_on(peers))
     found.update(_each_of(peers, others, told, backend, float(task.get("late_s", _UNKNOWN_S))))
     told({"stage": "barrier"})
@@ -104,7 +104,9 @@ def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, d
     return found
 
 
-def _each_of(peers: Peers, exchanges: Iterable[Exchange], told: Callable[[Fields], None], backend: str, limit_s: float) -> Fields:
+def _each_of(
+    peers: GroupRanks, exchanges: Iterable[Exchange], told: Callable[[Fields], None], backend: str, limit_s: float
+) -> Fields:
     """Do them; one of a few numbers that took longer than ``limit_s`` again. Returns which was the latest, and under ``wrong`` what is wrong."""
     found: Fields = {}
     done, waited_s = [], run_delay_of_all()
@@ -116,7 +118,7 @@ def _each_of(peers: Peers, exchanges: Iterable[Exchange], told: Callable[[Fields
         came = result.cpu()
         taken_s, before_s, waited_s = time.perf_counter() - began, waited_s, run_delay_of_all()
         if result.numel() <= _FEW:
-            done.append(Done(what, exchange, taken_s, waited_s - before_s if before_s else _UNKNOWN_S))
+            done.append(TimedExchange(what, exchange, taken_s, waited_s - before_s if before_s else _UNKNOWN_S))
         words = differing(came, wanted)
         if words:
             found["wrong"] = "%s: %s" % (what, words)
@@ -124,7 +126,7 @@ def _each_of(peers: Peers, exchanges: Iterable[Exchange], told: Callable[[Fields
     return found
 
 
-def _latest(peers: Peers, done: List[Done], limit_s: float) -> Tuple[str, float]:
+def _latest(peers: GroupRanks, done: List[TimedExchange], limit_s: float) -> Tuple[str, float]:
     """Return which exchange kept any rank longest, and for how many seconds beyond what the ranks waited for a CPU meanwhile: at best, where that is long."""
     late_s = _beyond_waiting(peers, [each.taken_s for each in done], [each.waited_s for each in done])
     at = int(late_s.argmax())
@@ -139,7 +141,7 @@ def _latest(peers: Peers, done: List[Done], limit_s: float) -> Tuple[str, float]
     return done[at].what, best_s
 
 
-def _beyond_waiting(peers: Peers, taken_s: List[float], waited_s: List[float]) -> Any:
+def _beyond_waiting(peers: GroupRanks, taken_s: List[float], waited_s: List[float]) -> Any:
     """Return the longest of all ranks of each, less what all of them together waited."""
     torch, dist = peers.torch, peers.torch.distributed
     longest, waited = (torch.tensor(each, dtype=torch.float64, device=peers.device) for each in (taken_s, waited_s))
@@ -204,7 +206,7 @@ def exchange(torch: Any, load: Any, word: Any, peer: int, is_first: bool) -> int
     return taken
 
 
-def basic(peers: Peers) -> Iterator[Exchange]:
+def basic(peers: GroupRanks) -> Iterator[Exchange]:
     """Yield what even a group of two that is tested in haste does."""
     torch, dist, rank, world = peers.torch, peers.torch.distributed, peers.rank, peers.world
     gathered = torch.zeros(64 * world, device=peers.device)
@@ -218,14 +220,14 @@ def basic(peers: Peers) -> Iterator[Exchange]:
         yield told, peers.later(dist.broadcast, held, peers.at(source)), held, sent
 
 
-def collectives(peers: Peers) -> Iterator[Exchange]:
+def collectives(peers: GroupRanks) -> Iterator[Exchange]:
     """Yield what a group does without connections of each with each."""
     yield from basic(peers)
     yield from _reduced(peers)
     yield from _at_one_rank(peers)
 
 
-def _reduced(peers: Peers) -> Iterator[Exchange]:
+def _reduced(peers: GroupRanks) -> Iterator[Exchange]:
     torch, dist, rank, world, device = peers.torch, peers.torch.distributed, peers.rank, peers.world, peers.device
     bucket = pattern(torch, _BUCKET, rank, 3).to(device)
     wanted = sum_of_patterns(torch, _BUCKET, world, 3)
@@ -254,7 +256,7 @@ def _reduced(peers: Peers) -> Iterator[Exchange]:
         yield scatter.__name__, peers.later(scatter, taken, given), taken, wanted
 
 
-def _at_one_rank(peers: Peers) -> Iterator[Exchange]:
+def _at_one_rank(peers: GroupRanks) -> Iterator[Exchange]:
     """Yield what one rank collects or deals out, as figures and parts of checkpoints are."""
     torch, dist, rank, world, device = peers.torch, peers.torch.distributed, peers.rank, peers.world, peers.device
     for root in roots(world):
@@ -273,7 +275,7 @@ def _at_one_rank(peers: Peers) -> Iterator[Exchange]:
         yield "scatter by rank %d of the group" % root, peers.later(dist.scatter, taken, dealt, place), taken, wanted
 
 
-def _handed_on(peers: Peers) -> Iterator[Exchange]:
+def _handed_on(peers: GroupRanks) -> Iterator[Exchange]:
     torch, dist, rank, world, device = peers.torch, peers.torch.distributed, peers.rank, peers.world, peers.device
     nothing = torch.zeros(0)
     yield "barrier", peers.later(dist.barrier), nothing, nothing
