@@ -373,9 +373,9 @@ def _autocast() -> Any:
 
 
 def _function_modes() -> Any:
-    if torch.empty(0).device.type != "cpu":  # a default device is one, and is told as such
-        return 0
-    return int(getattr(torch._C, "_len_torch_function_stack", int)())
+    """Count them, without a default device that was named: it is told as such where it is another than the CPU."""
+    named = getattr(getattr(torch.utils, "_device", None), "CURRENT_DEVICE", None) is not None
+    return max(0, int(getattr(torch._C, "_len_torch_function_stack", int)()) - named)
 
 
 def _dispatch_modes() -> Any:
