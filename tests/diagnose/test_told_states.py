@@ -22,6 +22,17 @@ def _named(text: str) -> list[str]:
 
 
 TOLD = [
+    ("The nvidia module finds no card. Nouveau appears not to be disabled on my machine.", "nouveau-loaded"),
+    ("Hello, all nodes are down. My jobs in the cluster wait.", "node-lost"),
+    ("My job was cancelled due to the time limit of the partition; can it go on from the last checkpoint?", "job-time-limit"),
+    ("I install it with pip, but pip keeps timing out after 15 seconds.", "index-unreachable"),
+    ("Our compute node has no internet access and the script hangs when it downloads the model.", "index-unreachable"),
+    ("Fine-tuning is very slow for me: it was using PCIe (PHB) rather than NVLINK.", "nvlink-inactive"),
+    (
+        "The update of my kernel broke: the DKMS module for the nvidia driver fails to build.",
+        "nvidia-module-not-built-for-kernel",
+    ),
+    ("I train on a larger data set now and have a problem of getting killed suddenly.", "host-memory-oom"),
     ("My training gets slower and slower. htop says the swap is nearly full.", "host-memory-oom"),
     ("After two epochs my machine starts swapping and everything crawls.", "host-memory-oom"),
     ("The script was suddenly killed while loading the dataset, I see no traceback.", "host-memory-oom"),
@@ -165,6 +176,9 @@ def test_a_state_that_somebody_tells_is_found(text: str, cause: str) -> None:
     [
         "I train a model and my swap is not full at all.",
         "We should check if the swap is full before training.",
+        "We plan work on the cooling: nodes will be down on Monday, jobs in the cluster wait.",
+        "A job that is stopped by the time limit is requeued by slurm.",
+        "If nodes are down, the scheduler of our cluster requeues the jobs.",
         "Please add a warning to the trainer when the disk is full on the cluster.",
         "We train on multiple machines with NCCL: the speed is fine, the network is not the bottleneck.",
         "If secure boot is enabled, users of the nvidia driver must sign the module, I read.",

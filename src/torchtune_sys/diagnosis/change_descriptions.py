@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchtune_sys.diagnosis.text.lines import FAILS_AT, LogLine
+from torchtune_sys.diagnosis.text.failures import begins_with_failure
+from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.model.patterns import pattern
 
 _LONGEST, _LINES, _TITLES = 400, 400, 2
@@ -43,6 +44,7 @@ _SURE = pattern(
     r"|^#{1,4} (?:\W{1,4})?(?:The feature, motivation\b.{0,16}|Feature [Rr]equest(?: description)?\W{0,3}|Motivation, pitch\W{0,3})$"
     r"|^(?:#{1,4} |\*\*)?(?:Is your feature request related to a problem|What would you like to be added|Describe the solution you'd like|Describe alternatives you've considered)\b"
     r"|^__original_commit__ = \S"
+    r"|^# \[(?:Feature(?: [Rr]equest)?|FEATURE(?: REQUEST)?|RFC|FEA|Proposal)\] ?:? ?\S|^# (?i:check|guard|validate) .{2,80} before \w+ing\b"
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"
     r"|^(?:[-*] )?(?:Add(?:s|ed)?|Clarif(?:y|ies|ied)|Document(?:s|ed)?|Extend(?:s|ed)?|Updat(?:e|es|ed)) (?:(?:an?|the|some|more) )?(?:[\w-]+ )?(?:tips?|notes?|docs|documentation|sections?|warnings?|paragraphs?|FAQ(?: entr(?:y|ies))?|README|user guide)\b(?: (?:about|on|to|for|that|in|how|when)\b|[.,:;]|$)"
     r"|^(?:This )?(?:[Ff]ixes|[Cc]loses|[Rr]esolves|[Aa]ddresses|[Pp]artially (?:fixes|addresses|closes)|[Rr]everts|[Bb]ackports?(?: of)?) (?:https://github\.com/[\w.-]{1,40}/[\w.-]{1,60}/(?:issues|pull)/\d+|(?:[\w.-]{1,40}/[\w.-]{1,60})?#\d+)"
@@ -105,6 +107,6 @@ def is_one(lines: Sequence[LogLine]) -> bool:
 
 def _begins_with_release(texts: Sequence[str]) -> bool:
     """Return whether the first line names a release, and points follow, and no program tells of a failure beside them."""
-    if not texts or _RECORD.match(texts[0]) is None or any(map(FAILS_AT.match, texts)):
+    if not texts or _RECORD.match(texts[0]) is None or any(map(begins_with_failure, texts)):
         return False
     return sum(_POINT.match(text) is not None for text in texts) >= _RECORDS

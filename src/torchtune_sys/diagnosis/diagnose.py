@@ -36,6 +36,7 @@ from torchtune_sys.host.input.collection import Found, InputDump
 from torchtune_sys.host.input.excerpts import Excerpt, MemoryBudget
 from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SNAPSHOT_COST, SYMPTOM_COST
 from torchtune_sys.host.secrets import scrubbed_data
+from torchtune_sys.knowledge.quoted_errors import is_example
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, Quote, Unexplained, UnreadSource
 
@@ -142,13 +143,16 @@ class _Input:
             self.lines[name] = ()
             self.unread += _left_out(name, part, quotes)
             return
-        part = self._told_apart(name, part)
+        examples = tuple(line for line in part if is_example(line.text))
+        part = self._told_apart(name, tuple(line for line in part if line not in examples) if examples else part)
         self.lines[name] = part
         self.empty += not excerpt.total
         self.budget.take(LINE_COST * max(len(part) - len(excerpt.lines), 0))
         symptoms = [*own_texts.symptoms_of(name, part), *frames.with_places(symptoms_of(name, part), part)]
-        raw = "\n".join(line for _, line in excerpt.lines)
+        numbers = {line.number for line in examples}
+        raw = "\n".join(line for number, line in excerpt.lines if number not in numbers)
         self._add(symptoms, facts.reported_hosts(name, part, raw) if self.budget.left else ())
+        self.unread += () if symptoms else _left_out(name, examples, "speaks of errors as examples")
 
     def _told_apart(self, name: str, part: tuple[LogLine, ...]) -> tuple[LogLine, ...]:
         """Return the lines, each with a number of its own: a message of many lines is one line of a JSON document or of HTML."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torchtune_sys.diagnosis.text.lines import FAILS_AT, LogLine
+from torchtune_sys.diagnosis.text.failures import begins_with_failure
+from torchtune_sys.diagnosis.text.lines import LogLine
 
 _LONGEST, _ENOUGH, _OF_A_REPORT = 2000, 2, 3
 _LINK = re.compile(
@@ -32,12 +33,19 @@ _TELLS = re.compile(
 )
 """In such a line: somebody tells what happened, or a program prints."""
 _OF_A_PROGRAM = re.compile(
-    r"\s*(?:\[?rank ?\d|\[ *\d+\.\d+\] |\[?[EWIF]\d{4} \d\d:|\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\S{1,120}\.(?:py|cc|cpp):\d+[:)]|[\w.]{2,80}Warning: |(?:kernel|slurmstepd|srun): )"
+    r"\s*(?:\[?rank ?\d|\[ *\d+\.\d+\] |\[?[EWIF]\d{4} \d\d:|\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\S{1,120}\.(?:py|cc|cpp):\d+[:)]|[\w.]{2,80}Warning: |(?:kernel|slurmstepd|srun): |(?:WARNING|ERROR|INFO|DEBUG|FATAL|CRITICAL)\b[: ])"
 )
 _READERS = re.compile(r"(?i)(?<![\w/.])(?:you|your|you'll|you're)(?![\w/.])")
 _SENTENCE = re.compile(r"[.!?]\W{0,3} [A-Z\"]")
 _PARAGRAPH, _PARAGRAPHS = 160, 2
 """An article's paragraph is longer than what programs say to those who use them, and has several sentences."""
+_COMMON, _FIRST = (
+    re.compile(
+        r"(?:A|One) (?:very )?(?:common|frequent|typical) (?:problem|issue|error|mistake|failure)\b(?! (?:I|we)\b).{0,60}\b(?:is|are|occurs?|happens?)\b"
+    ),
+    5,
+)
+"""The first lines of a help page."""
 _BORDER = re.compile(r"^---$")
 _FRONT = re.compile(r"^(?:title|layout|permalink|sidebar_\w{2,20}|description): ?\S")
 _OWN = re.compile(
@@ -75,7 +83,7 @@ def is_one(lines: Sequence[LogLine]) -> bool:
 def _is_written_as_one(texts: Sequence[str]) -> bool:
     if texts and (_GENERATED.match(texts[0]) or (_is_title(texts[0]) and not _is_report(texts))):
         return True
-    if _is_article(texts):
+    if _is_article(texts) or (any(map(_COMMON.match, texts[:_FIRST])) and not _is_report(texts)):
         return True
     if (
         len(texts) > 3
@@ -100,7 +108,7 @@ def _is_article(texts: Sequence[str]) -> bool:
     """Return whether paragraphs speak to readers, and nobody tells of himself; what programs print speaks to who uses them."""
     spoken = {text for text in texts if len(text) >= _PARAGRAPH and _READERS.search(text) and _SENTENCE.search(text)}
     spoken = {text for text in spoken if not _OF_A_PROGRAM.match(text)}
-    return len(spoken) >= _PARAGRAPHS and not any(map(_OWN.search, texts)) and not any(map(FAILS_AT.match, texts))
+    return len(spoken) >= _PARAGRAPHS and not any(map(_OWN.search, texts)) and not any(map(begins_with_failure, texts))
 
 
 def _is_report(texts: Sequence[str]) -> bool:

@@ -60,6 +60,7 @@ OPEN = pattern(
     r"|\b(?:(?:I|we)(?:'m| am|'re| are)? (?:just |only )?(?:guess|suspect|think|believe|assume|suppose)(?:ing)?|my (?:guess|suspicion) is)\b"
     r"|(?:\bnot|n't|\bnever|\bmay|\bmight|\bcould|\bcan|\bprobably|\bmaybe|\bperhaps|\bpossibly|\blikely|\busually|\boften|\bsometimes|\bwhether|\bsuspect|\bthought|\bthink)"
     r"(?: (?:be|been|is|it|it's|was|that|simply|just|only|necessarily|also|have))*\s*$"
+    r"|\b(?:may|might|could|can|would) (?:also |then |sometimes |easily )?(?:fail|crash|hang|break|freeze|stall|die|stop|time out|get stuck|be (?:slow|killed|stuck))(?: to \w+)?\s*$"
     r"|\b(?:PR|pull request|patch|commit|merge|supports?|manual|guides?|docs?|documentation|tutorial|read ?me|tests?|simulat\w*|on purpose|for example|exporter|dashboard|handl\w+|errors? (?:out|like)|messages?|show\w*|report\w*)\b"
 )
 """Before the word of blame: it is asked, denied, guessed, or a program's. (What fails may well be told with a "not": it does not start because …)"""
@@ -127,6 +128,7 @@ STATEMENT = pattern(
     r"|\s*(?:(?:el)?if|while|until) (?:! )?(?:grep|test|\[\[?) .{1,300}|\s*echo (?:-e )?[\"']|\s*[A-Z][A-Z0-9_]{3,40}: ?[\"'][^\"']{1,300}[\"'],\s*$"
     r"|\s*(?:case .{1,40}: ?)?return [fFrRbB]?([\"']).{1,300}\1;?$|\s*msg(?:id|str)(?:_plural|\[\d\])? [\"']"
     r"|\s*(?:assert[A-Z_]\w{2,20}|expect|mock\w*(?:\.\w{2,30})?) ?\([^\n]{0,200}[\"']|\s*(?:x?it|test|describe) ?\([\"']"
+    r"|\s*\(([\"'])[^\"']{1,300}\2, ?(?:[\"'][^\"']{0,200}[\"']|[A-Za-z_][\w.]{0,80})(?:, ?[\"'\w.]{1,200}){0,4}\),?$"
     r"|\s*(?:\d{1,4}|[A-Z][A-Z0-9_]{2,40}|[\"'](?:\d{1,4}|[A-Z][A-Z0-9_]{2,40})[\"']) ?(?::|=>) ?[(\[{][\"'][^\"']{1,60}[\"'], ?[\"'][^\"']{1,300}[\"'][)\]}],?$"
 )
 """A statement of a program or a script that holds an error's text: it prints it, looks for it, returns it or lists it. What ``SOURCE`` is to words that somebody says, this is to messages."""

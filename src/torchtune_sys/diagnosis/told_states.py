@@ -17,7 +17,9 @@ from torchtune_sys.diagnosis import taken_back
 from torchtune_sys.diagnosis.symptoms import POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.knowledge import tables
+from torchtune_sys.knowledge.pattern_words import phrase
 from torchtune_sys.knowledge.stated_words import filled
+from torchtune_sys.model.patterns import Phrase, folded, pattern
 
 _LONGEST, _CLAUSE, _SHORT, _MOST = 1500, 600, 600, 400
 _NOT = r"(?!(?:not?|never|without|nor|if|unless|whether|doesn't|don't|isn't|didn't|wasn't)\b)"
@@ -37,6 +39,8 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
     """A row of ``data/told_states.csv``."""
 
     causes: tuple[str, ...]
+    named: tuple[Phrase, ...]
+    """The thing and its state: a text that tells of it holds a word of each, and few texts do."""
     words: re.Pattern[str]
     also: re.Pattern[str] | None
     unless: re.Pattern[str] | None
@@ -44,17 +48,33 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def _rows() -> tuple[_Told, ...]:
-    return tuple(_row({key: filled(words) for key, words in row.items()}) for row in tables.rows("told_states"))
+    return tuple(map(_row, _table()))
+
+
+def _table() -> Iterator[Mapping[str, str]]:
+    return ({key: filled(words) for key, words in row.items()} for row in tables.rows("told_states"))
 
 
 def _row(row: Mapping[str, str]) -> _Told:
-    thing, state = (rf"(?<![\w-])(?:{row[name]})(?![\w-])" for name in ("subject", "state"))
+    thing, state = _named(row)
     return _Told(
         causes=tuple(row["cause"].split("|")),
-        words=re.compile(rf"(?i){thing}{_BEHIND}{state}|{state}{_BEFORE}{thing}"),
-        also=re.compile(f"(?is){row['also']}") if row["also"] else None,
-        unless=re.compile(f"(?is){row['unless']}") if row["unless"] else None,
+        named=(phrase(thing), phrase(state)),
+        words=pattern(rf"(?i){thing}{_BEHIND}{state}|{state}{_BEFORE}{thing}"),
+        also=pattern(f"(?is){row['also']}") if row["also"] else None,
+        unless=pattern(f"(?is){row['unless']}") if row["unless"] else None,
     )
+
+
+def _named(row: Mapping[str, str]) -> tuple[str, str]:
+    """Return the patterns of the thing and of its state."""
+    return rf"(?<![\w-])(?:{row['subject']})(?![\w-])", rf"(?<![\w-])(?:{row['state']})(?![\w-])"
+
+
+def phrases() -> Iterator[str]:
+    """Yield the patterns of what people name."""
+    for row in _table():
+        yield from _named(row)
 
 
 def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
@@ -76,7 +96,7 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
 
 def _is_spoken(words: str) -> bool:
     return forms.PROSE.search(words) is not None and not any(
-        printed.search(words) for printed in (forms.CODE, forms.PRINTED, forms.SOURCE)
+        printed.search(words) for printed in (forms.CODE, forms.PRINTED, forms.SOURCE, forms.STATEMENT)
     )
 
 
@@ -89,7 +109,10 @@ _ASKED = re.compile(r"# (?!(?i:why|how come)\b).{1,200}[?？]\s*$")
 
 
 def _first(source: str, spoken: Sequence[LogLine], text: str) -> Iterator[Symptom]:
+    told = folded("\n".join(line.text[:_LONGEST] for line in spoken))
     for row in _rows():
+        if not all(each.may_be_in(told) for each in row.named):
+            continue
         if (row.also is not None and not row.also.search(text)) or (row.unless is not None and row.unless.search(text)):
             continue
         line = next((line for line in spoken if _tells(row, line.text[:_LONGEST])), None)

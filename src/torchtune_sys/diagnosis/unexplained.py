@@ -10,6 +10,7 @@ from typing import NamedTuple
 from torchtune_sys.diagnosis.frames import frame_of, is_own, place_of
 from torchtune_sys.diagnosis.ranks import peers
 from torchtune_sys.diagnosis.symptoms import Symptom, is_no_output
+from torchtune_sys.diagnosis.text.failures import DEATHS, RAISED
 from torchtune_sys.diagnosis.text.lines import LogLine, is_raised
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.diagnosis import Unexplained
@@ -18,7 +19,6 @@ _MOST, _TEXT, _HEAD = 3, 900, 300
 _PASTE, _MORE = 12, 12
 """Lines up to which a text is what somebody cut out of a failure: the error's own line is enough there, without the frames above it. In longer
 texts people also speak of errors."""
-_RAISED = re.compile(r"^(?P<name>(?:[A-Za-z_<][\w<>]*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure))\b(?::|$)")
 _ANY_NAME = re.compile(r"^(?P<name>[\w.<>]{1,200})")
 _MISTAKES = frozenset(
     ("KeyError", "IndexError", "NameError", "UnboundLocalError", "ZeroDivisionError", "SyntaxError", "IndentationError")
@@ -26,56 +26,6 @@ _MISTAKES = frozenset(
 _WHERE = "the line that the traceback ends with is the program's own: print what it uses there, on this rank and with this data"
 _ROOT_HEAD, _ROOT, _LAUNCHER = "Root Cause (first observed failure)", re.compile(r"^\s*exitcode {1,8}: -?[1-9]"), "torchrun"
 """torch/distributed/elastic/multiprocessing/errors/__init__.py: all that is left where only torchrun's summary is given."""
-_DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (program, re.compile(pattern))
-    for program, pattern in (
-        ("python", r"Fatal Python error: "),
-        ("C++", r"terminate called after throwing|what\(\):  "),
-        ("CUDA", r"(?:torch\.AcceleratorError: )?CUDA error: |CUDA failure|Cuda failure|CUDA initialization: "),
-        ("NCCL", r"NCCL WARN |NCCL error "),
-        ("ROCm", r"^Memory access fault by GPU node|^:\d:\w+\.cpp\s*:\d+\s*:.{0,80}\bHSA_STATUS_ERROR|^HSA exception: "),
-        ("shell", r"Segmentation fault|Aborted \(core dumped\)|Bus error|Illegal instruction|: command not found$"),
-        (
-            "system tool",
-            r"^(?:libnuma: Warning|numactl|taskset|chrt|prlimit|modprobe|insmod|mount(?:\.\w+)?): .{0,200}(?:invalid|[Ff]ail|[Ee]rror|denied|not permitted|out of range|wrong)",
-        ),
-        (
-            "docker",
-            r"^docker: Error response from daemon|^Error response from daemon|^Error: OCI runtime|OCI runtime create failed|permission denied while trying to connect to the Docker daemon"
-            r"|Cannot connect to the Docker daemon|\bexec(?: user process caused| /\S{1,200})?: exec format error",
-        ),
-        ("Slurm", r"^(?:srun|sbatch|slurmstepd): error: "),
-        (
-            "MPI",
-            r"^(?:mpirun|mpiexec|prterun|prun)(?:\.\w{1,12})? (?:was unable|noticed|detected|has exited)|^Primary job  ?terminated normally, but|^MPI_ABORT was invoked"
-            r"|^\[[\w.-]{1,64}:\d{1,9}\] \*\*\* MPI_ERR_",
-        ),
-        ("nvidia-container-cli", r"nvidia-container-cli(?:\.real)?: "),
-        (
-            "pip",
-            r"^ERROR: (?! |ld\.so: object |pip's dependency resolver does not)|^error: (?:subprocess-exited|externally-managed|metadata-generation)",
-        ),
-        ("uvicorn", r"^ERROR:    \S"),
-        ("apt", r"^E: [A-Z][\w ']|^ ?\S{2,60} : (?:Pre)?Depends: |^dpkg: error |^Errors were encountered while processing"),
-        ("dnf", r"^Error: (?:Unable to find a match|Failed to|Transaction|\s*$)|^ Problem: "),
-        ("conda", r"^(?:LibMambaUnsatisfiable|PackagesNotFound|Unsatisfiable|Conda\w{0,20})Error: |^ResolvePackageNotFound:"),
-        ("pacman", r"^error: (?:unable to satisfy|failed to (?:prepare|commit))"),
-        ("cuda-installer", r"^\[ERROR\]: "),
-        ("dcgmi", r"^\| [\w /-]{3,30} {1,26}\| Fail\b"),
-        ("enroot", r"^\[ERROR\] (?:URL|Could not|No such|Failed|Cannot|Invalid|File already)"),
-        ("CMake", r"^CMake Error"),
-        ("glibc", r"^FATAL: kernel too old"),
-        ("gcc", r": (?:fatal )?error: |^collect2: error"),
-        ("fabric manager", r"\[(?:ERROR|FATAL|CRITICAL)\] \[tid \d{1,10}\] "),
-        ("NVIDIA driver", r"NVRM: (?:Xid|GPU .*(?:failed|error)|.*Assertion failed)"),
-        (
-            "Kubernetes",
-            r"^\s*(?:Warning|Error)\s+(?:Failed|BackOff|FailedScheduling|FailedMount|Unhealthy(?!.{0,200}Readiness probe))\b",
-        ),
-    )
-)
-
-
 _WARNED = re.compile(r"\b[A-Z]\w{1,40}Warning: ")
 """CPython Lib/warnings.py: the program goes on behind it."""
 
@@ -157,7 +107,7 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
         if frame is not None:
             frames.append(frame)
             continue
-        raised = _RAISED.match(line.text) or (_ANY_NAME.match(line.text) if frames and is_raised(line, above) else None)
+        raised = RAISED.match(line.text) or (_ANY_NAME.match(line.text) if frames and is_raised(line, above) else None)
         if raised is not None and (frames or len(lines) <= _PASTE):
             name = raised["name"]
             is_own_mistake = name in _MISTAKES and bool(frames) and is_own(frames[-1])
@@ -165,7 +115,7 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
             yield _Error(line, *_message(lines, at), program, place_of(frames), is_own_mistake)
             del frames_of[line.rank]
             continue
-        program = next((name for name, pattern in _DEATHS if pattern.search(line.text[:_TEXT])), "")
+        program = next((name for name, pattern in DEATHS if pattern.search(line.text[:_TEXT])), "")
         if program and is_no_output(line.text[:_TEXT]):
             continue
         message = known.get((source, line.number)) if program or not _WARNED.search(line.text[:_TEXT]) else None

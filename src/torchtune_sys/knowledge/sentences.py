@@ -13,7 +13,7 @@ from itertools import chain, islice
 
 import msgspec
 
-from torchtune_sys.knowledge import operations, tables
+from torchtune_sys.knowledge import operations, quoted_errors, tables
 from torchtune_sys.knowledge.pattern_words import words_of
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.snapshot import PrintedMessage
@@ -226,7 +226,7 @@ def is_about_code(line: str) -> bool:
     >>> is_about_code("This PR raises a clear error for CUDA_ERROR_SYSTEM_NOT_READY"), is_about_code("got CUDA_ERROR_SYSTEM_NOT_READY")
     (True, False)
     """
-    return _ABOUT_CODE.search(line) is not None
+    return _ABOUT_CODE.search(line) is not None or quoted_errors.is_example(line)
 
 
 def in_stage(text: str, stage: str) -> Sentence | None:

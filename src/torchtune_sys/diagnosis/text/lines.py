@@ -16,11 +16,6 @@ import msgspec
 from torchtune_sys.diagnosis.text import unwrapping
 from torchtune_sys.formats.line_prefixes import PREFIXES_AT_MOST, prefix, repeated_heads
 
-FAILS_AT = re.compile(
-    r"\s*(?:\[?rank ?\d{1,5}\]?:? ?|\[default\d\]:)?(?:Traceback \(most recent call last\)|[\w.]{2,80}(?:Error|Exception): \S|terminate called after|NVRM: Xid|\[ *\d+\.\d+\] NVRM: Xid|(?:slurmstepd|srun): error: |\S{1,60}:\d{1,7}:\d{1,7} \[\d\] \S{0,60} ?NCCL WARN )"
-)
-"""How a line begins in which a program or the kernel tells of a failure."""
-
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     number: int
