@@ -63,5 +63,5 @@ def test_a_lease_on_the_python_holds_neither_the_command_nor_its_other_children(
     started = time.monotonic()
     done = as_root(*command.split(), "--python", str(leased_python))
     said = " ".join((done.stdout + done.stderr).split())
-    assert time.monotonic() - started < 40 and "not executed within" in said, done
+    assert time.monotonic() - started < 40 and "not executed" in said, done
     assert of_user(scene.alice.uid, "torchtune_sys") == []
