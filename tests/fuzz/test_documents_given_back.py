@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from outputs import said
 
 from conftest import load
-from fuzz import secrets_of_newer_tools
+from fuzz.forms_of_secrets import newer_tools
 from fuzz.test_words_for_copying import written
 from torchtune_sys import engine
 from torchtune_sys.host.live import LiveHost
@@ -29,7 +29,7 @@ from torchtune_sys.rules import by_id
 
 
 @pytest.mark.sampled(20)
-@pytest.mark.parametrize("row", secrets_of_newer_tools.ALL, ids=lambda row: row[0])
+@pytest.mark.parametrize("row", newer_tools.ALL, ids=lambda row: row[0])
 def test_a_secret_of_the_sixteenth_list(row: tuple[str, str, str]) -> None:
     _name, text, secret = row
     plain = text.replace("@", secret, 1).replace("%", "@")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from driven import HOSTS
 
-from fuzz import secrets_of_clusters
+from fuzz.forms_of_secrets import clusters
 from fuzz.hosts import judged_as_changed, recording
 from torchtune_sys.host.children.left_processes import at_work
 from torchtune_sys.host.live_queries.sockets import bound_socket, parse_bound
@@ -23,7 +23,7 @@ from torchtune_sys.probes.python.distributions import _distribution
 from torchtune_sys.probes.python.probe import parse_torch
 from two_users import Scene, needs_root
 
-SECRET = secrets_of_clusters.HORSE
+SECRET = clusters.HORSE
 
 
 @needs_root
@@ -101,7 +101,7 @@ KNOWN_TO_COME_OUT = ("Vast",)
 """A login in no URL, and without the name of a secret."""
 
 
-@pytest.mark.parametrize("row", secrets_of_clusters.ALL, ids=lambda row: row[0])
+@pytest.mark.parametrize("row", clusters.ALL, ids=lambda row: row[0])
 def test_a_secret_of_the_thirteenth_list(row: tuple[str, str, str]) -> None:
     name, text, secret = row
     plain, secret = text.replace("@", secret, 1).replace("%", "@").replace("\0", "%"), secret.replace("\0", "%")

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from conftest import HOSTS, judge_one, load
-from fuzz import secrets_of_newer_issuers
+from fuzz.forms_of_secrets import newer_issuers
 from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model import actions
 from torchtune_sys.model.plan import CommandStep, Unit
@@ -131,7 +131,7 @@ KNOWN_TO_COME_OUT = ("Infisical", "ModelScope, alone")
 
 
 @pytest.mark.sampled(40)
-@pytest.mark.parametrize("row", secrets_of_newer_issuers.ALL, ids=lambda row: row[0])
+@pytest.mark.parametrize("row", newer_issuers.ALL, ids=lambda row: row[0])
 def test_a_secret_of_the_fifteenth_list(row: tuple[str, str, str]) -> None:
     name, text, secret = row
     plain, secret = text.replace("@", secret, 1).replace("%", "@").replace("\0", "%"), secret.replace("\0", "%")

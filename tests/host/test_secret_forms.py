@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzz import secrets_in_traces, secrets_of_clouds
-from fuzz.secrets_in_odd_forms import OPENED
+from fuzz.forms_of_secrets import clouds, traces
+from fuzz.forms_of_secrets.odd_forms import OPENED
 from torchtune_sys.host import secrets
 from torchtune_sys.host.secret_values import HIDDEN
 from torchtune_sys.host.secrets import scrubbed
@@ -68,17 +68,13 @@ LIKE_THEM = (
     ("a domain", "net ads join -U admin%@", H),
     ("TACACS", "tacacs-server host 10.0.0.1 key 7 @", "08701E1D0A0B1545"),
     ("router, kind 4", "username bob secret 4 @", "08701E1D0A0B1545aa"),
-    ("a part with its kind", 'Content-Disposition: form-data; name="api_token"\r\nContent-Type: text/plain\r\n\r\n@\r\n--x', secrets_in_traces.HEX),
-    ("key in words", "Master Key 2 = @", secrets_in_traces.HEX),
+    ("a part with its kind", 'Content-Disposition: form-data; name="api_token"\r\nContent-Type: text/plain\r\n\r\n@\r\n--x', traces.HEX),
+    ("key in words", "Master Key 2 = @", traces.HEX),
     ("Mosquitto, file", "mosquitto_passwd -b /etc/m joe @", H),
 )  # fmt: skip
 """Of the same classes as those of the twelfth look, written after its mends."""
 STILL_OUT = ("CSV",)
-IN_PLACES = {
-    row[0]: row[1:]
-    for row in (*OPENED, *secrets_in_traces.ALL, *secrets_of_clouds.ALL, *LIKE_THEM)
-    if row[0] not in (*LEFT, *STILL_OUT)
-}
+IN_PLACES = {row[0]: row[1:] for row in (*OPENED, *traces.ALL, *clouds.ALL, *LIKE_THEM) if row[0] not in (*LEFT, *STILL_OUT)}
 
 
 @pytest.mark.parametrize("place", IN_PLACES)

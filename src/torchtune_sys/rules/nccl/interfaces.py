@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import nccl, nccl_variables
@@ -329,7 +330,7 @@ def _mistyped(
 
 
 def _digits(name: str) -> list[str]:
-    return "".join(letter if letter.isdigit() else " " for letter in name).split()
+    return re.findall("[0-9]+", name)
 
 
 RULES: tuple[Rule, ...] = (wrong_interface, interface_doubtful, uneven_networks, ifname_syntax, ib_hca_unmatched)

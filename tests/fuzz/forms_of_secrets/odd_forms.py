@@ -1,6 +1,6 @@
 """Secrets in places and forms that no list of the tests had: written down before the filter saw them, every third sealed until its last change.
 
-``python tests/fuzz/secrets_in_odd_forms.py opened|sealed`` prints those that come out. ``@`` stands for the secret.
+``python tests/fuzz/forms_of_secrets/odd_forms.py opened|sealed`` prints those that come out. ``@`` stands for the secret.
 """
 
 from __future__ import annotations

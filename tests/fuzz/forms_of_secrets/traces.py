@@ -1,6 +1,6 @@
 """Secrets in process tables, traces, pages and other places that no list of the tests had: written down before the filter saw them, every third sealed.
 
-``python tests/fuzz/secrets_in_traces.py opened|sealed`` prints those that come out. ``@`` stands for the secret.
+``python tests/fuzz/forms_of_secrets/traces.py opened|sealed`` prints those that come out. ``@`` stands for the secret.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Secrets as clouds, trackers, network equipment, databases and build tools write them: written down before the filter saw them, every third sealed.
 
-``python -m fuzz.secrets_of_clouds opened|sealed`` (in ``tests``) prints those that come out. ``@`` stands for the secret.
+``python -m fuzz.forms_of_secrets.clouds opened|sealed`` (in ``tests``) prints those that come out. ``@`` stands for the secret.
 """
 
 from __future__ import annotations
 
-from fuzz.secrets_in_traces import HEX, HORSE, told_of
+from fuzz.forms_of_secrets.traces import HEX, HORSE, told_of
 
 BASE = "Zm9vYmFyOmNvcnJlY3Rob3JzZTdiYXR0ZXJ5c3RhcGxl"
 ALL = (

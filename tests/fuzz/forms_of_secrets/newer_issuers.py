@@ -1,11 +1,11 @@
 """Secrets of newer tools and issuers, in the places that a probe, a log or a host's files hold them: written down before the filter saw them, every third sealed.
 
-``python -m fuzz.secrets_of_newer_issuers opened|sealed`` (in ``tests``) prints those that come out. ``@`` stands for the secret, ``%`` for an at sign.
+``python -m fuzz.forms_of_secrets.newer_issuers opened|sealed`` (in ``tests``) prints those that come out. ``@`` stands for the secret, ``%`` for an at sign.
 """
 
 from __future__ import annotations
 
-from fuzz.secrets_in_traces import HEX, HORSE, told_of
+from fuzz.forms_of_secrets.traces import HEX, HORSE, told_of
 
 MIXED = "q8Zr1vT5nB3xW7yK9mP2sL4dq8Zr1vT5"
 UPPER = "Q8ZR1VT5NB3XW7YK9MP2"

@@ -1,12 +1,12 @@
 """Secrets as clouds, clusters, containers and trackers of training write them, in ways that no earlier list had: written down before the filter saw them,
 every third sealed.
 
-``python -m fuzz.secrets_of_clusters opened|sealed`` (in ``tests``) prints those that come out. ``@`` stands for the secret, ``%`` for an at sign.
+``python -m fuzz.forms_of_secrets.clusters opened|sealed`` (in ``tests``) prints those that come out. ``@`` stands for the secret, ``%`` for an at sign.
 """
 
 from __future__ import annotations
 
-from fuzz.secrets_in_traces import HEX, HORSE, told_of
+from fuzz.forms_of_secrets.traces import HEX, HORSE, told_of
 
 MIXED = "q8Zr1vT5nB3xW7yK9mP2sL4dq8Zr1vT5"
 FORTY = "9b2f61d07ac84e35b1f0d9a27c6e5f139b2f61d0"

@@ -1,12 +1,12 @@
 """Secrets of tools of 2025 and 2026, in places that no list had: written down before the filter saw them, every third sealed.
 
-``python -m fuzz.secrets_of_newer_tools opened|sealed`` (in ``tests``) prints those that come out. ``@`` stands for the secret, ``%`` for an at sign.
+``python -m fuzz.forms_of_secrets.newer_tools opened|sealed`` (in ``tests``) prints those that come out. ``@`` stands for the secret, ``%`` for an at sign.
 """
 
 from __future__ import annotations
 
-from fuzz.secrets_in_traces import HEX, HORSE, told_of
-from fuzz.secrets_of_newer_issuers import BASE, JWT, LOWER, MIXED, UPPER, UUID
+from fuzz.forms_of_secrets.newer_issuers import BASE, JWT, LOWER, MIXED, UPPER, UUID
+from fuzz.forms_of_secrets.traces import HEX, HORSE, told_of
 
 ALL = (
     ("Claude Code, credentials", '{"claudeAiOauth":{"accessToken":"@","expiresAt":1}}\n', "sk-ant-oat01-" + MIXED + "-" + MIXED + "AA"),
