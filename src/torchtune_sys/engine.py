@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec.structs import replace
+
 from torchtune_sys.host import threads
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.witnesses import Witnessed
@@ -185,8 +187,6 @@ def _short(result: Result) -> Result:
     """Return the result with the beginning and the end alone of what is quoted at length, and of very many pieces of evidence the worst."""
     if _is_short(result):
         return result
-    from msgspec.structs import replace
-
     if len(result.evidence) > _SHOWN:
         worst = sorted(result.evidence, key=lambda item: _WORST_FIRST.index(item.verdict))
         rest = f"{len(worst) - _SHOWN} more like these, which are not shown"
@@ -214,8 +214,6 @@ def _is_short(result: Result) -> bool:
 
 
 def _short_evidence(shown: Evidence) -> Evidence:
-    from msgspec.structs import replace
-
     short = _bounded(shown, "subject", "seen", "wanted", "source", "cause")
     if shown.about:
         short = replace(short, about=tuple(map(_beginning_and_end, shown.about[:_NAMES])))
@@ -227,8 +225,6 @@ def _short_evidence(shown: Evidence) -> Evidence:
 def _short_reason(why: Missing | None) -> Missing | None:
     if why is None:
         return None
-    from msgspec.structs import replace
-
     short = _bounded(why, "source", "detail")
     return replace(short, remedy="") if len(short.remedy) > _QUOTED else short  # a command that is cut short would be another one
 
@@ -240,8 +236,6 @@ def _is_long(action: Action) -> bool:
 
 def _bounded(item: _Item, *names: str) -> _Item:
     """Return the item with the beginning and the end alone of those of its texts that are too long."""
-    from msgspec.structs import replace
-
     short = {name: _beginning_and_end(text) for name in names if len(text := getattr(item, name)) > _QUOTED}
     return replace(item, **short) if short else item
 
@@ -255,7 +249,6 @@ _OF_WHO_STARTS = ("in a container:", "docker", "podman", "Kubernetes:")
 
 def _flag_first(result: Result) -> Result:
     """Put first what the person who starts the container can do; the host's files are out of reach from inside."""
-    from msgspec.structs import replace
 
     def rank(action: Action) -> bool:
         return not (isinstance(action, Advice) and action.text.startswith(_OF_WHO_STARTS))
@@ -272,8 +265,6 @@ def _of_report(result: Result) -> Result:
     """Return the result for a report: what was only pasted was not read at the place where a host has it."""
     if not any(item.source.startswith(_PLACES) for item in result.evidence):
         return result
-    from msgspec.structs import replace
-
     kept = tuple(replace(item, source="report") if item.source.startswith(_PLACES) else item for item in result.evidence)
     return replace(result, evidence=kept)
 
@@ -295,8 +286,6 @@ def _folded(result: Result, failed: Mapping[str, Result]) -> Result:
     teller = next(filter(None, tellers), "")
     if not teller:
         return result
-    from msgspec.structs import replace
-
     kept = tuple(
         replace(item, verdict=Verdict.NA, wanted=f"{SEE}{other}") if other else item
         for item, other in zip(result.evidence, tellers, strict=True)
@@ -329,8 +318,6 @@ def _told(result: Result, seen: Snapshot) -> Result:
     saying = seen.said.get(result.rule.id)
     if saying is None:
         return result
-    from msgspec.structs import replace
-
     silent = result.verdict in (Verdict.UNKNOWN, Verdict.NA)
     rule = replace(result.rule, severity=Severity.ERROR) if saying.is_failure else result.rule
     if saying.is_failure and result.verdict is Verdict.FAIL:

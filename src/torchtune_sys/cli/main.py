@@ -15,7 +15,10 @@ import click
 
 from torchtune_sys import PROGRAM, __version__
 from torchtune_sys.cli.lazy import LazyGroup
+from torchtune_sys.cli.terminal import Closed, asked_columns, environment, leave, say, tell
+from torchtune_sys.cli.watch import SIGNALLED, heeded_signals, run_within_timeout
 from torchtune_sys.errors import CannotWrite, Terminated, UserError
+from torchtune_sys.host.isolation import session
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -83,12 +86,8 @@ def main() -> NoReturn:
     args = sys.argv[1:]
     try:
         if sys.stdout is None:
-            from torchtune_sys.cli.terminal import Closed
-
             sys.stdout = Closed()  # click would leave out what it prints itself, and end with status 0
         _heed_termination()
-        from torchtune_sys.cli.watch import run_within_timeout
-
         code = run_within_timeout(args, run, lambda limit_s: _late(args, limit_s))
     except (KeyboardInterrupt, Terminated) as signal:
         code = _ended(args, signal)
@@ -126,9 +125,6 @@ def run(args: Sequence[str]) -> int:
 def _heed_termination() -> None:
     import signal
 
-    from torchtune_sys.cli.terminal import leave
-    from torchtune_sys.cli.watch import SIGNALLED, heeded_signals
-
     def stop(number: int, _frame: object) -> None:
         # Ctrl-C reaches each process of the terminal, and a parent passes it on: the second one must not cut the end short.
         for other in heeded:
@@ -156,16 +152,12 @@ def _heed_termination() -> None:
 def _ended(args: Sequence[str], ended: BaseException) -> int:
     from signal import SIGINT
 
-    from torchtune_sys.cli.watch import SIGNALLED
-
     if isinstance(ended, Terminated):
         return _failed(args, SIGNALLED + ended.number, "terminated")
     return _failed(args, SIGNALLED + SIGINT, "interrupted")
 
 
 def _called_as() -> str:
-    from torchtune_sys.host.isolation import session
-
     if "TORCHTUNE_SYS_CALLED_AS" not in session():
         return PROGRAM
     from torchtune_sys.cli.invocation import program
@@ -175,12 +167,8 @@ def _called_as() -> str:
 
 def _columns() -> int | None:
     """Return the width that COLUMNS asks for; by default click limits help to 80."""
-    from torchtune_sys.host.isolation import session
-
     if "COLUMNS" not in session():
         return None
-    from torchtune_sys.cli.terminal import asked_columns
-
     return asked_columns() or None
 
 
@@ -208,12 +196,10 @@ def _refused(args: Sequence[str], error: Exception) -> int:
 
 
 def _crashed(args: Sequence[str], error: Exception) -> int:
-    from torchtune_sys.cli.terminal import environment
-
     if "--debug" in args or environment().get("TORCHTUNE_SYS_DEBUG"):
         import traceback
 
-        _tell(*"".join(traceback.format_exception(error)).rstrip().split("\n"))
+        tell(*"".join(traceback.format_exception(error)).rstrip().split("\n"))
     words = f"internal error: {type(error).__name__}: {error} (a bug)"
     return _failed(args, INTERNAL, " ".join(words.split()), "torchtune-sys --debug … shows where it happened")
 
@@ -221,24 +207,22 @@ def _crashed(args: Sequence[str], error: Exception) -> int:
 def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
     if _for_nagios(args):
         # Monitoring reads standard output, and would take our 2 for CRITICAL.
-        from torchtune_sys.cli.terminal import say
         from torchtune_sys.host.secrets import scrubbed
         from torchtune_sys.render.nagios import line
 
         with contextlib.suppress(CannotWrite):
             say(line(_NAGIOS_UNKNOWN, scrubbed(seen)) + "\n")
         if code == INTERNAL:  # standard output may be what failed
-            _tell(f"{PROGRAM}: {seen}")
+            tell(f"{PROGRAM}: {seen}")
         return _NAGIOS_UNKNOWN
-    from torchtune_sys.host.isolation import session
     from torchtune_sys.preflight.hooks import keeps_in_service
 
     in_service = code in (USAGE, UNJUDGED, INTERNAL) and keeps_in_service(args, session())
-    _tell(f"{PROGRAM}: " + ("pre-flight could not judge this node, and keeps it in service: " if in_service else "") + seen)
+    tell(f"{PROGRAM}: " + ("pre-flight could not judge this node, and keeps it in service: " if in_service else "") + seen)
     if todo:
         from torchtune_sys.cli.invocation import again_as_root
 
-        _tell(f"  {again_as_root(todo, list(args), session())}")
+        tell(f"  {again_as_root(todo, list(args), session())}")
     return 0 if in_service else code
 
 
@@ -247,14 +231,6 @@ def _for_nagios(args: Sequence[str]) -> bool:
     return any(one == "--format=nagios" or (one == "--format" and other == "nagios") for one, other in pairs)
 
 
-def _tell(*rows: str) -> None:
-    from torchtune_sys.cli.terminal import tell
-
-    tell(*rows)
-
-
 def _leave(code: int) -> NoReturn:
     """End the process now, whatever threads still hang in the kernel; children first, output flushed."""
-    from torchtune_sys.cli.terminal import leave
-
     leave(code)

@@ -28,9 +28,9 @@ _ASCII = {"→": "->", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": 
 def environment() -> Mapping[str, str]:
     """Return the environment of this process (not of the host that is judged)."""
     from torchtune_sys.host.live import LiveHost
+    from torchtune_sys.model.values import known
 
-    found = LiveHost().env()
-    return found if isinstance(found, dict) else {}
+    return known(LiveHost().env(), {})
 
 
 def style(color: str, output: str | None = None) -> Style:

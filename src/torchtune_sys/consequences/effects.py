@@ -27,7 +27,7 @@ from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, fits
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.torch.fixes import lacking_wheel
 
@@ -131,7 +131,7 @@ def _sysctl(s: Snapshot, action: Sysctl) -> Snapshot:
         return s
     now = s.sysctl.settings[action.key].running
     settings = dict(s.sysctl.settings)
-    settings[action.key] = _set(settings[action.key], chosen(action.target, "" if isinstance(now, Missing) else now))
+    settings[action.key] = _set(settings[action.key], chosen(action.target, known(now, "")))
     other = settings.get(_COUNTERPARTS.get(action.key, ""))
     if other is not None:
         settings[other.key] = msgspec.structs.replace(other, running="0")

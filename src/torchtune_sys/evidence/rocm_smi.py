@@ -13,7 +13,7 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.facts.driver import AmdErrors
 from torchtune_sys.model.facts.gpu import GpuFacts
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import known
 
 Found = dict[int, dict[str, Any]]
 """GPU → what is told of it: fields of ``Gpu``, and ``uncorrected``, errors counted."""
@@ -75,8 +75,7 @@ def gpu_facts(text: str) -> GpuFacts | None:
     driver = re.search(r"^Driver version: (\d+(?:\.\d+){1,3})\s*$|amdgpu version: (\d+(?:\.\d+){2})\b", text, re.MULTILINE)
     if driver is not None:
         facts["driver_version"] = driver[1] or driver[2]
-    read = codec.as_fact(facts, GpuFacts, "rocm-smi")
-    return None if isinstance(read, Missing) else read
+    return known(codec.as_fact(facts, GpuFacts, "rocm-smi"), None)
 
 
 def counted(text: str) -> dict[str, Any]:

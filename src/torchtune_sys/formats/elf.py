@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import msgspec
@@ -36,8 +37,6 @@ _MOST = 1 << 16
 
 def parse_elf(read: Read) -> Elf:
     """Read by little pieces: a library of 2 GB costs a few kilobytes. Raises ValueError for what is not a dynamic ELF file."""
-    import struct
-
     head = read(0, 4096)
     if head[:4] != b"\x7fELF" or head[4:5] not in (b"\x01", b"\x02") or head[5:6] not in (b"\x01", b"\x02"):
         raise ValueError("not an ELF file")
@@ -66,8 +65,6 @@ def least_size(head: bytes) -> int:
     >>> least_size(header), least_size(b"INPUT(libc.so.6)"), least_size(b"")
     (1320, 0, 1)
     """
-    import struct
-
     if not head.strip(b"\0"):
         return len(head) + 1 if len(head) < 4096 else 1 << 62
     if head[:4] != b"\x7fELF" or len(head) < 64 or head[4:5] not in (b"\x01", b"\x02") or head[5:6] not in (b"\x01", b"\x02"):
@@ -83,8 +80,6 @@ def _segments(
     read: Read, head: bytes, table: int, size: int, count: int, order: str, wide: bool
 ) -> list[tuple[int, int, int, int]]:
     """(type, offset, virtual address, size in the file) of each."""
-    import struct
-
     if size < (56 if wide else 32) or size * count > _MOST:
         raise ValueError("a broken ELF file: its program headers")
     data = head[table : table + size * count] if table + size * count <= len(head) else read(table, size * count)
@@ -161,7 +156,6 @@ def parse_cache(data: bytes, prefixes: tuple[str, ...]) -> tuple[Cached, ...]:
     Layout: struct cache_file_new in sysdeps/generic/dl-cache.h of glibc. Older glibcs put the same behind a table in the format
     of libc5. Entries for the hardware capabilities of before glibc 2.33 are left out.
     """
-    import struct
     import sys
 
     base = data.find(_CACHE)
@@ -184,8 +178,6 @@ def parse_cache(data: bytes, prefixes: tuple[str, ...]) -> tuple[Cached, ...]:
 
 
 def _levels(data: bytes, base: int, extension: int, order: str) -> dict[int, str]:
-    import struct
-
     place = base + extension
     if not extension or len(data) < place + 8 or struct.unpack_from(order + "I", data, place)[0] != _EXTENSION_MAGIC:
         return {}

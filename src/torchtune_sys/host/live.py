@@ -15,7 +15,7 @@ from torchtune_sys.host.base import TEXT_LIMIT, Host, Output, Space, Stat, missi
 from torchtune_sys.host.isolation import session
 from torchtune_sys.host.remote import Remotes
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 
 _T = TypeVar("_T")
 _KERNEL_S = ("/proc/", "/sys/", "/dev/")
@@ -167,8 +167,7 @@ class LiveHost(Host):
     def _remote(self) -> Remotes:
         with self._lock:  # one for all probes: a server that does not answer is waited for once
             if self._remotes is None:
-                found = self.text("/proc/self/mountinfo")
-                self._remotes = Remotes("" if isinstance(found, Missing) else found)
+                self._remotes = Remotes(known(self.text("/proc/self/mountinfo"), ""))
             return self._remotes
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.knowledge.install_torch import INDEX
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.patterns import pattern
@@ -49,7 +49,7 @@ def builds() -> tuple[RocmBuild, ...]:
 
 
 def _build(row: dict[str, str]) -> RocmBuild:
-    release = known.release(row["torch"])
+    release = releases.release(row["torch"])
     assert release is not None, row["torch"]
     vision = release.torchvision
     return RocmBuild(

@@ -7,7 +7,7 @@ import functools
 import msgspec
 
 from torchtune_sys.knowledge import cuda as drivers
-from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.version import Version, version
 
@@ -42,7 +42,7 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def _runs(arches: tuple[str, ...], cuda: Version, cc: tuple[int, int]) -> bool:
-    return any(known.runs(arch, cc, cuda) for arch in arches)
+    return any(releases.runs(arch, cc, cuda) for arch in arches)
 
 
 @functools.cache
@@ -60,7 +60,7 @@ def builds(machine: str) -> tuple[TorchBuild, ...]:
 
 
 def _of_release(torch: str, machine: str, row: dict[str, str]) -> list[TorchBuild]:
-    release = known.release(torch)
+    release = releases.release(torch)
     if release is None or machine not in MACHINES:
         return []
     on_pypi = release.cuda.replace(".", "") if machine == "x86_64" or release.aarch64_has_cuda else ""
@@ -71,9 +71,9 @@ def _of_release(torch: str, machine: str, row: dict[str, str]) -> list[TorchBuil
     return [*(build for build in made if build is not None), cpu]
 
 
-def _cuda(release: known.Release, name: str, machine: str, row: dict[str, str], index: str) -> TorchBuild | None:
-    number = known.local_cuda(f"{release.torch}+{name}")
-    compiled = known.compiled_for(release.torch, number, machine)
+def _cuda(release: releases.Release, name: str, machine: str, row: dict[str, str], index: str) -> TorchBuild | None:
+    number = releases.local_cuda(f"{release.torch}+{name}")
+    compiled = releases.compiled_for(release.torch, number, machine)
     floor = drivers.floor_for(version(number))
     if compiled is None or floor is None:
         return None
@@ -81,7 +81,7 @@ def _cuda(release: known.Release, name: str, machine: str, row: dict[str, str], 
     return msgspec.structs.replace(build, driver=floor.version, arches=compiled.arches)
 
 
-def _build(release: known.Release, name: str, machine: str, row: dict[str, str], index: str) -> TorchBuild:
+def _build(release: releases.Release, name: str, machine: str, row: dict[str, str], index: str) -> TorchBuild:
     return TorchBuild(
         torch=release.torch,
         name=name,
@@ -93,7 +93,7 @@ def _build(release: known.Release, name: str, machine: str, row: dict[str, str],
         arches=(),
         torchvision=release.torchvision if release.torchvision.startswith(">=") else f"=={release.torchvision}",
         source=release.source,
-        cuda=version(known.local_cuda(f"{release.torch}+{name}")),
+        cuda=version(releases.local_cuda(f"{release.torch}+{name}")),
     )
 
 

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 
 
 def files_by_name(host: Host, folders: Iterable[str], suffix: str = ".conf") -> dict[str, str]:
     """Return the files' paths by their names, in the order of these, in which they are read; of one name the first folder's hides the others'."""
     found: dict[str, str] = {}
     for folder in folders:
-        names = host.names(folder)
-        for name in () if isinstance(names, Missing) else names:
+        for name in known(host.names(folder), ()):
             if name.endswith(suffix):
                 found.setdefault(name, f"{folder}/{name}")
     return dict(sorted(found.items()))

@@ -154,7 +154,7 @@ def _cpus(facts: CpuFacts) -> Iterator[str]:
         several = 1 < sockets < (4 if isinstance(facts.online, Missing) else len(facts.online))
         yield (f"{sockets} x " if several else "") + facts.model
     total: int | None = None if isinstance(facts.online, Missing) else len(facts.online)
-    usable: float | None = None if isinstance(facts.effective, Missing) else facts.effective
+    usable: float | None = known(facts.effective, None)
     if usable is not None and total is not None and usable < total:
         yield f"{usable:g} of {total} CPUs usable"
     elif total is not None:

@@ -12,7 +12,7 @@ from torchtune_sys.formats.nvidia_smi.complaints import failures, parse_failure
 from torchtune_sys.formats.nvidia_smi.logs import parse_query, parse_xml
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts.gpu import GpuFacts
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import known
 
 _SOURCE = "nvidia-smi"
 _MOST_GPUS = 256
@@ -36,8 +36,7 @@ def parse_nvidia_smi(text: str) -> GpuFacts | None:
     if not found:
         return None
     before = found.get("error") == "UNKNOWN" and worked_before(text)
-    facts = codec.as_fact({**found, "source": "report", "worked_before": before}, GpuFacts, _SOURCE)
-    return None if isinstance(facts, Missing) else facts
+    return known(codec.as_fact({**found, "source": "report", "worked_before": before}, GpuFacts, _SOURCE), None)
 
 
 def _all_forms(text: str) -> tuple[dict[str, Any] | None, int]:

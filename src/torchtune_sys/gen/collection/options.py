@@ -34,14 +34,16 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
     def documented(self) -> dict[str, Node]:
         """Return the option as DOCUMENTATION and argument specs have it."""
-        found: dict[str, Node] = {"description": self.doc, "type": self.type}
-        if self.elements:
-            found["elements"] = self.elements
-        if self.choices:
-            found["choices"] = self.choices
+        found = described(self.doc, self.type, self.elements, self.choices)
         if self.type == "bool":
             found["default"] = False
         return found
+
+
+def described(doc: str, type_: str, elements: str, choices: tuple[str, ...]) -> dict[str, Node]:
+    """Return an option or variable as DOCUMENTATION and argument specs have it, without its default."""
+    of_values = {"elements": elements, "choices": choices}
+    return {"description": doc, "type": type_, **{key: value for key, value in of_values.items() if value}}
 
 
 def options(command: str, names: Iterable[str]) -> Iterator[Option]:

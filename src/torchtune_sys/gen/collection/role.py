@@ -212,11 +212,7 @@ def argument_specs() -> str:
 
 
 def _spec(variable: Variable) -> dict[str, Node]:
-    found: dict[str, Node] = {"description": variable.doc, "type": variable.type}
-    if variable.elements:
-        found["elements"] = variable.elements
-    if variable.choices:
-        found["choices"] = variable.choices
+    found = options_.described(variable.doc, variable.type, variable.elements, variable.choices)
     if variable.default is not None:
         found["default"] = variable.default
     return found

@@ -14,7 +14,7 @@ from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
 from torchtune_sys.host.secrets import scrubbed, scrubbed_answer
 from torchtune_sys.model.codec import loads_of_python
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, known
 
 _GRACE_S = 3.0
 """Beyond a task's own deadline, which the worker keeps itself."""
@@ -34,7 +34,7 @@ class RankWorker:
         os.close(into)
         self._unread = bytearray()
         self.failure = ""
-        self._child = None if isinstance(found, Missing) else found
+        self._child = known(found, None)
         if isinstance(found, Missing):
             self.failure = found.detail
 

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,7 +16,7 @@ from torchtune_sys import engine
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.peers.addresses import towards
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, known
 from torchtune_sys.preflight import context, own_checks, verdict
 from torchtune_sys.preflight.host_only import is_contained
 from torchtune_sys.preflight.joint.facts import facts_of
@@ -41,7 +41,7 @@ def host_key() -> str:
 
 def of_node(torch: Any, policy: Policy, nodes: int, budget_s: float) -> dict[str, Any]:
     """Return what one rank of a host tells of it: its facts, what the rules find, and its address in the job's network."""
-    env = _environment()
+    env = known(LiveHost().env(), {})
     intent = Workload(nodes=nodes, python=sys.executable)
     seen = engine.snapshot(LiveHost(), intent, timeout_s=min(_LOOK_S, max(budget_s, 0.5)))
     hostname = None if isinstance(seen.system, Missing) else seen.system.hostname
@@ -54,11 +54,6 @@ def of_node(torch: Any, policy: Policy, nodes: int, budget_s: float) -> dict[str
         "node": msgspec.to_builtins(causes),
         "address": towards(env.get("MASTER_ADDR", "")),
     }
-
-
-def _environment() -> Mapping[str, str]:
-    found = LiveHost().env()
-    return found if isinstance(found, dict) else {}
 
 
 @contextmanager

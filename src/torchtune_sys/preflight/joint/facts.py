@@ -26,7 +26,7 @@ def facts_of(seen: Snapshot, name: str, env: Mapping[str, str]) -> NodeFacts:
                 for address in known(each.addresses, ())
                 if address.family == "inet" or not address.address.startswith(OF_ONE_LINK)
             )
-            mtu = None if isinstance(each.mtu, Missing) else each.mtu
+            mtu = known(each.mtu, None)
             interfaces[each.name] = PeerInterface(kind=each.kind, mtu=mtu, addresses=addresses)
         names = network.hostname_addresses
         is_unanswered = isinstance(names, Missing) and names.why not in (Why.ABSENT, Why.FAILED)

@@ -9,7 +9,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuPolicy
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.topology import CPUS
 
 FREQ = f"{CPUS}/cpufreq"
@@ -61,8 +61,7 @@ def boost(host: Host) -> Fact[bool]:
 def _more_than_nominal(host: Host) -> bool:
     """Whether boost would give some CPU 5 % or more. cppc_cpufreq shows the switch, off, on processors without boost, too; half of
     GB10's large cores would gain 2 %. Source: drivers/cpufreq/cppc_cpufreq.c (boost_supported), Documentation/admin-guide/acpi/cppc_sysfs.rst."""
-    names = host.names(FREQ)
-    for name in () if isinstance(names, Missing) else names:
+    for name in known(host.names(FREQ), ()):
         if _is_policy(name):
             place = f"{CPUS}/cpu{name[6:]}/acpi_cppc"
             highest, nominal = host.number(f"{place}/highest_perf"), host.number(f"{place}/nominal_perf")
@@ -74,7 +73,7 @@ def _more_than_nominal(host: Host) -> bool:
 def _policy(host: Host, folder: str, driver: Fact[str], cpu: int | None) -> CpuPolicy:
     cpus: Fact[CpuSet] = CpuSet((cpu,)) if cpu is not None else _affected(host, folder)
     return CpuPolicy(
-        cpus=CpuSet() if isinstance(cpus, Missing) else cpus,
+        cpus=known(cpus, CpuSet()),
         driver=driver,
         governor=host.word(f"{folder}/scaling_governor"),
         epp=host.word(f"{folder}/energy_performance_preference"),

@@ -12,7 +12,7 @@ from torchtune_sys.host.base import Host, Stat
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import DeviceNode
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 
 _LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
 DEFAULT_DIRECTORIES = (
@@ -105,8 +105,7 @@ def _is_compat(host: Host, path: str) -> bool:
 
 
 def _names(host: Host, directory: str) -> tuple[str, ...]:
-    names = host.names(directory)
-    return () if isinstance(names, Missing) else names
+    return known(host.names(directory), ())
 
 
 def search_path(host: Host) -> list[str]:
@@ -126,8 +125,7 @@ def search_path(host: Host) -> list[str]:
 
 def _configured(host: Host) -> list[str]:
     found: list[str] = []
-    names = host.names("/etc/ld.so.conf.d")
-    for name in () if isinstance(names, Missing) else names:
+    for name in known(host.names("/etc/ld.so.conf.d"), ()):
         text = host.text(f"/etc/ld.so.conf.d/{name}") if name.endswith(".conf") else ""
         found += [] if isinstance(text, Missing) else parse_ld_so_conf(text)
     return found

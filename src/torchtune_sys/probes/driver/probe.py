@@ -185,8 +185,7 @@ def _other_nodes(host: Host, intel: Fact[tuple[str, ...]]) -> Fact[tuple[DeviceN
 
 def _trains(host: Host, name: str) -> bool:
     """Whether an AMD GPU is one that amdgpu serves, and not the graphics of a processor."""
-    device = pci.device_id(host, name)
-    number = "" if isinstance(device, Missing) else device
+    number = known(pci.device_id(host, name), "")
     return pci.bound_driver(host, name) == "amdgpu" and not is_integrated("0x1002", number)
 
 

@@ -7,7 +7,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts.gpu import GpuFacts, without
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.pci.details import sleeps
 
 _BOUND = "/sys/bus/pci/drivers/nvidia"
@@ -34,8 +34,7 @@ def find_sleeper(host: Host) -> str:
 
 def find_sign(host: Host) -> str | Missing:
     """Return the first thing that shows an NVIDIA driver; Missing(ABSENT) if all places were looked at and are empty."""
-    env = host.env()
-    variables = {} if isinstance(env, Missing) else env
+    variables = known(host.env(), {})
     places = [
         f"{directory.rstrip('/')}/libnvidia-ml.so.1"
         for directory in variables.get("LD_LIBRARY_PATH", "").split(":")

@@ -11,7 +11,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import ServiceLimits
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, known
 from torchtune_sys.probes.drop_ins import first_text
 
 UNITS = {
@@ -97,15 +97,9 @@ def _tasks_max(host: Host, unit: str) -> Fact[float]:
 
 
 def _pid(host: Host, unit: str, comms: tuple[str, ...], slices: list[tuple[str, tuple[str, ...]]]) -> int:
-    for place, names in slices:
-        if f"{unit}.service" in names:
-            text = host.text(f"{place}/{unit}.service/cgroup.procs")
-            pid = _first_of(host, "" if isinstance(text, Missing) else text, comms)
-            if pid:
-                return pid
-    for path in _PID_FILES.get(unit, ()):
-        text = host.text(path)
-        pid = _first_of(host, "" if isinstance(text, Missing) else text, comms)
+    places = [f"{place}/{unit}.service/cgroup.procs" for place, names in slices if f"{unit}.service" in names]
+    for path in (*places, *_PID_FILES.get(unit, ())):
+        pid = _first_of(host, known(host.text(path), ""), comms)
         if pid:
             return pid
     return 0

@@ -9,7 +9,7 @@ import msgspec
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import Address
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ def from_proc(host: Host, names: tuple[str, ...]) -> list[Named]:
     rank = {name: place for place, name in enumerate(found)}
     ipv4, homeless = _placed(parse_local(trie), parse_connected(route))
     ipv4.sort(key=lambda item: rank.get(item[0], len(rank)))
-    pairs = [*ipv4, *parse_if_inet6("" if isinstance(inet6, Missing) else inet6)]
+    pairs = [*ipv4, *parse_if_inet6(known(inet6, ""))]
     for position, (name, family, address, length) in enumerate(pairs):
         if name in found:
             found[name].append(Address(family=family, address=address, prefix_length=length, position=position))

@@ -245,8 +245,7 @@ def _virtual(source: str) -> Missing:
 def _master(host: Host, base: str, attributes: dict[str, Any]) -> str:
     if "master" in attributes:
         return str(attributes["master"])
-    found = rdma.last_part(host.link(f"{base}/master"))
-    return "" if isinstance(found, Missing) else found
+    return known(rdma.last_part(host.link(f"{base}/master")), "")
 
 
 def default_route(host: Host) -> Fact[str]:

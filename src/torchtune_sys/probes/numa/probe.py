@@ -10,7 +10,7 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.numa import NumaFacts, NumaNode
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, known
 from torchtune_sys.probes import cgroup
 from torchtune_sys.probes.cpu.probe import STATUS, status_field
 from torchtune_sys.probes.cpumask import parse_list, read_set
@@ -125,7 +125,7 @@ def _with_gpus(host: Host, nodes: tuple[NumaNode, ...]) -> tuple[NumaNode, ...]:
         return nodes
     names = host.names(GPUS)
     found: set[int] = set()
-    for name in () if isinstance(names, Missing) else names:
+    for name in known(names, ()):
         text = host.text(f"{GPUS}/{name}/numa_status")
         number = text if isinstance(text, Missing) else parse_numa_status(text)
         if not isinstance(number, Missing):

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.plan_context import TMPFILES_FILE, UDEV_FILE, BootSetting
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, known
 from torchtune_sys.probes.drop_ins import files_by_name
 from torchtune_sys.probes.plan_context.boot_commands import assignments
 
@@ -33,8 +33,7 @@ def probe(host: Host) -> tuple[BootSetting, ...]:
 
 
 def _by_udev(host: Host) -> Iterator[BootSetting]:
-    names = host.names("/sys/block")
-    disks = () if isinstance(names, Missing) else names
+    disks = known(host.names("/sys/block"), ())
     for name, path in files_by_name(host, _UDEV, ".rules").items():
         text = host.text(path) if name > _OURS[0] else ""
         for number, row in enumerate(() if isinstance(text, Missing) else joined(text), 1):

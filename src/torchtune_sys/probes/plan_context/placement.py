@@ -8,7 +8,7 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.placement import GpuDevice, PlacementFacts
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.cpumask import read_set
 from torchtune_sys.probes.topology import CPUS, core_sets
 
@@ -23,7 +23,7 @@ def probe(host: Host) -> PlacementFacts:
         cores=core_sets(host),
         may_bind_memory=allowed if isinstance(allowed, (bool, Missing)) else _no_answer(allowed),
         numactl=_numactl(host),
-        isolated=CpuSet() if isinstance(isolated, Missing) else isolated,
+        isolated=known(isolated, CpuSet()),
         boards=_boards(host),
     )
 

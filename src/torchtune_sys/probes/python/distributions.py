@@ -15,7 +15,7 @@ from torchtune_sys.host.secrets import scrubbed
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import NOT_READ, OF_ONE_TORCH, Distribution, normalised
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, known
 
 _NAMES = frozenset(
     (
@@ -292,7 +292,7 @@ def in_conda(host: Host, prefix: str) -> list[Distribution]:
     place = f"{prefix}/conda-meta"
     names = host.names(place)
     found = []
-    for file in () if isinstance(names, Missing) else names:
+    for file in known(names, ()):
         parts = file.removesuffix(".json").rsplit("-", 2)
         if file.endswith(".json") and len(parts) == 3 and matters(normalised(parts[0])):
             found.append(Distribution(name=normalised(parts[0]), version=parts[1], location=place, build=parts[2]))

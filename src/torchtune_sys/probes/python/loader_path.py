@@ -139,7 +139,7 @@ class LoadingProcess:
         if directory not in self._names:
             found = self._host.names(directory)
             self._doubt(found)
-            self._names[directory] = frozenset(() if isinstance(found, Missing) else found)
+            self._names[directory] = frozenset(known(found, ()))
         return self._names[directory]
 
     def _doubt(self, found: object) -> None:

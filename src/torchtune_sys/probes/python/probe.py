@@ -13,7 +13,7 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import NOT_LIVE, Carrier, Distribution, LiveTorch, LoaderChoice, PythonFacts, Torch
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, known
 from torchtune_sys.probes.python import cuda_libraries, interpreter
 from torchtune_sys.probes.python.distributions import Scan, scan
 from torchtune_sys.probes.storage.mounts import read_mounts
@@ -172,7 +172,7 @@ def _carrier(host: Host, directory: str) -> Fact[Carrier]:
 
 
 def _with_surroundings(host: Host, facts: PythonFacts, env: Fact[dict[str, str]], abiflags: str) -> PythonFacts:
-    variables = {} if isinstance(env, Missing) else env
+    variables = known(env, {})
     folders = cuda_libraries.library_path(variables)
     nvcc_path, nvcc = cuda_libraries.nvcc(host, variables)
     return msgspec.structs.replace(
@@ -201,7 +201,7 @@ def _loader(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> Fact[t
 
 def _build_libraries(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> dict[str, Fact[Any]]:
     """Read only where Triton or DeepSpeed would use them."""
-    there = {item.name: item for item in reversed(() if isinstance(facts.distributions, Missing) else facts.distributions)}
+    there = {item.name: item for item in reversed(known(facts.distributions, ()))}
     triton, deepspeed = there.get("triton") or there.get("pytorch-triton"), there.get("deepspeed")
     found: dict[str, Fact[Any]] = {}
     if triton or deepspeed:

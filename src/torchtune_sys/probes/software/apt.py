@@ -6,7 +6,7 @@ import re
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, known
 
 _APT = "/etc/apt/apt.conf.d"
 _PINS = "/etc/apt/preferences"
@@ -15,8 +15,7 @@ _MOST_FILES = 100
 
 def pins(host: Host) -> tuple[str, ...]:
     """Return the names (with ``*`` and ``?``) of packages that a pin keeps at their version."""
-    names = host.names(f"{_PINS}.d")
-    files = [f"{_PINS}.d/{name}" for name in (() if isinstance(names, Missing) else names)[:_MOST_FILES] if _is_pin_file(name)]
+    files = [f"{_PINS}.d/{name}" for name in (known(host.names(f"{_PINS}.d"), ()))[:_MOST_FILES] if _is_pin_file(name)]
     return tuple(pin for path in (_PINS, *files) if not isinstance(text := host.text(path), Missing) for pin in parse_pins(text))
 
 

@@ -6,7 +6,7 @@ import re
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 
 _WANTS = "/etc/systemd/system/timers.target.wants"
 _YUM_CRON = "/etc/systemd/system/multi-user.target.wants/yum-cron.service"
@@ -27,7 +27,7 @@ def upgrader(host: Host) -> Fact[str]:
     names = host.names(_WANTS)
     if isinstance(names, Missing) and names.why is not Why.ABSENT:
         return names
-    timers = () if isinstance(names, Missing) else names
+    timers = known(names, ())
     found = [name for name in timers if name in ("dnf-automatic.timer", "dnf5-automatic.timer", "dnf-automatic-install.timer")]
     if found:
         text = host.text("/etc/dnf/automatic.conf")
@@ -65,8 +65,7 @@ def locks(host: Host) -> tuple[str, ...]:
     ):
         text = host.text(path)
         found += [] if isinstance(text, Missing) else parse(text)
-    repositories = host.names("/etc/yum.repos.d")
-    files = [f"/etc/yum.repos.d/{name}" for name in (() if isinstance(repositories, Missing) else repositories)[:_MOST_FILES]]
+    files = [f"/etc/yum.repos.d/{name}" for name in (known(host.names("/etc/yum.repos.d"), ()))[:_MOST_FILES]]
     for path in ("/etc/dnf/dnf.conf", "/etc/yum.conf", "/etc/dnf/automatic.conf", *files):
         text = host.text(path)
         found += [] if isinstance(text, Missing) else parse_excludes(text)

@@ -9,7 +9,7 @@ from torchtune_sys.formats.mounts import Mount, carrier, carrying
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.storage import Array, Disk
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.storage.disks import read_disk, read_size
 
 DEPTH_LIMIT = 16
@@ -147,8 +147,7 @@ class Descent:
         name = posixpath.basename(path if isinstance(place, Missing) else place)
         found = self._by_name(name)
         if isinstance(found, Missing) and path.startswith("/dev/mapper/"):
-            names = self._host.names("/sys/class/block")
-            for other in () if isinstance(names, Missing) else names:
+            for other in known(self._host.names("/sys/class/block"), ()):
                 if other.startswith("dm-") and self._host.word(f"/sys/class/block/{other}/dm/name") == name:
                     return self._by_name(other)
         return found
@@ -170,8 +169,7 @@ class Descent:
     def _btrfs(self, device: str) -> Fact[tuple[str, ...]]:
         """Every device of the btrfs that ``device`` is part of (``/sys/fs/btrfs/<uuid>/devices``)."""
         name = posixpath.basename(device)
-        uuids = self._host.names("/sys/fs/btrfs")
-        for uuid in () if isinstance(uuids, Missing) else uuids:
+        for uuid in known(self._host.names("/sys/fs/btrfs"), ()):
             members = self._host.names(f"/sys/fs/btrfs/{uuid}/devices") if "-" in uuid else ()
             if not isinstance(members, Missing) and name in members:
                 found = [self._by_name(member) for member in members]

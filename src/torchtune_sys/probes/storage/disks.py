@@ -8,7 +8,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.disk_media import INSTANCE_STORE, by_name, classify, is_made_up
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.storage import Disk
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 
 
 def read_disk(host: Host, directory: str) -> Disk:
@@ -96,8 +96,7 @@ def _nvme_transport(host: Host, directory: str) -> str:
     above = posixpath.dirname(directory)
     found = host.word(f"{above}/transport")
     if isinstance(found, Missing) and "/nvme-subsys" in above:
-        names = host.names(above)
-        for name in () if isinstance(names, Missing) else names:
+        for name in known(host.names(above), ()):
             if name[:4] == "nvme" and name[4:].isdigit():
                 found = host.word(f"{above}/{name}/transport")
                 break

@@ -13,7 +13,7 @@ from torchtune_sys.host.base import PATH_MAX, Host, Space
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.storage import INSTEAD, StorageFacts, StoragePath, nowhere, without_inodes
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.storage.block_devices import Descent, Stack, whole_disks
 from torchtune_sys.probes.storage.mounts import read_mounts
 
@@ -25,7 +25,7 @@ _NOT_DATA = Missing(Why.ABSENT, "scandir", "no directory of data that this user 
 
 def probe(host: Host, intent: Workload) -> StorageFacts:
     mounts = read_mounts(host)
-    descent = Descent(host, () if isinstance(mounts, Missing) else mounts)
+    descent = Descent(host, known(mounts, ()))
     look = _Look(host, mounts, descent)
     wanted = tuple(_wanted(host, intent))
     host.look_ahead(tuple(path for path, _ in wanted if isinstance(path, str)))
@@ -92,7 +92,7 @@ class _Look:
         self._descent = descent
         self._stacks: dict[int, Stack] = {}
         self._spaces: dict[str, Fact[Space]] = {}
-        table = () if isinstance(mounts, Missing) else mounts
+        table = known(mounts, ())
         self._remote_points = {mount.point for mount in table if carrier(mount.filesystem, mount.source) not in LOCAL}
 
     def place(self, path: Fact[str], role: str) -> StoragePath:

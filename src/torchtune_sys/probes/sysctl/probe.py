@@ -7,7 +7,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.sysctl import Assignment, Setting, SysctlFacts
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.plan_context import tuned
 from torchtune_sys.probes.sysctl import files
 from torchtune_sys.probes.sysctl.files import Procps, Reading, SettingLine, Systemd
@@ -43,7 +43,7 @@ def _of_interfaces(host: Host) -> tuple[str, ...]:
 
 
 def known_text(text: Fact[str]) -> str:
-    return "" if isinstance(text, Missing) else text
+    return known(text, "")
 
 
 def running(host: Host, path: str) -> Fact[str]:
@@ -102,8 +102,7 @@ def _reapplied(host: Host, reading: Reading, path: str) -> Assignment | None:
     for line in reading.lines:
         if line.path == path and line.value is not None and line.file.startswith(("/etc/", "/run/")):
             found = line
-    made = None if found is None else files.assignment(host, found)
-    return None if isinstance(made, Missing) else made
+    return known(None if found is None else files.assignment(host, found), None)
 
 
 def _assignments(host: Host, reading: Reading, path: str) -> tuple[Assignment, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchtune_sys.formats import hypervisors
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 
 DMI = "/sys/class/dmi/id"
 _OSTREE_BOOTED = "/run/ostree-booted"
@@ -31,8 +31,7 @@ _LAYERS = ("/docker/", "/containers/storage/", "containerd", "/lxc/", "/enroot/"
 
 def container(host: Host) -> Fact[str]:
     """Return the container runtime, ``""`` if none. The most telling sign first."""
-    env = host.env()
-    names = {} if isinstance(env, Missing) else env
+    names = known(host.env(), {})
     podman, docker = host.exists("/run/.containerenv"), host.exists("/.dockerenv")
     in_pod = "KUBERNETES_SERVICE_HOST" in names
     if docker is True and _is_leftover(host):
@@ -187,8 +186,7 @@ def vendor_name(vendor: str, product: str, bios: str) -> str:
 
 def _by_clock(host: Host) -> Fact[str]:
     """Return the hypervisor by its paravirtual clock, which names it where there is no DMI table (Firecracker, some container VMs)."""
-    clock = host.text("/sys/devices/system/clocksource/clocksource0/available_clocksource")
-    return hypervisors.meant("" if isinstance(clock, Missing) else clock)
+    return hypervisors.meant(known(host.text("/sys/devices/system/clocksource/clocksource0/available_clocksource"), ""))
 
 
 def _by_device_tree(host: Host, dmi: Fact[str], info: Fact[str]) -> Fact[str]:

@@ -6,7 +6,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.system import Os
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, known
 
 OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 
@@ -122,7 +122,7 @@ def glibc_of_files(host: Host, machine: Fact[str]) -> Fact[str]:
 
     From 2.34 on libc.so.6 is a plain file and its name tells nothing.
     """
-    name = "x86_64" if isinstance(machine, Missing) else machine
+    name = known(machine, "x86_64")
     musl = host.exists(f"/lib/ld-musl-{name}.so.1")
     if musl is True:
         return Missing(Why.ABSENT, f"/lib/ld-musl-{name}.so.1", "the C library is musl, not glibc")

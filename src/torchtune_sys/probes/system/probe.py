@@ -8,7 +8,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.system import SystemFacts
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.system import machine, os_release
 
 CPUINFO = "/proc/cpuinfo"
@@ -107,7 +107,7 @@ def _machine(host: Host, kernel: Fact[str], info: Fact[str]) -> Fact[str]:
     found = _uname(host, "machine")
     if not isinstance(found, Missing):
         return found
-    texts = ("" if isinstance(fact, Missing) else fact for fact in (kernel, info))
+    texts = (known(fact, "") for fact in (kernel, info))
     return architecture_of(*texts) or found
 
 

@@ -6,7 +6,7 @@ import functools
 
 import msgspec
 
-from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.knowledge.install_torch import MACHINES, TorchBuild, builds
 from torchtune_sys.knowledge.torch import Capability
 from torchtune_sys.model.install import InstallRefused, Wheel
@@ -123,18 +123,18 @@ def is_of_version(build: TorchBuild, wanted: str) -> bool:
 @functools.cache
 def _released(wanted: str) -> bool:
     numbers = version(wanted)
-    return any(version(release.torch)[: len(numbers)] == numbers for release in known.releases())
+    return any(version(release.torch)[: len(numbers)] == numbers for release in releases.releases())
 
 
 def _none_such(place: BuildTarget, wanted: str, what: str, newest: str, cpu: bool) -> InstallRefused:
     released = _released(wanted)
-    newest_release = known.newest().torch
+    newest_release = releases.newest().torch
     if place.machine not in MACHINES:
         blocked, reason = "machine", f"there are no wheels for {place.machine or 'a machine of a kind that could not be seen'}"
         way = f"take a host with {' or '.join(MACHINES)}, or build torch from source"
     elif not released:
         blocked, reason = "release", f"no release is called {wanted}; the newest that is known here is {newest_release}"
-        way = f"ask for one of {known.releases()[0].torch} to {newest_release}"
+        way = f"ask for one of {releases.releases()[0].torch} to {newest_release}"
     elif "+" in wanted and any(is_of_version(build, wanted.partition("+")[0]) for build in _kind(place.machine, cpu)):
         names = [build.name for build in builds(place.machine) if is_of_version(build, wanted.partition("+")[0])]
         blocked, reason = "build", f"this release has no such build for {place.machine}: {' '.join(dict.fromkeys(names))}"
@@ -145,7 +145,7 @@ def _none_such(place: BuildTarget, wanted: str, what: str, newest: str, cpu: boo
         reason = f"no {'CPU' if cpu else 'CUDA'} build of it for {place.machine} is on record{of_gpus}"
         way = "ask for another release"
     return InstallRefused(
-        key="torch", what=what, reason=reason, blocked_by=(blocked,), newest=newest, way=way, source=known.newest().source
+        key="torch", what=what, reason=reason, blocked_by=(blocked,), newest=newest, way=way, source=releases.newest().source
     )
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from torchtune_sys.formats.pci_paths import for_guests
 from torchtune_sys.knowledge import gpus
-from torchtune_sys.knowledge import torch as torches
+from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.knowledge.cuda import Architecture, architecture_of, architectures
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.knowledge.torch import Capability
@@ -48,7 +48,7 @@ def cards(s: Snapshot) -> tuple[Card, ...]:
 
 def _of_nvml(gpu: Gpu) -> Card:
     cc, name = capability(gpu), known(gpu.name, "a GPU without a name")
-    compute = None if isinstance(cc, Missing) else cc
+    compute = known(cc, None)
     arch = architecture_of(compute) if compute else gpus.architecture_by_name(name)
     return Card(
         name=name,
@@ -88,7 +88,7 @@ def _of_generation(arch: Architecture | None) -> tuple[Capability, ...]:
     if arch is None:
         return ()
     known = {version(row["cc"])[:2] for row in (*rows("gpus"), *rows("gpu_names"))} | {arch.first_cc}
-    return tuple(sorted((cc[0], cc[1]) for cc in known if architecture_of(cc) == arch and not torches.on_chip((cc[0], cc[1]))))
+    return tuple(sorted((cc[0], cc[1]) for cc in known if architecture_of(cc) == arch and not releases.on_chip((cc[0], cc[1]))))
 
 
 def capabilities_of(found: tuple[Card, ...]) -> tuple[Capability, ...]:
@@ -107,7 +107,7 @@ def generations(found: tuple[Card, ...]) -> tuple[Architecture, ...]:
 
 
 def on_chip(here: tuple[Card, ...]) -> InstallRefused | None:
-    chip = next((card for card in here if any(torches.on_chip(cc) for cc in card.capabilities)), None)
+    chip = next((card for card in here if any(releases.on_chip(cc) for cc in card.capabilities)), None)
     if chip is None:
         return None
     return InstallRefused(

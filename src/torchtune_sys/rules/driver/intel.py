@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Safety
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.gates import intel_cards, torch_build
 
 
@@ -51,7 +51,7 @@ def intel_gpu_not_served(s: Snapshot, p: Params) -> Iterator[Evidence]:
         if isinstance(device.driver, Missing) and not absent(device.driver):
             yield unsure(f"Intel GPU at {device.address}", device.driver, "xe or i915")
             continue
-        bound = "" if isinstance(device.driver, Missing) else device.driver
+        bound = known(device.driver, "")
         yield Evidence(
             subject=f"Intel GPU at {device.address}",
             seen=f"bound to {bound}" if bound else "no driver is bound to it",

@@ -135,8 +135,7 @@ def nvidia_module_not_built_for_kernel(s: Snapshot, p: Params) -> Iterator[Evide
             subject="nvidia", seen=f"DKMS could not build it for {failed}", wanted="a module built for it", source="DKMS"
         )
         return
-    kernel = need(s.system).kernel
-    name = "the running kernel" if isinstance(kernel, Missing) else kernel
+    name = known(need(s.system).kernel, "the running kernel")
     yield from _loaded_or(s, "not-built", f"no nvidia.ko for {name}", "a module built for it", "/lib/modules/*/modules.dep")
 
 

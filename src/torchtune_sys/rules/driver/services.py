@@ -96,7 +96,7 @@ def _in_rack(gpu: Gpu) -> bool:
 
 
 def _fabric(gpu: Gpu) -> str:
-    return "" if isinstance(gpu.fabric_state, Missing) else gpu.fabric_state
+    return known(gpu.fabric_state, "")
 
 
 @rule(

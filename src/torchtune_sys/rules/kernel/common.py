@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Action
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Verdict
 from torchtune_sys.model.snapshot import Snapshot, gpus_by_address, kept, pci_devices_by_address, pci_devices_told
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 from torchtune_sys.rules.gates import nvidia_hardware
 
 DAYS = Param("days", 7, "older messages in the log are ignored, days")
@@ -138,7 +138,7 @@ def without_when(seen: str) -> str:
 
 def _time(log: KernelFacts, time: float) -> str:
     """In UTC where the boot time is known; else by the log's own clock, whose zone and (in syslog's stamps) year it does not tell."""
-    base = 0.0 if isinstance(log.booted, Missing) else log.booted
+    base = known(log.booted, 0.0)
     if base == 0.0 and time < _CALENDAR_S:
         return f"{_span(time)} after boot"
     day, rest = divmod(int(min(base + time, 1e11)), 86_400)

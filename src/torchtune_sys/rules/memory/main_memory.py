@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Safety, Sysctl, SysfsWrite
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
@@ -165,6 +166,15 @@ def _shared(amount: Fact[int]) -> bool:
     return isinstance(amount, Missing) and amount.why is Why.NOT_SUPPORTED
 
 
+def _limited(s: Snapshot) -> tuple[MemoryFacts, float]:
+    """Return the facts with the limit in bytes; NotApplicable where there is none."""
+    memory = need(s.memory)
+    limit = need(memory.cgroup_limit_bytes)
+    if limit == float("inf"):
+        raise NotApplicable("no cgroup limits the memory")
+    return memory, limit
+
+
 @rule(
     id="cgroup-memory-tight",
     title="The cgroup's memory limit leaves too little per rank",
@@ -191,10 +201,7 @@ def cgroup_memory_tight(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/admin-guide/cgroup-v2.rst, memory.max: the limits of all ancestors hold; memory.high: processes above it are throttled and
         their memory is taken back, none is killed.
     """
-    memory = need(s.memory)
-    limit = need(memory.cgroup_limit_bytes)
-    if limit == float("inf"):
-        raise NotApplicable("no cgroup limits the memory")
+    memory, limit = _limited(s)
     if s.intent.ranks is None and no_gpu(s):
         raise NotApplicable("no GPU, and the number of ranks is not known (--nproc-per-node)")
     ranks = ranks_here(s)
@@ -228,10 +235,7 @@ def cgroup_memory_far_below_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/admin-guide/cgroup-v2.rst, memory.max and memory.stat (file, shmem).
     """
-    memory = need(s.memory)
-    limit = need(memory.cgroup_limit_bytes)
-    if limit == float("inf"):
-        raise NotApplicable("no cgroup limits the memory")
+    memory, limit = _limited(s)
     total = need(memory.total_bytes)
     yield Evidence(
         subject="memory limit",

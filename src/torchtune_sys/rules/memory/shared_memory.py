@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.formats.mounts import carrier
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, absent, known, need
@@ -35,6 +36,14 @@ def _shared_memory_is_asked_for(s: Snapshot) -> bool:
     return bool(s.intent.workers) or (s.intent.ranks or 0) > 1 or gpu_count(s) > 0
 
 
+def _with_shm(s: Snapshot) -> MemoryFacts:
+    """Return the facts; NotApplicable where nothing is mounted on /dev/shm."""
+    memory = need(s.memory)
+    if absent(memory.shm_filesystem):
+        raise NotApplicable("nothing is mounted on /dev/shm")
+    return memory
+
+
 @rule(
     id="dev-shm-too-small",
     title="/dev/shm is too small for DataLoader workers and NCCL",
@@ -58,9 +67,7 @@ def dev_shm_too_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     PyTorch's package description: "either with --ipc=host or --shm-size command line options to nvidia-docker run".
     NCCL user guide, Troubleshooting, "Shared memory"; moby/moby: default ShmSize 64 MiB.
     """
-    memory = need(s.memory)
-    if absent(memory.shm_filesystem):
-        raise NotApplicable("nothing is mounted on /dev/shm")
+    memory = _with_shm(s)
     total = need(memory.shm_size_bytes)
     small = total <= _CONTAINER_DEFAULT
     if small and not _shared_memory_is_asked_for(s):
@@ -145,9 +152,7 @@ def dev_shm_not_writable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     shm_overview(7), shm_open(3) (EACCES, EROFS, ENOSPC); Linux Documentation/filesystems/tmpfs.rst (nr_inodes)
     """
-    memory = need(s.memory)
-    if absent(memory.shm_filesystem):
-        raise NotApplicable("nothing is mounted on /dev/shm")
+    memory = _with_shm(s)
     bad = ""
     if not need(memory.shm_writable):
         bad = "this user may not write there, or it is read-only"
@@ -186,9 +191,7 @@ def dev_shm_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     shm_overview(7): objects persist until shut-down or shm_unlink; NCCL user guide, Troubleshooting, "Shared memory".
     """
-    memory = need(s.memory)
-    if absent(memory.shm_filesystem):
-        raise NotApplicable("nothing is mounted on /dev/shm")
+    memory = _with_shm(s)
     total, free = need(memory.shm_size_bytes), need(memory.shm_free_bytes)
     wanted = int(p["min_free_mib"]) * _MIB
     if total <= _CONTAINER_DEFAULT:

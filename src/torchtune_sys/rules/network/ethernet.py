@@ -255,7 +255,7 @@ def gloo_and_nccl_differ(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _fabric_interfaces(s: Snapshot) -> set[str]:
     network = need(s.network)
-    devices = () if isinstance(network.rdma, Missing) else network.rdma
+    devices = known(network.rdma, ())
     own = {name for device in devices for name in known(device.interfaces, ())}
     return own | {interface.name for interface in need(network.interfaces) if interface.kind == "infiniband"}
 

@@ -53,7 +53,7 @@ def driver_not_built_for_next_boot(s: Snapshot, p: Params) -> Iterator[Evidence]
     built = need(kernel.nvidia)
     if not built and need(kernel.akmods):
         raise NotApplicable("akmods builds the module when that kernel starts")
-    dkms = "" if isinstance(kernel.dkms, Missing) else kernel.dkms
+    dkms = known(kernel.dkms, "")
     how = ", DKMS failed to build it" if dkms == "failed" else ", and DKMS did not build it" if dkms == "not-built" else ""
     headers = "" if built or isinstance(kernel.headers, Missing) or kernel.headers else ", nor its headers"
     yield Evidence(

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.storage import Disk, StoragePath
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known
 from torchtune_sys.rules.storage.common import DATA, USED, not_applicable, passed, places, subject
 
 _LOCAL_COPY = Advice(
@@ -193,8 +193,8 @@ def data_on_windows_drive(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _is_windows_drive(place: StoragePath) -> bool:
-    source = "" if isinstance(place.mount_source, Missing) else place.mount_source
-    options = () if isinstance(place.options, Missing) else place.options
+    source = known(place.mount_source, "")
+    options = known(place.options, ())
     return source[1:2] == ":" or source.startswith("drvfs") or any(option.startswith("aname=drvfs") for option in options)
 
 

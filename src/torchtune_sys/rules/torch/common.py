@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from torchtune_sys.knowledge import gpus
-from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
-from torchtune_sys.model.values import known as known_value
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.model.version import Version, version
 from torchtune_sys.model.visible_gpus import listed, uuids_of
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware
@@ -39,24 +38,24 @@ class Displays(msgspec.Struct, frozen=True):
     """Whether the session shows no more GPUs than one trains on."""
 
     def __contains__(self, gpu: Gpu) -> bool:
-        return self.all_others or 0 < known_value(gpu.memory_total_bytes, 0) <= self.up_to_bytes
+        return self.all_others or 0 < known(gpu.memory_total_bytes, 0) <= self.up_to_bytes
 
 
 def displays_beside(s: Snapshot, trained_on: Sequence[Gpu]) -> Displays:
     """Return which GPUs may be left to a display beside these: none if more ranks are asked about."""
     if not trained_on or (s.intent.ranks or 1) > len(trained_on):
         return Displays()
-    smallest = min(known_value(gpu.memory_total_bytes, 0) for gpu in trained_on)
+    smallest = min(known(gpu.memory_total_bytes, 0) for gpu in trained_on)
     return Displays(up_to_bytes=smallest // _SMALLER, all_others=_shows_only(s, trained_on))
 
 
 def _shows_only(s: Snapshot, trained_on: Sequence[Gpu]) -> bool:
     """Return whether CUDA_VISIBLE_DEVICES names none but these: CUDA counts by PCI address if CUDA_DEVICE_ORDER says so, else from the fastest."""
-    env = {} if isinstance(s.session, Missing) else known_value(s.session.env, {})
+    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
     these = {gpu.index for gpu in trained_on}
     gpus = [*trained_on, *(gpu for gpu in gpus_told(s) if gpu.index not in these)]
     if env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
-        gpus.sort(key=lambda gpu: (known_value(gpu.pci_address, ""), gpu.index))
+        gpus.sort(key=lambda gpu: (known(gpu.pci_address, ""), gpu.index))
     shown = listed(env.get("CUDA_VISIBLE_DEVICES", ""), uuids_of(gpus)).places
     return bool(shown) and all(place is not None and gpus[place].index in these for place in shown)
 
@@ -90,10 +89,10 @@ def cuda_of(build: Torch) -> Fact[str]:
     """Return the CUDA of the build; of a report that names the version only, the PyPI build's."""
     if not isinstance(build.cuda, Missing) or absent(build.cuda):
         return build.cuda
-    local = known.local_cuda(build.version)
+    local = releases.local_cuda(build.version)
     if local:
         return local
-    release = known.release(build.version)
+    release = releases.release(build.version)
     return release.cuda if release and "+" not in build.version else build.cuda
 
 
@@ -112,10 +111,10 @@ def names_its_wheels(build: Torch, own: Distribution) -> bool:
 
     Vendors' builds carry plain numbers as well (JetPack's, IBM's), with another CUDA than the package index's.
     """
-    release = known.release(build.version)
-    if release is None or not known.is_release(build.version) or build.location != f"{own.location}/torch":
+    release = releases.release(build.version)
+    if release is None or not releases.is_release(build.version) or build.location != f"{own.location}/torch":
         return False
-    return build.cuda == (known.local_cuda(build.version) or release.cuda)
+    return build.cuda == (releases.local_cuda(build.version) or release.cuda)
 
 
 def capability(gpu: Gpu) -> Fact[tuple[int, int]]:
@@ -131,7 +130,7 @@ def label(gpu: Gpu) -> str:
 
 
 def model_name(gpu: Gpu) -> str:
-    return "a GPU" if isinstance(gpu.name, Missing) else gpu.name
+    return known(gpu.name, "a GPU")
 
 
 def installed(s: Snapshot) -> dict[str, Distribution]:

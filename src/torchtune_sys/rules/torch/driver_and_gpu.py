@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from torchtune_sys.knowledge import cuda as drivers
-from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.model.actions import Advice, Install, Needs
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Torch
@@ -143,7 +143,7 @@ def _instead(s: Snapshot, complaint: str) -> tuple[str, tuple[Install, ...]]:
     major = int(found[1]) // 1000
     floors = [(series, drivers.floor_for((series, 0))) for series in (13, 12) if series > major]
     newer = ", ".join(f"CUDA {series}: >= {floor.driver}" for series, floor in floors if floor)
-    release = known.newest_with(major)
+    release = releases.newest_with(major)
     if not newer:
         return _floor(cuda)
     wanted, fix = f"a newer driver ({newer})", [Install(text=f"install a newer NVIDIA driver ({newer}), and reboot")]
@@ -167,7 +167,7 @@ def _floor(cuda: Version) -> tuple[str, tuple[Install, ...]]:
     return f"driver >= {floor.driver}", (newer_driver(floor.driver),)
 
 
-def _other_build(s: Snapshot, build: Torch, driver: Version) -> tuple[known.Release, str, str] | None:
+def _other_build(s: Snapshot, build: Torch, driver: Version) -> tuple[releases.Release, str, str] | None:
     """Return what to install under this driver: this release, else another one, built for a CUDA that it serves and for all GPUs here.
 
     The third part says where it is the last such release.
@@ -177,13 +177,13 @@ def _other_build(s: Snapshot, build: Torch, driver: Version) -> tuple[known.Rele
     floor = drivers.floor_for((major, 0)) if major >= 11 else None
     if floor is None or driver < floor.version:
         return None
-    own = known.release(build.version)
-    for release in ([own] if own else []) + list(reversed(known.releases())):
+    own = releases.release(build.version)
+    for release in ([own] if own else []) + list(reversed(releases.releases())):
         if lacking_wheel(s, release):
             continue
         for variant in sorted(release.variants, key=lambda name: int(name[2:]), reverse=True):
             if int(variant[2:-1]) <= major and _serves(s, release.torch, variant):
-                last = f" (the last with builds for CUDA {major})" if release == known.newest_with(major) != own else ""
+                last = f" (the last with builds for CUDA {major})" if release == releases.newest_with(major) != own else ""
                 return release, variant, last
     return None
 
@@ -191,7 +191,7 @@ def _other_build(s: Snapshot, build: Torch, driver: Version) -> tuple[known.Rele
 def _serves(s: Snapshot, release: str, variant: str) -> bool:
     """Whether a build has code for every GPU whose capability is known, or its CUDA at least can make some, as gpu-arch-not-in-wheel judges."""
     capabilities = [cc for gpu in gpus_told(s) if not isinstance(cc := capability(gpu), Missing)]
-    limits = known.sm_range(version(known.local_cuda(f"{release}+{variant}")))
+    limits = releases.sm_range(version(releases.local_cuda(f"{release}+{variant}")))
     return all(_has_code(s, release, variant, cc, limits is None or _within(limits, cc)) for cc in capabilities)
 
 
@@ -275,14 +275,14 @@ def _fit(
     s: Snapshot, gpu: Gpu, cc: tuple[int, int], build: Torch, cuda: Version, listed: tuple[str, ...] | None
 ) -> Iterator[Evidence]:
     number = f"sm_{cc[0]}{cc[1]}"
-    if known.on_chip(cc) and not listed:
+    if releases.on_chip(cc) and not listed:
         yield Evidence(subject=label(gpu), seen=f"{model_name(gpu)} ({number}) takes wheels of its own", verdict=Verdict.PASS)
         return
-    table = known.compiled_for(build.version, show(cuda), machine(s) or "x86_64")
+    table = releases.compiled_for(build.version, show(cuda), machine(s) or "x86_64")
     arches = listed or (table.arches if table else ())
-    limits = known.sm_range(cuda)
+    limits = releases.sm_range(cuda)
     if arches:
-        fits = any(known.runs(arch, cc, cuda) for arch in arches)
+        fits = any(releases.runs(arch, cc, cuda) for arch in arches)
         seen = f"torch {build.version} is built for {' '.join(arches)}"
         source = "torch" if listed else table.source if table else ""
     elif limits:
@@ -314,12 +314,12 @@ def official_build(s: Snapshot, cc: tuple[int, int], kept: str = "") -> Install 
     found = driver_version(s)
     driver = () if isinstance(found, Missing) else version(found)
     first = None
-    newest_first = list(reversed(known.releases()))
+    newest_first = list(reversed(releases.releases()))
     for release in sorted(newest_first, key=lambda release: (bool(lacking_wheel(s, release)), release.torch != kept)):
         for variant in sorted(release.variants, key=lambda name: int(name[2:]), reverse=True):
             if not _has_code(s, release.torch, variant, cc):
                 continue
-            floor = drivers.floor_for(version(known.local_cuda(f"{release.torch}+{variant}")))
+            floor = drivers.floor_for(version(releases.local_cuda(f"{release.torch}+{variant}")))
             if not driver or floor is None or driver >= floor.version:
                 return build_for(s, release, variant)
             first = first or build_for(s, release, variant, driver=floor.driver)
@@ -328,9 +328,9 @@ def official_build(s: Snapshot, cc: tuple[int, int], kept: str = "") -> Install 
 
 def _has_code(s: Snapshot, release: str, variant: str, cc: tuple[int, int], otherwise: bool = False) -> bool:
     """Whether a build has code for this capability; ``otherwise`` where the tables do not know for what it is compiled."""
-    cuda = known.local_cuda(f"{release}+{variant}")
-    found = known.compiled_for(release, cuda, machine(s) or "x86_64")
-    return otherwise if found is None else any(known.runs(code, cc, version(cuda)) for code in found.arches)
+    cuda = releases.local_cuda(f"{release}+{variant}")
+    found = releases.compiled_for(release, cuda, machine(s) or "x86_64")
+    return otherwise if found is None else any(releases.runs(code, cc, version(cuda)) for code in found.arches)
 
 
 @rule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.knowledge.install_torch import INDEX
 from torchtune_sys.model.actions import Install, Needs
 from torchtune_sys.model.numbers import natural
@@ -62,7 +62,7 @@ def pip_install(s: Snapshot, *wanted: str, as_it_was: bool = False, behind: str 
     return (Install(text=pip(s, "install", *(AS_IT_WAS if as_it_was else ()), *wanted) + behind),)
 
 
-def lacking_wheel(s: Snapshot, release: known.Release | None) -> str:
+def lacking_wheel(s: Snapshot, release: releases.Release | None) -> str:
     """Return why pip finds no wheel of this release for the interpreter; empty where it does, or where the interpreter is not known."""
     if release is None or isinstance(s.python, Missing) or isinstance(s.python.version, Missing):
         return ""
@@ -74,7 +74,7 @@ def lacking_wheel(s: Snapshot, release: known.Release | None) -> str:
     return "" if abi in offered else f"torch {release.torch} has no wheel for Python {numbers[0]}.{numbers[1]}"
 
 
-def build_for(s: Snapshot, release: known.Release, variant: str, driver: str = "") -> Install:
+def build_for(s: Snapshot, release: releases.Release, variant: str, driver: str = "") -> Install:
     """Return how to get an official build (``cu128``) in the place of the installed torch, and what it needs: another Python, or that driver."""
     there = {} if isinstance(s.python, Missing) or isinstance(s.python.distributions, Missing) else installed(s)
     names = [f"torch=={release.torch}+{variant}"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from torchtune_sys.formats.requirements import Requirement, asked_for, parse, satisfies
-from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need
-from torchtune_sys.model.values import known as known_value
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import no_gpu, torch_build
 from torchtune_sys.rules.torch.common import complaints, cuda_build, cuda_of, cuda_works, installed, machine
@@ -48,7 +47,7 @@ def pins(s: Snapshot, build: Torch) -> list[Requirement]:
     item = metadata(s, build)
     if item.requires:
         return [wanted for wanted in asked_for(item, _environment(s), others) if wanted.name.startswith(("nvidia-", "triton"))]
-    release = known.release(build.version)
+    release = releases.release(build.version)
     cuda = cuda_of(build)
     if release is None or isinstance(cuda, Missing) or release.cuda != cuda:
         raise NotApplicable(f"what torch {build.version} asks for is not known")
@@ -206,7 +205,7 @@ def _pinned_unless(older: bool, s: Snapshot) -> list[tuple[Requirement, Distribu
 def _older(s: Snapshot) -> list[tuple[Requirement, Distribution]]:
     """Return what torch asks for beside NVIDIA's libraries and Triton, and has older."""
     build, item = torch_build(s), installed(s).get("torch")
-    beside = known_value(need(s.python).others, ())
+    beside = known(need(s.python).others, ())
     there = {**{other.name: other for other in reversed(beside)}, **installed(s)}
     if item is None or not build.location.startswith(item.location):
         return []
@@ -330,7 +329,7 @@ def wheel_libs_not_found(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if cuda_works(s):
         raise NotApplicable("torch says that CUDA is available: it found its libraries")
     if not metadata(s, build).requires:
-        lost = [item for item in known_value(need(s.python).loader, ()) if absent(item.path) and item.name.startswith(_LINKED)]
+        lost = [item for item in known(need(s.python).loader, ()) if absent(item.path) and item.name.startswith(_LINKED)]
         if not lost:
             raise NotApplicable("torch's requirements are not known here, and the loader finds what it is linked with")
         for item in lost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.formats.requirements import parse, satisfies
-from torchtune_sys.knowledge import torch as known
+from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.knowledge.install_torch import INDEX
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import OF_ONE_TORCH, Distribution, Torch
@@ -13,8 +13,7 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, need
-from torchtune_sys.model.values import known as known_value
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import torch_build
 from torchtune_sys.rules.torch.common import cuda_build, cuda_of, installed, live
@@ -89,7 +88,7 @@ def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     item = installed(s).get("torchvision")
     if item is None:
         raise NotApplicable("no torchvision in the judged interpreter")
-    if not known.is_release(build.version) or not known.is_release(item.version):
+    if not releases.is_release(build.version) or not releases.is_release(item.version):
         raise NotApplicable("a build from source, a nightly or a vendor's build: the matching release is not known")
     fits, alike = _fits(build, item), _alike(build, item.version)
     subject, seen = f"torchvision {item.version}", f"with torch {build.version}"
@@ -112,7 +111,7 @@ def _asked(item: Distribution) -> str | None:
 
 def _fitting(build: Torch) -> str | None:
     """Return the torchvision for this torch, where a table knows it."""
-    release = known.release(build.version)
+    release = releases.release(build.version)
     return as_specifier(release.torchvision) if release and release.torchvision else None
 
 
@@ -126,7 +125,7 @@ def _fits(build: Torch, item: Distribution) -> bool:
 
 def _partner_of(s: Snapshot, build: Torch, wanted: str, instead: str = "") -> tuple[Install, ...]:
     """Return how to get a package made for this torch: from the index that torch's own version names, else from where torch came from."""
-    variant, release = build.version.partition("+")[2], known.release(build.version)
+    variant, release = build.version.partition("+")[2], releases.release(build.version)
     named = variant in ("cpu", *(release.variants if release else ()))
     index = ("--index-url", f"{INDEX}{variant}") if named else ()
     elsewhere = "" if named else ", from the same index as torch"
@@ -135,7 +134,7 @@ def _partner_of(s: Snapshot, build: Torch, wanted: str, instead: str = "") -> tu
 
 def _alike(build: Torch, torchvision: str) -> bool:
     """Tell whether builds are for one accelerator. torchvision compares the CUDA versions itself: exactly before 0.16, their major from then on."""
-    mine, theirs = cuda_of(build), known.local_cuda(torchvision)
+    mine, theirs = cuda_of(build), releases.local_cuda(torchvision)
     if isinstance(mine, Missing):
         return not (theirs and "+cpu" in build.version)
     if not theirs:
@@ -145,7 +144,7 @@ def _alike(build: Torch, torchvision: str) -> bool:
 
 
 def _made_for(item: Torch | Distribution) -> str:
-    cuda = cuda_of(item) if isinstance(item, Torch) else known.local_cuda(item.version)
+    cuda = cuda_of(item) if isinstance(item, Torch) else releases.local_cuda(item.version)
     return f"CUDA {cuda}" if isinstance(cuda, str) and cuda else "CPU"
 
 
@@ -170,10 +169,10 @@ def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     build = torch_build(s)
     item = installed(s).get("torchaudio")
-    release = known.release(build.version)
+    release = releases.release(build.version)
     if item is None:
         raise NotApplicable("no torchaudio in the judged interpreter")
-    if release is None or not known.is_release(build.version) or not known.is_release(item.version):
+    if release is None or not releases.is_release(build.version) or not releases.is_release(item.version):
         raise NotApplicable("the matching release for this build is not known")
     seen = version(item.version)
     fits = seen[:2] == version(release.torchaudio)[:2] or (version(release.torch) >= (2, 11) and seen >= (2, 11))
@@ -281,7 +280,7 @@ def torch_for_another_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise Unknown(Missing(Why.UNPARSED, "sys.version", f"{python.version} is no version of a Python"))
     fits = any(_runs(abi, numbers, python.free_threaded is True, tag) for tag, abi, _ in compiled)
     made = {name for name in ("x86_64", "aarch64") for *_, platform in compiled if platform.endswith(name)}
-    mine = (need(python.machine) if fits and made else known_value(python.machine, "")).partition(" ")[0]
+    mine = (need(python.machine) if fits and made else known(python.machine, "")).partition(" ")[0]
     strange = bool(made) and mine in ("x86_64", "aarch64") and mine not in made
     yield Evidence(
         subject=f"torch {build.version}",
@@ -330,7 +329,7 @@ def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         if "cannot open shared object" in rest and wanted and wanted[0] != cuda[0]:
             yield Evidence(subject="loader", seen=line, wanted=f"a build for CUDA {cuda[0]}", source="report")
     for item in installed(s).values():
-        theirs = version(known.local_cuda(item.version))
+        theirs = version(releases.local_cuda(item.version))
         if item.name.startswith(_COMPILED) and theirs and theirs[0] != cuda[0]:
             seen = f"built for CUDA {show(theirs)}"
             yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"CUDA {cuda[0]}", source=item.location)
@@ -368,7 +367,7 @@ def extension_made_for_cuda(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             yield Evidence(subject="a build", seen=line, wanted="the package's flavour for ROCm", source="report")
             return
     for item in installed(s).values():
-        if item.name.startswith(_COMPILED) and known.local_cuda(item.version):
+        if item.name.startswith(_COMPILED) and releases.local_cuda(item.version):
             yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted="its build for ROCm", source=item.location)
 
 
