@@ -57,7 +57,8 @@ def _warned(build: Callable[[], Recording]) -> frozenset[str]:
 
 
 def test_each_host_of_the_list_has_a_builder() -> None:
-    assert [int(row["n"]) for row in ROWS] == sorted(BUILDERS) == list(range(1, len(ROWS) + 1))
+    assert [int(row["n"]) for row in ROWS] == list(range(1, len(ROWS) + 1))
+    assert sorted(BUILDERS) == [int(row["n"]) for row in ROWS if row["first"]]
     assert all(row["wanted"] for row in ROWS if int(row["n"]) in NAMED)
 
 
