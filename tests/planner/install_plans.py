@@ -96,6 +96,8 @@ def check_script(found: Installation) -> None:
 
 def check_sound(found: Installation) -> None:
     assert found.steps or found.refused or found.notes
+    actions = [action for item in found.steps for action in item.actions]
+    assert len(found.steps) <= 16 and len(actions) <= 64  # the role refuses more than twice as many (few_steps.yml)
     for refused in found.refused:
         assert refused.reason and refused.way and refused.blocked_by
     for item in found.steps:

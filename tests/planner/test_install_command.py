@@ -100,6 +100,15 @@ def test_the_script_stops_for_the_reboot_and_goes_on_after_it(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize("words", [("--dry-run",), ("08",), ("0",), ("a[$(touch made)]",), ("2", "3")])
+def test_the_script_refuses_what_is_no_step(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Bash computes what stands in a comparison of numbers: --dry-run ended with "dry: unbound variable", and a command in an index ran."""
+    script, env, log = stage(tmp_path, plan(bare([H100] * 8), InstallOptions(tool="uv")))
+    done = subprocess.run(["/bin/bash", script, *words], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "usage: bash THIS [STEP]\n")
+    assert not log.exists() and not Path(tmp_path, "made").exists()
+
+
 def test_a_step_of_a_person_stops_the_script(tmp_path: Path) -> None:
     found = plan(bare([("", "1db1", None)], "arch", ""), InstallOptions(tool="uv"))
     script, env, log = stage(tmp_path, found)

@@ -12,12 +12,16 @@ from torchtune_sys.render.layout import clean
 from torchtune_sys.render.templates import environment
 
 STOPPED, NOT_ALL = 3, 1
-"""Exit codes of the script: a step is a person's; something was refused."""
+"""Exit codes of the script, where 2 is usage: a step is a person's; something was refused."""
 
 _SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FIRST = """
 # Steps before the one named are left out: bash THIS 6 goes on with step 6.
 first=${1:-1}
+if [[ $# -gt 1 || ! ${first} =~ ^[1-9][0-9]?$ ]]; then
+  printf '%s\\n' 'usage: bash THIS [STEP]' >&2
+  exit 2
+fi
 """
 _AS_ROOT = """
 as_root() {
