@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from torchtune_sys.host import processes
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.children import process
 from torchtune_sys.model.values import Missing, Why
@@ -246,3 +248,28 @@ def test_children_inherit_no_descriptor() -> None:
     found = sh("ls /proc/self/fd | wc -l")
     os.close(handle)
     assert isinstance(found, Output) and int(found.stdout) <= 4
+
+
+@pytest.mark.parametrize(
+    ("doing", "is_held"),
+    [(lambda: [None for _ in iter(int, 1)], False), (signal.pause, True), (lambda: os.kill(os.getpid(), signal.SIGSTOP), True)],
+)
+def test_only_a_start_that_sleeps_is_held_up(doing: Callable[[], object], is_held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that waits for a CPU before it is executed, on a host at a load of 100, was taken for one on whose file its owner holds a lease."""
+    others = {os.getpid(), *processes.children(os.getpid())}
+    monkeypatch.setattr(process, "_pids", lambda: others)
+    monkeypatch.setattr(process, "_ASLEEP_S", 0.3)
+    child = os.fork()
+    if child == 0:
+        os.nice(19)
+        doing()
+        os._exit(0)
+    try:
+        asked, looks = process._held_up(os.getuid()), []
+        for _ in range(4):
+            time.sleep(0.2)
+            looks.append(asked())
+        assert looks[-1] == is_held
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

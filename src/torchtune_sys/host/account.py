@@ -6,6 +6,7 @@ import errno
 import os
 import pwd
 import stat
+import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from torchtune_sys.model.numbers import natural
 _T = TypeVar("_T")
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "riscv64": 219, "s390x": 280}
 _JOIN_SESSION_KEYRING = 1
+_STARTING_S, _LOOK_S = 60.0, 0.25
 _NO_KEYRINGS = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
 """A kernel without them, or a container that forbids the call: to the child, too."""
 
@@ -107,9 +109,9 @@ def _named(uid: str, name: str) -> Account | None:
     return account(entry.pw_uid, entry.pw_gid) if told else None
 
 
-def without_our_keys(start: Callable[[], _T], patience_s: float = 60.0) -> _T:
+def without_our_keys(start: Callable[[], _T], is_held: Callable[[], bool]) -> _T:
     """Start a process that does not inherit our session keyring: whoever possesses one reads its keys (Kerberos tickets, disk keys), whatever
-    user they are. Raises OSError where it cannot be left, TimeoutError where ``start`` does not return within ``patience_s``, and what it raises.
+    user they are. Raises OSError where it cannot be left, TimeoutError where ``start`` does not return before ``is_held`` says so or a minute is over, and what it raises.
 
     Which keyring that is belongs to the thread, so it is done in one that ends. Source: keyrings(7), session-keyring(7), keyctl(2).
     """
@@ -124,11 +126,13 @@ def without_our_keys(start: Callable[[], _T], patience_s: float = 60.0) -> _T:
             failed.append(error)
 
     try:
-        is_over = threads.start(body)(patience_s)
+        is_over_within = threads.start(body)
     except RuntimeError as error:  # a limit on threads, or a filter of system calls
         raise BlockingIOError(errno.EAGAIN, str(error)) from error
-    if not is_over:
-        raise TimeoutError(errno.ETIMEDOUT, "a process was not started in time")
+    limit = time.monotonic() + _STARTING_S
+    while not is_over_within(_LOOK_S):
+        if is_held() or time.monotonic() > limit:
+            raise TimeoutError(errno.ETIMEDOUT, "a process was not started in time")
     if failed:
         raise failed[0]
     return done[0]

@@ -30,7 +30,7 @@ def end(uid: int, others: Collection[int]) -> None:
     """Kill our children that run as this user, but for ``others``, and what becomes ours by that."""
     limit = time.monotonic() + _PATIENCE_S
     while time.monotonic() < limit:
-        left = [pid for pid in processes.children(os.getpid()) if pid not in others and processes.real_user(pid) == uid]
+        left = _of(uid, others)
         if not left:
             return
         for pid in left:
@@ -38,3 +38,14 @@ def end(uid: int, others: Collection[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.002)
+
+
+def is_asleep(uid: int, others: Collection[int]) -> bool:
+    """Return whether such a child, that is not executed yet, sleeps or is stopped. One that waits for a CPU is runnable, one that waits for a disk or a server is not
+    to be woken by signals (``D``), but one whose file is leased is (__break_lease of fs/locks.c)."""
+    ours = processes.read(os.getpid(), "cmdline")
+    return any(processes.state(pid) in ("S", "T", "t") for pid in _of(uid, others) if processes.read(pid, "cmdline") == ours)
+
+
+def _of(uid: int, others: Collection[int]) -> list[int]:
+    return [pid for pid in processes.children(os.getpid()) if pid not in others and processes.real_user(pid) == uid]

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torchtune_sys.host.account import Account, without_our_keys
 from torchtune_sys.host.base import Output
@@ -30,8 +30,8 @@ OUTPUT_LIMIT = 32 << 20
 """Bytes; ``nvidia-smi -q -x`` of 16 GPUs prints about 1 MiB."""
 _GRACE_S = 0.5
 _ABANDON_S = 1.0
-_EXECUTED_S = 3.0
-"""How long execve may take, on a busy host or from a distant file system; meanwhile nothing else is started."""
+_ASLEEP_S = 3.0
+"""How long a child may sleep in execve; meanwhile nothing else is started."""
 _POLL_S = 0.05
 """How long a child's end may go unnoticed on a kernel without pidfd_open (before 5.3)."""
 
@@ -123,7 +123,7 @@ def forget(child: subprocess.Popen[bytes]) -> None:
     uid = _of_others.pop(child, None)
     if uid is not None and _starting.acquire(timeout=_ABANDON_S):
         try:
-            orphans.end(uid, {other.pid for other in _running})
+            orphans.end(uid, _pids())
             if not _of_others:
                 orphans.adopt(False)
         finally:
@@ -199,10 +199,10 @@ def _start(
         )
 
     try:
-        return child() if user is None else without_our_keys(child, _EXECUTED_S)
+        return child() if user is None else without_our_keys(child, _held_up(user.uid))
     except TimeoutError:
         _held.add(argv[0])
-        orphans.end(uid or 0, {other.pid for other in _running})
+        orphans.end(uid or 0, _pids())
         return _is_held(name)
     except FileNotFoundError as error:
         if error.filename == cwd:
@@ -222,9 +222,27 @@ def _start(
         return Missing(Why.FAILED, name, str(error))
 
 
+def _held_up(uid: int) -> Callable[[], bool]:
+    """Return what says whether this user's child that is being started was asleep each time that it was asked in the last seconds, as one is that somebody holds up: on a busy
+    host, or from a distant file system, a start may take longer."""
+    awake_s = time.monotonic()
+
+    def is_held() -> bool:
+        nonlocal awake_s
+        if not orphans.is_asleep(uid, _pids()):
+            awake_s = time.monotonic()
+        return time.monotonic() - awake_s > _ASLEEP_S
+
+    return is_held
+
+
+def _pids() -> set[int]:
+    return {child.pid for child in tuple(_running)}  # another thread may forget one meanwhile
+
+
 def _is_held(name: str) -> Missing:
     """Whoever holds a lease on a file of theirs keeps execve(2) waiting for 45 s, each time anew (fcntl(2), F_SETLEASE)."""
-    return Missing(Why.TIMEOUT, name, f"not executed within {_EXECUTED_S:g} s: its owner may hold a lease on the file")
+    return Missing(Why.TIMEOUT, name, "not executed in time: its owner may hold a lease on the file")
 
 
 def _collect(
