@@ -108,6 +108,12 @@ def test_what_is_wrong_at_some_sizes_addresses_and_strides_is_told(spoil: str) -
     assert EDGES[spoil] in _said("default", spoil, TABLES.replace("    %s\nexcept", "    edges_are_right(here)\nexcept"))
 
 
+def test_modules_are_moved_also_where_torch_swaps_their_weights() -> None:
+    """Weights that a graph holds cannot be swapped: "_apply(): Couldn't swap PReLU.weight"."""
+    source = TABLES.replace("    %s\nexcept", "    table_is_right(here, functions_of_models(), 'layer-wrong')\nexcept")
+    assert _said("default", "torch.__future__.set_swap_module_params_on_conversion(True)", source) == "all right"
+
+
 UNGUARDED = """
 import torch._dynamo
 torch._dynamo.config.guard_nn_modules = {}

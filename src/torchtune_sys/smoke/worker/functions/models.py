@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from typing import Any, Iterator, List
@@ -327,4 +328,5 @@ def _modules() -> Iterator[Operator]:
 
 
 def _moved(module: nn.Module) -> Any:
-    return lambda given: module.to(given.device, given.dtype)(given)
+    """Return what calls a copy: weights that the graph of an earlier call holds cannot be swapped."""
+    return lambda given: copy.deepcopy(module).to(given.device, given.dtype)(given)
