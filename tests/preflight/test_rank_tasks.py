@@ -169,6 +169,32 @@ def test_products_exchanges_and_functions_are_looked_at_and_sums_of_many_ranks_k
     assert told == _TOLD, done.stderr
 
 
+_OF_MANY_RANKS = """
+import datetime, sys, torch
+import torch.distributed as dist
+sys.path.insert(0, {source!r})
+from torchtune_sys.preflight.joint.worker import exchanges
+exchanges._FEW, rank = 100, int(sys.argv[1])  # two ranks gather 128 numbers
+exchanges._latest = lambda peers, done, limit_s: [(each.what, each.waited_s >= 0) for each in done[:-1]] + [len(done)]
+waited = iter(range(1000, 0, -1))  # of threads that end
+exchanges.run_delay_of_all = lambda: float(next(waited))
+store = dist.FileStore(sys.argv[2], 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60))
+print(exchanges.each_exchanged({{"rank": rank, "world": 2, "prefix": ""}}, lambda told: None, "gloo", torch.device("cpu"), store)["latest"])
+"""
+
+
+def test_all_ranks_have_as_many_exchanges_to_compare(tmp_path: Path) -> None:
+    """The one that gathers holds what came of all, of 1,025 ranks more numbers than are few: it compared one exchange less than the others, which never ended."""
+    script = _OF_MANY_RANKS.format(source=str(Path(__file__).parents[2] / "src"))
+    words = [torch_python(), "-c", script]
+    ranks = [
+        subprocess.Popen([*words, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True) for rank in range(2)
+    ]
+    first, second = (rank.communicate(timeout=100)[0] for rank in ranks)
+    assert first == second and "gather to rank 1" in first and "False" not in first, first
+
+
 @pytest.mark.parametrize("is_attacked", [False, True])
 def test_what_a_stranger_writes_to_the_store_of_a_collective_is_told(tmp_path: Path, is_attacked: bool) -> None:
     """torch's store asks nobody who they are: somebody without the job's secret writes over all that it holds."""

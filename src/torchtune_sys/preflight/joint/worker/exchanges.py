@@ -37,8 +37,8 @@ Exchange = Tuple[str, Callable[[], object], Any, Any]
 
 
 class TimedExchange(NamedTuple):
-    """An exchange, how long it and the copy of its result took here, and how long this rank's threads waited for a CPU in it and before it; where nobody
-    tells, longer than anything takes."""
+    """An exchange, how long it and the copy of its result took here (0 for one of many numbers), and how long this rank's threads waited for a CPU in it and
+    before it; where nobody tells, longer than anything takes."""
 
     what: str
     exchange: Callable[[], object]
@@ -117,8 +117,9 @@ def _each_of(
             continue
         came = result.cpu()
         taken_s, before_s, waited_s = time.perf_counter() - began, waited_s, run_delay_of_all()
-        if result.numel() <= _FEW:
-            done.append(TimedExchange(what, exchange, taken_s, waited_s - before_s if before_s else _UNKNOWN_S))
+        if result.numel() > _FEW:  # at this rank: all ranks are to have as many to compare
+            taken_s = 0.0
+        done.append(TimedExchange(what, exchange, taken_s, _since(before_s, waited_s)))
         words = differing(came, wanted)
         if words:
             found["wrong"] = "%s: %s" % (what, words)
@@ -137,8 +138,13 @@ def _latest(peers: GroupRanks, done: List[TimedExchange], limit_s: float) -> Tup
         if peers.device.type == "cuda":
             peers.torch.cuda.synchronize(peers.device)
         taken_s = time.perf_counter() - began
-        best_s = min(best_s, float(_beyond_waiting(peers, [taken_s], [run_delay_of_all() - before_s])))
+        best_s = min(best_s, float(_beyond_waiting(peers, [taken_s], [_since(before_s, run_delay_of_all())])))
     return done[at].what, best_s
+
+
+def _since(before_s: float, waited_s: float) -> float:
+    """Return how long the threads waited for a CPU between two looks; a thread that has ended takes its time with it."""
+    return max(waited_s - before_s, 0.0) if before_s else _UNKNOWN_S
 
 
 def _beyond_waiting(peers: GroupRanks, taken_s: List[float], waited_s: List[float]) -> Any:
