@@ -32,7 +32,7 @@ def ready_s(left_s: float, half_took_s: float | None = None) -> float:
 
 
 class Deadlines:
-    """Of the groups of one isolation. ``timed``: pairs exchange something, too.
+    """Of the groups of one isolation. ``timed``: pairs exchange something, too. ``all_took_s``: so long all took together, where nothing failed, but something was late.
 
     >>> known = Deadlines(timed=True)
     >>> known.of([1, 2])
@@ -44,10 +44,12 @@ class Deadlines:
     >>> known.saw([1, 5], 8.5, ended_s=None)
     >>> known.of([1, 3]), known.of([2, 3])
     (3.0, 8.5)
+    >>> Deadlines(timed=False, all_took_s=15.0).of([1, 2])
+    15.0
     """
 
-    def __init__(self, *, timed: bool) -> None:
-        self._timed = timed
+    def __init__(self, *, timed: bool, all_took_s: float = 0.0) -> None:
+        self._timed, self._all_took_s = timed, all_took_s
         self._doubted: set[Nodes] = set()
         """Pairs that failed within the short deadline alone."""
         self._hung: dict[int, set[int]] = {}
@@ -73,7 +75,8 @@ class Deadlines:
 
     def long_s(self, nodes: int) -> float:
         """Return the seconds for the collectives of so many nodes, of which nothing is known."""
-        return LONG_S + (min(_PER_NODE_S * nodes, _EXCHANGES_AT_MOST_S) if self._timed else 0.0)
+        exchanges_s = min(_PER_NODE_S * nodes, _EXCHANGES_AT_MOST_S) if self._timed else 0.0
+        return max(LONG_S, self._all_took_s) + exchanges_s
 
     def saw(self, nodes: Iterable[int], within_s: float, ended_s: float | None) -> None:
         """Take how a group ended that was given so long: after how many seconds, None where it failed."""

@@ -74,7 +74,7 @@ class Isolating:
         """Until it is named, or no time is left: what is known then counts. Not ``is_asked``: slow ways are not looked for. ``failed_s``: the
         collective of all has failed, or was ``late``, after so long, and is not asked again."""
         self._tests.is_asked, self._tests.sent, self._tests.late = is_asked, EXCHANGED_BYTES, late
-        self._deadlines = Deadlines(timed=is_asked)
+        self._deadlines = Deadlines(timed=is_asked, all_took_s=failed_s if late and failed_s else 0.0)
         if len(self._nodes) < (2 if is_asked else 3):  # of two nobody says which it is
             return
         isolation = Isolation(len(self._nodes), self._domains, rails=self._rails)
