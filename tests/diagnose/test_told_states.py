@@ -22,6 +22,8 @@ def _named(text: str) -> list[str]:
 
 
 TOLD = [
+    ("The loss becomes NaN with certain pairs of GPUs. Training on a single GPU works fine.", "geforce-p2p-broken"),
+    ("With two nodes the run gets stuck at init_process_group for 30 minutes.", "node-never-came"),
     ("The nvidia module finds no card. Nouveau appears not to be disabled on my machine.", "nouveau-loaded"),
     ("Hello, all nodes are down. My jobs in the cluster wait.", "node-lost"),
     ("My job was cancelled due to the time limit of the partition; can it go on from the last checkpoint?", "job-time-limit"),

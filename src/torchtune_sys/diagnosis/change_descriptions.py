@@ -43,6 +43,7 @@ _SURE = pattern(
     r"|^#{1,4} What's Changed\b|^\W{0,4}Full Changelog\W|^[-*] .{4,300} by @[\w-]{1,40}(?:\[bot\])? in (?:#\d|https://)"
     r"|^#{1,4} (?:\W{1,4})?(?:The feature, motivation\b.{0,16}|Feature [Rr]equest(?: description)?\W{0,3}|Motivation, pitch\W{0,3})$"
     r"|^(?:#{1,4} |\*\*)?(?:Is your feature request related to a problem|What would you like to be added|Describe the solution you'd like|Describe alternatives you've considered)\b"
+    r"|^# (?:\[\w+\] )?.{0,60}\b(?:errors?|status(?:es)?|exit codes?|OOMs?|failures?|exceptions?|messages?)\b.{0,40}\b(?:not (?:being )?(?:reported|propagated|surfaced|logged|shown|displayed|handled|caught|exposed)|swallowed|misreported|mislabel\w*|hidden)\b"
     r"|^__original_commit__ = \S"
     r"|^# \[(?:Feature(?: [Rr]equest)?|FEATURE(?: REQUEST)?|RFC|FEA|Proposal)\] ?:? ?\S|^# (?i:check|guard|validate) .{2,80} before \w+ing\b"
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"

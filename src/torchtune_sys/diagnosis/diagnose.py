@@ -27,7 +27,7 @@ from torchtune_sys.diagnosis import (
     unexplained,
 )
 from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, missing, outliers, peers, ras, stalls
-from torchtune_sys.diagnosis.symptoms import POSSIBLE, Symptom, symptoms_of
+from torchtune_sys.diagnosis.symptoms import POSSIBLE, Symptom, is_no_output, symptoms_of
 from torchtune_sys.diagnosis.text.cut_ends import completed_prose
 from torchtune_sys.diagnosis.text.lines import LogLine, lines_of, seldom
 from torchtune_sys.formats.flight_recorder import RankDump, dump_of
@@ -36,7 +36,7 @@ from torchtune_sys.host.input.collection import Found, InputDump
 from torchtune_sys.host.input.excerpts import Excerpt, MemoryBudget
 from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SNAPSHOT_COST, SYMPTOM_COST
 from torchtune_sys.host.secrets import scrubbed_data
-from torchtune_sys.knowledge.quoted_errors import is_example
+from torchtune_sys.knowledge.quoted_errors import is_example, is_mentioned
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, Quote, Unexplained, UnreadSource
 
@@ -149,9 +149,12 @@ class _Input:
         self.empty += not excerpt.total
         self.budget.take(LINE_COST * max(len(part) - len(excerpt.lines), 0))
         symptoms = [*own_texts.symptoms_of(name, part), *frames.with_places(symptoms_of(name, part), part)]
-        numbers = {line.number for line in examples}
-        raw = "\n".join(line for number, line in excerpt.lines if number not in numbers)
-        self._add(symptoms, facts.reported_hosts(name, part, raw) if self.budget.left else ())
+        mentioned = {line.number for line in part if is_mentioned(line.text)}
+        symptoms = [_at_most_possible(each, each.line) if each.line.number in mentioned else each for each in symptoms]
+        unsure = {*mentioned, *(line.number for line in part if is_no_output(line.text)), *(line.number for line in examples)}
+        sure = tuple(line for line in part if line.number not in unsure)
+        raw = "\n".join(line for number, line in excerpt.lines if number not in unsure)
+        self._add(symptoms, facts.reported_hosts(name, sure, raw) if self.budget.left else ())
         self.unread += () if symptoms else _left_out(name, examples, "speaks of errors as examples")
 
     def _told_apart(self, name: str, part: tuple[LogLine, ...]) -> tuple[LogLine, ...]:

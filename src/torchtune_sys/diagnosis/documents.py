@@ -46,6 +46,17 @@ _COMMON, _FIRST = (
     5,
 )
 """The first lines of a help page."""
+_EXPLAINS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"^(?:#{1,6} |\d\. )?(?:overview|what (?:it|this) is|what (?:is|are|does|do) (?!my\b|wrong\b|going\b|the (?:problem|issue|cause)\b).{2,60}\??|how to (?:monitor|detect|diagnose|prevent|check|interpret|read|recogni[sz]e) .{0,60}|how to monitor|symptoms|common causes|root causes)\s*$",
+        r"\b(?:root |common |typical |possible |usual )?causes? (?:include|cluster|range|fall|vary)\b|\b(?:usually|typically|commonly|often|most frequently) (?:caused|triggered|seen)\b|\bcaused by (?:one of|any of|several)\b",
+        r"\b(?:is|are) (?:the|an?) (?:\w+ ){0,2}(?:condition|event|state|error|message|mechanism|code) (?:reported|raised|printed|that|which|where|in which|when)\b|\bstands for\b|\brefers to\b|\b(?:indicates|means|signals) that (?:your|the|an?|one|some)\b",
+        r"\byou (?:have|can choose (?:between|from)) (?:two|three|several|a few|some) (?:options|ways|choices)\b|\bif (?:you see|you get|you encounter|this happens|that happens|that fails)\b|\beach has (?:an? )?.{0,30}\bfix\b|\ban error such as this\b|\b(?:watch|monitor|check) \S+ for\b",
+    )
+)
+_KINDS = 2
+"""Of sentences that explain an error, which a page has where nobody tells what happened to him."""
 _BORDER = re.compile(r"^---$")
 _FRONT = re.compile(r"^(?:title|layout|permalink|sidebar_\w{2,20}|description): ?\S")
 _OWN = re.compile(
@@ -83,7 +94,7 @@ def is_one(lines: Sequence[LogLine]) -> bool:
 def _is_written_as_one(texts: Sequence[str]) -> bool:
     if texts and (_GENERATED.match(texts[0]) or (_is_title(texts[0]) and not _is_report(texts))):
         return True
-    if _is_article(texts) or (any(map(_COMMON.match, texts[:_FIRST])) and not _is_report(texts)):
+    if _is_article(texts) or _explains(texts) or (any(map(_COMMON.match, texts[:_FIRST])) and not _is_report(texts)):
         return True
     if (
         len(texts) > 3
@@ -109,6 +120,13 @@ def _is_article(texts: Sequence[str]) -> bool:
     spoken = {text for text in texts if len(text) >= _PARAGRAPH and _READERS.search(text) and _SENTENCE.search(text)}
     spoken = {text for text in spoken if not _OF_A_PROGRAM.match(text)}
     return len(spoken) >= _PARAGRAPHS and not any(map(_OWN.search, texts)) and not any(map(begins_with_failure, texts))
+
+
+def _explains(texts: Sequence[str]) -> bool:
+    """Return whether a page explains an error in several ways, and nobody tells of himself; a line that a program printed stands in it as an example."""
+    kinds = sum(any(map(kind.search, texts)) for kind in _EXPLAINS)
+    printed = sum(map(begins_with_failure, texts))
+    return kinds >= _KINDS + (printed > 0) and printed <= 1 and not any(map(_OWN.search, texts))
 
 
 def _is_report(texts: Sequence[str]) -> bool:

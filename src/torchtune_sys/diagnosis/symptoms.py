@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -14,7 +15,7 @@ from torchtune_sys.diagnosis.text.cut_columns import begun, cut_lines
 from torchtune_sys.diagnosis.text.cut_ends import completed
 from torchtune_sys.diagnosis.text.lines import LogLine, joined, seldom
 from torchtune_sys.knowledge import messages, translations
-from torchtune_sys.knowledge.sentences import Sentence, SentenceSearch, is_about_code
+from torchtune_sys.knowledge.sentences import Sentence, SentenceSearch, in_letters_of_programs, is_about_code
 from torchtune_sys.model import actions
 from torchtune_sys.model.rule import Rule
 
@@ -73,6 +74,8 @@ FOLLOWS = frozenset(
 _WEIGHTS = {"certain": CERTAIN, "likely": LIKELY, "possible": POSSIBLE}
 _LONGEST = 4000
 _MOST = 4000
+_TYPED, _LONG_PROSE = 200, 600
+"""Lines, and their letters, in which a message is looked for in people's letters."""
 _MUCH = 5
 """What a program prints is no small part of its line, unless its place stands before it: "disable this message" is of many programs."""
 
@@ -91,6 +94,7 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
     whole, pieces = _broken(reader, lines, found)
     found = [symptom for symptom in found if symptom.line.number not in pieces] + whole
     found += _cut(reader, lines, found)
+    found += _retyped(reader, lines, found)
     return sorted(found, key=lambda symptom: symptom.line.number)
 
 
@@ -270,6 +274,19 @@ def _cut(reader: _Reader, lines: Sequence[LogLine], found: Sequence[Symptom]) ->
         if line.number not in known and len(line.text) <= _LONGEST and (symptom := _of_begun(reader, line)) is not None:
             known.add(line.number)
             yield symptom
+
+
+def _retyped(reader: _Reader, lines: Sequence[LogLine], found: Sequence[Symptom]) -> Iterator[Symptom]:
+    """Yield what people typed of a message in letters of their own, where no line says anything as it is printed; it is not certain."""
+    known = {symptom.line.number for symptom in found}
+    for line in () if any(symptom.candidates for symptom in found) else islice(seldom(lines), _TYPED):
+        words = in_letters_of_programs(line.text) if len(line.text) <= _LONG_PROSE and not CODE.search(line.text) else line.text
+        if words != line.text and line.number not in known:
+            symptom = reader.read(msgspec.structs.replace(line, text=words))
+            candidates = symptom.candidates if symptom is not None else ()
+            if symptom is not None and candidates:
+                weighed = tuple(msgspec.structs.replace(each, weight=min(each.weight, LIKELY)) for each in candidates)
+                yield msgspec.structs.replace(symptom, line=line, candidates=weighed)
 
 
 def _of_begun(reader: _Reader, line: LogLine) -> Symptom | None:

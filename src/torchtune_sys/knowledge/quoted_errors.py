@@ -8,23 +8,53 @@ from torchtune_sys.model.patterns import pattern
 
 _LONGEST = 1500
 _QUOTED = pattern(
-    r"(?s)(?P<marks>`{1,3})(?=\S).{12,900}?(?P=marks)(?!\w)|“[^“”]{12,900}”|«[^«»]{12,900}»|(?<![\w\"])\"(?=[^\s\"])[^\"]{12,900}\"(?!\w)|(?<![\w'])'(?=[^\s'])[^']{12,900}'(?!\w)"
+    r"(?s)(?P<marks>`{1,3})(?=\S).{1,900}?(?P=marks)(?!\w)|“[^“”]{1,900}”|«[^«»]{1,900}»|(?<![\w\"])\"(?=[^\s\"])[^\"]{1,900}\"(?!\w)|(?<![\w'])'(?=[^\s'])[^']{12,900}'(?!\w)"
 )
+_SHORTEST = 14
+_SOME = re.compile(r"\w \w+ \w")
+"""Three words: what somebody quotes is a message, whatever it says."""
 _ERROR = pattern(
     r"(?i)error\b|exception\b|\bfail|\b(?:can|could|does|did|is|was) ?not\b|\bcan't\b|\bunable\b|\bdenied\b|\bmismatch|\bkilled\b|\bXid\b|\btoo (?:old|many|small|large)\b|\bno (?:space|such)\b|\bnot found\b|\bnot compiled\b|\brefused\b|\btimed? ?out\b|\binvalid\b|\bout of memory\b|\bWARN"
 )
 _PRINTS = re.compile(
-    r"\s*(?:E {2,}|\[|[\w.]{2,80}(?:Error|Exception|Warning)\b|[A-Z]{4,8}\b[:\s]|\d{4}-\d\d|\w{3} +\d{1,2} \d\d:|Traceback|\S{1,60}:\d+)"
+    r"\s*(?:E {2,}|\[|[\w.]{2,80}(?:Error|Exception|Warning)\b|[A-Z]{4,8}\b[:\s]|\d{4}-\d\d|\w{3} +\d{1,2} \d\d:|Traceback|[Rr]aise [\w.]{2,60}\(|\S{1,60}:\d+)"
 )
 """How a line begins that a program prints: its words are no sentence about it."""
 _HAPPENED = pattern(
     r"(?i)\b(?:I|we|you|they)(?:'ve|'m|'re)?(?: (?:have|has|am|are|do|can|will|still|always|sometimes|often|just|then|now|only|also|keep|kept|suddenly|randomly|constantly))* (?:get|got|gets|getting|see|saw|seen|seeing|hit|hitting|face[ds]?|encounter\w*|receive[ds]?|receiving|r[au]n into|meet|met|experienc\w+|end(?:ed)? up)\b"
-    r"|\b(?:it|they|this|that|which|everything|my|our|the|all|every|each|any)(?: [\w./-]+){0,5}? (?:fail(?:s|ed)?|crash(?:e[sd])?|die[sd]|dying|stop(?:s|ped)|hang(?:s)?|hung|br[eo]ak?s?|broke|abort(?:s|ed)?|exit(?:s|ed)|stuck|is killed|was killed)\b"
+    r"|(?:\b(?:it|everything|my|our|the)|(?<![\w ] )\bthis)(?: (?!(?:would|will|can|may|might|could|should|must|to)\b)[\w./-]+){0,5}? (?:fail(?:s|ed)?|crash(?:e[sd])?|die[sd]|dying|stop(?:s|ped)|hang(?:s)?|hung|br[eo]ak?s?|broke|abort(?:s|ed)?|exit(?:s|ed)|stuck|is killed|was killed)\b"
     r"|\b(?:my|our)(?: [\w./-]+){1,5}? (?:prints?|raises?|throws?|gives?|outputs?|g[oe]ts?) |\b(?:died|errors? out|errored|failing|crashing)\b|\bnow (?:raises|throws|fails|shows|prints|gives|says|reports|returns)\b"
+    r"|\b(?:I|we)(?: [\w./-]+){1,8},? (?:and|but|then) (?:got|get|see|saw|hit|it|now)\b|\b(?:then|now|instead),? …|… (?:is|was|gets|got|are) (?:raised|thrown|printed|shown|returned|logged) (?:while|since|at|during|after|again)\b"
+    r"|\b(?:when(?:ever)?|once|while|as soon as|after) (?:I|we|my|our|starting|running|launching|importing|loading|the (?:job|training|second|third|first))\b"
     r"|\b(?:since|after) (?:today|yesterday|this morning|last|mon|tues|wednes|thurs|fri|satur|sun|the (?:\w+ )?(?:update|upgrade|reboot|move|maintenance)|(?:an?|the|my|our) )|\b(?:today|yesterday|last night|this morning|every (?:time|day|night|run|hour|few)|each time|again and again|once a day)\b"
     r"|\bon (?:my|our|one of|all|this|these|both|some) |\b(?:any (?:help|ideas?|hints?)|help me|please help|how (?:do|can|to|could|should) (?:I )?(?:fix|solve|resolve|get rid)|what (?:should|can|shall) (?:I|we) do)\b"
 )
 """Somebody tells beside the quoted words that it happened to him."""
+_NESTED = re.compile(r"`([\w.@+-]{1,60})'")
+"""As programs of GNU quote a name: its mark ends no quotation."""
+_SUPPOSED = pattern(
+    r"(?i)\b(?:when(?:ever)?|if|in case|once|where) (?:you|someone|somebody|users?|people|anyone|one|they|an? (?:user|customer|job|node|host)) (?:\w+ )?(?:gets?|sees?|hits?|faces?|encounters?|receives?|runs? into|meets?)\b"
+    r"|(?<!\bI )(?<!can )(?<!could )\b(?:checks?|expects?|asserts?|verif(?:y|ies)|ensures?|makes? sure) (?:[\w-]+ ){0,4}that (?=[^,.;:!?]*…)[^,.;:!?…]*"
+)
+"""It happens to nobody yet, or is what is wanted."""
+_BY_SOMEBODY = pattern(r"(?i)(?<![\w/.'])(?:I|I'[mvd]\w?|my|me|we|we'\w+|our|us|mine|ours)(?![\w/.])")
+_SEEN = pattern(
+    r"(?i)(?<!\bto )\b(?:rais|print|show|g[ai]v|thr[oe]w|return|report|log|sa[iy]|output|emit|dump|display|warn|complain|quit|fail|crash|stop|hang|hung|abort|exit|terminat|kill|block|break|broke|d[iy](?:e|ing)|caus|trigger|produc|yield|lead|led|result|end|occur|happen|appear|pop|come|came|persist|remain|start|see|seen|saw|fix|solv|resolv|avoid|work|rid|help|run|ran)(?:e|e?s|e?d|e?n|\w?ing|t|\w?ed|ures?|ions?|around)?\b"
+    r"|\b(?:logs?|dmesg|journal\w*|syslog|console|stderr|stdout|terminal|screen|trace\w*|errors?|problems?|issues?|exceptions?|symptoms?|reasons?|bugs?)\b"
+    r"|\b(?:nodes?|ranks?|hosts?|machines?|servers?|gpus?|cards?|containers?|pods?|jobs?|nvidia-smi|docker|training|import\w*|python)\b"
+)
+"""What a sentence speaks of that tells what a host, a run or its output did: it may have happened."""
+_IF = pattern(r"(?i)(?:^|[.;:#>*/-] ?)\W{0,4}(?:if|si|wenn|falls|whenever) (?:(?!(?:I|we|my|our)\b)[^\s,.;:…]+ ){1,8}…")
+_CODE_OR_CELL = re.compile(r"\s*(?://|/\*|\|[^|]{3,300}\|[^|]{2,300}\|)")
+"""A comment of code, a row of a table: what stands there happens to others."""
+_SENTENCE = re.compile(r"\s*(?:[-*>] |\d{1,2}[.)] )?[A-Z`\"“…][^…]{0,600}…[^…]{0,600}[.!](?:\s|$)")
+_BESIDE, _BEFORE = 4, 2
+"""Words of a sentence that quotes something; fewer are a label of what is quoted."""
+_LABEL = re.compile(
+    r"^[^…]*(?:[:=>|]|\b(?:error|message|traceback|warning)s?)\W{0,4}…\W*$|^\W*…(?:\W*$|,? (?:when|while|on|in|at|with|after|during|for|from|under|using|upon|and|but|if)\b)",
+    re.IGNORECASE,
+)
+"""Words of a heading, or a label before what a program said."""
 _CLAUSES = pattern(r"[.;:!?](?=\s)|, (?=(?:but|yet|then|so|however|although|though|and)\b)")
 _WORDS = r"(?:(?!(?:and|but|then|not|no|never|without|which|because|with)\b|\w+n't\b)[\w()./'-]+ ){0,%d}"
 _DOCUMENT = r"(?:docs?|documentation|read-?me|FAQ|tutorial|change ?log|release notes?|slides?|hand-?book|manual|wiki|docstring|spec(?:ification)?|lecture|book|article|blog(?: post)?|guide|page|chapter|glossary|help desk|cheat ?sheet|runbook|comment|announcement|translations?)"
@@ -40,10 +70,11 @@ _ABOUT = tuple(
         rf"\b{_READER}s? (?:\w+ )?(?:should |must |can |does |will )?(?:match|recogni[sz]e|map|ignore|translate|catch|turn|convert|swallow|suppress|detect|handle|filter|classif|label|complain|look|search|grep|find|know)\w* {_WORDS % 6}…",
         r"\b(?:recogni[sz]es?|maps?|translates?|classif(?:y|ies)|swallow(?:s|ed)?|suppress(?:es)?|turns?|converts?|mock(?:s|ed)?|simulates?|injects?|parses?|words?|rewords?|rephrases?|patch(?:es)?|stubs?) (?:(?:the|an?|any|this|our|error|message|line|text|exception|string) )*…",
         rf"\b(?:mock|stub|fake|dummy|simulator|(?:fault )?injector|fixture)\b(?: {_WORDS % 5}| )…",
+        rf"\btests? (?:that|whether) {_WORDS % 6}…",
         r"\b(?:wording|text|message|translation|detection|handling|spelling|meaning|tests?|regex|parser|pattern|support|fixture) (?:of|for) (?:the )?(?:(?:message|error|text|string|exception|line) )?…(?! (?:in|on) my)",
         r"\bdefines? (?:the |this )?(?:message|error|text|string|constant|exception) …",
         r"\b(?:replac|chang|renam|improv|reword|correct|shorten|translat|edit)(?:es?|ing) (?:the )?(?:text|message|wording|error message|string|words) (?:\w+ ){0,2}…",
-        r"… (?:is|was|are) (?:no longer|never|not) (?:raised|thrown|printed|shown|logged) (?:any ?more|again|by|in|since)?|… is (?:a|an|the|our|just a|only a) (?:\w+ ){0,2}(?:test|test vector|example|placeholder|sample|constant|fixture|string)\b",
+        r"… (?:is|was|are) (?:no longer|never|not) (?:raised|thrown|printed|shown|logged) (?:any ?more|again|by|in|since)?|…(?: \w+){0,4} is (?:a|an|the|our|just a|only a) (?:\w+ ){0,2}(?:test|test vector|example|placeholder|sample|constant|fixture|string)\b",
         r"\b(?:wrote|write|writes|put|puts|insert(?:s|ed)?|paste[sd]?) … (?:into|in|to) .{0,40}\b(?:by hand|to (?:test|see whether|check))\b",
         r"^\W*if (?:someone|somebody|users?|people|anyone|anybody|a (?:user|customer|colleague|student)|they) (?:sees?|gets?|hits?|runs? into|reports?|encounters?|asks? about) …",
     )
@@ -62,11 +93,43 @@ def is_example(line: str) -> bool:
     >>> is_example("Our CI fails since Monday: `RuntimeError: CUDA error: no kernel image is available` is raised.")
     False
     """
-    line = line[:_LONGEST]
-    if not any(mark in line for mark in "`\"'“«") or _PRINTS.match(line):
+    spoken = _spoken(line)
+    if "…" not in spoken:
         return False
-    spoken = _QUOTED.sub(lambda quoted: "…" if _ERROR.search(quoted[0]) else "it", line.replace("…", "..."))
-    if "…" not in spoken or _HAPPENED.search(spoken):
+    if _IF.search(spoken):
+        return True
+    if _HAPPENED.search(spoken):
         return False
     clauses = [clause for clause in _CLAUSES.split(spoken) if "…" in clause]
-    return _ANYWHERE.search(spoken) is not None or any(about.search(clause) for clause in clauses for about in _ABOUT)
+    if _ANYWHERE.search(spoken) is not None or any(about.search(clause) for clause in clauses for about in _ABOUT):
+        return True
+    told = _BY_SOMEBODY.search(spoken) or any(map(_SEEN.search, clauses))
+    return not told and _SENTENCE.match(spoken) is not None and _is_sentence(spoken)
+
+
+def is_mentioned(line: str) -> bool:
+    """Return whether a sentence quotes an error, and nothing in it says that it happened: it may have, or not.
+
+    >>> is_mentioned("The second node prints `NCCL WARN Call to connect failed` in some cases."), is_mentioned("Error: `Connection refused by n1`")
+    (True, False)
+    """
+    spoken = _spoken(line, _SOME)
+    return "…" in spoken and (bool(_CODE_OR_CELL.match(line)) or (not _HAPPENED.search(spoken) and _is_sentence(spoken)))
+
+
+def _spoken(line: str, error: re.Pattern[str] = _ERROR) -> str:
+    """Return what somebody says, with "…" for the errors that he quotes, and without what is only supposed; nothing of what a program prints."""
+    line = line[:_LONGEST]
+    if not any(mark in line for mark in "`\"'“«") or _PRINTS.match(line):
+        return ""
+    line = _NESTED.sub(r"\1", line.replace("…", "..."))
+    return _SUPPOSED.sub(
+        lambda supposed: "checks " if supposed[0].endswith(" ") else "checks",
+        _QUOTED.sub(lambda quoted: "…" if len(quoted[0]) >= _SHORTEST and error.search(quoted[0]) else "that", line),
+    )
+
+
+def _is_sentence(spoken: str) -> bool:
+    return (
+        len(re.findall(r"\w[\w'-]*", spoken)) >= _BESIDE and not spoken.lstrip().startswith("#") and _LABEL.match(spoken) is None
+    )

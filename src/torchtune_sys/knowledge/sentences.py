@@ -201,6 +201,33 @@ class SentenceSearch:
         return self._asked[pattern.pattern]
 
 
+_LEAST_WORDS, _LEAST_LETTERS = 3, 16
+"""Of a message, which nobody writes by chance."""
+
+
+@functools.cache
+def _phrases() -> Mapping[str, str]:
+    rows = (row for row in _of_any_program() if row.found.causes and row.found.role in ("cause", "hint"))
+    words = (word for row in rows for word in row.words if len(word) >= _LEAST_LETTERS and len(word.split()) >= _LEAST_WORDS)
+    return {word.lower(): word for word in words}
+
+
+def in_letters_of_programs(line: str) -> str:
+    """Return the line with the messages that somebody typed in small or capital letters as the programs print them.
+
+    >>> in_letters_of_programs("I get: torch not compiled with Cuda Enabled")
+    'I get: Torch not compiled with CUDA enabled'
+    """
+    lower = line.lower()
+    if len(lower) != len(line):
+        return line
+    for typed, printed in _phrases().items():
+        at = lower.find(typed)
+        if at >= 0:
+            line = line[:at] + printed + line[at + len(printed) :]
+    return line
+
+
 _MOST_LINES = 2000
 
 
