@@ -15,8 +15,10 @@ from conftest import judge_one
 from machines import Recording, environment, over, text, torch
 from platforms import intel_xpu
 from platforms_arm import jetson_orin
+from platforms_more import aws_p5_efa
 from platforms_troubled import logged
 from torchtune_sys.formats.failure_lines import failures
+from torchtune_sys.model.actions import EnvironmentVariable
 from torchtune_sys.model.rule import Verdict
 
 
@@ -47,11 +49,11 @@ def _renamed(host: Recording) -> Recording:
     return over(host, files={f"{info}/direct_url.json": '{"dir_info": {}, "url": "file:///home/ops/src/flash-attention"}'})
 
 
-def _bridge_with_a_card() -> Recording:
+def _bridge_with_a_card(master: str = "docker0") -> Recording:
     """br0 carries the host's network, a card is its port: its address is the host's own."""
     host = _way("172.17.0.1", "172.17.0.1")
     listed = host["answers"]["interfaces"]
-    named = [{**one, "master": "docker0"} if one["name"] == "eno3" else one for one in listed]
+    named = [{**one, "master": master} if one["name"] == "eno3" else one for one in listed]
     return over(host, answers={"interfaces": named})
 
 
@@ -138,6 +140,31 @@ VARIANTS: dict[str, tuple[str, Build, Verdict]] = {
     ),
     "the build for Intel's GPUs": ("cpu-only-build", intel_xpu, Verdict.PASS),
     "512 threads": ("fast-path-switched-off", lambda: environment(dgx(), NCCL_NTHREADS="512"), Verdict.PASS),
+    "a short time-out of adapters that are switched off": (
+        "nccl-ib-timeout-short",
+        lambda: environment(two_dgx(), NCCL_IB_TIMEOUT="2", NCCL_IB_DISABLE="1"),
+        Verdict.NA,
+    ),
+    "a short time-out on EFA": (
+        "nccl-ib-timeout-short",
+        lambda: over(environment(aws_p5_efa(), NCCL_IB_TIMEOUT="2"), intent={"nodes": 2}),
+        Verdict.NA,
+    ),
+    "a scanner of the same network": (
+        "firewall-drops-connections-logged",
+        lambda: logged(_served(), *(_blocked(port, "10.33.0.250") for port in (21, 22, 443, 3389, 29500, 45123))),
+        Verdict.PASS,
+    ),
+    "a master at a bridge of Open vSwitch": (
+        "master-address-unreachable",
+        lambda: _bridge_with_a_card("ovs-system"),
+        Verdict.PASS,
+    ),
+    "both spellings": (
+        "nccl-variable-unknown",
+        lambda: environment(two_dgx(), CCL_DEBUG="INFO", NCCL_DEBUG="INFO"),
+        Verdict.PASS,
+    ),
     "oneCCL's own variables": (
         "nccl-variable-unknown",
         lambda: environment(two_dgx(), CCL_WORKER_COUNT="4", CCL_ATL_TRANSPORT="ofi"),
@@ -154,6 +181,14 @@ def test_a_healthy_neighbour_of_a_reported_fault_is_not_accused(name: str) -> No
     rule_id, build, verdict = VARIANTS[name]
     found = judge_one(_seen(build), rule_id)
     assert found.verdict is verdict, found
+
+
+@pytest.mark.parametrize(("where", "advised"), [("/tmp", "/path/on/a/disk"), ("/scratch/tmp", "/tmp")])
+def test_what_is_advised_instead_is_not_the_same_directory(where: str, advised: str) -> None:
+    host = environment(_mounted(dgx(), where, "- nfs4 nfs01:/export rw,vers=4.2"), TMPDIR=where)
+    found = judge_one(_seen(lambda: host), "temporary-directory-on-nfs")
+    fixes = found.evidence[0].fix or found.rule.fix
+    assert [fix.value for fix in fixes if isinstance(fix, EnvironmentVariable)] == [advised]
 
 
 def test_errors_of_the_fabric_manager_are_failures() -> None:

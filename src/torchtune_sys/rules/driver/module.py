@@ -11,6 +11,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.driver import common as driver_state
+from torchtune_sys.rules.torch.common import cuda_works
 
 _MODULES = "/proc/modules, /proc/driver/nvidia/version"
 
@@ -287,7 +288,7 @@ def nvml_driver_library_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _older_compat(s: Snapshot) -> CudaLibrary | None:
     """Return the libcuda of a cuda-compat package that is found first, where the module is newer: it serves older modules alone (error 803)."""
-    if isinstance(s.python, Missing) or isinstance(s.driver, Missing):
+    if isinstance(s.python, Missing) or isinstance(s.driver, Missing) or cuda_works(s):
         return None
     module = version(known(s.driver.module_version, ""))
     found = [one for one in known(s.python.shadowing, ()) if one.name == "libcuda"]

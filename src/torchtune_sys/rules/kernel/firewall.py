@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
@@ -15,6 +15,7 @@ from torchtune_sys.rules.nccl.common import several_hosts
 
 _RENDEZVOUS = (29400, 29500)
 """torchrun's own port for c10d, and that of torch.distributed's examples and launchers."""
+_SYSTEM, _SEVERAL = 1024, 3
 _EPHEMERAL = 32768
 """Linux's first (net.ipv4.ip_local_port_range): where NCCL and Gloo listen."""
 
@@ -47,12 +48,18 @@ def firewall_drops_connections_logged(s: Snapshot, p: Params) -> Iterator[Eviden
     References
     https://github.com/NVIDIA/nccl/issues/207; Linux net/netfilter/nf_log_syslog.c; ufw(8), firewalld.conf(5), LogDenied
     """
-    dropped = tuple(event for event in recent(s, p, "firewall-drop") if _is_of_a_job(s, event))
+    refused = grouped(recent(s, p, "firewall-drop"))
+    dropped = tuple(event for events in refused.values() if not _is_scan(events) for event in events if _is_of_a_job(s, event))
     for peer, events in grouped(dropped).items():
         ports = ", ".join(dict.fromkeys(str(event.code) for event in events[:8]))
         yield seen_in_log(s, f"connections from {peer}", f"refused at port {ports}", events, "accepted")
     if not dropped:
         yield from none_logged(s, "firewall", "refused connection of a job")
+
+
+def _is_scan(events: Sequence[KernelEvent]) -> bool:
+    """Return whether one host tried the ports of several system services: a scanner of vulnerabilities tries all others, too."""
+    return len({event.code for event in events if event.code < _SYSTEM}) >= _SEVERAL
 
 
 def _is_of_a_job(s: Snapshot, event: KernelEvent) -> bool:

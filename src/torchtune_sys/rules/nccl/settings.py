@@ -15,7 +15,7 @@ from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import verbs_devices
-from torchtune_sys.rules.nccl.common import nccl_version, read_by, settings, uses_nccl
+from torchtune_sys.rules.nccl.common import nccl_version, read_by, settings, sockets_carry_data, uses_nccl
 
 
 @rule(
@@ -99,7 +99,7 @@ def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     The names that NCCL 2.3.5 to 2.30.7 read (NVIDIA/nccl, src/)
     """
-    given, mistaken = settings(s), _misspelt(need(need(s.session).env))
+    given, mistaken = settings(s), _misspelt({} if isinstance(s.session, Missing) else known(s.session.env, {}))
     if not given and not mistaken:
         raise NotApplicable("no NCCL variable is set")
     for wrong, meant, value in mistaken:
@@ -125,7 +125,7 @@ def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _misspelt(env: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Return the variables whose prefix is nearly NCCL's and whose rest is a name of NCCL's, which oneCCL's CCL_* do not share: name, meant, value."""
     found = [(name, f"NCCL_{name.partition('_')[2]}", value) for name, value in env.items() if name.startswith(("CCL_", "NCLL_"))]
-    return [item for item in found if item[1] in nccl_variables.variables()]
+    return [item for item in found if item[1] in nccl_variables.variables() and item[1] not in env]
 
 
 _COMPARED = 200
@@ -163,8 +163,8 @@ def ib_timeout_short(s: Snapshot, p: Params) -> Iterator[Evidence]:
     exponent = natural(setting.value.strip())
     if exponent is None or exponent > 31:
         raise NotApplicable("its value is no number from 0 to 31, which nccl-value-ignored judges")
-    if (s.intent.nodes or 1) < 2 or absent(need(s.network).rdma) or not need(need(s.network).rdma):
-        raise NotApplicable("one host, or no RDMA adapter")
+    if (s.intent.nodes or 1) < 2 or sockets_carry_data(s) or nccl.plugin_ports(need(need(s.network).rdma)):
+        raise NotApplicable("one host, or NCCL's own RDMA does not carry the data")
     short = 0 < exponent < _SHORTEST  # 0: without end
     yield Evidence(
         subject="NCCL_IB_TIMEOUT",

@@ -272,6 +272,8 @@ def master_address_unreachable(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+_OPEN_VSWITCH = "ovs-system"
+"""The master of all ports of Open vSwitch's bridges: to which of them a card belongs, the kernel does not tell (OpenShift has a node's address at br-ex)."""
 _OUTSIDE = ("ethernet", "infiniband", "bond", "vlan", "wifi", "usb", "wwan")
 
 
@@ -282,6 +284,8 @@ def _containers_bridge(s: Snapshot, ways: tuple[Way, ...]) -> str:
     if (s.intent.nodes or 1) < 2:
         return ""
     leads_outside = {each.master for each in interfaces if each.kind in _OUTSIDE}
+    if _OPEN_VSWITCH in leads_outside:
+        return ""
     of_guests = {
         item.address: bridge.name
         for bridge in reversed(interfaces)

@@ -130,6 +130,12 @@ def temporary_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
 
 
+_ON_A_DISK = (
+    EnvironmentVariable(name="TMPDIR", value="/path/on/a/disk"),
+    Advice(text="or mount a tmpfs on /tmp (systemd's tmp.mount)"),
+)
+
+
 @rule(
     id="temporary-directory-on-nfs",
     title="The temporary directory lies on NFS",
@@ -163,6 +169,7 @@ def temporary_directory_on_nfs(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="a disk of this host" if remote else "",
             verdict=Verdict.FAIL if remote else Verdict.PASS,
             source="/proc/self/mountinfo",
+            fix=_ON_A_DISK if remote and f"{place.path}/".startswith("/tmp/") else (),
         )
 
 
