@@ -170,7 +170,7 @@ def test_a_signal_at_another_moment_is_quiet_too(number: int, when: str) -> None
     """Ctrl-C reaches a parent and its child, and the parent passes it on: the second one came while the first was told."""
     at = f"import os; from torchtune_sys.cli import main as m; hit = lambda: os.kill(os.getpid(), {int(number)})\n"
     early = "heed = m._heed_termination; m._heed_termination = lambda: (heed(), hit())\n"
-    again = "m.run = lambda args: hit(); told = m._tell; m._tell = lambda *rows: (hit(), told(*rows))\n"
+    again = "m.run = lambda args: hit(); told = m.tell; m.tell = lambda *rows: (hit(), told(*rows))\n"
     dropped = "import weakref; from time import sleep\nm.run = lambda args: (weakref.ref(type('C', (), {})(), lambda _: hit()), sleep(60))\n"
     code = at + {"before the command": early, "while it is told": again}.get(when, dropped)
     done = subprocess.run([sys.executable, "-I", "-c", code + "m.main()", "rules"], capture_output=True, text=True, timeout=60)

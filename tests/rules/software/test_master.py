@@ -78,7 +78,7 @@ def test_more_ranks_than_are_started(healthy: Snapshot, env: dict[str, str], ran
         (2, "172.17.5.9", "veth", FAIL),
         (2, "172.17.5.9", "", FAIL),
         (2, "172.17.5.9", "ethernet", PASS),  # a bridge that leads outside
-        (2, "172.17.0.1", "veth", PASS),  # this host itself
+        (2, "172.17.0.1", "veth", FAIL),  # on each other host it is a bridge of that one
         (1, "172.17.5.9", "veth", PASS),
     ],
 )
