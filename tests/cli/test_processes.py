@@ -336,7 +336,7 @@ def test_where_no_thread_can_be_started_nothing_ends_by_that() -> None:
         from torchtune_sys.host.account import without_our_keys
         from torchtune_sys.host.remote import Remotes
         try:
-            without_our_keys(int)
+            without_our_keys(int, lambda: False)
         except BlockingIOError:
             print("refused")
         Remotes("30 25 0:45 / /far rw shared:1 - nfs4 server:/ rw\\n").ask(("/here", "/there"))
