@@ -54,6 +54,7 @@ _WORTH_ALONE = frozenset(
         "cpu-lockup-logged",
         "cpu-thermal-throttle-logged",
         "xid-for-support",
+        "firewall-drops-connections-logged",
     )
 )
 """Rules whose warning is of something that does not work, not of how it is set up: it stands for itself where nothing else is told."""
