@@ -9,6 +9,9 @@ import pytest
 from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.host.input.collection import InputText
 from torchtune_sys.host.input.excerpts import excerpt
+from torchtune_sys.knowledge.quoted_errors import is_example
+from torchtune_sys.knowledge.sentences import is_about_code
+from torchtune_sys.model.diagnosis import Diagnosis
 
 ERROR = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
@@ -59,6 +62,70 @@ def test_a_message_in_letters_of_ones_own_is_likely_at_most(typed: str, cause: s
     assert first[1] != "certain"
 
 
+HAPPENED = """\
+When I run the health check it says "Failed to initialize NVML: Driver/library version mismatch".
+The sanity check says `RuntimeError: CUDA error: no kernel image is available for execution on the device`.
+A check of the GPUs on each node prints "GPU has fallen off the bus: Unknown Error" for one.
+The preflight check reports "NCCL error: unhandled system error" between node 3 and node 4.
+The node health check finds `NVRM: Xid (PCI:0000:18:00): 48, pid=2211, Double Bit ECC Error` on two of our eight nodes.
+Ray's OOM monitor detects "Task was killed due to the node running low on memory" after ten minutes.
+The manual mentions "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver" but its fix does not help here.
+The FAQ has an entry for `Bus error (core dumped), failed` and I did what it says, yet training still ends that way.
+In the docs they show "ImportError: libGL.so.1: cannot open shared object file" as solved by apt install, but in our container apt is blocked.
+Even with dummy inputs the model ends in "RuntimeError: CUDA error: an illegal memory access was encountered".
+Using fake data gives `RuntimeError: DataLoader worker (pid 99) is killed by signal: Bus error.` on the second epoch.
+A dictionary lookup raises `KeyError: 'LOCAL_RANK'` because we start it with python rather than torchrun.
+"RuntimeError: CUDA error: no kernel image is available for execution on the device" in the quickstart tutorial, RTX 5090
+`ImportError: libGL.so.1: cannot open shared object file` in the tutorial container
+"CUDA error: device-side assert triggered" in the example from the docs
+Bug: "ncclInternalError: Internal check failed." in the tutorial for FSDP
+Issue title: "CUDA error: out of memory" in the tutorial notebook
+The simulator (Isaac Sim) prints "CUDA error: out of memory" with 4096 environments.
+The program expects CUDA 12 and complains "libcudart.so.12: cannot open shared object file: No such file or directory".
+The docs say it should work, but I get 'RuntimeError: NCCL error: unhandled system error'.
+Our monitoring alert says "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus".
+With dummy "data" our training prints "RuntimeError: CUDA error: out of memory" at step 1."""
+CODE = """\
+    with self.assertRaisesRegex(RuntimeError, "CUDA error: uncorrectable ECC error encountered"):
+pytest.raises(RuntimeError, match="CUDA error: no kernel image is available for execution on the device")
+self.assertIn("CUDA error: no kernel image is available for execution on the device", str(e))
+if err == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+    } else if (ret == NVML_ERROR_GPU_IS_LOST) {
+  case NVML_ERROR_GPU_IS_LOST:
+    NVML_ERROR_GPU_IS_LOST = 15,
+#define NVML_ERROR_GPU_IS_LOST 15
+Could you add a check for `NVML_ERROR_GPU_IS_LOST` to the exporter?"""
+PRINTED = """\
+nvmlDeviceGetCount: NVML_ERROR_GPU_IS_LOST
+failed: rc == NVML_ERROR_GPU_IS_LOST
+if I run nvidia-smi I get NVML_ERROR_GPU_IS_LOST:"""
+ABOUT = "Our CI checks that `RuntimeError: CUDA error: no kernel image is available for execution on the device` is raised ({})."
+
+
+@pytest.mark.parametrize("line", HAPPENED.split("\n"))
+def test_what_happened_is_no_example(line: str) -> None:
+    assert not is_example(line)
+
+
+@pytest.mark.parametrize("line", CODE.split("\n"))
+def test_code_that_holds_an_error_accuses_nobody(line: str) -> None:
+    assert _named(line) == []
+
+
+@pytest.mark.parametrize("line", PRINTED.split("\n"))
+def test_what_is_printed_with_the_same_names_stays(line: str) -> None:
+    assert not is_about_code(line)
+    assert _said(line).causes
+
+
+def test_who_meant_it_is_told_what_was_set_aside() -> None:
+    (unread,) = _said(ABOUT.format("on the old runner")).unread
+    assert "gpu-arch-not-in-wheel" in unread.why
+
+
 def _named(text: str) -> list[tuple[str, str]]:
-    given = InputText(name="x", excerpt=excerpt(io.BytesIO(text.encode())))
-    return [(each.cause, each.confidence.value) for each in diagnose([given]).causes]
+    return [(each.cause, each.confidence.value) for each in _said(text).causes]
+
+
+def _said(text: str) -> Diagnosis:
+    return diagnose([InputText(name="x", excerpt=excerpt(io.BytesIO(text.encode())))])

@@ -36,7 +36,7 @@ from torchtune_sys.host.input.collection import Found, InputDump
 from torchtune_sys.host.input.excerpts import Excerpt, MemoryBudget
 from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SNAPSHOT_COST, SYMPTOM_COST
 from torchtune_sys.host.secrets import scrubbed_data
-from torchtune_sys.knowledge.quoted_errors import is_example, is_mentioned
+from torchtune_sys.knowledge.quoted_errors import is_example, is_mentioned, quoted
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, Quote, Unexplained, UnreadSource
 
@@ -143,8 +143,8 @@ class _Input:
             self.lines[name] = ()
             self.unread += _left_out(name, part, quotes)
             return
-        examples = tuple(line for line in part if is_example(line.text))
-        part = self._told_apart(name, tuple(line for line in part if line not in examples) if examples else part)
+        examples = {line: replace(line, text=quoted(line.text)) for line in part if is_example(line.text)}
+        part = self._told_apart(name, tuple(line for line in part if line not in examples))
         self.lines[name] = part
         self.empty += not excerpt.total
         self.budget.take(LINE_COST * max(len(part) - len(excerpt.lines), 0))
@@ -155,7 +155,7 @@ class _Input:
         sure = tuple(line for line in part if line.number not in unsure)
         raw = "\n".join(line for number, line in excerpt.lines if number not in unsure)
         self._add(symptoms, facts.reported_hosts(name, sure, raw) if self.budget.left else ())
-        self.unread += () if symptoms else _left_out(name, examples, "speaks of errors as examples")
+        self.unread += () if symptoms else _left_out(name, tuple(examples.values()), "speaks of errors as examples")
 
     def _told_apart(self, name: str, part: tuple[LogLine, ...]) -> tuple[LogLine, ...]:
         """Return the lines, each with a number of its own: a message of many lines is one line of a JSON document or of HTML."""

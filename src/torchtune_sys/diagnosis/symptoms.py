@@ -262,7 +262,7 @@ def _cut(reader: _Reader, lines: Sequence[LogLine], found: Sequence[Symptom]) ->
     known = {symptom.line.number for symptom in found if symptom.candidates or symptom.consequence}
     for at in sorted({0, len(lines) - 1} if lines else ()):
         line = lines[at]
-        if line.number in known or len(line.text) > _LONGEST:
+        if line.number in known or len(line.text) > _LONGEST or is_no_output(line.text):
             continue
         for whole in completed(line.text):
             symptom = reader.read(msgspec.structs.replace(line, text=whole))

@@ -14,7 +14,7 @@ _SHORTEST = 14
 _SOME = re.compile(r"\w \w+ \w")
 """Three words: what somebody quotes is a message, whatever it says."""
 _ERROR = pattern(
-    r"(?i)error\b|exception\b|\bfail|\b(?:can|could|does|did|is|was) ?not\b|\bcan't\b|\bunable\b|\bdenied\b|\bmismatch|\bkilled\b|\bXid\b|\btoo (?:old|many|small|large)\b|\bno (?:space|such)\b|\bnot found\b|\bnot compiled\b|\brefused\b|\btimed? ?out\b|\binvalid\b|\bout of memory\b|\bWARN"
+    r"(?i)error(?:\b|_)|exception\b|\bfail|\b(?:can|could|does|did|is|was) ?not\b|\bcan't\b|\bunable\b|\bdenied\b|\bmismatch|\bkilled\b|\bXid\b|\btoo (?:old|many|small|large)\b|\bno (?:space|such)\b|\bnot found\b|\bnot compiled\b|\brefused\b|\btimed? ?out\b|\binvalid\b|\bout of memory\b|\bWARN"
 )
 _PRINTS = re.compile(
     r"\s*(?:E {2,}|\[|[\w.]{2,80}(?:Error|Exception|Warning)\b|[A-Z]{4,8}\b[:\s]|\d{4}-\d\d|\w{3} +\d{1,2} \d\d:|Traceback|[Rr]aise [\w.]{2,60}\(|\S{1,60}:\d+)"
@@ -27,7 +27,7 @@ _HAPPENED = pattern(
     r"|\b(?:I|we)(?: [\w./-]+){1,8},? (?:and|but|then) (?:got|get|see|saw|hit|it|now)\b|\b(?:then|now|instead),? …|… (?:is|was|gets|got|are) (?:raised|thrown|printed|shown|returned|logged) (?:while|since|at|during|after|again)\b"
     r"|\b(?:when(?:ever)?|once|while|as soon as|after) (?:I|we|my|our|starting|running|launching|importing|loading|the (?:job|training|second|third|first))\b"
     r"|\b(?:since|after) (?:today|yesterday|this morning|last|mon|tues|wednes|thurs|fri|satur|sun|the (?:\w+ )?(?:update|upgrade|reboot|move|maintenance)|(?:an?|the|my|our) )|\b(?:today|yesterday|last night|this morning|every (?:time|day|night|run|hour|few)|each time|again and again|once a day)\b"
-    r"|\bon (?:my|our|one of|all|this|these|both|some) |\b(?:any (?:help|ideas?|hints?)|help me|please help|how (?:do|can|to|could|should) (?:I )?(?:fix|solve|resolve|get rid)|what (?:should|can|shall) (?:I|we) do)\b"
+    r"|\bon (?:my|our|one of|all|this|these|both|some) |\bin (?:my|our) (?:\w+ )?(?:cases?|clusters?|containers?|environments?|jobs?|machines?|networks?|pods?|servers?|setup|training|workstation)\b|\b(?:does|did|do)(?: not|n't) (?:help|work|apply)\b|\byet (?:\w+ ){1,3}still\b|\b(?:any (?:help|ideas?|hints?)|help me|please help|how (?:do|can|to|could|should) (?:I )?(?:fix|solve|resolve|get rid)|what (?:should|can|shall) (?:I|we) do)\b"
 )
 """Somebody tells beside the quoted words that it happened to him."""
 _NESTED = re.compile(r"`([\w.@+-]{1,60})'")
@@ -39,7 +39,7 @@ _SUPPOSED = pattern(
 """It happens to nobody yet, or is what is wanted."""
 _BY_SOMEBODY = pattern(r"(?i)(?<![\w/.'])(?:I|I'[mvd]\w?|my|me|we|we'\w+|our|us|mine|ours)(?![\w/.])")
 _SEEN = pattern(
-    r"(?i)(?<!\bto )\b(?:rais|print|show|g[ai]v|thr[oe]w|return|report|log|sa[iy]|output|emit|dump|display|warn|complain|quit|fail|crash|stop|hang|hung|abort|exit|terminat|kill|block|break|broke|d[iy](?:e|ing)|caus|trigger|produc|yield|lead|led|result|end|occur|happen|appear|pop|come|came|persist|remain|start|see|seen|saw|fix|solv|resolv|avoid|work|rid|help|run|ran)(?:e|e?s|e?d|e?n|\w?ing|t|\w?ed|ures?|ions?|around)?\b"
+    r"(?i)(?<!\bto )\b(?:rais|print|show|g[ai]v|thr[oe]w|return|report|log|sa[iy]|output|emit|dump|display|warn|complain|quit|fail|crash|stop|hang|hung|abort|exit|terminat|kill|block|break|broke|d[iy](?:e|ing)|caus|trigger|produc|yield|lead|led|result|end|occur|happen|appear|detect|pop|come|came|persist|remain|start|see|seen|saw|fix|solv|resolv|avoid|work|rid|help|run|ran)(?:e|e?s|e?d|e?n|\w?ing|t|\w?ed|ures?|ions?|around)?\b"
     r"|\b(?:logs?|dmesg|journal\w*|syslog|console|stderr|stdout|terminal|screen|trace\w*|errors?|problems?|issues?|exceptions?|symptoms?|reasons?|bugs?)\b"
     r"|\b(?:nodes?|ranks?|hosts?|machines?|servers?|gpus?|cards?|containers?|pods?|jobs?|nvidia-smi|docker|training|import\w*|python)\b"
 )
@@ -56,22 +56,28 @@ _LABEL = re.compile(
 )
 """Words of a heading, or a label before what a program said."""
 _CLAUSES = pattern(r"[.;:!?](?=\s)|, (?=(?:but|yet|then|so|however|although|though|and)\b)")
-_WORDS = r"(?:(?!(?:and|but|then|not|no|never|without|which|because|with)\b|\w+n't\b)[\w()./'-]+ ){0,%d}"
+_WORD = r"(?!(?:and|but|then|not|no|never|without|which|because|with)\b|\w+n't\b)[\w()./'-]+ "
+_WORDS = f"(?:{_WORD}){{0,%d}}"
+_SAYS = r"(?:says?|said|reports?|prints?|shows?|gives?|gave|returns?|raises?|throws?|outputs?|ends?|finds?|found|complain\w*)"
 _DOCUMENT = r"(?:docs?|documentation|read-?me|FAQ|tutorial|change ?log|release notes?|slides?|hand-?book|manual|wiki|docstring|spec(?:ification)?|lecture|book|article|blog(?: post)?|guide|page|chapter|glossary|help desk|cheat ?sheet|runbook|comment|announcement|translations?)"
-_READER = r"(?:parser|reg(?:ular )?ex(?:p|pression)?s?|pattern|matcher|classifier|handlers?|decorator|linter|filter|detector|dictionary|mapping|table|rules?|heuristic|health check(?:er)?|monitor\w*|alert\w*|middleware|dashboard|grammar|log scraper|wrapper)"
+_READER = r"(?:parser|reg(?:ular )?ex(?:p|pression)?s?|pattern|matcher|classifier|handlers?|decorator|linter|filter|detector|dictionary|mapping|table|rules?|heuristic|middleware|grammar|log scraper|wrapper)"
+_WATCHER = r"(?:health check(?:er)?|monitor\w*|alert\w*|dashboard)"
+"""What also tells of failures that it found: its "detects" may have happened."""
+_DATA = r"(?:data\w*|batch\w*|inputs?|models?|tensors?|images?|samples?|loaders?|text|tokens?|weights|backend|runs?|training)"
 _ABOUT = tuple(
     pattern(rf"(?i){each}")
     for each in (
-        rf"\b(?:checks?|expects?|asserts?|verif(?:y|ies)|ensures?|requires?|confirms?) {_WORDS % 8}…",
+        rf"\b(?:checks?|expects?|asserts?|verif(?:y|ies)|ensures?|requires?|confirms?) (?:that {_WORDS % 8}|(?:(?!{_SAYS}\b){_WORD}){{0,8}})…",
         rf"(?<!\bI )(?<!\bwe )(?<!\byou )\b(?:must|should|shall|is (?:expected|supposed|meant) to) (?:also |only |still )?(?:raise|print|match|recogni[sz]e|return|report|throw|contain|say|detect|catch|ignore|name|find|translate|handle|emit) {_WORDS % 4}…",
         rf"\b{_DOCUMENT} (?:now |also |already |only |still )?(?:lists?|says?|mentions?|describes?|explains?|shows?|quotes?|documents?|names?|contains?|covers?|defines?|cites?|has|have|starts? with|begins? with) {_WORDS % 6}…",
         rf"\bin (?:the|our|my|a|this|its) (?:\w+ )?{_DOCUMENT},? (?:(?:I|we|they|it|you) )?(?:\w+ )?(?:show|explain|describe|quote|mention|list|document|say)s? {_WORDS % 5}…",
-        rf"…,? {_WORDS % 6}(?:in|on|into|to|from|for) (?:the|our|my|a|an|this|its) (?:[\w-]+ ){{0,2}}{_DOCUMENT}\b",
-        rf"\b{_READER}s? (?:\w+ )?(?:should |must |can |does |will )?(?:match|recogni[sz]e|map|ignore|translate|catch|turn|convert|swallow|suppress|detect|handle|filter|classif|label|complain|look|search|grep|find|know)\w* {_WORDS % 6}…",
+        rf"\b(?:add|cover|describ|document|entry|explain|includ|list|mention|note|paragraph|put|quot|section|show|translat|warn|word|writ)\w* .{{0,60}}…,? {_WORDS % 6}(?:in|on|into|to|from|for) (?:the|our|my|a|an|this|its) (?:[\w-]+ ){{0,2}}{_DOCUMENT}\b",
+        rf"\b{_READER}s? (?:\w+ )?(?:should |must |can |does |will )?(?:match|recogni[sz]e|map|ignore|translate|catch|turn|convert|swallow|suppress|detect|handle|filter|classif|label|complain|looks? for|search(?:es)? for|grep|find|know)\w* {_WORDS % 6}…",
+        rf"\b{_WATCHER}s? (?:\w+ )?(?:should |must |can |does |will )?(?:match|recogni[sz]e|map|ignore|translate|turn|convert|swallow|suppress|classif)\w* {_WORDS % 6}…",
         r"\b(?:recogni[sz]es?|maps?|translates?|classif(?:y|ies)|swallow(?:s|ed)?|suppress(?:es)?|turns?|converts?|mock(?:s|ed)?|simulates?|injects?|parses?|words?|rewords?|rephrases?|patch(?:es)?|stubs?) (?:(?:the|an?|any|this|our|error|message|line|text|exception|string) )*…",
-        rf"\b(?:mock|stub|fake|dummy|simulator|(?:fault )?injector|fixture)\b(?: {_WORDS % 5}| )…",
+        rf"\b(?:mock|stub|fake|dummy|(?:fault )?injector|fixture)\b(?!(?: \w+)? {_DATA}\b)(?: {_WORDS % 5}| )…",
         rf"\btests? (?:that|whether) {_WORDS % 6}…",
-        r"\b(?:wording|text|message|translation|detection|handling|spelling|meaning|tests?|regex|parser|pattern|support|fixture) (?:of|for) (?:the )?(?:(?:message|error|text|string|exception|line) )?…(?! (?:in|on) my)",
+        r"\b(?:wording|text|message|translation|detection|handling|spelling|meaning|tests?|checks?|handlers?|regex|parser|pattern|support|fixture) (?:of|for) (?:the )?(?:(?:message|error|text|string|exception|line) )?…(?! (?:in|on) my)",
         r"\bdefines? (?:the |this )?(?:message|error|text|string|constant|exception) …",
         r"\b(?:replac|chang|renam|improv|reword|correct|shorten|translat|edit)(?:es?|ing) (?:the )?(?:text|message|wording|error message|string|words) (?:\w+ ){0,2}…",
         r"… (?:is|was|are) (?:no longer|never|not) (?:raised|thrown|printed|shown|logged) (?:any ?more|again|by|in|since)?|…(?: \w+){0,4} is (?:a|an|the|our|just a|only a) (?:\w+ ){0,2}(?:test|test vector|example|placeholder|sample|constant|fixture|string)\b",
@@ -105,6 +111,15 @@ def is_example(line: str) -> bool:
         return True
     told = _BY_SOMEBODY.search(spoken) or any(map(_SEEN.search, clauses))
     return not told and _SENTENCE.match(spoken) is not None and _is_sentence(spoken)
+
+
+def quoted(line: str) -> str:
+    """Return the first error that the line quotes; ``""`` where it quotes none.
+
+    >>> quoted("Our CI checks that `RuntimeError: CUDA error: no kernel image is available` is raised.")
+    'RuntimeError: CUDA error: no kernel image is available'
+    """
+    return next((one[0].strip("`\"'“”«»") for one in _QUOTED.finditer(line[:_LONGEST]) if _ERROR.search(one[0])), "")
 
 
 def is_mentioned(line: str) -> bool:
