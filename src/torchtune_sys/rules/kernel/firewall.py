@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, seen_in_log
 from torchtune_sys.rules.nccl.common import several_hosts
@@ -20,12 +20,18 @@ _EPHEMERAL = 32768
 """Linux's first (net.ipv4.ip_local_port_range): where NCCL and Gloo listen."""
 
 
+def _is_of_several_hosts(s: Snapshot) -> None:
+    """Require a job over several hosts, or a log that somebody pasted: whoever reports a failure tells no number of hosts with it."""
+    if not is_pasted(s):
+        several_hosts(s)
+
+
 @rule(
     id="firewall-drops-connections-logged",
     title="The firewall drops connections of other hosts that a training job would make",
     severity=Severity.WARNING,
     cause="firewall-blocks-nccl",
-    applies=several_hosts,
+    applies=_is_of_several_hosts,
     fix=(
         Advice(
             text="let the hosts of the job in on all ports: ufw allow from NETWORK/BITS; firewall-cmd --zone=trusted --add-source=NETWORK/BITS --permanent"
