@@ -14,7 +14,7 @@ WORDS = (
     "NVRM: ", "nvidia-nvswitch", "detected NVSwitch ", "gsp_", "device inaccessible", ": NVIDIA ", "DRM: VRAM", "nouveau 0", "IO_PAGE_FAULT", "DMAR: [",
     "Bus Error: severity=", "] UnsupReq", "pciehp: Slot(", "DPC: containment", "ut of memory: Kill", "oom-kill:", "invoked oom-killer: ", "memory: usage ", "slurmstepd: error: Detected", "systemd-oomd[", "sending SIG", "SIGKILL to cgroup ",
     "health compromised", "Fatal error ", ": synd 0x", "Cable error", "High temperature on", ": Link down", "Link is Down", "NETDEV WATCHDOG: ", "TX timeout detected", " Unit Hang", "has been shut down due to", ": Disk failure on ",
-    "UFW BLOCK] IN=", "REJECT: IN=", "controller is down", "reset controller", "reset failure", "probe failure",
+    "UFW BLOCK] IN=", "dxgkio_make_resident", "REJECT: IN=", "controller is down", "reset controller", "reset failure", "probe failure",
     "I/O error", "I/O Error", "critical medium error", "EXT4-fs error", "Remounting filesystem read-only", "Internal error", "hutting down filesystem", "orruption", "BTRFS error", "BTRFS critical",
     "BTRFS: error", "BTRFS: critical", "JBD2: Error -", "Aborting journal on device", "Delayed block allocation failed", "Metadata CRC error", "emergency read only", "and has been suspended", ": switching pool to ",
     "forced readonly", "nfs: server ", "Lustre: ", "Machine Check", "EDAC MC", "Memory failure: 0x", "soft lockup", "hard LOCKUP",

@@ -89,6 +89,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     # Linux: fs/file_table.c, kernel/cgroup/pids.c, net/netfilter/nf_conntrack_core.c, net/core/neighbour.c (until 4.x net/ipv4/route.c)
     ("file-max limit", "file-table-full", r"VFS: file-max limit (?P<code>\d{1,20}) reached"),
     ("fork rejected", "fork-rejected", r"cgroup: fork rejected by pids controller in (?P<subject>\S{1,300})"),
+    # WSL2-Linux-Kernel: drivers/hv/dxgkrnl/ioctl.c; other calls fail at each start (-22, -2), and nothing comes of it
+    ("dxgkio_make_resident", "dxg-refused", r"dxgk: dxgkio_make_resident: Ioctl failed: -12"),
     ("table full", "conntrack-full", r"(?:nf|ip)_conntrack: table full(?:, | in )"),
     # Linux: net/netfilter/nf_log_syslog.c; before it the words of ufw, and of firewalld with LogDenied. Peers have private addresses, scanners hardly ever.
     ("UFW BLOCK] IN=", "firewall-drop", rf"\[UFW BLOCK\] {_REFUSED}"),

@@ -79,8 +79,14 @@ def gpus() -> dict[str, str]:
     return {row["name"]: row["pci_device_id"] for row in rows("amd_gpus")}
 
 
+NO_GPU = "gfx000"
+"""What ROCm makes of an override that is set and empty (ROCR-Runtime issue 354)."""
+
+
 def override(env: Mapping[str, str]) -> str:
     """Return the GPU whose code HSA_OVERRIDE_GFX_VERSION has ROCm use (10.3.0: gfx1030; ROCR-Runtime core/runtime/amd_topology.cpp); empty without one."""
+    if env.get("HSA_OVERRIDE_GFX_VERSION") == "":
+        return NO_GPU
     named = _GFX_VERSION.fullmatch(env.get("HSA_OVERRIDE_GFX_VERSION", ""))
     return f"gfx{named[1]}{named[2]}{int(named[3]):x}" if named else ""
 

@@ -28,6 +28,8 @@ READERS = {
     "TMPDIR": "temporary files: Python takes /tmp without a word, mktemp and others fail",
 }
 _COMPILERS = ("CC", "CXX", "CUDAHOSTCXX", "NVCC_CCBIN")
+_FOLDERS = ("CUDA_HOME", "CUDA_PATH", "ROCM_HOME", "ROCM_PATH")
+"""One directory each, no list: what ``export CUDA_HOME=$CUDA_HOME:/usr/local/cuda`` makes of an unset one is none."""
 _WRITTEN = ("NCCL_DEBUG_FILE", "TORCH_LOGS_OUT", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Written by the library itself: its directory has to be there."""
 
@@ -37,12 +39,16 @@ def named(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
     >>> dict(named({"CC": "ccache /usr/bin/gcc", "CXX": "/opt/g++ -O2", "CUDA_HOME": "/opt/cuda", "NCCL_DEBUG_FILE": "/logs/nccl.%h", "NCCL_NET_PLUGIN": "/a.so,/b.so"}))
     {'CXX': '/opt/g++', 'CUDA_HOME': '/opt/cuda', 'NCCL_DEBUG_FILE': '/logs'}
+    >>> dict(named({"CUDA_HOME": ":/usr/local/cuda", "SSL_CERT_DIR": ":/etc/ssl/certs"}))
+    {'CUDA_HOME': '/:/usr/local/cuda'}
     """
     for name in READERS:
         value = env.get(name, "").strip()
         path = (value.split() or [""])[0] if name in _COMPILERS else value
         if name in _WRITTEN:
             path = path.rpartition("/")[0]
+        if name in _FOLDERS and path.startswith(":"):
+            path = f"/{path}"
         if path.startswith("/") and "%" not in path and (":" not in path or name != "SSL_CERT_DIR") and "," not in path:
             yield name, path
 

@@ -282,7 +282,13 @@ def _pod_of_two(*libraries: str) -> Recording:
     folder = "/usr/lib/x86_64-linux-gnu"
     stats = {f"{folder}/{name}": _FILE for name in libraries}
     listed = [name for name in host.get("dirs", {}).get(folder, []) if "ibverbs" not in name]
-    return over(host, stats=stats, dirs={folder: [*listed, *libraries]}, intent={"nodes": 2})
+    return over(
+        host,
+        stats=stats,
+        dirs={folder: [*listed, *libraries], "/dev/infiniband": ["uverbs0", "uverbs1"]},
+        answers={"loader-cache:libibverbs.so.1": []},
+        intent={"nodes": 2},
+    )
 
 
 HOSTS[227] = (_pod_of_two, lambda: _pod_of_two("libibverbs.so.1", "libmlx5.so.1", "librdmacm.so.1"))
@@ -360,7 +366,8 @@ _ZE = "/usr/lib/x86_64-linux-gnu"
 
 
 def _level_zero(*libraries: str) -> Recording:
-    host = over(intel_xpu(), stats={f"{_ZE}/{name}": _FILE for name in libraries})
+    listed: Recording = {"loader-cache:libze_intel_gpu.so.1": []}
+    host = over(intel_xpu(), stats={f"{_ZE}/{name}": _FILE for name in libraries}, answers=listed)
     return over(host, answers={f"dynamic:{_ZE}/{name}": {"kind": "64:62", "soname": name} for name in libraries})
 
 

@@ -20,13 +20,14 @@ _ROS = ("/opt/ros/humble/lib/python3.10/site-packages", "/opt/ros/humble/local/l
 
 
 def rocky() -> Recording:
-    return environment(over(ordinary("rocky8-v100"), intent={"ranks": 4, "workers": 8}), OMP_NUM_THREADS="28")
+    return environment(over(ordinary("rocky8-v100"), intent={"ranks": 4, "workers": 8, "threads": 28}), OMP_NUM_THREADS="28")
 
 
-HOSTS[241] = (
-    lambda: _limited(rocky, nproc=[4096, 24625000], nofile=[65536, 262144]),
-    lambda: _limited(rocky, nofile=[65536, 262144]),
-)
+def _used(tasks: int) -> Recording:
+    return over(_limited(rocky, nproc=[4096, 24625000], nofile=[65536, 262144]), answers={"user-tasks": tasks})
+
+
+HOSTS[241] = (lambda: _used(3700), lambda: _used(1200))
 
 
 @made(242, desktop)

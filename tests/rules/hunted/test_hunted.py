@@ -16,6 +16,7 @@ import hunted_healthy
 import hunted_odd
 import hunted_reported
 import hunted_second
+import hunted_sixth
 import pytest
 
 from conftest import judge, judge_one
@@ -28,7 +29,14 @@ from torchtune_sys.model.rule import Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 
 ROWS = list(csv.DictReader(Path(__file__).with_name("hosts.csv").read_text().splitlines()))
-BUILDERS = {**hunted_first.HOSTS, **hunted_second.HOSTS, **hunted_healthy.HOSTS, **hunted_odd.HOSTS, **hunted_reported.HOSTS}
+BUILDERS = {
+    **hunted_first.HOSTS,
+    **hunted_second.HOSTS,
+    **hunted_healthy.HOSTS,
+    **hunted_odd.HOSTS,
+    **hunted_reported.HOSTS,
+    **hunted_sixth.HOSTS,
+}
 NAMED = [int(row["n"]) for row in ROWS if row["kind"] == "fault" and row["last"] == "named"]
 SILENT = [int(row["n"]) for row in ROWS if row["kind"] == "healthy" and row["last"] == "silent"]
 

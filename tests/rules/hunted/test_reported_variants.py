@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hunted_fifth import _roce, conda
+from hunted_fifth import _clocked, _level_zero, _pod_of_two, _roce, conda
 from hunted_fourth import Build, two_dgx
-from hunted_reported import _blocked, _flash, _instance, _served, _way
-from hunted_second import desktop, dgx
+from hunted_reported import _blocked, _flash, _instance, _served, _used, _way
+from hunted_second import desktop, dgx, mi300x
 from hunted_third import _library, _mounted, _site
 from test_healthy_variants import _graphics
 from test_hunted import _seen
@@ -194,3 +194,84 @@ def test_what_is_advised_instead_is_not_the_same_directory(where: str, advised: 
 def test_errors_of_the_fabric_manager_are_failures() -> None:
     line = "[Nov 12 2025 09:14:22] [{}] [tid 1234] failed to find the GPU handle 12345 in the multicast team request setup 1."
     assert failures(line.format("ERROR")) and not failures(line.format("INFO"))
+
+
+@pytest.mark.parametrize(("tasks", "verdict"), [(3728, Verdict.PASS), (3729, Verdict.FAIL)])
+def test_what_the_user_runs_already_counts_against_the_limit_on_tasks(tasks: int, verdict: Verdict) -> None:
+    """Four ranks with 28 threads and eight workers each take 368 of 4096."""
+    assert judge_one(_seen(lambda: _used(tasks)), "nproc-limit-too-low").verdict is verdict
+
+
+def _working(level: str, mhz: int, busy: int) -> Recording:
+    return _clocked([2100, 2100, mhz, *[2100] * 5], [100, 100, busy, *[100] * 5], level)
+
+
+@pytest.mark.parametrize(
+    ("level", "mhz", "busy", "verdict"),
+    [
+        ("auto", 1300, 100, Verdict.PASS),  # at its power limit
+        ("auto", 132, 0, Verdict.PASS),
+        ("high", 2100, 100, Verdict.PASS),
+        ("manual", 1200, 100, Verdict.PASS),
+        ("auto", 500, 100, Verdict.FAIL),
+        ("profile_min_sclk", 2100, 0, Verdict.FAIL),
+    ],
+)
+def test_clocks_of_amd_gpus(level: str, mhz: int, busy: int, verdict: Verdict) -> None:
+    assert judge_one(_seen(lambda: _working(level, mhz, busy)), "gpu-clock-held-down").verdict is verdict
+
+
+def _verbs_library(**variables: str) -> Recording:
+    return environment(_pod_of_two(), **variables)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        lambda: over(_pod_of_two(), intent={"nodes": 1}),
+        lambda: _verbs_library(NCCL_IB_DISABLE="1"),
+        lambda: over(_pod_of_two(), answers={"loader-cache:libibverbs.so.1": [{"name": "libibverbs.so.1", "path": "/opt/x.so"}]}),
+        lambda: _verbs_library_of_conda(),
+    ],
+    ids=["one node", "NCCL_IB_DISABLE", "in the cache", "conda's"],
+)
+def test_the_rdma_library_is_not_missed_without_need(host: Build) -> None:
+    found = judge_one(_seen(host), "rdma-driver-not-loaded")
+    assert all("libibverbs" not in item.subject for item in found.evidence if item.verdict is Verdict.FAIL)
+
+
+def _verbs_library_of_conda() -> Recording:
+    host = _verbs_library(CONDA_PREFIX="/opt/conda")
+    return over(host, stats={"/opt/conda/lib/libibverbs.so.1": {"mode": 33188, "uid": 0, "gid": 0, "size": 130_000}})
+
+
+@pytest.mark.parametrize(
+    "host",
+    [lambda: environment(_level_zero(), ZE_ENABLE_ALT_DRIVERS="/opt/ze/libze_intel_gpu.so"), intel_xpu],
+    ids=["another driver is named", "not asked"],
+)
+def test_level_zero_is_not_missed_without_need(host: Build) -> None:
+    assert judge_one(_seen(host), "intel-gpu-not-served").verdict is not Verdict.FAIL
+
+
+@pytest.mark.parametrize("value", ["11.0.0", "9.4.2"])
+def test_an_override_that_names_a_gpu_is_not_an_empty_one(value: str) -> None:
+    found = judge_one(_seen(lambda: environment(mi300x(), HSA_OVERRIDE_GFX_VERSION=value)), "rocm-arch-not-in-wheel")
+    assert all("gfx000" not in item.seen for item in found.evidence)
+
+
+@pytest.mark.parametrize("address", ["10.33.0.13", "node-head", ""])
+def test_an_address_of_this_host_or_a_name_is_not_another_hosts(address: str) -> None:
+    assert (
+        judge_one(_seen(lambda: environment(two_dgx(), VLLM_HOST_IP=address)), "rank-variables-left").verdict is not Verdict.FAIL
+    )
+
+
+def test_flashinfer_with_compiled_kernels_or_without_sglang_needs_no_nvcc() -> None:
+    for names in (
+        ("sglang-0.5.5", "flashinfer_python-0.5.2", "flashinfer_jit_cache-0.5.2"),
+        ("vllm-0.11.0", "flashinfer_python-0.5.2"),
+    ):
+        files = {f"{_site(conda())}/{name}.dist-info/INSTALLER": "pip\n" for name in names}
+        host = over(conda(), files=files)
+        assert judge_one(_seen(lambda host=host: host), "cuda-toolkit-missing").verdict is not Verdict.FAIL

@@ -35,6 +35,7 @@ _WHERE = {
     queries.SERVICES: "load:services",
     queries.PORT_LISTENERS: "sockets:port_listeners",
     queries.BOUND_SOCKET: "sockets:bound_socket",
+    queries.USER_TASKS: "load:user_tasks",
     queries.DYNAMIC: "loader:dynamic",
     queries.CUT_LIBRARIES: "loader:cut_libraries",
     queries.LOST_PARTS: "python:lost_parts",

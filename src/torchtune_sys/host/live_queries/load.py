@@ -50,6 +50,23 @@ def _rounded(unit: dict[str, Any]) -> dict[str, Any]:
     return {**unit, "cores": round(unit["cores"], 3), "wakeups_per_s": round(unit["wakeups_per_s"], 1)}
 
 
+def user_tasks(_argument: str, _timeout_s: float) -> Fact[Any]:
+    """Return the number of threads of all processes of this user (proc(5): num_threads in stat)."""
+    uid, threads = os.getuid(), 0
+    try:
+        found = processes.pids()
+    except OSError as error:
+        return missing_from(error, "/proc")
+    for pid in found:
+        try:
+            own = os.stat(f"/proc/{pid}").st_uid == uid
+        except OSError:
+            continue
+        words = processes.text(pid, "stat").rpartition(")")[2].split() if own else []
+        threads += natural(words[17]) or 0 if len(words) > 17 else 0
+    return threads
+
+
 def parse_stat(text: str) -> tuple[str, int, int, int, int, int] | None:
     """Name, session, flags, start, processor ticks and resident pages; None where it is not such a line.
 

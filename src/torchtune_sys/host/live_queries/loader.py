@@ -73,12 +73,12 @@ def cut_libraries(folder: str, _timeout_s: float) -> Fact[Any]:
     return found
 
 
-def cache(_argument: str, _timeout_s: float) -> Fact[Any]:
-    """Return the entries of ld.so.cache for CUDA libraries, in its order: fields of ``model.elf.Cached``."""
+def cache(library: str, _timeout_s: float) -> Fact[Any]:
+    """Return the entries of ld.so.cache for CUDA libraries, or for one that is named, in its order: fields of ``model.elf.Cached``."""
     try:
         with open(CACHE, "rb") as file:
             data = file.read(_CACHE_LIMIT)
-        return [msgspec.to_builtins(entry) for entry in elf.parse_cache(data, NAMES)]
+        return [msgspec.to_builtins(entry) for entry in elf.parse_cache(data, (library,) if library else NAMES)]
     except OSError as error:
         return missing_from(error, CACHE)
     except ValueError as error:

@@ -33,6 +33,18 @@ class AmdErrors(msgspec.Struct, frozen=True, kw_only=True):
     corrected: int
 
 
+class AmdClock(msgspec.Struct, frozen=True, kw_only=True):
+    """At which clock an AMD GPU works at the moment of the look, and what it was told about it."""
+
+    address: str
+    level: Fact[str]
+    """``auto``, or what somebody wrote: ``low``, ``high``, ``manual``, ``profile_peak`` … (power_dpm_force_performance_level)."""
+    busy_pct: Fact[int]
+    mhz: Fact[int]
+    """The state of the shader clock that pp_dpm_sclk marks."""
+    highest_mhz: Fact[int]
+
+
 class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     nvidia_devices: Fact[tuple[str, ...]] = _NOT_READ
     """PCI addresses of NVIDIA GPUs (vendor 10de, class 03xx)."""
@@ -73,10 +85,14 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """AMD's /dev/kfd, by which programs compute; read where amdgpu has a device."""
     other_nodes: Fact[tuple[DeviceNode, ...]] = _NOT_READ
     """Those of an Intel GPU that is a card of its own (/dev/dri/renderD128), and of the GPU on a Jetson's chip (/dev/nvmap); empty where there is none."""
+    level_zero: Fact[bool] = _NOT_READ
+    """Whether the loader finds libze_intel_gpu.so.1, the user's side of the driver of Intel's GPUs; ABSENT without a card of Intel's."""
     amd_partitions: Fact[tuple[str, ...]] = _NOT_READ
     """Into which partitions each of ``amd_devices`` that tells it is divided (``SPX``: none, ``CPX``: one for each of its dies); empty where none tells."""
     amd_errors: Fact[tuple[AmdErrors, ...]] = _NOT_READ
     """Blocks that have counted errors, of the GPUs that tell; ABSENT where none of them counts (no RAS)."""
+    amd_clocks: Fact[tuple[AmdClock, ...]] = _NOT_READ
+    """Of the GPUs that are awake and tell it; empty where none does."""
     power_daemon: Fact[bool] = _NOT_READ
     """Whether nvidia-powerd (Dynamic Boost of laptops) runs."""
     persistenced: Fact[bool] = _NOT_READ

@@ -53,6 +53,8 @@ class LimitsFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The file and line that sets it, or that it is logind's built-in choice."""
     slurm: Fact[bool]
     """Whether Slurm is set up here: its jobs are no login sessions for logind."""
+    user_tasks: Fact[int] = _NOT_READ
+    """Threads that the user has already, on which the limit nproc counts; ABSENT where that limit is high."""
     kills_at_logout: Fact[str] = _NOT_READ
     """The file and line that sets logind's KillUserProcesses to yes, ``""`` where none does; ABSENT where systemd-logind is not installed."""
     services: Fact[tuple[ServiceLimits, ...]] = _NOT_READ

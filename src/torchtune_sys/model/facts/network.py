@@ -175,6 +175,8 @@ class NetworkFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Names in /dev/infiniband (``uverbs0`` …), through which programs reach RDMA devices; ABSENT where there is no such directory."""
     verbs_closed: Fact[tuple[str, ...]] = _NOT_READ
     """Those of them that this session may not open for reading and writing."""
+    verbs_library: Fact[bool] = _NOT_READ
+    """Whether the loader finds libibverbs.so.1; ABSENT where there is no RDMA device."""
     nccl: Fact[tuple[NcclSetting, ...]]
     """Effective NCCL_* settings. Where the home directory of the user database is not ``$HOME``, a name may be there more than once,
     for different releases, in the order of precedence."""

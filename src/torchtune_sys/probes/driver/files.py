@@ -329,3 +329,19 @@ def bars_nvidia(text: str) -> bool:
 
 _NOTHING = (["off"], ["/bin/false"], ["/usr/bin/false"], ["/bin/true"], ["/usr/bin/true"])
 """What a line names that loads nothing: ``alias nvidia off``, ``install nvidia /bin/false``."""
+
+
+def loader_finds(host: Host, name: str) -> Fact[bool]:
+    """Return whether the dynamic loader finds a library (ld.so(8)), or it lies in an active conda environment, whose libraries look there."""
+    env = known(host.env(), {})
+    conda = env.get("CONDA_PREFIX", "")
+    folders = (*env.get("LD_LIBRARY_PATH", "").split(":")[:64], f"{conda}/lib" if conda else "", *DEFAULT_DIRECTORIES)
+    if any(folder.startswith("/") and host.exists(f"{folder.rstrip('/')}/{name}") is True for folder in folders):
+        return True
+    query = f"{queries.LOADER_CACHE}:{name}"
+    answer = host.ask(query)
+    if isinstance(answer, Missing):
+        seen = answer.why is Why.ABSENT and (host.live or answer.detail)
+        return False if seen else Missing(Why.NOT_RECORDED, query, "recorded by a release that did not ask")
+    entries = answer if isinstance(answer, (list, tuple)) else ()
+    return any(isinstance(entry, dict) and entry.get("name") == name for entry in entries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchtune_sys.formats.pci_paths import perhaps_gpu
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.driver import AmdErrors, DeviceNode, DriverFacts
+from torchtune_sys.model.facts.driver import AmdClock, AmdErrors, DeviceNode, DriverFacts
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.numbers import natural
@@ -44,8 +44,10 @@ def probe(host: Host, intent: Workload) -> DriverFacts:
         wsl=wsl,
         compute_node=driver_files.read_node(host, "/dev/kfd") if not isinstance(amd, Missing) and amd else _NO_AMD,
         other_nodes=_other_nodes(host, intel),
+        level_zero=_level_zero(host, intel),
         amd_partitions=_amd_partitions(host, amd),
         amd_errors=_amd_errors(host, amd),
+        amd_clocks=_amd_clocks(host, amd),
     )
     return _nothing_further(found) if none_here and wsl is not True else _further(host, found)
 
@@ -71,8 +73,10 @@ _SEEN_ANYWHERE = (
     "wsl",
     "compute_node",
     "other_nodes",
+    "level_zero",
     "amd_partitions",
     "amd_errors",
+    "amd_clocks",
 )
 
 
@@ -195,6 +199,20 @@ def _amd_partitions(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[
         return addresses
     told = (host.word(f"{pci.DEVICES}/{address}/current_compute_partition") for address in addresses)
     return tuple(word for word in told if not isinstance(word, Missing) and word != "UNKNOWN")
+
+
+def _level_zero(host: Host, cards: Fact[tuple[str, ...]]) -> Fact[bool]:
+    if isinstance(cards, Missing):
+        return cards
+    return driver_files.loader_finds(host, "libze_intel_gpu.so.1") if cards else Missing(Why.ABSENT, "PCI", "no card of Intel's")
+
+
+def _amd_clocks(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[AmdClock, ...]]:
+    if isinstance(addresses, Missing) or not addresses:
+        return addresses if isinstance(addresses, Missing) else ()
+    from torchtune_sys.probes.driver import amd_clocks
+
+    return amd_clocks.read(host, addresses)
 
 
 def _amd_errors(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[AmdErrors, ...]]:

@@ -21,8 +21,10 @@ def probe(host: Host, intent: Workload) -> LimitsFacts:
     files = logind.files(host)
     remove, remove_source = logind.remove_ipc(host, files)
     services, propagates = _services(host)
+    limits = _limits(host)
     return LimitsFacts(
-        limits=_limits(host),
+        limits=limits,
+        user_tasks=_user_tasks(host, limits.get("nproc")),
         pids_max=pids_max,
         pids_current=pids_current,
         pids_source=pids_source,
@@ -34,6 +36,19 @@ def probe(host: Host, intent: Workload) -> LimitsFacts:
         services=services,
         slurm_propagates_memlock=propagates,
     )
+
+
+_MANY_TASKS = 32_768
+"""A limit above it, as systemd has it on hosts with 8 GB and more, is not counted against: reading all of /proc takes time."""
+
+
+def _user_tasks(host: Host, limit: Fact[SessionLimit] | None) -> Fact[int]:
+    if limit is None or isinstance(limit, Missing) or limit.soft is None or limit.soft > _MANY_TASKS:
+        return Missing(Why.ABSENT, "RLIMIT_NPROC", "no low limit on the user's tasks")
+    found = host.ask(queries.USER_TASKS)
+    if isinstance(found, (Missing, int)):
+        return found
+    return Missing(Why.UNPARSED, queries.USER_TASKS, "not a number")
 
 
 def _services(host: Host) -> tuple[Fact[tuple[ServiceLimits, ...]], Fact[bool]]:

@@ -36,6 +36,7 @@ def probe(host: Host, intent: Workload) -> NetworkFacts:
         rdma=devices,
         verbs_nodes=verbs,
         verbs_closed=verbs if isinstance(verbs, Missing) else _closed(host, verbs),
+        verbs_library=_verbs_library(host, devices),
         nccl=conf if isinstance(conf, Missing) else conf[0],
         nccl_files=conf if isinstance(conf, Missing) else conf[1],
         gloo_interfaces=gloo_interfaces(host),
@@ -65,6 +66,17 @@ def _closed(host: Host, names: tuple[str, ...]) -> Fact[tuple[str, ...]]:
         if isinstance(answer, dict) and False in (answer.get("read"), answer.get("write")):
             found.append(name)
     return tuple(found)
+
+
+def _verbs_library(host: Host, devices: Fact[tuple[RdmaDevice, ...]]) -> Fact[bool]:
+    """Return whether NCCL finds what it opens adapters by (NVIDIA/nccl src/misc/ibvsymbols.cc)."""
+    if isinstance(devices, Missing):
+        return devices
+    if not devices:
+        return Missing(Why.ABSENT, "/sys/class/infiniband", "no RDMA device")
+    from torchtune_sys.probes.driver.files import loader_finds
+
+    return loader_finds(host, "libibverbs.so.1")
 
 
 def _plugins(host: Host, devices: Fact[tuple[RdmaDevice, ...]]) -> tuple[Fact[tuple[str, ...]], Fact[tuple[str, ...]]]:

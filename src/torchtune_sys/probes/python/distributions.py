@@ -23,7 +23,7 @@ _NAMES = frozenset(
         "transformers", "nccl", "cudnn", "cpuonly", "cudatoolkit", "libcublas", "libnvjitlink", "pytorch", "pytorch-gpu", "pytorch-cpu",
         "tensorflow", "jax", "jaxlib", "ninja", "lightning", "sglang", "sgl-kernel", "sglang-kernel", "onnxruntime-gpu", "transformer-engine", "vllm-nccl-cu11",
         "vllm-nccl-cu12", "intel-extension-for-pytorch", "habana-torch-plugin", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x",
-        "natten", "detectron2", "pyg-lib", "flash-attn-3", "mamba-ssm", "causal-conv1d",
+        "natten", "detectron2", "pyg-lib", "flash-attn-3", "mamba-ssm", "causal-conv1d", "flashinfer-python", "flashinfer-jit-cache",
     )
 )  # fmt: skip
 _PREFIXES = ("torch", "nvidia-", "cuda-", "triton", "pytorch-triton", "pytorch-cuda", "pytorch-lightning", "pytorch-mutex")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice, Safety
+from torchtune_sys.model.actions import Advice, Install, Safety
+from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
@@ -13,7 +14,7 @@ from torchtune_sys.rules.gates import intel_cards, torch_build
 
 @rule(
     id="intel-gpu-not-served",
-    title="torch is a build for Intel GPUs, and no kernel driver serves the one here",
+    title="torch is a build for Intel GPUs, and the driver for the one here is missing, or half of it",
     severity=Severity.ERROR,
     fix=(
         Advice(
@@ -26,7 +27,8 @@ from torchtune_sys.rules.gates import intel_cards, torch_build
     ),
 )
 def intel_gpu_not_served(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A GPU of Intel's that is a card of its own is on the PCI bus, no driver is bound to it, and the installed torch is a build for XPU.
+    """A GPU of Intel's that is a card of its own is on the PCI bus, no driver is bound to it, and the installed torch is a build for XPU. Or the kernel's driver is there,
+    and the loader does not find the user's side of it, libze_intel_gpu.so.1 (Level Zero), which no wheel brings.
 
     Why it matters
     torch.xpu.is_available() is False: training runs on the CPU, or ends at the first .to("xpu").
@@ -58,6 +60,26 @@ def intel_gpu_not_served(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="bound to xe or i915",
             verdict=Verdict.PASS if bound else Verdict.FAIL,
             source=f"/sys/bus/pci/devices/{device.address}/driver",
+        )
+    yield from _without_level_zero(s, cards)
+
+
+_LEVEL_ZERO = Install(
+    text="install Intel's compute runtime: libze-intel-gpu1 and libze1 (Ubuntu), intel-level-zero and level-zero (Fedora, Arch: level-zero-loader, intel-compute-runtime)"
+)
+
+
+def _without_level_zero(s: Snapshot, cards: tuple[PciDevice, ...]) -> Iterator[Evidence]:
+    """Fails where a driver of the kernel serves a card; another driver may be named (ZE_ENABLE_ALT_DRIVERS of the loader)."""
+    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    found = True if isinstance(s.driver, Missing) else known(s.driver.level_zero, True)
+    if not found and any(known(card.driver, "") in ("xe", "i915") for card in cards) and "ZE_ENABLE_ALT_DRIVERS" not in env:
+        yield Evidence(
+            subject="libze_intel_gpu.so.1",
+            seen="the loader does not find it",
+            wanted="Level Zero's driver, by which torch reaches the GPU",
+            source="/etc/ld.so.cache",
+            fix=(_LEVEL_ZERO,),
         )
 
 

@@ -8,6 +8,7 @@ from torchtune_sys.knowledge.path_variables import READERS, wrapped
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
@@ -202,7 +203,7 @@ def _closed_caches(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
 )
 def rank_variables_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """RANK and a WORLD_SIZE above 1, or torchrun's PET_NNODES, are set in an ordinary session: no batch system, torchrun or Kubernetes started it. Or
-    what fits one communicator, host or job alone is set for all: NCCL_COMM_ID, a fixed NCCL_HOSTID, Slurm's memory requests of two jobs.
+    what fits one communicator, host or job alone is set for all: NCCL_COMM_ID, a fixed NCCL_HOSTID, another host's VLLM_HOST_IP, Slurm's memory requests of two jobs.
 
     Why it matters
     A script that initialises torch.distributed when it finds these variables (Trainer, Accelerate, DeepSpeed, most examples) becomes one rank
@@ -219,6 +220,7 @@ def rank_variables_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.pytorch.org/docs/stable/elastic/run.html (variables that torchrun sets); torch/distributed/argparse_util.py (PET_)
     NVIDIA/nccl src/bootstrap.cc, src/init.cc (NCCL_COMM_ID: bootstrapCreateRoot on the first rank), src/misc/utils.cc (NCCL_HOSTID); the
     user guide of 2.30 has neither among its settings
+    https://github.com/vllm-project/vllm/issues/8908 (VLLM_HOST_IP in a start file that all hosts share)
     Slurm src/srun/libsrun/opt.c (SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive)
     """
     env = environment(s)
@@ -256,6 +258,19 @@ def _for_one_alone(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
     name = "" if isinstance(s.system, Missing) else known(s.system.hostname, "")
     if host and name and (s.intent.nodes or 1) > 1 and name not in host:
         yield seen("NCCL_HOSTID", host, "another on each host, or unset", "NCCL takes hosts with the same for one")
+    if _is_of_another_host(s, address := env.get("VLLM_HOST_IP", "")):
+        yield seen("VLLM_HOST_IP", address, "an address of this host, or unset", "no interface here has it")
+
+
+def _is_of_another_host(s: Snapshot, address: str) -> bool:
+    """Return whether an address is none of this host's; in a container it may be the address of the host around it."""
+    listed = () if isinstance(s.network, Missing) else known(s.network.interfaces, ())
+    own = {item.address for interface in listed for item in known(interface.addresses, ())}
+    inside = isinstance(s.system, Missing) or known(s.system.container, "unknown") != ""
+    return bool(address and own) and not inside and _ADDRESS.fullmatch(address) is not None and address not in own
+
+
+_ADDRESS = pattern(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
 
 
 _FIRST_OWN_STEP = 0xFFFFFFF0

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.actions import Advice, NvmlSetting
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.driver import AmdClock
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
 from torchtune_sys.rules import gates
@@ -166,11 +167,12 @@ def gpu_application_clock_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="gpu-clock-held-down",
-    title="A busy GPU runs far below its highest clock, and the driver names neither heat nor power as the reason",
+    title="A GPU is held far below its highest clock, and the driver names neither heat nor power as the reason",
     severity=Severity.WARNING,
     params=(
         Param("busy_pct", 90, "utilization from which on a GPU counts as busy, percent"),
         Param("share", 0.7, "share of the highest clock below which it is reported"),
+        Param("amd_share", 0.25, "the same of AMD's, whose driver does not say what a power limit takes"),
     ),
     fix=(
         NvmlSetting(setting="locked clocks (nvidia-smi -rgc)", value="reset"),
@@ -180,7 +182,8 @@ def gpu_application_clock_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ),
 )
 def gpu_clock_held_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Clocks that somebody locked (nvidia-smi -lgc) cannot be read; what they do to a GPU that works can.
+    """Clocks that somebody locked (nvidia-smi -lgc) cannot be read; what they do to a GPU that works can. AMD's driver tells its performance level, too: low,
+    or a profile of the lowest clocks, that somebody has set (rocm-smi --setperflevel low, a desktop's power saver).
 
     Why it matters
         Training on this GPU is slower by as much, and in synchronous training all GPUs wait for the slowest.
@@ -191,7 +194,13 @@ def gpu_clock_held_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
         nvml.h: nvmlDeviceGetClockInfo, nvmlDeviceGetMaxClockInfo (NVML_CLOCK_SM), NVML_CLOCKS_EVENT_REASONS; nvidia-smi(1): --lock-gpu-clocks
+        Linux Documentation/gpu/amdgpu/thermal.rst (power_dpm_force_performance_level, pp_dpm_sclk, gpu_busy_percent)
+        https://github.com/ROCm/legacy-rocm-build/issues/4414 (61 MHz under load)
     """
+    of_amd = () if isinstance(s.driver, Missing) else known(s.driver.amd_clocks, ())
+    if of_amd:
+        yield from (_of_amd(clock, float(p["busy_pct"]), float(p["amd_share"])) for clock in of_amd)
+        return
     gpus = gates.nvidia_gpus(s)
     if all(not isinstance(gpu.utilization_pct, Missing) and gpu.utilization_pct < float(p["busy_pct"]) for gpu in gpus):
         raise NotApplicable("no GPU is busy at the moment of the look, and an idle one lowers its clock")
@@ -203,6 +212,29 @@ def gpu_clock_held_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
         lambda gpu: f"about {_expected(gpu)} MHz",
         "nvmlDeviceGetClockInfo",
     )
+
+
+_LOWEST = ("low", "profile_min_sclk", "profile_min_mclk")
+
+
+def _of_amd(clock: AmdClock, busy_pct: float, share: float) -> Evidence:
+    level, mhz, highest = known(clock.level, ""), known(clock.mhz, 0), known(clock.highest_mhz, 0)
+    set_low = level in _LOWEST
+    slow = known(clock.busy_pct, 0) >= busy_pct and not isinstance(clock.mhz, Missing) and mhz < share * highest
+    return Evidence(
+        subject=f"AMD GPU at {clock.address}",
+        seen=f"performance level {level}" if set_low or not slow else f"{mhz} MHz under load",
+        wanted="auto" if set_low else f"about {highest} MHz" if slow else "",
+        verdict=Verdict.FAIL if set_low or slow else Verdict.PASS if level else Verdict.UNKNOWN,
+        source=f"/sys/bus/pci/devices/{clock.address}/{'power_dpm_force_performance_level' if set_low or not slow else 'pp_dpm_sclk'}",
+        fix=(_AUTOMATIC,) if set_low else (_ANEW,) if slow else (),
+    )
+
+
+_AUTOMATIC = Advice(text="sudo rocm-smi --setperflevel auto (on a desktop or laptop: powerprofilesctl set performance)")
+_ANEW = Advice(
+    text="sudo rocm-smi --resetclocks; if it stays so, sudo rocm-smi --gpureset -d NUMBER with no program on it, or power-cycle the host"
+)
 
 
 def _expected(gpu: Gpu) -> int:

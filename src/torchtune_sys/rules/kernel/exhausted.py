@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, known
+from torchtune_sys.model.values import Missing, NotApplicable, known, known_or_unknown, need
 from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, none_logged, recent, seen_in_log, shorter
 
 
@@ -160,10 +160,47 @@ def critical_temperature_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield from none_logged(s, "temperature", "critical temperature")
 
 
+def _in_wsl(s: Snapshot) -> None:
+    if not known_or_unknown(need(s.driver).wsl, False):
+        raise NotApplicable("this is no guest of WSL")
+
+
+@rule(
+    id="wsl-gpu-memory-refused-logged",
+    title="Windows refused memory that a CUDA program of this WSL guest asked for",
+    severity=Severity.WARNING,
+    applies=_in_wsl,
+    fix=(
+        Advice(
+            text="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, and none that sets it to True: on some hosts Windows refuses these calls whatever is free"
+        ),
+        Advice(
+            text="leave more of the GPU's memory free (a smaller batch, the programs of Windows' desktop), and pin less of the host's"
+        ),
+        Advice(text="update the driver in Windows and WSL (wsl --update)"),
+    ),
+    params=(DAYS,),
+)
+def wsl_gpu_memory_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log of a WSL guest tells of dxgkio_make_resident with error -12: memory of a GPU, or pinned memory for it, was not made resident.
+
+    Why it matters
+    The program ends with "CUDA error: out of memory", "device not ready" or "unknown error", while nvidia-smi shows free memory.
+
+    When to leave it
+    The program that asked for it has been stopped or made smaller since.
+
+    References
+    https://github.com/microsoft/WSL/issues/41176, 8447; WSL2-Linux-Kernel drivers/hv/dxgkrnl/ioctl.c (dxgkio_make_resident)
+    """
+    yield from logged(s, p, ("dxg-refused",), "GPU memory from Windows", "message that Windows refused GPU memory", "given")
+
+
 RULES: tuple[Rule, ...] = (
     open_files_limit_reached_logged,
     pids_limit_reached_logged,
     conntrack_table_full_logged,
     neighbour_table_full_logged,
     critical_temperature_logged,
+    wsl_gpu_memory_refused_logged,
 )

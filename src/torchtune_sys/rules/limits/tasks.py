@@ -32,7 +32,7 @@ def tasks_needed(s: Snapshot) -> int:
     params=(Param("min_soft", 1024, "soft limit below which even a small job is at risk"),),
 )
 def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The soft limit on the user's tasks is lower than the total of this job's ranks, threads and workers.
+    """The soft limit on the user's tasks is lower than the total of this job's ranks, threads and workers, or than these and what the user runs already.
 
     Why it matters
     The limit counts all threads of the user on the host, including other jobs. Beyond it, fork and pthread_create fail with
@@ -50,12 +50,14 @@ def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if need(session.uid) == 0 and not known(session.user_namespace, False):
         raise NotApplicable("the limit does not apply to root (it may apply to the job's user)")
     limit = limit_of(s, "nproc")
-    wanted = max(int(p["min_soft"]), tasks_needed(s))
+    needed, taken = tasks_needed(s), known(need(s.limits).user_tasks, 0)
+    wanted = max(int(p["min_soft"]), needed)
+    short = not below(limit.soft, wanted) and below(limit.soft, needed + taken)
     yield Evidence(
         subject="nproc",
-        seen=both(limit, count),
-        wanted=f"soft {wanted} or more",
-        verdict=verdict_on(below(limit.soft, wanted)),
+        seen=both(limit, count) + f", {taken} of them taken" * short,
+        wanted=f"room for {needed} more" if short else f"soft {wanted} or more",
+        verdict=verdict_on(short or below(limit.soft, wanted)),
         source=SOURCE,
     )
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from torchtune_sys.formats.pci_paths import for_guests
 from torchtune_sys.knowledge import nccl
-from torchtune_sys.model.actions import Advice, Needs
+from torchtune_sys.model.actions import Advice, Install, Needs
 from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import NotApplicable, absent, known, known_or_unknown, need
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, known_or_unknown, need
 from torchtune_sys.rules.gates import may_span_hosts, verbs_devices
 
 _INFINIBAND_CLASS = "0207"
@@ -97,6 +97,22 @@ def _closed_nodes(s: Snapshot, devices: tuple[RdmaDevice, ...]) -> Iterator[Evid
             source=f"/dev/infiniband/{closed[0]}",
             fix=(_OPEN_VERBS,),
         )
+    elif known(need(s.network).verbs_library, True) is False and (s.intent.nodes or 1) > 1 and _by_nccl_itself(s, devices):
+        yield Evidence(
+            subject="libibverbs.so.1",
+            seen="the loader does not find it: NCCL opens no adapter without it, and takes TCP",
+            wanted="the library of rdma-core",
+            source="/etc/ld.so.cache",
+            fix=(_RDMA_CORE,),
+        )
+
+
+_RDMA_CORE = Install(text="apt install libibverbs1 ibverbs-providers, or dnf install libibverbs (in a container: in the image)")
+
+
+def _by_nccl_itself(s: Snapshot, devices: tuple[RdmaDevice, ...]) -> bool:
+    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    return bool(_for_training(s, devices)) and not nccl.ib_disabled(env) and not nccl.plugin_ports(devices)
 
 
 _OPEN_VERBS = Advice(

@@ -106,7 +106,7 @@ def _with_rocm(s: Snapshot) -> tuple[Install, ...]:
 )
 def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """ROCm wheels contain machine code for a list of GPUs; unlike CUDA's PTX, nothing in them runs on other or later GPUs. Or
-    HSA_OVERRIDE_GFX_VERSION has ROCm take a GPU for one of another generation, whose code it does not run.
+    HSA_OVERRIDE_GFX_VERSION has ROCm take a GPU for one of another generation, whose code it does not run; set and empty, for none (gfx000).
 
     Why it matters
         "HIP error: invalid device function", "hipErrorNoBinaryForGpu", or a crash at the first kernel.
@@ -115,12 +115,13 @@ def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         HSA_OVERRIDE_GFX_VERSION is set for a supported relative of this GPU in the job alone (where this session has it, nothing is reported).
 
     References
+        https://github.com/ROCm/rocm-systems/pull/5686 (an empty override, which later releases pass over)
         PYTORCH_ROCM_ARCH in .ci/docker of pytorch/pytorch; https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
     """
     build = torch_build(s)
     if _ROCM_WHEEL.fullmatch(build.version) is None:
         raise NotApplicable(f"torch {build.version} is not a PyTorch wheel with a known list of GPUs")
-    from torchtune_sys.knowledge.install_rocm import generation, override
+    from torchtune_sys.knowledge.install_rocm import NO_GPU, generation, override
 
     served, found = _served(), tuple(_amd_architectures(s))
     env = s.session if isinstance(s.session, Missing) else s.session.env
@@ -129,7 +130,7 @@ def rocm_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     for name, gfx in found:
         if some and gfx in _OF_PROCESSORS:
             continue  # beside a card that is trained on
-        misled = taken_as != "" and generation(taken_as) != generation(gfx)
+        misled = taken_as != "" and (taken_as == NO_GPU or generation(taken_as) != generation(gfx))
         taken = misled or (gfx not in served and taken_as in served)
         other = f" that is taken for {taken_as} (HSA_OVERRIDE_GFX_VERSION)" if taken else ""
         yield Evidence(

@@ -72,18 +72,20 @@ def nvcc_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     ),
 )
 def cuda_toolkit_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A build reported that nvcc is missing; or DeepSpeed is installed without compiled operators, and there is no nvcc to build them.
+    """A build reported that nvcc is missing; or DeepSpeed is installed without compiled operators, or SGLang with a FlashInfer that has no kernels compiled
+    beforehand (flashinfer-jit-cache), and there is no nvcc to build them.
 
     torch itself and packages that come as wheels need no toolkit: nothing is reported without a package that does.
 
     Why it matters
         DeepSpeed compiles FusedAdam, CPUAdam and others on first use: "CUDA_HOME does not exist, unable to compile CUDA op(s)".
-        Some of its releases need nvcc even at import.
+        Some of its releases need nvcc even at import. FlashInfer compiles its kernels at their first call, which SGLang makes as it starts.
 
     When to leave it
         Where DeepSpeed runs with torch's own optimizers, or is there only because another package asks for it.
 
     References
+        https://github.com/sgl-project/sglang/issues/5002; https://docs.flashinfer.ai/installation.html
         https://github.com/deepspeedai/DeepSpeed/issues/2772; op_builder/builder.py of DeepSpeed
         https://github.com/Dao-AILab/flash-attention/issues/1264; _find_cuda_home in torch/utils/cpp_extension.py
     """
@@ -94,14 +96,16 @@ def cuda_toolkit_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             raise NotApplicable("torch is a ROCm build: what was compiled for CUDA would not fit it")
         yield Evidence(subject="nvcc", seen=said, wanted="a CUDA toolkit, or a ready-made wheel", source="report")
         return
-    item = installed(s).get("deepspeed")
+    there = installed(s)
+    kernels = there.get("flashinfer-python") if "sglang" in there and "flashinfer-jit-cache" not in there else None
+    item = kernels or there.get("deepspeed")
     if item is None:
         raise NotApplicable("no installed package compiles CUDA code")
     nvidia_hardware(s)
     cuda_build(s)
-    if need(python.deepspeed_operators):
+    if kernels is None and need(python.deepspeed_operators):
         raise NotApplicable("DeepSpeed was built with its operators")
-    subject = f"deepspeed {item.version}"
+    subject = f"{item.name} {item.version}"
     if absent(python.nvcc_path):
         home = known(need(s.session).env, {}).get("CUDA_HOME", "")
         seen = f"no nvcc in CUDA_HOME={home}" if home else "no nvcc"
