@@ -55,6 +55,7 @@ _WORTH_ALONE = frozenset(
         "cpu-thermal-throttle-logged",
         "xid-for-support",
         "firewall-drops-connections-logged",
+        "wsl-gpu-memory-refused-logged",
     )
 )
 """Rules whose warning is of something that does not work, not of how it is set up: it stands for itself where nothing else is told."""

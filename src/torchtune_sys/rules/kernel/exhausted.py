@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, known, known_or_unknown, need
+from torchtune_sys.model.values import Missing, NotApplicable, known
 from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, none_logged, recent, seen_in_log, shorter
 
 
@@ -161,7 +161,7 @@ def critical_temperature_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _in_wsl(s: Snapshot) -> None:
-    if not known_or_unknown(need(s.driver).wsl, False):
+    if not isinstance(s.driver, Missing) and known(s.driver.wsl, True) is False:
         raise NotApplicable("this is no guest of WSL")
 
 
