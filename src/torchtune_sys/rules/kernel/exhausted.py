@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
-from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, known
+from torchtune_sys.model.snapshot import Snapshot, is_pasted
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, none_logged, recent, seen_in_log, shorter
 
 
@@ -160,9 +160,12 @@ def critical_temperature_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield from none_logged(s, "temperature", "critical temperature")
 
 
+_NO_WSL = "this is no guest of WSL"
+
+
 def _in_wsl(s: Snapshot) -> None:
     if not isinstance(s.driver, Missing) and known(s.driver.wsl, True) is False:
-        raise NotApplicable("this is no guest of WSL")
+        raise NotApplicable(_NO_WSL)
 
 
 @rule(
@@ -193,6 +196,10 @@ def wsl_gpu_memory_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     https://github.com/microsoft/WSL/issues/41176, 8447; WSL2-Linux-Kernel drivers/hv/dxgkrnl/ioctl.c (dxgkio_make_resident)
     """
+    if not recent(s, p, "dxg-refused"):
+        if is_pasted(s) and isinstance(s.driver, Missing):
+            raise NotApplicable(_NO_WSL)
+        need(need(s.driver).wsl)
     yield from logged(s, p, ("dxg-refused",), "GPU memory from Windows", "message that Windows refused GPU memory", "given")
 
 
