@@ -381,9 +381,8 @@ _WORST_FIRST = (Verdict.CRASHED, Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Ve
 
 
 def _overall(evidence: Iterable[Evidence]) -> Verdict:
-    return min(
-        (item.verdict for item in evidence), key=_WORST_FIRST.index, default=Verdict.PASS
-    )  # a set would hash enums, in Python
+    # A set would hash enums, in Python.
+    return min((item.verdict for item in evidence), key=_WORST_FIRST.index, default=Verdict.PASS)
 
 
 def _where() -> str:

@@ -93,7 +93,7 @@ def main() -> NoReturn:
         code = _ended(args, signal)
     except OSError as error:  # no child could be started to read what was named
         code = _refused(args, error)
-    _leave(code)
+    leave(code)
 
 
 def _late(args: Sequence[str], limit_s: float) -> int:
@@ -229,8 +229,3 @@ def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
 def _for_nagios(args: Sequence[str]) -> bool:
     pairs = zip(args, [*args[1:], ""], strict=False)  # no arguments: no pair
     return any(one == "--format=nagios" or (one == "--format" and other == "nagios") for one, other in pairs)
-
-
-def _leave(code: int) -> NoReturn:
-    """End the process now, whatever threads still hang in the kernel; children first, output flushed."""
-    leave(code)

@@ -16,7 +16,7 @@ from torchtune_sys.model.facts.hardware import HardwareFacts
 from torchtune_sys.model.facts.kernel import KernelFacts
 from torchtune_sys.model.facts.limits import LimitsFacts
 from torchtune_sys.model.facts.memory import MemoryFacts
-from torchtune_sys.model.facts.network import NetworkFacts
+from torchtune_sys.model.facts.network import Interface, NetworkFacts
 from torchtune_sys.model.facts.numa import NumaFacts
 from torchtune_sys.model.facts.pci import PciDevice, PciFacts
 from torchtune_sys.model.facts.python import PythonFacts
@@ -77,6 +77,16 @@ FAMILIES = tuple(name for name in Snapshot.__struct_fields__ if name not in {"in
 def is_pasted(seen: Snapshot) -> bool:
     """Return whether the facts are of a text that somebody pasted: such a text tells a part of a host, and mostly that of a failed job."""
     return seen.origin.startswith("report")
+
+
+def variables_told(seen: Snapshot) -> dict[str, str]:
+    """Return the environment variables of the session; none where nobody could look."""
+    return {} if isinstance(seen.session, Missing) else known(seen.session.env, {})
+
+
+def interfaces_told(seen: Snapshot) -> tuple[Interface, ...]:
+    """Return the network interfaces; none where nobody could look."""
+    return () if isinstance(seen.network, Missing) else known(seen.network.interfaces, ())
 
 
 def gpus_told(seen: Snapshot) -> tuple[Gpu, ...]:

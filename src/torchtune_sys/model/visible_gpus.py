@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.snapshot import Snapshot, gpus_told
-from torchtune_sys.model.values import Missing, known
+from torchtune_sys.model.snapshot import Snapshot, gpus_told, variables_told
+from torchtune_sys.model.values import known
 
 _LAST = chr(0x10FFFF)
 
@@ -112,7 +112,7 @@ def _number(entry: str) -> int | None:
 def left_out(s: Snapshot) -> frozenset[int]:
     """Return the indices of the GPUs that CUDA_VISIBLE_DEVICES hides, or may: numbers of GPUs of several models are CUDA's own, from the fastest,
     unless CUDA_DEVICE_ORDER says otherwise."""
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    env = variables_told(s)
     value = env.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return frozenset()

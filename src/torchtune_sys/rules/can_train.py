@@ -13,7 +13,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import PythonFacts, Torch
 from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.rule import Result, Severity, Verdict
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, Unknown, Why, absent, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.torch import common as torch_build
@@ -153,7 +153,7 @@ def _amd(s: Snapshot) -> int:
     if not isinstance(s.gpu, Missing) and s.gpu.vendor == "amd" and not isinstance(s.gpu.devices, Missing):
         return len(gates.all_devices(s.gpu))
     count = 0 if absent(devices) else len(need(devices))
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    env = variables_told(s)
     return 0 if "every GPU" in visible_gpus.amd_fault(env, count).fault else count
 
 

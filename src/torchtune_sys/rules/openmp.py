@@ -5,8 +5,8 @@ from __future__ import annotations
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, known
+from torchtune_sys.model.snapshot import Snapshot, variables_told
+from torchtune_sys.model.values import Missing
 
 _SWITCH = ("true|false", "true or false")
 _STACK = (r"0*[0-9]+\s*[bkmg]?", "a number with B, K, M or G behind it")
@@ -69,7 +69,7 @@ def is_gnu_alone(s: Snapshot) -> Fact[bool]:
         return python.conda
     if python.conda:
         return False
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    env = variables_told(s)
     others = {item.name for item in python.distributions} & {"intel-openmp", "mkl", "mkl-service", "intel-extension-for-pytorch"}
     of_wheel = any("manylinux" in tag for item in python.distributions if item.name == "torch" for tag in item.tags)
     return of_wheel and not others and "omp" not in env.get("LD_PRELOAD", "")

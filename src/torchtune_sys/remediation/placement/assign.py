@@ -12,7 +12,7 @@ import math
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.launchers import slurm_gives_gpus_to_each
 from torchtune_sys.model.placement import Placement, PlacementFacts, RankPlacement
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.remediation.placement.cpu_shares import Basis, homes_of, parts_of, share
 from torchtune_sys.remediation.placement.gpus import Visible, visible
@@ -40,7 +40,7 @@ def _basis(s: Snapshot, facts: PlacementFacts, ranks: int | None, one_thread_per
     """Return what all placements are made of, and each rank's GPU."""
     seen = visible(s, facts.boards)
     ranks = ranks or len(seen.addresses) or 1
-    apart = slurm_gives_gpus_to_each(_env(s), ranks, len(seen.addresses))
+    apart = slurm_gives_gpus_to_each(variables_told(s), ranks, len(seen.addresses))
     places = places_here(s, facts, one_thread_per_core)
     usable = {place.id: place for place in places if place.cores}
     gpus = [_gpu_of(seen, rank, apart) for rank in range(ranks)]
@@ -59,7 +59,7 @@ def place_bound_rank(
     Raises Unknown as ``place_ranks``."""
     seen = visible(s, facts.boards)
     ranks = max(ranks or 1, rank + 1)
-    apart = slurm_gives_gpus_to_each(_env(s), ranks, len(seen.addresses))
+    apart = slurm_gives_gpus_to_each(variables_told(s), ranks, len(seen.addresses))
     usable = [place for place in places_here(s, facts, one_thread_per_core) if place.cores]
     gpu = _gpu_of(seen, rank, apart)
     cores = [core for place in usable for core in place.cores]
@@ -80,10 +80,6 @@ def place_bound_rank(
         if away
         else (),
     )
-
-
-def _env(s: Snapshot) -> dict[str, str]:
-    return {} if isinstance(s.session, Missing) else known(s.session.env, {})
 
 
 def _index_of(seen: Visible, rank: int, apart: bool) -> int | None:

@@ -11,7 +11,7 @@ import msgspec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.placement import GpuDevice
-from torchtune_sys.model.snapshot import Snapshot, gpus_told, pci_devices_told
+from torchtune_sys.model.snapshot import Snapshot, gpus_told, pci_devices_told, variables_told
 from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.model.visible_gpus import listed, way
 
@@ -32,7 +32,7 @@ class Visible(msgspec.Struct, frozen=True, kw_only=True):
 
 def visible(s: Snapshot, boards: Fact[tuple[GpuDevice, ...]]) -> Visible:
     """Return the GPUs of this session: as NVML tells them, else the kernel's driver (``boards``), else the bus."""
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    env = variables_told(s)
     nvidia = _of_nvml(s) or known(boards, ()) or _of_bus(s, "0x10de", "nvidia")
     if not nvidia:
         amd = _of_bus(s, "0x1002", "amdgpu")

@@ -9,7 +9,7 @@ from torchtune_sys.knowledge.install import TUNING_GUIDE
 from torchtune_sys.model.actions import EnvironmentVariable
 from torchtune_sys.model.job import JobVariable
 from torchtune_sys.model.rule import Result
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.remediation.plan.change_requests import failing
@@ -46,12 +46,8 @@ def _from(make: Callable[[Snapshot], Iterator[JobVariable]], s: Snapshot) -> Ite
         return
 
 
-def _env(s: Snapshot) -> dict[str, str]:
-    return {} if isinstance(s.session, Missing) else known(s.session.env, {})
-
-
 def _of_rules(s: Snapshot, results: Iterable[Result]) -> Iterator[JobVariable]:
-    env = _env(s)
+    env = variables_told(s)
     for result in results:
         for item in failing(result):
             for action in item.fix or result.rule.fix:
@@ -63,7 +59,7 @@ def _of_rules(s: Snapshot, results: Iterable[Result]) -> Iterator[JobVariable]:
 
 def _threads(s: Snapshot) -> Iterator[JobVariable]:
     """torchrun sets 1 where nobody chose; torch by itself takes every core that it sees, for each rank."""
-    if "OMP_NUM_THREADS" in _env(s) or s.intent.threads is not None:
+    if "OMP_NUM_THREADS" in variables_told(s) or s.intent.threads is not None:
         return
     ranks, have = gates.ranks_here(s), cpu_budget.budget(s)
     have.settle()
@@ -78,7 +74,7 @@ def _interfaces(s: Snapshot) -> Iterator[JobVariable]:
     """Named only where the libraries' own choice is doubtful: names may differ on the job's other hosts."""
     if (s.intent.nodes or 1) < 2:
         return
-    network, env = need(s.network), _env(s)
+    network, env = need(s.network), variables_told(s)
     good = nccl_choice.better(network)
     if not good:
         return
@@ -102,7 +98,7 @@ def _named(name: str, library: str, choice: nccl.InterfaceChoice, s: Snapshot, g
 
 def _gpus(s: Snapshot) -> Iterator[JobVariable]:
     gates.cuda_torch(s)
-    gpus, env = gates.nvidia_gpus(s), _env(s)
+    gpus, env = gates.nvidia_gpus(s), variables_told(s)
     if not gpus:
         return
     if len({known(gpu.name, "") for gpu in gpus}) > 1 and "CUDA_DEVICE_ORDER" not in env:
@@ -126,7 +122,7 @@ def _torch_since(s: Snapshot, first: tuple[int, int]) -> bool:
 
 def _allocator(s: Snapshot, paths: tuple[str, ...]) -> Iterator[JobVariable]:
     """Pays for CPU tensors; with GPUs it is for a person to measure."""
-    if not paths or "LD_PRELOAD" in _env(s):
+    if not paths or "LD_PRELOAD" in variables_told(s):
         return
     path = next((path for path in paths if "jemalloc" in path), paths[0])
     on_cpu = not isinstance(s.driver, Missing) and not known(s.driver.nvidia_devices, ())

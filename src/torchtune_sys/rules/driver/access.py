@@ -8,7 +8,7 @@ from typing import TypeVar
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety
 from torchtune_sys.model.facts.driver import DeviceNode, DriverFacts
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unrecorded, known, need, need_any
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import container, gpu_addresses, nvml_error, require_module
@@ -356,7 +356,7 @@ def _libraries_alone_missing(s: Snapshot) -> bool:
 
 def _asked_for_none(s: Snapshot) -> str:
     """Return what tells enroot and NVIDIA's container runtime to bring none."""
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    env = variables_told(s)
     asked = env.get("NVIDIA_VISIBLE_DEVICES", "all")
     return f" (NVIDIA_VISIBLE_DEVICES={asked})" if asked in ("", "void", "none") else ""
 

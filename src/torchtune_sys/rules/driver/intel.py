@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Install, Safety
-from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
-from torchtune_sys.rules.gates import intel_cards, torch_build
+from torchtune_sys.rules.gates import intel_cards, intel_cards_served, torch_build
 
 
 @rule(
@@ -61,7 +60,7 @@ def intel_gpu_not_served(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.PASS if bound else Verdict.FAIL,
             source=f"/sys/bus/pci/devices/{device.address}/driver",
         )
-    yield from _without_level_zero(s, cards)
+    yield from _without_level_zero(s)
 
 
 _LEVEL_ZERO = Install(
@@ -69,11 +68,10 @@ _LEVEL_ZERO = Install(
 )
 
 
-def _without_level_zero(s: Snapshot, cards: tuple[PciDevice, ...]) -> Iterator[Evidence]:
+def _without_level_zero(s: Snapshot) -> Iterator[Evidence]:
     """Fails where a driver of the kernel serves a card; another driver may be named (ZE_ENABLE_ALT_DRIVERS of the loader)."""
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
     found = True if isinstance(s.driver, Missing) else known(s.driver.level_zero, True)
-    if not found and any(known(card.driver, "") in ("xe", "i915") for card in cards) and "ZE_ENABLE_ALT_DRIVERS" not in env:
+    if not found and intel_cards_served(s) and "ZE_ENABLE_ALT_DRIVERS" not in variables_told(s):
         yield Evidence(
             subject="libze_intel_gpu.so.1",
             seen="the loader does not find it",

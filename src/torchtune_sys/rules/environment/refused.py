@@ -10,7 +10,7 @@ from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot, is_pasted
+from torchtune_sys.model.snapshot import Snapshot, interfaces_told, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment, python_packages, seen
@@ -264,7 +264,7 @@ def _for_one_alone(s: Snapshot, env: Mapping[str, str]) -> Iterator[Evidence]:
 
 def _is_of_another_host(s: Snapshot, address: str) -> bool:
     """Return whether an address is none of this host's; in a container it may be the address of the host around it."""
-    listed = () if isinstance(s.network, Missing) else known(s.network.interfaces, ())
+    listed = interfaces_told(s)
     own = {item.address for interface in listed for item in known(interface.addresses, ())}
     inside = isinstance(s.system, Missing) or known(s.system.container, "unknown") != ""
     return bool(address and own) and not inside and _ADDRESS.fullmatch(address) is not None and address not in own

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
-from torchtune_sys.model.snapshot import Snapshot, is_pasted
+from torchtune_sys.model.snapshot import Snapshot, interfaces_told, is_pasted, variables_told
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, seen_in_log
 from torchtune_sys.rules.nccl.common import several_hosts
@@ -69,7 +69,7 @@ def _is_scan(events: Sequence[KernelEvent]) -> bool:
 
 
 def _is_of_a_job(s: Snapshot, event: KernelEvent) -> bool:
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    env = variables_told(s)
     if event.code in (*_RENDEZVOUS, natural(env.get("MASTER_PORT", ""))):
         return True
     return event.code >= _EPHEMERAL and _is_near(s, event.subject)
@@ -79,7 +79,7 @@ def _is_near(s: Snapshot, peer: str) -> bool:
     """Return whether an address is of a network of this host's own interfaces."""
     from ipaddress import ip_address, ip_interface
 
-    interfaces = () if isinstance(s.network, Missing) else known(s.network.interfaces, ())
+    interfaces = interfaces_told(s)
     try:
         address = ip_address(peer)
         nets = [

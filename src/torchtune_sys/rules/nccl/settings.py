@@ -11,7 +11,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.network import NcclSetting
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot, gpus_told
+from torchtune_sys.model.snapshot import Snapshot, gpus_told, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import verbs_devices
@@ -99,7 +99,7 @@ def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     The names that NCCL 2.3.5 to 2.30.7 read (NVIDIA/nccl, src/)
     """
-    given, mistaken = settings(s), _misspelt({} if isinstance(s.session, Missing) else known(s.session.env, {}))
+    given, mistaken = settings(s), _misspelt(variables_told(s))
     if not given and not mistaken:
         raise NotApplicable("no NCCL variable is set")
     for wrong, meant, value in mistaken:

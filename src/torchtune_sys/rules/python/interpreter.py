@@ -9,8 +9,8 @@ from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_if_there
+from torchtune_sys.model.snapshot import Snapshot, variables_told
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need, need_if_there
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import torch_build
 from torchtune_sys.rules.torch.common import installed
@@ -81,7 +81,7 @@ _UNNAMED = (("unknown encoding", ("PYTHONIOENCODING",)), ("'encodings'", ("PYTHO
 
 def _refused_variable(s: Snapshot, detail: str) -> str:
     """Return NAME=VALUE of the variable because of which an interpreter ends at its start; "" where none is known to be."""
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    env = variables_told(s)
     words = set(_WORD.findall(detail))
     named = [name for name in env if name.startswith("PYTHON") and name in words]
     meant = [name for words, names in _UNNAMED if words in detail for name in names if env.get(name)]

@@ -10,8 +10,8 @@ from torchtune_sys.model.actions import Advice, Install, Needs
 from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
-from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, known_or_unknown, need
+from torchtune_sys.model.snapshot import Snapshot, variables_told
+from torchtune_sys.model.values import NotApplicable, absent, known, known_or_unknown, need
 from torchtune_sys.rules.gates import may_span_hosts, verbs_devices
 
 _INFINIBAND_CLASS = "0207"
@@ -111,7 +111,7 @@ _RDMA_CORE = Install(text="apt install libibverbs1 ibverbs-providers, or dnf ins
 
 
 def _by_nccl_itself(s: Snapshot, devices: tuple[RdmaDevice, ...]) -> bool:
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    env = variables_told(s)
     return bool(_for_training(s, devices)) and not nccl.ib_disabled(env) and not nccl.plugin_ports(devices)
 
 

@@ -11,7 +11,7 @@ from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Distribution, LiveTorch, Torch
-from torchtune_sys.model.snapshot import Snapshot, gpus_told
+from torchtune_sys.model.snapshot import Snapshot, gpus_told, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.model.version import Version, version
 from torchtune_sys.model.visible_gpus import listed, uuids_of
@@ -51,7 +51,7 @@ def displays_beside(s: Snapshot, trained_on: Sequence[Gpu]) -> Displays:
 
 def _shows_only(s: Snapshot, trained_on: Sequence[Gpu]) -> bool:
     """Return whether CUDA_VISIBLE_DEVICES names none but these: CUDA counts by PCI address if CUDA_DEVICE_ORDER says so, else from the fastest."""
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    env = variables_told(s)
     these = {gpu.index for gpu in trained_on}
     gpus = [*trained_on, *(gpu for gpu in gpus_told(s) if gpu.index not in these)]
     if env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import CACHE_VARIABLES, BuildTools, CompileCache
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, ranks_here
@@ -51,7 +51,7 @@ def _builds(s: Snapshot) -> None:
 
 
 def _named(s: Snapshot) -> tuple[str, ...]:
-    env = {} if isinstance(s.session, Missing) else known(s.session.env, {})
+    env = variables_told(s)
     return tuple(name for name in CACHE_VARIABLES if env.get(name))
 
 

@@ -119,9 +119,8 @@ def known_functions(torch: Any, device: Any) -> str:
     convolved = right if torch.version.hip else functions.conv2d(image.to(device), filters.to(device)).round()
     steps = [step / 8 for step in range(-64, 65)]
     at = torch.tensor(steps, device=device)
-    chosen = (
-        40 * torch.eye(33, 64)[None, None]
-    )  # whose product with itself, by the root of 64, is 200: softmax takes one row of all
+    # Its product with itself, by the root of 64, is 200: softmax takes one row of all.
+    chosen = 40 * torch.eye(33, 64)[None, None]
     content, classes = counts[None, None, 100:133].expand(1, 1, 33, 8), torch.arange(64) * 7 % 128
     into, added = torch.zeros(251, 8, device=device), (under.t() == torch.arange(251)[:, None]).double() @ counts.double()
     found = (
