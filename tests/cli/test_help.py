@@ -168,7 +168,7 @@ def test_version_in_short() -> None:
         ("check --from /nope", "/nope: No such file or directory", "check the path"),
         ("--help-all", "no such option --help-all", "did you mean --help? All options: torchtune-sys --help"),
         ("apply --dry-run --from x", "no such option --from", "torchtune-sys plan --from FILE, or generate script --from FILE"),
-        ("generate --frm x", "no such option --frm", "All options: torchtune-sys generate --help"),
+        ("generate --frm x", "no such option --frm", "all options: torchtune-sys generate --help"),
         ("check --debug", "no such option --debug", "it stands before the command: torchtune-sys --debug check"),
         ("generate script --version", "no such option --version", "torchtune-sys --version generate script"),
         ("undo report.json", "RUN: 'report.json' is not a whole number", "torchtune-sys undo --help"),

@@ -53,6 +53,12 @@ def test_alike_is_0_and_odd_is_1_and_the_odd_one_is_named(folder: Path) -> None:
     assert "node-00009" in text and "python.torch.version: 2.6.0+cu124 (usually" in text
 
 
+def test_of_two_the_second_is_compared_with_the_first(folder: Path) -> None:
+    (folder / "9.json").write_bytes(facts_line(9, TORCH))
+    text = run("compare", folder / "0.json", folder / "9.json").stdout
+    assert "2 hosts: 1 differs from the first" in text and "2.6.0+cu124 (the first: " in text and "usual" not in text
+
+
 def test_one_a_line_on_standard_input_compressed_and_from_a_file(folder: Path) -> None:
     lines = b"".join([*(facts_line(number) for number in range(4)), facts_line(9, TORCH)])
     (folder / "all.jsonl").write_bytes(lines)

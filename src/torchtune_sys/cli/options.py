@@ -90,10 +90,10 @@ def host_options(function: _F) -> _F:
                 "--from",
                 "from_",
                 metavar="PATH",
-                help="Judge PATH instead of this host: a recording, a directory or tarball with a copy of /proc and "
+                help="Read PATH instead of this host: a recording, a directory or tarball with a copy of /proc and "
                 "/sys, a pasted report (collect_env, nvidia-smi); - is standard input.",
             ),
-            click.option("--root", metavar="DIR", help="Judge the system mounted at DIR instead of this host."),
+            click.option("--root", metavar="DIR", help="Read the system mounted at DIR instead of this host."),
             timeout_option,
         )
     )(function)

@@ -83,7 +83,8 @@ def _instead(error: click.NoSuchOption, context: click.Context) -> str:
     if error.option_name == "--from" and path.endswith((" apply", " undo")):
         return f"only this host is changed; for another: {root.command_path} plan --from FILE, or generate script --from FILE"
     all_ = HELP_ALL if HELP_ALL in _options(context) else "--help"
-    return f"{_meant(error, context)} All options: {path} {all_}".strip()
+    meant = _meant(error, context)
+    return f"{meant} All options: {path} {all_}" if meant else f"all options: {path} {all_}"
 
 
 def _options(context: click.Context) -> set[str]:

@@ -20,6 +20,12 @@ _BUNDLES, _FACTS, _ROWS = 20, 6, 8
 _VALUE, _HOSTS = 60, 60
 _MANY = 2
 """A list of more differences than so many is told by their number."""
+_AGAINST = {
+    "majority": ("what is usual", "usually"),
+    "golden": ("the golden one", "golden"),
+    "before": ("what was before", "was"),
+}
+"""What hosts are compared with, and the word before its value."""
 
 
 def text(value: Comparison, style: Style, *, whole: bool = False) -> str:
@@ -47,11 +53,7 @@ def _headline(value: Comparison) -> str:
     if sum(kind.hosts for kind in value.kinds) < (2 if value.against == "majority" else 1):
         return f"nothing to compare: {value.hosts:,} host{'s' if value.hosts != 1 else ''} read, {len(value.unread):,} not read"
     odd = len({item.host for item in value.odd})
-    against = {
-        "majority": "what is usual",
-        "golden": "the golden one",
-        "before": "what was before",
-    }[value.against]
+    against = "the first" if _is_pair(value) else _AGAINST[value.against][0]
     verb = "differs" if odd == 1 else "differ"
     parts = [f"{value.hosts:,} host{'s' if value.hosts != 1 else ''}", f"{f'{odd:,}' if odd else 'none'} {verb} from {against}"]
     divisions = {group.division for group in value.groups}
@@ -61,6 +63,11 @@ def _headline(value: Comparison) -> str:
         f"{len(items):,} {words}" for items, words in ((value.incomparable, "not compared"), (value.unread, "not read")) if items
     ]
     return ": ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:])
+
+
+def _is_pair(value: Comparison) -> bool:
+    """Of two hosts nothing is usual: the second is compared with the first."""
+    return value.against == "majority" and value.hosts == 2
 
 
 def _label(weight: DifferenceWeight) -> tuple[str, str]:
@@ -88,7 +95,7 @@ def _odd(value: Comparison, whole: bool) -> Iterator[Line]:
                 if item.rules and item.weight in (DifferenceWeight.ERROR, DifferenceWeight.WARNING)
                 else ""
             )
-            word = "was" if value.against == "before" else "golden" if value.against == "golden" else "usually"
+            word = "the first:" if _is_pair(value) else _AGAINST[value.against][1]
             sentence = (
                 f"{clean(item.fact)}: {difference(_limit(item.fact, item.value), _limit(item.fact, item.usual), word)}{rules}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
+from itertools import groupby
 
 from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.model.preflight import Cause, Go, NodeVerdict, Preflight, Weight
@@ -30,12 +31,23 @@ def _lines(value: Preflight, quiet: bool) -> Iterator[Line]:
         return
     yield line((value.verdict.value.upper(), _STYLES[value.verdict]), f"  {_headline(value)}")
     for node in value.nodes:
-        for cause in node.causes:
-            if not quiet or _is_shown(cause):
-                sentence = f"[{cause.blame.value}] {cause.cause}: {clean(cause.seen)} ({cause.rule})"
-                yield line(sentence, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
-    if value.proof and (not quiet or value.where == "torchrun"):  # there: that no other agent was met
+        shown = [cause for cause in node.causes if not quiet or _is_shown(cause)]
+        for cause, more in _alike(shown):
+            others = f" and {more} more stage{'s' * (more > 1)}" if more else ""
+            sentence = f"[{cause.blame.value}] {cause.cause}{others}: {clean(cause.seen)} ({cause.rule})"
+            yield line(sentence, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
+    # In torchrun the line says that no other agent was met. A proof beside a no-go would be read as "fine now".
+    if value.proof and (value.where == "torchrun" or (not quiet and value.verdict is not Go.NO_GO)):
         yield line(clean(value.proof), indent=2)
+
+
+def _alike(causes: Sequence[Cause]) -> Iterator[tuple[Cause, int]]:
+    """Yield each cause, and how many stages of the smoke test after it could not be tried for the same reason."""
+    for _, group in groupby(
+        causes, key=lambda each: each.seen if each.weight is Weight.UNKNOWN and "smoke-" in each.cause else each
+    ):
+        first, *others = group
+        yield first, len(others)
 
 
 def _lines_of_all(value: Preflight, quiet: bool) -> Iterator[Line]:

@@ -14,7 +14,7 @@ from torchtune_sys.errors import UserError
 @shared.output_option
 @shared.color_option
 def command(**options: Any) -> int:
-    """List the runs of apply on this host, and which of them were undone."""
+    """List the runs of apply and undo on this host."""
     from torchtune_sys.remediation.apply import journal
     from torchtune_sys.render import run as run_text
 

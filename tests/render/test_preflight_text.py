@@ -1,0 +1,39 @@
+"""The text of a pre-flight of one node."""
+
+from __future__ import annotations
+
+from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
+from torchtune_sys.render import preflight
+from torchtune_sys.render.layout import Style
+
+
+def shown(verdict: Go, *causes: Cause) -> str:
+    nodes = (NodeVerdict(node="n1", verdict=verdict, causes=causes),)
+    found = Preflight(
+        version="0",
+        time="",
+        epoch_s=0.0,
+        where="alone",
+        level="standard",
+        seconds=1.0,
+        verdict=verdict,
+        nodes=nodes,
+        scale=Scale(nodes=1, ranks=1),
+        proof="training proven just now",
+    )
+    return preflight.text(found, Style(width=200))
+
+
+def stage(name: str, seen: str, weight: Weight = Weight.UNKNOWN) -> Cause:
+    return Cause(cause=f"smoke-{name}", rule=f"smoke:{name}", blame=Blame.CHECKER, weight=weight, seen=seen)
+
+
+def test_stages_that_were_not_reached_take_one_line_and_failed_ones_a_line_each() -> None:
+    failed = [stage(name, "wrong sum", Weight.FATAL) for name in ("gemm", "conv")]
+    text = shown(Go.NO_GO, *failed, stage("train", "died"), *(stage(name, "not reached") for name in ("ddp", "fsdp", "join")))
+    assert "smoke-gemm: wrong sum" in text and "smoke-conv: wrong sum" in text
+    assert "smoke-train: died" in text and "smoke-ddp and 2 more stages: not reached" in text and "smoke-fsdp" not in text
+
+
+def test_beside_a_no_go_no_proof_is_shown() -> None:
+    assert "proven" in shown(Go.GO) and "proven" not in shown(Go.NO_GO, stage("gemm", "wrong sum", Weight.FATAL))
