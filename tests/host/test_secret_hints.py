@@ -108,6 +108,24 @@ def test_the_kernel_s_setting_is_no_cookie() -> None:
     assert secrets.scrubbed("net.ipv4.tcp_syncookies=2") == "net.ipv4.tcp_syncookies=2"
 
 
+USUAL = [
+    "# Uncomment the next line to enable TCP/IP SYN cookies\n# See http://lwn.net/Articles/277146/\n# Note: this value may cause\n"
+    "#net.ipv4.tcp_syncookies=1\n# Magic system request Key\n# 0=disable, 1=enable all, >1 bitmask of sysrq functions\n",
+    '{\n  "runs": [\n   {\n    "stragglers/a pass back/ms": 0.5875219994777581,\n',
+]
+
+
+@pytest.mark.parametrize("text", USUAL)
+def test_what_each_host_has_compiles_nothing(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's sysctl.conf and the proof of a smoke test cost each check a tenth of its time."""
+    with monkeypatch.context() as patched:
+        patched.setattr(secrets, "_forms", lambda: pytest.fail("the forms of secrets were imported"))
+        for name in ("_KEYED", "_YAML"):
+            patched.setattr(secrets, name, None)
+        assert secrets.scrubbed(text) == text
+    assert "qwertyuiopas" not in secrets.scrubbed(f"{text}# Magic system request Key: db_password=qwertyuiopas\n")
+
+
 @pytest.mark.parametrize(
     ("name", "is_one"),
     [("NCCL_IB_PKEY", False), ("PKEYKEY", True), ("GH_PAT", True), ("PATH", False), ("X_PATH", False), ("HTTPS_PROXY", True), ("MY_AUTH", True)],

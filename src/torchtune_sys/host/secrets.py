@@ -175,9 +175,12 @@ def _forms_among(hints: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for word in IN_FORMS if word in hints or word not in HINTS)
 
 
-_USUAL = ("syncookies", "logind", "powerkey", "rebootkey", "suspendkey", "hibernatekey")
-"""Settings of the kernel's and of systemd's in the files of every distribution, whose names hold the words of secrets: to compile what would be
-sought beside those takes longer than all else that is sought."""
+_USUAL = (
+    *("syncookies", "# uncomment the next line to enable tcp/ip syn cookies", "# magic system request key"),
+    *("logind", "powerkey", "rebootkey", "suspendkey", "hibernatekey", '"stragglers/a pass back/ms":'),
+)
+"""What the files of every distribution say of the kernel's settings and of systemd's, and what the proof of a smoke test holds, with the words of
+secrets in it: to compile what would be sought beside those takes longer than all else that is sought."""
 
 
 def _without_usual(low: str) -> str:

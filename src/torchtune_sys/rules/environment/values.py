@@ -226,8 +226,8 @@ def process_group_faults(env: Mapping[str, str]) -> list[tuple[str, str]]:
     [('TORCH_NCCL_COORD_CHECK_MILSEC', 'a whole number')]
     """
     wrong = [(name, "1 or 0") for name in _SWITCHES if name in env and env[name].lower() not in _TRUTH]
-    for name in _NUMBERS:
-        found = re.match(_WHOLE, env.get(name, "1"))
+    for name in (each for each in _NUMBERS if each in env):
+        found = re.match(_WHOLE, env[name])
         if found is None or len(found[1]) > 10 or int(found[1]) > 2**31 - 1:
             wrong.append((name, "a whole number"))
     return wrong
