@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from torchtune_sys.host.account import Account
+from torchtune_sys.host.children import process
+from torchtune_sys.model.values import Missing, Why
 from two_users import SYSTEM_PYTHON, Scene, as_root, needs_root
 
 pytestmark = needs_root
@@ -65,3 +68,49 @@ def test_a_lease_on_the_python_holds_neither_the_command_nor_its_other_children(
     said = " ".join((done.stdout + done.stderr).split())
     assert time.monotonic() - started < 40 and "not executed" in said, done
     assert of_user(scene.alice.uid, "torchtune_sys") == []
+
+
+TRACES = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+own, seen = os.getpid(), set()
+print("ready", flush=True)
+while True:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != own and int(name) not in seen:
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    words = file.read()
+            except OSError:
+                continue
+            if sys.argv[1].encode() in words and os.stat(f"/proc/{name}").st_uid == os.getuid():
+                seen.add(int(name))
+                libc.ptrace(0x4206, int(name), 0, 0)  # PTRACE_SEIZE
+                if sys.argv[2] == "interrupt":
+                    libc.ptrace(0x4207, int(name), 0, 0)  # PTRACE_INTERRUPT: it stops, and nobody has it go on
+    time.sleep(0.01)
+"""
+"""Traces each process of the environment's as it comes, and waits for none: what is traced stays a zombie, and cannot be awaited."""
+
+
+@pytest.fixture(params=["seize", "interrupt"])
+def traced_python(scene: Scene, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """An environment whose Python never answers, and each process of which another one of alice's traces."""
+    python = scene.alice.venv() / "bin" / "python3"
+    scene.alice.write(scene.alice.packages(python.parent.parent) / "slow.pth", "import time; time.sleep(600)\n")
+    words = [SYSTEM_PYTHON, "-c", TRACES, str(python), request.param]
+    with subprocess.Popen(words, user=scene.alice.uid, group=scene.alice.gid, extra_groups=[], stdout=subprocess.PIPE) as tracer:
+        assert tracer.stdout is not None and tracer.stdout.readline() == b"ready\n"
+        yield python
+        tracer.kill()
+
+
+def test_what_its_owner_traces_is_not_awaited(scene: Scene, traced_python: Path) -> None:
+    """Killed, it is a zombie that its tracer alone can reap: each wait for it lasted as long as waits may, 1.5 s, and half a second in vain for what it left."""
+    alice = Account(
+        name=scene.alice.name, uid=scene.alice.uid, gid=scene.alice.gid, groups=(), home=str(scene.alice.home), login_shell=""
+    )
+    started = time.monotonic()
+    found = process.run((str(traced_python), "-c", "pass"), timeout_s=4, user=alice)
+    assert isinstance(found, Missing) and found.why is Why.TIMEOUT
+    assert time.monotonic() - started < 4 + 0.5 + 0.4

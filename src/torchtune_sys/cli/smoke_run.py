@@ -44,6 +44,8 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
+_ENDING_S = 2.0
+"""Of the time limit, what ranks that do not answer may take until they have told where they are and are ended; a fifth of a short one."""
 _LEAST_S = 1.0
 """Time of a test whose look at the host took it all; the stages are then told as untried."""
 
@@ -61,9 +63,10 @@ def run_smoke(
     started = time.monotonic()
     options = {**DEFAULTS, **options}
     looked = {**shared.NO_INTENT, **dict.fromkeys(("from_", "root", "profile", "config")), "select": (), "ignore": ()}
-    looked.update(python=options["python"], ranks=options["ranks"], timeout=min(options["timeout"], TIMEOUT_S))
+    looked.update(python=options["python"], ranks=options["ranks"], timeout=min(0.6 * options["timeout"], TIMEOUT_S))
     seen, results, _config = judged(looked)
-    options["timeout"] = max(options["timeout"] - (time.monotonic() - started), _LEAST_S)
+    spent_s = time.monotonic() - started + min(_ENDING_S, 0.2 * options["timeout"])
+    options["timeout"] = max(options["timeout"] - spent_s, _LEAST_S)
     causes = {result.rule.cause for result in results if result.verdict is Verdict.FAIL and result.rule.cause}
     asked = _asked(options, seen)
     time_, epoch_s = now()

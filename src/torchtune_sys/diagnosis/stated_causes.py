@@ -22,7 +22,7 @@ from torchtune_sys.diagnosis.text.lines import LogLine, joined
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.pattern_words import phrase
 from torchtune_sys.knowledge.stated_words import filled
-from torchtune_sys.model.patterns import Phrase, folded, pattern
+from torchtune_sys.model.patterns import Phrase, WordIndex, folded, pattern
 
 _LONGEST, _GAP, _NEAR, _AFTER, _BEFORE, _SHORT, _CELLS, _MOST = 1500, 90, 34, 80, 50, 400, 3, 200
 _SIGN, _SPACE = r"[\w/%.'-]", r"[^\w/%.'-]{1,3}"
@@ -136,20 +136,17 @@ def phrases() -> Iterator[str]:
 
 
 @functools.cache
-def _by_word() -> dict[str, tuple[int, ...]]:
-    """Return the places of the rows by each word of what they name, below ``""`` of those of which none is known: asking each row on each line took most of
-    the time of a log of prose."""
-    found: dict[str, dict[int, None]] = {}
-    for number, row in enumerate(_rows()):
-        for word in {word for each in row.named() for word in each.words or ("",)}:
-            found.setdefault(word, {})[number] = None
-    return {word: tuple(places) for word, places in found.items()}
+def _index() -> WordIndex:
+    """Of one thing whose words are unknown, its row may be in each text: asking each row on each line took most of the time of a log of prose."""
+    return WordIndex(
+        () if any(not each.words for each in row.named()) else tuple(word for each in row.named() for word in each.words)
+        for row in _rows()
+    )
 
 
 def _that_may_be_in(text: str) -> _Numbered:
     """Return the rows of which a text, ``folded``, holds a word, in their order."""
-    places = {place for word, places in _by_word().items() if word in text for place in places}
-    return [(number, _rows()[number]) for number in sorted(places)]
+    return [(number, _rows()[number]) for number in _index().places(text)]
 
 
 def _names_a_thing(words: str) -> bool:

@@ -39,3 +39,8 @@ def words_of(text: str, least: int = patterns.LEAST) -> tuple[str, ...]:
 
 def phrase(text: str) -> patterns.Phrase:
     return patterns.Phrase(text, words_of(patterns.folded(text), patterns.SHORT))
+
+
+def words_in_any_case(text: str) -> tuple[str, ...]:
+    """Return words of which a text has one, once it is ``folded``, wherever the pattern matches; none where that is unknown."""
+    return words_of(patterns.in_any_case(text))

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import chain, islice
+from itertools import islice
 
 import msgspec
 
 from torchtune_sys.knowledge import operations, quoted_errors, tables
-from torchtune_sys.knowledge.pattern_words import words_of
-from torchtune_sys.model.patterns import pattern
+from torchtune_sys.knowledge.pattern_words import words_in_any_case, words_of
+from torchtune_sys.model.patterns import WordIndex, folded, pattern
 from torchtune_sys.model.snapshot import PrintedMessage
 
 _WIDTH = 300
@@ -61,14 +60,18 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     pattern: re.Pattern[str]
     words: tuple[str, ...]
     """Of which each text that ``pattern`` matches holds one; empty if that is unknown."""
+    in_any_case: bool
+    """The text is ``folded`` before they are looked for."""
     also: tuple[re.Pattern[str], ...]
     unless: re.Pattern[str] | None
     found: Sentence
     by_error: Mapping[str, Sentence] = {}
     """What an operation says with each error that it is known with, in place of ``found``."""
 
-    def may_match(self, text: str) -> bool:
-        return not self.words or any(word in text for word in self.words)
+    def may_match(self, text: str, in_one_case: str) -> bool:
+        """Return whether the pattern may match in a text; ``in_one_case`` is that text, ``folded``."""
+        held = in_one_case if self.in_any_case else text
+        return not self.words or any(word in held for word in self.words)
 
     def says(self, told: str) -> Sentence | None:
         """Return what the row says where ``told`` follows what it matched; ``None``: nothing is known of this error."""
@@ -76,9 +79,11 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read(row: tables.Row) -> _Row:
+    words = words_of(row["pattern"])
     return _Row(
         pattern=pattern(row["pattern"], re.MULTILINE),
-        words=words_of(row["pattern"]),
+        words=words or words_in_any_case(row["pattern"]),
+        in_any_case=not words,
         also=tuple(pattern(part) for part in row["also"].split(" && ") if part),
         unless=pattern(row["unless"]) if row["unless"] else None,
         found=Sentence(
@@ -128,7 +133,8 @@ def tells_of_wait(line: str) -> bool:
     >>> tells_of_wait("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)")
     True
     """
-    return any(row.may_match(line) and row.pattern.search(line) for row in _of_waits())
+    in_one_case = folded(line)
+    return any(row.may_match(line, in_one_case) and row.pattern.search(line) for row in _of_waits())
 
 
 @functools.cache
@@ -136,36 +142,15 @@ def _of_stages() -> tuple[tuple[frozenset[str], _Row], ...]:
     return tuple((frozenset(row["stage"].split(",")), _read(row)) for row in tables.rows("sentences") if row["stage"])
 
 
-_LETTERS = 4
-"""Of each word, by which a line finds its rows: trying each row on each line took most of the time of a diagnosis."""
-
-
 @functools.cache
-def _by_letters() -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-    """Return the places of the rows by letters of their words, and of those that have no words."""
-    rows = _of_any_program()
-    cut = [(place, dict.fromkeys(_pieces(word))) for place, row in enumerate(rows) for word in row.words]
-    common = Counter(chain.from_iterable(pieces for _, pieces in cut))
-    found: dict[str, dict[int, None]] = {}
-    for place, pieces in cut:
-        found.setdefault(min(pieces, key=common.__getitem__), {})[place] = None
-    without = tuple(place for place, row in enumerate(rows) if not row.words)
-    return {letters: tuple(places) for letters, places in found.items()}, without
-
-
-def _pieces(text: str) -> list[str]:
-    return [text[start : start + _LETTERS] for start in range(max(len(text) - _LETTERS + 1, 1))]
+def _index() -> WordIndex:
+    return WordIndex(tuple(map(folded, row.words)) for row in _of_any_program())
 
 
 def _that_may_match(line: str) -> Iterator[_Row]:
     """Yield the rows of which the line holds a word, and those without words, in their order."""
-    rows = _of_any_program()
-    known, without = _by_letters()
-    places = {place for letters in known.keys() & _pieces(line) for place in known[letters]}
-    for place in sorted(places.union(without)):
-        row = rows[place]
-        if row.may_match(line):
-            yield row
+    rows, in_one_case = _of_any_program(), folded(line)
+    return (row for row in map(rows.__getitem__, _index().places(in_one_case)) if row.may_match(line, in_one_case))
 
 
 class SentenceSearch:
@@ -192,12 +177,18 @@ class SentenceSearch:
                 return found
         return None
 
+    @functools.cached_property
+    def _in_one_case(self) -> str:
+        return folded(self._text)
+
     def fits(self, row: _Row) -> bool:
         return all(map(self._there, row.also)) and not (row.unless and self._there(row.unless))
 
     def _there(self, pattern: re.Pattern[str]) -> bool:
         if pattern.pattern not in self._asked:
-            self._asked[pattern.pattern] = pattern.search(self._text) is not None
+            words = words_in_any_case(pattern.pattern)
+            may_be = not words or any(word in self._in_one_case for word in words)
+            self._asked[pattern.pattern] = may_be and pattern.search(self._text) is not None
         return self._asked[pattern.pattern]
 
 
@@ -279,10 +270,10 @@ def printed_messages(text: str) -> dict[str, PrintedMessage]:
     {}
     """
     found: dict[str, PrintedMessage] = {}
-    search = SentenceSearch(text)
+    search, in_one_case = SentenceSearch(text), folded(text)
     for row in _of_rules():
         sentence = row.found
-        match = _place(row.pattern, text) if sentence.rule not in found and row.may_match(text) else None
+        match = _place(row.pattern, text) if sentence.rule not in found and row.may_match(text, in_one_case) else None
         if match is not None and search.fits(row):
             found[sentence.rule] = PrintedMessage(
                 line=_line(text, match),

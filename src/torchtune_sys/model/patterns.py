@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, cast
 
 _COMPILING = threading.Lock()
@@ -93,6 +95,59 @@ def folded(text: str) -> str:
     ("nvidia's gpu", 'diskler')
     """
     return text.replace("İ", "i").replace("ı", "i").casefold()
+
+
+def in_any_case(text: str) -> str:
+    """Return a pattern as it is when case is ignored, for ``words_of``: a text where it matches holds one of these words once that is ``folded``.
+
+    >>> words_of(in_any_case("(?i)Failed|(?i:GPU lost)"))
+    ('failed', 'gpu lost')
+    """
+    return folded(re.sub(r"\A\(\?[a-z]+\)", "", text)).replace("(?i:", "(?:")
+
+
+class WordIndex:
+    """Finds which lists of words have one that a text holds, by the rarest letters of each word: to ask each list takes long where there are a thousand.
+
+    >>> index = WordIndex([("jumbo frame", "mtu"), (), ("firewall",)])
+    >>> index.places("the firewall is on"), index.places("an mtu of 9000"), index.places("all is well")
+    ([1, 2], [0, 1], [1])
+    """
+
+    def __init__(self, lists: Iterable[tuple[str, ...]]) -> None:
+        """Take the lists in their order; one without words is found in each text."""
+        words: dict[str, dict[int, None]] = {}
+        for place, each in enumerate(lists):
+            for word in each or ("",):
+                words.setdefault(word, {})[place] = None
+        cut = {word: dict.fromkeys(_pieces(word)) for word in words}
+        common = Counter(chain.from_iterable(cut.values()))
+        self._always = words.pop("", {})
+        self._short = {word: places for word, places in words.items() if len(word) < _LETTERS}
+        self._by_letters: dict[str, list[tuple[str, dict[int, None]]]] = {}
+        for word, places in words.items():
+            if word not in self._short:
+                self._by_letters.setdefault(min(cut[word], key=common.__getitem__), []).append((word, places))
+
+    def places(self, text: str) -> list[int]:
+        """Return the places of the lists, in their order."""
+        found = {*self._always}
+        for letters in self._by_letters.keys() & _pieces(text):
+            for word, places in self._by_letters[letters]:
+                if word in text:
+                    found.update(places)
+        for word, places in self._short.items():
+            if word in text:
+                found.update(places)
+        return sorted(found)
+
+
+_LETTERS = 4
+"""Of a word, by which it is looked for."""
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[start : start + _LETTERS] for start in range(max(len(text) - _LETTERS + 1, 1))]
 
 
 def words_of(text: str, least: int = LEAST) -> tuple[str, ...]:

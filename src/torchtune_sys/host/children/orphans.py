@@ -36,7 +36,8 @@ def end(uid: int, others: Collection[int]) -> None:
         for pid in left:
             with contextlib.suppress(OSError):  # it stays our child, and its number its own, until it is waited for
                 os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, os.WNOHANG)
+                if os.waitpid(pid, os.WNOHANG) == (0, 0) and processes.state(pid) == "Z":
+                    others = {*others, pid}  # somebody traces it: it has ended, and its tracer alone can reap it
         time.sleep(0.002)
 
 

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from torchtune_sys.host import processes
 from torchtune_sys.host.account import Account, without_our_keys
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.children import orphans
@@ -307,12 +308,14 @@ def end(child: subprocess.Popen[bytes]) -> str:
     """End a child's whole group; return a remark if it could not be reaped."""
     _signal(child, signal.SIGTERM)
     _signal(child, signal.SIGCONT)  # a stopped process sees SIGTERM only once it continues
-    if not _reaped([child], _GRACE_S):
+    if not _ended([child], _GRACE_S):
         _kill_group(child)
-        if not _reaped([child], _ABANDON_S):
+        if not _ended([child], _ABANDON_S):
             pid, child.returncode = child.pid, -signal.SIGKILL  # nobody is to wait for it at exit
             return f"; process {pid} could not be killed and was abandoned (uninterruptible sleep)"
     _kill_group(child)
+    if child.poll() is None:
+        child.returncode = -signal.SIGKILL
     return ""
 
 
@@ -326,17 +329,18 @@ def end_all(*, for_good: bool = False) -> None:
     for sig in (signal.SIGTERM, signal.SIGCONT):
         for child in children:
             _signal(child, sig)
-    if not _reaped(children, _GRACE_S):
+    if not _ended(children, _GRACE_S):
         for child in children:
             _kill_group(child)
-        _reaped(children, _ABANDON_S)
+        _ended(children, _ABANDON_S)
     for uid in tuple(_as_whom):
         orphans.end(uid, ())
 
 
-def _reaped(children: list[subprocess.Popen[bytes]], patience_s: float) -> bool:
+def _ended(children: list[subprocess.Popen[bytes]], patience_s: float) -> bool:
+    """Wait until all have ended, also one that cannot be reaped: another process of its user's traces it, and waits for it first (ptrace(2))."""
     limit = time.monotonic() + patience_s
-    while any(child.poll() is None for child in children):
+    while any(child.poll() is None and processes.state(child.pid) != "Z" for child in children):
         if time.monotonic() >= limit:
             return False
         time.sleep(0.005)
