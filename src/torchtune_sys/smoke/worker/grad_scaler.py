@@ -22,8 +22,8 @@ def new_scaler(here: RankContext, scale: float, interval: int, *, enabled: bool 
 
 
 _INTERVAL, _GRADIENTS = 3, 45
-_SCRIPT = ("step", "clip", "step", "inf", "step", "step", "nan", "clip", "step", "step")
-"""What becomes of each round; after three good ones in a row the scale doubles, after a bad one it is halved."""
+_SCRIPT = ("clip", "step", "step", "inf", "step", "step", "nan", "clip", "step", "step")
+"""What becomes of each round; after three good ones in a row the scale doubles, after a bad one it is halved. The first looks at what unscale_ leaves, before a step can."""
 
 
 def scaler_skips_and_grows(here: RankContext) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from typing import Any, List
 
@@ -10,6 +11,10 @@ import torch
 from torch import nn
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, torch_has_reached
+
+_ELSEWHERE_LOCKED = (
+    "mount it with locks (Lustre: flock; NFS: without nolock), or put caches on a local disk (HF_HOME, TORCHINDUCTOR_CACHE_DIR)"
+)
 
 
 class _Scaled(nn.Module):
@@ -110,3 +115,19 @@ def directories_tell(folder: str) -> None:
     if told != [False] * 4 + [True, False] * 2 + [False, True] * 2 + [False] * 4:
         seen = "a directory does not tell at once which files were written, renamed and removed there: who looks for the last checkpoint finds another"
         raise StageFailed("checkpoint-stale", seen)
+
+
+def locks_hold(folder: str) -> None:
+    """Check that a lock on a file is given (flock(2): ENOLCK, ENOSYS and EOPNOTSUPP of network file systems) and shuts others out: caches of datasets, hubs and compilers rely on
+    it. Raises StageFailed."""
+    path = os.path.join(folder, "locked")
+    with open(path, "wb") as file, open(path, "wb") as other:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            seen = "a file below %s cannot be locked (flock: %s): datasets, hubs and torch.compile lock files in their caches"
+            raise StageFailed("filesystem-without-locks", seen % (folder, error.strerror), _ELSEWHERE_LOCKED) from error
+        with contextlib.suppress(OSError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            seen = "a file below %s is locked (flock), and was given to another at once: what writes into one cache spoils it"
+            raise StageFailed("filesystem-without-locks", seen % folder, _ELSEWHERE_LOCKED)

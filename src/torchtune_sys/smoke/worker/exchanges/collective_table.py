@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, List, Tuple
 import torch
 import torch.distributed as dist
 
-from torchtune_sys.smoke.worker.agreement import Fault
+from torchtune_sys.smoke.worker.agreement import Fault, bits_of, unlike
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, differing_elements, gloo_scatters_by_operation
 from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, named_now
 from torchtune_sys.smoke.worker.exchanges.seldom_exchanges import seldom_exchanges, waits_no_longer
@@ -370,20 +370,26 @@ def _holds_all(here: RankContext, name: str, wait: Callable[[], object]) -> List
 
 
 def repeated_exchanges(here: RankContext) -> List[Fault]:
-    """Repeat one exchange: return what each leaves behind, or gets wrong now and then."""
-    held, wanted = torch.ones(1000, device=here.device), torch.full((1000,), float(here.world), device=here.device)
+    """Repeat one exchange of random numbers, whose sum is rounded: return what each leaves behind, and where a sum has other bits than at first, or than on rank 0."""
+    count = 1 << (17 if here.kind == "cuda" else 15)  # what is kept of each is more than what is left to the allocators
+    own = torch.rand(count, generator=torch.Generator().manual_seed(31 + here.rank)).to(here.device)
+    held = torch.empty_like(own)
     wrong: List[int] = []
+    firsts: List[torch.Tensor] = []
 
     def exchanged() -> None:
         dist.barrier()
-        dist.all_reduce(held.fill_(1.0))
-        wrong.append(differing_elements(held, wanted))
+        dist.all_reduce(held.copy_(own))
+        firsts[:] = firsts or [held.clone()]
+        wrong.append(differing_elements(held, firsts[0]))
 
+    kept: List[Fault] = []
     try:
         keeps_nothing_of(here, "exchanges", exchanged, _EXCHANGES_A_PART)
     except StageFailed as found:
-        return [(found.cause, found.seen)]
-    if not any(wrong):
-        return []
-    words = (sum(one > 0 for one in wrong), len(wrong), max(wrong))
-    return [("collective-wrong", "%d of %d all_reduces of the same ones are wrong, in up to %d of 1000 elements" % words)]
+        kept = [(found.cause, found.seen)]
+    if any(wrong):
+        words = "%d of %d all_reduces of the same numbers give other bits than the first, in up to %d elements"
+        kept.append(("collective-wrong", words % (sum(one > 0 for one in wrong), len(wrong), max(wrong))))
+    what = "all_reduce of %d random float32: the sums' bits" % count
+    return kept + unlike(here, "collective-wrong", what, {"": bits_of(firsts)})  # all ranks ask, whatever one of them saw

@@ -33,6 +33,8 @@ _MOST_RANKS_TIMED = 8
 _SLOW_S = 0.05
 """Of the quickest, where each rank has a CPU: at a load of 20 on two CPUs 0.3 ms were seen."""
 _TRIES = 10
+_LATE_ALONE_S = 0.02
+"""Of the quickest of a few, less what threads waited for a CPU: nothing is sent, and nothing computed."""
 _CRAWLING_S, _CRAWLING_TRIES, _DROPPED_BY_A_SHAPER = 0.5, 3, 0.01
 """For a MiB: what is this slow would take longer for all exchanges than a stage may. A queue of 8 Mbit/s dropped 0.003 of the segments."""
 _TELLING_S, _FEWEST_ASKED = 20.0, 5
@@ -51,7 +53,7 @@ def always_late(here: RankContext) -> List[Fault]:
     slow_s = _SLOW_S * patience() * max(1.0, here.local_world / (os.cpu_count() or 1))
     longest = slowest(here, quickest if quickest > slow_s else 0.0)
     if not longest:
-        return []
+        return _late_by_itself(here)
     seen = "the quickest of %d all_reduces of 4 kB within this host takes %.0f ms: something in it sleeps" % (
         _TRIES,
         1e3 * longest,
@@ -59,6 +61,22 @@ def always_late(here: RankContext) -> List[Fault]:
     times = min(_EXCHANGES, int(_TELLING_S / (longest * here.world**2)))
     who = _who_is_late(here, times) if times >= _FEWEST_ASKED and _can_be_timed(here) else ""
     return [("collective-slow", "%s; %s" % (seen, who) if who else seen)]
+
+
+def _late_by_itself(here: RankContext) -> List[Fault]:
+    """Return which rank is late to exchanges of a MiB, of which each rank tries some with itself alone: there is nobody whom it could await. The same on all ranks."""
+    group = own_group(here) if _can_be_timed(here) else None
+    if group is None:
+        return []
+    held, quickest = torch.ones(1 << 18), float("inf")
+    for _ in range(_FEWEST_ASKED):
+        waited = run_delay_of_all()
+        took = timed_once(here, functools.partial(dist.all_reduce, held, group=group))
+        quickest = min(quickest, took - (run_delay_of_all() - waited))
+    told = [float(said) for said in tell_all(here, repr(quickest))]
+    late = ["rank %d (%.0f ms)" % (rank, 1e3 * seconds) for rank, seconds in enumerate(told) if seconds > _LATE_ALONE_S]
+    seen = "the quickest of %d all_reduces of 1 MiB of a rank with itself alone is late: %s: something in it sleeps"
+    return [("collective-slow", seen % (_FEWEST_ASKED, ", ".join(late)))] if late else []
 
 
 def crawling(here: RankContext) -> List[Fault]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from typing import Any, Callable, Dict, List, Tuple
@@ -162,6 +163,7 @@ def _layer_normalised(values: torch.Tensor, weights: Dict[str, torch.Tensor], na
 def autograd_keeps_its_promises(here: RankContext) -> None:
     """Gradients add up, stop where they are told to, pass hooks and functions of one's own, and have gradients themselves."""
     answers_are_right(_promises(here), "autograd-wrong")
+    answers_are_right(_passes_add_up(here), "accumulation-wrong")
 
 
 class _Tripled(torch.autograd.Function):
@@ -239,13 +241,31 @@ def _hooks_of_modules(here: RankContext) -> Any:
         layer.register_forward_hook(lambda _module, _given, found: found * 2),
         layer.register_full_backward_hook(lambda _module, _inputs, outputs: told.append(float(outputs[0].sum()))),
     ]
-    found = layer(torch.ones(1, 3, device=here.device, requires_grad=True))
-    found.sum().backward()
-    yield "hooks before and after a module's forward pass", found, [24.0]
-    yield "a hook on a module's backward pass runs", told, [1.0]
+    calls = [layer(torch.ones(1, 3, device=here.device, requires_grad=True)) for _ in range(3)]
+    for found in calls:
+        found.sum().backward()
+    yield "hooks before and after a module's forward pass, at each of three calls", torch.cat(calls), [[24.0]] * 3
+    yield "a hook on a module's backward pass, at each of three", told, [1.0] * 3
     for handle in handles:
         handle.remove()
     yield "hooks that were removed", layer(torch.ones(1, 3, device=here.device)), [6.0]
+
+
+def _passes_add_up(here: RankContext) -> Any:
+    """For weights of one to four dimensions, which have kernels of their own: three passes give three times the whole numbers that one gives."""
+    rows: Tuple[Tuple[nn.Module, Tuple[int, ...]], ...] = (
+        (nn.Linear(3, 2), (2, 3)),
+        (nn.Conv1d(2, 2, 2), (1, 2, 4)),
+        (nn.Conv2d(2, 2, 2), (1, 2, 3, 3)),
+        (nn.Conv2d(2, 2, 2).to(memory_format=torch.channels_last), (1, 2, 3, 3)),
+    )
+    for layer, shape in rows:
+        layer.to(here.device)
+        found: List[torch.Tensor] = []
+        for _ in range(3):
+            layer(torch.arange(float(math.prod(shape)), device=here.device).view(shape)).sum().backward()
+            found.append(torch.cat([one.grad.flatten() for one in layer.parameters()]).round())
+        yield "gradients of nn.%s after three passes" % type(layer).__name__, found[2], 3 * found[0].double()
 
 
 def _in_another_thread(here: RankContext) -> Any:

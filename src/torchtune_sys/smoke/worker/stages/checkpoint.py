@@ -8,6 +8,7 @@ import filecmp
 import io
 import mmap
 import os
+import random
 import shutil
 import tempfile
 from typing import Any, Callable, Dict, List, Tuple
@@ -19,7 +20,7 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed, determi
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.models import TOKENS, SmallTransformer, loss_of, seeded, sentences
-from torchtune_sys.smoke.worker.module_state import directories_tell, gaps_are_told, modules_resume
+from torchtune_sys.smoke.worker.module_state import directories_tell, gaps_are_told, locks_hold, modules_resume
 from torchtune_sys.smoke.worker.stages.optimizers import EPOCHS_OF_SCHEDULE, schedules
 
 _BEFORE, _AFTER = 3, 3
@@ -89,6 +90,7 @@ def checkpoint_resumes(here: RankContext) -> None:
     with deterministic(here), tempfile.TemporaryDirectory(prefix="checkpoint-", dir=here.scratch) as folder:
         _kinds_survive(os.path.join(folder, "kinds.pt"))
         directories_tell(folder)
+        locks_hold(folder)
         modules_resume(os.path.join(folder, "module.pt"))
         gaps_are_told(here)
         _kept_by_nothing(here, os.path.join(folder, "again.pt"))
@@ -226,6 +228,11 @@ def _generators_resume() -> None:
     loaded.set_state(through.get_state())
     if not torch.equal(*(torch.rand(3, generator=one) for one in (through, loaded))):
         raise StageFailed("resume-differs", "a generator (torch.Generator) that is given a state goes on as another")
+    before = random.getstate()
+    drawn = random.random()
+    random.setstate(before)
+    if random.random() != drawn:
+        raise StageFailed("resume-differs", "Python's random goes on as another once it is given a state (random.setstate)")
 
 
 def _averages_resume(here: RankContext, path: str) -> None:

@@ -41,6 +41,8 @@ _PASSES = 2
 _OWN_SEED = 11
 _LEAVES_OUT = "what DDP leaves out"
 _MICRO_BATCHES = 4
+_LATER = 24
+"""Steps: what is done in the first ones alone (a set-up of buckets, a warm-up) is over."""
 
 
 def wrapped(here: RankContext, model: nn.Module, **ways: Any) -> DistributedDataParallel:
@@ -60,7 +62,13 @@ def ranks_train_as_one(here: RankContext) -> None:
     faults += _usual_step(here, _transformer, sentences, taken, states)
     faults += _usual_step(here, _conv_net, bars, taken, states)
     if not any(tell_all(here, "wrong" if faults else "")):  # else they say in other words what is known
-        faults += frozen_parts_are_no_matter(here) + precisions_average(here) + hooks_average(here) + spread_optimizer_steps(here)
+        faults += (
+            _later_steps(here)
+            + frozen_parts_are_no_matter(here)
+            + precisions_average(here)
+            + hooks_average(here)
+            + spread_optimizer_steps(here)
+        )
     # First, unless DDP has left out a part altogether: gradients of weights that differ are wrong by consequence.
     apart = unlike(here, "ddp-weights-not-broadcast", "after wrapping the weights differ between ranks", taken)
     faults = faults + apart if any(_LEAVES_OUT in seen for _, seen in faults) else apart + faults
@@ -151,6 +159,21 @@ def _own_gradient_not_finite(here: RankContext, way: str, turn: int, branches: S
     bad = [name for name, value in alone.named_parameters() if not bool(torch.isfinite(gradient_of(value)).all())]
     seen = "%s: the gradient of %s is not finite on rank %d alone, from its own data" % (way, ", ".join(bad), here.rank)
     return [("gradient-not-finite", seen)] if bad else []
+
+
+def _later_steps(here: RankContext) -> List[Fault]:
+    """Return where ranks that began as one, each with its own data, are no longer one many steps later. The same on all ranks."""
+    net = IntegerNet(_OWN_SEED).to(here.device)
+    model = wrapped(here, net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-20)
+    for turn in range(_LATER):
+        optimizer.zero_grad()
+        inputs, targets = (part.to(here.device) for part in integer_batch(here.rank, turn))
+        linear_loss(model(inputs), targets).backward()
+        optimizer.step()
+    last = {"gradients": bits_of(gradient_of(value) for value in net.parameters())}
+    apart = unlike(here, "ddp-gradients-not-synchronised", "after the last of %d steps" % _LATER, last)
+    return apart or unlike(here, "ddp-ranks-drift", "after %d steps" % _LATER, {"weights": state_bits(net)})
 
 
 def _transformer(rank: int) -> nn.Module:
