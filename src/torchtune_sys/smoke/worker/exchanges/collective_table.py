@@ -28,7 +28,7 @@ _NUMBERS = ("float32", "float64", "bfloat16", "float16", "int8", "uint8", "int32
 _OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 _TAGS = (5, 7)
 _COMING_S = 30.0
-_EXCHANGES_A_PART = 20
+_EXCHANGES_A_PART, _LONG_TEXT = 20, 200000
 Compared = Callable[[str, torch.Tensor, torch.Tensor], List[Fault]]
 Tried = Callable[[Callable[[], object]], bool]
 
@@ -306,7 +306,7 @@ def _objects_exchanged(here: RankContext) -> List[Fault]:
     root, own = here.world - 1, every[here.rank]
     gathered: List[Any] = [None] * here.world
     dist.all_gather_object(gathered, own)
-    told: List[Any] = [own, here.rank]
+    told: List[Any] = [own, here.rank, str(here.rank) * _LONG_TEXT]
     dist.broadcast_object_list(told, src=root)
     given: List[Any] = [None]
     dist.scatter_object_list(given, every if here.rank == root else None, src=root)
@@ -316,7 +316,7 @@ def _objects_exchanged(here: RankContext) -> List[Fault]:
     rows: Tuple[Tuple[str, List[Any], List[Any]], ...] = (
         ("recv_object_list from rank %d" % before, taken, [[before, "first"], [before, "second"]] if taken else []),
         ("all_gather_object", gathered, every),
-        ("broadcast_object_list from rank %d" % root, told, [every[root], root]),
+        ("broadcast_object_list from rank %d" % root, told, [every[root], root, str(root) * _LONG_TEXT]),
         ("scatter_object_list from rank %d" % root, given, [own]),
         ("gather_object at rank %d" % root, found if here.rank == root else every, every),
     )

@@ -86,11 +86,14 @@ def _experts_are_chosen(here: RankContext) -> Iterator[Answer]:
 
 
 def _stays_tied(here: RankContext) -> Iterator[Answer]:
-    """Yield whether an embedding and the last layer that are one tensor stay one, wherever the model goes."""
+    """Yield whether an embedding and the last layer that are one tensor stay one, wherever the model goes, and whether all of a model goes into a mode."""
     model = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)).to(here.device)
     model[1].weight = model[0].weight
     model.to(torch.bfloat16)
     yield "a model whose layers share a weight, in bfloat16: the weight is one", model[1].weight is model[0].weight, True
+    nested = nn.Sequential(nn.Sequential(nn.Sequential(nn.Dropout(0.5)))).eval()
+    yield "modules within modules that train after eval()", sum(one.training for one in nested.modules()), 0
+    yield "modules within modules that train after train()", sum(one.training for one in nested.train().modules()), 4
 
 
 def _numbers_of_eight_bits(here: RankContext) -> Iterator[Answer]:

@@ -345,6 +345,8 @@ def write_checkpoint(state: Dict[str, Any], path: str) -> None:
     full disk ("unexpected pos 64 vs 0") does not name it."""
     try:
         torch.save(state, path)
+        if not os.path.exists(path):
+            raise StageFailed("checkpoint-stale", "torch.save has come back, and the file that it was to write is not there")
         with open(path, "rb+") as written:
             os.fsync(written.fileno())
     except Exception as error:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torchtune_sys.smoke.worker.agreement import tell_all
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 
-_EPOCHS = (0, 1, 0)
+_EPOCHS = (0, 1, 9, 0)
 Shares = List[List[int]]
 """The samples of each rank, in its order."""
 
@@ -32,17 +32,17 @@ def samples_are_shared_out(here: RankContext) -> None:
         _complete(count, [each["padded"][turn] for each in everyone])
         _disjoint(count, [each["dropped"][turn] for each in everyone])
     for name in own:
-        first, _, again = ([each[name][turn] for each in everyone] for turn in range(len(_EPOCHS)))
+        first, *_, again = ([each[name][turn] for each in everyone] for turn in range(len(_EPOCHS)))
         _shuffled(first, again)
 
 
 def _each_reshuffles(orders: List[Shares]) -> None:
     """Check each rank's own order before all shares together: of ranks in different epochs some samples go to none, and some to two, whoever stayed behind."""
-    staying = [rank for rank, (first, second, _) in enumerate(orders) if first == second]
+    staying = [rank for rank, (first, second, *_) in enumerate(orders) if first == second]
     if staying:
         who = "rank %s" % ", ".join(map(str, staying)) if len(staying) < len(orders) else "all ranks"
         raise StageFailed("sampler-not-reshuffled", "set_epoch(1) gives the order of epoch 0 (%s)" % who)
-    forgetful = [rank for rank, (first, _, again) in enumerate(orders) if first != again]
+    forgetful = [rank for rank, (first, *_, again) in enumerate(orders) if first != again]
     if forgetful and len(forgetful) < len(orders):
         seen = "the same epoch, set again, gives another order (rank %s)" % ", ".join(map(str, forgetful))
         raise StageFailed("sampler-not-repeatable", seen)

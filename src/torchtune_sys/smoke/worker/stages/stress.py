@@ -159,6 +159,7 @@ def _functions_of(values: torch.Tensor) -> Iterator[Tuple[str, Work]]:
     yield "sort", functools.partial(_sorted, few)
     yield "cumsum", functools.partial(torch.cumsum, few, 1)
     yield "convolutions", functools.partial(torch.nn.functional.conv2d, pictures, weight)
+    yield "bmm", functools.partial(torch.bmm, few.view(6, 4, 64), few.view(6, 64, 4))
     yield "attention", functools.partial(torch.nn.functional.scaled_dot_product_attention, *(few.view(1, 1, 24, 64),) * 3)
 
 
