@@ -56,6 +56,7 @@ _WORTH_ALONE = frozenset(
         "xid-for-support",
         "firewall-drops-connections-logged",
         "wsl-gpu-memory-refused-logged",
+        "shared-memory-refused-logged",
     )
 )
 """Rules whose warning is of something that does not work, not of how it is set up: it stands for itself where nothing else is told."""

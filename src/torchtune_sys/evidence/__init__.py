@@ -291,7 +291,8 @@ def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
     if smi.error:
         return smi
     gaps = ("driver_version", "cuda_driver_version", "devices")
-    fill = {name: getattr(listed, name) for name in gaps if isinstance(getattr(smi, name), Missing)}
+    lacking = [name for name in gaps if isinstance(getattr(smi, name), Missing)]
+    fill = {name: getattr(listed, name) for name in lacking if not isinstance(getattr(listed, name), Missing)}
     if not isinstance(smi.devices, Missing) and not isinstance(listed.devices, Missing):
         same = len(smi.devices) == len(listed.devices)
         if same:

@@ -180,6 +180,7 @@ def python_facts(lines: Lines) -> PythonFacts:
         library_path=tuple(filter(None, lines.env["LD_LIBRARY_PATH"].split(":"))) if "LD_LIBRARY_PATH" in lines.env else nothing,
         linkable=nothing,
         deepspeed_operators=nothing,
+        bitsandbytes_builds=nothing,
         complaints=lines.complaints,
         conda=True if conda else nothing,
     )

@@ -39,6 +39,10 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("loading NVIDIA UNIX", "driver-load", r"NVRM: loading NVIDIA UNIX"),
     # src/nvidia/src/kernel/gpu/gsp/kernel_gsp.c (_kgspLogRpcTimeout, _kgspLogXid119): the heading of what it prints with Xid 119
     ("GSP Timeout", "gsp-timeout", r"NVRM: .{0,60}: \*{9,} GSP Timeout \*{9,}"),
+    # src/common/sdk/nvidia/inc/nvstatuscodes.h, in checks that failed (src/nvidia/inc/libraries/utils/nvassert.h)
+    ("[NV_ERR_GPU_IN_FULLCHIP_RESET]", "gpu-in-reset", r"NVRM: .{1,160}\[NV_ERR_GPU_IN_FULLCHIP_RESET\]"),
+    ("[NV_ERR_RESET_REQUIRED]", "gpu-in-reset", r"NVRM: .{1,160}\[NV_ERR_RESET_REQUIRED\]"),
+    ("[NV_ERR_NO_MEMORY]", "driver-no-memory", r"NVRM: .{1,160}\[NV_ERR_NO_MEMORY\]"),
     ("gsp_", "gsp-firmware", rf"nvidia {PCI}: Direct firmware load for (?P<who>\S*gsp_\S*) failed with error -2"),
     ("RmFetchGspRmImages", "gsp-firmware", r"NVRM: .*RmFetchGspRmImages: No firmware image found"),
     # kernel-open/nvidia-uvm/uvm_pmm_gpu.c (devmem_alloc_pagemap), nvidia-peermem/nvidia-peermem.c; Linux kernel/module/version.c, main.c

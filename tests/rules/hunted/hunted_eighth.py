@@ -189,7 +189,23 @@ def _added(host: Recording, *packages: str) -> Recording:
     return over(host, files={f"{site}/{name}.dist-info/INSTALLER": "pip\n" for name in packages})
 
 
-HOSTS[354] = (lambda: _added(desktop(), "xformers-0.0.28.post3"), desktop)
+_PINS = [
+    "Metadata-Version: 2.1",
+    "Name: xformers",
+    "Version: 0.0.28.post3",
+    "Requires-Dist: numpy",
+    "Requires-Dist: torch==2.5.1",
+    "",
+    "",
+]
+
+
+@made(354, desktop)
+def extension_of_another_torch() -> Recording:
+    host = _added(desktop(), "xformers-0.0.28.post3")
+    return over(host, files={f"{_site(host)}/xformers-0.0.28.post3.dist-info/METADATA": _PINS})
+
+
 HOSTS[355] = (lambda: _instead(desktop(), "torchvision", "0.26.0+cpu"), desktop)
 
 
@@ -299,7 +315,7 @@ def without_the_driver_of_efa() -> Recording:
         for path in host["files"]
         if path.endswith("/uevent") and "DRIVER=efa" in str(host["files"][path])
     }
-    host = over(cut(host, "/sys/class/infiniband"), files=files)
+    host = without_modules(over(cut(host, "/sys/class/infiniband", "/sys/module/efa"), files=files), "efa", "ib_")
     return {**host, "dirs": {path: names for path, names in host["dirs"].items() if path != "/dev/infiniband"}}
 
 
@@ -352,13 +368,13 @@ def disk_became_read_only() -> Recording:
 
 def _by_wireless(alone: bool) -> Recording:
     host = over(desktop(), intent={"nodes": 2})
-    names = ("enp6s0",) if alone else ("wlp4s0",)
-    listed = [
-        {**one, "addresses": [], "flags": 4099, "operstate": "down"} if one["name"] in names else one
-        for one in host["answers"]["interfaces"]
-    ]
-    route = [line.replace("enp6s0", "wlp4s0") if alone else line for line in text(host, "/proc/net/route")]
-    return over(host, files={"/proc/net/route": route}, answers={"interfaces": listed})
+    if alone:
+        return host
+    wired = {"addresses": [{"family": "inet", "address": "10.0.0.12", "prefix_length": 24}], "flags": 69699, "operstate": "up"}
+    listed = [{**one, **wired} if one["name"] == "enp6s0" else one for one in host["answers"]["interfaces"]]
+    route = [line.replace("wlp4s0", "enp6s0") for line in text(host, "/proc/net/route")]
+    files = {"/proc/net/route": route, "/sys/class/net/enp6s0/speed": "10000\n", "/sys/class/net/enp6s0/operstate": "up\n"}
+    return over(host, files=files, answers={"interfaces": listed})
 
 
 HOSTS[370] = (lambda: _by_wireless(True), lambda: _by_wireless(False))

@@ -124,6 +124,7 @@ HOSTS[313] = (lambda: environment(_without_gpus(pod()), NVIDIA_VISIBLE_DEVICES="
 @made(314, wsl2)
 def windows_driver_without_wsl() -> Recording:
     host = cut(wsl2(), "/usr/lib/wsl")
+    host = over(host, dirs={"/usr/lib/wsl/drivers": ["nv_dispi.inf_amd64_7e5fd280efaa5445"]})
     absent = {"$missing": "absent", "source": "libnvidia-ml.so.1", "detail": "not found"}
     nothing = {"error": "LIBRARY_NOT_FOUND", **dict.fromkeys(("driver_version", "library_version", "devices"), absent)}
     return over(host, dirs={"/usr/lib/wsl/lib": []}, answers={"nvml": nothing, "loader-cache:libcuda.so.1": []})
@@ -186,7 +187,11 @@ HOSTS[375] = (lambda: _instead(desktop(), "numpy", "1.26.4"), desktop)
 HOSTS[320] = (lambda: _instead(desktop(), "triton", "3.2.0"), desktop)
 
 
-@made(321, conda)
+def _with_gcc() -> Recording:
+    return over(conda(), files={"/usr/bin/gcc": ""}, stats={"/usr/bin/gcc": {**_FILE, "mode": 33261}})
+
+
+@made(321, _with_gcc)
 def without_a_compiler() -> Recording:
     return cut(conda(), "/usr/bin/gcc", "/usr/bin/cc", "/usr/bin/clang", "/opt/conda/bin/gcc", "/opt/conda/bin/x86_64")
 
@@ -203,7 +208,11 @@ def _ptxas(version: str) -> Recording:
     place = f"/usr/local/cuda-{version}"
     told_ = f'{{"cuda": {{"version": "{version}.1"}}, "cuda_nvcc": {{"version": "{version}.131"}}}}'
     files = {f"{place}/bin/ptxas": "", f"{place}/version.json": told_}
-    host = over(dgx_spark(), files=files, stats={f"{place}/bin/ptxas": {**_FILE, "mode": 33261}})
+    host = over(
+        _instead(torch(dgx_spark(), "2.9.1", cuda="13.0", arch="aarch64"), "triton", "3.5.1"),
+        files=files,
+        stats={f"{place}/bin/ptxas": {**_FILE, "mode": 33261}},
+    )
     return environment(host, TRITON_PTXAS_PATH=f"{place}/bin/ptxas")
 
 

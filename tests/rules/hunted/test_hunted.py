@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import hunted_eighth
 import hunted_first
 import hunted_healthy
 import hunted_odd
 import hunted_reported
 import hunted_second
-import hunted_sixth
 import pytest
 
 from conftest import judge, judge_one
@@ -35,7 +35,7 @@ BUILDERS = {
     **hunted_healthy.HOSTS,
     **hunted_odd.HOSTS,
     **hunted_reported.HOSTS,
-    **hunted_sixth.HOSTS,
+    **hunted_eighth.HOSTS,
 }
 NAMED = [int(row["n"]) for row in ROWS if row["kind"] == "fault" and row["last"] == "named"]
 SILENT = [int(row["n"]) for row in ROWS if row["kind"] == "healthy" and row["last"] == "silent"]

@@ -25,7 +25,7 @@ from network_hosts import (
     with_nccl,
 )
 
-from torchtune_sys.model.facts.network import Interface
+from torchtune_sys.model.facts.network import Address, Interface
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown
 from torchtune_sys.rules.nccl.common import better, doubt, nccl_version, read_by, settings, sockets_carry_data, uses_nccl
 
@@ -61,6 +61,23 @@ def test_what_speaks_against_an_interface(item: Interface, words: str) -> None:
     assert doubt(own, item, address) == (words if "loopback" in words or words == "no carrier" else "")
     lost = replace(facts(host), default_route_interface=NOTHING)
     assert doubt(lost, item, address) == words
+
+
+@pytest.mark.parametrize(
+    ("address", "bits", "alone"),
+    [
+        ("172.17.0.2", 16, True),
+        ("172.31.0.9", 16, True),
+        ("10.88.0.4", 16, True),
+        ("172.17.5.2", 24, False),
+        ("172.16.0.2", 16, False),
+        ("10.244.3.17", 24, False),
+    ],
+)
+def test_a_container_on_its_hosts_own_bridge_has_no_way_to_others(address: str, bits: int, alone: bool) -> None:
+    own = Address(family="inet", address=address, prefix_length=bits)
+    item = replace(interface("eth0", address, kind="veth"), addresses=(own,))
+    assert bool(doubt(replace(facts(net(item)), default_route_interface="eth0"), item, address)) is alone
 
 
 def test_better_interfaces_begin_with_the_default_routes() -> None:

@@ -158,9 +158,11 @@ def _header(text: str) -> dict[str, Any]:
     cuda = re.search(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)", line.group(2))
     if driver is None:
         return {}
-    found = {"driver_version": driver.group(1), "source": _SOURCE}
+    found: dict[str, Any] = {"driver_version": driver.group(1), "source": _SOURCE}
     if cuda is not None:
         found["cuda_driver_version"] = cuda.group(1)
+    elif word := re.search(r"CUDA (?:UMD )?Version:\s*(ERR!)", line.group(2)):
+        found["cuda_driver_version"] = smi.missing("failed", f"CUDA Version: {word.group(1)}")
     return {key: found[key] for key in ("driver_version", "cuda_driver_version", "source") if key in found}
 
 

@@ -199,6 +199,8 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Files libcuda.so and libcuda.so.1 that the linker sees when Triton builds; empty where Triton itself finds no directory."""
     deepspeed_operators: Fact[bool] = Missing(Why.ABSENT, "deepspeed", "no DeepSpeed")
     """Whether DeepSpeed came with compiled operators."""
+    bitsandbytes_builds: Fact[tuple[str, ...]] = Missing(Why.ABSENT, "bitsandbytes", "no bitsandbytes")
+    """CUDA versions for which bitsandbytes brings a library, without the dot: 118, 126, 130."""
     headers: Fact[bool] = NOT_READ
     """Whether Python.h of this interpreter is there."""
     compiler: Fact[str] = NOT_READ

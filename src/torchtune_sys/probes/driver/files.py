@@ -183,6 +183,15 @@ def wsl_on_path(host: Host) -> Fact[bool]:
     return WSL_LIBRARIES in search_path(host)
 
 
+def wsl_without_cuda(host: Host) -> Fact[bool]:
+    """Return whether Windows has a driver of NVIDIA's, whose packages it mounts into each guest by the names of its driver store, and no libcuda of it."""
+    there = host.exists(f"{WSL_LIBRARIES}/libcuda.so.1")
+    if there is not False:
+        return there if isinstance(there, Missing) else False
+    packages = host.names("/usr/lib/wsl/drivers")
+    return packages if isinstance(packages, Missing) else any(re.match(r"nv\w*\.inf_", name) for name in packages)
+
+
 def read_nodes(host: Host) -> Fact[tuple[DeviceNode, ...]]:
     """Return the nodes in /dev that programs open to use a GPU."""
     names = host.names("/dev")

@@ -100,6 +100,7 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
         libcuda=libraries.libcuda,
         libraries_apart=libraries.apart,
         wsl_libraries_on_path=driver_files.wsl_on_path(host) if found.wsl is True else _NO_GPU,
+        wsl_without_cuda=driver_files.wsl_without_cuda(host) if found.wsl is True else _NO_GPU,
         storage_loaded=_module(host, host.text("/proc/modules"), ("nvidia_fs",)),
         direct_storage_only=_direct_storage_only(host),
         uvm_hmm_disabled=_switch(host, "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm"),

@@ -9,6 +9,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import NOT_READ, PciConfig, PciDevice, PciFacts, PciLink
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.integrated_gpus import is_intel_card
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.probes.cpumask import read_set
 from torchtune_sys.probes.pci import details
@@ -247,7 +248,7 @@ def _with_details(host: Host, device: PciDevice, registers: Fact[PciConfig], asl
         iommu_type=host.word(f"{place}/iommu_group/type") if peer else NOT_READ,
         errors=details.errors(host, place),
         config=registers,
-        bars=details.bars(host, place) if is_gpu(device) else NOT_READ,
+        bars=details.bars(host, place) if is_gpu(device) or is_intel_card(device) else NOT_READ,
     )
 
 

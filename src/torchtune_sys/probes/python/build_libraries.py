@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from torchtune_sys.host import queries
@@ -63,6 +64,15 @@ def deepspeed_operators(host: Host, deepspeed: Distribution) -> Fact[bool]:
     if isinstance(text, Missing):
         return text if text.why is not Why.ABSENT else Missing(Why.UNPARSED, path, "no list of its operators")
     return parse_operators(text)
+
+
+def bitsandbytes_builds(host: Host, package: Distribution) -> Fact[tuple[str, ...]]:
+    """Return the CUDA versions of the libraries that bitsandbytes chooses from (get_cuda_bnb_library_path in its cextension.py)."""
+    names = host.names(f"{package.location}/bitsandbytes")
+    if isinstance(names, Missing):
+        return names
+    found = (re.match(r"libbitsandbytes_cuda(\d{2,4})(?:_nocublaslt)?\.so$", name) for name in names)
+    return tuple(sorted({match[1] for match in found if match}))
 
 
 def parse_operators(text: str) -> bool:

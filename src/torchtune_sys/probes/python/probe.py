@@ -200,17 +200,20 @@ def _loader(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> Fact[t
 
 
 def _build_libraries(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> dict[str, Fact[Any]]:
-    """Read only where Triton or DeepSpeed would use them."""
+    """Read only where Triton, DeepSpeed or bitsandbytes would use them."""
     there = {item.name: item for item in reversed(known(facts.distributions, ()))}
     triton, deepspeed = there.get("triton") or there.get("pytorch-triton"), there.get("deepspeed")
+    quantised = there.get("bitsandbytes")
     found: dict[str, Fact[Any]] = {}
-    if triton or deepspeed:
+    if triton or deepspeed or quantised:
         from torchtune_sys.probes.python import build_libraries
 
         if triton:
             found["linkable"] = env if isinstance(env, Missing) else build_libraries.linkable(host, env, triton)
         if deepspeed:
             found["deepspeed_operators"] = build_libraries.deepspeed_operators(host, deepspeed)
+        if quantised:
+            found["bitsandbytes_builds"] = build_libraries.bitsandbytes_builds(host, quantised)
     return found
 
 

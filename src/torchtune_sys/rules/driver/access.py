@@ -12,6 +12,7 @@ from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unrecorded, known, need, need_any
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import container, gpu_addresses, nvml_error, require_module
+from torchtune_sys.rules.torch.common import cuda_works
 
 _T = TypeVar("_T")
 
@@ -283,8 +284,8 @@ def driver_tools_fail(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not error:
         gates.nvidia_gpus(s)
         yield (
-            _of_cuda()
-            if _libcuda_alone_missing(s)
+            _of_cuda(_without_cuda(s))
+            if _without_cuda(s) or _libcuda_alone_missing(s)
             else Evidence(subject="NVML", seen="works", verdict=Verdict.PASS, source="NVML")
         )
         return
@@ -323,14 +324,22 @@ _CAPABILITIES = Advice(
 )
 
 
-def _of_cuda() -> Evidence:
+def _of_cuda(told: str) -> Evidence:
     return Evidence(
         subject="libcuda.so.1",
-        seen="NVML works; the loader finds no libcuda.so.1",
+        seen=f"nvidia-smi shows the GPUs, and of libcuda: {told}" if told else "NVML works; the loader finds no libcuda.so.1",
         wanted="CUDA's library of the driver's version",
-        source="loader",
+        source="report" if told else "loader",
         fix=(_CAPABILITIES, _LIBRARIES),
     )
+
+
+def _without_cuda(s: Snapshot) -> str:
+    """Return what a pasted table of nvidia-smi says where libcuda did not load for it (``CUDA Version: ERR!``), unless torch used the GPUs."""
+    gpu = need(s.gpu)
+    cuda = gpu.cuda_driver_version
+    is_told = gpu.source == "report" and isinstance(cuda, Missing) and cuda.why is Why.FAILED
+    return cuda.detail if is_told and isinstance(cuda, Missing) and not cuda_works(s) else ""
 
 
 def _libcuda_alone_missing(s: Snapshot) -> bool:

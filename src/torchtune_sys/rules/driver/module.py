@@ -35,7 +35,8 @@ def _loaded_or(s: Snapshot, reason: str, seen: str, wanted: str, source: str = _
     fix=(Install(text="install the NVIDIA driver from the distribution or from NVIDIA's repository", needs=Needs.REBOOT),),
 )
 def no_nvidia_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The GPU is on the PCI bus, but neither a kernel module nor a user-space library of the driver is installed.
+    """The GPU is on the PCI bus, but neither a kernel module nor a user-space library of the driver is installed; under WSL: the NVIDIA driver of Windows
+    brings no CUDA library for Linux.
 
     Why it matters
         Without the driver, torch.cuda.is_available() is False and training runs on the CPU.
@@ -44,8 +45,21 @@ def no_nvidia_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
         The GPU is used only for a display, or training runs elsewhere.
 
     References
-        https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
+        https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/; https://docs.nvidia.com/cuda/wsl-user-guide/
     """
+    if known(need(s.driver).wsl_without_cuda, False):
+        yield Evidence(
+            subject="Windows",
+            seen="files of an NVIDIA driver in /usr/lib/wsl/drivers, and no libcuda.so.1 in /usr/lib/wsl/lib",
+            wanted="a driver that supports WSL",
+            source="/usr/lib/wsl/lib",
+            fix=(
+                Install(
+                    text="install NVIDIA's current driver in Windows, none in the guest; then wsl --shutdown", needs=Needs.REBOOT
+                ),
+            ),
+        )
+        return
     addresses = ", ".join(driver_state.gpu_addresses(s))
     yield from _loaded_or(s, "no-driver", f"GPU at {addresses}, no module and no libcuda.so.1", "an installed driver")
 

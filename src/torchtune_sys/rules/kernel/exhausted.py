@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice
+from torchtune_sys.knowledge.torch import on_chip
+from torchtune_sys.model.actions import Advice, Needs
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
-from torchtune_sys.rules.kernel.common import DAYS, gpu_name, grouped, logged, none_logged, recent, seen_in_log, shorter
+from torchtune_sys.rules.gates import nvidia_gpus
+from torchtune_sys.rules.kernel.common import (
+    DAYS,
+    gpu_name,
+    grouped,
+    logged,
+    none_logged,
+    nvidia_log,
+    recent,
+    seen_in_log,
+    shorter,
+    total,
+)
+from torchtune_sys.rules.torch.common import capability
 
 
 @rule(
@@ -203,6 +217,54 @@ def wsl_gpu_memory_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield from logged(s, p, ("dxg-refused",), "GPU memory from Windows", "message that Windows refused GPU memory", "given")
 
 
+def _shares_memory(s: Snapshot) -> None:
+    nvidia_log(s)
+    found = [need(capability(gpu)) for gpu in nvidia_gpus(s)]
+    if not any(cc == _GB10 or on_chip(cc) for cc in found):
+        raise NotApplicable("the GPUs have memory of their own")
+
+
+_GB10 = (12, 1)
+
+
+@rule(
+    id="shared-memory-refused-logged",
+    title="The GPU driver got no memory on a machine whose CPU and GPU share it",
+    severity=Severity.WARNING,
+    applies=_shares_memory,
+    fix=(
+        Advice(
+            text="leave more memory free: a smaller batch, fewer workers, a smaller share for a server that takes one of all memory"
+        ),
+        Advice(
+            text="end other programs, and empty the page cache before the start: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
+        ),
+        Advice(text="if it began with a kernel update, boot the kernel before it", needs=Needs.REBOOT),
+    ),
+    params=(DAYS, Param("count", 3, "how often the driver may be refused memory in that time")),
+)
+def shared_memory_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log of a GB10 (DGX Spark) or Jetson says [NV_ERR_NO_MEMORY] at least three times: the driver asked Linux for memory and got none.
+
+    Why it matters
+    What the GPU takes, the page cache and all programs hold the same memory, and Linux cannot take back what the driver holds. The training ends with an
+    error, or the whole machine stops answering, without a message of the kernel that memory ran out.
+
+    When to leave it
+    The program that asked for it has been stopped or made smaller since. On a GPU with memory of its own the same words follow each
+    "CUDA out of memory", and are not judged.
+
+    References
+    https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358; https://github.com/NVIDIA/dgx-spark-playbooks/issues/97
+    NVIDIA/open-gpu-kernel-modules src/nvidia/src/kernel/gpu/mem_mgr/mem_desc.c (_memdescAllocInternal)
+    """
+    found = recent(s, p, "driver-no-memory")
+    if total(found) >= int(p["count"]):
+        yield seen_in_log(s, "GPU driver", shorter(found[-1].text), found, "memory from Linux")
+    else:
+        yield from none_logged(s, "GPU driver", "refused memory")
+
+
 RULES: tuple[Rule, ...] = (
     open_files_limit_reached_logged,
     pids_limit_reached_logged,
@@ -210,4 +272,5 @@ RULES: tuple[Rule, ...] = (
     neighbour_table_full_logged,
     critical_temperature_logged,
     wsl_gpu_memory_refused_logged,
+    shared_memory_refused_logged,
 )

@@ -42,7 +42,9 @@ def _evidence(s: Snapshot, incident: XidIncident) -> Evidence:
     text = first.text.partition(f": {first.code}")[2].strip(" ,.")
     program = f" ({first.who})" if first.who else ""
     words = f"Xid {entry.number}{program}{when(log, incident.events)}: {entry.meaning or entry.name or shorter(text)}"
-    if first.kind in ("gpu-lost", "gsp-timeout"):
+    if first.kind == "gpu-in-reset":
+        entry = xid(46)  # for which the catalogue asks for the same
+    if first.kind in ("gpu-lost", "gsp-timeout", "gpu-in-reset"):
         words = f"{shorter(first.text.rstrip('.'))}{when(log, incident.events)}"
     if incident.after:
         words += f"; followed by {', '.join(incident.after)}"

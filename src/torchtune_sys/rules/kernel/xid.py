@@ -16,6 +16,8 @@ _TOGETHER_S = 600.0
 """A driver that lost a GPU goes on to report it while programs end; the cleanup of one failure takes minutes, not hours."""
 _RELOAD_S = 60.0
 """The driver says "loading" after it probed the GPUs: a message less old belongs to that start (kernel-open/nvidia/nv.c)."""
+_STUCK = 3
+"""A check that fails once because the GPU is being reset says that somebody resets it."""
 _MOST = 500
 """Messages of one GPU: each is held against all others of that GPU, and a log may have any number of them."""
 
@@ -43,6 +45,9 @@ def incidents(s: Snapshot, p: Params) -> tuple[XidIncident, ...]:
     for event in logged:
         if event.kind != "gsp-timeout" or not named:
             by_gpu.setdefault(event.subject, []).append(event)
+    stuck = recent(s, p, "gpu-in-reset")
+    if not by_gpu and sum(event.count for event in stuck) >= _STUCK:  # after another message these words say what it says
+        by_gpu[""] = list(stuck)
     by_gpu = {address: events[-_MOST:] for address, events in by_gpu.items()}
     lost = tuple(event for events in by_gpu.values() for event in events if _judged(event) == "lost")[-_MOST:]
     found: list[XidIncident] = []
@@ -98,6 +103,8 @@ def _judged(event: KernelEvent) -> str:
         return "init"
     if event.kind == "gsp-timeout":
         return "gsp"
+    if event.kind == "gpu-in-reset":
+        return "gpu"
     kind = xid(event.code).judged
     if kind == "nvlink" and event.code >= 144 and ("Nonfatal" in event.text or "Non-fatal" in event.text):
         return ""  # NVLink 5 reports recovered errors by the same numbers (…, NETIR_LINK_EVT Nonfatal XC0 …)
@@ -105,7 +112,10 @@ def _judged(event: KernelEvent) -> str:
 
 
 def _name(event: KernelEvent) -> str:
-    return f"Xid {number_of(event)}" if event.kind != "gpu-init" else "failed initialisation"
+    return _NAMES.get(event.kind) or f"Xid {number_of(event)}"
+
+
+_NAMES = {"gpu-init": "failed initialisation", "gpu-in-reset": "reset without an end"}
 
 
 def number_of(event: KernelEvent) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from torchtune_sys.knowledge import nccl
-from torchtune_sys.model.facts.network import Interface, NcclSetting, NetworkFacts
+from torchtune_sys.model.facts.network import Address, Interface, NcclSetting, NetworkFacts
 from torchtune_sys.model.snapshot import Snapshot, is_pasted, kept
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, known_or_unknown, need
 from torchtune_sys.model.version import Version, show, version
@@ -120,7 +122,9 @@ def doubt(network: NetworkFacts, interface: Interface, address: str) -> str:
     """Return why other hosts of a job will hardly reach this interface; ``""`` if nothing speaks against it.
 
     With a carrier the interface of the default route is never doubted: in a pod it is a veth, on a virtualisation host a bridge. A veth is this host's
-    own way out, too, where nothing with a device behind it has an address: inside a container or a network namespace.
+    own way out, too, where nothing with a device behind it has an address: inside a container or a network namespace. Docker and Podman tell
+    by its address: what they give their own bridges by default leads to no other host (docs.docker.com/engine/network/, default-address-pools;
+    containers.conf(5), default_subnet), while the networks of pods take a smaller part of such a range on each host.
     """
     if nccl.is_loopback(address) or interface.kind == "loopback":
         return _DOUBTS["loopback"]
@@ -128,11 +132,18 @@ def doubt(network: NetworkFacts, interface: Interface, address: str) -> str:
         return SWITCHED_OFF
     if not known(interface.running, True):
         return NO_CARRIER
+    if interface.kind == "veth" and any(one.address == address and _of_a_bridge(one) for one in known(interface.addresses, ())):
+        return "on a bridge inside its host, which Docker or Podman made: addresses there are the same on every host"
     if interface.name == network.default_route_interface or (interface.kind == "veth" and _is_inside(network)):
         return ""
     if interface.kind in _DOUBTS:
         return _DOUBTS[interface.kind]
     return "an address that is valid on one wire only" if nccl.is_link_local(address) else ""
+
+
+def _of_a_bridge(one: Address) -> bool:
+    first = re.match(r"172\.(1[7-9]|2[0-9]|3[01])\.|10\.88\.", one.address)
+    return first is not None and known(one.prefix_length, 0) == 16
 
 
 def _is_inside(network: NetworkFacts) -> bool:

@@ -268,17 +268,19 @@ _MADE_UP = ("virtio_net", "8139cp", "pcnet32")
 
 @rule(
     id="ethernet-link-slow",
-    title="The network link came up at 100 Mb/s or less, or at half duplex",
+    title="The network link is wireless in a job over several hosts, or came up at 100 Mb/s or less or at half duplex",
     severity=Severity.WARNING,
     fix=(Advice(text="change the cable or port, and let both ends negotiate the speed (ethtool IF)"),),
 )
 def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The wired interface of the default route runs at 100 Mb/s or 10 Mb/s, or sends and receives in turns (half duplex).
+    """The wired interface of the default route runs at 100 Mb/s or 10 Mb/s, or sends and receives in turns (half duplex); or it is a wireless one, and
+    the job spans hosts.
 
     Why it matters
     Every NIC of the last fifteen years supports 1 Gb/s; less means a damaged cable, a bad port or a forced speed. Data sets,
     checkpoints and package downloads are then limited to 12 MB/s. At half duplex, where one end negotiates and the other was set by hand, frames of
-    both directions collide, and little is left of the speed as soon as both send.
+    both directions collide, and little is left of the speed as soon as both send. Over Wi-Fi the hosts share one channel and send in turns, too, and
+    a packet waits for milliseconds: a step of training exchanges all gradients, and waits for the last one.
 
     When to leave it
     This is the speed that the provider sells.
@@ -287,6 +289,9 @@ def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/ABI/testing/sysfs-class-net (speed, duplex)
     """
     interface = _default_interface(s)
+    if interface.kind == "wifi" and (s.intent.nodes or 1) > 1:
+        yield Evidence(subject=interface.name, seen="Wi-Fi", wanted="a wired link", source="/sys/class/net", fix=(_BY_WIRE,))
+        return
     if known_or_unknown(interface.driver, "") in _MADE_UP or interface.kind not in _ETHERNET:
         raise NotApplicable("the default route leaves by no wired link")
     if isinstance(interface.speed_mbps, Missing):
@@ -305,6 +310,11 @@ def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject=interface.name, seen="half duplex", wanted="full duplex", source=f"/sys/class/net/{interface.name}/duplex"
         )
+
+
+_BY_WIRE = Advice(
+    text="connect the hosts of the job by cable, and name that interface in NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
+)
 
 
 def _default_interface(s: Snapshot) -> Interface:

@@ -9,6 +9,7 @@ from torchtune_sys.formats.pci_paths import is_network
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice
+from torchtune_sys.model.integrated_gpus import is_intel_card
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, absent_or_unsupported, known, need
@@ -31,11 +32,12 @@ _NOT_TOLD = (Why.ABSENT, Why.NOT_SUPPORTED)
     nothing="no GPU here has known regions that matter",
 )
 def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The GPU's largest memory region is the traditional 256 MiB or less, and there are several GPUs or an RDMA card.
+    """The GPU's largest memory region is the traditional 256 MiB or less, and there are several GPUs or an RDMA card, or it is a card of Intel's.
 
     Why it matters
         Other devices reach only the memory in that window, so peer-to-peer copies over PCIe and GPUDirect RDMA need a large one.
-        Data-centre GPUs have a region as large as their memory; if theirs is small, the firmware could not place it.
+        Data-centre GPUs have a region as large as their memory; if theirs is small, the firmware could not place it. Intel asks for it for each Arc
+        card: without it the processor copies through the small window, and the card is much slower.
 
     When to leave it
         There is only one GPU. GeForce cards, whose driver offers no peer-to-peer access over PCIe, and cards that are made with 256 MiB (T4 and
@@ -44,11 +46,13 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
         https://docs.nvidia.com/cuda/gpudirect-rdma/ (BAR sizes)
+        https://www.intel.com/content/www/us/en/support/articles/000090831/graphics.html (Resizable BAR for Arc)
         https://github.com/NVIDIA/nvidia-docker/issues/1628 (nvidia-smi -q of a T4)
         Linux Documentation/ABI/testing/sysfs-bus-pci (resource, resourceN_resize)
     """
-    gpus = pci_seen.gpus(s)
-    if len(gpus) < 2 and not pci_seen.rails(s):
+    cards = [device for device in pci_seen.functions(s).values() if is_intel_card(device)]
+    gpus = cards or pci_seen.gpus(s)
+    if not cards and len(gpus) < 2 and not pci_seen.rails(s):
         raise NotApplicable("one GPU and no RDMA card: nothing else reaches its memory")
     shown = gpus_told(s)
     names = {gpu.pci_address: known(gpu.name, "") for gpu in shown if isinstance(gpu.pci_address, str)}

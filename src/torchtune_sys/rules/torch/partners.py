@@ -11,7 +11,7 @@ from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import OF_ONE_TORCH, Distribution, Torch
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
 from torchtune_sys.model.version import show, version
@@ -310,16 +310,17 @@ _COMPILED = ("vllm", "xformers", "flash-attn", "torchtext", "torchao", "sgl-kern
     fix=(Install(text="install the package's build for torch's CUDA, or torch for the package's CUDA"),),
 )
 def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A package needs the CUDA runtime of a different major version than torch's.
+    """A package needs the CUDA runtime of a different major version than torch's; bitsandbytes brings a library for each version that it knows.
 
     Why it matters
-        "libcudart.so.12: cannot open shared object file" at import: the package's own kernels cannot be used.
+        "libcudart.so.12: cannot open shared object file" at import, or "Configured CUDA binary not found at …/libbitsandbytes_cuda130.so": the
+        package's own kernels cannot be used.
 
     When to leave it
         The package falls back to something that is good enough.
 
     References
-        https://github.com/vllm-project/vllm/issues/7112
+        https://github.com/vllm-project/vllm/issues/7112; get_cuda_bnb_library_path in bitsandbytes/cextension.py (none of another major version)
     """
     python = need(s.python)
     _build, cuda = cuda_build(s)
@@ -333,6 +334,16 @@ def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         if item.name.startswith(_COMPILED) and theirs and theirs[0] != cuda[0]:
             seen = f"built for CUDA {show(theirs)}"
             yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"CUDA {cuda[0]}", source=item.location)
+    builds = python.bitsandbytes_builds
+    if isinstance(builds, Missing):
+        if builds.why not in (Why.ABSENT, Why.NOT_RECORDED):
+            yield unsure("bitsandbytes", builds)
+    elif builds and all(number[:-1] != str(cuda[0]) for number in builds):
+        newest = max(builds, key=int)
+        seen = f"libraries for CUDA {builds[0][:-1]}.{builds[0][-1]} to {newest[:-1]}.{newest[-1]}"
+        yield Evidence(
+            subject="bitsandbytes", seen=seen, wanted=f"one for CUDA {cuda[0]}", source="bitsandbytes/libbitsandbytes_cuda*.so"
+        )
 
 
 @rule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import cuda as drivers
+from torchtune_sys.knowledge.torch import sm_range
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
@@ -341,4 +342,55 @@ def triton_ptxas_newer(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         )
 
 
-RULES = (nvcc_mismatch, cuda_toolkit_missing, libcuda_not_linkable, cudnn_not_on_loader_path, triton_ptxas_newer)
+@rule(
+    id="triton-ptxas-older-than-gpu",
+    title="Triton's ptxas is older than the GPU",
+    severity=Severity.WARNING,
+    cause="build-tool-wrong-version",
+    explained_by=("gpu-arch-not-in-wheel",),
+    fix=(Install(text="install a newer torch, whose Triton brings a newer ptxas"),),
+)
+def triton_ptxas_older(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The ptxas that Triton runs, its own or the one that a variable names, is of a CUDA that does not know this GPU.
+
+    Why it matters
+        torch runs, and torch.compile and Triton's kernels stop with "ptxas fatal : Value 'sm_121a' is not defined for option 'gpu-name'".
+
+    When to leave it
+        You use neither torch.compile nor Triton kernels.
+
+    References
+        https://docs.nvidia.com/cuda/archive/ (release notes: the architectures that each release brought)
+        get_ptxas in triton/backends/nvidia/compiler.py
+    """
+    triton = version(installed_triton(s).version)
+    cuda_build(s)
+    for cc in sorted({need(capability(gpu)) for gpu in nvidia_gpus(s)}):
+        blackwell = cc >= (10, 0)
+        path, ptxas = _ptxas(s, triton, blackwell)
+        known_to = sm_range(ptxas)
+        if known_to is None:
+            raise NotApplicable(f"the version of {path} is not known")
+        number = 10 * cc[0] + cc[1]
+        older = number > known_to[1] or (number == 103 and ptxas < (12, 9))  # older numbers came later, too
+        own = sm_range(_bundled(triton, blackwell))
+        named = _variable(triton, blackwell)
+        fits = own is not None and number <= own[1] and need(need(s.session).env).get(named)
+        yield Evidence(
+            subject=path,
+            seen=f"CUDA {show(ptxas)}, up to sm_{known_to[1]}",
+            wanted=f"a CUDA that compiles for sm_{number}",
+            verdict=Verdict.FAIL if older else Verdict.PASS,
+            source=f"triton {show(triton)}",
+            fix=(EnvironmentVariable(name=named, value=None),) if older and fits else (),
+        )
+
+
+RULES = (
+    nvcc_mismatch,
+    cuda_toolkit_missing,
+    libcuda_not_linkable,
+    cudnn_not_on_loader_path,
+    triton_ptxas_newer,
+    triton_ptxas_older,
+)
