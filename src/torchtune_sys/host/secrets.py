@@ -117,7 +117,7 @@ def scrubbed(text: str, *, may_be_a_log: bool = True) -> str:
     if "-----BEGIN" in text:
         text = _without_keys(text)
     if "\n" in text:
-        low = _without_usual(_lowered(text))
+        low = _without_usual(_lowered(text := _in_pieces(text)))
         hints = tuple(word for word in HINTS if word in low)  # each line has few of a long text's, and none that it lacks
         if _has(low, _OVER_LINES) and _has(low, _IN_NAMES_OVER_LINES):
             text = _forms().over_lines(text, low)
@@ -130,6 +130,14 @@ def scrubbed(text: str, *, may_be_a_log: bool = True) -> str:
     return _LONG.sub(_unless_random, text)
 
 
+def _in_pieces(text: str) -> str:
+    if any(sign in text or text.startswith(sign[1:]) for sign in _OF_PIECES):
+        from torchtune_sys.host.secrets_in_pieces import without_pieces  # few texts have any
+
+        text = without_pieces(text, lambda line: _LONG.sub(_unless_random, _line(line)))
+    return text
+
+
 def brief(text: str, most: int) -> str:
     """Return the beginning of ``text`` without its secrets. Cut first, half of a secret would stand there, and be known by nothing.
 
@@ -140,6 +148,7 @@ def brief(text: str, most: int) -> str:
 
 
 _SHORTEST = 6  # characters: pass=x
+_OF_PIECES = ('"o", ', '"i", ', '"o","', '"i","', "\n00000", "\n|", "\n│", "\n┃")
 
 
 _KERNELS_LINE = pattern(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")
