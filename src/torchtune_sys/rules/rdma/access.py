@@ -87,11 +87,12 @@ def _without_devices(found: list[PciDevice], inside: bool) -> Iterator[Evidence]
 
 
 def _closed_nodes(s: Snapshot, devices: tuple[RdmaDevice, ...]) -> Iterator[Evidence]:
-    """Fails where this user may open none of the nodes, and a network for training is up; in a job over several hosts where one is closed: a device
+    """Fails where this user may open none of the nodes, and a network for training is up; in a container of a job over several hosts where one is closed: a device
     plug-in brings no node that it does not open, and NCCL leaves out the adapter (ncclIbInit in NVIDIA/nccl src/transport/net_ib).
     """
     closed, nodes = known(need(s.network).verbs_closed, ()), known(need(s.network).verbs_nodes, ())
-    enough = 1 if (s.intent.nodes or 1) > 1 else sum(name.startswith("uverbs") for name in nodes)
+    inside = bool(known(need(s.system).container, ""))
+    enough = 1 if inside and (s.intent.nodes or 1) > 1 else sum(name.startswith("uverbs") for name in nodes)
     if closed and len(closed) >= enough and _for_training(s, devices):
         yield Evidence(
             subject="/dev/infiniband",
