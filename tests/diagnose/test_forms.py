@@ -311,3 +311,30 @@ def test_what_srun_does_to_the_other_tasks_is_no_error_of_its_own() -> None:
     assert {each.cause for each in found.causes} == {"host-memory-oom", "rank-killed"} and found.unexplained == ()
     alone = judged(SRUN_ENDS.encode())
     assert [(each.text, each.hosts) for each in alone.unexplained] == [(SRUN_ENDS.splitlines()[0], ("n2",))] and not alone.causes
+
+
+@pytest.mark.parametrize(
+    ("head", "rank"),
+    [
+        ("ERROR 01-07 13:38:08 [core.py:500] ", ()),
+        ("(VllmWorkerProcess pid=89) ERROR 01-07 13:38:08 multiproc_worker_utils.py:236] ", ()),
+        ("\x1b[36m(RayWorkerWrapper pid=89, ip=10.0.0.7)\x1b[0m ERROR 01-07 13:38:08 worker_base.py:581] ", ()),
+        ("^[[36m(RayWorkerWrapper pid=89, ip=10.0.0.7)^[[0m ERROR 01-07 13:38:08 worker_base.py:581] ", ()),
+        ("[2025-02-10 21:15:43 TP6] ", (6,)),
+        ("[2025-02-10 21:15:43 DP0 TP6] ", (6,)),
+    ],
+)
+def test_the_error_behind_an_engines_prefix_is_quoted_as_pythons(head: str, rank: tuple[int, ...]) -> None:
+    """vLLM's, Ray's and sglang's; what only passes on that another process failed is not what is quoted."""
+    lines = (
+        "EngineCore hit an exception: Traceback (most recent call last):",
+        '  File "/srv/core.py", line 3, in run',
+        "    x.y",
+        "AttributeError: 'dict' object has no attribute 'y'",
+    )
+    text = (
+        "\n".join(f"{head}{line}" for line in lines)
+        + "\nRuntimeError: Engine process failed to start. See stack trace for the root cause.\n"
+    )
+    [unknown] = judged(text.encode()).unexplained
+    assert (unknown.text, unknown.program, unknown.ranks) == (lines[-1], "python", rank)

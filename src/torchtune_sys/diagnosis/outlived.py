@@ -50,7 +50,7 @@ def without(
 ) -> tuple[list[Symptom], dict[str, Sequence[LogLine]]]:
     """Return the symptoms but those of attempts that failed in a traceback that was caught, and the lines but those of such tracebacks."""
     caught = {source: lines_of(part) for source, part in lines.items()}
-    tried = _tried_again(symptoms, lines)
+    tried = _tried_again(symptoms, lines) | _attempts(symptoms, lines)
     kept = [
         each
         for each in symptoms
@@ -92,6 +92,25 @@ def _tried_again(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLi
 
 
 _SOON = 4
+
+
+_ATTEMPT = re.compile(
+    r"\[c10d\] (?:The client socket has timed out after|TCP client failed to connect/validate to)|The client socket has failed to connect to (?!any network address)\S{1,200} ?\S{0,200}\(errno: \d"
+)
+"""torch/csrc/distributed/c10d/socket.cpp, TCPStore.cpp: one attempt of several; rank 0 may begin later."""
+_TRAINS = re.compile(r"(?i)Init COMPLETE|\bloss\b['\"]?\s?[:=]?\s?\d|\bepoch\b\W{0,3}\d|\d(?:it/s|s/it)\b")
+_GAVE_UP = re.compile(r"Dist(?:Network|Store)Error: ")
+
+
+def _attempts(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> set[tuple[str, int]]:
+    """Return where an attempt to reach torch's store failed, and the job trains behind it: each by its source and number."""
+    tries = {(each.source, each.line.number) for each in symptoms if _ATTEMPT.search(each.line.text[:_LONGEST])}
+    met = {
+        source: max((line.number for line in lines[source] if _TRAINS.search(line.text[:_LONGEST])), default=-1)
+        for source, _ in tries
+        if not any(_GAVE_UP.search(line.text[:_LONGEST]) for line in lines[source])
+    }
+    return {(source, number) for source, number in tries if number < met.get(source, -1)}
 
 
 def _by_rank(lines: Sequence[LogLine]) -> Iterator[list[LogLine]]:

@@ -14,6 +14,12 @@ _LEVEL = "(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
     (re.compile(pattern), repeated)
     for pattern, repeated in (
+        (rf"\[(?P<time>{_TIME})(?: (?:[DEP]P\d{{1,4}})){{0,3}}(?: TP(?P<rank>\d{{1,4}}))?\] ?", False),  # sglang
+        (  # vLLM; absl's and jax' records
+            rf"(?:\(\w{{1,40}}\) )?{_LEVEL} (?:(?P<time>\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?) |\d{{1,8}} )\[?[\w./-]{{1,120}}\.py:\d{{1,6}}\](?: |$)",
+            False,
+        ),
+        (rf"{_LEVEL}:(?P<time>{_TIME}):[\w.]{{1,80}}:\d{{1,6}}: ", False),
         (rf"\[?(?P<time>{_TIME})[\]|,:]{{0,2}}[ \t]{{0,4}}(?:[-|] |std(?:out|err) [FP] )?", False),
         (
             r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]{1,64}) (?!kernel:)[\w./-]{1,40}(?:\[\d{1,8}\])?: ",

@@ -115,6 +115,18 @@ def _as_bash_says(words: str) -> str:
     return words
 
 
+_NVML = re.compile(r"\bNVMLError_(?P<name>[A-Z]\w{2,40})\b")
+
+
+def _as_nvml_says(words: str) -> str:
+    """With the names of nvml.h for NVML's errors.
+
+    >>> _as_nvml_says("pynvml.NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version mismatch.")
+    'pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: RM has detected an NVML/RM version mismatch.'
+    """
+    return _NVML.sub(lambda found: "NVML_ERROR" + re.sub(r"(?=[A-Z])", "_", found["name"]).upper(), words)
+
+
 def in_common_words(line: str, foreign: Sequence[translations.Translation]) -> str:
     """Return the line in these words; ``foreign``: the messages in other languages that its text has.
 
@@ -122,4 +134,4 @@ def in_common_words(line: str, foreign: Sequence[translations.Translation]) -> s
     "OSError: [Errno 24] Too many open files: '/tmp/x'"
     """
     words = _NUMBERED.sub(_by_number, translations.in_english(line, foreign))
-    return _as_bash_says(_as_gcc_says(_as_libc_says(words)))
+    return _as_nvml_says(_as_bash_says(_as_gcc_says(_as_libc_says(words))))

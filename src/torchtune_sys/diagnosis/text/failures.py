@@ -32,8 +32,12 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         ("nvidia-container-cli", r"nvidia-container-cli(?:\.real)?: "),
         (
+            "environment modules",
+            r"^ERROR: Unable to locate a modulefile for|^Lmod has detected the following error|^ModuleCmd_Load\.c",
+        ),
+        (
             "pip",
-            r"^ERROR: (?! |ld\.so: object |pip's dependency resolver does not)|^error: (?:subprocess-exited|externally-managed|metadata-generation)",
+            r"^ERROR: (?! |Unable to locate a modulefile|ld\.so: object |pip's dependency resolver does not)|^error: (?:subprocess-exited|externally-managed|metadata-generation)",
         ),
         ("uvicorn", r"^ERROR:    \S"),
         ("apt", r"^E: [A-Z][\w ']|^ ?\S{2,60} : (?:Pre)?Depends: |^dpkg: error |^Errors were encountered while processing"),
@@ -45,7 +49,11 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("enroot", r"^\[ERROR\] (?:URL|Could not|No such|Failed|Cannot|Invalid|File already)"),
         ("CMake", r"^CMake Error"),
         ("glibc", r"^FATAL: kernel too old"),
-        ("gcc", r": (?:fatal )?error: |^collect2: error"),
+        (
+            "gcc",
+            r"(?:[:(]\d{1,7}(?::\d{1,5}|\))?|^(?:[\w.-]{0,40}(?:gcc|g\+\+|clang|clang\+\+|icpx|ld|nvcc|cc1plus)(?:-\d{1,2})?|cc|c\+\+)) ?:? (?:fatal )?error: |^collect2: error",
+        ),
+        ("program", r": (?:fatal )?error: "),
         ("fabric manager", r"\[(?:ERROR|FATAL|CRITICAL)\] \[tid \d{1,10}\] "),
         ("NVIDIA driver", r"NVRM: (?:Xid|GPU .*(?:failed|error)|.*Assertion failed)"),
         (

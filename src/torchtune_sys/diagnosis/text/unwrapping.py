@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from torchtune_sys.model import codec
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_=>78])")
+_SPELT = re.compile(r"(?:\^\[|\\x1b|\\033|\\u001b)\[[0-9;]{0,12}m|(?<![\w\]\[])\[(?:\d{1,2};){0,3}(?:3\d|9\d|0)m")
+"""Colours as a page or a pager spells them, and what is left of them where the control character was lost."""
 _TAGS = re.compile(
     r"</?(?:a|b|i|u|s|p|q|br|hr|em|tt|h[1-6]|ol|ul|li|td|th|tr|div|pre|sub|sup|code|span|body|html|head|meta|link|samp|kbd|table|tbody|thead"
     r"|strong|section|article|blockquote|details|summary|font|img|input|button|svg|path)\b[^<>]{0,2000}>",
@@ -66,7 +68,8 @@ _NAME = re.compile(r"(?=[^.]*[a-zA-Z])[\w.-]{1,253}")
 
 def uncoloured(line: str) -> str:
     """Return the text without what a terminal acts upon."""
-    return _ANSI.sub("", line) if "\x1b" in line else line
+    line = _ANSI.sub("", line) if "\x1b" in line else line
+    return _SPELT.sub("", line) if "[" in line else line
 
 
 def plain(line: str) -> str:
