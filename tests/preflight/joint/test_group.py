@@ -13,7 +13,8 @@ from conftest import TIER
 from preflight.joint.agents_here import environment, unproven
 from preflight.joint.cluster import cluster
 from preflight.joint.faults import loopback_name
-from preflight.joint.group_here import PLANTED, SCRIPT, problems, ran
+from preflight.joint.faults.late import FAULTS as LATE
+from preflight.joint.group_here import PLANTED, SCRIPT, Planted, problems, ran
 from smoke.faults.forking import forking
 
 pytestmark = pytest.mark.long
@@ -51,6 +52,23 @@ def test_healthy_ranks_are_go_and_undisturbed(tmp_path: Path, python: Path) -> N
         found = ran(made, python)
     assert [told["verdict"] for told in found.told.values()] == ["go"] * 4, found
     assert all(told["kept"] for told in found.told.values())
+
+
+@pytest.mark.exhaustive
+def test_an_exchange_that_is_late_is_told_and_accuses_nobody(tmp_path: Path, python: Path) -> None:
+    """Of all ranks alone it cannot be told whose it is."""
+    with cluster(tmp_path, 4) as made:
+        found = ran(made, python, Planted((), LATE["late-broadcast"].plant))
+    for told in found.told.values():
+        seen = [
+            (weight, words)
+            for causes in told["nodes"].values()
+            for cause, weight, words in causes
+            if cause == "straggler-network"
+        ]
+        assert told["verdict"] == "go", told
+        assert [weight for weight, _words in seen] == ["warning"], told
+        assert seen[0][1].startswith("broadcast of "), seen
 
 
 def test_ranks_of_one_host_need_no_name_that_others_reach(tmp_path: Path, python: Path) -> None:

@@ -19,7 +19,6 @@ from torchtune_sys.preflight.joint.gathered import Gathered, Late, LinkTest, Ran
 from torchtune_sys.preflight.joint.isolating import Isolating
 from torchtune_sys.preflight.joint.job import Leaf
 from torchtune_sys.preflight.joint.judge.whole import Whole
-from torchtune_sys.preflight.joint.sums import SUM
 from torchtune_sys.render import isolation
 from torchtune_sys.render.layout import Style
 from torchtune_sys.render.preflight import reason_of_all, text
@@ -274,7 +273,7 @@ def test_without_time_it_says_so_and_is_no_go() -> None:
 @pytest.mark.parametrize(
     ("nodes", "bad", "named", "ways"), [(4, 2, {"n2"}, []), (2, 1, set(), [("n0", "n1")]), (4, 9, set(), [])]
 )
-def test_sums_that_are_late_wherever_a_node_takes_part_are_that_node_s(
+def test_exchanges_that_are_late_wherever_a_node_takes_part_are_that_node_s(
     nodes: int, bad: int, named: set[str], ways: list[tuple[str, str]]
 ) -> None:
     """Of all and of each group again; what is late in the group of all alone accuses nobody."""
@@ -284,12 +283,12 @@ def test_sums_that_are_late_wherever_a_node_takes_part_are_that_node_s(
         return [{rank: summed(bad in {node for node, _local in group}) for rank in group} for group in groups]
 
     def summed(is_late: bool) -> dict[str, Any]:
-        return {"ok": True, "waited_s": [0.0, 0.0], "best_s": [0.3, 0.31] if is_late else [0.3, 1e-3]}
+        return {"ok": True, "latest": ["all_gather", 0.3 if is_late else 1e-3]}
 
     ranks = [(node, 0) for node in range(nodes)]
     found.collectives = [{rank: summed(True) for rank in ranks}]
     tested = Isolating(found, ranks, (), tester, lambda: {*range(nodes)})
-    asyncio.run(tested.run(lambda _text: None, is_asked=False, failed_s=1.0, late=Late(SUM, 0.3)))
+    asyncio.run(tested.run(lambda _text: None, is_asked=False, failed_s=1.0, late=Late("all_gather", 0.3)))
     verdict = weighed(found)
     assert ({*said(verdict)}, links(verdict)) == (named, ways)
     assert verdict.verdict == ("no-go" if named or ways else "go")

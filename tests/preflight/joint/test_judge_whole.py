@@ -247,7 +247,7 @@ def test_a_verdict_that_nobody_could_make_says_what_it_waited_for() -> None:
     """Before, it was *unknown* without a word."""
     found = gathered(NODES, complete=False, stage="testing connections")
     (cause,) = whole(found).causes
-    assert (whole(found).verdict, cause.seen) == ("unknown", "the time was up at: testing connections (--budget)")
+    assert (whole(found).verdict, cause.seen) == ("unknown", "the time was up at: testing connections (--budget, budget_s)")
     changed(found, 2, unanswered_s=40.0)
     told = {node.node: [cause.seen for cause in node.causes] for node in whole(found).nodes if node.verdict != "go"}
     words = "the time was up at: testing connections; an answer of this node is overdue by 40 s"

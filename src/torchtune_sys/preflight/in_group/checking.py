@@ -21,13 +21,15 @@ from torchtune_sys.preflight.in_group import work
 from torchtune_sys.preflight.in_group.notes import Notes
 from torchtune_sys.preflight.joint import judge
 from torchtune_sys.preflight.joint.compared import compared
-from torchtune_sys.preflight.joint.gathered import Compute, Gathered, Node, NodeEvent, Rank, taken
+from torchtune_sys.preflight.joint.gathered import Compute, Gathered, Late, Node, NodeEvent, Rank, taken
 from torchtune_sys.preflight.joint.judge.whole import Whole, whole
-from torchtune_sys.preflight.joint.sums import odd_sums
+from torchtune_sys.preflight.joint.sums import late, odd_sums
 from torchtune_sys.preflight.policy import Policy, parse_policy
 
 _APART_S = 0.5
 """Between turns of the timed kernel: a disturbance lasts, and noise must come again to be believed."""
+_FIRST_TURN_PART = 5
+"""Without its last so many parts of the time no rank begins to compute, and it cannot be told who computes wrongly."""
 _LOOK_S = 0.05
 _GRACE_S = 3.0
 """For the verdict to reach all, and for a store that does not answer."""
@@ -158,10 +160,11 @@ class _Checking:
         gathered.differing = compared(gathered.members)
         self._compute(gathered, ranks)
         hung = self._add_up(gathered, ranks)
-        gathered.complete = True
+        gathered.complete, gathered.stage = bool(gathered.computes), "the training step"
         judged = whole(gathered)
         names = {rank: gathered.name(node) for rank, (node, _local) in ranks.items()}
-        found = msgspec.to_builtins(_with_hung(judged, names, hung))
+        delay = late(gathered.collectives[0]) if gathered.collectives and not hung else None
+        found = msgspec.to_builtins(_with_late(judged, delay) if delay else _with_hung(judged, names, hung))
         self._notes.put("verdict", found)
         return found
 
@@ -177,7 +180,8 @@ class _Checking:
         asked = sorted(ranks)
         for turn in count():
             self.stage = f"turn {turn} of the training step"
-            is_over = not asked or turn >= judge.TURNS_AT_MOST or self._left_s() < self._budget_s / 2
+            gathered.turns_cut = bool(asked) and self._left_s() < self._budget_s / (2 if turn else _FIRST_TURN_PART)
+            is_over = not asked or turn >= judge.TURNS_AT_MOST or gathered.turns_cut
             self._notes.put(f"turn/{turn}", "over" if is_over else asked)
             if is_over:
                 return
@@ -316,6 +320,15 @@ def _with_hung(found: Whole, names: Mapping[int, str], hung: Mapping[int, Any]) 
         cause="straggler-network", rule="joint:collectives", blame=Blame.NETWORK, weight=Weight.UNKNOWN, seen=seen + _STUCK
     )
     return msgspec.structs.replace(found, verdict=Go.UNKNOWN, nodes=(_and(found.nodes[0], cause), *found.nodes[1:]))
+
+
+def _with_late(found: Whole, delay: Late) -> Whole:
+    """Return an exchange that is late again and again. Of more than two hosts nobody stands out without groups of their own: what is found otherwise stays."""
+    if found.verdict is Go.NO_GO:
+        return found
+    seen = f"{delay.what} over the group takes {delay.seconds * 1e3:.0f} ms, again and again; preflight --isolate finds out where"
+    cause = Cause(cause="straggler-network", rule="joint:collectives", blame=Blame.NETWORK, weight=Weight.WARNING, seen=seen)
+    return msgspec.structs.replace(found, nodes=(_and(found.nodes[0], cause), *found.nodes[1:]))
 
 
 def _and(node: NodeVerdict, cause: Cause) -> NodeVerdict:

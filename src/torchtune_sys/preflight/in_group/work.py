@@ -20,13 +20,12 @@ from torchtune_sys.model.values import Missing, known
 from torchtune_sys.preflight import context, own_checks, verdict
 from torchtune_sys.preflight.host_only import is_contained
 from torchtune_sys.preflight.joint.facts import facts_of
-from torchtune_sys.preflight.joint.worker import exchanges, patterns, rank_tasks
+from torchtune_sys.preflight.joint.sums import LATE_S
+from torchtune_sys.preflight.joint.worker import exchanges, rank_tasks
 from torchtune_sys.preflight.policy import Policy
 from torchtune_sys.rules import CATALOGUE
-from torchtune_sys.smoke.worker.exchange_names import backend_has
 
 _LOOK_S = 15.0
-_SIZES = (1, 257, 1 << 17)
 _FRAMES = 3
 
 
@@ -134,18 +133,6 @@ class Collective:
             self._found["error"] = rank_tasks.in_words(error)
 
     def _add_up(self) -> None:
-        torch, dist, device = self._torch, self._torch.distributed, self._device
-        for size in _SIZES:
-            self._found["stage"] = f"all_reduce of {size} elements"
-            value = patterns.pattern(torch, size, self._rank, 0).to(device)
-            dist.all_reduce(value, group=self._group)
-            self._compare(f"all_reduce of {size} elements", value, patterns.sum_of_patterns(torch, size, self._world, 0))
-        peers = exchanges.GroupRanks(torch, self._rank, self._world, device, self._group)
-        for what, exchange, result, wanted in exchanges.collectives(peers):
-            self._found["stage"] = what
-            if backend_has("nccl" if device.type == "cuda" else "gloo", exchange):
-                self._compare(what, result, wanted)
-
-    def _compare(self, what: str, value: Any, right: Any) -> None:
-        if words := patterns.differing(value.cpu(), right):
-            self._found["wrong"] = f"{what}: {words}"
+        peers = exchanges.GroupRanks(self._torch, self._rank, self._world, self._device, self._group)
+        backend = "nccl" if self._device.type == "cuda" else "gloo"
+        self._found.update(exchanges.each_of(peers, exchanges.collectives(peers), self._found.update, backend, LATE_S))

@@ -20,9 +20,8 @@ from torchtune_sys.preflight.isolation.values import Domain, Round, of_units
 from torchtune_sys.preflight.joint.deadlines import Deadlines
 from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests, Late, Rank, RoundRun, own_names
 from torchtune_sys.preflight.joint.job import Leaf
-from torchtune_sys.preflight.joint.sums import SUM
 from torchtune_sys.preflight.joint.sums import late as late_in
-from torchtune_sys.preflight.joint.worker.exchanges import EXCHANGED_BYTES
+from torchtune_sys.preflight.joint.worker.exchanges import EXCHANGED_BYTES, is_basic
 
 Answers = dict[Rank, Any]
 
@@ -120,7 +119,7 @@ class Isolating:
             return found
         nodes = [{node for node, _local in groups[place]} for place in whole]
         within_s = [self._deadlines.of(each) for each in nodes]
-        short = self._tests.late is None or self._tests.late.what == SUM
+        short = self._tests.late is None or is_basic(self._tests.late.what)
         answers = await self._test([groups[place] for place in whole], within_s, timed=timed, short=short)
         for place, each in zip(whole, answers, strict=True):
             found[place] = _Shown(error=_error(each), times=_times(groups[place], each), is_late=late_in(each) is not None)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from torchtune_sys.preflight.joint.gathered import WORDS_AT_MOST, Late, Rank, taken
-
-SUM = "the sum of a few numbers"
 
 
 def odd_sums(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
@@ -26,15 +23,11 @@ def odd_sums(answers: Mapping[Rank, Any]) -> dict[Rank, str]:
 
 LATE_S, _LATE_A_RANK_S = 0.15, 0.002
 """An exchange of a few numbers takes no longer on a healthy network."""
-_Seconds = Annotated[float, Meta(ge=0, le=3600)]
 
 
 class _Exchanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank tells of its sums, by their sizes, and of the other exchanges."""
+    """What a rank tells of the exchanges of a few numbers."""
 
-    best_s: tuple[_Seconds, ...] = ()
-    waited_s: tuple[_Seconds, ...] = ()
-    """For a CPU, of all its threads, in each."""
     latest: tuple[str, float] = ("", 0.0)
     """The one that took longest, and its seconds at best, beyond what all ranks waited for a CPU."""
 
@@ -44,23 +37,12 @@ def late(answers: Mapping[Rank, Any]) -> Late | None:
     also where a rank cannot tell how long it waited.
     Linux waits for 200 ms before it sends a lost packet again (TCP_RTO_MIN of include/net/tcp.h).
 
-    >>> busy, idle = {"waited_s": [0.1, 0.1]}, {"waited_s": [0.0, 0.0]}
-    >>> late({(0, 0): {"best_s": [0.4, 0.3, 0.5], **idle}, (1, 0): {"best_s": [0.3, 0.3], **idle}})
-    Late(what='the sum of a few numbers', seconds=0.3)
-    >>> late({(0, 0): {"best_s": [0.4, 0.001], **idle}}), late({(0, 0): {"best_s": [0.3, 0.3]}})
-    (None, None)
-    >>> late({(0, 0): {"best_s": [0.3, 0.3], **busy}, (1, 0): {"best_s": [0.3, 0.3], **busy}})
     >>> late({(0, 0): {"latest": ["all_gather", 0.3]}, (1, 0): {"latest": ["all_gather", 0.3]}}), late({(0, 0): {"latest": ["all_gather", 0.1]}})
     (Late(what='all_gather', seconds=0.3), None)
     """
     told = [taken(value, _Exchanges) or _Exchanges() for value in answers.values() if isinstance(value, dict)]
-    limit_s = LATE_S + _LATE_A_RANK_S * len(answers)
-    least_s = min([min(each.best_s[:2], default=0.0) for each in told], default=0.0)
-    waited_s = sum(max(each.waited_s[:2], default=0.0) for each in told)
-    if all(each.waited_s for each in told) and least_s - waited_s > limit_s:
-        return Late(SUM, least_s)
     what, least_s = min([each.latest for each in told], key=itemgetter(1), default=("", 0.0))
-    return Late(what[:WORDS_AT_MOST], least_s) if least_s > limit_s else None
+    return Late(what[:WORDS_AT_MOST], least_s) if least_s > LATE_S + _LATE_A_RANK_S * len(answers) else None
 
 
 def ended_by_signals(answers: Mapping[Rank, Any]) -> dict[Rank, str]:

@@ -332,7 +332,7 @@ def _unfinished(gathered: Gathered, found: Iterable[JointFinding]) -> Iterator[J
             words = f"{seen}; an answer of this node is overdue by {seconds:.0f} s"
             yield JointFinding(part="meeting", cause="checker-fault", node=node, seen=words, weight=Weight.UNKNOWN)
     else:
-        yield JointFinding(part="meeting", cause="checker-fault", seen=f"{seen} (--budget)", weight=Weight.UNKNOWN)
+        yield JointFinding(part="meeting", cause="checker-fault", seen=f"{seen} (--budget, budget_s)", weight=Weight.UNKNOWN)
 
 
 def _names(gathered: Gathered, nodes: Iterable[int]) -> str:

@@ -12,6 +12,7 @@ from torchtune_sys.smoke.worker.measures import has_bfloat16, run_delay_of_all, 
 
 LARGE = 1 << 19
 REPEATS = 3
+_SMALL_SUMS = 1, 257
 _BUCKET = (1 << 21) + 5
 """Elements of a sum as large as those of gradients, for which libraries take other ways than for small ones; a bucket of DistributedDataParallel has
 25 MiB (bucket_cap_mb)."""
@@ -49,6 +50,14 @@ class TimedExchange(NamedTuple):
 _UNKNOWN_S = 3600.0
 
 
+_ALL_GATHER, _BROADCAST, _SUM = "all_gather", "broadcast of ", "all_reduce of %d elements"
+
+
+def is_basic(what: str) -> bool:
+    """Return whether even a group that is tested in haste does this exchange."""
+    return what == _ALL_GATHER or what.startswith(_BROADCAST) or what in [_SUM % size for size in _SMALL_SUMS]
+
+
 class GroupRanks(NamedTuple):
     """The ranks that exchange: of ``group``, or of all where it is None."""
 
@@ -73,28 +82,9 @@ def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, d
     import torch.distributed as dist
 
     rank, world = int(task["rank"]), int(task["world"])
-    found: Fields = {"backend": backend, "best_s": [], "waited_s": []}
-    for size in (1, 257) if task.get("short") else (1, 257, LARGE):
-        waited_s = run_delay_of_all()
-        told({"stage": "all_reduce of %d elements" % size})
-        best = 1e9
-        for turn in range(REPEATS):
-            value = pattern(torch, size, rank, turn).to(device)
-            began = time.perf_counter()
-            dist.all_reduce(value)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            best = min(best, time.perf_counter() - began)
-            words = differing(value.cpu(), sum_of_patterns(torch, size, world, turn))
-            if words:
-                found["wrong"] = "all_reduce of %d elements: %s" % (size, words)
-        found["best_s"].append(best)
-        now_s = run_delay_of_all()
-        if now_s:  # else nobody tells: each process has waited
-            found["waited_s"].append(max(now_s - waited_s, 0.0) / REPEATS)
     peers = GroupRanks(torch, rank, world, device)
-    others = basic(peers) if task.get("short") else chain(collectives(peers), _handed_on(peers))
-    found.update(_each_of(peers, others, told, backend, float(task.get("late_s", _UNKNOWN_S))))
+    exchanges = basic(peers) if task.get("short") else chain(collectives(peers), _handed_on(peers))
+    found = {"backend": backend, **each_of(peers, exchanges, told, backend, float(task.get("late_s", _UNKNOWN_S)))}
     told({"stage": "barrier"})
     if not waits_for_all(store, "%s: all are at the barrier" % task["prefix"], rank == world - 1, dist.barrier):
         found["wrong"] = "barrier: it let this rank go on before rank %d of the group had come" % (world - 1)
@@ -104,10 +94,10 @@ def each_exchanged(task: Fields, told: Callable[[Fields], None], backend: str, d
     return found
 
 
-def _each_of(
+def each_of(
     peers: GroupRanks, exchanges: Iterable[Exchange], told: Callable[[Fields], None], backend: str, limit_s: float
 ) -> Fields:
-    """Do them; one of a few numbers that took longer than ``limit_s`` again. Returns which was the latest, and under ``wrong`` what is wrong."""
+    """Do them; those of a few numbers that took longer than ``limit_s`` again. Returns which was the latest, and under ``wrong`` what is wrong."""
     found: Fields = {}
     done, waited_s = [], run_delay_of_all()
     for what, exchange, result, wanted in exchanges:
@@ -128,18 +118,26 @@ def _each_of(
 
 
 def _latest(peers: GroupRanks, done: List[TimedExchange], limit_s: float) -> Tuple[str, float]:
-    """Return which exchange kept any rank longest, and for how many seconds beyond what the ranks waited for a CPU meanwhile: at best, where that is long."""
-    late_s = _beyond_waiting(peers, [each.taken_s for each in done], [each.waited_s for each in done])
+    """Return the first exchange that is late however often it is done, and its seconds, at best, beyond what the ranks waited for a CPU meanwhile; else the
+    latest. What connects first, as NCCL's first exchanges do, is late once."""
+    late_s = _beyond_waiting(peers, done)  # the same at all ranks
+    for at in [at for at, seconds in enumerate(late_s.tolist()) if seconds > limit_s]:
+        for _again in range(REPEATS - 1):
+            if late_s[at] > limit_s:
+                late_s[at] = min(late_s[at], _beyond_waiting(peers, [_timed_again(peers, done[at])])[0])
+        if late_s[at] > limit_s:
+            return done[at].what, float(late_s[at])
     at = int(late_s.argmax())
-    best_s = float(late_s[at])
-    for _again in range(REPEATS - 1) if best_s > limit_s else ():  # the same at all ranks
-        before_s, began = run_delay_of_all(), time.perf_counter()
-        done[at].exchange()
-        if peers.device.type == "cuda":
-            peers.torch.cuda.synchronize(peers.device)
-        taken_s = time.perf_counter() - began
-        best_s = min(best_s, float(_beyond_waiting(peers, [taken_s], [_since(before_s, run_delay_of_all())])))
-    return done[at].what, best_s
+    return done[at].what, float(late_s[at])
+
+
+def _timed_again(peers: GroupRanks, done: TimedExchange) -> TimedExchange:
+    before_s, began = run_delay_of_all(), time.perf_counter()
+    done.exchange()
+    if peers.device.type == "cuda":
+        peers.torch.cuda.synchronize(peers.device)
+    taken_s = time.perf_counter() - began
+    return done._replace(taken_s=taken_s, waited_s=_since(before_s, run_delay_of_all()))
 
 
 def _since(before_s: float, waited_s: float) -> float:
@@ -147,13 +145,14 @@ def _since(before_s: float, waited_s: float) -> float:
     return max(waited_s - before_s, 0.0) if before_s else _UNKNOWN_S
 
 
-def _beyond_waiting(peers: GroupRanks, taken_s: List[float], waited_s: List[float]) -> Any:
-    """Return the longest of all ranks of each, less what all of them together waited."""
-    torch, dist = peers.torch, peers.torch.distributed
-    longest, waited = (torch.tensor(each, dtype=torch.float64, device=peers.device) for each in (taken_s, waited_s))
-    dist.all_reduce(longest, dist.ReduceOp.MAX)
-    dist.all_reduce(waited)
-    return longest - waited
+def _beyond_waiting(peers: GroupRanks, done: List[TimedExchange]) -> Any:
+    """Return the longest that any rank took for each, less what all of them together waited."""
+    torch, told = peers.torch, [(each.taken_s, each.waited_s) for each in done]
+    own = torch.tensor(told, dtype=torch.float64, device=peers.device)
+    of_all = own.new_zeros(peers.world, *own.shape)
+    torch.distributed.all_gather([*of_all], own, group=peers.group)
+    taken_s, waited_s = of_all.unbind(2)
+    return taken_s.amax(0) - waited_s.sum(0)
 
 
 def exchanged(torch: Any, device: Any, rank: int, peers: List[int], told: Callable[[Fields], None]) -> Dict[str, List[int]]:
@@ -215,14 +214,15 @@ def exchange(torch: Any, load: Any, word: Any, peer: int, is_first: bool) -> int
 def basic(peers: GroupRanks) -> Iterator[Exchange]:
     """Yield what even a group of two that is tested in haste does."""
     torch, dist, rank, world = peers.torch, peers.torch.distributed, peers.rank, peers.world
+    yield from _sums(peers, product(_SMALL_SUMS, [0]))
     gathered = torch.zeros(64 * world, device=peers.device)
     own = pattern(torch, 64, rank, 9).to(peers.device)
     wanted = torch.cat([pattern(torch, 64, each, 9) for each in range(world)])
-    yield "all_gather", peers.later(dist.all_gather, list(gathered.chunk(world)), own), gathered, wanted
+    yield _ALL_GATHER, peers.later(dist.all_gather, list(gathered.chunk(world)), own), gathered, wanted
     for turn, (source, dtype) in enumerate(product(sources(world), (torch.float32, torch.uint8))):  # as weights, and as objects
         sent = pattern(torch, _PART, source, turn).to(dtype)
         held = (sent.clone() if rank == source else torch.zeros_like(sent)).to(peers.device)
-        told = "broadcast of %s by rank %d of the group" % (str(dtype).partition(".")[2], source)
+        told = _BROADCAST + "%s by rank %d of the group" % (str(dtype).partition(".")[2], source)
         yield told, peers.later(dist.broadcast, held, peers.at(source)), held, sent
 
 
@@ -233,11 +233,17 @@ def collectives(peers: GroupRanks) -> Iterator[Exchange]:
     yield from _at_one_rank(peers)
 
 
+def _sums(peers: GroupRanks, sizes: Iterable[Tuple[int, int]]) -> Iterator[Exchange]:
+    """Yield sums of so many numbers each, of the turn's pattern."""
+    torch, dist = peers.torch, peers.torch.distributed
+    for size, turn in sizes:
+        value = pattern(torch, size, peers.rank, turn).to(peers.device)
+        yield _SUM % size, peers.later(dist.all_reduce, value), value, sum_of_patterns(torch, size, peers.world, turn)
+
+
 def _reduced(peers: GroupRanks) -> Iterator[Exchange]:
     torch, dist, rank, world, device = peers.torch, peers.torch.distributed, peers.rank, peers.world, peers.device
-    bucket = pattern(torch, _BUCKET, rank, 3).to(device)
-    wanted = sum_of_patterns(torch, _BUCKET, world, 3)
-    yield "all_reduce of %d elements" % _BUCKET, peers.later(dist.all_reduce, bucket), bucket, wanted
+    yield from _sums(peers, [*product(_SMALL_SUMS, [1, 2]), *product([LARGE], [0, 1, 2]), (_BUCKET, 3)])
     for name, together in (("MAX", lambda each: each.amax(1)), ("MIN", lambda each: each.amin(1))):
         extreme, wanted = pattern(torch, _PART, rank, 4).to(device), of_all_patterns(torch, _PART, world, 4, together)
         yield "all_reduce (%s)" % name, peers.later(dist.all_reduce, extreme, op=getattr(dist.ReduceOp, name)), extreme, wanted
