@@ -58,7 +58,7 @@ def test_healthy_ranks_are_go_and_undisturbed(tmp_path: Path, python: Path) -> N
 def test_an_exchange_that_is_late_is_told_and_accuses_nobody(tmp_path: Path, python: Path) -> None:
     """Of all ranks alone it cannot be told whose it is."""
     with cluster(tmp_path, 4) as made:
-        found = ran(made, python, Planted((), LATE["late-broadcast"].plant))
+        found = ran(made, python, Planted((), LATE["late-broadcast"].plant), budget_s=60)
     for told in found.told.values():
         seen = [
             (weight, words)

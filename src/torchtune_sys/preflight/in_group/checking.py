@@ -326,7 +326,7 @@ def _with_late(found: Whole, delay: Late) -> Whole:
     """Return an exchange that is late again and again. Of more than two hosts nobody stands out without groups of their own: what is found otherwise stays."""
     if found.verdict is Go.NO_GO:
         return found
-    seen = f"{delay.what} over the group takes {delay.seconds * 1e3:.0f} ms, again and again; preflight --isolate finds out where"
+    seen = f"{delay.what} takes {delay.seconds * 1e3:.0f} ms, again and again; preflight --isolate finds out where"
     cause = Cause(cause="straggler-network", rule="joint:collectives", blame=Blame.NETWORK, weight=Weight.WARNING, seen=seen)
     return msgspec.structs.replace(found, nodes=(_and(found.nodes[0], cause), *found.nodes[1:]))
 

@@ -4,6 +4,7 @@ its share of a CPU. ``torch`` is passed: the pre-flight imports it later than th
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import glob
 import hashlib
 import math
@@ -161,8 +162,9 @@ def known_functions(torch: Any, device: Any) -> str:
 
 
 def float_step(torch: Any, device: Any) -> str:
-    """Return a hash of random numbers of one seed and of the weights after three steps of a small transformer in float32, by autograd and momentum (written out: torch.optim
-    imports seconds of compiler). Equal hardware and libraries give equal bits: no sum is in an order that depends on time."""
+    """Return a hash of random numbers of one seed and of three steps of a small transformer in float32, by autograd and momentum (written out: torch.optim
+    imports seconds of compiler): of the weights and momenta after them, and of what came of each layer, whose last bits may be lost in weights. Equal hardware
+    and libraries give equal bits: no sum is in an order that depends on time."""
     functions = torch.nn.functional
     shapes = (
         (_TOKENS, _STEP_WIDTH),
@@ -177,13 +179,16 @@ def float_step(torch: Any, device: Any) -> str:
     speeds = [torch.zeros_like(value) for value in weights]
     tokens = (torch.arange(_TOKENS) * 5 % _TOKENS).to(device)  # each once: gradients of rows are not added up
     targets = (whole_numbers(torch, _TOKENS, 16, 21) / 7).to(device)
+    layers = []
     for _ in range(3):
         for value in weights:
             value.grad = None
         told = functions.embedding(tokens, table)
         query, key, content = (functions.layer_norm(told, (_STEP_WIDTH,)) @ to_heads.t()).chunk(3, -1)
         told = told + functions.softmax(query @ key.t() / _HEAD**0.5, -1) @ content @ from_heads.t()
-        told = activation(functions.layer_norm(told, (_STEP_WIDTH,)) @ inner.t()) @ last.t()
+        active = activation(functions.layer_norm(told, (_STEP_WIDTH,)) @ inner.t())
+        layers += [told, active]
+        told = active @ last.t()
         (functions.log_softmax(told, -1) * targets).mean().backward()
         with torch.no_grad():
             for value, speed in zip(weights, speeds):
@@ -191,8 +196,9 @@ def float_step(torch: Any, device: Any) -> str:
                 value.sub_(speed, alpha=0.01)
     drawn = torch.rand(_TOKENS, generator=torch.Generator(device).manual_seed(1), device=device)
     mark = hashlib.sha256()
-    for value in [*weights, drawn]:
-        mark.update(bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).tolist()))
+    for value in [*weights, *speeds, *layers, drawn]:
+        held = value.detach().cpu().contiguous()
+        mark.update(ctypes.string_at(held.data_ptr(), held.numel() * held.element_size()))
     return mark.hexdigest()[:32]
 
 
