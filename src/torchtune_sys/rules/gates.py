@@ -252,6 +252,12 @@ def not_in_container(s: Snapshot) -> None:
         raise NotApplicable(f"inside a container ({s.system.container}), where the host's configuration cannot be seen")
 
 
+def nvidia_host(s: Snapshot) -> None:
+    """Require NVIDIA's hardware, and a host that is no container."""
+    nvidia_hardware(s)
+    not_in_container(s)
+
+
 def scheduled(s: Snapshot) -> bool:
     """Return whether a batch system started the session: its device cgroup may hide the GPUs that it did not grant, from NVML too."""
     env = known(s.session.env, {}) if not isinstance(s.session, Missing) else {}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from torchtune_sys.host.base import Host, interpreted
-from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import AmdClock
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import absent
 from torchtune_sys.probes.pci import probe as pci
 from torchtune_sys.probes.pci.details import sleeps
 
@@ -14,11 +13,7 @@ from torchtune_sys.probes.pci.details import sleeps
 def read(host: Host, addresses: tuple[str, ...]) -> tuple[AmdClock, ...]:
     """Return the clocks (Linux drivers/gpu/drm/amd/pm/amdgpu_pm.c); a GPU that sleeps is left alone, since reading would wake it."""
     found = (_of(host, address) for address in addresses if not sleeps(host, f"{pci.DEVICES}/{address}"))
-    return tuple(clock for clock in found if not _untold(clock.level) or not _untold(clock.mhz))
-
-
-def _untold(fact: Fact[object]) -> bool:
-    return isinstance(fact, Missing) and fact.why is Why.ABSENT
+    return tuple(clock for clock in found if not absent(clock.level) or not absent(clock.mhz))
 
 
 def _of(host: Host, address: str) -> AmdClock:

@@ -18,6 +18,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.remediation.install.findings import steps_for
 from torchtune_sys.remediation.plan import change_requests, files, kernel_arguments, ownership, steps
+from torchtune_sys.rules.sysctl.policy import proc
 
 __all__ = ["part", "places", "plan", "settings", "still_asked", "service_units"]
 
@@ -33,7 +34,7 @@ def settings(results: Iterable[Result]) -> tuple[str, ...]:
     """Return the files below /proc/sys that a plan of these results may write."""
     return tuple(
         dict.fromkeys(
-            steps.proc(request.action.key) for request in change_requests.asked(results) if isinstance(request.action, Sysctl)
+            proc(request.action.key) for request in change_requests.asked(results) if isinstance(request.action, Sysctl)
         )
     )
 

@@ -31,7 +31,7 @@ from torchtune_sys.remediation.plan import persistence, precedence
 from torchtune_sys.remediation.plan.change_requests import RequestGroup
 from torchtune_sys.remediation.plan.kernel_arguments import in_the_way, is_plain, stands, way
 from torchtune_sys.remediation.plan.units import HARD_NOFILE
-from torchtune_sys.rules.sysctl.policy import kernel_default
+from torchtune_sys.rules.sysctl.policy import kernel_default, proc
 
 COUNTERPARTS = {
     "vm.dirty_bytes": "vm.dirty_ratio",
@@ -102,15 +102,6 @@ def _is_static(looked: list[Fact[str]]) -> bool:
     """Return whether the file that counts, the first one, says nothing of when the unit is to be started (systemd.unit(5))."""
     text = next((found for found in looked if not absent(found)), "")
     return isinstance(text, str) and "[Service]" in text and "[Install]" not in text
-
-
-def proc(key: str) -> str:
-    """Return the file of a sysctl: in dotted keys a slash stands for a dot in a name.
-
-    >>> proc("net.ipv4.conf.eth0/7.rp_filter")
-    '/proc/sys/net/ipv4/conf/eth0.7/rp_filter'
-    """
-    return "/proc/sys/" + key.translate({ord("."): "/", ord("/"): "."})
 
 
 def chosen(target: Target, running: str) -> str:

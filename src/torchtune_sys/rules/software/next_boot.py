@@ -9,12 +9,7 @@ from torchtune_sys.model.facts.software import NextKernel
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
-from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
-
-
-def _gpu_machine(s: Snapshot) -> None:
-    nvidia_hardware(s)
-    not_in_container(s)
+from torchtune_sys.rules.gates import nvidia_host
 
 
 def _next_kernel(s: Snapshot) -> NextKernel:
@@ -33,7 +28,7 @@ def _next_kernel(s: Snapshot) -> NextKernel:
         ),
         Advice(text="or keep booting the running kernel, and hold its packages"),
     ),
-    applies=_gpu_machine,
+    applies=nvidia_host,
 )
 def driver_not_built_for_next_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A newer kernel is installed than the running one, and its modules do not include nvidia.ko.
@@ -78,7 +73,7 @@ def driver_not_built_for_next_boot(s: Snapshot, p: Params) -> Iterator[Evidence]
         KernelArgument(argument="modprobe.blacklist=nouveau"),
         Advice(text='or put "blacklist nouveau" into /etc/modprobe.d/, and rebuild the initramfs', needs=Needs.REBOOT),
     ),
-    applies=_gpu_machine,
+    applies=nvidia_host,
 )
 def nouveau_not_barred(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The kernel that boots next has both drivers, and neither modprobe.d nor the kernel command line blacklists nouveau.

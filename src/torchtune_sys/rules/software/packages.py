@@ -10,12 +10,7 @@ from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need, need_if_there
-from torchtune_sys.rules.gates import not_in_container, nvidia_hardware
-
-
-def _gpu_machine(s: Snapshot) -> None:
-    nvidia_hardware(s)
-    not_in_container(s)
+from torchtune_sys.rules.gates import nvidia_host
 
 
 def _packages(s: Snapshot) -> tuple[Package, ...]:
@@ -57,7 +52,7 @@ def _driver_packages(s: Snapshot) -> tuple[Package, ...]:
         ),
         Advice(text="or hold the driver's packages: sudo apt-mark hold PACKAGE (sudo dnf versionlock add PACKAGE)"),
     ),
-    applies=_gpu_machine,
+    applies=nvidia_host,
 )
 def driver_upgrades_unattended(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """unattended-upgrades, dnf-automatic or yum-cron installs upgrades, and the driver's packages are neither held nor excluded.
@@ -120,7 +115,7 @@ def _excluded(name: str, patterns: tuple[str, ...]) -> bool:
             needs=Needs.REBOOT,
         ),
     ),
-    applies=_gpu_machine,
+    applies=nvidia_host,
 )
 def driver_installed_twice(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The uninstaller of the .run file is present, and so are the driver's packages.
@@ -160,7 +155,7 @@ def _asks_for_reboots(s: Snapshot) -> bool:
     title="A reboot is pending after upgrades",
     severity=Severity.ADVICE,
     fix=(Advice(text="drain the host and reboot it before starting a long job", needs=Needs.REBOOT),),
-    applies=_gpu_machine,
+    applies=nvidia_host,
 )
 def reboot_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A package has requested a reboot; or, where packages do not, an installed kernel is newer than the running one.

@@ -195,6 +195,11 @@ def agree(written: str, running: str) -> bool:
 
 
 def proc(key: str) -> str:
+    """Return the file of a sysctl: in dotted keys a slash stands for a dot in a name.
+
+    >>> proc("net.ipv4.conf.eth0/7.rp_filter")
+    '/proc/sys/net/ipv4/conf/eth0.7/rp_filter'
+    """
     return "/proc/sys/" + key.translate({ord("."): "/", ord("/"): "."})
 
 
