@@ -347,7 +347,6 @@ def triton_ptxas_newer(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     title="Triton's ptxas is older than the GPU",
     severity=Severity.WARNING,
     cause="build-tool-wrong-version",
-    explained_by=("gpu-arch-not-in-wheel",),
     fix=(Install(text="install a newer torch, whose Triton brings a newer ptxas"),),
 )
 def triton_ptxas_older(s: Snapshot, _p: Params) -> Iterator[Evidence]:
