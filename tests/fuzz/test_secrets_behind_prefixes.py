@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from host.test_secret_forms import IN_PLACES, OVER_LINES, WORD
+from host.secrets.test_secret_forms import IN_PLACES, OVER_LINES, WORD
 from torchtune_sys.host.secret_values import HIDDEN
 from torchtune_sys.host.secrets import scrubbed
 
