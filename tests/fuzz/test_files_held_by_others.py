@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from torchtune_sys.errors import CannotWrite
+from torchtune_sys.host import scratch
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
 from torchtune_sys.model.values import Missing, Why
@@ -114,3 +118,44 @@ def test_what_its_owner_traces_is_not_awaited(scene: Scene, traced_python: Path)
     found = process.run((str(traced_python), "-c", "pass"), timeout_s=4, user=alice)
     assert isinstance(found, Missing) and found.why is Why.TIMEOUT
     assert time.monotonic() - started < 4 + 0.5 + 0.4
+
+
+STOPS = """
+import os, signal, sys
+print("ready", flush=True)
+newest = os.getpid()
+while True:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) > newest:
+            try:
+                with open(f"/proc/{name}/comm") as file:
+                    if file.read().strip() == sys.argv[1]:
+                        os.kill(int(name), signal.SIGSTOP)
+                        print("stopped", flush=True)
+                        newest = int(name)
+            except OSError:
+                continue
+"""
+"""Stops what bears a name and is its user's; what is root's the kernel refuses."""
+
+
+@pytest.mark.parametrize("program", ["mkdir", "rm"])
+def test_who_stops_what_makes_or_removes_her_scratch_folder_holds_nobody(scene: Scene, program: str) -> None:
+    """Both run as the ranks' user; they were waited for 60 s, whatever limit the command had, and mkdir in each of three places."""
+    alice = Account(
+        name=scene.alice.name, uid=scene.alice.uid, gid=scene.alice.gid, groups=(), home=str(scene.alice.home), login_shell=""
+    )
+    words = ["setpriv", f"--reuid={scene.alice.uid}", f"--regid={scene.alice.gid}", "--clear-groups", SYSTEM_PYTHON, "-c", STOPS, program]
+    not_our_child = ["sh", "-c", '"$@"; true', "sh", *words]  # what is of hers and ours is ended with what was started as her
+    with subprocess.Popen(not_our_child, stdout=subprocess.PIPE, start_new_session=True) as stopper:
+        assert stopper.stdout is not None and stopper.stdout.readline() == b"ready\n"
+        taken_s = 0.0
+        for _ in range(40):  # she may come too late
+            if taken_s < 1.0:
+                started = time.monotonic()
+                with contextlib.suppress(CannotWrite), scratch.directory("", alice, 2.0):
+                    pass
+                taken_s = time.monotonic() - started
+        os.killpg(stopper.pid, signal.SIGKILL)
+        assert b"stopped" in stopper.stdout.read()
+    assert taken_s < 2 + 4

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 
 from torchtune_sys.errors import CannotWrite, UserError
@@ -15,18 +16,20 @@ from torchtune_sys.host.children import process
 from torchtune_sys.host.trust import distrust
 from torchtune_sys.model.values import Missing
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S, _REMOVING_S = 60.0, 2.0
 _ELSEWHERE = ("/tmp", "/var/tmp", "/dev/shm")
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 @contextlib.contextmanager
-def directory(parent: str, user: Account | None = None) -> Iterator[str]:
+def directory(parent: str, user: Account | None = None, within_s: float = _TIMEOUT_S) -> Iterator[str]:
     """Provide a new directory in ``parent`` ("": where temporary files go), for ``user`` only (None: for us).
 
     Not where others could put another in its place: they would have our files, and we theirs. Such a ``parent`` is refused to root; any
-    other user may trust whom they like. Raises CannotWrite; UserError where ``parent`` was named and cannot be taken.
+    other user may trust whom they like. ``user`` can stop what makes and removes it, which is waited for ``within_s`` from now on, and 2 s for the removal.
+    Raises CannotWrite; UserError where ``parent`` was named and cannot be taken.
     """
+    until_s = time.monotonic() + within_s
     todo = f"{'name another directory with --scratch' if parent else 'set TMPDIR to a directory'} that can be written"
     made, failure = "", CannotWrite("no directory for temporary files", todo)
     for place in (parent,) if parent else dict.fromkeys((_temporary(), *_ELSEWHERE)):
@@ -37,7 +40,9 @@ def directory(parent: str, user: Account | None = None) -> Iterator[str]:
                 failure = CannotWrite(f"{place}: {reason}", todo)
                 continue
             made = (
-                tempfile.mkdtemp(prefix="torchtune-sys-", dir=place) if user is None else _made_by(user, os.path.abspath(place))
+                tempfile.mkdtemp(prefix="torchtune-sys-", dir=place)
+                if user is None
+                else _made_by(user, os.path.abspath(place), until_s - time.monotonic())
             )
             break
         except OSError as error:
@@ -50,7 +55,7 @@ def directory(parent: str, user: Account | None = None) -> Iterator[str]:
         if user is None:
             shutil.rmtree(made, ignore_errors=True)
         else:
-            process.run(("rm", "-rf", "--", made), timeout_s=_TIMEOUT_S, user=user)
+            process.run(("rm", "-rf", "--", made), timeout_s=max(until_s - time.monotonic(), _REMOVING_S), user=user)
 
 
 def _no_more_files(place: str) -> str:
@@ -62,10 +67,10 @@ def _no_more_files(place: str) -> str:
     return ""
 
 
-def _made_by(user: Account, parent: str) -> str:
+def _made_by(user: Account, parent: str, within_s: float) -> str:
     """Made and removed as the user: what root did there, the user could lead elsewhere. Raises OSError."""
     made = os.path.join(parent, f"torchtune-sys-{os.urandom(6).hex()}")
-    done = process.run(("mkdir", "-m", "700", "--", made), timeout_s=_TIMEOUT_S, user=user)
+    done = process.run(("mkdir", "-m", "700", "--", made), timeout_s=within_s, user=user)
     if isinstance(done, Missing):
         raise OSError(0, done.detail, parent)
     if done.rc:

@@ -213,7 +213,7 @@ def smoke(
     if not os.path.exists("/proc/self/stat"):
         raise UserError("/proc is not mounted: neither torch nor its DataLoader goes without", "mount -t proc proc /proc")
     until_s = time.monotonic() + asked.timeout_s
-    with scratch.directory(asked.scratch, asked.user) as folder, scratch.nameless(SCRIPT, source()) as script:
+    with scratch.directory(asked.scratch, asked.user, asked.timeout_s) as folder, scratch.nameless(SCRIPT, source()) as script:
         own, left = _environment(env, asked), list(asked.stages)
         run = SmokeRun(asked=asked, env=own, script=script, folder=folder, until_s=until_s, found=found, progress=progress)
         try:
