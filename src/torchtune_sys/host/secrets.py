@@ -131,7 +131,7 @@ def scrubbed(text: str, *, may_be_a_log: bool = True) -> str:
 
 
 def _in_pieces(text: str) -> str:
-    if any(sign in text or text.startswith(sign[1:]) for sign in _OF_PIECES):
+    if text.startswith(_AT_ITS_BEGINNING) or text.endswith(_AT_ITS_END) or any(sign in text for sign in _OF_PIECES):
         from torchtune_sys.host.secrets_in_pieces import without_pieces  # few texts have any
 
         text = without_pieces(text, lambda line: _LONG.sub(_unless_random, _line(line)))
@@ -148,7 +148,8 @@ def brief(text: str, most: int) -> str:
 
 
 _SHORTEST = 6  # characters: pass=x
-_OF_PIECES = ('"o", ', '"i", ', '"o","', '"i","', "\n00000", "\n|", "\n│", "\n┃")
+_AT_ITS_BEGINNING, _AT_ITS_END = ("00000", "|", "│", "┃"), ("|", "│", "┃")
+_OF_PIECES = ('"o", ', '"i", ', '"o","', '"i","', "\n00000", " 00000", "\t00000", ">00000", "\n|", "\n│", "\n┃", "|\n", "|\r", "│\n", "│\r", "┃\n", "┃\r")
 
 
 _KERNELS_LINE = pattern(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")

@@ -10,15 +10,17 @@ from torchtune_sys.host.secret_values import HIDDEN
 from torchtune_sys.model import codec
 from torchtune_sys.model.patterns import pattern
 
-_EVENT = pattern(r"""(\[ ?\d{1,9}(?:\.\d{1,20})?, ?"([io])", ?)("(?:[^"\\]|\\.)*") ?\]""")
+_EVENT = pattern(r"""([ \t>]{0,20}\[ ?\d{1,9}(?:\.\d{1,20})?, ?"([io])", ?)("(?:[^"\\]|\\.)*") ?\]""")
 """Of asciinema's format, version 2 and 3 (docs.asciinema.org/manual/asciicast/v2): what was shown, or typed."""
 _DUMP = pattern(
     r"([0-9a-f]{6,8}:? {1,4})((?:[0-9a-f]{4}|[0-9a-f]{2})(?: {1,2}(?:[0-9a-f]{4}|[0-9a-f]{2})){0,15})(?: .{0,40})?\r?"
 )
 """Lines of xxd, of hexdump with and without -C, of od -x and od -t x1."""
+_OFFSET = pattern(r"(?m)^[ \t>]{0,20}00000")
 _SIGNS = pattern(r"([0-7]{7})((?: {3}[^\s\\]| {2}\\[0abfnrtv]| [0-7]{3}| {4}){1,16})\r?")
 """Lines of od -c."""
 _BYTES = 16
+_HEAD, _ROWS, _NUMBER = 200, 8, pattern(r"\d{1,40}")
 _BORDERS = str.maketrans("│┃║", "|||")
 
 
@@ -30,7 +32,7 @@ def without_pieces(text: str, scrub: Callable[[str], str]) -> str:
     """
     if '"o", ' in text or '"i", ' in text or '"o","' in text or '"i","' in text:
         text = _without(text, _shown, _hidden_event, scrub)
-    if "\n00000" in text or text.startswith("00000"):
+    if "00000" in text and _OFFSET.search(text):
         text = _without(text, _dumped, _hidden_dump, scrub)
     return "\n".join(_rows(text.split("\n"), scrub)) if "|" in text or "│" in text or "┃" in text else text
 
@@ -62,7 +64,7 @@ def _put_together(
 
 
 def _shown(line: str) -> str | None:
-    found = _EVENT.fullmatch(line) if line[:1] == "[" else None
+    found = _EVENT.fullmatch(line) if "[" in line[:21] else None
     if found is None:
         return None
     try:
@@ -78,6 +80,7 @@ def _hidden_event(line: str) -> str:
 
 
 def _dumped(line: str) -> str | None:
+    line = line[len(_margin(line)) :]
     if not line[:6].isalnum():
         return None
     found = _SIGNS.fullmatch(line)
@@ -94,24 +97,54 @@ def _dumped(line: str) -> str | None:
 
 
 def _hidden_dump(line: str) -> str:
-    return f"{re.split('[: ]', line, maxsplit=1)[0]}: {HIDDEN}"
+    margin = _margin(line)
+    return f"{margin}{re.split('[: ]', line[len(margin) :], maxsplit=1)[0]}: {HIDDEN}"
+
+
+def _margin(line: str) -> str:
+    """Return what Markdown and mail put before a line that is quoted."""
+    return line[: len(line) - len(line.lstrip(" \t>"))]
 
 
 def _rows(lines: list[str], scrub: Callable[[str], str]) -> list[str]:
-    """Return the rows without secrets that go on in the next: without a border there, or below cells that are empty."""
-    at = 0
-    while at < len(lines) - 1:
-        row, below = (line.strip().translate(_BORDERS) for line in lines[at : at + 2])
-        at += 1
-        if row[:1] != "|" or not below.endswith("|"):
+    """Return the rows without secrets that go on in the next: without a border there, or below cells that are empty. Before each row the same may stand."""
+    for at, line in enumerate(lines):
+        begin = line.translate(_BORDERS).find("|")
+        if not 0 <= begin <= _HEAD:
             continue
-        if not row.endswith("|") and below[:1] != "|":
-            joined = row + below
-        elif row.count("|") == below.count("|") and below[:1] == "|" and len(below.replace("|", " ").split()) == 1:
-            joined = "|".join(cell.strip() + more.strip() for cell, more in zip(row.split("|"), below.split("|"), strict=True))
-            joined = joined.replace("|", " | ").strip()
-        else:
+        row, last = line.translate(_BORDERS)[begin:].rstrip(), at
+        for below in lines[at + 1 : at + _ROWS]:
+            joined = _joined(row, _behind(line[:begin], below.translate(_BORDERS).rstrip()))
+            if joined is None:
+                break
+            row, last = joined, last + 1
+            if line.rstrip()[-1:] not in "|│┃" and row.endswith("|"):
+                break
+        if last == at or not row.endswith("|"):
             continue
-        if (known := scrub(joined)) != joined:
-            lines[at - 1 : at + 1] = [known, f"| {HIDDEN} |"]
+        row = row.replace("|", " | ").strip()
+        if (known := scrub(row)) != row:
+            lines[at : last + 1] = [line[:begin] + known, *[f"{line[:begin]}| {HIDDEN} |"] * (last - at)]
     return lines
+
+
+def _joined(row: str, below: str) -> str | None:
+    """Return both rows as one; None where the second is no part of the first."""
+    if not row.endswith("|"):
+        return row + below.lstrip("| ")  # behind a border that stands before each line (docker compose)
+    if row.count("|") != below.count("|") or below[:1] != "|" or len(below.replace("|", " ").split()) != 1:
+        return None
+    return "|".join(cell.strip() + more.strip() for cell, more in zip(row.split("|"), below.split("|"), strict=True))
+
+
+def _behind(head: str, line: str) -> str:
+    """Return the line without what stands before the row above; a time or a number may be another one.
+
+    >>> _behind("[1.5] n1: ", "[11.5] n1: | x |"), _behind("  ", "  x |"), _behind("n1: ", "x |")
+    ('| x |', 'x |', 'x |')
+    """
+    if line.startswith(head):
+        return line[len(head) :].lstrip()
+    shape = r"\d{1,40}".join(map(re.escape, _NUMBER.split(head)))
+    found = re.match(shape, line)
+    return line[found.end() :].lstrip() if found else line.lstrip()

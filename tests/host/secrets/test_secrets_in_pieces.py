@@ -36,12 +36,14 @@ def test_keys_of_a_recorded_terminal(kind: str) -> None:
     assert kind == "i" or "a.py" in text
 
 
+@pytest.mark.parametrize("margin", ["", "    ", "> "])
 @pytest.mark.parametrize("words", ["xxd", "xxd -c 8", "hexdump -C", "hexdump", "od -c", "od -t x1", "od -x", "od -A x -t x1z"])
-def test_columns_of_a_dump(words: str) -> None:
+def test_columns_of_a_dump(words: str, margin: str) -> None:
     if shutil.which(words.split()[0]) is None:
         pytest.skip(f"{words.split()[0]} is not installed")
     data = f"starting the job\n{TYPED}\nstep 1: the loss is 2.5\n".encode()
     dump = subprocess.run(words.split(), input=data, capture_output=True, check=True).stdout.decode()
+    dump = "".join(margin + line for line in dump.splitlines(keepends=True))
     text = scrubbed(PLAIN + dump + PLAIN)
     assert text.count("hidden-by-torchtune-sys") >= 2 and text.split("\n")[1] == dump.split("\n")[0]
     hidden = {line for line in dump.split("\n") if line and line not in text}
@@ -54,10 +56,18 @@ def test_columns_of_a_dump(words: str) -> None:
         f"| NAME | VALUE |\n| HF_TOKEN | hf_{SECRET[:16]}\n{SECRET[16:]} |\n",
         f"| NAME     | VALUE  |\n| HF_TOKEN | hf_{SECRET[:16]} |\n|          | {SECRET[16:]} |\n",
         f"│ password │ {SECRET[:16]} │\n│          │ {SECRET[16:]} │\n",
+        f"| HF_TOKEN | hf_{SECRET[:10]} |\n|          | {SECRET[10:20]} |\n|          | {SECRET[20:]} |\n",
+        f"| HF_TOKEN | hf_{SECRET[:10]}\n{SECRET[10:20]}\n{SECRET[20:]} |\n",
     ],
 )
-def test_a_cell_that_goes_on_below(rows: str) -> None:
-    assert not pieces(scrubbed(PLAIN + rows + PLAIN)) and scrubbed(PLAIN + rows + PLAIN).count("\n") == rows.count("\n") + 2
+@pytest.mark.parametrize(
+    "before",
+    ["", "    ", "> ", "[rank0]: ", "2026-11-30T08:00:00Z ", "Nov 30 08:00:0{} node-1 app[12]: ", "\x1b[36m(x pid=1)\x1b[0m ", "app-1  | "],
+)
+def test_a_cell_that_goes_on_below(rows: str, before: str) -> None:
+    text = PLAIN + "".join(before.format(number) + line + "\n" for number, line in enumerate(rows.splitlines())) + PLAIN
+    found = scrubbed(text)
+    assert not pieces(found) and found.count("\n") == text.count("\n") and found.startswith(PLAIN) and found.endswith(PLAIN)
 
 
 @pytest.mark.parametrize(
