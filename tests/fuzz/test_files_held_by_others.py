@@ -145,7 +145,16 @@ def test_who_stops_what_makes_or_removes_her_scratch_folder_holds_nobody(scene: 
     alice = Account(
         name=scene.alice.name, uid=scene.alice.uid, gid=scene.alice.gid, groups=(), home=str(scene.alice.home), login_shell=""
     )
-    words = ["setpriv", f"--reuid={scene.alice.uid}", f"--regid={scene.alice.gid}", "--clear-groups", SYSTEM_PYTHON, "-c", STOPS, program]
+    words = [
+        "setpriv",
+        f"--reuid={scene.alice.uid}",
+        f"--regid={scene.alice.gid}",
+        "--clear-groups",
+        SYSTEM_PYTHON,
+        "-c",
+        STOPS,
+        program,
+    ]
     not_our_child = ["sh", "-c", '"$@"; true', "sh", *words]  # what is of hers and ours is ended with what was started as her
     with subprocess.Popen(not_our_child, stdout=subprocess.PIPE, start_new_session=True) as stopper:
         assert stopper.stdout is not None and stopper.stdout.readline() == b"ready\n"

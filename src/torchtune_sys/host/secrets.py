@@ -149,7 +149,25 @@ def brief(text: str, most: int) -> str:
 
 _SHORTEST = 6  # characters: pass=x
 _AT_ITS_BEGINNING, _AT_ITS_END = ("00000", "|", "│", "┃"), ("|", "│", "┃")
-_OF_PIECES = ('"o", ', '"i", ', '"o","', '"i","', "\n00000", " 00000", "\t00000", ">00000", "\n|", "\n│", "\n┃", "|\n", "|\r", "│\n", "│\r", "┃\n", "┃\r")
+_OF_PIECES = (
+    '"o", ',
+    '"i", ',
+    '"o","',
+    '"i","',
+    "\n00000",
+    " 00000",
+    "\t00000",
+    ">00000",
+    "\n|",
+    "\n│",
+    "\n┃",
+    "|\n",
+    "|\r",
+    "│\n",
+    "│\r",
+    "┃\n",
+    "┃\r",
+)
 
 
 _KERNELS_LINE = pattern(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")

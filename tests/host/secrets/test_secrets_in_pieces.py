@@ -62,7 +62,16 @@ def test_columns_of_a_dump(words: str, margin: str) -> None:
 )
 @pytest.mark.parametrize(
     "before",
-    ["", "    ", "> ", "[rank0]: ", "2026-11-30T08:00:00Z ", "Nov 30 08:00:0{} node-1 app[12]: ", "\x1b[36m(x pid=1)\x1b[0m ", "app-1  | "],
+    [
+        "",
+        "    ",
+        "> ",
+        "[rank0]: ",
+        "2026-11-30T08:00:00Z ",
+        "Nov 30 08:00:0{} node-1 app[12]: ",
+        "\x1b[36m(x pid=1)\x1b[0m ",
+        "app-1  | ",
+    ],
 )
 def test_a_cell_that_goes_on_below(rows: str, before: str) -> None:
     text = PLAIN + "".join(before.format(number) + line + "\n" for number, line in enumerate(rows.splitlines())) + PLAIN
