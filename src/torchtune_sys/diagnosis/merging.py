@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import TypeVar
@@ -9,6 +10,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.symptoms import FOLLOWS
+from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, NamedCause, Quote, Unexplained
 
 _QUOTES, _ERRORS, _FIXES = 6, 10, 4
@@ -52,14 +54,17 @@ def _of_node(node: str, cause: NamedCause) -> NamedCause:
 
 
 def _as_one(found: Sequence[NamedCause]) -> NamedCause:
-    """One cause as several nodes tell it; in time in proportion to their number."""
+    """One cause as several nodes tell it; in time in proportion to their number. What it is called is no node's to say where it is known, and what most nodes tell comes first."""
+    row = cause_rows().get(found[0].cause)
     return replace(
         found[0],
+        title=row.title if row is not None else found[0].title,
+        confirm=next(iter(_most_told((each.confirm,) for each in found if each.confirm)), ""),
         confidence=min((each.confidence for each in found), key=lambda confidence: confidence.rank),
         hosts=_distinct(each.hosts for each in found),
         ranks=tuple(sorted(_distinct(each.ranks for each in found))),
         evidence=tuple(islice(chain.from_iterable(each.evidence for each in found), _QUOTES)),
-        fix=_distinct(each.fix for each in found)[:_FIXES],
+        fix=_most_told(each.fix for each in found)[:_FIXES],
         rules=_distinct(each.rules for each in found),
     )
 
@@ -69,3 +74,8 @@ _Told = TypeVar("_Told")
 
 def _distinct(parts: Iterable[Iterable[_Told]]) -> tuple[_Told, ...]:
     return tuple(dict.fromkeys(chain.from_iterable(parts)))
+
+
+def _most_told(parts: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Return each text once, first what most nodes tell."""
+    return tuple(text for text, _ in Counter(chain.from_iterable(parts)).most_common())

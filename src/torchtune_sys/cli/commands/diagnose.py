@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,12 +14,17 @@ from torchtune_sys.cli.main import FINDINGS, UNJUDGED
 from torchtune_sys.cli.terminal import give, growing_number, require_apart, require_output, style
 from torchtune_sys.cli.watch import LOGS_TIMEOUT_S
 from torchtune_sys.errors import UnreadableInput, UserError
+from torchtune_sys.host.input.limits import TIMEOUT_S
 
 if TYPE_CHECKING:
     from torchtune_sys.host.input.collection import Found
     from torchtune_sys.model.diagnosis import Diagnosis
 
 FORMATS = ("text", "json")
+
+
+_LONGEST_NAME = 255
+"""Characters of a node's name, which stands at each line of its log: what gethostname(2) gives is shorter."""
 
 
 class _Node(msgspec.Struct):
@@ -77,15 +83,13 @@ def command(**options: Any) -> int:
     _require_report(options["share"])
     require_output(options["output"], options["share"])
     paths = options["paths"] or ("-",)
-    found = _merged(paths) if options["merge"] else _diagnosed(paths, options["share"])
+    found = _merged(paths) if options["merge"] else _diagnosed(paths, options["share"], options["timeout"] or LOGS_TIMEOUT_S)
     give(_rendered(found, options), options["output"], machine=options["symptoms"] or options["format_"] != "text")
     return status(found)
 
 
 def _require_report(share: str | None) -> None:
     """Raise UserError where --share names a file that it did not write: ``--share train.log`` means the log that is to be read."""
-    import os
-
     from torchtune_sys.diagnosis.sharing import TITLE
     from torchtune_sys.host.input.reading import opened_input
 
@@ -100,14 +104,14 @@ def _require_report(share: str | None) -> None:
         )
 
 
-def _diagnosed(paths: Sequence[str], share: str | None) -> Diagnosis:
+def _diagnosed(paths: Sequence[str], share: str | None, limit_s: float) -> Diagnosis:
     from torchtune_sys.diagnosis.diagnose import diagnose
     from torchtune_sys.fleet.pasted_hosts import compared
     from torchtune_sys.host.input.collection import InputText, collected
     from torchtune_sys.host.input.excerpts import MemoryBudget
 
     budget = MemoryBudget()
-    given = _counted(collected(paths, budget=budget))
+    given = _counted(collected(paths, _patience_s(paths, limit_s), budget))
     if share is None:
         return diagnose(given, budget, compared)
     from torchtune_sys.diagnosis.sharing import shared as bundle
@@ -146,7 +150,7 @@ def _merged(paths: Sequence[str]) -> Diagnosis:
     for path in paths:
         for document in read_documents(path):
             try:
-                node = codec.loads(document, _Node).node
+                node = codec.loads(document, _Node).node[:_LONGEST_NAME]
                 part = codec.loads(document, Diagnosis)
                 codec.not_too_deep(part.facts)
             except ValueError as error:
@@ -172,6 +176,12 @@ def _merged(paths: Sequence[str]) -> Diagnosis:
             )
         )
     return merged(parts)
+
+
+def _patience_s(paths: Sequence[str], limit_s: float) -> float:
+    """Return the seconds that one path may deliver nothing: FIFOs without a writer together (``diagnose *``) leave the others two thirds of the time."""
+    silent = sum(not os.path.isfile(path) and not os.path.isdir(path) for path in paths)
+    return min(TIMEOUT_S, limit_s / 3 / silent) if len(paths) > 1 and silent else TIMEOUT_S
 
 
 def _counted(found: Iterable[Found]) -> Iterator[Found]:
