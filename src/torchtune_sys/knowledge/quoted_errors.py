@@ -44,7 +44,9 @@ _SEEN = pattern(
     r"|\b(?:nodes?|ranks?|hosts?|machines?|servers?|gpus?|cards?|containers?|pods?|jobs?|nvidia-smi|docker|training|import\w*|python)\b"
 )
 """What a sentence speaks of that tells what a host, a run or its output did: it may have happened."""
-_IF = pattern(r"(?i)(?:^|[.;:#>*/-] ?)\W{0,4}(?:if|si|wenn|falls|whenever) (?:(?!(?:I|we|my|our)\b)[^\s,.;:…]+ ){1,8}…")
+_IF = pattern(
+    r"(?i)(?:^|[.;:#>*/-] ?)\W{0,4}(?:if|si|wenn|falls|whenever|when(?= there\b)) (?:(?!(?:I|we|my|our)\b)[^\s,.;:…]+ ){1,8}…"
+)
 _CODE_OR_CELL = re.compile(r"\s*(?://|/\*|\|[^|]{3,300}\|[^|]{2,300}\|)")
 """A comment of code, a row of a table: what stands there happens to others."""
 _SENTENCE = re.compile(r"\s*(?:[-*>] |\d{1,2}[.)] )?[A-Z`\"“…][^…]{0,600}…[^…]{0,600}[.!](?:\s|$)")

@@ -124,7 +124,8 @@ HOSTS[313] = (lambda: environment(_without_gpus(pod()), NVIDIA_VISIBLE_DEVICES="
 @made(314, wsl2)
 def windows_driver_without_wsl() -> Recording:
     host = cut(wsl2(), "/usr/lib/wsl")
-    host = over(host, dirs={"/usr/lib/wsl/drivers": ["nv_dispi.inf_amd64_7e5fd280efaa5445"]})
+    package = "nv_dispi.inf_amd64_7e5fd280efaa5445"
+    host = over(host, dirs={"/usr/lib/wsl/drivers": [package]}, files={f"/usr/lib/wsl/drivers/{package}/nvlddmkm.sys": ""})
     absent = {"$missing": "absent", "source": "libnvidia-ml.so.1", "detail": "not found"}
     nothing = {"error": "LIBRARY_NOT_FOUND", **dict.fromkeys(("driver_version", "library_version", "devices"), absent)}
     return over(host, dirs={"/usr/lib/wsl/lib": []}, answers={"nvml": nothing, "loader-cache:libcuda.so.1": []})

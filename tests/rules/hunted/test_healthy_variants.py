@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hunted_eighth import _bridged
 from hunted_fourth import Build, _data_on_nfs, _partitioned, _step_of_a_task
 from hunted_second import desktop, dgx, mi300x
+from hunted_third import wsl2
 from test_hunted import _seen
 
 from conftest import judge_one
-from machines import Recording, environment, function, over, text, torch, without_gpus
+from machines import Recording, cut, environment, function, over, text, torch, without_gpus
 from platforms import intel_xpu
 from platforms_arm import gb200_tray
+from platforms_owners import regions
 from torchtune_sys.model.rule import Verdict
 
 _RANK = {"LOCAL_RANK": "3", "RANK": "3", "WORLD_SIZE": "8"}
@@ -32,6 +35,42 @@ def _data_on_nfs_read_only(options: str) -> Recording:
     host = _data_on_nfs(options)()
     lines = text(host, "/proc/self/mountinfo")
     return over(host, files={"/proc/self/mountinfo": [line.replace("/nfs/data rw,", "/nfs/data ro,") for line in lines]})
+
+
+def _beside_arc(second: int) -> Recording:
+    place = "pci0000:00/0000:00:01.0/0000:0b:00.0"
+    host = function(dgx(), place, "8086:56a5", "30000", "i915", -1)
+    host = regions(host, place, 16 << 20, 0, 256 << 20)
+    for gpu in ("pci0000:1b/0000:1b:00.0", "pci0000:43/0000:43:00.0"):
+        host = regions(host, gpu, 16 << 20, second)
+    return host
+
+
+def _windows(display: str, *files: str) -> Recording:
+    """NVIDIA's packages of a Windows: two that each has, one of sound, and one with these files."""
+    store = "/usr/lib/wsl/drivers"
+    package = f"{display}.inf_amd64_7e5fd280efaa5445"
+    names = ["nvraid.inf_amd64_1a2b", "nvdimm.inf_amd64_3c4d", "nvhda.inf_amd64_5e6f", package]
+    host = cut(wsl2(), "/usr/lib/wsl")
+    absent = {"$missing": "absent", "source": "libnvidia-ml.so.1", "detail": "not found"}
+    nothing = {"error": "LIBRARY_NOT_FOUND", **dict.fromkeys(("driver_version", "library_version", "devices"), absent)}
+    held = {f"{store}/{package}/{name}": "" for name in files}
+    host = over(host, dirs={store: names, "/usr/lib/wsl/lib": []}, files=held)
+    return over(host, answers={"nvml": nothing, "loader-cache:libcuda.so.1": []})
+
+
+def _beside_wireless(address: str, flags: int) -> Recording:
+    host = over(desktop(), intent={"nodes": 2})
+    family = "inet6" if ":" in address else "inet"
+    told = {"addresses": [{"family": family, "address": address, "prefix_length": 16}], "flags": flags}
+    told["operstate"] = "up" if flags & 0x10000 else "down"
+    listed = [{**one, **told} if one["name"] == "enp6s0" else one for one in host["answers"]["interfaces"]]
+    links = {"/sys/class/net/enp6s0/device/subsystem": "../../../bus/pci"}
+    return over(host, answers={"interfaces": listed}, links=links)
+
+
+def _in_lxc(host: Recording) -> Recording:
+    return over(cut(host, "/.dockerenv"), files={"/proc/self/cgroup": "0::/lxc.payload.train/.lxc\n"})
 
 
 _ONE_ANOTHER = ("SPX", "SPX", "SPX", "CPX", *("SPX",) * 4)
@@ -98,6 +137,40 @@ VARIANTS: dict[str, tuple[str, Build, Verdict]] = {
         "variable-names-missing-file",
         lambda: environment(dgx(), NCCL_NET_PLUGIN="/opt/a/libnccl-net.so,/opt/b/libnccl-net.so"),
         Verdict.NA,
+    ),
+    "a card of Intel's for the display beside two of NVIDIA's": ("gpu-bar-small", lambda: _beside_arc(16 << 30), Verdict.PASS),
+    "two of NVIDIA's with small regions beside a card of Intel's": (
+        "gpu-bar-small",
+        lambda: _beside_arc(256 << 20),
+        Verdict.FAIL,
+    ),
+    "WSL on a host without a display driver of NVIDIA's": ("no-nvidia-driver", lambda: _windows("nv_dispi"), Verdict.NA),
+    "WSL on a host with one that brings no CUDA": (
+        "no-nvidia-driver",
+        lambda: _windows("nv_dispi", "nvlddmkm.sys"),
+        Verdict.FAIL,
+    ),
+    "Wi-Fi for the internet beside a cable between the hosts": (
+        "ethernet-link-slow",
+        lambda: _beside_wireless("169.254.12.7", 69699),
+        Verdict.NA,
+    ),
+    "Wi-Fi beside a cable that is not plugged in": (
+        "ethernet-link-slow",
+        lambda: _beside_wireless("10.0.0.12", 4099),
+        Verdict.FAIL,
+    ),
+    "Wi-Fi beside a cable to no network": ("ethernet-link-slow", lambda: _beside_wireless("fe80::12", 69699), Verdict.FAIL),
+    "a container of Docker on its host's own bridge": ("nccl-wrong-interface", lambda: _bridged("172.20.0.2", 16), Verdict.FAIL),
+    "a container of LXC on the site's network": (
+        "nccl-wrong-interface",
+        lambda: _in_lxc(_bridged("172.20.0.2", 16)),
+        Verdict.PASS,
+    ),
+    "a container of Docker with an address of Podman's": (
+        "nccl-wrong-interface",
+        lambda: _bridged("10.88.0.2", 16),
+        Verdict.PASS,
     ),
     "data that is only read": ("nfs-mount-untuned", lambda: _data_on_nfs_read_only("soft,timeo=600,retrans=2"), Verdict.PASS),
     "data that is written": ("nfs-mount-untuned", _data_on_nfs("soft,timeo=600,retrans=2"), Verdict.FAIL),

@@ -123,4 +123,4 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     wsl_libraries_on_path: Fact[bool] = _NOT_READ
     """Whether the loader looks into /usr/lib/wsl/lib; ABSENT outside WSL."""
     wsl_without_cuda: Fact[bool] = _NOT_READ
-    """Whether Windows hands on files of NVIDIA's driver (nv*.inf_* below /usr/lib/wsl/drivers) and no libcuda.so.1; ABSENT outside WSL."""
+    """Whether Windows hands on NVIDIA's display driver (nvlddmkm.sys in a folder nv*.inf_* below /usr/lib/wsl/drivers) and no libcuda.so.1; ABSENT outside WSL."""

@@ -184,12 +184,19 @@ def wsl_on_path(host: Host) -> Fact[bool]:
 
 
 def wsl_without_cuda(host: Host) -> Fact[bool]:
-    """Return whether Windows has a driver of NVIDIA's, whose packages it mounts into each guest by the names of its driver store, and no libcuda of it."""
+    """Return whether Windows has a display driver of NVIDIA's, and no libcuda of it. Windows mounts its whole driver store into each guest: packages there whose
+    names begin with nv may be of no GPU (nvraid.inf and nvdimm.inf are part of Windows, nvhda.inf is of sound); a display driver's holds nvlddmkm.sys."""
     there = host.exists(f"{WSL_LIBRARIES}/libcuda.so.1")
     if there is not False:
         return there if isinstance(there, Missing) else False
-    packages = host.names("/usr/lib/wsl/drivers")
-    return packages if isinstance(packages, Missing) else any(re.match(r"nv\w*\.inf_", name) for name in packages)
+    packages = host.names(_WSL_DRIVERS)
+    if isinstance(packages, Missing):
+        return packages
+    found = [host.exists(f"{_WSL_DRIVERS}/{name}/nvlddmkm.sys") for name in packages if re.match(r"nv\w*\.inf_", name)]
+    return True if True in found else next((each for each in found if isinstance(each, Missing)), False)
+
+
+_WSL_DRIVERS = "/usr/lib/wsl/drivers"
 
 
 def read_nodes(host: Host) -> Fact[tuple[DeviceNode, ...]]:

@@ -75,7 +75,7 @@ def _interfaces(s: Snapshot) -> Iterator[JobVariable]:
     if (s.intent.nodes or 1) < 2:
         return
     network, env = need(s.network), variables_told(s)
-    good = nccl_choice.better(network)
+    good = nccl_choice.better(s)
     if not good:
         return
     if "GLOO_SOCKET_IFNAME" not in env:
@@ -90,7 +90,7 @@ def _interfaces(s: Snapshot) -> Iterator[JobVariable]:
 def _named(name: str, library: str, choice: nccl.InterfaceChoice, s: Snapshot, good: tuple[str, ...]) -> Iterator[JobVariable]:
     network = need(s.network)
     interface = nccl_choice.interface_named(network, choice.interface)
-    why = nccl_choice.doubt(network, interface, choice.address) if interface is not None else "an interface that is gone"
+    why = nccl_choice.doubt(s, interface, choice.address) if interface is not None else "an interface that is gone"
     if why:
         reason = f"{library} would take {choice.interface} ({choice.address}): {why}"
         yield JobVariable(name=name, value=good[0], reason=reason, source="nccl-interface-doubtful")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from torchtune_sys.knowledge import nccl
-from torchtune_sys.model.facts.network import Address, Interface, NcclSetting, NetworkFacts
+from torchtune_sys.model.facts.network import Interface, NcclSetting, NetworkFacts
 from torchtune_sys.model.snapshot import Snapshot, is_pasted, kept
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, known_or_unknown, need
 from torchtune_sys.model.version import Version, show, version
@@ -118,13 +118,13 @@ SWITCHED_OFF = "it is switched off (down)"
 NO_CARRIER = "no carrier"
 
 
-def doubt(network: NetworkFacts, interface: Interface, address: str) -> str:
+def doubt(s: Snapshot, interface: Interface, address: str) -> str:
     """Return why other hosts of a job will hardly reach this interface; ``""`` if nothing speaks against it.
 
     With a carrier the interface of the default route is never doubted: in a pod it is a veth, on a virtualisation host a bridge. A veth is this host's
-    own way out, too, where nothing with a device behind it has an address: inside a container or a network namespace. Docker and Podman tell
-    by its address: what they give their own bridges by default leads to no other host (docs.docker.com/engine/network/, default-address-pools;
-    containers.conf(5), default_subnet), while the networks of pods take a smaller part of such a range on each host.
+    own way out, too, where nothing with a device behind it has an address: inside a container or a network namespace. In a container of Docker or
+    Podman its address tells: what they give their own bridges by default leads to no other host (docs.docker.com/engine/network/, default-address-pools;
+    containers.conf(5), default_subnet). Other containers may be bridged to a network of the site that has such addresses.
     """
     if nccl.is_loopback(address) or interface.kind == "loopback":
         return _DOUBTS["loopback"]
@@ -132,8 +132,9 @@ def doubt(network: NetworkFacts, interface: Interface, address: str) -> str:
         return SWITCHED_OFF
     if not known(interface.running, True):
         return NO_CARRIER
-    if interface.kind == "veth" and any(one.address == address and _of_a_bridge(one) for one in known(interface.addresses, ())):
+    if _is_on_own_bridge(s, interface, address):
         return "on a bridge inside its host, which Docker or Podman made: addresses there are the same on every host"
+    network = need(s.network)
     if interface.name == network.default_route_interface or (interface.kind == "veth" and _is_inside(network)):
         return ""
     if interface.kind in _DOUBTS:
@@ -141,9 +142,14 @@ def doubt(network: NetworkFacts, interface: Interface, address: str) -> str:
     return "an address that is valid on one wire only" if nccl.is_link_local(address) else ""
 
 
-def _of_a_bridge(one: Address) -> bool:
-    first = re.match(r"172\.(1[7-9]|2[0-9]|3[01])\.|10\.88\.", one.address)
-    return first is not None and known(one.prefix_length, 0) == 16
+def _is_on_own_bridge(s: Snapshot, interface: Interface, address: str) -> bool:
+    inside = "" if isinstance(s.system, Missing) else known(s.system.container, "")
+    if interface.kind != "veth" or inside not in _WITH_OWN_BRIDGES or not _WITH_OWN_BRIDGES[inside].match(address):
+        return False
+    return any(one.address == address and known(one.prefix_length, 0) == 16 for one in known(interface.addresses, ()))
+
+
+_WITH_OWN_BRIDGES = {"docker": re.compile(r"172\.(?:1[7-9]|2\d|3[01])\."), "podman": re.compile(r"10\.88\.")}
 
 
 def _is_inside(network: NetworkFacts) -> bool:
@@ -151,13 +157,14 @@ def _is_inside(network: NetworkFacts) -> bool:
     return not any(interface.kind in _WITH_DEVICE and known(interface.addresses, ()) for interface in interfaces)
 
 
-def better(network: NetworkFacts) -> tuple[str, ...]:
+def better(s: Snapshot) -> tuple[str, ...]:
     """Return the interfaces with an address that nothing speaks against, that of the default route first."""
+    network = need(s.network)
     found = [
         interface.name
         for interface in need(network.interfaces)
         for address in known(interface.addresses, ())[:1]
-        if not doubt(network, interface, address.address)
+        if not doubt(s, interface, address.address)
     ]
     return tuple(sorted(found, key=lambda name: name != network.default_route_interface))
 

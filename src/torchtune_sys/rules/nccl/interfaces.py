@@ -76,13 +76,13 @@ def wrong_interface(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield from _by_comm_id(s, choice)
         return
     chosen = interface_named(network, choice.bootstrap.interface)
-    why = doubt(network, chosen, choice.bootstrap.address) if chosen else ""
+    why = doubt(s, chosen, choice.bootstrap.address) if chosen else ""
     bad = bool(why) and (s.intent.nodes or 1) > 1
     yield Evidence(
         subject=choice.bootstrap.interface,
         seen=f"{name} starts with {choice.bootstrap.interface} ({choice.bootstrap.address}): {choice.reason}"
         + (f"; it is {why}" if bad else ""),
-        wanted=_wanted(better(network)),
+        wanted=_wanted(better(s)),
         verdict=Verdict.FAIL if bad else Verdict.PASS,
         source=setting.source if setting else "the interfaces",
     )
@@ -102,7 +102,7 @@ def _by_comm_id(s: Snapshot, choice: nccl.Prediction) -> Iterator[Evidence]:
 def _nothing_found(s: Snapshot, setting: NcclSetting | None) -> Evidence:
     network = need(s.network)
     there = ", ".join(interface.name for interface in need(network.interfaces) if known(interface.addresses, ()))
-    wanted = _wanted(better(network) or tuple(there.split(", ")))
+    wanted = _wanted(better(s) or tuple(there.split(", ")))
     if setting is None or len(setting.value) < 2:
         family = values(s).get("NCCL_SOCKET_FAMILY", "")
         hint = f" of NCCL_SOCKET_FAMILY={family}" if family else ""
@@ -148,14 +148,14 @@ def interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
     NVIDIA/nccl src/transport/net_socket.cc, src/misc/socket.cc
     """
     network, choice = need(s.network), prediction(s)
-    good = better(network)
+    good = better(s)
     if not choice.choices or not good or not sockets_carry_data(s):
         return
     first = choice.bootstrap or choice.choices[0]  # nccl-wrong-interface judges it
     judged = [other for other in choice.choices if other != first]
     for item in judged:
         interface = interface_named(network, item.interface)
-        if interface and (why := doubt(network, interface, item.address)):
+        if interface and (why := doubt(s, interface, item.address)):
             yield Evidence(
                 subject=item.interface,
                 seen=f"{item.address}: {why}; taken because {choice.reason}",
@@ -190,7 +190,7 @@ def uneven_networks(s: Snapshot, p: Params) -> Iterator[Evidence]:
     unread: dict[str, Missing] = {}
     for item in prediction(s).choices:
         interface = interface_named(network, item.interface)
-        if interface and not doubt(network, interface, item.address):
+        if interface and not doubt(s, interface, item.address):
             speed = interface.speed_mbps
             if not isinstance(speed, Missing):
                 speeds[item.interface] = speed

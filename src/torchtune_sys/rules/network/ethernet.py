@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.facts.network import Interface
+from torchtune_sys.model.facts.network import Interface, NetworkFacts
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, known_or_unknown, need, need_if_there
@@ -191,12 +191,12 @@ def gloo_interface_doubtful(s: Snapshot, p: Params) -> Iterator[Evidence]:
     named = need(network.gloo_interfaces)
     addresses = () if absent(network.hostname_addresses) else need(network.hostname_addresses)
     choice = nccl.predict_gloo(need(network.interfaces), addresses, named)
-    good = better(network)
+    good = better(s)
     for item in choice.choices:
         interface = interface_named(network, item.interface)
         if interface is None or (nccl.is_loopback(item.address) and not named):
             continue  # the rules on the host's name say so
-        why = doubt(network, interface, item.address)
+        why = doubt(s, interface, item.address)
         if why and (good or why in (SWITCHED_OFF, NO_CARRIER)):
             wanted = " or ".join(good[:3]) or "an interface that is up, with a carrier"
             yield Evidence(subject=item.interface, seen=f"{item.address}: {why}; {choice.reason}", wanted=wanted)
@@ -273,8 +273,8 @@ _MADE_UP = ("virtio_net", "8139cp", "pcnet32")
     fix=(Advice(text="change the cable or port, and let both ends negotiate the speed (ethtool IF)"),),
 )
 def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The wired interface of the default route runs at 100 Mb/s or 10 Mb/s, or sends and receives in turns (half duplex); or it is a wireless one, and
-    the job spans hosts.
+    """The wired interface of the default route runs at 100 Mb/s or 10 Mb/s, or sends and receives in turns (half duplex); or it is a wireless one, the
+    job spans hosts, and no wired interface has a carrier and an address.
 
     Why it matters
     Every NIC of the last fifteen years supports 1 Gb/s; less means a damaged cable, a bad port or a forced speed. Data sets,
@@ -289,7 +289,7 @@ def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux Documentation/ABI/testing/sysfs-class-net (speed, duplex)
     """
     interface = _default_interface(s)
-    if interface.kind == "wifi" and (s.intent.nodes or 1) > 1:
+    if interface.kind == "wifi" and (s.intent.nodes or 1) > 1 and not _is_wired(need(s.network)):
         yield Evidence(subject=interface.name, seen="Wi-Fi", wanted="a wired link", source="/sys/class/net", fix=(_BY_WIRE,))
         return
     if known_or_unknown(interface.driver, "") in _MADE_UP or interface.kind not in _ETHERNET:
@@ -315,6 +315,18 @@ def ethernet_link_slow(s: Snapshot, p: Params) -> Iterator[Evidence]:
 _BY_WIRE = Advice(
     text="connect the hosts of the job by cable, and name that interface in NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
 )
+
+
+def _is_wired(network: NetworkFacts) -> bool:
+    """Return whether a job can go by cable while the internet is reached by Wi-Fi: two hosts side by side are joined so."""
+    return any(
+        interface.kind in _WIRED and known(interface.running, True) and not one.address.startswith("fe80:")
+        for interface in need(network.interfaces)
+        for one in known(interface.addresses, ())
+    )
+
+
+_WIRED = (*_ETHERNET, "infiniband", "bond", "vlan")
 
 
 def _default_interface(s: Snapshot) -> Interface:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from torchtune_sys.formats.pci_paths import is_network
+from torchtune_sys.formats.pci_paths import is_gpu, is_network
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice
@@ -32,7 +32,8 @@ _NOT_TOLD = (Why.ABSENT, Why.NOT_SUPPORTED)
     nothing="no GPU here has known regions that matter",
 )
 def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The GPU's largest memory region is the traditional 256 MiB or less, and there are several GPUs or an RDMA card, or it is a card of Intel's.
+    """The GPU's largest memory region is the traditional 256 MiB or less, and there are several GPUs or an RDMA card, or it is a card of Intel's, and no
+    other is there to train.
 
     Why it matters
         Other devices reach only the memory in that window, so peer-to-peer copies over PCIe and GPUDirect RDMA need a large one.
@@ -50,7 +51,8 @@ def bar_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://github.com/NVIDIA/nvidia-docker/issues/1628 (nvidia-smi -q of a T4)
         Linux Documentation/ABI/testing/sysfs-bus-pci (resource, resourceN_resize)
     """
-    cards = [device for device in pci_seen.functions(s).values() if is_intel_card(device)]
+    there = pci_seen.functions(s).values()
+    cards = [] if any(map(is_gpu, there)) else [device for device in there if is_intel_card(device)]
     gpus = cards or pci_seen.gpus(s)
     if not cards and len(gpus) < 2 and not pci_seen.rails(s):
         raise NotApplicable("one GPU and no RDMA card: nothing else reaches its memory")

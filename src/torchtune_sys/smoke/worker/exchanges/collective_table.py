@@ -370,18 +370,22 @@ def _holds_all(here: RankContext, name: str, wait: Callable[[], object]) -> List
 
 
 def repeated_exchanges(here: RankContext) -> List[Fault]:
-    """Repeat one exchange of random numbers, whose sum is rounded: return what each leaves behind, and where a sum has other bits than at first, or than on rank 0."""
+    """Repeat one exchange of random numbers, whose sum is rounded: return what each leaves behind, and where a sum differs from the first one, or has other bits than on
+    rank 0. NVLink's switches add up in another order each time, and all ranks get the same (NCCL's issue 1497): on GPUs what one rounding may change is no fault."""
     count = 1 << (17 if here.kind == "cuda" else 15)  # what is kept of each is more than what is left to the allocators
     own = torch.rand(count, generator=torch.Generator().manual_seed(31 + here.rank)).to(here.device)
     held = torch.empty_like(own)
     wrong: List[int] = []
     firsts: List[torch.Tensor] = []
+    rounded = (
+        0.0 if here.kind == "cpu" else here.world**2 * torch.finfo(own.dtype).eps
+    )  # so many additions, to sums up to so much
 
     def exchanged() -> None:
         dist.barrier()
         dist.all_reduce(held.copy_(own))
         firsts[:] = firsts or [held.clone()]
-        wrong.append(differing_elements(held, firsts[0]))
+        wrong.append(differing_elements((held - firsts[0]).abs() <= rounded, True))
 
     kept: List[Fault] = []
     try:
@@ -389,7 +393,7 @@ def repeated_exchanges(here: RankContext) -> List[Fault]:
     except StageFailed as found:
         kept = [(found.cause, found.seen)]
     if any(wrong):
-        words = "%d of %d all_reduces of the same numbers give other bits than the first, in up to %d elements"
+        words = "%d of %d all_reduces of the same numbers give another sum than the first, in up to %d elements"
         kept.append(("collective-wrong", words % (sum(one > 0 for one in wrong), len(wrong), max(wrong))))
     what = "all_reduce of %d random float32: the sums' bits" % count
     return kept + unlike(here, "collective-wrong", what, {"": bits_of(firsts)})  # all ranks ask, whatever one of them saw

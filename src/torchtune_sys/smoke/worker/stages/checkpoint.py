@@ -90,7 +90,7 @@ def checkpoint_resumes(here: RankContext) -> None:
     with deterministic(here), tempfile.TemporaryDirectory(prefix="checkpoint-", dir=here.scratch) as folder:
         _kinds_survive(os.path.join(folder, "kinds.pt"))
         directories_tell(folder)
-        locks_hold(folder)
+        locks_hold(here, folder)
         modules_resume(os.path.join(folder, "module.pt"))
         gaps_are_told(here)
         _kept_by_nothing(here, os.path.join(folder, "again.pt"))
