@@ -1,4 +1,5 @@
-"""Answers that are written down: all of them can be read, and one that is another is told by its name."""
+"""Answers that are written down: all of them can be read, and one that is another is told by its name. What a healthy place may do otherwise (a file system mounted without
+locks, switches that add up in any order) is no wrong answer."""
 
 from __future__ import annotations
 
@@ -20,6 +21,35 @@ except StageFailed as error:
     print(error.cause, error.seen)
 else:
     print("all known")
+"""
+LOCKS = """
+import errno, types
+real = fcntl.flock
+def refused(file, how):
+    if not isinstance(file, int):
+        raise OSError(number, os.strerror(number))
+    real(file, how)
+with tempfile.TemporaryDirectory() as folder:
+    locks_hold(types.SimpleNamespace(remark=""), folder)
+    fcntl.flock = refused
+    for number in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO):
+        here = types.SimpleNamespace(remark="")
+        try:
+            locks_hold(here, folder)
+            print("cannot be locked" in here.remark)
+        except StageFailed as failed:
+            print(failed.cause)
+"""
+SUMS = """
+import itertools, types
+dist.barrier = lambda: None
+keeps_nothing_of = lambda here, what, exchanged, count: [exchanged() for _ in range(3)]
+unlike = lambda *_: []
+for kind, error in (("cpu", 1e-7), ("cuda", 1e-7), ("cuda", 1e-3), ("cuda", float("nan"))):
+    turns = itertools.count()
+    dist.all_reduce = lambda held: held.add_(0.5).add_(error * next(turns))
+    here = types.SimpleNamespace(kind=kind, device=torch.device("cpu"), rank=0, world=2)
+    print([cause for cause, _ in repeated_exchanges(here)])
 """
 SPOILED = {
     "": "all known",
@@ -249,3 +279,11 @@ JUDGED = {
 def test_a_host_is_not_blamed_where_torch_was_not_tried(where: str) -> None:
     """Ways that agree, do not, do at a second look, are not there, and a library that fails in its work."""
     assert _said("default", where, WHERE_TRIED) == JUDGED[where]
+
+
+def test_a_file_system_without_locks_is_a_remark_and_one_that_fails_a_fault() -> None:
+    assert said(LOCKS).splitlines() == ["True", "True", "True", "filesystem-without-locks"]
+
+
+def test_sums_on_gpus_may_be_rounded_otherwise_each_time() -> None:
+    assert said(SUMS).splitlines() == ["['collective-wrong']", "[]", "['collective-wrong']", "['collective-wrong']"]

@@ -6,13 +6,14 @@ import pytest
 from hunted_eighth import _bridged
 from hunted_fourth import Build, _data_on_nfs, _partitioned, _step_of_a_task
 from hunted_second import desktop, dgx, mi300x
+from hunted_seventh import _instead
 from hunted_third import wsl2
 from test_hunted import _seen
 
 from conftest import judge_one
 from machines import Recording, cut, environment, function, over, text, torch, without_gpus
 from platforms import intel_xpu
-from platforms_arm import gb200_tray
+from platforms_arm import dgx_spark, gb200_tray
 from platforms_owners import regions
 from torchtune_sys.model.rule import Verdict
 
@@ -67,6 +68,10 @@ def _beside_wireless(address: str, flags: int) -> Recording:
     listed = [{**one, **told} if one["name"] == "enp6s0" else one for one in host["answers"]["interfaces"]]
     links = {"/sys/class/net/enp6s0/device/subsystem": "../../../bus/pci"}
     return over(host, answers={"interfaces": listed}, links=links)
+
+
+def _triton(release: str) -> Recording:
+    return _instead(torch(dgx_spark(), "2.9.1", cuda="13.0", arch="aarch64"), "triton", release)
 
 
 def _in_lxc(host: Recording) -> Recording:
@@ -171,6 +176,12 @@ VARIANTS: dict[str, tuple[str, Build, Verdict]] = {
         "nccl-wrong-interface",
         lambda: _bridged("10.88.0.2", 16),
         Verdict.PASS,
+    ),
+    "a Triton of the package index before the GPU": ("triton-ptxas-older-than-gpu", lambda: _triton("3.5.1"), Verdict.FAIL),
+    "a Triton that NVIDIA built with another ptxas": (
+        "triton-ptxas-older-than-gpu",
+        lambda: _triton("3.5.1+git5a1b"),
+        Verdict.NA,
     ),
     "data that is only read": ("nfs-mount-untuned", lambda: _data_on_nfs_read_only("soft,timeo=600,retrans=2"), Verdict.PASS),
     "data that is written": ("nfs-mount-untuned", _data_on_nfs("soft,timeo=600,retrans=2"), Verdict.FAIL),

@@ -56,37 +56,44 @@ def test_what_speaks_against_an_interface(item: Interface, words: str) -> None:
     host = net(ETH0, item)
     assert not isinstance(item.addresses, Missing)
     address = item.addresses[0].address
-    assert doubt(facts(host), item, address) == words
-    own = replace(facts(host), default_route_interface=item.name)
+    assert doubt(host, item, address) == words
+    own = replace(host, network=replace(facts(host), default_route_interface=item.name))
     assert doubt(own, item, address) == (words if "loopback" in words or words == "no carrier" else "")
-    lost = replace(facts(host), default_route_interface=NOTHING)
+    lost = replace(host, network=replace(facts(host), default_route_interface=NOTHING))
     assert doubt(lost, item, address) == words
 
 
 @pytest.mark.parametrize(
-    ("address", "bits", "alone"),
+    ("container", "address", "bits", "alone"),
     [
-        ("172.17.0.2", 16, True),
-        ("172.31.0.9", 16, True),
-        ("10.88.0.4", 16, True),
-        ("172.17.5.2", 24, False),
-        ("172.16.0.2", 16, False),
-        ("10.244.3.17", 24, False),
+        ("docker", "172.17.0.2", 16, True),
+        ("docker", "172.31.0.9", 16, True),
+        ("podman", "10.88.0.4", 16, True),
+        ("docker", "172.17.5.2", 24, False),
+        ("docker", "172.16.0.2", 16, False),
+        ("docker", "10.88.0.4", 16, False),
+        ("kubernetes", "172.17.0.2", 16, False),
+        ("lxc", "172.20.0.2", 16, False),
+        (REFUSED, "172.17.0.2", 16, False),
     ],
 )
-def test_a_container_on_its_hosts_own_bridge_has_no_way_to_others(address: str, bits: int, alone: bool) -> None:
+def test_a_container_on_its_hosts_own_bridge_has_no_way_to_others(
+    container: str | Missing, address: str, bits: int, alone: bool
+) -> None:
     own = Address(family="inet", address=address, prefix_length=bits)
-    item = replace(interface("eth0", address, kind="veth"), addresses=(own,))
-    assert bool(doubt(replace(facts(net(item)), default_route_interface="eth0"), item, address)) is alone
+    host = net(replace(interface("eth0", address, kind="veth"), addresses=(own,)))
+    assert not isinstance(host.system, Missing)
+    host = replace(host, system=replace(host.system, container=container))
+    assert bool(doubt(host, next(item for item in facts(host).interfaces if item.name == "eth0"), address)) is alone
 
 
 def test_better_interfaces_begin_with_the_default_routes() -> None:
     bare = interface("eth2", addresses=())
     both = interface("eth3", "169.254.0.1", "10.5.0.1")
-    assert better(facts(net(ETH1, ETH0, BRIDGE, bare, both))) == ("eth1", "eth0")
-    assert better(facts(net(ETH1, ETH0, default_route_interface="eth0"))) == ("eth0", "eth1")
-    assert better(facts(net(ETH1, ETH0, default_route_interface=NOTHING))) == ("eth1", "eth0")
-    assert better(facts(net(ETH1, interface("eth2", addresses=REFUSED)))) == ("eth1",)
+    assert better(net(ETH1, ETH0, BRIDGE, bare, both)) == ("eth1", "eth0")
+    assert better(net(ETH1, ETH0, default_route_interface="eth0")) == ("eth0", "eth1")
+    assert better(net(ETH1, ETH0, default_route_interface=NOTHING)) == ("eth1", "eth0")
+    assert better(net(ETH1, interface("eth2", addresses=REFUSED))) == ("eth1",)
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,9 @@ class _Checking:
         asked = sorted(ranks)
         for turn in count():
             self.stage = f"turn {turn} of the training step"
-            gathered.turns_cut = bool(asked) and self._left_s() < self._budget_s / (2 if turn else _FIRST_TURN_PART)
-            is_over = not asked or turn >= judge.TURNS_AT_MOST or gathered.turns_cut
+            is_over = not asked or turn >= judge.TURNS_AT_MOST
+            gathered.turns_cut = not is_over and self._left_s() < self._budget_s / (2 if turn else _FIRST_TURN_PART)
+            is_over = is_over or gathered.turns_cut
             self._notes.put(f"turn/{turn}", "over" if is_over else asked)
             if is_over:
                 return

@@ -149,7 +149,7 @@ def _is_on_own_bridge(s: Snapshot, interface: Interface, address: str) -> bool:
     return any(one.address == address and known(one.prefix_length, 0) == 16 for one in known(interface.addresses, ()))
 
 
-_WITH_OWN_BRIDGES = {"docker": re.compile(r"172\.(?:1[7-9]|2\d|3[01])\."), "podman": re.compile(r"10\.88\.")}
+_WITH_OWN_BRIDGES = {"docker": re.compile(r"172\.(?:1[7-9]|2[0-9]|3[01])\."), "podman": re.compile(r"10\.88\.")}
 
 
 def _is_inside(network: NetworkFacts) -> bool:

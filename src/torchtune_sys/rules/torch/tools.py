@@ -262,12 +262,15 @@ _BLACKWELL = (12, 8)
 """The first CUDA that compiles for compute capability 10 and 12."""
 
 
+_OWN = "Triton's own ptxas"
+
+
 def _ptxas(s: Snapshot, triton: Version, blackwell: bool) -> tuple[str, Version]:
     """Return the ptxas that Triton runs, and its CUDA version (empty if it is not known)."""
     env = need(need(s.session).env)
     named = env.get(_variable(triton, blackwell))
     if not named:
-        return "Triton's own ptxas", _bundled(triton, blackwell)
+        return _OWN, _bundled(triton, blackwell)
     for toolkit in known(need(s.python).toolkits, ()):
         place, _, number = toolkit.partition(" (")
         if named.startswith(f"{place}/"):
@@ -362,12 +365,15 @@ def triton_ptxas_older(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/cuda/archive/ (release notes: the architectures that each release brought)
         get_ptxas in triton/backends/nvidia/compiler.py
     """
-    triton = version(installed_triton(s).version)
+    installed = installed_triton(s).version
+    triton = version(installed)
     cuda_build(s)
     for cc in sorted({need(capability(gpu)) for gpu in nvidia_gpus(s)}):
         blackwell = cc >= (10, 0)
         path, ptxas = _ptxas(s, triton, blackwell)
-        known_to = sm_range(ptxas)
+        known_to = (
+            sm_range(ptxas) if path != _OWN or "+" not in installed else None
+        )  # else of another's build, as in NVIDIA's containers
         if known_to is None:
             raise NotApplicable(f"the version of {path} is not known")
         number = 10 * cc[0] + cc[1]
