@@ -25,6 +25,8 @@ ERROR = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
         f"git grep -n '{ERROR}' csrc/",
         f"Our nightly job verifies that a broken node fails with `{ERROR}`.",
         f"The new page tells operators what to do when they see `{ERROR}`.",
+        f"When there is `{ERROR}` in the log, drain the node.",
+        f"The check passes unless there is `{ERROR}` in dmesg.",
         "The nouveau driver is not loaded, nvidia works",
         "# Exit code hidden: OOM not reported by the operator\n\nThe pod shows OOMKilled and exit code 137, and the task is marked as done.",
         f"What is an ECC error?\nThis refers to memory that flipped. Root causes include heat and age.\n{ERROR}\nHow to monitor\nWatch dmesg for it.",
