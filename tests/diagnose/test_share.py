@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import warm
+from torchtune_sys.diagnosis.pseudonyms import Pseudonyms
 
 PLANTED = {
     "user": "jdoe77",
@@ -78,3 +79,11 @@ def test_many_nodes_become_one_diagnosis_with_what_follows_after_the_first_failu
     refusing = next(cause for cause in found["causes"] if cause["cause"] == "firewall-blocks-nccl")
     assert (refusing["confidence"], len(refusing["hosts"])) == ("possible", 7)
     assert len(found["unread"]) == 1
+
+
+def test_a_name_that_is_in_a_text_is_given_to_no_other_host() -> None:
+    """A log that was shared before, with lines of today: *gpu-7* became *host-1*, which was another one."""
+    lines = ["host-1:55:90 [0] NCCL WARN x", "gpu-7:55:90 [0] NCCL WARN y", "/home/user-1/a /home/alice/b", "user-2@host-2:~$ ls"]
+    names = Pseudonyms(lines)
+    first = [names.text(line) for line in lines]
+    assert first[0] == lines[0] and first[1].startswith("host-3:55") and "/home/user-3/" in first[2] and first[3] == lines[3]

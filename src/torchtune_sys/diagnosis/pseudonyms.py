@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from torchtune_sys.host.environment import PREFIXES
 from torchtune_sys.host.secrets import scrubbed
@@ -52,6 +52,7 @@ _PLAIN_VALUES = re.compile(
     r"[\d.,:%+-]{1,60}|on|off|true|false|yes|no|none|auto|[A-Z_,]{1,40}|(?:eth|ens|enp|eno|ib|mlx|bond|lo|docker|veth|\^|=)[\w.,=^]{0,40}",
     re.IGNORECASE,
 )
+_GIVEN = re.compile(r"\b(?:host|user)-\d{1,9}\b")
 _WORD = re.compile(r"[\w.-]+")
 _LABELS = 64
 _SHORT = 2
@@ -68,7 +69,9 @@ class Pseudonyms:
     'host-1:55:90 [2] NCCL WARN Connect to 10.0.0.1<7> failed, 127.0.1.1, /dev/shm/nccl-X'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        """``texts``: what will be seen. Names in it that look as if they were given here stay, and are given to nobody else."""
+        self._taken = {found[0] for text in texts for found in _GIVEN.finditer(text)}
         self._given: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
 
@@ -93,8 +96,11 @@ class Pseudonyms:
     def _of(self, kind: str, name: str, make: Callable[[int], str]) -> str:
         key = (kind, name)
         if key not in self._given:
-            self._counts[kind] = self._counts.get(kind, 0) + 1
-            self._given[key] = make(self._counts[kind])
+            while True:
+                self._counts[kind] = self._counts.get(kind, 0) + 1
+                self._given[key] = make(self._counts[kind])
+                if self._given[key] not in self._taken:
+                    break
         return self._given[key]
 
     def _learn(self, text: str) -> None:

@@ -18,7 +18,8 @@ _WHOLE, _AROUND, _ENDS = 1500, 12, 200
 
 def shared(found: Iterable[InputText], diagnosis: Diagnosis, summary: str) -> str:
     """Return the bundle; ``summary``: the diagnosis as JSON in one line."""
-    names = Pseudonyms()
+    found = tuple(found)
+    names = Pseudonyms(line for text in found for _, line in text.excerpt.lines)
     parts = [TITLE, ""]
     for number, text in enumerate(found, 1):
         lines = scrubbed("\n".join(map(uncoloured, _kept(text, diagnosis)))).split("\n")  # together: a private key has many lines
