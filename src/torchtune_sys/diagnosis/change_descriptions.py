@@ -35,6 +35,11 @@ _TITLE = pattern(
     rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?!{_NAMED})(?!{_CODE})(?!make (?:all|install|test|build|deps)\b)(?:(?i:also|always|automatically|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
 )
 """Of a change: a conventional commit's, or a heading that orders something."""
+_REPORT = pattern(
+    r"^# (?:\[(?:Bug|BUG|Usage|Installation|Crash|Issue)\](?: ?\[[\w ./+-]{1,30}\]){0,3}|(?:[A-Z][a-z]{1,12}\.? )?[Bb]ug(?: [Rr]eport)?(?=:)|Build (?:fail|error)):? ?(?!(?i:fix))"
+)
+"""Of a report, by the word that trackers put first: what it orders is what was done, and a patch in it is what was tried."""
+_DIFF = pattern(r"^diff --git a/|^@@ -\d+(?:,\d+)? \+\d+")
 _SURE = pattern(
     r"(?:^[Tt]?h?i?s |[.!:] [Tt]his )(?:PR|patch|commit|pull request|merge request|changeset|MR|cherry-pick)\b(?! (?:broke|breaks|introduced|causes|caused|seems))"
     r"|^(?:Signed-off-by|Reviewed-by|Co-authored-by|Differential Revision|Pull Request resolved|Change-Id|Reviewed By|Approved by|ghstack-source-id): ?\S"
@@ -49,7 +54,7 @@ _SURE = pattern(
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"
     r"|^(?:[-*] )?(?:Add(?:s|ed)?|Clarif(?:y|ies|ied)|Document(?:s|ed)?|Extend(?:s|ed)?|Updat(?:e|es|ed)) (?:(?:an?|the|some|more) )?(?:[\w-]+ )?(?:tips?|notes?|docs|documentation|sections?|warnings?|paragraphs?|FAQ(?: entr(?:y|ies))?|README|user guide)\b(?: (?:about|on|to|for|that|in|how|when)\b|[.,:;]|$)"
     r"|^(?:This )?(?:[Ff]ixes|[Cc]loses|[Rr]esolves|[Aa]ddresses|[Pp]artially (?:fixes|addresses|closes)|[Rr]everts|[Bb]ackports?(?: of)?) (?:https://github\.com/[\w.-]{1,40}/[\w.-]{1,60}/(?:issues|pull)/\d+|(?:[\w.-]{1,40}/[\w.-]{1,60})?#\d+)"
-    r"|^Stack from \[?ghstack|^diff --git a/|^@@ -\d+(?:,\d+)? \+\d+"
+    r"|^Stack from \[?ghstack"
 )
 _ENOUGH_WITH_ANOTHER = (
     pattern(r"\b(?:[Ff]ix(?:es|ed)?|[Cc]lose[sd]?|[Rr]esolve[sd]?|[Ss]upersedes|[Rr]everts|[Bb]ackport of|[Cc]herry pick of):? (?:\w[\w.-]{0,40}/[\w.-]{1,60})?#\d{1,6}\b"),
@@ -95,7 +100,9 @@ def is_one(lines: Sequence[LogLine]) -> bool:
         return True
     if not texts or len(lines) > _LINES:
         return False
-    if any(map(_TITLE.match, texts[:_TITLES])) or any(_SURE.search(text) for text in texts):
+    if any(_SURE.search(text) for text in texts):
+        return True
+    if _REPORT.match(texts[0]) is None and (any(map(_TITLE.match, texts[:_TITLES])) or any(map(_DIFF.match, texts))):
         return True
     if len({text for text in texts if _MANUAL.match(text)}) > 1 or sum(_QUOTED.match(text) is not None for text in texts) > 1:
         return True

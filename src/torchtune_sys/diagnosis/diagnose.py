@@ -82,6 +82,8 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     sure = any(each.confidence is not Confidence.POSSIBLE for each in errors)
     unknown = () if sure else outliers.named(errors_but_for(symptoms), lines)
     named, unknown = process_exits.of_process(errors if unexplained.ended(unknown) else named, unknown, lines)
+    if not named and not unknown:
+        unknown = unexplained.alone(heard)
     return Diagnosis(
         causes=tuple(replace(each, evidence=tuple(map(given.as_printed, each.evidence))) for each in named),
         unexplained=tuple(map(given.as_printed, unknown)),

@@ -98,6 +98,8 @@ _ATTEMPT = re.compile(
     r"\[c10d\] (?:The client socket has timed out after|TCP client failed to connect/validate to)|The client socket has failed to connect to (?!any network address)\S{1,200} ?\S{0,200}\(errno: \d"
 )
 """torch/csrc/distributed/c10d/socket.cpp, TCPStore.cpp: one attempt of several; rank 0 may begin later."""
+_FETCHED = re.compile(r"(?i)\W{0,8}(?:down)?load|\W{0,8}(?:fetch|extract|capturing|compiling|building|resolving)")
+"""A bar that counts weights, files or graphs, which a program loads before it does anything else."""
 _TRAINS = re.compile(r"(?i)Init COMPLETE|\bloss\b['\"]?\s?[:=]?\s?\d|\bepoch\b\W{0,3}\d|\d(?:it/s|s/it)\b")
 _GAVE_UP = re.compile(r"Dist(?:Network|Store)Error: ")
 
@@ -106,7 +108,10 @@ def _attempts(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]
     """Return where an attempt to reach torch's store failed, and the job trains behind it: each by its source and number."""
     tries = {(each.source, each.line.number) for each in symptoms if _ATTEMPT.search(each.line.text[:_LONGEST])}
     met = {
-        source: max((line.number for line in lines[source] if _TRAINS.search(line.text[:_LONGEST])), default=-1)
+        source: max(
+            (line.number for line in lines[source] if _TRAINS.search(line.text[:_LONGEST]) and not _FETCHED.match(line.text)),
+            default=-1,
+        )
         for source, _ in tries
         if not any(_GAVE_UP.search(line.text[:_LONGEST]) for line in lines[source])
     }
@@ -148,5 +153,5 @@ def _went_on(lines: Sequence[LogLine], start: int, end: int) -> bool:
 
 def _numbers(line: LogLine) -> Iterator[int]:
     found = _STEP.search(line.text[:_LONGEST])
-    if found is not None:
+    if found is not None and not _FETCHED.match(line.text):
         yield int(found["number"] or found["done"])

@@ -60,6 +60,30 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
     return tuple(_distinct(first or ([] if named else (roots or after)[:1])))[:_MOST]
 
 
+def alone(lines: dict[str, Sequence[LogLine]]) -> tuple[Unexplained, ...]:
+    """Return the first errors that stand without the traceback or the program they are of, in a line of their own or in the title that somebody gave them."""
+    found = []
+    for source, part in lines.items():
+        for line in part:
+            words = _TITLED.sub("", line.text[:_TEXT])
+            raised = _NAMED.match(words)
+            if raised is not None and not is_no_output(words):
+                program = _program(raised["name"])
+                found.append(Unexplained(source=source, line=line.number, text=scrubbed(_cut(words)), program=program))
+    return tuple(_distinct(found))[:1]
+
+
+_TITLED = re.compile(
+    r"^# (?:\[[^\]]{1,30}\]:? ?|(?:[A-Z][a-z]{1,12}\.? )?[Bb]ug: ?){0,3}|^E {3,8}(?=[\w.]{1,80}:)|^(?:- )?`(?=[\w.]{1,80}: .{1,300}`$)"
+)
+"""The head of an issue, pytest's margin, and what Markdown marks as code."""
+_NAMED = re.compile(r"(?P<name>(?:[A-Za-z_<][\w<>]{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception)|error): (?=\S)")
+
+
+def _program(name: str) -> str:
+    return name.partition(".")[0] if "." in name else "" if name == "error" else "python"
+
+
 class Asked:
     """The errors of these texts that nothing explains, which are asked for several times with the same symptoms."""
 
@@ -107,11 +131,13 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
         if frame is not None:
             frames.append(frame)
             continue
-        raised = RAISED.match(line.text) or (_ANY_NAME.match(line.text) if frames and is_raised(line, above) else None)
+        raised = RAISED.match(_dedented(line.text, frames)) or (
+            _ANY_NAME.match(line.text) if frames and is_raised(line, above) else None
+        )
         if raised is not None and (frames or len(lines) <= _PASTE):
             name = raised["name"]
             is_own_mistake = name in _MISTAKES and bool(frames) and is_own(frames[-1])
-            program = name.partition(".")[0] if "." in name else "python"
+            program = _program(name)
             yield _Error(line, *_message(lines, at), program, place_of(frames), is_own_mistake)
             del frames_of[line.rank]
             continue
@@ -123,13 +149,27 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
             yield _Error(line, line.number, _cut(line.text), program or (message.program if message is not None else ""))
 
 
+def _dedented(text: str, frames: Sequence[re.Match[str]]) -> str:
+    """Return what a traceback ends with without the indentation of the whole traceback, as pip shows that of a build."""
+    indent = _indent(frames[-1].string) - _FRAMES_INDENT if frames else 0
+    return text[indent:] if indent > 0 and not text[:indent].strip() else text
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
+
+
+_FRAMES_INDENT = 2
+"""CPython Lib/traceback.py."""
+
+
 def _message(lines: Sequence[LogLine], at: int) -> tuple[int, str]:
     """Return the number of the line with which an exception's message ends, and its words, with the indented lines that go on with it."""
     words, last = [lines[at].text], lines[at].number
     for line in lines[at + 1 : at + 1 + _MORE]:
         if line.rank is not None and line.rank != lines[at].rank:
             continue
-        if not line.text.startswith(("\t", "  ")) or frame_of(line) is not None:
+        if not line.text.startswith(("\t", "  ")) or frame_of(line) is not None or _indent(line.text) <= _indent(lines[at].text):
             break
         words.append(line.text.strip())
         last = line.number

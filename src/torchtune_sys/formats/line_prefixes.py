@@ -22,7 +22,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
         (rf"{_LEVEL}:(?P<time>{_TIME}):[\w.]{{1,80}}:\d{{1,6}}: ", False),
         (rf"\[?(?P<time>{_TIME})[\]|,:]{{0,2}}[ \t]{{0,4}}(?:[-|] |std(?:out|err) [FP] )?", False),
         (
-            r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]{1,64}) (?!kernel:)[\w./-]{1,40}(?:\[\d{1,8}\])?: ",
+            r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?:(?P<host>[\w.-]{1,64}) (?!kernel:)[\w./-]{1,40}(?:\[\d{1,8}\])?|[\w./-]{1,40}\[\d{1,8}\]):(?: |$)",
             False,
         ),
         (r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)\] ?", False),

@@ -21,7 +21,8 @@ _WIDTH = 300
 _PLACES = 32
 """Of one row in a text, that are looked at."""
 _ABOUT_CODE = re.compile(
-    r"^\W{0,6}(?:This|The) (?:PR|patch|commit|pull request|merge request)\b"
+    r"\bpytest\.(?:raises|warns)\(|\.assert(?:Raises|Warns)(?:Regexp?)?\("
+    r"|^\W{0,6}(?:This|The) (?:PR|patch|commit|pull request|merge request)\b"
     r"|\bto (?:catch|handle|ignore|swallow|suppress|detect) (?:the |an? |any )?(?:errors? )?[`'\"]?(?:[A-Z]\w{0,40}(?:Error|Exception)\b|cuda[A-Z]\w|E?[A-Z_]{4,60}\b)"
     r"|^(?:When(?:ever)?|If(?P<if>)) (?!.{0,240}\b(?:I|we|my|our|me|us|you run)\b)(?!running|trying|using|training|executing|launching|starting|importing|building|installing)"
     r".{5,160}, (?:the|your|an?|it|this|you) .{0,80}\b(?:refuses?|rejects?|will|may|can|(?(if)(?:fails? with|returns?|raises?|prints?)|cannot be))\b"

@@ -14,7 +14,10 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("CUDA", r"(?:torch\.AcceleratorError: )?CUDA error: |CUDA failure|Cuda failure|CUDA initialization: "),
         ("NCCL", r"NCCL WARN |NCCL error "),
         ("ROCm", r"^Memory access fault by GPU node|^:\d:\w+\.cpp\s*:\d+\s*:.{0,80}\bHSA_STATUS_ERROR|^HSA exception: "),
-        ("shell", r"Segmentation fault|Aborted \(core dumped\)|Bus error|Illegal instruction|: command not found$"),
+        (
+            "shell",
+            r"Segmentation fault|Aborted \(core dumped\)|Bus error|Illegal instruction|: command not found$|^(?:zsh: |\[\d\] +[+-]? *\d{2,8} )(?:segmentation fault|abort|IOT instruction|bus error|illegal hardware instruction|floating point exception)\b",
+        ),
         (
             "system tool",
             r"^(?:libnuma: Warning|numactl|taskset|chrt|prlimit|modprobe|insmod|mount(?:\.\w+)?): .{0,200}(?:invalid|[Ff]ail|[Ee]rror|denied|not permitted|out of range|wrong)",
@@ -24,6 +27,9 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"^docker: Error response from daemon|^Error response from daemon|^Error: OCI runtime|OCI runtime create failed|permission denied while trying to connect to the Docker daemon"
             r"|Cannot connect to the Docker daemon|\bexec(?: user process caused| /\S{1,200})?: exec format error",
         ),
+        ("SYCL", r"^Native API failed\. |^SYCL error: "),
+        ("ggml", r"\bGGML_ASSERT(?:\(.{1,200}\) failed$|: \S{1,200}:\d{1,6}: )|^ggml_\w{1,60}: .{0,120}\bfailed(?:$|[. ])"),
+        ("MSVC", r" : (?:fatal )?error (?:LNK|C)\d{4}: "),
         ("Slurm", r"^(?:srun|sbatch|slurmstepd): error: "),
         (
             "MPI",

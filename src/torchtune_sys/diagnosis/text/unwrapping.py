@@ -25,6 +25,8 @@ _FENCE = re.compile(r"^ {0,3}(?:`{3,}|~{3,})[\w+.-]{0,20} *$")
 _QUOTE = re.compile(r"^[ \t]{0,3}(?:> ?){1,8}")
 _FRAME = re.compile(r"[ \t]{0,8}[│┃║] ?([^│┃║]*?)\s*[│┃║]")
 """A row of a panel (rich, click, boxes); a row of a table has more than two such signs."""
+_MARGIN = re.compile(r"[│┃║] (?=[^│┃║]*$)")
+"""At the left of a log in a terminal's list (k9s, Lens); of a panel's row the right end is there, too."""
 _LIMIT = 16 << 20
 _MESSAGE_KEYS = (
     "message",
@@ -253,9 +255,22 @@ def unquoted(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
     quoted = sum(bool(_QUOTE.match(line)) for _, line in numbered)
     if quoted >= min(3, len(numbered)):
         numbered = [(number, _QUOTE.sub("", line)) for number, line in numbered]
+    margins = [_MARGIN.match(line) for _, line in numbered]
+    if sum(map(bool, margins)) >= 3 and any(
+        margin is not None and line.startswith('File "', margin.end() + 2)
+        for (_, line), margin in zip(numbered, margins, strict=True)
+    ):
+        numbered = [
+            (number, line[margin.end() :] if margin else line) for (number, line), margin in zip(numbered, margins, strict=True)
+        ]
     framed = [_FRAME.fullmatch(line) for _, line in numbered]
-    if sum(map(bool, framed)) >= max(3, len(numbered) // 3):
-        numbered = [(number, frame[1] if frame else line) for (number, line), frame in zip(numbered, framed, strict=True)]
+    panels = sum(map(bool, framed))
+    if panels >= max(3, len(numbered) // 3) or (
+        panels >= 3 and any(frame is not None and frame[1].startswith("  File ") for frame in framed)
+    ):
+        numbered = [
+            (number, frame[1] if frame else _MARGIN.sub("", line)) for (number, line), frame in zip(numbered, framed, strict=True)
+        ]
     found = [(number, unmarked(line)) for number, line in numbered if line.strip("` \t") and not _FENCE.match(line)]
     common = min((len(line) - len(line.lstrip(" \t")) for _, line in found), default=0)
     return [(number, line[common:]) for number, line in found] if common else found
