@@ -27,8 +27,8 @@ _BORDERS = str.maketrans("│┃║", "|||")
 def without_pieces(text: str, scrub: Callable[[str], str]) -> str:
     """Return a text of several lines without them, with as many lines. ``scrub`` is what knows a secret in one line.
 
-    >>> without_pieces('[0.1, "i", "a"]\\\\nb', str)
-    '[0.1, "i", "hidden-by-torchtune-sys"]\\\\nb'
+    >>> without_pieces('[0.1, "i", "a"]\\nb', str)
+    '[0.1, "i", "hidden-by-torchtune-sys"]\\nb'
     """
     if '"o", ' in text or '"i", ' in text or '"o","' in text or '"i","' in text:
         text = _without(text, _shown, _hidden_event, scrub)

@@ -268,7 +268,7 @@ _MADE_UP = ("virtio_net", "8139cp", "pcnet32")
 
 @rule(
     id="ethernet-link-slow",
-    title="The network link is wireless in a job over several hosts, or came up at 100 Mb/s or less or at half duplex",
+    title="The network link is wireless in a job of several hosts, or came up at 100 Mb/s or less or at half duplex",
     severity=Severity.WARNING,
     fix=(Advice(text="change the cable or port, and let both ends negotiate the speed (ethtool IF)"),),
 )

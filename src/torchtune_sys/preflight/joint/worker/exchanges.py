@@ -43,6 +43,7 @@ class TimedExchange(NamedTuple):
 
     what: str
     exchange: Callable[[], object]
+    result: Any
     taken_s: float
     waited_s: float
 
@@ -109,7 +110,7 @@ def each_of(
         taken_s, before_s, waited_s = time.perf_counter() - began, waited_s, run_delay_of_all()
         if result.numel() > _FEW:  # at this rank: all ranks are to have as many to compare
             taken_s = 0.0
-        done.append(TimedExchange(what, exchange, taken_s, _since(before_s, waited_s)))
+        done.append(TimedExchange(what, exchange, result, taken_s, _since(before_s, waited_s)))
         words = differing(came, wanted)
         if words:
             found["wrong"] = "%s: %s" % (what, words)
@@ -124,18 +125,17 @@ def _latest(peers: GroupRanks, done: List[TimedExchange], limit_s: float) -> Tup
     for at in [at for at, seconds in enumerate(late_s.tolist()) if seconds > limit_s]:
         for _again in range(REPEATS - 1):
             if late_s[at] > limit_s:
-                late_s[at] = min(late_s[at], _beyond_waiting(peers, [_timed_again(peers, done[at])])[0])
+                late_s[at] = min(late_s[at], _beyond_waiting(peers, [_timed_again(done[at])])[0])
         if late_s[at] > limit_s:
             return done[at].what, float(late_s[at])
     at = int(late_s.argmax())
     return done[at].what, float(late_s[at])
 
 
-def _timed_again(peers: GroupRanks, done: TimedExchange) -> TimedExchange:
+def _timed_again(done: TimedExchange) -> TimedExchange:
     before_s, began = run_delay_of_all(), time.perf_counter()
     done.exchange()
-    if peers.device.type == "cuda":
-        peers.torch.cuda.synchronize(peers.device)
+    done.result.cpu()
     taken_s = time.perf_counter() - began
     return done._replace(taken_s=taken_s, waited_s=_since(before_s, run_delay_of_all()))
 
