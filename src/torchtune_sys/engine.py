@@ -18,7 +18,7 @@ from torchtune_sys.host.witnesses import Witnessed
 from torchtune_sys.model.actions import Action, Advice
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import SEE, Evidence, Param, Params, Result, Rule, Severity, Verdict, asked
-from torchtune_sys.model.snapshot import Snapshot, is_pasted
+from torchtune_sys.model.snapshot import Snapshot, container_told, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _tells(facts: Any) -> bool:
 def judge(seen: Snapshot, rules: Iterable[Rule], overrides: Overrides | None = None) -> tuple[Result, ...]:
     """Return the verdict of each rule, in the order given. Never raises for what a rule does."""
     results = tuple(_short(_told(_judge_one(rule, seen, _params(rule, overrides or {})), seen)) for rule in rules)
-    if not isinstance(seen.system, Missing) and not isinstance(seen.system.container, Missing) and seen.system.container:
+    if container_told(seen):
         results = tuple(map(_flag_first, results))
     return fold(tuple(map(_of_report, results)) if is_pasted(seen) else results)
 

@@ -8,10 +8,10 @@ import pytest
 from conftest import HOSTS, judge, load
 from torchtune_sys.model.preflight import Blame, Weight
 from torchtune_sys.model.rule import Severity
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, container_told
 from torchtune_sys.model.values import Missing
 from torchtune_sys.preflight import verdict
-from torchtune_sys.preflight.host_only import host_only, is_contained
+from torchtune_sys.preflight.host_only import host_only
 from torchtune_sys.preflight.hosts_now import HOSTS_NOW, OF_A_JOB, PAST
 from torchtune_sys.preflight.policy import BETWEEN_HOSTS, Policy
 from torchtune_sys.rules import CATALOGUE, by_id
@@ -107,5 +107,5 @@ def test_the_temporary_directory_of_a_pod_is_not_the_nodes() -> None:
 @pytest.mark.parametrize("rule", ["temporary-directory-not-writable", "dev-shm-too-small", "dev-shm-not-writable"])
 def test_what_a_container_is_given_is_for_its_user_to_mend(rule: str) -> None:
     seen = load(f"{rule}.fail")
-    assert rules_of(seen, contained=is_contained(seen))[rule] is Blame.NODE
-    assert rules_of(seen, contained=is_contained(in_pod(seen)))[rule] is Blame.USER
+    assert rules_of(seen, contained=bool(container_told(seen)))[rule] is Blame.NODE
+    assert rules_of(seen, contained=bool(container_told(in_pod(seen))))[rule] is Blame.USER

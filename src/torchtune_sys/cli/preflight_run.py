@@ -19,6 +19,7 @@ from torchtune_sys.host.children.apart import text_of
 from torchtune_sys.host.children.left_processes import at_work, left_processes
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.model.preflight import Cause, Go, NodeVerdict, Preflight, Scale
+from torchtune_sys.model.snapshot import container_told
 from torchtune_sys.model.values import Missing
 from torchtune_sys.preflight import context, host_only, own_checks, site_checks, verdict
 from torchtune_sys.preflight.hooks import HOOKS
@@ -112,7 +113,7 @@ def _of_rules(
         fresh = engine.judge(host_only.log_after(seen, options["log_after"]), CATALOGUE, params)
         causes += verdict.of_known(results, fresh, policy)
         results = fresh
-    causes += verdict.of_results(results, policy, seen.intent.nodes, hook=in_hook, contained=host_only.is_contained(seen))
+    causes += verdict.of_results(results, policy, seen.intent.nodes, hook=in_hook, contained=bool(container_told(seen)))
     causes += own_checks.of_quota(seen, policy)
     if joint is None and options["level"] == "fast":  # else training says it
         causes += own_checks.of_torch(seen, policy)

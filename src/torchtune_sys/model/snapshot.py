@@ -84,6 +84,11 @@ def variables_told(seen: Snapshot) -> dict[str, str]:
     return {} if isinstance(seen.session, Missing) else known(seen.session.env, {})
 
 
+def container_told(seen: Snapshot) -> str:
+    """Return what kind of container the process that asks is in; "" where it is in none, or nobody could look."""
+    return "" if isinstance(seen.system, Missing) else known(seen.system.container, "")
+
+
 def interfaces_told(seen: Snapshot) -> tuple[Interface, ...]:
     """Return the network interfaces; none where nobody could look."""
     return () if isinstance(seen.network, Missing) else known(seen.network.interfaces, ())

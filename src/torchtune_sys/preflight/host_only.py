@@ -15,8 +15,8 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.network import NetworkFacts
 from torchtune_sys.model.facts.session import SessionFacts
 from torchtune_sys.model.facts.storage import MOUNTED, StorageFacts, StoragePath
-from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.snapshot import Snapshot, container_told
+from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules.profiles import Overrides
 
 FAMILIES = tuple(family for family in snapshot.FAMILIES if family not in ("session", "python"))
@@ -68,15 +68,10 @@ def hangs(facts: Fact[StorageFacts]) -> bool:
     return any(isinstance(place.size_bytes, Missing) and place.size_bytes.why is Why.TIMEOUT for place in facts.places)
 
 
-def is_contained(seen: Snapshot) -> bool:
-    """Tell whether the process that asks is in a container: what is mounted there is not the host's."""
-    return not isinstance(seen.system, Missing) and bool(known(seen.system.container, ""))
-
-
 def host_only(seen: Snapshot, *, pod: bool = False) -> Snapshot:
     """Return ``seen`` with every fact of the asking process Missing(NOT_RECORDED), and nobody's session; of a ``pod``, what it mounts is its own, too."""
     changed: dict[str, object] = {"session": _NOBODY, "python": _HIDDEN}
-    own = pod and is_contained(seen)
+    own = pod and container_told(seen)
     for family, names in {**_FIELDS, **(_MOUNTED if own else {})}.items():
         facts = getattr(seen, family)
         if not isinstance(facts, Missing):

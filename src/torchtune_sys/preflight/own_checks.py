@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 from torchtune_sys.host.children.left_processes import Left
 from torchtune_sys.model.preflight import Blame, Cause, Weight
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, container_told
 from torchtune_sys.model.values import Missing
-from torchtune_sys.preflight.host_only import is_contained
 from torchtune_sys.preflight.policy import CPU_QUOTA, LEFTOVERS, NO_TORCH, Policy
 from torchtune_sys.preflight.verdict import own
 from torchtune_sys.rules.can_train import Device, ability
@@ -24,7 +23,7 @@ def of_quota(seen: Snapshot, policy: Policy) -> list[Cause]:
     """Return a CPU quota of at most half of the CPUs that the process sees; in a container it is what was asked for (limits.cpu, --cpus), and no
     fault of the node. Whether other nodes have more is compared by the joint part."""
     cpu = seen.cpu
-    if is_contained(seen):
+    if container_told(seen):
         return []
     if isinstance(cpu, Missing) or isinstance(cpu.quota, Missing) or isinstance(cpu.affinity, Missing) or math.isinf(cpu.quota):
         return []

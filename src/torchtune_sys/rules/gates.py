@@ -17,7 +17,7 @@ from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.facts.python import LiveTorch, Torch
 from torchtune_sys.model.integrated_gpus import is_intel_card
 from torchtune_sys.model.launchers import JOB_VARIABLES
-from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
+from torchtune_sys.model.snapshot import Snapshot, container_told, pci_devices_told
 from torchtune_sys.model.values import (
     Missing,
     NotApplicable,
@@ -125,8 +125,7 @@ def gpu_count(s: Snapshot) -> int:
     driver = need(s.driver)
     looked = s.gpu if isinstance(s.gpu, Missing) else s.gpu.devices
     if isinstance(looked, Missing) and looked.why in (Why.NOT_RECORDED, *_LOOK_FAILED) and not isinstance(s.gpu, Missing):
-        inside = "" if isinstance(s.system, Missing) else known(s.system.container, "")
-        if inside:  # the bus shows all GPUs of the host, and the container was granted some
+        if container_told(s):  # the bus shows all GPUs of the host, and the container was granted some
             if granted := sum(_IS_GPU.fullmatch(node.path) is not None for node in known(driver.device_nodes, ())):
                 return granted
             raise Unknown(looked)
@@ -248,8 +247,8 @@ def verbs_devices(s: Snapshot) -> bool:
 
 def not_in_container(s: Snapshot) -> None:
     """Require a host that is no container: the settings of the host are made on the host; a container shows them and cannot change them."""
-    if not isinstance(s.system, Missing) and not isinstance(s.system.container, Missing) and s.system.container:
-        raise NotApplicable(f"inside a container ({s.system.container}), where the host's configuration cannot be seen")
+    if inside := container_told(s):
+        raise NotApplicable(f"inside a container ({inside}), where the host's configuration cannot be seen")
 
 
 def nvidia_host(s: Snapshot) -> None:

@@ -18,7 +18,7 @@ from preflight.joint.group_here import PLANTED, SCRIPT, Planted, problems, ran
 from smoke.faults.forking import forking
 
 pytestmark = pytest.mark.long
-_SURE = ("flipped-sum",)
+_SURE = ("flipped-sum", "flipped-weight")
 """Of CI. A kernel that is 25 % slower is not found beside other work: docs/in-training.md says so."""
 _BUDGET_S = 20
 

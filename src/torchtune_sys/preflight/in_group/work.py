@@ -16,9 +16,9 @@ from torchtune_sys import engine
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.peers.addresses import towards
 from torchtune_sys.model.facts.session import Workload
+from torchtune_sys.model.snapshot import container_told
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.preflight import context, own_checks, verdict
-from torchtune_sys.preflight.host_only import is_contained
 from torchtune_sys.preflight.joint.facts import facts_of
 from torchtune_sys.preflight.joint.sums import LATE_S
 from torchtune_sys.preflight.joint.worker import exchanges, rank_tasks
@@ -46,7 +46,7 @@ def of_node(torch: Any, policy: Policy, nodes: int, budget_s: float) -> dict[str
     hostname = None if isinstance(seen.system, Missing) else seen.system.hostname
     name = context.node_name(env, hostname if isinstance(hostname, str) and hostname else os.uname().nodename)
     results = verdict.without_own(engine.judge(seen, CATALOGUE, policy.params))
-    found = verdict.of_results(results, policy, nodes, contained=is_contained(seen))
+    found = verdict.of_results(results, policy, nodes, contained=bool(container_told(seen)))
     causes = verdict.ordered([*found, *own_checks.of_quota(seen, policy)])
     return {
         "facts": msgspec.to_builtins(facts_of(seen, name, env)),

@@ -9,7 +9,7 @@ from torchtune_sys.knowledge.nccl import usable_ports
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot, gpus_told
+from torchtune_sys.model.snapshot import Snapshot, container_told, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need, need_any
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
@@ -212,7 +212,7 @@ def gpu_persistence_mode_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject=f"GPU {gpu.index}",
             seen="on" if gpu.persistence else "off" + ", but a display keeps the GPU awake" * awake,
-            wanted="on (nvidia-persistenced runs on the host)" if _inside(s) else "on",
+            wanted="on (nvidia-persistenced runs on the host)" if container_told(s) else "on",
             verdict=Verdict.PASS if awake else Verdict.FAIL,
             source="nvmlDeviceGetPersistenceMode",
             fix=() if awake else _kept_awake(s),
@@ -236,10 +236,6 @@ _MODE_OF_DAEMON = Advice(
     text="nvidia-persistenced runs and leaves the mode off, as Ubuntu's unit tells it (--no-persistence-mode): sudo nvidia-smi -pm 1 for now; to keep it, "
     "sudo systemctl edit nvidia-persistenced: [Service], ExecStart=, and ExecStart= with the unit's own command without that option"
 )
-
-
-def _inside(s: Snapshot) -> bool:
-    return not isinstance(s.system, Missing) and bool(known(s.system.container, ""))
 
 
 @rule(

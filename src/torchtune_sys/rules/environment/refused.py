@@ -10,7 +10,7 @@ from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot, interfaces_told, is_pasted
+from torchtune_sys.model.snapshot import Snapshot, container_told, interfaces_told, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment, python_packages, seen
@@ -226,7 +226,7 @@ def rank_variables_left(s: Snapshot, p: Params) -> Iterator[Evidence]:
     env = environment(s)
     others = [*_for_one_alone(s, env), *_of_two_jobs(env)]
     yield from others
-    container = "" if isinstance(s.system, Missing) else known(s.system.container, "")
+    container = container_told(s)
     why = ""
     if "RANK" not in env and "PET_NNODES" not in env:
         why = "no such variable is set"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Needs, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, container_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent_or_unsupported, known, need
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.nccl.common import several_hosts, values
@@ -52,7 +52,7 @@ def imex_not_ready(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("NCCL_MNNVL_ENABLE=0 keeps NCCL off it")
     driver = need(s.driver)
     channels = need(driver.imex_channels)
-    inside = not isinstance(s.system, Missing) and known(s.system.container, "")
+    inside = container_told(s)
     faults = [] if channels else ["no /dev/nvidia-caps-imex-channels/channelN"]
     if not (inside and isinstance(driver.imex, Missing)) and not need(driver.imex):
         faults.append("nvidia-imex does not run")

@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.session import SessionFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot, variables_told
+from torchtune_sys.model.snapshot import Snapshot, container_told, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unsupported, known, need
 from torchtune_sys.model.visible_gpus import AMD_LISTS
 from torchtune_sys.rules import gates
@@ -224,7 +224,7 @@ def _all_are_used(s: Snapshot) -> None:
     env = variables_told(s)
     if chosen := [name for name in AMD_LISTS if env.get(name)]:
         raise NotApplicable(f"{chosen[0]} chooses among GPUs that are partitioned in different ways")
-    if not isinstance(s.system, Missing) and known(s.system.container, ""):
+    if container_told(s):
         raise NotApplicable("which of the host's GPUs this container has is not known")
 
 

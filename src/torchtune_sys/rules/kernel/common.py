@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from torchtune_sys.model.actions import Action
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.rule import Evidence, Param, Params, Verdict
-from torchtune_sys.model.snapshot import Snapshot, gpus_by_address, kept, pci_devices_by_address, pci_devices_told
+from torchtune_sys.model.snapshot import Snapshot, container_told, gpus_by_address, kept, pci_devices_by_address, pci_devices_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 from torchtune_sys.rules.gates import nvidia_hardware
 
@@ -24,7 +24,7 @@ def events(s: Snapshot) -> tuple[KernelEvent, ...]:
     found = need(s.kernel).events
     if not isinstance(found, Missing):
         return found
-    inside = "" if isinstance(s.system, Missing) or isinstance(s.system.container, Missing) else s.system.container
+    inside = container_told(s)
     if inside and found.why in (Why.ABSENT, Why.NOT_SUPPORTED, Why.HIDDEN):
         raise NotApplicable(f"inside a container ({inside}) without the kernel's log: run on the host")
     raise Unknown(found)

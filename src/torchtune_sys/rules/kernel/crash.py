@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
-from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, known, need, need_if_there
+from torchtune_sys.model.snapshot import Snapshot, container_told
+from torchtune_sys.model.values import NotApplicable, need, need_if_there
 from torchtune_sys.rules.kernel.common import DAYS, none_logged, recent, seen_in_log, shorter
 
 
@@ -111,7 +111,7 @@ def kernel_crash_dump_found(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux Documentation/ABI/testing/pstore; systemd-pstore.service(8); Documentation/admin-guide/kdump/kdump.rst
     """
-    if not isinstance(s.system, Missing) and known(s.system.container, ""):
+    if container_told(s):
         raise NotApplicable("inside a container: crash dumps are the host's")
     recent_ones = 0
     for dump in need(need(s.kernel).dumps):

@@ -6,7 +6,7 @@ import re
 
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.facts.network import Interface, NcclSetting, NetworkFacts
-from torchtune_sys.model.snapshot import Snapshot, is_pasted, kept
+from torchtune_sys.model.snapshot import Snapshot, container_told, is_pasted, kept
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, known_or_unknown, need
 from torchtune_sys.model.version import Version, show, version
 from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, verbs_devices
@@ -143,7 +143,7 @@ def doubt(s: Snapshot, interface: Interface, address: str) -> str:
 
 
 def _is_on_own_bridge(s: Snapshot, interface: Interface, address: str) -> bool:
-    inside = "" if isinstance(s.system, Missing) else known(s.system.container, "")
+    inside = container_told(s)
     if interface.kind != "veth" or inside not in _WITH_OWN_BRIDGES or not _WITH_OWN_BRIDGES[inside].match(address):
         return False
     return any(one.address == address and known(one.prefix_length, 0) == 16 for one in known(interface.addresses, ()))

@@ -11,7 +11,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.rule import Evidence, Params, Verdict, asked
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, container_told
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, absent_or_unsupported, known, need
 from torchtune_sys.rules.gates import gpu_host, ranks_here, rdma_active, several_cpu_nodes
@@ -214,11 +214,10 @@ _OF_BUILD = Missing(
 
 def at_boot(s: Snapshot, found: Setting) -> Fact[Assignment]:
     """Return what the next boot sets, where that can be told: not from inside a container, nor where systemd is not what boots."""
-    if not isinstance(s.system, Missing):
-        if not isinstance(s.system.container, Missing) and s.system.container:
-            return Missing(Why.NOT_SUPPORTED, "sysctl.d", "the host's files are not visible in a container")
-        if not isinstance(s.system.init, Missing) and s.system.init != "systemd":
-            return Missing(Why.NOT_SUPPORTED, "sysctl.d", f"process 1 is {s.system.init}")
+    if container_told(s):
+        return Missing(Why.NOT_SUPPORTED, "sysctl.d", "the host's files are not visible in a container")
+    if not isinstance(s.system, Missing) and known(s.system.init, "systemd") != "systemd":
+        return Missing(Why.NOT_SUPPORTED, "sysctl.d", f"process 1 is {s.system.init}")
     return found.boot
 
 
@@ -260,7 +259,7 @@ def origin(s: Snapshot, found: Setting) -> str:
 
 def wanted(s: Snapshot, key: str, target: Target) -> str:
     """Return the target; for what a container shares with its host, that the host is the place to change it."""
-    boxed = not isinstance(s.system, Missing) and not isinstance(s.system.container, Missing) and bool(s.system.container)
+    boxed = container_told(s)
     return f"{target} (set on the host: the container shares it)" if boxed and not key.startswith("net.") else str(target)
 
 
