@@ -148,7 +148,7 @@ def _since(before_s: float, waited_s: float) -> float:
 def _beyond_waiting(peers: GroupRanks, done: List[TimedExchange]) -> Any:
     """Return the longest that any rank took for each, less what all of them together waited."""
     torch, told = peers.torch, [(each.taken_s, each.waited_s) for each in done]
-    own = torch.tensor(told, dtype=torch.float64, device=peers.device)
+    own = torch.tensor(told, dtype=torch.float64).to(peers.device)
     of_all = own.new_zeros(peers.world, *own.shape)
     torch.distributed.all_gather([*of_all], own, group=peers.group)
     taken_s, waited_s = of_all.unbind(2)
