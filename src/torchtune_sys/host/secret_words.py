@@ -221,3 +221,29 @@ _FIRST = (
 )  # fmt: skip
 HINTS = (*_FIRST, *IN_TOKENS, *(form for form in IN_FORMS if not any(word in form for word in _FIRST)))
 """A line without any of these holds no secret that has a name or a shape."""
+
+_AT_ITS_BEGINNING, _AT_ITS_END = ("00000", "|", "│", "┃"), ("|", "│", "┃")
+_OF_PIECES = (
+    '"o", ',
+    '"i", ',
+    '"o","',
+    '"i","',
+    "\n00000",
+    " 00000",
+    "\t00000",
+    ">00000",
+    "\n|",
+    "\n│",
+    "\n┃",
+    "|\n",
+    "|\r",
+    "│\n",
+    "│\r",
+    "┃\n",
+    "┃\r",
+)
+
+
+def may_be_in_pieces(text: str) -> bool:
+    """Return whether a text may have rows of a table, lines of a dump or events of a terminal, over which a secret is spread."""
+    return text.startswith(_AT_ITS_BEGINNING) or text.endswith(_AT_ITS_END) or any(sign in text for sign in _OF_PIECES)

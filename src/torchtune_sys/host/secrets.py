@@ -32,6 +32,7 @@ from torchtune_sys.host.secret_words import (
     QUOTE,
     SHAPES,
     VALUE,
+    may_be_in_pieces,
 )
 from torchtune_sys.model.patterns import pattern
 
@@ -131,7 +132,7 @@ def scrubbed(text: str, *, may_be_a_log: bool = True) -> str:
 
 
 def _in_pieces(text: str) -> str:
-    if text.startswith(_AT_ITS_BEGINNING) or text.endswith(_AT_ITS_END) or any(sign in text for sign in _OF_PIECES):
+    if may_be_in_pieces(text):
         from torchtune_sys.host.secrets_in_pieces import without_pieces  # few texts have any
 
         text = without_pieces(text, lambda line: _LONG.sub(_unless_random, _line(line)))
@@ -148,26 +149,6 @@ def brief(text: str, most: int) -> str:
 
 
 _SHORTEST = 6  # characters: pass=x
-_AT_ITS_BEGINNING, _AT_ITS_END = ("00000", "|", "│", "┃"), ("|", "│", "┃")
-_OF_PIECES = (
-    '"o", ',
-    '"i", ',
-    '"o","',
-    '"i","',
-    "\n00000",
-    " 00000",
-    "\t00000",
-    ">00000",
-    "\n|",
-    "\n│",
-    "\n┃",
-    "|\n",
-    "|\r",
-    "│\n",
-    "│\r",
-    "┃\n",
-    "┃\r",
-)
 
 
 _KERNELS_LINE = pattern(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")

@@ -12,7 +12,7 @@ from torchtune_sys.model.actions import EnvironmentVariable
 from torchtune_sys.model.facts.python import Distribution, LoaderChoice
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.rules.torch.tools import _bundled
+from torchtune_sys.rules.torch.ptxas import _bundled
 
 NO_NVCC = "CUDA_HOME does not exist, unable to compile CUDA op(s)"
 

@@ -10,7 +10,7 @@ from torchtune_sys import engine, evidence
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.values import need
 from torchtune_sys.rules import CATALOGUE
-from torchtune_sys.rules.torch.tools import _bundled
+from torchtune_sys.rules.torch.ptxas import _bundled
 
 SITE = "/data/train/.venv/lib/python3.12/site-packages"
 LINK = "/usr/lib/x86_64-linux-gnu/libcuda.so"

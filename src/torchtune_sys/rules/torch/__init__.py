@@ -15,6 +15,7 @@ from torchtune_sys.rules.torch import (
     loader,
     packages,
     partners,
+    ptxas,
     tools,
 )
 
@@ -28,6 +29,7 @@ RULES: tuple[Rule, ...] = (
     *loader.RULES,
     *compile.RULES,
     *tools.RULES,
+    *ptxas.RULES,
     *built_here.RULES,
     *amp.RULES,
     *loaded.RULES,

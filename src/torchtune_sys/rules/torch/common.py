@@ -79,6 +79,11 @@ def complaints(s: Snapshot) -> list[str]:
     return [*s.python.complaints, *([failed.detail] if isinstance(failed, Missing) and failed.source == "import torch" else [])]
 
 
+def complaint_of(s: Snapshot, words: tuple[str, ...]) -> str | None:
+    """Return the first complaint with one of these words."""
+    return next((line for line in complaints(s) if any(word in line for word in words)), None)
+
+
 def cuda_works(s: Snapshot) -> bool:
     """Return whether torch was asked, and CUDA is available to it: whatever the files suggest, driver, wheel and libraries fit."""
     seen = live(s)
