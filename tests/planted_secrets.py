@@ -80,7 +80,7 @@ class Secrets:
 
     def random(self) -> str:
         """Known by nothing but its letters: a word that may be one by chance is drawn again."""
-        from torchtune_sys.host.secret_values import looks_random
+        from torchtune_sys.host.secrets.values import looks_random
 
         while not looks_random(found := "".join(self._random.choices(LETTERS, k=32))):
             pass

@@ -21,8 +21,8 @@ from torchtune_sys.host.environment import NAMES, PREFIXES
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.host.scrubbed import ScrubbedHost
-from torchtune_sys.host.secret_values import HIDDEN
-from torchtune_sys.host.secrets import may_hold_secrets, scrubbed, scrubbed_file
+from torchtune_sys.host.secrets.filter import may_hold_secrets, scrubbed, scrubbed_file
+from torchtune_sys.host.secrets.values import HIDDEN
 from torchtune_sys.model import codec
 
 WRITTEN = {

@@ -28,7 +28,7 @@ from torchtune_sys.formats import (
 from torchtune_sys.formats.nvidia_smi import logs
 from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.live_queries import load, sockets
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.version import version
 from torchtune_sys.preflight.policy import parse_policy

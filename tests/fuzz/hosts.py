@@ -17,7 +17,7 @@ from torchtune_sys.engine import ProbeRun
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.recorded import RecordedHost, parse_recording
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot

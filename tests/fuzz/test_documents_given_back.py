@@ -19,7 +19,7 @@ from fuzz.test_words_for_copying import written
 from torchtune_sys import engine
 from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.recorded import RecordedHost
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.values import Missing
 from torchtune_sys.probes import proof

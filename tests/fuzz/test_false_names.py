@@ -17,7 +17,7 @@ from torchtune_sys.host.children.left_processes import at_work
 from torchtune_sys.host.live_queries.sockets import bound_socket, parse_bound
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.host.scrubbed import ScrubbedHost
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model.values import Missing
 from torchtune_sys.probes.python.distributions import _distribution
 from torchtune_sys.probes.python.probe import parse_torch

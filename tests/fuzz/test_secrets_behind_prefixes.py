@@ -7,8 +7,8 @@ import time
 import pytest
 
 from host.secrets.test_secret_forms import IN_PLACES, OVER_LINES, WORD
-from torchtune_sys.host.secret_values import HIDDEN
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
+from torchtune_sys.host.secrets.values import HIDDEN
 
 PREFIXES = {
     "torchrun": "[rank0]: ",

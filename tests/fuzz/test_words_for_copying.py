@@ -13,7 +13,7 @@ import pytest
 
 from conftest import HOSTS, judge_one, load
 from fuzz.forms_of_secrets import newer_issuers
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model import actions
 from torchtune_sys.model.plan import CommandStep, Unit
 from torchtune_sys.model.smoke import SmokeReport

@@ -28,7 +28,7 @@ from torchtune_sys.host.input import limits
 from torchtune_sys.host.input.collection import InputText, collected
 from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.host.input.opening import open_input
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model.diagnosis import UnreadSource
 from torchtune_sys.preflight.joint.names import expanded
 

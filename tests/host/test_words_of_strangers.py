@@ -17,7 +17,7 @@ from driven import PROGRAM, run
 from planted_secrets import Secrets
 from torchtune_sys.host.children.rank_processes import RankMessage, RankProcesses
 from torchtune_sys.host.peers.rank_worker import RankWorker
-from torchtune_sys.host.secret_values import HIDDEN
+from torchtune_sys.host.secrets.values import HIDDEN
 from torchtune_sys.model import codec
 from torchtune_sys.preflight.in_group.notes import Notes
 

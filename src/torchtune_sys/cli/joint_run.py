@@ -18,7 +18,7 @@ from torchtune_sys.host.children.child_environment import for_training
 from torchtune_sys.host.children.examined import runner
 from torchtune_sys.host.files import READABLE, write_atomically
 from torchtune_sys.host.peers.wire import Gone
-from torchtune_sys.host.secret_values import HIDDEN
+from torchtune_sys.host.secrets.values import HIDDEN
 from torchtune_sys.model import codec
 from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
 from torchtune_sys.model.values import Missing, known

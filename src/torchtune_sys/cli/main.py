@@ -207,7 +207,7 @@ def _crashed(args: Sequence[str], error: Exception) -> int:
 def _failed(args: Sequence[str], code: int, seen: str, todo: str = "") -> int:
     if _for_nagios(args):
         # Monitoring reads standard output, and would take our 2 for CRITICAL.
-        from torchtune_sys.host.secrets import scrubbed
+        from torchtune_sys.host.secrets.filter import scrubbed
         from torchtune_sys.render.nagios import line
 
         with contextlib.suppress(CannotWrite):

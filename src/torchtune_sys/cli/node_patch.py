@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchtune_sys.cli.terminal import environment
 from torchtune_sys.errors import UserError
 from torchtune_sys.host.cluster import Cluster
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.preflight.drain_limit import TaintLimit, parse_taint_limit
 from torchtune_sys.render import node_patch
 

@@ -164,7 +164,7 @@ _LONG_WORD, _KEPT = 255, 100
 
 def tell(*rows: str) -> None:
     """Say something beside the result, on standard error. A row may hold words of the host that is judged."""
-    from torchtune_sys.host.secrets import scrubbed
+    from torchtune_sys.host.secrets.filter import scrubbed
     from torchtune_sys.render.layout import row, startable
 
     stream = sys.stderr

@@ -11,7 +11,7 @@ import msgspec
 from torchtune_sys.diagnosis.facts import ReportedHost
 from torchtune_sys.diagnosis.symptoms import CERTAIN, FOLLOWS, LIKELY, POSSIBLE, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.model import actions
 from torchtune_sys.model.diagnosis import Confidence, NamedCause, Quote

@@ -35,7 +35,7 @@ from torchtune_sys.formats.pickles import plain_data
 from torchtune_sys.host.input.collection import Found, InputDump
 from torchtune_sys.host.input.excerpts import Excerpt, MemoryBudget
 from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SNAPSHOT_COST, SYMPTOM_COST
-from torchtune_sys.host.secrets import scrubbed_data
+from torchtune_sys.host.secrets.filter import scrubbed_data
 from torchtune_sys.knowledge.quoted_errors import is_example, is_mentioned, quoted
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, Quote, Unexplained, UnreadSource

@@ -1,6 +1,6 @@
 """Replace names, addresses, serial numbers, paths and values in a text consistently; keep what a cause needs.
 
-Secrets go first (``host/secrets.py``). Kept: loopback, link-local and Docker's addresses, sizes and versions, the paths of systems and packages,
+Secrets go first (``host/secrets/filter.py``). Kept: loopback, link-local and Docker's addresses, sizes and versions, the paths of systems and packages,
 the values of variables that steer training.
 """
 
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from torchtune_sys.host.environment import PREFIXES
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 
 _UUID = re.compile(r"\b(?P<kind>GPU-|MIG-)?[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b")
 _MAC = re.compile(r"(?<![0-9a-fA-F:])(?:[0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2}(?![0-9a-fA-F:])")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from torchtune_sys.diagnosis.pseudonyms import Pseudonyms
 from torchtune_sys.diagnosis.text.unwrapping import uncoloured
 from torchtune_sys.host.input.collection import InputText
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model.diagnosis import Diagnosis
 
 TITLE = "# torchtune-sys diagnose"

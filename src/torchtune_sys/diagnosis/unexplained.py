@@ -12,7 +12,7 @@ from torchtune_sys.diagnosis.ranks import peers
 from torchtune_sys.diagnosis.symptoms import Symptom, is_no_output
 from torchtune_sys.diagnosis.text.failures import DEATHS, RAISED
 from torchtune_sys.diagnosis.text.lines import LogLine, is_raised
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model.diagnosis import Unexplained
 
 _MOST, _TEXT, _HEAD = 3, 900, 300

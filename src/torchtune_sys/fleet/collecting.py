@@ -15,8 +15,8 @@ import msgspec
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.fleet.reading import COLLECTED
-from torchtune_sys.host.secret_values import HIDDEN
-from torchtune_sys.host.secrets import brief, scrubbed
+from torchtune_sys.host.secrets.filter import brief, scrubbed
+from torchtune_sys.host.secrets.values import HIDDEN
 from torchtune_sys.model import codec
 from torchtune_sys.render.layout import clean
 

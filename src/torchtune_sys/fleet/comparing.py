@@ -20,8 +20,8 @@ from torchtune_sys.fleet.spread import BROKEN, NOT_THERE, UNSEEN, Spread, are_al
 from torchtune_sys.fleet.store import Family, HostFacts, Store
 from torchtune_sys.fleet.weights import Readers
 from torchtune_sys.host.environment import secret_name
-from torchtune_sys.host.secret_values import HIDDEN
-from torchtune_sys.host.secrets import scrubbed, scrubbed_arguments, scrubbed_data
+from torchtune_sys.host.secrets.filter import scrubbed, scrubbed_arguments, scrubbed_data
+from torchtune_sys.host.secrets.values import HIDDEN
 from torchtune_sys.model.comparison import (
     Comparison,
     DifferenceWeight,

@@ -6,7 +6,7 @@ from typing import Any
 
 from torchtune_sys.host.base import Host, Output, Space, Stat
 from torchtune_sys.host.environment import secret
-from torchtune_sys.host.secrets import may_hold_secrets, scrubbed, scrubbed_answer, scrubbed_file
+from torchtune_sys.host.secrets.filter import may_hold_secrets, scrubbed, scrubbed_answer, scrubbed_file
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing
 

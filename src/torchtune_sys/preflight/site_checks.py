@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.children import process
 from torchtune_sys.host.children.programs import programs
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model import codec
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.values import Missing

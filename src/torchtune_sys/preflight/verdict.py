@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model import codec
 from torchtune_sys.model.preflight import Blame, Cause, Go, Preflight, Weight
 from torchtune_sys.model.rule import Evidence, Result, Rule, Verdict

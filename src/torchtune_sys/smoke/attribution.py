@@ -13,7 +13,7 @@ import msgspec
 from torchtune_sys.diagnosis.known_words import known
 from torchtune_sys.host.children.process import ended_by
 from torchtune_sys.host.live_queries.loader import cut_libraries
-from torchtune_sys.host.secrets import brief
+from torchtune_sys.host.secrets.filter import brief
 from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import RankEnd

@@ -14,7 +14,7 @@ from torchtune_sys.errors import Terminated, UserError
 from torchtune_sys.host import scratch
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children.rank_processes import RankProcesses
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model.diagnosis import Confidence
 from torchtune_sys.model.launchers import JOB_VARIABLES, VARIABLES
 from torchtune_sys.model.rule import Verdict

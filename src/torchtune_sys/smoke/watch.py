@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from torchtune_sys.host.children.rank_processes import Disconnected, Exited, RankMessage, RankProcesses
-from torchtune_sys.host.secrets import scrubbed_answer
+from torchtune_sys.host.secrets.filter import scrubbed_answer
 from torchtune_sys.model import codec
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, RankEnd

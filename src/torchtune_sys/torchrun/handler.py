@@ -204,7 +204,7 @@ def say(text: str) -> None:
 def _print(text: str) -> None:
     """On standard error, where torchrun's own words are. Of a command that did not even start these are Python's, and may hold anything."""
     try:
-        from torchtune_sys.host.secrets import scrubbed
+        from torchtune_sys.host.secrets.filter import scrubbed
     except Exception:
         return  # then nothing was started either
     sys.stderr.write(f"{scrubbed(text)}\n")

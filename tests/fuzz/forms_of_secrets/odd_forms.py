@@ -105,7 +105,7 @@ SEALED = (
 
 
 def main(which: str) -> None:
-    from torchtune_sys.host.secrets import scrubbed
+    from torchtune_sys.host.secrets.filter import scrubbed
 
     rows = {"opened": OPENED, "sealed": SEALED}[which]
     out = [

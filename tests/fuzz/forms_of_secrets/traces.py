@@ -63,7 +63,7 @@ OPENED = tuple(row for row in ALL if row not in SEALED)
 
 def told_of(opened: tuple[tuple[str, str, str], ...], sealed: tuple[tuple[str, str, str], ...]) -> None:
     """Print which of the rows come out, as the first argument says."""
-    from torchtune_sys.host.secrets import scrubbed
+    from torchtune_sys.host.secrets.filter import scrubbed
 
     rows = {"opened": opened, "sealed": sealed}[sys.argv[1]]
     out = [

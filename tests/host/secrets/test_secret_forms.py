@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fuzz.forms_of_secrets import clouds, traces
 from fuzz.forms_of_secrets.odd_forms import OPENED
-from torchtune_sys.host import secrets
-from torchtune_sys.host.secret_values import HIDDEN
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets import filter as secrets
+from torchtune_sys.host.secrets.filter import scrubbed
+from torchtune_sys.host.secrets.values import HIDDEN
 
 WORD = "qwertyuiopas"
 OVER_LINES = {

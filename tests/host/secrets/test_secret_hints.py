@@ -8,20 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtune_sys.host import secret_words, secrets
 from torchtune_sys.host.environment import secret_name
 from torchtune_sys.host.kernel_arguments import harmless
+from torchtune_sys.host.secrets import filter as secrets
+from torchtune_sys.host.secrets import words
 
-NAME = st.from_regex(re.compile(secret_words.NAMES, re.ASCII), fullmatch=True)
+NAME = st.from_regex(re.compile(words.NAMES, re.ASCII), fullmatch=True)
 
 
 @pytest.mark.sampled(12)
-@pytest.mark.parametrize("shape", [shape for shape, _ in secret_words.SHAPES])
+@pytest.mark.parametrize("shape", [shape for shape, _ in words.SHAPES])
 def test_each_shape_holds_a_word_that_is_looked_for(shape: str) -> None:
     @settings(max_examples=20, deadline=None, database=None)
     @given(st.from_regex(re.compile(shape, re.ASCII), fullmatch=True))
     def holds(token: str) -> None:
-        assert secrets._has(secrets._lowered(token), secret_words.IN_TOKENS)
+        assert secrets._has(secrets._lowered(token), words.IN_TOKENS)
 
     holds()
 
@@ -29,7 +30,7 @@ def test_each_shape_holds_a_word_that_is_looked_for(shape: str) -> None:
 @settings(max_examples=300, deadline=None, database=None)
 @given(NAME)
 def test_each_name_holds_a_word_that_is_looked_for(name: str) -> None:
-    assert secrets._has(secrets._lowered(name), secret_words.IN_NAMES)
+    assert secrets._has(secrets._lowered(name), words.IN_NAMES)
 
 
 _PIECES = (
@@ -170,4 +171,4 @@ def test_a_line_is_looked_through_for_what_the_text_holds_alone(monkeypatch: pyt
     asked: list[int] = []
     monkeypatch.setattr(secrets, "_has", lambda low, words: asked.append(len(words)) or any(word in low for word in words))
     secrets.scrubbed("mlx5_core: link up\ntoken=abcdefgh1234\n" * 50)
-    assert asked.count(len(secret_words.HINTS)) == 0
+    assert asked.count(len(words.HINTS)) == 0

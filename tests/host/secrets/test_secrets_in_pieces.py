@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 
 SECRET = "q7Wz3LkP9vXc5Rt1Yb8Nm4Hd6Gf2Js0A"
 TYPED = f"export HF_TOKEN=hf_{SECRET}"

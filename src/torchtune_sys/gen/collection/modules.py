@@ -8,7 +8,7 @@ from torchtune_sys.gen.collection import options as options_
 from torchtune_sys.gen.collection import yaml
 from torchtune_sys.gen.collection.options import Option
 from torchtune_sys.gen.collection.yaml import Node
-from torchtune_sys.host.secret_words import HINTS
+from torchtune_sys.host.secrets.words import HINTS
 
 _HEAD = '''# Copyright: The torchtune-sys maintainers
 # Licence: Apache-2.0 (see LICENSE)

@@ -33,7 +33,7 @@ def open_input(
     """
     found = _named(from_, root, timeout_s, deadline)
     from torchtune_sys.host.scrubbed import ScrubbedHost
-    from torchtune_sys.host.secrets import scrubbed
+    from torchtune_sys.host.secrets.filter import scrubbed
 
     return ScrubbedHost(found) if isinstance(found, Host) else PastedText(text=scrubbed(found.text), name=found.name)
 

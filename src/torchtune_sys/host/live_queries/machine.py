@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from torchtune_sys.host.base import missing_from
-from torchtune_sys.host.secrets import brief
+from torchtune_sys.host.secrets.filter import brief
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 

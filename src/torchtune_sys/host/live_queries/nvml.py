@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from torchtune_sys.host.children import process
-from torchtune_sys.host.secrets import brief
+from torchtune_sys.host.secrets.filter import brief
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 

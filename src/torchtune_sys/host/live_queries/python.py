@@ -14,7 +14,7 @@ from torchtune_sys.host.children.child_environment import for_python, kept_from_
 from torchtune_sys.host.children.examined import out_of_reach, runner
 from torchtune_sys.host.isolation import session, session_path
 from torchtune_sys.host.live import read_text
-from torchtune_sys.host.secrets import brief
+from torchtune_sys.host.secrets.filter import brief
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why

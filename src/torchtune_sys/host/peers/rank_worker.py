@@ -12,7 +12,7 @@ from typing import Any
 
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
-from torchtune_sys.host.secrets import scrubbed, scrubbed_answer
+from torchtune_sys.host.secrets.filter import scrubbed, scrubbed_answer
 from torchtune_sys.model.codec import loads_of_python
 from torchtune_sys.model.values import Missing, known
 

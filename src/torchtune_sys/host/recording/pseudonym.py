@@ -15,7 +15,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.environment import secret
 from torchtune_sys.host.recording.identities import HOST_FILES, HOST_VARIABLES, SHORT, USER_VARIABLES, Identities, identities
 from torchtune_sys.host.recording.tokens import Tokens
-from torchtune_sys.host.secrets import scrubbed_file
+from torchtune_sys.host.secrets.filter import scrubbed_file
 
 
 def pseudonymise(recording: dict[str, Any], salt: str | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import msgspec
 
 from torchtune_sys import __version__
 from torchtune_sys.errors import UserError
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
 from torchtune_sys.preflight import verdict
 from torchtune_sys.preflight.in_group import work

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from torchtune_sys.host.secrets import scrubbed_answer
+from torchtune_sys.host.secrets.filter import scrubbed_answer
 from torchtune_sys.model.codec import loads_of_python
 
 _POLL_S = 0.05

@@ -11,7 +11,7 @@ import msgspec
 from torchtune_sys.formats import requirements
 from torchtune_sys.formats.python_modules import hiding as hiding_in
 from torchtune_sys.host.base import Host
-from torchtune_sys.host.secrets import scrubbed
+from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import NOT_READ, OF_ONE_TORCH, Distribution, normalised
 from torchtune_sys.model.numbers import natural

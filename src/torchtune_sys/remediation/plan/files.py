@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from torchtune_sys.host.secret_values import HIDDEN
+from torchtune_sys.host.secrets.values import HIDDEN
 from torchtune_sys.model.actions import OwnedFile
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.plan import Change, FileLine, PlannedFile, Step

@@ -6,9 +6,9 @@ import itertools
 import re
 import unicodedata
 
-from torchtune_sys.host.secret_values import HIDDEN, hide_value
-from torchtune_sys.host.secret_words import BEFORE_KEY, IN_ESCAPED_QUOTES, IN_NAMES, IN_QUOTES, NAMES, QUOTE, VALUE
-from torchtune_sys.host.secrets_below import without_words_below
+from torchtune_sys.host.secrets.next_line import without_words_below
+from torchtune_sys.host.secrets.values import HIDDEN, hide_value
+from torchtune_sys.host.secrets.words import BEFORE_KEY, IN_ESCAPED_QUOTES, IN_NAMES, IN_QUOTES, NAMES, QUOTE, VALUE
 from torchtune_sys.model.patterns import pattern
 
 _NAMED = rf"[\w.-]{{0,64}}(?:{NAMES})[\w.-]{{0,64}}"

@@ -148,7 +148,7 @@ IN_FORMS = (
     *("login(", 'send "', ": psk", ' * "', '"key', " -a ", "--auth ", "-auth ", "etcdctl", "thin:", "sqlplus"),
     *("openssl ", "kdb5_util", "freerdp", "authtoken", "cryptsetup", "community", "com2sec", "createuser", "identified by", "identified with", "identified as", "ipa-", "mc alias", "mc config", "rpcclient", "net ads", "net rpc", "config create", "mosquitto_passwd", "convertto-secure", "realm ", "adcli", "smbpasswd", "digest-key", "proctitle="),
 )  # fmt: skip
-"""Each of the forms of ``secret_forms`` holds one of these, or the name of a secret and one of the next."""
+"""Each of the forms of ``forms`` holds one of these, or the name of a secret and one of the next."""
 IN_NAMED_FORMS = (
     *(
         "value",

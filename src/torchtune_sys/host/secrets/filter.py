@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import Any
 
 from torchtune_sys.host.environment import secret_name
-from torchtune_sys.host.secret_values import HIDDEN, hide_value, is_issued, looks_random
-from torchtune_sys.host.secret_words import (
+from torchtune_sys.host.secrets.values import HIDDEN, hide_value, is_issued, looks_random
+from torchtune_sys.host.secrets.words import (
     HINTS,
     IN_ESCAPED_QUOTES,
     IN_FORMS,
@@ -133,7 +133,7 @@ def scrubbed(text: str, *, may_be_a_log: bool = True) -> str:
 
 def _in_pieces(text: str) -> str:
     if may_be_in_pieces(text):
-        from torchtune_sys.host.secrets_in_pieces import without_pieces  # few texts have any
+        from torchtune_sys.host.secrets.pieces import without_pieces  # few texts have any
 
         text = without_pieces(text, lambda line: _LONG.sub(_unless_random, _line(line)))
     return text
@@ -265,9 +265,9 @@ _IN_NAMES_OVER_LINES = (*IN_NAMES, "private-lines", "community", ' * "')
 
 def _forms() -> Any:
     """Return the patterns for what few texts hold: imported when one does."""
-    from torchtune_sys.host import secret_forms
+    from torchtune_sys.host.secrets import forms
 
-    return secret_forms
+    return forms
 
 
 def _names_an_option(low: str) -> bool:

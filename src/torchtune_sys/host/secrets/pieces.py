@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 
-from torchtune_sys.host.secret_values import HIDDEN
+from torchtune_sys.host.secrets.values import HIDDEN
 from torchtune_sys.model import codec
 from torchtune_sys.model.patterns import pattern
 

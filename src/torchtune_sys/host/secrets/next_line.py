@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchtune_sys.host.secret_values import hide_value
-from torchtune_sys.host.secret_words import IN_QUOTES, NAMES
+from torchtune_sys.host.secrets.values import hide_value
+from torchtune_sys.host.secrets.words import IN_QUOTES, NAMES
 from torchtune_sys.model.patterns import pattern
 
 _LINE_AT_MOST = 140
