@@ -104,7 +104,8 @@ class _Checking:
         speaks = self._notes.first(f"host/{key}")
         self._notes.counted("hosts", more=int(speaks))
         self._notes.counted("ranks", more=1)
-        self._notes.put(f"{self.rank}/here", {"host": key, "clock": time.time(), "torch": self._torch.__version__})
+        here = {"host": key, "name": work.host_name(), "clock": time.time(), "torch": self._torch.__version__}
+        self._notes.put(f"{self.rank}/here", here)
         if speaks:
             self.stage = "reading this node's facts"
             facts = work.of_node(self._torch, self._policy, self._hosts(), self._left_s() / 2)
@@ -281,7 +282,8 @@ def _of_hosts(here: Mapping[int, Any], world: int, seen_s: Mapping[str, float]) 
     gathered = Gathered(nodes=len(hosts), locals_=max(map(len, hosts.values()), default=1))
     for node, own in enumerate(hosts.values()):
         ranks.update({rank: (node, local) for local, rank in enumerate(own)})
-        notes = {f"worker/{local}": {"torch": str(here[rank].get("torch", ""))} for local, rank in enumerate(own)}
+        notes: dict[str, Any] = {f"worker/{local}": {"torch": str(here[rank].get("torch", ""))} for local, rank in enumerate(own)}
+        notes["name"] = here[own[0]].get("name")
         clock = here[own[0]].get("clock")
         offset = clock - seen_s[f"{own[0]}/here"] if isinstance(clock, float) else None
         locals_ = tuple(range(len(own)))

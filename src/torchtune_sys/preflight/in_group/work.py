@@ -17,7 +17,7 @@ from torchtune_sys.host.live import LiveHost
 from torchtune_sys.host.peers.addresses import towards
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import container_told
-from torchtune_sys.model.values import Missing, known
+from torchtune_sys.model.values import known
 from torchtune_sys.preflight import context, own_checks, verdict
 from torchtune_sys.preflight.joint.facts import facts_of
 from torchtune_sys.preflight.joint.sums import LATE_S
@@ -38,18 +38,21 @@ def host_key() -> str:
     return "-".join(str(part).strip() for part in parts)
 
 
+def host_name() -> str:
+    """Return what this host is called: as the scheduler lists it, else as it calls itself."""
+    return context.node_name(known(LiveHost().env(), {}), os.uname().nodename)
+
+
 def of_node(torch: Any, policy: Policy, nodes: int, budget_s: float) -> dict[str, Any]:
     """Return what one rank of a host tells of it: its facts, what the rules find, and its address in the job's network."""
     env = known(LiveHost().env(), {})
     intent = Workload(nodes=nodes, python=sys.executable)
     seen = engine.snapshot(LiveHost(), intent, timeout_s=min(_LOOK_S, max(budget_s, 0.5)))
-    hostname = None if isinstance(seen.system, Missing) else seen.system.hostname
-    name = context.node_name(env, hostname if isinstance(hostname, str) and hostname else os.uname().nodename)
     results = verdict.without_own(engine.judge(seen, CATALOGUE, policy.params))
     found = verdict.of_results(results, policy, nodes, contained=bool(container_told(seen)))
     causes = verdict.ordered([*found, *own_checks.of_quota(seen, policy)])
     return {
-        "facts": msgspec.to_builtins(facts_of(seen, name, env)),
+        "facts": msgspec.to_builtins(facts_of(seen, host_name(), env)),
         "node": msgspec.to_builtins(causes),
         "address": towards(env.get("MASTER_ADDR", "")),
     }
