@@ -1,4 +1,4 @@
-"""Make the files of a new rule: a stub of its function, its place in the family's RULES, and two overlays of the healthy host.
+"""Make the files of a new rule: a stub of its function, its module's place in the family, and two overlays of the healthy host.
 
 ./run new-rule fan-speed-low hardware
 """
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 
 
@@ -47,9 +47,6 @@ def {name}(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     # Unwrap facts with need(s.<family>), which ends the rule as unknown; raise NotApplicable where there is nothing to judge.
     yield Evidence(subject="TODO", seen="TODO", wanted="TODO", verdict=Verdict.PASS, source="TODO")
-
-
-RULES: tuple[Rule, ...] = ({name},)
 '''
 SYSCTL_STUB = '''"""TODO: what the rules of this module judge, in one line."""
 
@@ -58,7 +55,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Sysctl
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast
 from torchtune_sys.rules.sysctl.policy import judged
@@ -86,9 +83,6 @@ def {name}(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     # Raise NotApplicable where the key does not matter on this host.
     yield judged(s, "TODO.key", _WANTED)
-
-
-RULES: tuple[Rule, ...] = ({name},)
 '''
 OVERLAY = """{{
  "extends": "healthy.json",
@@ -116,14 +110,11 @@ def refusal(rule_id: str, family: str) -> str:
 
 
 def listed(text: str, family: str, module: str) -> str:
-    """Return the text of the family's ``__init__.py`` with the module's rules at the end of RULES."""
+    """Return the text of the family's ``__init__.py`` with the module as the last of its RULES."""
     line = f"from torchtune_sys.rules.{family} import {module}\n"
     at = text.index("from torchtune_sys.")
-    body, end = text.rstrip().removesuffix(")").rstrip(), text.rstrip()[-1:]
-    if end != ")":
-        raise SystemExit(f"rules/{family}/__init__.py does not end with the tuple RULES: add *{module}.RULES by hand")
-    body = body + ("" if body.endswith(",") else ",")
-    return body[:at] + line + body[at:] + f"\n    *{module}.RULES,\n)\n"
+    end = text.index(")", text.rindex("rules_of("))
+    return text[:at] + line + text[at:end].rstrip().rstrip(",") + f", {module}" + text[end:]
 
 
 def in_order(path: Path) -> None:

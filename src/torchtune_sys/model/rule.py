@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -142,7 +143,7 @@ def rule(
     nothing: str = "",
     measures_by: tuple[str, ...] = (),
 ) -> Callable[[Judge], Rule]:
-    """Turn a judging function into a Rule value. Registers nothing: ``rules/__init__.py`` lists the families."""
+    """Turn a judging function into a Rule value. Registers nothing: ``rules/__init__.py`` lists the families, they their modules."""
 
     def make(judge: Judge) -> Rule:
         return Rule(
@@ -165,6 +166,16 @@ def rule(
         )
 
     return make
+
+
+def rules_of(*modules: ModuleType) -> tuple[Rule, ...]:
+    """Return the rules that are defined in these modules, in the order of their definitions."""
+    return tuple(
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Rule) and value.judge.__module__ == module.__name__
+    )
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

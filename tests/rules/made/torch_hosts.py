@@ -13,12 +13,11 @@ from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules import torch
-from torchtune_sys.rules.torch import amp
 
 NOTHING = Missing(Why.ABSENT, "test")
 DENIED = Missing(Why.DENIED, "test")
 UNTOLD = Missing(Why.NOT_RECORDED, "test")
-BY_ID = {rule.id: rule for rule in (*torch.RULES, *amp.RULES)}
+BY_ID = {rule.id: rule for rule in torch.RULES}
 PASS, FAIL, UNKNOWN, NA = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN, Verdict.NA
 
 

@@ -12,12 +12,11 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
-from torchtune_sys.rules import driver, python
-from torchtune_sys.rules.torch import build_kind, loaded
+from torchtune_sys.rules import driver, python, torch
 
 NOTHING = Missing(Why.ABSENT, "test")
 DENIED = Missing(Why.DENIED, "test")
-BY_ID = {rule.id: rule for rule in (*python.RULES, *build_kind.RULES, *loaded.RULES, *driver.RULES)}
+BY_ID = {rule.id: rule for rule in (*python.RULES, *torch.RULES, *driver.RULES)}
 PASS, FAIL, UNKNOWN, NA = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN, Verdict.NA
 SAID = "ERROR: No matching distribution found for torch"
 

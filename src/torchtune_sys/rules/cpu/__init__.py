@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.cpu import available, frequency, taken
 
-RULES: tuple[Rule, ...] = (*available.RULES, *frequency.RULES, *taken.RULES)
+RULES = rules_of(available, frequency, taken)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.launchers import JOB_VARIABLES, LOCAL_RANK_VARIABLES, RANK_VARIABLES
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
@@ -321,14 +321,3 @@ def _of_nodes(s: Snapshot) -> CpuSet:
     """Return the CPUs that the NUMA nodes list: all are online, also where LXCFS shows a container fewer in /sys/devices/system/cpu/online."""
     nodes = known(s.numa.nodes, ()) if not isinstance(s.numa, Missing) else ()
     return CpuSet(cpu for node in nodes for cpu in known(node.cpus, CpuSet()))
-
-
-RULES: tuple[Rule, ...] = (
-    cpu_oversubscribed,
-    cpu_quota_ignored,
-    openmp_affinity,
-    session_pinned,
-    cpus_too_few,
-    cpu_lacks_avx,
-    cpus_offline,
-)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, SysfsWrite
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.cpu import CpuPolicy
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, need_if_there
@@ -223,6 +223,3 @@ def boost_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield Evidence(
         subject="boost", seen="on" if on else "off", wanted="on", verdict=Verdict.PASS if on else Verdict.FAIL, source="cpufreq"
     )
-
-
-RULES: tuple[Rule, ...] = (governor_powersave, governor_not_performance, frequency_capped, boost_disabled)

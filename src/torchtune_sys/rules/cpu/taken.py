@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import absent, known, need, need_if_there
 from torchtune_sys.rules.cpu.common import some
@@ -158,6 +158,3 @@ def session_scheduled_last(s: Snapshot, p: Params) -> Iterator[Evidence]:
     group = need(cpu.idle_group)
     if group:
         yield Evidence(subject="control group", seen="cpu.idle is 1", wanted="0", source=group, fix=(_GROUP_SHARE,))
-
-
-RULES: tuple[Rule, ...] = (cpu_time_stolen, cpu_quota_throttles, session_scheduled_last)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge.dataloader import batch_room_bytes, starting_values
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known
 from torchtune_sys.rules.cpu.common import budget, some
@@ -127,6 +127,3 @@ def _room(s: Snapshot, ranks: int, workers: int) -> str:
     free = known(s.memory.shm_free_bytes, 0)
     room = batch_room_bytes(free, ranks, workers)
     return f"; /dev/shm holds batches of {room >> 20} MiB at most" if 0 < room < 1 << 30 else ""
-
-
-RULES: tuple[Rule, ...] = (workers_exceed_cpus, without_workers, no_cpu_left)

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.driver import access, amd, generations, intel, libraries, module, services
 
-RULES: tuple[Rule, ...] = (
-    *module.RULES,
-    *generations.RULES,
-    *access.RULES,
-    *amd.RULES,
-    *libraries.RULES,
-    *services.RULES,
-    *intel.RULES,
-)
+RULES = rules_of(module, generations, access, amd, libraries, services, intel)

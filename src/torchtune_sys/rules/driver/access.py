@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety
 from torchtune_sys.model.facts.driver import DeviceNode, DriverFacts
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unrecorded, known, need, need_any
 from torchtune_sys.rules import gates
@@ -375,11 +375,3 @@ _EXPLAINED = frozenset(
 )
 _SEEN_ON_THE_HOST = frozenset(("LIBRARY_NOT_FOUND", "NO_DEVICES"))
 """The host's files and its PCI bus tell what is behind these; a pasted line is all that a report has."""
-
-
-RULES: tuple[Rule, ...] = (
-    gpu_device_permission,
-    container_without_gpu_devices,
-    container_lost_gpu_cgroup,
-    driver_tools_fail,
-)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge.install_rocm import gpu as amd_gpu
 from torchtune_sys.model.actions import Action, Advice, Install, Needs, Safety
 from torchtune_sys.model.facts.pci import PciDevice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, pci_devices_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.driver.common import container
@@ -162,6 +162,3 @@ def _of_root() -> tuple[Action, ...]:
         ),
         Advice(text="in a container: first give the node to a group on the host, then pass that group's number: --group-add GID"),
     )
-
-
-RULES: tuple[Rule, ...] = (amdgpu_not_loaded, rocm_device_permission)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge.cuda import LAST_OF_DISPLAYS
 from torchtune_sys.model.actions import Install, Needs
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, need
 from torchtune_sys.model.version import version
@@ -123,6 +123,3 @@ def _flavour(s: Snapshot, flavour: str, marked: str, wanted: str) -> Iterator[Ev
             verdict=Verdict.FAIL if seen == flavour and address not in served else Verdict.PASS,
             source="/proc/driver/nvidia/version",
         )
-
-
-RULES: tuple[Rule, ...] = (driver_does_not_support_gpu, open_module_on_pre_turing_gpu, proprietary_module_on_blackwell_gpu)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Install, Safety
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.gates import intel_cards, intel_cards_served, torch_build
@@ -79,6 +79,3 @@ def _without_level_zero(s: Snapshot) -> Iterator[Evidence]:
             source="/etc/ld.so.cache",
             fix=(_LEVEL_ZERO,),
         )
-
-
-RULES: tuple[Rule, ...] = (intel_gpu_not_served,)

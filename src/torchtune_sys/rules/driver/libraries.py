@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need, need_any, need_if_there
 from torchtune_sys.rules import gates
@@ -150,6 +150,3 @@ def _linux_drivers(s: Snapshot) -> Iterator[Evidence]:
                     EnvironmentVariable(name="LD_LIBRARY_PATH", value="/usr/lib/wsl/lib"),
                 ),
             )
-
-
-RULES: tuple[Rule, ...] = (cuda_stub_library_loaded, image_contains_driver_libraries, wsl_libcuda_link_missing)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Install, KernelArgument, Needs, Safety
 from torchtune_sys.model.facts.python import CudaLibrary
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
@@ -323,13 +323,3 @@ def _both(s: Snapshot) -> str:
         f"{name} {value}" if not isinstance(value, Missing) else f"{name} of another version"
         for name, value in (("module", module), ("libraries", library))
     )
-
-
-RULES: tuple[Rule, ...] = (
-    no_nvidia_driver,
-    nouveau_loaded,
-    nvidia_module_not_built_for_kernel,
-    secure_boot_blocks_module,
-    nvidia_driver_not_loaded,
-    nvml_driver_library_mismatch,
-)

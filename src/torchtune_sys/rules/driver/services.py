@@ -8,7 +8,7 @@ from torchtune_sys.knowledge.gpus import by_name
 from torchtune_sys.knowledge.nccl import usable_ports
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, container_told, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need, need_any
 from torchtune_sys.model.version import version
@@ -340,13 +340,3 @@ def gpudirect_storage_not_loaded(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.PASS if loaded else Verdict.FAIL,
         source="/etc/cufile.json, /proc/modules",
     )
-
-
-RULES: tuple[Rule, ...] = (
-    fabric_manager_not_running,
-    fabric_manager_version_mismatch,
-    nvidia_uvm_not_loaded,
-    gpu_persistence_mode_off,
-    gpudirect_rdma_disabled,
-    gpudirect_storage_not_loaded,
-)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
@@ -155,6 +155,54 @@ def memory_debugging_on(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield seen("GLIBC_TUNABLES", env["GLIBC_TUNABLES"], "without glibc.malloc.check and glibc.malloc.perturb")
 
 
+@rule(
+    id="fast-path-switched-off",
+    title="An environment variable switches off a fast path of PyTorch or its libraries",
+    severity=Severity.WARNING,
+    fix=(Advice(text="unset the variable in the job's environment"),),
+)
+def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """A variable turns torch.compile, its caches, Triton's compiler, the code that CUDA's libraries bring, the processor's vector instructions or
+    OpenMP's threads off, leaves NCCL a single channel, few threads, the protocol for short messages alone, no GPUDirect RDMA, no NVLink between hosts or no EFA, or makes HIP wait at each kernel (PyTorch's errors on AMD GPUs suggest that
+    for debugging).
+
+    Why it matters
+    The job runs and its results are right, but it is slower, up to a hundred times with Triton's interpreter, and no message says why.
+
+    When to leave it
+    You are looking for a fault in compiled code, or results must not depend on the instruction set.
+
+    References
+    https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html; pytorch torch/_dynamo/config.py, torch/compiler/config.py, torch/jit/_state.py
+    https://triton-lang.org/main/programming-guide/chapter-3/debugging.html (TRITON_INTERPRET); README of Triton (TRITON_ALWAYS_COMPILE)
+    CUDA programming guide, "CUDA Environment Variables", JIT compilation
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net-gdr-level (LOC: never), NCCL_PROTO, NCCL_MNNVL_ENABLE
+    https://arxiv.org/abs/2507.04786 (Demystifying NCCL: bandwidth of LL, 25 to 50 % of the peak)
+    https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html, "Debug variables"; libfabric fabric(7), FI_PROVIDER
+    pytorch aten/src/ATen/native/DispatchStub.cpp; oneDNN, "CPU dispatcher control"; Intel oneMKL developer guide, "Instruction Set Specific Dispatching" and MKL_CBWR
+    """
+    env = environment(s)
+    x86 = on_x86(s)
+    for names, values, effect in _SWITCHES:
+        for name in names:
+            value = env.get(name, "")
+            # MKL_CBWR=COMPATIBLE,STRICT has a second word; oneDNN and MKL read their words in any case. Of a list each entry is allowed.
+            words = value.split(",")[: 1 if name == "MKL_CBWR" else None]
+            if any(word.strip().upper() not in values for word in words) or (name in _OF_INSTRUCTIONS and not x86):
+                continue
+            if _matters(s, name):
+                yield seen(name, value, "unset", effect)
+    limit = natural(env.get("OMP_THREAD_LIMIT", "").strip())
+    wanted = natural(env.get("OMP_NUM_THREADS", "").split(",")[0].strip())
+    if limit is not None and (limit == 1 or (wanted or 0) > limit) and wanted != 1:
+        yield seen(
+            "OMP_THREAD_LIMIT",
+            str(limit),
+            "unset",
+            f"OpenMP computes with {limit} thread{'s' * (limit > 1)} in all, whatever is asked for",
+        )
+
+
 def _malloc_check_works(s: Snapshot, env: dict[str, str]) -> bool:
     if "libc_malloc_debug" in env.get("LD_PRELOAD", ""):
         return True
@@ -286,54 +334,6 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
 _OF_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 
 
-@rule(
-    id="fast-path-switched-off",
-    title="An environment variable switches off a fast path of PyTorch or its libraries",
-    severity=Severity.WARNING,
-    fix=(Advice(text="unset the variable in the job's environment"),),
-)
-def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """A variable turns torch.compile, its caches, Triton's compiler, the code that CUDA's libraries bring, the processor's vector instructions or
-    OpenMP's threads off, leaves NCCL a single channel, few threads, the protocol for short messages alone, no GPUDirect RDMA, no NVLink between hosts or no EFA, or makes HIP wait at each kernel (PyTorch's errors on AMD GPUs suggest that
-    for debugging).
-
-    Why it matters
-    The job runs and its results are right, but it is slower, up to a hundred times with Triton's interpreter, and no message says why.
-
-    When to leave it
-    You are looking for a fault in compiled code, or results must not depend on the instruction set.
-
-    References
-    https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html; pytorch torch/_dynamo/config.py, torch/compiler/config.py, torch/jit/_state.py
-    https://triton-lang.org/main/programming-guide/chapter-3/debugging.html (TRITON_INTERPRET); README of Triton (TRITON_ALWAYS_COMPILE)
-    CUDA programming guide, "CUDA Environment Variables", JIT compilation
-    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net-gdr-level (LOC: never), NCCL_PROTO, NCCL_MNNVL_ENABLE
-    https://arxiv.org/abs/2507.04786 (Demystifying NCCL: bandwidth of LL, 25 to 50 % of the peak)
-    https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html, "Debug variables"; libfabric fabric(7), FI_PROVIDER
-    pytorch aten/src/ATen/native/DispatchStub.cpp; oneDNN, "CPU dispatcher control"; Intel oneMKL developer guide, "Instruction Set Specific Dispatching" and MKL_CBWR
-    """
-    env = environment(s)
-    x86 = on_x86(s)
-    for names, values, effect in _SWITCHES:
-        for name in names:
-            value = env.get(name, "")
-            # MKL_CBWR=COMPATIBLE,STRICT has a second word; oneDNN and MKL read their words in any case. Of a list each entry is allowed.
-            words = value.split(",")[: 1 if name == "MKL_CBWR" else None]
-            if any(word.strip().upper() not in values for word in words) or (name in _OF_INSTRUCTIONS and not x86):
-                continue
-            if _matters(s, name):
-                yield seen(name, value, "unset", effect)
-    limit = natural(env.get("OMP_THREAD_LIMIT", "").strip())
-    wanted = natural(env.get("OMP_NUM_THREADS", "").split(",")[0].strip())
-    if limit is not None and (limit == 1 or (wanted or 0) > limit) and wanted != 1:
-        yield seen(
-            "OMP_THREAD_LIMIT",
-            str(limit),
-            "unset",
-            f"OpenMP computes with {limit} thread{'s' * (limit > 1)} in all, whatever is asked for",
-        )
-
-
 def _matters(s: Snapshot, name: str) -> bool:
     """Return whether this host and this job use what a variable switches off."""
     several_hosts = (s.intent.nodes or 1) > 1
@@ -354,15 +354,3 @@ def _joins_hosts(gpu: Gpu) -> bool:
     if not isinstance(gpu.fabric_of_hosts, Missing):
         return gpu.fabric_of_hosts
     return known(gpu.name, "").startswith(("NVIDIA GB200", "NVIDIA GB300"))
-
-
-RULES: tuple[Rule, ...] = (
-    cuda_launch_blocking,
-    distributed_debug_detail,
-    caching_allocator_disabled,
-    cuda_module_loading_eager,
-    memory_debugging_on,
-    fast_path_switched_off,
-    tool_injection_left,
-    tf32_override_off,
-)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Needs
 from torchtune_sys.model.facts.session import HandedDown
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent_or_unrecorded, known, need, need_if_there
 
@@ -285,14 +285,4 @@ def _nodes_of_gpus(s: Snapshot) -> Iterator[Evidence]:
 _MADE_ANEW = Advice(
     text="sudo rm the node, then sudo nvidia-modprobe -c0 -u, or nvidia-smi as root (/dev/kfd: restart udev); a container: restart it, with "
     "the nodes of its runtime (--gpus, --device), not of an image"
-)
-
-
-RULES: tuple[Rule, ...] = (
-    signals_kept,
-    umask_shuts_owner_out,
-    session_names_32_bit_machine,
-    timer_slack_large,
-    system_calls_refused,
-    device_file_broken,
 )

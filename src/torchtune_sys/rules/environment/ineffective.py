@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, absent_or_unrecorded, known
 from torchtune_sys.model.version import version
@@ -139,6 +139,3 @@ def _of_intel(s: Snapshot, value: str) -> Iterator[Evidence]:
             yield unsure("KMP_AFFINITY", alone, "an OpenMP that reads it")
     elif alone:
         yield seen("KMP_AFFINITY", value, "unset", "Intel's OpenMP reads it, and torch's wheel brings GNU's")
-
-
-RULES: tuple[Rule, ...] = (variable_renamed, variable_without_effect)

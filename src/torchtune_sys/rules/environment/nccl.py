@@ -7,14 +7,48 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge.nccl import is_made_for_training
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
 from torchtune_sys.rules.environment.common import environment, number, seen
 from torchtune_sys.rules.gates import may_span_hosts, nvidia_gpus, nvidia_hardware
 
+_ASYNC = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+_BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 _PER_CALL = ("ALL", "COLL", "P2P", "CALL", "PROXY", "TUNING", "ALLOC", "PROFILE")
 """Subsystems of NCCL that print at each operation rather than at the start."""
+
+
+@rule(
+    id="nccl-errors-not-handled",
+    title="PyTorch is configured not to end a rank whose collective fails or hangs",
+    severity=Severity.ADVICE,
+    applies=nvidia_hardware,
+    fix=tuple(EnvironmentVariable(name=name, value=None) for name in _ASYNC),
+)
+def nccl_errors_not_handled(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """TORCH_NCCL_ASYNC_ERROR_HANDLING (before 2.2 NCCL_ASYNC_ERROR_HANDLING) is 0.
+
+    Why it matters
+    Where a rank dies, or a link fails, the other ranks wait in their collective for ever: the watchdog sees the time-out, and ends nothing. The job
+    holds its GPUs until somebody looks, and an elastic launcher never starts it again.
+
+    When to leave it
+    Collectives are captured in CUDA graphs with an NCCL before 2.9.6; or the program waits with a time-out of its own.
+
+    References
+    https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
+    https://docs.pytorch.org/docs/stable/notes/cuda.html (graphs: usage with DistributedDataParallel)
+    pytorch torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp (NoHandling)
+    """
+    env = environment(s)
+    name = next((each for each in _ASYNC if env.get(each)), "")
+    if not name:
+        raise NotApplicable("the variable is not set")
+    if any(number(env.get(each, "")) == 1 for each in _BLOCKING):
+        raise NotApplicable("each wait for a collective has a time-out (blocking wait)")
+    if env[name].strip() == "0":
+        yield seen(name, env[name])
 
 
 @rule(
@@ -187,49 +221,3 @@ def nccl_cumem_disabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not need(need(s.driver).nvswitches) or not capabilities or max(capabilities) < (9, 0):
         raise NotApplicable("no NVSwitch with NVLink SHARP (Hopper and later) on this host")
     yield seen("NCCL_CUMEM_ENABLE", value)
-
-
-_ASYNC = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
-_BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
-
-
-@rule(
-    id="nccl-errors-not-handled",
-    title="PyTorch is configured not to end a rank whose collective fails or hangs",
-    severity=Severity.ADVICE,
-    applies=nvidia_hardware,
-    fix=tuple(EnvironmentVariable(name=name, value=None) for name in _ASYNC),
-)
-def nccl_errors_not_handled(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """TORCH_NCCL_ASYNC_ERROR_HANDLING (before 2.2 NCCL_ASYNC_ERROR_HANDLING) is 0.
-
-    Why it matters
-    Where a rank dies, or a link fails, the other ranks wait in their collective for ever: the watchdog sees the time-out, and ends nothing. The job
-    holds its GPUs until somebody looks, and an elastic launcher never starts it again.
-
-    When to leave it
-    Collectives are captured in CUDA graphs with an NCCL before 2.9.6; or the program waits with a time-out of its own.
-
-    References
-    https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
-    https://docs.pytorch.org/docs/stable/notes/cuda.html (graphs: usage with DistributedDataParallel)
-    pytorch torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp (NoHandling)
-    """
-    env = environment(s)
-    name = next((each for each in _ASYNC if env.get(each)), "")
-    if not name:
-        raise NotApplicable("the variable is not set")
-    if any(number(env.get(each, "")) == 1 for each in _BLOCKING):
-        raise NotApplicable("each wait for a collective has a time-out (blocking wait)")
-    if env[name].strip() == "0":
-        yield seen(name, env[name])
-
-
-RULES: tuple[Rule, ...] = (
-    nccl_errors_not_handled,
-    nccl_debug_verbose,
-    nccl_p2p_disabled,
-    nccl_shm_disabled,
-    nccl_ib_disabled,
-    nccl_cumem_disabled,
-)

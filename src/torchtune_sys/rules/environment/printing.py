@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.rules.environment.common import environment, seen
 
@@ -61,6 +61,3 @@ def library_prints_each_call(s: Snapshot, p: Params) -> Iterator[Evidence]:
         words = [word.strip().lower() for word in value.split(",")]
         if value and (not loud or any(word in loud for word in words)):
             yield seen(name, value, why=effect)
-
-
-RULES: tuple[Rule, ...] = (library_prints_each_call,)

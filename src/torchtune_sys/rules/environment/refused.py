@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.launchers import JOB_VARIABLES
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, container_told, interfaces_told, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
@@ -284,6 +284,3 @@ def _of_two_jobs(env: Mapping[str, str]) -> Iterator[Evidence]:
     asked = [name for name in ("SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_MEM_PER_NODE") if env.get(name)]
     if len(asked) > 1:
         yield seen(asked[0], env[asked[0]], "one of them", f"beside {asked[1]}={env[asked[1]]}, with which srun refuses to start")
-
-
-RULES: tuple[Rule, ...] = (variable_refused, variable_names_missing_file, rank_variables_left)

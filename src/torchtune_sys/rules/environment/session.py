@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.python import Torch
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
@@ -94,44 +94,6 @@ def session_under_sudo(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject="session", seen=f"root, called by {caller} through sudo", wanted=f"a run as {caller}", source="SUDO_USER"
         )
-
-
-@rule(
-    id="ld-preload-missing",
-    title="LD_PRELOAD names a library that is not there",
-    severity=Severity.WARNING,
-    fix=(
-        EnvironmentVariable(name="LD_PRELOAD", value=None),
-        Advice(text="or correct the path in LD_PRELOAD (or install the library)"),
-    ),
-)
-def ld_preload_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The loader ignores a library that it cannot find, or a file that is none, with a message at the start of every process: one of LD_PRELOAD, or of /etc/ld.so.preload.
-
-    Why it matters
-    The library (jemalloc, tcmalloc, an OpenMP runtime, a plugin) is not in effect, and "cannot be preloaded: ignored" fills the
-    output of each worker. In a container, a library that exists only on the host is missing.
-
-    When to leave it
-    Never: either you need the library, or you do not need the variable.
-
-    References
-    ld.so(8), LD_PRELOAD and /etc/ld.so.preload
-    """
-    session = need(s.session)
-    if not need(session.env).get("LD_PRELOAD") and not session.system_preloads:
-        raise NotApplicable("LD_PRELOAD is not set, and there is no /etc/ld.so.preload")
-    for named, source, fix in (
-        (session.preloads, "LD_PRELOAD", ()),
-        (session.system_preloads, "/etc/ld.so.preload", (_OF_SYSTEM,)),
-    ):
-        for path, there in named.items():
-            if isinstance(there, Missing):
-                yield unsure(path, there)
-            elif not there:
-                yield Evidence(subject=path, seen="no such file", wanted="a library", source=source, fix=fix)
-            elif path in session.no_libraries:
-                yield Evidence(subject=path, seen="no library: not an ELF file", wanted="a library", source=source, fix=fix)
 
 
 _OF_SYSTEM = Advice(
@@ -242,10 +204,39 @@ def cuda_allocator_setting_invalid(s: Snapshot, p: Params) -> Iterator[Evidence]
             )
 
 
-RULES: tuple[Rule, ...] = (
-    container_uid_without_passwd,
-    session_under_sudo,
-    cuda_visible_devices_wrong,
-    cuda_allocator_setting_invalid,
-    ld_preload_missing,
+@rule(
+    id="ld-preload-missing",
+    title="LD_PRELOAD names a library that is not there",
+    severity=Severity.WARNING,
+    fix=(
+        EnvironmentVariable(name="LD_PRELOAD", value=None),
+        Advice(text="or correct the path in LD_PRELOAD (or install the library)"),
+    ),
 )
+def ld_preload_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The loader ignores a library that it cannot find, or a file that is none, with a message at the start of every process: one of LD_PRELOAD, or of /etc/ld.so.preload.
+
+    Why it matters
+    The library (jemalloc, tcmalloc, an OpenMP runtime, a plugin) is not in effect, and "cannot be preloaded: ignored" fills the
+    output of each worker. In a container, a library that exists only on the host is missing.
+
+    When to leave it
+    Never: either you need the library, or you do not need the variable.
+
+    References
+    ld.so(8), LD_PRELOAD and /etc/ld.so.preload
+    """
+    session = need(s.session)
+    if not need(session.env).get("LD_PRELOAD") and not session.system_preloads:
+        raise NotApplicable("LD_PRELOAD is not set, and there is no /etc/ld.so.preload")
+    for named, source, fix in (
+        (session.preloads, "LD_PRELOAD", ()),
+        (session.system_preloads, "/etc/ld.so.preload", (_OF_SYSTEM,)),
+    ):
+        for path, there in named.items():
+            if isinstance(there, Missing):
+                yield unsure(path, there)
+            elif not there:
+                yield Evidence(subject=path, seen="no such file", wanted="a library", source=source, fix=fix)
+            elif path in session.no_libraries:
+                yield Evidence(subject=path, seen="no library: not an ELF file", wanted="a library", source=source, fix=fix)

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.gpu import amd, board, clocks, health, imex, links, modes, ranks, use
 
-RULES: tuple[Rule, ...] = (
-    *health.RULES,
-    *clocks.RULES,
-    *modes.RULES,
-    *use.RULES,
-    *links.RULES,
-    *imex.RULES,
-    *board.RULES,
-    *ranks.RULES,
-    *amd.RULES,
-)
+RULES = rules_of(health, clocks, modes, use, links, imex, board, ranks, amd)

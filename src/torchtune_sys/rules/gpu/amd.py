@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.driver import AmdErrors
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, need, need_if_there
 from torchtune_sys.rules.gates import amd_gpus
@@ -48,6 +48,3 @@ def amdgpu_uncorrectable_errors_counted(s: Snapshot, p: Params) -> Iterator[Evid
             verdict=Verdict.FAIL if bad else Verdict.PASS,
             source="amd-smi" if pasted else f"/sys/bus/pci/devices/{address}/ras",
         )
-
-
-RULES: tuple[Rule, ...] = (amdgpu_uncorrectable_errors_counted,)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Needs
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why
 from torchtune_sys.rules import gates
@@ -157,6 +157,3 @@ def vbios_differs(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 )
             elif gpu.vbios.why is not Why.NOT_SUPPORTED:
                 yield unsure(subject(gpu), gpu.vbios, common)
-
-
-RULES: tuple[Rule, ...] = (sram_threshold_exceeded, pages_retired, inforom_corrupted, vbios_differs)

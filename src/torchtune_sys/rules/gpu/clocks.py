@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, NvmlSetting
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import AmdClock
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
 from torchtune_sys.rules import gates
@@ -348,14 +348,3 @@ def _limit(s: Snapshot, gpu: Gpu) -> Fact[int]:
     if gates.of_laptop(s, gpu):
         return Missing(Why.NOT_SUPPORTED, "NVML", "a laptop sets the limit of its GPU itself")
     return gpu.power_default_mw if isinstance(gpu.power_default_mw, Missing) else gpu.power_limit_mw
-
-
-RULES: tuple[Rule, ...] = (
-    gpu_thermal_throttle,
-    gpu_above_operating_temperature,
-    gpu_slowed_by_hardware_before,
-    gpu_application_clock_lowered,
-    gpu_clock_held_down,
-    laptop_power_daemon_off,
-    gpu_power_limit_lowered,
-)

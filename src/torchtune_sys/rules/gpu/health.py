@@ -8,7 +8,7 @@ from torchtune_sys.knowledge.gpus import by_name
 from torchtune_sys.model.actions import Advice, Needs, NvmlSetting
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known_or_unknown, need
 from torchtune_sys.rules import gates
@@ -294,14 +294,3 @@ def gpu_ecc_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
         return model is not None and model.data_centre
 
     yield from each(s, fact, unwanted, lambda enabled: "on" if enabled else "off", "on", "nvmlDeviceGetEccMode")
-
-
-RULES: tuple[Rule, ...] = (
-    gpu_fallen_off_bus,
-    gpu_requires_reset,
-    gpu_missing_from_driver,
-    gpu_ecc_uncorrectable,
-    gpu_row_remap_failed,
-    gpu_reset_pending,
-    gpu_ecc_off,
-)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Needs, Service
 from torchtune_sys.model.facts.gpu import Gpu
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, container_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent_or_unsupported, known, need
 from torchtune_sys.rules import gates
@@ -81,6 +81,3 @@ def _spans_hosts(s: Snapshot) -> None:
         raise NotApplicable("no GPU here belongs to an NVLink fabric")
     if True not in spans and not any(need(fact) for fact in spans):
         raise NotApplicable("NVLink ends at this host")
-
-
-RULES: tuple[Rule, ...] = (imex_not_ready,)

@@ -8,7 +8,7 @@ from torchtune_sys.knowledge.gpus import by_name
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.gpu import Gpu, LinkErrors, Peers
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need
 from torchtune_sys.rules import gates
@@ -344,13 +344,3 @@ def geforce_peer_access_patched(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.FAIL if open_ways else Verdict.PASS,
             source="nvmlDeviceGetP2PStatus",
         )
-
-
-RULES: tuple[Rule, ...] = (
-    nvlink_inactive,
-    fabric_registration_failed,
-    fabric_unhealthy,
-    nvlink_errors,
-    peer_access_broken,
-    geforce_peer_access_patched,
-)

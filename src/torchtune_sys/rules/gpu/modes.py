@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, NvmlSetting
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, Why
 from torchtune_sys.model.visible_gpus import left_out
@@ -154,6 +154,3 @@ def mig_without_instances(s: Snapshot, p: Params) -> Iterator[Evidence]:
         "an instance",
         "nvmlDeviceGetMigDeviceHandleByIndex",
     )
-
-
-RULES: tuple[Rule, ...] = (exclusive_compute_mode, compute_mode_prohibited, mig_mode_limits, mig_without_instances)

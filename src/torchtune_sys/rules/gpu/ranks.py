@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.launchers import LOCAL_RANK_VARIABLES
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, need
 from torchtune_sys.model.visible_gpus import listed, uuids_of
@@ -73,6 +73,3 @@ def several_ranks_on_one_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if s.intent.ranks > count else Verdict.PASS,
         source="NVML" if value is None else "CUDA_VISIBLE_DEVICES",
     )
-
-
-RULES: tuple[Rule, ...] = (several_ranks_on_one_gpu,)

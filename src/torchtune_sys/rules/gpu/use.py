@@ -8,48 +8,12 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.session import SessionFacts
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, container_told, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unsupported, known, need
 from torchtune_sys.model.visible_gpus import AMD_LISTS
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import subject
-
-
-@rule(
-    id="gpu-confidential-not-ready",
-    title="GPUs in confidential-computing mode do not accept work yet",
-    severity=Severity.ERROR,
-    fix=(
-        Advice(
-            text="attest the GPUs (nvtrust's verifier sets them ready), or sudo nvidia-smi conf-compute -srs 1 once they are trusted"
-        ),
-    ),
-)
-def gpu_confidential_not_ready(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Confidential computing is on, and the GPUs' ready state says that they do not accept client requests.
-
-    Why it matters
-        nvidia-smi shows the GPUs as usual, but every CUDA program fails until the state is set to ready, which is needed after
-        each boot.
-
-    When to leave it
-        The attestation is about to run.
-
-    References
-        nvml.h: nvmlSystemGetConfComputeGpusReadyState; https://github.com/NVIDIA/nvtrust/issues/37, 39
-    """
-    gates.nvidia_gpus(s)
-    state = need(s.gpu).confidential
-    if absent_or_unsupported(state):
-        raise NotApplicable("no confidential computing here")
-    yield Evidence(
-        subject="all GPUs",
-        seen=need(state).replace("-", " "),
-        wanted="ready" if state == "not-ready" else "",
-        verdict=Verdict.FAIL if state == "not-ready" else Verdict.PASS,
-        source="nvmlSystemGetConfComputeGpusReadyState",
-    )
 
 
 @rule(
@@ -219,6 +183,42 @@ def gpu_models_mixed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+@rule(
+    id="gpu-confidential-not-ready",
+    title="GPUs in confidential-computing mode do not accept work yet",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="attest the GPUs (nvtrust's verifier sets them ready), or sudo nvidia-smi conf-compute -srs 1 once they are trusted"
+        ),
+    ),
+)
+def gpu_confidential_not_ready(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Confidential computing is on, and the GPUs' ready state says that they do not accept client requests.
+
+    Why it matters
+        nvidia-smi shows the GPUs as usual, but every CUDA program fails until the state is set to ready, which is needed after
+        each boot.
+
+    When to leave it
+        The attestation is about to run.
+
+    References
+        nvml.h: nvmlSystemGetConfComputeGpusReadyState; https://github.com/NVIDIA/nvtrust/issues/37, 39
+    """
+    gates.nvidia_gpus(s)
+    state = need(s.gpu).confidential
+    if absent_or_unsupported(state):
+        raise NotApplicable("no confidential computing here")
+    yield Evidence(
+        subject="all GPUs",
+        seen=need(state).replace("-", " "),
+        wanted="ready" if state == "not-ready" else "",
+        verdict=Verdict.FAIL if state == "not-ready" else Verdict.PASS,
+        source="nvmlSystemGetConfComputeGpusReadyState",
+    )
+
+
 def _all_are_used(s: Snapshot) -> None:
     """Raise NotApplicable where the session has some of AMD's GPUs only; in a container the kernel shows those of the host."""
     env = variables_told(s)
@@ -274,11 +274,3 @@ def vgpu_unlicensed(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.PASS if gpu.licensed else Verdict.FAIL,
             source="nvidia-smi -q (License Status)",
         )
-
-
-RULES: tuple[Rule, ...] = (
-    gpu_memory_in_use,
-    gpu_models_mixed,
-    gpu_confidential_not_ready,
-    vgpu_unlicensed,
-)

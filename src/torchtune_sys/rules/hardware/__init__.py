@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.hardware import machine, memory, services
 
-RULES: tuple[Rule, ...] = (*machine.RULES, *memory.RULES, *services.RULES)
+RULES = rules_of(machine, memory, services)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Service
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_any, need_if_there
 from torchtune_sys.rules.gates import gpu_host, not_in_container
@@ -268,14 +268,3 @@ def laptop_on_battery(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if on_battery else Verdict.PASS,
         source="/sys/class/power_supply",
     )
-
-
-RULES: tuple[Rule, ...] = (
-    clock_not_synchronised,
-    clock_of_node_not_synchronised,
-    clocksource_slow,
-    cpu_throttled_for_heat,
-    temperature_near_limit,
-    host_small_for_gpu_training,
-    laptop_on_battery,
-)

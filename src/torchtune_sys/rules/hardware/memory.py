@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.hardware import MemoryController, MemoryDevice
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need, need_any, need_if_there
 from torchtune_sys.rules.gates import gpu_host, not_in_container
@@ -245,12 +245,3 @@ def _counted(controller: MemoryController, count: Fact[int], kind: str, limit: f
         source=f"/sys/devices/system/edac/mc/{controller.name}",
         about=about,
     )
-
-
-RULES: tuple[Rule, ...] = (
-    memory_modules_uneven,
-    memory_channels_empty,
-    memory_below_rated_speed,
-    memory_uncorrected_counted,
-    memory_errors_counted,
-)

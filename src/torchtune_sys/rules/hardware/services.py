@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, need
 from torchtune_sys.rules.gates import not_in_container
@@ -62,6 +62,3 @@ def service_takes_resources(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject="services", seen=f"{len(need(found))} units, none of them busy", verdict=Verdict.PASS, source="/proc/PID/stat"
         )
-
-
-RULES: tuple[Rule, ...] = (service_takes_resources,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.kernel import (
     amd,
     crash,
@@ -17,16 +17,4 @@ from torchtune_sys.rules.kernel import (
     servers,
 )
 
-RULES: tuple[Rule, ...] = (
-    *gpu.RULES,
-    *amd.RULES,
-    *driver.RULES,
-    *memory_sharing.RULES,
-    *devices.RULES,
-    *disks.RULES,
-    *servers.RULES,
-    *machine.RULES,
-    *exhausted.RULES,
-    *crash.RULES,
-    *firewall.RULES,
-)
+RULES = rules_of(gpu, amd, driver, memory_sharing, devices, disks, servers, machine, exhausted, crash, firewall)

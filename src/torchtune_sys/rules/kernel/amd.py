@@ -10,7 +10,7 @@ from torchtune_sys.knowledge.install_rocm import gpu as gpu_of_rocm
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.integrated_gpus import is_integrated
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, pci_devices_by_address
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.rules.gates import amd_gpus
@@ -197,11 +197,3 @@ def _runs_by_now(s: Snapshot, address: str) -> bool:
     """Whether the driver was loaded again and has the GPU (it lets go of one that it could not initialise), or nobody would train on it."""
     device = pci_devices_by_address(s).get(address)
     return device is not None and (device.driver == "amdgpu" or is_integrated("0x1002", known(device.device, "")))
-
-
-RULES: tuple[Rule, ...] = (
-    amdgpu_reset_logged,
-    amdgpu_reset_failed_logged,
-    amdgpu_uncorrectable_errors_logged,
-    amdgpu_initialisation_failed,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, container_told
 from torchtune_sys.model.values import NotApplicable, need, need_if_there
 from torchtune_sys.rules.kernel.common import DAYS, none_logged, recent, seen_in_log, shorter
@@ -134,5 +134,3 @@ def kernel_crash_dump_found(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 _SHOWN = 3
 """A crash is stored in several parts."""
-
-RULES: tuple[Rule, ...] = (kernel_crash_logged, kernel_tainted_by_fault, kernel_crash_dump_found)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_by_address, kept, pci_devices_by_address
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.kernel.common import (
@@ -303,13 +303,3 @@ def _of_boot(log: KernelFacts, event: KernelEvent) -> bool:
 
 
 _BOOT_S = 180.0
-
-
-RULES: tuple[Rule, ...] = (
-    pcie_uncorrected_errors,
-    pcie_corrected_errors,
-    pcie_slot_link_down,
-    pcie_narrow_slot_logged,
-    network_adapter_fault,
-    network_link_flapping,
-)

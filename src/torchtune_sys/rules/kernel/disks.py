@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
 from torchtune_sys.rules.kernel.common import DAYS, grouped, logged_of_devices, none_logged, recent, seen_in_log, shorter
@@ -81,6 +81,3 @@ def _pulled_out(s: Snapshot, name: str, group: list[KernelEvent]) -> bool:
     if of_array or not name.startswith("sd") or isinstance(s.storage, Missing) or isinstance(s.storage.disks, Missing):
         return False
     return not any(name.rstrip("0123456789") == disk.name for disk in s.storage.disks)
-
-
-RULES: tuple[Rule, ...] = (nvme_errors_logged, disk_errors_logged)

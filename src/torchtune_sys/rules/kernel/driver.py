@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge.cuda import LAST_OF_DISPLAYS
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent
 from torchtune_sys.model.version import version
@@ -335,15 +335,3 @@ def module_of_another_kernel_refused(s: Snapshot, p: Params) -> Iterator[Evidenc
         )
     else:
         yield from none_logged(s, "modules", "module built for another kernel")
-
-
-RULES: tuple[Rule, ...] = (
-    gpu_bar_not_assigned,
-    driver_ignores_gpu,
-    gpu_needs_proprietary_module,
-    other_driver_holds_gpu,
-    gsp_firmware_missing,
-    driver_mismatch_logged,
-    module_signature_refused,
-    module_of_another_kernel_refused,
-)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge.torch import on_chip
 from torchtune_sys.model.actions import Advice, Needs
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.gates import nvidia_gpus
@@ -263,14 +263,3 @@ def shared_memory_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield seen_in_log(s, "GPU driver", shorter(found[-1].text), found, "memory from Linux")
     else:
         yield from none_logged(s, "GPU driver", "refused memory")
-
-
-RULES: tuple[Rule, ...] = (
-    open_files_limit_reached_logged,
-    pids_limit_reached_logged,
-    conntrack_table_full_logged,
-    neighbour_table_full_logged,
-    critical_temperature_logged,
-    wsl_gpu_memory_refused_logged,
-    shared_memory_refused_logged,
-)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, interfaces_told, is_pasted, variables_told
 from torchtune_sys.model.values import Missing, known
 from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, seen_in_log
@@ -91,6 +91,3 @@ def _is_near(s: Snapshot, peer: str) -> bool:
     except ValueError:
         return False
     return any(address in net for net in nets)
-
-
-RULES: tuple[Rule, ...] = (firewall_drops_connections_logged,)

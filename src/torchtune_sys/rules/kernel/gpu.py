@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge.xid import xid
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
-from torchtune_sys.model.rule import TO_DO, Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import TO_DO, Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_by_address
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.driver.common import display_cards
@@ -380,16 +380,3 @@ def gpu_held_by_other_driver(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield seen_in_log(s, f"{found[-1].code} GPU(s)", words, found, "NVIDIA's driver")
     else:
         yield from none_logged(s, "driver", "GPU bound to another driver")
-
-
-RULES: tuple[Rule, ...] = (
-    xid_gpu_lost,
-    xid_memory_error,
-    xid_gsp_error,
-    xid_nvlink_error,
-    xid_gpu_fault,
-    xid_for_support,
-    xid_of_program,
-    gpu_initialisation_failed,
-    gpu_held_by_other_driver,
-)

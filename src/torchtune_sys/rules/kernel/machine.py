@@ -10,7 +10,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, seen_in_log, shorter, total, when
@@ -355,13 +355,3 @@ def native_crash_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(subject=process, seen=f"crashed in {library}{why}{when(log, group)}", wanted="no crash", source=log.source)
     if not found:
         yield Evidence(subject="programs", seen="no such crash in the log", verdict=Verdict.PASS, source=log.source)
-
-
-RULES: tuple[Rule, ...] = (
-    oom_kill_logged,
-    memory_uncorrected_errors,
-    memory_corrected_errors,
-    cpu_lockup_logged,
-    cpu_thermal_throttle_logged,
-    native_crash_logged,
-)

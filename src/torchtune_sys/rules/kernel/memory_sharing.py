@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Install, ModuleOption, Needs
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, pci_devices_by_address
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
@@ -231,6 +231,3 @@ def _gpu_addresses(s: Snapshot) -> frozenset[str]:
     if isinstance(s.driver, Missing) or isinstance(s.driver.nvidia_devices, Missing):
         return frozenset()
     return frozenset(s.driver.nvidia_devices)
-
-
-RULES: tuple[Rule, ...] = (uvm_hmm_stops_cuda, peermem_invalid_context_logged, peermem_refused_logged, iommu_fault_of_gpu)

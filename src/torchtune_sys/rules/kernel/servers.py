@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import need
 from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, seen_in_log, shorter, total, when
@@ -85,6 +85,3 @@ def file_system_client_evicted(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield seen_in_log(s, server, shorter(events[-1].text), events, "a client in good standing")
     if not found:
         yield from none_logged(s, "file servers", "eviction")
-
-
-RULES: tuple[Rule, ...] = (file_server_not_responding, file_system_client_evicted)

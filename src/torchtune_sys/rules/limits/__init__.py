@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
-from torchtune_sys.rules.limits import logout, services, stacks, tasks
-from torchtune_sys.rules.limits.session import (
-    address_space_limit,
-    cpu_time_limit,
-    data_segment_limit,
-    file_size_limit,
-    memlock_limit_finite,
-    memlock_limit_too_low,
-    nofile_limit_too_low,
-    nofile_soft_limit_low,
-)
+from torchtune_sys.model.rule import rules_of
+from torchtune_sys.rules.limits import logout, services, session, stacks, tasks
 
-RULES: tuple[Rule, ...] = (
-    memlock_limit_too_low,
-    memlock_limit_finite,
-    *services.RULES,
-    nofile_limit_too_low,
-    nofile_soft_limit_low,
-    *tasks.RULES,
-    *stacks.RULES,
-    address_space_limit,
-    data_segment_limit,
-    file_size_limit,
-    cpu_time_limit,
-    *logout.RULES,
+RULES = (
+    session.memlock_limit_too_low,
+    session.memlock_limit_finite,
+    *rules_of(services),
+    session.nofile_limit_too_low,
+    session.nofile_soft_limit_low,
+    *rules_of(tasks, stacks),
+    session.address_space_limit,
+    session.data_segment_limit,
+    session.file_size_limit,
+    session.cpu_time_limit,
+    *rules_of(logout),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Needs, OwnedFile
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, absent, need, need_if_there
 from torchtune_sys.rules.gates import not_in_container
@@ -88,6 +88,3 @@ def logind_kills_processes(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=verdict_on(bool(source)),
         source=source or "logind.conf",
     )
-
-
-RULES: tuple[Rule, ...] = (logind_removes_ipc, logind_kills_processes)

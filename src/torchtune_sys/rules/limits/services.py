@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Needs, OwnedFile
 from torchtune_sys.model.facts.limits import ServiceLimits
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent_or_unsupported, need, need_if_there
 from torchtune_sys.rules.amounts import size
@@ -237,12 +237,3 @@ def slurm_propagates_memlock(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=verdict_on(below(soft, int(p["min_mib"]) * _MIB)),
         source="slurm.conf",
     )
-
-
-RULES: tuple[Rule, ...] = (
-    service_memlock_too_low,
-    service_nofile_too_low,
-    service_tasks_too_few,
-    container_memlock_too_low,
-    slurm_propagates_memlock,
-)

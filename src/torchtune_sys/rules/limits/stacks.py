@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, need, need_if_there
 from torchtune_sys.rules.amounts import size
@@ -65,6 +65,3 @@ def _most(s: Snapshot) -> int:
     if mode == _STRICT:
         return need(memory.commit_limit_bytes)
     return need(memory.total_bytes) + need(memory.swap_total_bytes)
-
-
-RULES: tuple[Rule, ...] = (thread_stack_larger_than_memory,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Limit
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.gates import ranks_here
@@ -100,6 +100,3 @@ def cgroup_pids_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=verdict_on(most - taken < wanted),
         source=limits.pids_source,
     )
-
-
-RULES: tuple[Rule, ...] = (nproc_limit_too_low, cgroup_pids_limit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.memory import main_memory, shared_memory
 
-RULES: tuple[Rule, ...] = (*shared_memory.RULES, *main_memory.RULES)
+RULES = rules_of(shared_memory, main_memory)

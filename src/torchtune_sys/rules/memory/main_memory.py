@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice, Safety, Sysctl, SysfsWrite
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.memory import MemoryFacts
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unrecorded, known, need
@@ -375,15 +375,3 @@ def _kills_logged(s: Snapshot) -> int:
     if isinstance(s.kernel, Missing) or isinstance(s.kernel.events, Missing):
         return 0
     return sum(event.count for event in s.kernel.events if event.kind == "oom-kill")
-
-
-RULES: tuple[Rule, ...] = (
-    swap_in_use,
-    memory_available_low,
-    host_memory_below_gpu_memory,
-    cgroup_memory_tight,
-    cgroup_memory_far_below_host,
-    thp_never,
-    hugepages_hoard_memory,
-    oom_kills_since_boot,
-)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.formats.mounts import carrier
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.memory import MemoryFacts
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable, absent, known, need
 from torchtune_sys.rules.amounts import size
@@ -205,6 +205,3 @@ def dev_shm_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=verdict,
         source="statvfs /dev/shm",
     )
-
-
-RULES: tuple[Rule, ...] = (dev_shm_too_small, dev_shm_small, dev_shm_not_writable, dev_shm_full)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.nccl import interfaces, settings
 
-RULES: tuple[Rule, ...] = (*interfaces.RULES, *settings.RULES)
+RULES = rules_of(interfaces, settings)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import nccl, nccl_variables
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.network import NcclSetting, RdmaDevice, RdmaPort
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unsupported, known, need
 from torchtune_sys.rules.nccl.common import (
@@ -331,6 +331,3 @@ def _mistyped(
 
 def _digits(name: str) -> list[str]:
     return re.findall("[0-9]+", name)
-
-
-RULES: tuple[Rule, ...] = (wrong_interface, interface_doubtful, uneven_networks, ifname_syntax, ib_hca_unmatched)

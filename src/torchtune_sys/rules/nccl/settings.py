@@ -10,12 +10,53 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.network import NcclSetting
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import verbs_devices
 from torchtune_sys.rules.nccl.common import nccl_version, read_by, settings, sockets_carry_data, uses_nccl
+
+
+@rule(
+    id="nccl-net-without-device",
+    title="NCCL_NET requires InfiniBand or RoCE, but there is no RDMA device",
+    severity=Severity.ERROR,
+    applies=uses_nccl,
+    fix=(
+        EnvironmentVariable(name="NCCL_NET", value=None),
+        Advice(text="or give the container its devices (--device=/dev/infiniband, --ulimit memlock=-1), and the host its driver"),
+    ),
+)
+def net_without_device(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """NCCL_NET=IB, and the kernel shows no RDMA device, or this session no device node to open one by.
+
+    Why it matters
+    NCCL takes no other network then: each communicator fails with "invalid usage", and only NCCL_DEBUG=WARN says "Error: network IB not
+    found." Without the variable it would use TCP.
+
+    When to leave it
+    Jobs must not fall back to TCP: failing is what the variable is for. Then mend the network.
+
+    References
+    NVIDIA/nccl src/plugin/net.cc (ncclNetInit)
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
+    """
+    given = settings(s).get("NCCL_NET")
+    if given is None or given.value.upper() != "IB":
+        raise NotApplicable("NCCL_NET does not ask for InfiniBand or RoCE")
+    devices = need(s.network).rdma
+    nodes = need(s.network).verbs_nodes
+    if isinstance(nodes, Missing) and not absent(nodes):
+        need(nodes)
+    there = not absent(devices) and bool(need(devices)) and verbs_devices(s)
+    yield Evidence(
+        subject="NCCL_NET",
+        seen=f"{given.value}{'' if there else ', and no RDMA device can be opened'}",
+        wanted="unset, or an RDMA device",
+        verdict=Verdict.PASS if there else Verdict.FAIL,
+        source=given.source,
+    )
 
 
 @rule(
@@ -294,55 +335,3 @@ def topo_file_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
             wanted="a readable file, or unset",
             source=settings(s)["NCCL_TOPO_FILE"].source,
         )
-
-
-@rule(
-    id="nccl-net-without-device",
-    title="NCCL_NET requires InfiniBand or RoCE, but there is no RDMA device",
-    severity=Severity.ERROR,
-    applies=uses_nccl,
-    fix=(
-        EnvironmentVariable(name="NCCL_NET", value=None),
-        Advice(text="or give the container its devices (--device=/dev/infiniband, --ulimit memlock=-1), and the host its driver"),
-    ),
-)
-def net_without_device(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """NCCL_NET=IB, and the kernel shows no RDMA device, or this session no device node to open one by.
-
-    Why it matters
-    NCCL takes no other network then: each communicator fails with "invalid usage", and only NCCL_DEBUG=WARN says "Error: network IB not
-    found." Without the variable it would use TCP.
-
-    When to leave it
-    Jobs must not fall back to TCP: failing is what the variable is for. Then mend the network.
-
-    References
-    NVIDIA/nccl src/plugin/net.cc (ncclNetInit)
-    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
-    """
-    given = settings(s).get("NCCL_NET")
-    if given is None or given.value.upper() != "IB":
-        raise NotApplicable("NCCL_NET does not ask for InfiniBand or RoCE")
-    devices = need(s.network).rdma
-    nodes = need(s.network).verbs_nodes
-    if isinstance(nodes, Missing) and not absent(nodes):
-        need(nodes)
-    there = not absent(devices) and bool(need(devices)) and verbs_devices(s)
-    yield Evidence(
-        subject="NCCL_NET",
-        seen=f"{given.value}{'' if there else ', and no RDMA device can be opened'}",
-        wanted="unset, or an RDMA device",
-        verdict=Verdict.PASS if there else Verdict.FAIL,
-        source=given.source,
-    )
-
-
-RULES: tuple[Rule, ...] = (
-    net_without_device,
-    value_ignored,
-    variable_unknown,
-    ib_timeout_short,
-    conf_line_ignored,
-    conf_hides_setting,
-    topo_file_missing,
-)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import Interface, NetworkFacts
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, known_or_unknown, need, need_if_there
 from torchtune_sys.rules.nccl.common import (
@@ -296,12 +296,3 @@ def ethernet_mtu_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
             continue
         small = mtu <= 1500
         yield Evidence(subject=item.interface, seen=f"MTU {mtu}", wanted=wanted, verdict=Verdict.FAIL if small else Verdict.PASS)
-
-
-RULES: tuple[Rule, ...] = (
-    gloo_interface_missing,
-    gloo_interface_doubtful,
-    gloo_and_nccl_differ,
-    ethernet_link_slow,
-    ethernet_mtu_small,
-)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, known_or_unknown, need, need_if_there
 from torchtune_sys.rules.gates import may_span_hosts
@@ -114,6 +114,3 @@ def hostname_unresolvable(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _foreign_matters(s: Snapshot) -> bool:
     """Return whether it matters that others cannot reach the address. A container under its host's name or a cloud machine under its public one mostly works alone; a host with an active RDMA port does not."""
     return bool(nccl.usable_ports(known_or_unknown(need(s.network).rdma, ())))
-
-
-RULES: tuple[Rule, ...] = (hostname_loopback, hostname_unresolvable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent_or_unsupported, known, need
 from torchtune_sys.rules.gates import nodes_beside, several_cpu_nodes
@@ -74,6 +74,3 @@ def network_interrupts_far(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.PASS if near else Verdict.FAIL,
             source="/proc/irq/*/effective_affinity_list",
         )
-
-
-RULES: tuple[Rule, ...] = (network_interrupts_far,)

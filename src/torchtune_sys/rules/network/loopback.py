@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import Interface
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.gates import gpu_count, torch_build
@@ -125,6 +125,3 @@ def _ranks_meet(s: Snapshot) -> None:
 def _loop(s: Snapshot) -> Interface | None:
     interfaces = need(need(s.network).interfaces)
     return next((item for item in interfaces if item.kind == "loopback" and item.name == "lo"), None)
-
-
-RULES: tuple[Rule, ...] = (loopback_unusable, localhost_not_loopback)

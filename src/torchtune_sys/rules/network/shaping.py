@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import Interface
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, known, need
 
@@ -65,6 +65,3 @@ def _carries(interface: Interface, alone: bool) -> bool:
     if alone or interface.kind == "bridge" or known(interface.up, True) is False:
         return False
     return any(not item.address.startswith(("fe80:", "169.254.")) for item in known(interface.addresses, ()))
-
-
-RULES: tuple[Rule, ...] = (network_interface_shaped,)

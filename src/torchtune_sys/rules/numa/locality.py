@@ -9,7 +9,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.numa import NumaNode
 from torchtune_sys.model.facts.pci import PciDevice
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.rules.pci.common import gpus
@@ -288,13 +288,3 @@ def cpus_far_from_gpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.PASS if cpus else Verdict.FAIL,
             source="sched_getaffinity",
         )
-
-
-RULES: tuple[Rule, ...] = (
-    gpu_numa_unknown,
-    node_without_memory,
-    memory_imbalanced,
-    node_offline,
-    memory_on_other_node,
-    cpus_far_from_gpus,
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.pci import distance, errors, links, peers, settings
 
-RULES: tuple[Rule, ...] = (*links.RULES, *errors.RULES, *peers.RULES, *distance.RULES, *settings.RULES)
+RULES = rules_of(links, errors, peers, distance, settings)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.formats.pci_paths import CLASSES
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.pci import PciDevice, PciDistance
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
 from torchtune_sys.rules import gates
@@ -225,6 +225,3 @@ def _share(cards: int, gpus: int) -> float:
     (1, 0.75, 2)
     """
     return cards // gpus if cards >= gpus else cards / gpus
-
-
-RULES: tuple[Rule, ...] = (far_from_network, distance_uneven, cards_uneven)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.pci import PciErrors
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent_or_unsupported, known, need
 from torchtune_sys.rules.pci import common as pci_seen
@@ -144,6 +144,3 @@ def _each(
         need(untold)
     if not judged:
         raise NotApplicable("the kernel counts no PCIe errors here")
-
-
-RULES: tuple[Rule, ...] = (uncorrectable, correctable)

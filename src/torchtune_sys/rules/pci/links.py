@@ -12,7 +12,7 @@ from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.facts.python import LoadedLink
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_by_address, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent_or_unsupported, known, need
 from torchtune_sys.rules import gates
@@ -363,6 +363,3 @@ def _link(device: PciDevice, above: PciDevice | None) -> Iterator[Evidence]:
 def _name(device: PciDevice) -> str:
     kind = "NVMe drive" if str(device.class_)[2:6] == "0108" else "network card"
     return f"{kind} {device.address}"
-
-
-RULES: tuple[Rule, ...] = (gpu_pcie_link_degraded, gpu_slot_narrower_than_card, pcie_link_degraded)

@@ -9,7 +9,7 @@ from torchtune_sys.formats.pci_paths import MOST_PAIRS, above, distance, is_gpu
 from torchtune_sys.model.actions import Advice, KernelArgument
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciDevice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent_or_unsupported, known, known_or_unknown, need
 from torchtune_sys.model.version import version
@@ -170,6 +170,3 @@ def _domain(s: Snapshot, device: PciDevice) -> Fact[str]:
     if kind.why is Why.ABSENT and version(known(need(s.system).kernel, "")) >= (5, 4):
         return Missing(Why.HIDDEN, kind.source, "hidden here: this kernel tells the type of each IOMMU group")
     return kind
-
-
-RULES: tuple[Rule, ...] = (acs_redirects, iommu_translates)

@@ -10,7 +10,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice
 from torchtune_sys.model.integrated_gpus import is_intel_card
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, absent_or_unsupported, known, need
 from torchtune_sys.rules.pci import common as pci_seen
@@ -284,6 +284,3 @@ def topology_file_of_another_machine(s: Snapshot, p: Params) -> Iterator[Evidenc
         verdict=Verdict.FAIL if seen else Verdict.PASS,
         source=file.path,
     )
-
-
-RULES: tuple[Rule, ...] = (bar_small, read_request_small, relaxed_ordering_off, topology_file_of_another_machine)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.python import byte_code, environment_not_executable, interpreter
 
-RULES: tuple[Rule, ...] = (
-    *interpreter.RULES,
-    *byte_code.RULES,
-    *environment_not_executable.RULES,
-)
+RULES = rules_of(interpreter, byte_code, environment_not_executable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, need
 from torchtune_sys.rules.gates import torch_build
@@ -60,6 +60,3 @@ def python_byte_code_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject=subject, seen=seen, wanted=wanted, verdict=Verdict.PASS if writable else Verdict.FAIL, source=build.location
         )
-
-
-RULES: tuple[Rule, ...] = (python_byte_code_missing,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import need
 from torchtune_sys.rules.gates import torch_build
@@ -42,6 +42,3 @@ def environment_not_executable(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if place.noexec else Verdict.PASS,
         source="/proc/self/mountinfo",
     )
-
-
-RULES: tuple[Rule, ...] = (environment_not_executable,)

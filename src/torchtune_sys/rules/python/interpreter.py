@@ -8,7 +8,7 @@ from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.model.actions import Advice, Install
 from torchtune_sys.model.facts.python import PythonFacts
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, need, need_if_there
 from torchtune_sys.model.version import show, version
@@ -262,6 +262,32 @@ _VERSIONED = pattern(r"/python(3\.[0-9]{1,2})t?/(?:site|dist)-packages")
 
 
 @rule(
+    id="pip-leftovers",
+    title="An interrupted pip run left parts of a package behind",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(text="delete the directories that are left behind"),
+        Install(text="then pip install --force-reinstall the package that they belong to"),
+    ),
+)
+def pip_leftovers(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """pip renames what it replaces (torch to ~orch) and deletes it at the end; directories with such names are leftovers.
+
+    Why it matters
+        "WARNING: Ignoring invalid distribution -orch", gigabytes of wasted disk space, and possibly a package that is a mix of
+        two versions. The usual cause is a full disk or a file in use on NFS.
+
+    When to leave it
+        pip is still running.
+
+    References
+        https://github.com/pypa/pip/issues/9628
+    """
+    for path in need(need(s.python).leftovers):
+        yield Evidence(subject=path, seen="left behind", wanted="not there", source=path)
+
+
+@rule(
     id="packages-of-another-python",
     title="The interpreter also searches the package directory of another Python version",
     severity=Severity.WARNING,
@@ -295,32 +321,6 @@ def packages_of_another_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject="sys.path", seen=f"no directory of another version than {mine}", verdict=Verdict.PASS, source="sys.path"
         )
-
-
-@rule(
-    id="pip-leftovers",
-    title="An interrupted pip run left parts of a package behind",
-    severity=Severity.WARNING,
-    fix=(
-        Advice(text="delete the directories that are left behind"),
-        Install(text="then pip install --force-reinstall the package that they belong to"),
-    ),
-)
-def pip_leftovers(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """pip renames what it replaces (torch to ~orch) and deletes it at the end; directories with such names are leftovers.
-
-    Why it matters
-        "WARNING: Ignoring invalid distribution -orch", gigabytes of wasted disk space, and possibly a package that is a mix of
-        two versions. The usual cause is a full disk or a file in use on NFS.
-
-    When to leave it
-        pip is still running.
-
-    References
-        https://github.com/pypa/pip/issues/9628
-    """
-    for path in need(need(s.python).leftovers):
-        yield Evidence(subject=path, seen="left behind", wanted="not there", source=path)
 
 
 _SHARED = ("nfs", "smb", "remote", "parallel", "object-store")
@@ -381,14 +381,3 @@ def environment_on_network_filesystem(s: Snapshot, p: Params) -> Iterator[Eviden
         verdict=Verdict.FAIL if shared else Verdict.PASS,
         source="/proc/self/mountinfo",
     )
-
-
-RULES: tuple[Rule, ...] = (
-    interpreter_does_not_start,
-    python_start_reports_errors,
-    no_wheel_for_python,
-    glibc_too_old,
-    pip_leftovers,
-    packages_of_another_python,
-    environment_on_network_filesystem,
-)

@@ -9,7 +9,7 @@ from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice, Install, Needs
 from torchtune_sys.model.facts.network import RdmaDevice, RdmaPort
 from torchtune_sys.model.facts.pci import PciDevice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import NotApplicable, absent, known, known_or_unknown, need
 from torchtune_sys.rules.gates import may_span_hosts, verbs_devices
@@ -184,6 +184,3 @@ def efa_not_in_container(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not any(name.startswith("uverbs") for name in names):
         seen = f"{len(found)} EFA on the PCI bus, no device node"
         yield Evidence(subject="/dev/infiniband", seen=seen, wanted="uverbs0 and so on", source="/dev/infiniband")
-
-
-RULES: tuple[Rule, ...] = (rdma_driver_not_loaded, efa_not_in_container)

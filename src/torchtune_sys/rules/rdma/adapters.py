@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import RdmaDevice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import (
     Missing,
@@ -298,6 +298,3 @@ def roce_gid_index(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 wanted=why[1],
                 source=f"/sys/class/infiniband/{device.name}/ports/{port.port}/gids/{index}",
             )
-
-
-RULES: tuple[Rule, ...] = (rail_mtu_mismatch, ib_port_down, ib_subnet_manager_missing, rdma_rate_degraded, roce_gid_index)

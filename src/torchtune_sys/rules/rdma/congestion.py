@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, absent_or_unrecorded, known, need
 
@@ -95,6 +95,3 @@ def _unread(s: Snapshot) -> list[tuple[str, Missing]]:
         and isinstance(device.congestion, Missing)
         and not absent_or_unrecorded(device.congestion)
     ]
-
-
-RULES: tuple[Rule, ...] = (roce_congestion_control_differs,)

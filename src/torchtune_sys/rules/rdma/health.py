@@ -9,7 +9,7 @@ from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import RdmaPort
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import (
     Missing,
@@ -137,52 +137,6 @@ def rdma_symbol_errors(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 seen=f"{count} symbol errors within {hours:.0f} h, {count / hours:.0f} an hour",
                 wanted=f"at most {p['per_hour']} an hour",
                 source=_source(pair, "symbol_error"),
-            )
-
-
-@rule(
-    id="partition-member-limited",
-    title="An InfiniBand port is only a limited member of its partition",
-    severity=Severity.WARNING,
-    fix=(
-        Advice(
-            text="make the hosts of the job full members (OpenSM, partitions.conf: Default=0x7fff,ipoib:ALL=full;), or ask who runs the fabric"
-        ),
-        Advice(text="or name the entry of another partition: export NCCL_IB_PKEY=INDEX (/sys/class/infiniband/*/ports/*/pkeys)"),
-    ),
-    applies=nccl_on_several_hosts,
-    nothing="no InfiniBand port is active",
-)
-def partition_member_limited(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The partition key that NCCL takes (entry NCCL_IB_PKEY of the port's table, else the first) lacks the bit of a full member, or is empty.
-
-    Why it matters
-    Each switch and adapter drops packets between two limited members. The links are up, IPoIB may have addresses, and the first collective over
-    RDMA ends with retry errors (completion error 12).
-
-    When to leave it
-    The other hosts of the job are full members.
-
-    References
-    InfiniBand Architecture Specification, volume 1, 10.9.1.2 (membership: full or limited); opensm(8), PARTITION CONFIGURATION
-    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-pkey
-    """
-    for subject, missing in rdma_links.unreadable_ports(rdma_devices(s)):
-        yield unsure(subject, missing)
-    ports = [pair for pair in _active(s) if pair[1].link_layer == "InfiniBand"]
-    index = max(nccl.as_number(values(s).get("NCCL_IB_PKEY", "")), 0)
-    for pair in ports:
-        keys = pair[1].partitions
-        if isinstance(keys, Missing):
-            if not absent_or_unrecorded(keys):
-                yield unsure(_name(pair), keys)
-        elif index < len(keys):
-            yield Evidence(
-                subject=_name(pair),
-                seen=f"entry {index} is 0x{keys[index]:04x}",
-                wanted="0x8000 or more: a full member",
-                verdict=Verdict.PASS if keys[index] & 0x8000 else Verdict.FAIL,
-                source=f"/sys/class/infiniband/{pair[0].name}/ports/{pair[1].port}/pkeys/{index}",
             )
 
 
@@ -385,12 +339,47 @@ def efa_plugin_missing(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    rdma_link_flaps,
-    rdma_symbol_errors,
-    rdma_errors_growing,
-    rdma_firmware_differs,
-    roce_without_routable_address,
-    efa_plugin_missing,
-    partition_member_limited,
+@rule(
+    id="partition-member-limited",
+    title="An InfiniBand port is only a limited member of its partition",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="make the hosts of the job full members (OpenSM, partitions.conf: Default=0x7fff,ipoib:ALL=full;), or ask who runs the fabric"
+        ),
+        Advice(text="or name the entry of another partition: export NCCL_IB_PKEY=INDEX (/sys/class/infiniband/*/ports/*/pkeys)"),
+    ),
+    applies=nccl_on_several_hosts,
+    nothing="no InfiniBand port is active",
 )
+def partition_member_limited(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The partition key that NCCL takes (entry NCCL_IB_PKEY of the port's table, else the first) lacks the bit of a full member, or is empty.
+
+    Why it matters
+    Each switch and adapter drops packets between two limited members. The links are up, IPoIB may have addresses, and the first collective over
+    RDMA ends with retry errors (completion error 12).
+
+    When to leave it
+    The other hosts of the job are full members.
+
+    References
+    InfiniBand Architecture Specification, volume 1, 10.9.1.2 (membership: full or limited); opensm(8), PARTITION CONFIGURATION
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-pkey
+    """
+    for subject, missing in rdma_links.unreadable_ports(rdma_devices(s)):
+        yield unsure(subject, missing)
+    ports = [pair for pair in _active(s) if pair[1].link_layer == "InfiniBand"]
+    index = max(nccl.as_number(values(s).get("NCCL_IB_PKEY", "")), 0)
+    for pair in ports:
+        keys = pair[1].partitions
+        if isinstance(keys, Missing):
+            if not absent_or_unrecorded(keys):
+                yield unsure(_name(pair), keys)
+        elif index < len(keys):
+            yield Evidence(
+                subject=_name(pair),
+                seen=f"entry {index} is 0x{keys[index]:04x}",
+                wanted="0x8000 or more: a full member",
+                verdict=Verdict.PASS if keys[index] & 0x8000 else Verdict.FAIL,
+                source=f"/sys/class/infiniband/{pair[0].name}/ports/{pair[1].port}/pkeys/{index}",
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.software import containers, next_boot, packages, session
 
-RULES: tuple[Rule, ...] = (*packages.RULES, *next_boot.RULES, *containers.RULES, *session.RULES)
+RULES = rules_of(packages, next_boot, containers, session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Install, Needs
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need, need_any
 from torchtune_sys.model.version import show, version
@@ -190,6 +190,3 @@ def docker_refuses_clone3(s: Snapshot, p: Params) -> Iterator[Evidence]:
     floor = (20, 10, 10)
     verdict = Verdict.PASS if version(have) >= floor else Verdict.FAIL
     yield Evidence(subject=name, seen=have, wanted=f">= {show(floor)}", verdict=verdict, source="installed packages")
-
-
-RULES: tuple[Rule, ...] = (container_toolkit_missing, docker_may_lose_gpus, cdi_specification_stale, docker_refuses_clone3)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Install, KernelArgument, Needs
 from torchtune_sys.model.facts.software import NextKernel
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.rules.gates import nvidia_host
@@ -104,6 +104,3 @@ def nouveau_not_barred(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.PASS if barred else Verdict.FAIL,
         source="/etc/modprobe.d, /proc/cmdline",
     )
-
-
-RULES: tuple[Rule, ...] = (driver_not_built_for_next_boot, nouveau_not_barred)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Needs
 from torchtune_sys.model.facts.software import Package
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need, need_if_there
 from torchtune_sys.rules.gates import nvidia_host
@@ -194,6 +194,3 @@ def reboot_pending(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.PASS if absent(asked) else Verdict.FAIL,
         source="/run/reboot-required",
     )
-
-
-RULES: tuple[Rule, ...] = (driver_upgrades_unattended, driver_installed_twice, reboot_pending)

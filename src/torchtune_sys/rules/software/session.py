@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.network import Way
 from torchtune_sys.model.launchers import JOB_VARIABLES, RANK_VARIABLES
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.rules.gates import gpu_count, nvidia_hardware
@@ -341,13 +341,3 @@ def world_larger_than_started(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if own and world > ranks else Verdict.PASS,
         source="environment",
     )
-
-
-RULES: tuple[Rule, ...] = (
-    mps_server_unreachable,
-    master_port_in_use,
-    master_address_loopback,
-    rank_seeks_master_on_own_host,
-    master_address_unreachable,
-    world_larger_than_started,
-)

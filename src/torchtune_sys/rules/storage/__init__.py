@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.storage import access, devices, nfs, space, temporary, tuning
 
-RULES: tuple[Rule, ...] = (*devices.RULES, *access.RULES, *space.RULES, *temporary.RULES, *tuning.RULES, *nfs.RULES)
+RULES = rules_of(devices, access, space, temporary, tuning, nfs)

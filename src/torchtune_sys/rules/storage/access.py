@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.storage import MOUNTED, StoragePath
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.rules.storage.common import passed, places, read_only, subject
@@ -187,6 +187,3 @@ def writable(s: Snapshot, role: str) -> Iterator[Evidence]:
             where = f"{place.filesystem} on {place.mount_point}"
             seen = f"{where} is mounted read-only" if read_only(place) else f"this user may not write to {place.real_path}"
             yield Evidence(subject=subject(place), seen=seen, wanted="writable", source="access(2)")
-
-
-RULES: tuple[Rule, ...] = (filesystem_not_answering, data_path_unreadable, checkpoints_not_writable)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.storage import Disk, StoragePath
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known
 from torchtune_sys.rules.storage.common import DATA, USED, not_applicable, passed, places, subject
@@ -342,16 +342,3 @@ def filesystem_errors_recorded(s: Snapshot, p: Params) -> Iterator[Evidence]:
             verdict=Verdict.FAIL if count > 0 else Verdict.PASS,
             source="/sys/fs/ext4/DEVICE/errors_count",
         )
-
-
-RULES: tuple[Rule, ...] = (
-    data_on_spinning_disk,
-    data_on_usb_disk,
-    data_on_object_store,
-    data_on_network_filesystem,
-    data_on_windows_drive,
-    data_on_container_layer,
-    checkpoints_on_volatile_storage,
-    md_array_degraded,
-    filesystem_errors_recorded,
-)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.storage import StoragePath
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known, need
 from torchtune_sys.model.version import version
@@ -99,6 +99,3 @@ def _soft_until_s(options: tuple[str, ...]) -> float | None:
     first, retries = _number(options, "timeo") or 600, _number(options, "retrans")
     count = 1 + (2 if retries is None else min(retries, 100))
     return first / 10 * count * (count + 1) / 2
-
-
-RULES: tuple[Rule, ...] = (nfs_mount_untuned,)

@@ -8,7 +8,7 @@ import msgspec
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.storage import StoragePath, without_inodes
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.rules.storage.common import GIB, SAVES, not_applicable, passed, places, read_only, subject
@@ -48,6 +48,34 @@ def disk_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 @rule(
+    id="disk-space-low",
+    title="There is little space left to save checkpoints",
+    severity=Severity.WARNING,
+    cause="disk-full-or-quota",
+    superseded_by=("disk-full",),
+    fix=(_MAKE_ROOM,),
+    params=(
+        Param("minimum_gib", 10, "free GiB below which room counts as little"),
+        Param("percent", 5, "share free below which room counts as little, if percent_applies_below_gib also holds"),
+        Param("percent_applies_below_gib", 100, "free GiB above which the share does not matter"),
+    ),
+)
+def disk_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The file system still has space, but a few checkpoints may fill it.
+
+    Why it matters
+        A checkpoint with Adam's state takes about 14 bytes for each parameter: 100 GB for a model of 7 billion.
+
+    When to leave it
+        The model is small, or old checkpoints are deleted as new ones are written.
+
+    References
+        statvfs(3), f_bavail
+    """
+    yield from _room(s, p, SAVES)
+
+
+@rule(
     id="home-full",
     title="There is no space left in the home directory or in a cache",
     severity=Severity.WARNING,
@@ -79,34 +107,6 @@ def home_full(s: Snapshot, p: Params) -> Iterator[Evidence]:
         Triton python/triton/knobs.py (TRITON_CACHE_DIR)
     """
     yield from _room(s, p, ("home", "cache"))
-
-
-@rule(
-    id="disk-space-low",
-    title="There is little space left to save checkpoints",
-    severity=Severity.WARNING,
-    cause="disk-full-or-quota",
-    superseded_by=("disk-full",),
-    fix=(_MAKE_ROOM,),
-    params=(
-        Param("minimum_gib", 10, "free GiB below which room counts as little"),
-        Param("percent", 5, "share free below which room counts as little, if percent_applies_below_gib also holds"),
-        Param("percent_applies_below_gib", 100, "free GiB above which the share does not matter"),
-    ),
-)
-def disk_space_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The file system still has space, but a few checkpoints may fill it.
-
-    Why it matters
-        A checkpoint with Adam's state takes about 14 bytes for each parameter: 100 GB for a model of 7 billion.
-
-    When to leave it
-        The model is small, or old checkpoints are deleted as new ones are written.
-
-    References
-        statvfs(3), f_bavail
-    """
-    yield from _room(s, p, SAVES)
 
 
 def _room(s: Snapshot, p: Params, roles: tuple[str, ...]) -> Iterator[Evidence]:
@@ -229,12 +229,3 @@ def _inodes_at(place: StoragePath, minimum: int, percent: float) -> Evidence:
         verdict=Verdict.FAIL if bad else Verdict.PASS,
         source=f"statvfs {place.real_path}",
     )
-
-
-RULES: tuple[Rule, ...] = (
-    disk_full,
-    disk_space_low,
-    home_full,
-    inodes_exhausted,
-    inodes_low,
-)

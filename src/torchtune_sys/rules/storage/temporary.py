@@ -9,7 +9,7 @@ import msgspec
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.storage import INSTEAD, without_inodes
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, kept
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
@@ -219,12 +219,3 @@ def temporary_path_too_long(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _falls_back(python: tuple[int, ...]) -> bool:
     return python >= (3, 14) or (python[:2] == (3, 13) and python >= (3, 13, 4))
-
-
-RULES: tuple[Rule, ...] = (
-    temporary_directory_not_writable,
-    temporary_directory_passed_over,
-    temporary_space_low,
-    temporary_directory_on_nfs,
-    temporary_path_too_long,
-)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, SysfsWrite
 from torchtune_sys.model.facts.storage import Disk, StoragePath
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
@@ -301,13 +301,3 @@ def _lock_fault(filesystem: str, options: tuple[str, ...], nodes: int | None) ->
         if value_of(options, "local_lock") in ("all", "flock"):
             return f"{filesystem} with local_lock (locks hold on this host only)"
     return ""
-
-
-RULES: tuple[Rule, ...] = (
-    read_ahead_small,
-    nvme_scheduler_not_none,
-    hdd_scheduler_none,
-    mount_options_slow,
-    mount_without_barriers,
-    cache_without_file_locks,
-)

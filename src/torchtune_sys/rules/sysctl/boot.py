@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, need
 from torchtune_sys.rules.gates import not_in_container
@@ -208,6 +208,3 @@ def sysctl_tools_disagree(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 def _said(made: Assignment | Missing) -> str:
     return "not set" if isinstance(made, Missing) else f"{made.value} ({made.source})"
-
-
-RULES: tuple[Rule, ...] = (sysctl_not_applied, sysctl_lost_at_reboot, sysctl_overridden, sysctl_tools_disagree)

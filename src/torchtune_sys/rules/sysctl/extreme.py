@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from torchtune_sys.model.actions import Safety, Sysctl
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, Target
 from torchtune_sys.model.values import Missing, NotApplicable, absent, need
@@ -96,6 +96,3 @@ def kernel_setting_extreme(s: Snapshot, p: Params) -> Iterator[Evidence]:
         )
     if not judged:
         raise NotApplicable("this kernel shows none of these settings here")
-
-
-RULES: tuple[Rule, ...] = (kernel_setting_extreme,)

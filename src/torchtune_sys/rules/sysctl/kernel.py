@@ -10,7 +10,7 @@ from torchtune_sys.model.actions import Advice, Safety, Sysctl
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
@@ -244,6 +244,35 @@ _THREAD_SIZE_BYTES = 16 << 10
 """Kernel stack of a thread on x86-64 and aarch64."""
 
 
+_FILES = 65536
+"""As many as a rank with workers may open by the limits that this tool asks for."""
+_FILE_BYTES = 10 << 10
+"""Memory for which the kernel grants one open file by its own default."""
+
+
+@rule(
+    id="file-table-small",
+    title="The system-wide limit on open files is low",
+    severity=Severity.WARNING,
+    fix=(Sysctl(key="fs.file-max", target=AtLeast(1 << 20)),),
+)
+def file_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """fs.file-max, the number of files, sockets, pipes and devices that all processes may have open together, is below 65536.
+
+    Why it matters
+    When it is reached open, socket and accept fail with ENFILE ("Too many open files in system") for everybody but root: DataLoader workers, NCCL and the rendezvous end at random.
+
+    When to leave it
+    With less than 640 MiB of memory, where the kernel's own default is lower, and is what is asked for.
+
+    References
+    Linux fs/file_table.c, files_maxfiles_init; Documentation/admin-guide/sysctl/fs.rst, file-max; systemd sets it to the greatest number.
+    """
+    memory = None if isinstance(s.memory, Missing) else s.memory.total_bytes
+    floor = min(_FILES, memory // _FILE_BYTES * 9 // 10) if isinstance(memory, int) else _FILES
+    yield judged(s, "fs.file-max", AtLeast(floor))
+
+
 @rule(
     id="task-table-small",
     title="The kernel's limit on tasks is low",
@@ -279,35 +308,6 @@ def task_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
             yield found
         except NotApplicable:
             continue
-
-
-_FILES = 65536
-"""As many as a rank with workers may open by the limits that this tool asks for."""
-_FILE_BYTES = 10 << 10
-"""Memory for which the kernel grants one open file by its own default."""
-
-
-@rule(
-    id="file-table-small",
-    title="The system-wide limit on open files is low",
-    severity=Severity.WARNING,
-    fix=(Sysctl(key="fs.file-max", target=AtLeast(1 << 20)),),
-)
-def file_table_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """fs.file-max, the number of files, sockets, pipes and devices that all processes may have open together, is below 65536.
-
-    Why it matters
-    When it is reached open, socket and accept fail with ENFILE ("Too many open files in system") for everybody but root: DataLoader workers, NCCL and the rendezvous end at random.
-
-    When to leave it
-    With less than 640 MiB of memory, where the kernel's own default is lower, and is what is asked for.
-
-    References
-    Linux fs/file_table.c, files_maxfiles_init; Documentation/admin-guide/sysctl/fs.rst, file-max; systemd sets it to the greatest number.
-    """
-    memory = None if isinstance(s.memory, Missing) else s.memory.total_bytes
-    floor = min(_FILES, memory // _FILE_BYTES * 9 // 10) if isinstance(memory, int) else _FILES
-    yield judged(s, "fs.file-max", AtLeast(floor))
 
 
 def _not_told(memory: Fact[MemoryFacts]) -> bool:
@@ -371,17 +371,3 @@ def free_memory_reserve_huge(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if kept > share * total else Verdict.PASS,
         source=origin(s, found),
     )
-
-
-RULES: tuple[Rule, ...] = (
-    swappiness_high,
-    zone_reclaim_enabled,
-    numa_balancing_enabled,
-    overcommit_strict,
-    max_map_count_low,
-    dirty_limit_huge,
-    file_table_small,
-    task_table_small,
-    shmmax_lowered,
-    free_memory_reserve_huge,
-)

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice, Safety, Sysctl
 from torchtune_sys.model.facts.network import Interface
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import AtLeast, Exactly
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, known_or_unknown, need
@@ -47,6 +47,48 @@ ALGORITHMS = frozenset(
     ]
 )
 """Names of Linux's modules tcp_*.c (net/ipv4), which the kernel loads when they are asked for, and of well-known ones outside of it."""
+
+
+@rule(
+    id="local-ports-few",
+    title="Few ephemeral local ports are available",
+    severity=Severity.WARNING,
+    cause="ephemeral-ports-exhausted",
+    params=(Param("min", 1000, "number of available ports below which they are reported"),),
+    fix=(
+        Advice(
+            text="set net.ipv4.ip_local_port_range = 32768 60999, the kernel's default, and remove the other line from sysctl.d"
+        ),
+    ),
+)
+def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """net.ipv4.ip_local_port_range is small, or net.ipv4.ip_local_reserved_ports excludes most of it.
+
+    Why it matters
+    Each listener of Gloo and NCCL takes a port from that range, and so does each connection to a peer. Once they are used up,
+    within seconds for many ranks, programs fail with "Address already in use" or "Cannot assign requested address". Fewer than 100 are too few for one process, too.
+
+    When to leave it
+    A firewall allows only this range, and you have checked that it is enough for the ranks of this host.
+
+    References
+    Linux Documentation/networking/ip-sysctl.rst, ip_local_port_range (32768 to 60999 by default), ip_local_reserved_ports
+    """
+    found = setting(s, "net.ipv4.ip_local_port_range")
+    is_one_process = (s.intent.ranks or 1) < 2 and (s.intent.nodes or 1) < 2
+    ends = [number for word in known(found.running, "").split() if (number := natural(word, 5)) is not None]
+    count = max(ends[1] - ends[0] + 1, 0) if len(ends) == 2 else 0
+    kept = _reserved(s, ends[0], ends[1]) if count >= int(p["min"]) else 0
+    if is_one_process and (not count or count - kept >= _FEW_FOR_ANY):
+        raise NotApplicable("neither several ranks nor several hosts were specified")
+    running = need(found.running)
+    yield Evidence(
+        subject=found.key,
+        seen=f"{running}: {count} ports" + (f", {kept} of them in net.ipv4.ip_local_reserved_ports" if kept else ""),
+        wanted=f">= {p['min']} ports",
+        verdict=Verdict.FAIL if count - kept < int(p["min"]) else Verdict.PASS,
+        source=origin(s, found),
+    )
 
 
 @rule(
@@ -286,48 +328,6 @@ _FEW_FOR_ANY = 100
 """Ports that a DataLoader, a download and a tracker of experiments beside each other may take, with those that wait for a minute after their end."""
 
 
-@rule(
-    id="local-ports-few",
-    title="Few ephemeral local ports are available",
-    severity=Severity.WARNING,
-    cause="ephemeral-ports-exhausted",
-    params=(Param("min", 1000, "number of available ports below which they are reported"),),
-    fix=(
-        Advice(
-            text="set net.ipv4.ip_local_port_range = 32768 60999, the kernel's default, and remove the other line from sysctl.d"
-        ),
-    ),
-)
-def local_ports_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """net.ipv4.ip_local_port_range is small, or net.ipv4.ip_local_reserved_ports excludes most of it.
-
-    Why it matters
-    Each listener of Gloo and NCCL takes a port from that range, and so does each connection to a peer. Once they are used up,
-    within seconds for many ranks, programs fail with "Address already in use" or "Cannot assign requested address". Fewer than 100 are too few for one process, too.
-
-    When to leave it
-    A firewall allows only this range, and you have checked that it is enough for the ranks of this host.
-
-    References
-    Linux Documentation/networking/ip-sysctl.rst, ip_local_port_range (32768 to 60999 by default), ip_local_reserved_ports
-    """
-    found = setting(s, "net.ipv4.ip_local_port_range")
-    is_one_process = (s.intent.ranks or 1) < 2 and (s.intent.nodes or 1) < 2
-    ends = [number for word in known(found.running, "").split() if (number := natural(word, 5)) is not None]
-    count = max(ends[1] - ends[0] + 1, 0) if len(ends) == 2 else 0
-    kept = _reserved(s, ends[0], ends[1]) if count >= int(p["min"]) else 0
-    if is_one_process and (not count or count - kept >= _FEW_FOR_ANY):
-        raise NotApplicable("neither several ranks nor several hosts were specified")
-    running = need(found.running)
-    yield Evidence(
-        subject=found.key,
-        seen=f"{running}: {count} ports" + (f", {kept} of them in net.ipv4.ip_local_reserved_ports" if kept else ""),
-        wanted=f">= {p['min']} ports",
-        verdict=Verdict.FAIL if count - kept < int(p["min"]) else Verdict.PASS,
-        source=origin(s, found),
-    )
-
-
 def _reserved(s: Snapshot, first: int, last: int) -> int:
     """Return how many ports of the range the kernel gives to nobody who asks for any."""
     setting = need(s.sysctl).settings.get("net.ipv4.ip_local_reserved_ports")
@@ -337,13 +337,3 @@ def _reserved(s: Snapshot, first: int, last: int) -> int:
     ranges = (part.partition("-") for part in words.split(",") if part)
     bounds = [(natural(low, 5), natural(high or low, 5)) for low, _, high in ranges]
     return sum(max(min(high, last) - max(low, first) + 1, 0) for low, high in bounds if low is not None and high is not None)
-
-
-RULES: tuple[Rule, ...] = (
-    local_ports_few,
-    somaxconn_low,
-    neighbour_table_small,
-    congestion_control_unknown,
-    rp_filter_strict,
-    arp_answers_on_any_interface,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Sysctl
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly
 from torchtune_sys.rules.sysctl.policy import judged, slow_start_target, tcp_between_hosts, tcp_rmem_target, tcp_wmem_target
@@ -86,6 +86,3 @@ def tcp_feature_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     for key in ("net.ipv4.tcp_window_scaling", "net.ipv4.tcp_sack"):
         yield judged(s, key, Exactly("1"))
-
-
-RULES: tuple[Rule, ...] = (tcp_buffer_ceiling_low, tcp_slow_start_after_idle, tcp_feature_switched_off)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.system import boot_arguments, platform
 
-RULES: tuple[Rule, ...] = (*platform.RULES, *boot_arguments.RULES)
+RULES = rules_of(platform, boot_arguments)

@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, known, need
 
@@ -139,6 +139,3 @@ def kernel_debugging_at_boot(s: Snapshot, p: Params) -> Iterator[Evidence]:
     found = [(word, what) for names, what in _CHECKS for word in words if word in names]
     found += [(word, "each object is checked and marked when it is taken and freed") for word in words if _SLAB.fullmatch(word)]
     yield from _told(found)
-
-
-RULES: tuple[Rule, ...] = (boot_argument_withholds, kernel_debugging_at_boot)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import eol
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Param, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.model.version import show, version
@@ -224,13 +224,3 @@ def clock_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
         verdict=Verdict.FAIL if today < eol.AS_OF else Verdict.PASS,
         source="clock_gettime",
     )
-
-
-RULES: tuple[Rule, ...] = (
-    end_of_life,
-    glibc_too_old,
-    libc_is_musl,
-    kernel_old,
-    wsl1,
-    clock_wrong,
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtune_sys.model.rule import Rule
+from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.torch import (
     amp,
     build_kind,
@@ -19,18 +19,6 @@ from torchtune_sys.rules.torch import (
     tools,
 )
 
-RULES: tuple[Rule, ...] = (
-    *driver_and_gpu.RULES,
-    *cpu_only.RULES,
-    *build_kind.RULES,
-    *packages.RULES,
-    *copies.RULES,
-    *partners.RULES,
-    *loader.RULES,
-    *compile.RULES,
-    *tools.RULES,
-    *ptxas.RULES,
-    *built_here.RULES,
-    *amp.RULES,
-    *loaded.RULES,
+RULES = rules_of(
+    driver_and_gpu, cpu_only, build_kind, packages, copies, partners, loader, compile, tools, ptxas, built_here, amp, loaded
 )

@@ -136,6 +136,3 @@ def tf32_off(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         verdict=Verdict.PASS if on else Verdict.FAIL,
         source="torch",
     )
-
-
-RULES = (bf16_emulated, fp16_without_speed, tf32_off)

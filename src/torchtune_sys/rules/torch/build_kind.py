@@ -309,12 +309,3 @@ def cuda_not_available(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         verdict=Verdict.PASS if available else Verdict.FAIL,
         source="torch",
     )
-
-
-RULES = (
-    cuda_build_on_amd_host,
-    rocm_arch_not_in_wheel,
-    rocm_build_on_nvidia_host,
-    torch_debug_build,
-    cuda_not_available,
-)

@@ -87,6 +87,3 @@ def _runs(built: tuple[tuple[int, int], str, bool], own: tuple[int, int]) -> boo
     if suffix == "a":
         return own == at
     return (own[0] == at[0] and own[1] >= at[1]) or (ptx and not suffix and own >= at)
-
-
-RULES = (extensions_built_for_other_gpu,)

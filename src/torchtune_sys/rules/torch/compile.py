@@ -351,15 +351,3 @@ def compile_cache_on_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if ranks_here(s) < 2 and (s.intent.nodes or 1) < 2:
         raise NotApplicable("one process alone writes it")
     yield from _judged(s, lambda cache: cache.network, "on a network file system", "a local disk")
-
-
-RULES = (
-    host_compiler_too_new,
-    python_headers_missing,
-    c_compiler_missing,
-    c_library_headers_missing,
-    ninja_not_on_path,
-    compile_cache_not_writable,
-    compile_cache_not_executable,
-    compile_cache_on_network,
-)

@@ -134,6 +134,3 @@ def module_hidden_in_working_directory(s: Snapshot, _p: Params) -> Iterator[Evid
         yield Evidence(
             subject=path, seen=f"imported in place of the module {name}", wanted="another name", source="working directory"
         )
-
-
-RULES = (torch_installed_twice, user_site_shadows, module_hidden_in_working_directory)

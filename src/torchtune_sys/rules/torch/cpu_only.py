@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.model.actions import Advice, Install
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.rules.gates import intel_cards_served, nvidia_hardware, torch_build
@@ -115,6 +115,3 @@ def _with_cuda(s: Snapshot, release: str) -> tuple[Install, ...]:
     cc = kinds.pop() if len(kinds) == 1 else None
     build = None if cc is None or isinstance(cc, Missing) else official_build(s, cc, kept=release)
     return () if build is None else (build,)
-
-
-RULES: tuple[Rule, ...] = (cpu_only_build,)

@@ -12,7 +12,7 @@ from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.model.actions import Advice, Install, Needs
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.facts.python import Torch
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, need
 from torchtune_sys.model.version import Version, show, version
@@ -368,6 +368,3 @@ def ptx_newer_than_driver(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     cuda_build(s)
     need(imported)
     yield Evidence(subject="a kernel", seen="CUDA ran it, or does not complain of PTX", verdict=Verdict.PASS, source="torch")
-
-
-RULES: tuple[Rule, ...] = (driver_too_old, gpu_arch_not_in_wheel, ptx_newer_than_driver)

@@ -8,7 +8,7 @@ from torchtune_sys.knowledge.eol import end_of_life
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
 from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.rule import Evidence, Params, Rule, Severity, Verdict, rule
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, need_if_there
 from torchtune_sys.model.version import version
@@ -34,6 +34,67 @@ def soname(path: str) -> str:
     stem = name if dash and len(tag) == 8 and all(c in "0123456789abcdef" for c in tag) else stem  # auditwheel's mark
     major = numbers[1:].partition(".")[0]
     return f"{stem}.so.{major}" if major else f"{stem}.so"
+
+
+@rule(
+    id="torch-import-fails",
+    title="torch cannot be imported",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="read what the import says; a clean virtual environment with only torch shows whether a package or the host is the "
+            "cause"
+        ),
+    ),
+)
+def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """pip lists torch but its files, or some of them, are gone, its environment has lost its pyvenv.cfg, one of its libraries is cut short, or a module that it, or
+    each of its optimizers, imports is not installed, or one that it imports at once is hidden by a file of its name on PYTHONPATH, or the module of an extension that it loads by itself is gone; or, with --live, importing it in the judged
+    interpreter failed.
+
+    Why it matters
+        Nothing can train.
+
+    When to leave it
+        Never; but the cause may be the shell's environment rather than torch.
+
+    References
+        What Python printed. torch/__init__.py, _import_device_backends: since 2.5, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0.
+    """
+    python = need(s.python)
+    if isinstance(python.torch, Missing) and python.torch.why is Why.FAILED and python.torch.source.endswith("/torch"):
+        lost = "pyvenv.cfg" in python.torch.detail
+        yield Evidence(
+            subject="torch",
+            seen=python.torch.detail,
+            wanted="the package where Python looks for it",
+            source=python.torch.source,
+            fix=(
+                Advice(
+                    text="python3 -m venv DIRECTORY with the Python it was made with: it writes pyvenv.cfg again and keeps the packages"
+                ),
+            )
+            if lost
+            else (),
+        )
+        return
+    if faults := tuple(_seen_in_files(s)):
+        yield from faults
+        return
+    found = torch_imported(s)
+    torch_build(s)
+    if isinstance(found, Missing) and found.source == "import torch":
+        lacking = _LACKING.search(found.detail)
+        how = (Install(text=f"install what holds the module {lacking[1]}, with the interpreter that trains"),) if lacking else ()
+        yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source, fix=how)
+        return
+    if isinstance(found, Missing) and (crash := _CRASHED.search(found.detail)):
+        cut = crash[1] in ("SIGBUS", "SIGSEGV", "SIGILL")
+        fix = (Advice(text=_DAMAGED),) if cut else ()
+        yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source, fix=fix)
+        return
+    seen = need(found)
+    yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
 
 
 @rule(
@@ -243,67 +304,6 @@ def python_end_of_life(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     )
 
 
-@rule(
-    id="torch-import-fails",
-    title="torch cannot be imported",
-    severity=Severity.ERROR,
-    fix=(
-        Advice(
-            text="read what the import says; a clean virtual environment with only torch shows whether a package or the host is the "
-            "cause"
-        ),
-    ),
-)
-def torch_import_fails(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """pip lists torch but its files, or some of them, are gone, its environment has lost its pyvenv.cfg, one of its libraries is cut short, or a module that it, or
-    each of its optimizers, imports is not installed, or one that it imports at once is hidden by a file of its name on PYTHONPATH, or the module of an extension that it loads by itself is gone; or, with --live, importing it in the judged
-    interpreter failed.
-
-    Why it matters
-        Nothing can train.
-
-    When to leave it
-        Never; but the cause may be the shell's environment rather than torch.
-
-    References
-        What Python printed. torch/__init__.py, _import_device_backends: since 2.5, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0.
-    """
-    python = need(s.python)
-    if isinstance(python.torch, Missing) and python.torch.why is Why.FAILED and python.torch.source.endswith("/torch"):
-        lost = "pyvenv.cfg" in python.torch.detail
-        yield Evidence(
-            subject="torch",
-            seen=python.torch.detail,
-            wanted="the package where Python looks for it",
-            source=python.torch.source,
-            fix=(
-                Advice(
-                    text="python3 -m venv DIRECTORY with the Python it was made with: it writes pyvenv.cfg again and keeps the packages"
-                ),
-            )
-            if lost
-            else (),
-        )
-        return
-    if faults := tuple(_seen_in_files(s)):
-        yield from faults
-        return
-    found = torch_imported(s)
-    torch_build(s)
-    if isinstance(found, Missing) and found.source == "import torch":
-        lacking = _LACKING.search(found.detail)
-        how = (Install(text=f"install what holds the module {lacking[1]}, with the interpreter that trains"),) if lacking else ()
-        yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source, fix=how)
-        return
-    if isinstance(found, Missing) and (crash := _CRASHED.search(found.detail)):
-        cut = crash[1] in ("SIGBUS", "SIGSEGV", "SIGILL")
-        fix = (Advice(text=_DAMAGED),) if cut else ()
-        yield Evidence(subject="import torch", seen=found.detail, wanted="an import without error", source=found.source, fix=fix)
-        return
-    seen = need(found)
-    yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
-
-
 def _seen_in_files(s: Snapshot) -> Iterator[Evidence]:
     """Yield why an import would fail, as far as files tell it; where torch was imported (--live) that counts."""
     python = need(s.python)
@@ -384,15 +384,4 @@ _NOT_WHOLE = "install torch of this version again (with --force-reinstall --no-d
 _DAMAGED = (
     "a library of torch may be cut or damaged (SIGBUS: shorter than its headers say; a full disk while it was installed): "
     "pip install --force-reinstall --no-deps torch, and look at the disk"
-)
-
-
-RULES: tuple[Rule, ...] = (
-    torch_import_fails,
-    cuda_library_loaded_twice,
-    openmp_runtime_conflict,
-    torch_cpu_code_slow,
-    mkl_old,
-    torch_release_old,
-    python_end_of_life,
 )

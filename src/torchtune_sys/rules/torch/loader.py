@@ -345,13 +345,3 @@ def _strings_missing(s: Snapshot) -> CudaLibrary | None:
     if patch is None:
         raise Unknown(_untold(first.path))
     return first if patch < _CXX11 else None
-
-
-RULES = (
-    cudnn_shadowed,
-    nvjitlink_shadowed,
-    cublas_shadowed,
-    nccl_shadowed,
-    forward_compat,
-    libstdcxx_too_old,
-)

@@ -370,13 +370,3 @@ def triton_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     for wanted, there in _pinned(s):
         if wanted.name == "triton" and there is not None:
             yield _against_pin(s, wanted, there)
-
-
-RULES = (
-    mixed_nvidia_cuda_wheels,
-    nvidia_wheel_files_altered,
-    nccl_wheel_version_overridden,
-    nvidia_wheel_version_differs,
-    wheel_libs_not_found,
-    triton_version_differs,
-)

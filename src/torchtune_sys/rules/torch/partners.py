@@ -243,54 +243,6 @@ def made_for(release: str) -> tuple[int, int] | None:
     return int(major), int(minor)
 
 
-@rule(
-    id="torch-for-another-python",
-    title="The installed torch was compiled for another Python, or another machine",
-    severity=Severity.ERROR,
-    fix=(
-        Install(text="install torch with the interpreter that trains: PYTHON -m pip install torch, in an environment of its own"),
-        Advice(text="remove another version's site-packages from PYTHONPATH"),
-    ),
-)
-def torch_for_another_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The tags of torch's wheel name another version, ABI (free-threaded or not) or machine than the interpreter's.
-
-    Why it matters
-        import torch fails with "No module named 'torch._C'", or "cannot open shared object file". It comes about where PYTHONPATH names the
-        packages of another Python, an environment's Python was exchanged, or hosts with x86 and Arm processors share a home directory.
-
-    When to leave it
-        Never: extension modules of one Python are not found by another one.
-
-    References
-        PEP 425 (tags), PEP 3149 (names of extension modules), PEP 703 (abi "t")
-    """
-    build = torch_build(s)
-    item = installed(s).get("torch")
-    compiled = [
-        parts for tag in (item.tags if item else ()) if len(parts := tag.split("-", 2)) == 3 and parts[0].startswith("cp")
-    ]
-    if item is None or not compiled or not build.location.startswith(item.location):
-        raise NotApplicable("the imported torch does not say which Python it was compiled for")
-    if live(s) is not None:
-        raise NotApplicable("torch was imported")
-    python = need(s.python)
-    numbers = version(need(python.version))
-    if len(numbers) < 2:
-        raise Unknown(Missing(Why.UNPARSED, "sys.version", f"{python.version} is no version of a Python"))
-    fits = any(_runs(abi, numbers, python.free_threaded is True, tag) for tag, abi, _ in compiled)
-    made = {name for name in ("x86_64", "aarch64") for *_, platform in compiled if platform.endswith(name)}
-    mine = (need(python.machine) if fits and made else known(python.machine, "")).partition(" ")[0]
-    strange = bool(made) and mine in ("x86_64", "aarch64") and mine not in made
-    yield Evidence(
-        subject=f"torch {build.version}",
-        seen=", ".join("-".join(parts) for parts in compiled[:3]),
-        wanted=f"cp{numbers[0]}{numbers[1]}{'t' if python.free_threaded is True else ''} on {mine or 'this machine'}",
-        verdict=Verdict.PASS if fits and not strange else Verdict.FAIL,
-        source=f"{item.location}, WHEEL of torch",
-    )
-
-
 def _runs(abi: str, numbers: tuple[int, ...], free_threaded: bool, tag: str) -> bool:
     """Return whether an interpreter loads what was compiled for this ABI; up to 3.7 its name ended in "m"."""
     if abi == "abi3":
@@ -382,12 +334,49 @@ def extension_made_for_cuda(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted="its build for ROCm", source=item.location)
 
 
-RULES = (
-    numpy2_with_old_torch,
-    torch_torchvision_mismatch,
-    torch_torchaudio_mismatch,
-    extension_torch_abi_mismatch,
-    extension_cuda_mismatch,
-    extension_made_for_cuda,
-    torch_for_another_python,
+@rule(
+    id="torch-for-another-python",
+    title="The installed torch was compiled for another Python, or another machine",
+    severity=Severity.ERROR,
+    fix=(
+        Install(text="install torch with the interpreter that trains: PYTHON -m pip install torch, in an environment of its own"),
+        Advice(text="remove another version's site-packages from PYTHONPATH"),
+    ),
 )
+def torch_for_another_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
+    """The tags of torch's wheel name another version, ABI (free-threaded or not) or machine than the interpreter's.
+
+    Why it matters
+        import torch fails with "No module named 'torch._C'", or "cannot open shared object file". It comes about where PYTHONPATH names the
+        packages of another Python, an environment's Python was exchanged, or hosts with x86 and Arm processors share a home directory.
+
+    When to leave it
+        Never: extension modules of one Python are not found by another one.
+
+    References
+        PEP 425 (tags), PEP 3149 (names of extension modules), PEP 703 (abi "t")
+    """
+    build = torch_build(s)
+    item = installed(s).get("torch")
+    compiled = [
+        parts for tag in (item.tags if item else ()) if len(parts := tag.split("-", 2)) == 3 and parts[0].startswith("cp")
+    ]
+    if item is None or not compiled or not build.location.startswith(item.location):
+        raise NotApplicable("the imported torch does not say which Python it was compiled for")
+    if live(s) is not None:
+        raise NotApplicable("torch was imported")
+    python = need(s.python)
+    numbers = version(need(python.version))
+    if len(numbers) < 2:
+        raise Unknown(Missing(Why.UNPARSED, "sys.version", f"{python.version} is no version of a Python"))
+    fits = any(_runs(abi, numbers, python.free_threaded is True, tag) for tag, abi, _ in compiled)
+    made = {name for name in ("x86_64", "aarch64") for *_, platform in compiled if platform.endswith(name)}
+    mine = (need(python.machine) if fits and made else known(python.machine, "")).partition(" ")[0]
+    strange = bool(made) and mine in ("x86_64", "aarch64") and mine not in made
+    yield Evidence(
+        subject=f"torch {build.version}",
+        seen=", ".join("-".join(parts) for parts in compiled[:3]),
+        wanted=f"cp{numbers[0]}{numbers[1]}{'t' if python.free_threaded is True else ''} on {mine or 'this machine'}",
+        verdict=Verdict.PASS if fits and not strange else Verdict.FAIL,
+        source=f"{item.location}, WHEEL of torch",
+    )

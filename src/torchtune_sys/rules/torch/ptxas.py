@@ -176,6 +176,3 @@ def triton_ptxas_older(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             source=f"triton {show(triton)}",
             fix=(EnvironmentVariable(name=named, value=None),) if older and fits else (),
         )
-
-
-RULES = (triton_ptxas_newer, triton_ptxas_older)

@@ -221,11 +221,3 @@ def cudnn_not_on_loader_path(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             yield unsure(item.name, item.path)
         elif item.name.endswith(f".so.{show(major)}"):
             yield Evidence(subject=item.name, seen="not found", wanted=place, source=source, fix=fix)
-
-
-RULES = (
-    nvcc_mismatch,
-    cuda_toolkit_missing,
-    libcuda_not_linkable,
-    cudnn_not_on_loader_path,
-)
