@@ -352,7 +352,7 @@ SAID: dict[str, dict[str, set[str]]] = {
     "hybrid-desktop": {"advice": _SWAP | {"python-headers-missing"}},
     "kvm-guest": {},
     "vfio-host": {"advice": _SWAP | {"python-headers-missing"}},
-    "jetson-thor": {},
+    "jetson-thor": {"warning": {"triton-ptxas-older-than-gpu"}},
 }
 
 HEADS = {

@@ -15,6 +15,9 @@ _REFUSED = (
 )
 """The start of a TCP connection that was refused."""
 
+_NODES = r"(?:/dev/)?(?:nvidia[\w-]{0,20}(?:/[\w.-]{1,40})?|kfd|(?:dri/)?renderD\d{1,4}|(?:accel/)?accel\d{1,4}|(?:infiniband/)?uverbs\d{1,4})"
+"""Nodes of accelerators and of RDMA adapters; SELinux names the last part of a path where it is opened."""
+
 ROWS: tuple[tuple[str, str, str], ...] = (
     # A word that the line holds, the kind of the event, the pattern: the first row that matches a line decides.
     # NVIDIA/open-gpu-kernel-modules: src/nvidia/src/kernel/gpu/.../nvErrorLog, arch/nvalloc/unix/src/osinit.c, kernel-open/nvidia/nv.c
@@ -123,6 +126,12 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("ASIC reset failed", "amdgpu-reset-failed", rf"amdgpu \S+: (?:amdgpu: )?ASIC reset failed with error, -\d+ for drm dev, {PCI}"),
     ("during GPU init", "amdgpu-init", rf"amdgpu {PCI}: (?:amdgpu: )?Fatal error during GPU init"),
     ("PCI rejects atomics", "amdgpu-skipped", r"kfd kfd: (?:amdgpu: )?skipped device 1002:(?P<who>[0-9a-f]{4}), PCI rejects atomics"),
+    # Linux: drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged); drivers/accel/habanalabs/common/device.c (hl_device_heartbeat)
+    ("has declared device", "accelerator-lost", rf"xe {PCI}: .{{0,40}}CRITICAL: Xe has declared device \S+ as wedged"),
+    ("heartbeat failed!", "accelerator-lost", rf"habanalabs (?:{PCI}|hl\d+): .{{0,20}}Device heartbeat failed! PCI link is broken"),
+    # Linux: security/apparmor/audit.c, security/selinux/avc.c, with the device that a program of a user was refused
+    ('apparmor="DENIED"', "device-refused", rf'(?:audit: type=1400 |)audit\([\d.:]{{1,40}}\): apparmor="DENIED" .{{0,200}}? name="(?P<subject>{_NODES})" .{{0,40}}?comm="(?P<who>[^"]{{1,40}})"'),
+    ("avc:  denied", "device-refused", rf'(?:audit: type=1400 |)audit\([\d.:]{{1,40}}\): avc:  denied  \{{[\w ]{{1,80}}\}} for  pid=\d+ comm="(?P<who>[^"]{{1,40}})" (?:path|name)="(?P<subject>{_NODES})"'),
     # Linux: drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, en_main.c
     ("health compromised", "mlx5-fault", rf"mlx5_core {PCI}: .*?device's health compromised"),
     ("Fatal error ", "mlx5-fault", rf"mlx5_core {PCI}: .*?Fatal error \d+ detected"),
@@ -180,6 +189,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("nfs: server ", "server-lost", r"nfs: server (?P<subject>\S{1,200}) not responding"),
     ("nfs: server ", "server-back", r"nfs: server (?P<subject>\S{1,200}) OK"),
     ("Lustre: ", "server-lost", r"Connection to (?P<subject>\S{1,200}) \(at [^)]*\) was lost"),
+    # Where the line names an address in the server's place, the client's own device tells which server it is
+    ("Lustre: ", "server-back", r"(?P<subject>[\w.-]{1,100}?)-(?:osc|mdc)-[\w-]{1,40}: Connection restored to (?:\S{1,200}@\w{1,20})(?: |$)"),
     ("Lustre: ", "server-back", r"Connection restored to (?P<subject>\S{1,200}) "),
     ("LustreError: ", "server-lost", r"LustreError: .{0,80}: Connection to (?P<subject>\S{1,200}) \(at [^)]*\) was lost"),
     # Lustre: ptlrpc/import.c (167-0), osc/osc_request.c (132-0, 133-1, 168-f), libcfs/debug.c (lbug_with_loc)
@@ -207,7 +218,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("hard LOCKUP", "lockup", r"(?:Watchdog detected )?hard LOCKUP on cpu"),
     ("blocked for more than", "hung-task", r"INFO: task (?P<who>\S{1,40}):\d+ blocked for more than (?P<code>\d{1,6}) seconds"),
     ("stall", "lockup", r"rcu: INFO: \w+ (?:self-)?detected (?:expedited )?stall"),
-    ("above threshold, cpu clock", "cpu-hot", r"CPU(?P<who>\d+): (?P<subject>Core|Package) temperature(?:/speed)? above threshold, cpu clock throttled(?: \(total events = (?P<code>\d{1,12})\))?"),
+    ("above threshold, cpu clock", "cpu-hot", r"CPU(?P<who>\d+): (?P<subject>Core|Package) temperature(?:/speed)?(?: is)? above threshold, cpu clock(?: is)? throttled(?: \(total events = (?P<code>\d{1,12})\))?"),
     # Linux: arch/x86/mm/fault.c, traps.c
     (": segfault at ", "crash", rf"(?P<subject>[^\s\[]{{1,40}})\[\d+\]: segfault at .* in (?P<who>{_LIBRARIES})"),
     ("general protection", "crash", rf"(?P<subject>[^\s\[]{{1,40}})\[\d+\] general protection.* in (?P<who>{_LIBRARIES})"),

@@ -54,6 +54,7 @@ PREFIXES = (
     "IBV_",
     "HF_",
     "TRITON_",
+    "BNB_",  # bitsandbytes
     "TRANSFORMERS_",
     "DEEPSPEED_",
     "ACCELERATE_",

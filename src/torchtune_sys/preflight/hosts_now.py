@@ -46,6 +46,7 @@ HOSTS_NOW = frozenset(
         "amdgpu-reset-failed-logged",
         "amdgpu-uncorrectable-errors-logged",
         "amdgpu-initialisation-failed",
+        "accelerator-given-up-logged",
         "gpu-bar-not-assigned",
         "driver-ignores-gpu",
         "gpu-needs-proprietary-module",

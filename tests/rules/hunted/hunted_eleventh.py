@@ -21,7 +21,10 @@ from platforms_owners import mig_server
 HOSTS = _HOSTS
 """Number in the list → the host, and the same without what was changed; one table with those of hunted_tenth."""
 
-HOSTS[458] = (lambda: _driven(_slice(True), "570.172.08", "12.8"), kvm_guest)
+HOSTS[458] = (
+    lambda: _instead(torch(_driven(_slice(True), "570.172.08", "12.8"), "2.9.1+cu128", cuda="12.8"), "triton", "3.5.1"),
+    kvm_guest,
+)
 HOSTS[467] = (lambda: _thor("3.6.0"), jetson_thor)
 HOSTS[473] = (lambda: _capped(desktop(), 125, 125), desktop)
 HOSTS[477] = (lambda: _own_master(0, 0), slurm)

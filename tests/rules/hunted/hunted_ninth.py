@@ -52,7 +52,7 @@ HOSTS[385] = (lambda: _bare_python("3.8.18"), lambda: _bare_python("3.12.3"))
 _HERE = "module-files:/home/mia/train"
 HOSTS[386] = (
     lambda: over(desktop(), answers={_HERE: ["random.py"]}),
-    lambda: over(desktop(), answers={_HERE: ["exercise.py"]}),
+    lambda: over(desktop(), answers={_HERE: []}),
 )
 
 
@@ -234,7 +234,6 @@ def _few_tasks(limit: str) -> Recording:
 
 
 HOSTS[406] = (lambda: _few_tasks("100"), lambda: _few_tasks("max"))
-HOSTS[407] = (lambda: cut(desktop(), f"{_site(desktop())}/triton-"), desktop)
 
 
 @made(408, desktop)
@@ -260,10 +259,16 @@ HOSTS[410] = (lambda: _nice(19), lambda: _nice(0))
 _variables(411, desktop, RANK="3", WORLD_SIZE="8", MASTER_ADDR="10.1.2.3")
 
 
-@made(412, desktop)
+def _packaged() -> Recording:
+    of_driver = {"version": "580.95.05-0ubuntu0.24.04.1", "held": True, "origin": "ubuntu.com"}
+    packages = [{"name": name, **of_driver} for name in ("nvidia-driver-580-open", "libnvidia-compute-580")]
+    return over(desktop(), files={"/var/lib/dpkg/status": ""}, answers={"packages": packages})
+
+
+@made(412, _packaged)
 def installer_over_packages() -> Recording:
     stats = {"/usr/bin/nvidia-uninstall": {**_FILE, "mode": 33261}, "/usr/lib/libcuda.so.570.133.07": _FILE}
-    return over(desktop(), stats=stats, files={"/usr/lib/libcuda.so.570.133.07": ""})
+    return over(_packaged(), stats=stats, files={"/usr/lib/libcuda.so.570.133.07": ""})
 
 
 HOSTS[413] = (lambda: interpreter(over(rocky(), answers={"glibc": "2.17"}), glibc="2.17"), rocky)
@@ -297,6 +302,7 @@ def _required(*gone: str) -> Recording:
     return host
 
 
+HOSTS[407] = (lambda: cut(_required(), f"{_site(desktop())}/triton-"), lambda: _required())
 HOSTS[415] = (lambda: _required("nvidia-cublas"), lambda: _required())
 _logged(
     416,

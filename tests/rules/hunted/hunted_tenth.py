@@ -11,7 +11,7 @@ from hunted_second import desktop, dgx, mi300x
 from hunted_seventh import _instead, _without_gpus
 from hunted_third import _mounted, _site
 
-from machines import Recording, cut, environment, ordinary, over, system, text, torch
+from machines import Recording, cut, environment, function, ordinary, over, system, text, torch
 from platforms import aws_p5, fedora_two_4090, gaudi, intel_xpu
 from platforms_contained import apptainer
 from platforms_more import jetson_thor, kvm_guest
@@ -124,6 +124,9 @@ _logged(
 @made(436, radeon)
 def firmware_of_a_radeon_is_missing() -> Recording:
     host = cut(radeon(), "/dev/kfd", "/dev/dri")
+    uevent = next(path for path in host["files"] if path.endswith("0000:03:00.0/uevent"))
+    links = {path: target for path, target in host["links"].items() if not target.endswith("drivers/amdgpu")}
+    host = over({**host, "links": links}, files={uevent: [line for line in text(host, uevent) if line != "DRIVER=amdgpu"]})
     return logged(
         host,
         "amdgpu 0000:03:00.0: Direct firmware load for amdgpu/gc_12_0_1_pfp.bin failed with error -2",
@@ -143,7 +146,7 @@ _logged(
 _logged(
     438,
     gaudi,
-    "habanalabs 0000:50:00.0: Device heartbeat failed! PCI link is down",
+    "habanalabs 0000:50:00.0: Device heartbeat failed! PCI link is broken",
     "habanalabs 0000:50:00.0: Going to reset device",
     "habanalabs 0000:50:00.0: Failed to reset device, device is not usable",
 )
@@ -211,7 +214,9 @@ _variables(445, lambda: over(dgx(), intent={"ranks": 8}), CUDA_VISIBLE_DEVICES="
 
 
 def _balanced(value: int) -> Recording:
-    return over(gh200(), files={"/proc/sys/kernel/numa_balancing": f"{value}\n"})
+    gpu = gh200()["answers"]["nvml"]["devices"][0]["pci_address"]
+    files = {f"/proc/driver/nvidia/gpus/{gpu}/numa_status": "Node: 1\nStatus: online\n"}
+    return over(gh200(), files={**files, "/proc/sys/kernel/numa_balancing": f"{value}\n"})
 
 
 HOSTS[446] = (lambda: _balanced(1), lambda: _balanced(0))
@@ -221,16 +226,16 @@ def _thor(triton: str) -> Recording:
     return _instead(torch(jetson_thor(), "2.9.1", cuda="13.0", arch="aarch64"), "triton", triton)
 
 
-HOSTS[447] = (lambda: _thor("3.5.1"), lambda: _thor("3.6.0"))
+HOSTS[447] = (lambda: _thor("3.5.1"), lambda: _thor("3.7.0"))
 
 
 def _second_slot(lanes: int) -> Recording:
     host = of_gpu(fedora_two_4090(), 1, pcie_width=lanes)
     second = host["answers"]["nvml"]["devices"][1]["pci_address"].lower()
     place = next(path.rpartition("/")[0] for path in host["files"] if path.endswith(f"{second}/uevent"))
-    port = place.rpartition("/")[0]
-    files = {f"{place}/current_link_width": f"{lanes}\n", f"{port}/max_link_width": f"{lanes}\n"}
-    return over(host, files=files)
+    port = place.rpartition("/")[0].removeprefix("/sys/devices/")
+    host = function(host, port, "1022:14db", "60400", "pcieport", -1, max_link_width=f"{lanes}", current_link_width=f"{lanes}")
+    return over(host, files={f"{place}/current_link_width": f"{lanes}\n"})
 
 
 HOSTS[448] = (lambda: _second_slot(4), lambda: _second_slot(16))
@@ -258,7 +263,7 @@ _logged(
     451,
     desktop,
     *[
-        f"mce: CPU12: Package temperature is above threshold, cpu clock is throttled (total events = {80_000 + n})"
+        f"mce: CPU12: Package temperature is above threshold, cpu clock is throttled (total events = {1_300 * (n + 1)})"
         for n in range(60)
     ],
 )

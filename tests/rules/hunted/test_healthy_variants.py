@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hunted_eighth import _bridged
-from hunted_fourth import Build, _data_on_nfs, _partitioned, _step_of_a_task
+from hunted_eighth import _bridged, _quantised
+from hunted_eleventh import HOSTS
+from hunted_fourth import Build, _data_on_nfs, _partitioned, _step_of_a_task, slurm
 from hunted_second import desktop, dgx, mi300x
 from hunted_seventh import _instead
 from hunted_third import wsl2
@@ -15,6 +16,7 @@ from machines import Recording, cut, environment, function, over, text, torch, w
 from platforms import intel_xpu
 from platforms_arm import dgx_spark, gb200_tray
 from platforms_owners import regions
+from platforms_troubled import logged, of_gpu
 from torchtune_sys.model.rule import Verdict
 
 _RANK = {"LOCAL_RANK": "3", "RANK": "3", "WORLD_SIZE": "8"}
@@ -72,6 +74,21 @@ def _beside_wireless(address: str, flags: int) -> Recording:
 
 def _triton(release: str) -> Recording:
     return _instead(torch(dgx_spark(), "2.9.1", cuda="13.0", arch="aarch64"), "triton", release)
+
+
+def _composed(master: str, own: str) -> Recording:
+    host = environment(_bridged(own, 16), MASTER_ADDR=master, MASTER_PORT="29500", RANK="1", LOCAL_RANK="0", WORLD_SIZE="2")
+    return over(host, answers={f"way-to:{master}": {"addresses": [master], "refused": [""], "own": [own]}})
+
+
+def _one_in_pieces(ranks: int) -> Recording:
+    return over(of_gpu(dgx(), 7, mig=True, mig_instances=7), intent={"ranks": ranks})
+
+
+_LOST = (
+    "Lustre: scratch-OST0003-osc-ffff8881: Connection to scratch-OST0003 (at 10.20.0.3@o2ib) was lost; in progress operations using this service will "
+    "wait for recovery to complete"
+)
 
 
 def _in_lxc(host: Recording) -> Recording:
@@ -167,6 +184,63 @@ VARIANTS: dict[str, tuple[str, Build, Verdict]] = {
     ),
     "Wi-Fi beside a cable to no network": ("ethernet-link-slow", lambda: _beside_wireless("fe80::12", 69699), Verdict.FAIL),
     "a container of Docker on its host's own bridge": ("nccl-wrong-interface", lambda: _bridged("172.20.0.2", 16), Verdict.FAIL),
+    "two containers of one host, on the network that compose made for them": (
+        "nccl-wrong-interface",
+        lambda: _composed("172.18.0.2", "172.18.0.3"),
+        Verdict.PASS,
+    ),
+    "the first of them": ("nccl-wrong-interface", lambda: _composed("172.18.0.2", "172.18.0.2"), Verdict.PASS),
+    "the first of several hosts, in a container on the default bridge": (
+        "nccl-wrong-interface",
+        lambda: _composed("172.17.0.2", "172.17.0.2"),
+        Verdict.FAIL,
+    ),
+    "ranks on the GPUs beside one that is cut into instances": (
+        "several-ranks-on-one-gpu",
+        lambda: environment(_one_in_pieces(7), CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6"),
+        Verdict.PASS,
+    ),
+    "ranks on a GPU that is cut into instances": (
+        "mig-mode-limits",
+        lambda: environment(_one_in_pieces(2), CUDA_VISIBLE_DEVICES="6,7"),
+        Verdict.FAIL,
+    ),
+    "a newer NCCL": ("nccl-wheel-version-overridden", lambda: _instead(desktop(), "nvidia_nccl_cu13", "2.29.2"), Verdict.PASS),
+    "an older NCCL": ("nccl-wheel-version-overridden", lambda: _instead(desktop(), "nvidia_nccl_cu13", "2.27.3"), Verdict.FAIL),
+    "a newer cuDNN": (
+        "nvidia-wheel-version-differs",
+        lambda: _instead(desktop(), "nvidia_cudnn_cu13", "9.20.0.48"),
+        Verdict.PASS,
+    ),
+    "Lustre that came back, by the address of its server": (
+        "file-server-not-responding",
+        lambda: logged(
+            slurm(), _LOST, "Lustre: scratch-OST0003-osc-ffff8881: Connection restored to 10.20.0.3@o2ib (at 10.20.0.3@o2ib)"
+        ),
+        Verdict.PASS,
+    ),
+    "Lustre of which another server came back": (
+        "file-server-not-responding",
+        lambda: logged(
+            slurm(), _LOST, "Lustre: scratch-OST0004-osc-ffff8881: Connection restored to 10.20.0.4@o2ib (at 10.20.0.4@o2ib)"
+        ),
+        Verdict.FAIL,
+    ),
+    "bitsandbytes that is told of a library that it has": (
+        "extension-cuda-mismatch",
+        lambda: environment(_quantised("126", "130"), BNB_CUDA_VERSION="126"),
+        Verdict.PASS,
+    ),
+    "bitsandbytes that is told of one that it has not": (
+        "extension-cuda-mismatch",
+        lambda: environment(_quantised("126", "130"), BNB_CUDA_VERSION="121"),
+        Verdict.FAIL,
+    ),
+    "a container that a device plug-in granted no GPU": (
+        "container-without-gpu-devices",
+        lambda: environment(HOSTS[433][0](), NVIDIA_VISIBLE_DEVICES="all"),
+        Verdict.NA,
+    ),
     "a container of LXC on the site's network": (
         "nccl-wrong-interface",
         lambda: _in_lxc(_bridged("172.20.0.2", 16)),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import hunted_eighth
+import hunted_eleventh
 import hunted_first
 import hunted_healthy
 import hunted_odd
@@ -35,7 +35,7 @@ BUILDERS = {
     **hunted_healthy.HOSTS,
     **hunted_odd.HOSTS,
     **hunted_reported.HOSTS,
-    **hunted_eighth.HOSTS,
+    **hunted_eleventh.HOSTS,
 }
 NAMED = [int(row["n"]) for row in ROWS if row["kind"] == "fault" and row["last"] == "named"]
 SILENT = [int(row["n"]) for row in ROWS if row["kind"] == "healthy" and row["last"] == "silent"]

@@ -130,7 +130,9 @@ REQUIRES = ("filelock==3", "nvidia-nccl-cu13==2.28.9", "nvidia-cufft==12.0", "nv
     [
         ({}, {}),
         ({"nvidia-nccl-cu13": "2.27.3"}, {"nccl": FAIL}),
-        ({"nvidia-nccl-cu13": "2.29.7"}, {"nccl": FAIL}),
+        ({"nvidia-nccl-cu13": "2.29.7"}, {}),
+        ({"nvidia-nccl-cu13": "3.0.1"}, {"nccl": FAIL}),
+        ({"nvidia-cudnn-cu13": "9.20"}, {}),
         ({"nvidia-cudnn-cu13": "9.10"}, {"differs": ["nvidia-cudnn-cu13"]}),
         ({"nvidia-cufft": "11.0", "nvidia-cudnn-cu13": "9.10"}, {"differs": ["nvidia-cufft", "nvidia-cudnn-cu13"]}),
         ({"nvidia-cufft": None, "nvidia-cudnn-cu13": "9.10"}, {"missing": ["nvidia-cufft"], "differs": ["nvidia-cudnn-cu13"]}),

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import rules_of
-from torchtune_sys.rules.driver import access, amd, generations, intel, libraries, module, services
+from torchtune_sys.rules.driver import access, amd, generations, granted, intel, libraries, module, services
 
-RULES = rules_of(module, generations, access, amd, libraries, services, intel)
+RULES = rules_of(module, generations, access, granted, amd, libraries, services, intel)

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from torchtune_sys.model.actions import Advice, Install, Needs, Safety
 from torchtune_sys.model.facts.driver import DeviceNode, DriverFacts
-from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
+from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule
 from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unrecorded, known, need, need_any
 from torchtune_sys.rules import gates
-from torchtune_sys.rules.driver.common import container, gpu_addresses, nvml_error, require_module
+from torchtune_sys.rules.driver.common import container, nvml_error
 from torchtune_sys.rules.torch.common import cuda_works
 
 _T = TypeVar("_T")
@@ -146,58 +146,6 @@ def _has_cuda_torch(s: Snapshot) -> bool:
 
 
 @rule(
-    id="container-without-gpu-devices",
-    title="The host has NVIDIA GPUs, but this container was given none",
-    severity=Severity.ERROR,
-    cause="container-toolkit-missing",
-    fix=(
-        Install(
-            text="install nvidia-container-toolkit on the host: nvidia-ctk runtime configure, then restart the container runtime"
-        ),
-        Advice(
-            text="start the container with GPUs: docker run --gpus all, podman run --device nvidia.com/gpu=all, apptainer --nv"
-        ),
-    ),
-)
-def container_without_gpu_devices(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The host's kernel runs the NVIDIA module, torch is a CUDA build, and the container has no /dev/nvidia*.
-
-    Why it matters
-        Training silently runs on the CPU, or fails with "Found no NVIDIA driver on your system".
-
-    When to leave it
-        The container is meant to run on the CPU. It is unknown where NVIDIA_VISIBLE_DEVICES is void or none: whoever started it asked for no GPU.
-
-    References
-        https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html
-    """
-    gpu_addresses(s)
-    kind = container(s)
-    if not kind:
-        raise NotApplicable("not in a container")
-    require_module(s)
-    nodes = need(need(s.driver).device_nodes)
-    if not nodes:
-        gates.cuda_torch(s)
-        if told := _asked_for_none(s):
-            why = Missing(
-                Why.NOT_RECORDED,
-                "NVIDIA_VISIBLE_DEVICES",
-                f"whether the container is meant to train on GPUs{told}",
-                remedy="NVIDIA_VISIBLE_DEVICES=all",
-            )
-            yield unsure(f"container ({kind})", why, "the nodes of the GPUs to train on")
-            return
-    yield Evidence(
-        subject=f"container ({kind})",
-        seen=f"{len(nodes)} nodes /dev/nvidia*",
-        wanted="the nodes of the GPUs to train on",
-        verdict=Verdict.PASS if nodes else Verdict.FAIL,
-        source="/dev",
-    )
-
-
-@rule(
     id="container-lost-gpu-cgroup",
     title="The container lost access to its GPUs (device cgroup)",
     severity=Severity.ERROR,
@@ -294,7 +242,7 @@ def driver_tools_fail(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if error == "LIBRARY_NOT_FOUND" and not pasted and _libraries_alone_missing(s):
         yield Evidence(
             subject="the driver's libraries",
-            seen=f"the kernel module is loaded; the loader finds neither libcuda.so.1 nor libnvidia-ml.so.1{_asked_for_none(s)}",
+            seen=f"the kernel module is loaded; the loader finds neither libcuda.so.1 nor libnvidia-ml.so.1{asked_for_none(s)}",
             wanted="libraries of the module's version",
             source="loader",
             fix=(_INTO_CONTAINER,) if known(need(s.system).container, "") else (_LIBRARIES, _INTO_CONTAINER),
@@ -363,7 +311,7 @@ def _libraries_alone_missing(s: Snapshot) -> bool:
     return absent(driver.library_version) or not need(driver.library_version)
 
 
-def _asked_for_none(s: Snapshot) -> str:
+def asked_for_none(s: Snapshot) -> str:
     """Return what tells enroot and NVIDIA's container runtime to bring none."""
     env = variables_told(s)
     asked = env.get("NVIDIA_VISIBLE_DEVICES", "all")

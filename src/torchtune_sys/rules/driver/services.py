@@ -146,7 +146,10 @@ def fabric_manager_version_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence
     title="The module for CUDA's unified memory is not loaded",
     severity=Severity.ADVICE,
     fix=(
-        Advice(text="sudo modprobe nvidia-uvm (at boot: nvidia-persistenced with nvidia-modprobe, or a modules-load.d file)"),
+        Advice(
+            text="sudo modprobe nvidia-uvm (at boot: nvidia-persistenced with nvidia-modprobe, or a modules-load.d file; where kernel.modules_disabled is 1, "
+            "only such a file and the next start)"
+        ),
         Install(text="install nvidia-modprobe, with which CUDA can load it for ordinary users"),
     ),
 )

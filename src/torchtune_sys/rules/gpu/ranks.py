@@ -48,7 +48,8 @@ def several_ranks_on_one_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
     env = need(need(s.session).env)
     own = natural(env.get("LOCAL_RANK", "").strip())
     value = env.get("CUDA_VISIBLE_DEVICES")
-    count = len(gpus) if value is None else len(listed(value, uuids_of(gpus)).places)
+    shown = range(len(gpus)) if value is None else listed(value, uuids_of(gpus)).places
+    count = len(shown)
     if env.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
         raise NotApplicable("NCCL_MULTI_RANK_GPU_ENABLE=1: the ranks share GPUs on purpose")
     if own is not None and "WORLD_SIZE" in env and 0 < count <= own and not s.intent.ranks:
@@ -64,7 +65,7 @@ def several_ranks_on_one_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("how many ranks run here is not known (--nproc-per-node)")
     if any(name in env for name in LOCAL_RANK_VARIABLES):
         raise NotApplicable("this is one rank's own environment, which may see its own GPU only")
-    if "MIG-" in (value or "") or any(gpu.mig is True for gpu in gpus):
+    if "MIG-" in (value or "") or any(gpus[place].mig is True for place in shown if place is not None):
         count = min(count, 1)  # of all instances a process sees the first
     yield Evidence(
         subject="ranks",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules.kernel import (
+    accelerators,
     amd,
     crash,
     devices,
@@ -17,4 +18,4 @@ from torchtune_sys.rules.kernel import (
     servers,
 )
 
-RULES = rules_of(gpu, amd, driver, memory_sharing, devices, disks, servers, machine, exhausted, crash, firewall)
+RULES = rules_of(gpu, amd, driver, memory_sharing, devices, disks, servers, machine, exhausted, crash, firewall, accelerators)

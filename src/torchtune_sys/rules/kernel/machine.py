@@ -218,7 +218,7 @@ def cpu_lockup_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         locked = tuple(event for event in locked if "in the module" in event.text)  # the host paused or moved this machine
     hung = recent(s, p, "hung-task")
     if total(hung) < int(p["tasks"]):
-        hung = tuple(event for event in hung if "in the module" in event.text or (_of_training(event) and _lasted(s, p, event)))
+        hung = tuple(event for event in hung if "in the module" in event.text or (of_training(event) and _lasted(s, p, event)))
     for subject, events in (("CPU", locked), ("tasks", hung)):
         if events:
             first = next((event for event in events if "in the module" in event.text), events[0])
@@ -232,7 +232,8 @@ _TRAINING = pattern(r"python|^pt_|torchrun|^ray::|^cuda-")
 _NEAR_S = 60.0
 
 
-def _of_training(event: KernelEvent) -> bool:
+def of_training(event: KernelEvent) -> bool:
+    """Return whether the event names a program or thread of training."""
     return any(_TRAINING.search(name) for name in event.who.split(", "))
 
 
@@ -242,7 +243,7 @@ def _lasted(s: Snapshot, p: Params, event: KernelEvent) -> bool:
     jumps = recent(s, p, "time-jump", "lockup")
     if any(_near(event, other) for other in jumps):
         return False
-    return not _virtual(s) or sum(map(_of_training, recent(s, p, "hung-task"))) > 1 or _spans(event)
+    return not _virtual(s) or sum(map(of_training, recent(s, p, "hung-task"))) > 1 or _spans(event)
 
 
 def _near(event: KernelEvent, other: KernelEvent) -> bool:

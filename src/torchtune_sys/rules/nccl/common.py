@@ -124,7 +124,8 @@ def doubt(s: Snapshot, interface: Interface, address: str) -> str:
     With a carrier the interface of the default route is never doubted: in a pod it is a veth, on a virtualisation host a bridge. A veth is this host's
     own way out, too, where nothing with a device behind it has an address: inside a container or a network namespace. In a container of Docker or
     Podman its address tells: what they give their own bridges by default leads to no other host (docs.docker.com/engine/network/, default-address-pools;
-    containers.conf(5), default_subnet). Other containers may be bridged to a network of the site that has such addresses.
+    containers.conf(5), default_subnet), unless the master is on that bridge, too: several containers of one host then play a job's hosts. Other
+    containers may be bridged to a network of the site that has such addresses.
     """
     if nccl.is_loopback(address) or interface.kind == "loopback":
         return _DOUBTS["loopback"]
@@ -146,9 +147,16 @@ def _is_on_own_bridge(s: Snapshot, interface: Interface, address: str) -> bool:
     inside = container_told(s)
     if interface.kind != "veth" or inside not in _WITH_OWN_BRIDGES or not _WITH_OWN_BRIDGES[inside].match(address):
         return False
+    ways = [
+        way for way in known(need(s.network).master, ()) if way.own == address and _WITH_OWN_BRIDGES[inside].match(way.address)
+    ]
+    if any(way.address != address or not address.startswith(_DEFAULT_BRIDGE) for way in ways):
+        return False
     return any(one.address == address and known(one.prefix_length, 0) == 16 for one in known(interface.addresses, ()))
 
 
+_DEFAULT_BRIDGE = "172.17."
+"""Docker's, on which containers know no names of each other; on the networks that compose makes they do."""
 _WITH_OWN_BRIDGES = {"docker": re.compile(r"172\.(?:1[7-9]|2[0-9]|3[01])\."), "podman": re.compile(r"10\.88\.")}
 
 

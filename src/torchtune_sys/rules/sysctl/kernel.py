@@ -110,14 +110,14 @@ def numa_balancing_enabled(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     Why it matters
     The page faults and migrations cost time, at different moments on each rank. If ranks are bound to nodes, there is nothing to
-    gain.
+    gain. Where the GPU's memory is a node (Grace Hopper), unmapping takes the GPU's own translations with it.
 
     When to leave it
     Ranks are not bound: then balancing may help more than it costs. Measure with and without it.
 
     References
     Linux Documentation/admin-guide/sysctl/kernel.rst, numa_balancing; tuned 2.28, hpc-compute and network-latency; RCCL and AMD's tuning
-        guides ask for 0.
+        guides ask for 0; NVIDIA Grace performance tuning guide: boot arguments with numa_balancing=disable.
     """
     target = numa_balancing_target(s, p)
     found = setting(s, "kernel.numa_balancing")

@@ -61,7 +61,9 @@ def zone_reclaim_target(s: Snapshot, p: Params) -> Target:
 
 
 def numa_balancing_target(s: Snapshot, p: Params) -> Target:
-    several_cpu_nodes(s)
+    nodes = () if isinstance(s.numa, Missing) else known(s.numa.nodes, ())
+    if not any(node.gpu_memory and known(node.memory_bytes, 0) for node in nodes):
+        several_cpu_nodes(s)
     gpu_host(s)
     return Exactly("0")
 

@@ -228,7 +228,7 @@ def _against_pin(s: Snapshot, wanted: Requirement, there: Distribution) -> Evide
         subject=there.name,
         seen=there.version,
         wanted=wanted.specifier,
-        verdict=Verdict.PASS if fits else Verdict.FAIL,
+        verdict=Verdict.PASS if fits or _is_raised(there, wanted) else Verdict.FAIL,
         source=there.location,
         fix=() if fits else pip_install(s, _asked(wanted)),
     )
@@ -246,14 +246,15 @@ def _asked(wanted: Requirement) -> str:
     fix=(Install(text="pip install the NCCL version that torch asks for"),),
 )
 def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """The version of the nvidia-nccl wheel is not the one that torch's metadata pins: another package, or a person, replaced it.
+    """The version of the nvidia-nccl wheel is older than the one that torch's metadata pins, or of another major version: another package, or a person,
+    replaced it.
 
     Why it matters
-        An older NCCL lacks symbols that torch was linked against; a newer one usually works, but torch was not tested with it.
+        An older NCCL lacks symbols that torch was linked against.
         Jobs hang if their nodes use different NCCL versions.
 
     When to leave it
-        The newer NCCL was installed on purpose, on all nodes.
+        torch was built against this NCCL. A newer one of the same major version is not reported.
 
     References
         Requires-Dist of torch's wheels on PyPI.
@@ -263,6 +264,16 @@ def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]
             yield _against_pin(s, wanted, there)
 
 
+_ON_THEIR_OWN = ("nvidia-nccl", "nvidia-cudnn")
+"""What people raise by itself: both keep their interface within a major version, and no other library of NVIDIA's needs the same release."""
+
+
+def _is_raised(there: Distribution, wanted: Requirement) -> bool:
+    """Whether somebody took a newer release of the same major version, as torch's own release notes advise of cuDNN (2.9.1: 9.15 or later)."""
+    pinned, own = version(wanted.specifier.lstrip("=~>< ")), version(there.version)
+    return wanted.name.startswith(_ON_THEIR_OWN) and own[:1] == pinned[:1] and own > pinned
+
+
 @rule(
     id="nvidia-wheel-version-differs",
     title="NVIDIA libraries differ from those that torch pins, or packages are older than it requires",
@@ -270,16 +281,16 @@ def nccl_wheel_version_overridden(s: Snapshot, _p: Params) -> Iterator[Evidence]
     fix=(REINSTALL,),
 )
 def nvidia_wheel_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Wheels of cuBLAS, cuDNN, nvJitLink etc. are not the versions that torch's metadata pins; or typing_extensions, SymPy and the like are older
+    """Wheels of cuBLAS, cuDNN, nvJitLink etc. are not the versions that torch's metadata pins (cuDNN: older); or typing_extensions, SymPy and the like are older
     than it asks for, as where another package was installed after torch.
 
     Why it matters
         The libraries are built to work together: an older nvJitLink or cuBLAS lacks symbols that the others need ("undefined
-        symbol: __nvJitLinkComplete_12_4"), and a different cuDNN was not tested with this torch. With an older typing_extensions import torch
+        symbol: __nvJitLinkComplete_12_4"), and an older cuDNN lacks kernels that this torch asks for. With an older typing_extensions import torch
         fails ("cannot import name 'TypeIs' from 'typing_extensions'"), with an older SymPy torch.compile.
 
     When to leave it
-        A library was replaced on purpose by a newer one of the same major version; newer ones of other packages are not reported.
+        A library was replaced on purpose by a newer one of the same major version; a newer cuDNN, and newer ones of other packages, are not reported.
 
     References
         Requires-Dist of torch's wheels on PyPI.
@@ -291,6 +302,7 @@ def nvidia_wheel_version_differs(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         if there is not None
         and not wanted.name.startswith(("nvidia-nccl", "triton"))
         and satisfies(there.version, wanted.specifier) is False
+        and not _is_raised(there, wanted)
     ]
     differing += older
     fix = pip_install(s, *(_asked(wanted) for wanted, _ in differing))

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from torchtune_sys.formats.requirements import parse, satisfies
 from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.knowledge.install_torch import INDEX
-from torchtune_sys.model.actions import Advice, Install
+from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
 from torchtune_sys.model.facts.python import OF_ONE_TORCH, Distribution, Torch
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import torch_build
@@ -262,7 +262,8 @@ _COMPILED = ("vllm", "xformers", "flash-attn", "torchtext", "torchao", "sgl-kern
     fix=(Install(text="install the package's build for torch's CUDA, or torch for the package's CUDA"),),
 )
 def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """A package needs the CUDA runtime of a different major version than torch's; bitsandbytes brings a library for each version that it knows.
+    """A package needs the CUDA runtime of a different major version than torch's; bitsandbytes brings a library for each version that it knows, or
+    BNB_CUDA_VERSION asks it for one that it has not.
 
     Why it matters
         "libcudart.so.12: cannot open shared object file" at import, or "Configured CUDA binary not found at …/libbitsandbytes_cuda130.so": the
@@ -290,6 +291,11 @@ def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     if isinstance(builds, Missing):
         if builds.why not in (Why.ABSENT, Why.NOT_RECORDED):
             yield unsure("bitsandbytes", builds)
+    elif builds and (named := variables_told(s).get("BNB_CUDA_VERSION", "").strip()):
+        if named not in builds:
+            seen = f"{named[:8]}, and bitsandbytes has no libbitsandbytes_cuda{named[:8]}.so"
+            fix = (EnvironmentVariable(name="BNB_CUDA_VERSION", value=None),)
+            yield Evidence(subject="BNB_CUDA_VERSION", seen=seen, wanted=", ".join(builds), source="environment", fix=fix)
     elif builds and all(number[:-1] != str(cuda[0]) for number in builds):
         newest = max(builds, key=int)
         seen = f"libraries for CUDA {builds[0][:-1]}.{builds[0][-1]} to {newest[:-1]}.{newest[-1]}"

@@ -76,6 +76,7 @@ def _supported(s: Snapshot) -> Version:
     return supported
 
 
+_NEWER_TORCH = Install(text="install a newer torch, whose Triton brings a newer ptxas")
 _NEWER_DRIVER = Install(text="install a driver that supports that CUDA major version")
 
 
@@ -137,7 +138,7 @@ def triton_ptxas_newer(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     title="Triton's ptxas is older than the GPU",
     severity=Severity.WARNING,
     cause="build-tool-wrong-version",
-    fix=(Install(text="install a newer torch, whose Triton brings a newer ptxas"),),
+    fix=(_NEWER_TORCH,),
 )
 def triton_ptxas_older(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """The ptxas that Triton runs, its own or the one that a variable names, is of a CUDA that does not know this GPU.
@@ -150,7 +151,7 @@ def triton_ptxas_older(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
     References
         https://docs.nvidia.com/cuda/archive/ (release notes: the architectures that each release brought)
-        get_ptxas in triton/backends/nvidia/compiler.py
+        get_ptxas in triton/backends/nvidia/compiler.py; https://github.com/pytorch/pytorch/issues/170117 (Jetson Thor)
     """
     installed = installed_triton(s).version
     triton = version(installed)
@@ -164,15 +165,32 @@ def triton_ptxas_older(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         if known_to is None:
             raise NotApplicable(f"the version of {path} is not known")
         number = 10 * cc[0] + cc[1]
-        older = number > known_to[1] or (number == 103 and ptxas < (12, 9))  # older numbers came later, too
-        own = sm_range(_bundled(triton, blackwell))
+        older = not _knows(ptxas, number)
         named = _variable(triton, blackwell)
-        fits = own is not None and number <= own[1] and need(need(s.session).env).get(named)
+        fits = _knows(_bundled(triton, blackwell), number) and need(need(s.session).env).get(named)
         yield Evidence(
             subject=path,
-            seen=f"CUDA {show(ptxas)}, up to sm_{known_to[1]}",
+            seen=f"CUDA {show(ptxas)}, "
+            + (f"without sm_{number}" if older and number < known_to[1] else f"up to sm_{known_to[1]}"),
             wanted=f"a CUDA that compiles for sm_{number}",
             verdict=Verdict.FAIL if older else Verdict.PASS,
             source=f"triton {show(triton)}",
-            fix=(EnvironmentVariable(name=named, value=None),) if older and fits else (),
+            fix=((EnvironmentVariable(name=named, value=None),) if fits else _of_toolkit(s, named, number)) if older else (),
         )
+
+
+def _of_toolkit(s: Snapshot, variable: str, number: int) -> tuple[EnvironmentVariable | Install, ...]:
+    """Return the newest ptxas on this host that knows the GPU and whose code the driver loads, before the way that takes another torch."""
+    supported = _supported(s)
+    found = [(version(cuda), place) for place, _, cuda in (item.partition(" (") for item in known(need(s.python).toolkits, ()))]
+    fitting = [(cuda, place) for cuda, place in found if cuda[:1] <= supported[:1] and _knows(cuda, number)]
+    return (EnvironmentVariable(name=variable, value=f"{max(fitting)[1]}/bin/ptxas"), _NEWER_TORCH) if fitting else ()
+
+
+def _knows(cuda: Version, number: int) -> bool:
+    limits = sm_range(cuda)
+    return limits is not None and number <= limits[1] and cuda >= _CAME_LATER.get(number, ())
+
+
+_CAME_LATER: dict[int, Version] = {88: (13, 0), 103: (12, 9), 110: (13, 0)}
+"""Architectures that a CUDA brought after one with a higher number (cuda_sm_range.csv); 110 is what CUDA 12 calls 101, which Triton does not ask for."""

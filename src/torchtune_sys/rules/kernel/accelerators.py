@@ -1,0 +1,93 @@
+"""What drivers logged of accelerators that they gave up or that a security module keeps from a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtune_sys.model.actions import Advice, Needs
+from torchtune_sys.model.rule import Evidence, Params, Severity, rule
+from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.rules.kernel.common import (
+    DAYS,
+    device_name,
+    grouped,
+    none_logged,
+    recent,
+    seen_in_log,
+    shorter,
+    since_last_start,
+)
+from torchtune_sys.rules.kernel.machine import of_training
+
+
+@rule(
+    id="accelerator-given-up-logged",
+    title="The driver of an Intel GPU or a Gaudi gave the device up",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="read the lines before it (dmesg | grep -e xe -e habanalabs): a firmware that did not load (linux-firmware; the release of habanalabs that "
+            "fits), or a broken link"
+        ),
+        Advice(
+            text="start the machine again with its power off in between: the driver uses the device no more until then",
+            needs=Needs.REBOOT,
+        ),
+    ),
+    params=(DAYS,),
+)
+def accelerator_given_up_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Intel's driver xe has declared a GPU as wedged since the machine was booted, or Gaudi's driver lost the link to a device.
+
+    Why it matters
+    A wedged GPU takes no more work until the driver is bound to it anew. A Gaudi without its link is lost until the machine is started again.
+
+    When to leave it
+    The driver was bound to the device again since.
+
+    References
+    Linux drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged); drivers/accel/habanalabs/common/device.c (hl_device_heartbeat)
+    """
+    lost = grouped(since_last_start(s, p, "accelerator-lost"))
+    for address, events in lost.items():
+        yield seen_in_log(s, device_name(s, address), shorter(events[-1].text), events, "in use by its driver")
+    if not lost:
+        yield from none_logged(s, "accelerators", "device that its driver gave up")
+
+
+_APPARMOR = Advice(
+    text="start the program outside of the snap or service whose profile refused it, or allow the path in /etc/apparmor.d/local/PROFILE and load it: sudo "
+    "apparmor_parser -r /etc/apparmor.d/PROFILE"
+)
+_SELINUX = Advice(
+    text="in a container: sudo setsebool -P container_use_devices on, or start it with --security-opt label=disable"
+)
+
+
+@rule(
+    id="device-access-refused-logged",
+    title="AppArmor or SELinux refused a training program the accelerator or the network adapter",
+    severity=Severity.WARNING,
+    cause="gpu-device-permission",
+    fix=(_APPARMOR, _SELINUX),
+    params=(DAYS,),
+)
+def device_access_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log holds a denial of AppArmor or SELinux for Python, torchrun or Ray at a node of NVIDIA's, AMD's or Intel's driver, or of RDMA.
+
+    Why it matters
+    The owner and mode of the node let the program in, and opening it fails nevertheless: CUDA finds no device, or NCCL no adapter.
+
+    When to leave it
+    The program that was refused trains nothing.
+
+    References
+    Linux security/apparmor/audit.c, security/selinux/avc.c (avc_audit_pre_callback); apparmor.d(5); container_selinux(8)
+    """
+    refused = grouped(tuple(event for event in recent(s, p, "device-refused") if of_training(event)))
+    for path, events in refused.items():
+        is_apparmor = "apparmor=" in events[-1].text
+        words = f"{'AppArmor' if is_apparmor else 'SELinux'} refused it to {events[-1].who}"
+        yield seen_in_log(s, path, words, events, "open to it", fix=(_APPARMOR,) if is_apparmor else (_SELINUX,))
+    if not refused:
+        yield from none_logged(s, "devices", "refused access")
