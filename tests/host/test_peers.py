@@ -159,8 +159,7 @@ def test_a_process_that_answers_late_is_no_delay_of_the_link() -> None:
     """As on a host whose CPUs others have: the kernel's own answers say how far the other host is."""
 
     class Late(links.LinkServer):
-        async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(links._HEADER.size)
+        async def _answer(self, kind: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             while (data := await reader.read(1 << 18)) and len(data) <= links.SMALL:
                 await asyncio.sleep(0.02)
                 writer.write(data)

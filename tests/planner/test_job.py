@@ -54,6 +54,13 @@ def test_the_first_rule_that_asks_wins(host: Snapshot) -> None:
     assert by_name(variables(host, asked))["SOME_A"].value == "1"
 
 
+@pytest.mark.parametrize("sign", ["\x1b[31m", "\u202e", "\n", "\r", "\x9b", "\udcff"])
+def test_a_value_that_a_terminal_acts_upon_is_offered_to_nobody(host: Snapshot, sign: str) -> None:
+    """`generate env` printed the name of an interface, or a path, as it was."""
+    asked = [failed(item(EnvironmentVariable(name="SOME_A", value=f"e{sign}th0")))]
+    assert "SOME_A" not in by_name(variables(host, asked))
+
+
 def test_evidence_that_passed_asks_for_nothing(host: Snapshot) -> None:
     passed = item(EnvironmentVariable(name="SOME_A", value="1"), verdict=Verdict.PASS)
     assert "SOME_A" not in by_name(variables(host, [failed(passed, item())]))

@@ -11,7 +11,7 @@ import tracemalloc
 import pytest
 
 from preflight.joint.hostile import HERE, SECRET, WHO, answers, free_port, is_closed, job, ran, speaking, until
-from torchtune_sys.host.peers import wire
+from torchtune_sys.host.peers import links, wire
 from torchtune_sys.host.peers.links import DATAGRAMS, LinkServer
 from torchtune_sys.host.peers.wire import Gone, call
 from torchtune_sys.preflight.joint import messages
@@ -51,21 +51,49 @@ def test_a_line_of_a_stranger_that_does_not_end_is_not_kept() -> None:
     ran(work)
 
 
-def test_connections_from_one_address_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+IDLE = {"one other": ("127.0.0.2",), "its own": (HERE,), "many of one host": tuple(f"127.0.0.{at}" for at in range(2, 12))}
+
+
+async def held_idle(port: int, addresses: tuple[str, ...], each: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connections on which nobody says anything."""
+    opened = []
+    for _ in range(each):
+        for address in addresses:
+            opened.append(await asyncio.open_connection(HERE, port, local_addr=(address, 0)))
+    await asyncio.sleep(0.2)
+    return opened
+
+
+@pytest.mark.parametrize("addresses", IDLE.values(), ids=IDLE)
+def test_idle_connections_keep_no_node_out(addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user of a node has them, with its address: the node itself was not heard any more. With ten of 127.0.0.0/8 no node was."""
     monkeypatch.setattr("torchtune_sys.preflight.joint.agent._FROM_ONE", 8)
+    monkeypatch.setattr("torchtune_sys.preflight.joint.agent._IN_ALL", 64)
     monkeypatch.setattr(wire, "HANDSHAKE_S", 60)
     monkeypatch.setattr(wire.handshake, "__kwdefaults__", {"timeout_s": 60})
 
     async def work() -> None:
         async with speaking(job(0, (free_port(),))) as agent:
-            held = []
-            for _ in range(8):
-                held.append(await asyncio.open_connection(HERE, agent.control_port, local_addr=("127.0.0.2", 0)))
-            reader, writer = await asyncio.open_connection(HERE, agent.control_port, local_addr=("127.0.0.2", 0))
-            assert await is_closed(reader, 20)
+            idle = await held_idle(agent.control_port, addresses, 9)
+            assert await is_closed(idle[0][0], 20), "who waited longest goes"
             assert await answers(agent)
-            for _reader, each in [*held, (reader, writer)]:
+            for _reader, each in idle:
                 each.close()
+
+    ran(work)
+
+
+@pytest.mark.parametrize("addresses", IDLE.values(), ids=IDLE)
+def test_idle_connections_make_no_link_bad(addresses: tuple[str, ...]) -> None:
+    async def work() -> None:
+        server = LinkServer()
+        await server.start()
+        idle = await held_idle(server.port, addresses, links._FROM_ONE)
+        found = await links.test(HERE, server.port, server.udp_port, server.mark, "t")
+        assert found["beyond"] and len(found["rates"]) >= 3 and not found["cut"], found
+        for _reader, each in idle:
+            each.transport.abort()
+        server.stop()
 
     ran(work)
 

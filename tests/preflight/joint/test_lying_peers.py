@@ -128,6 +128,65 @@ def test_a_node_names_no_causes_of_its_own_for_others() -> None:
     ran(work)
 
 
+FLOODS = {
+    "pongs": messages.Pong(n=1, clock=1.0),
+    "pongs ahead": messages.Pong(n=999, clock=1.0),
+    "answers": messages.Done(id="9", value=[[]] * 1000),
+    "ranks": messages.Ranks(ranks=[0]),
+    "events": messages.Event(cause="rank-killed", seen="x", local=0),
+}
+
+
+@pytest.mark.parametrize("said", FLOODS.values(), ids=FLOODS)
+def test_a_node_that_speaks_without_end_is_not_heard_without_end(
+    said: messages.FromNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody had asked for was taken, as long as it came: others were not even greeted."""
+    monkeypatch.setattr(Job, "silence_s", 60.0)
+
+    async def work() -> None:
+        async with speaking(job(0, (free_port(),))) as agent:
+            link = await joined(agent)
+            await until(lambda: agent.coordinator is not None and 1 in agent.coordinator.members)
+            text = messages.encoded(said)
+            for _ in range(12_000):
+                signed(link, text)
+            assert await asyncio.wait_for(is_closed(link._reader, 20), 20)
+            assert await answers(agent)
+
+    ran(work)
+
+
+def test_a_node_that_speaks_fast_leaves_others_a_turn() -> None:
+    """Whatever lay in the buffer, a quarter of a megabyte of short lines, was heard before anybody else was."""
+    heard, most = 0, 0
+
+    async def work() -> None:
+        nonlocal heard, most
+
+        async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal heard
+            link = await wire.handshake(reader, writer, SECRET, first=False)
+            with contextlib.suppress(Gone):
+                while await link.receive(20):
+                    heard += 1
+            writer.close()
+
+        server = await asyncio.start_server(hear, HERE, 0)
+        link = await call(HERE, server.sockets[0].getsockname()[1], SECRET, 20)
+        for _ in range(2000):
+            link.send(WHO)
+        while heard < 2000:
+            before = heard
+            await asyncio.sleep(0)
+            most = max(most, heard - before)
+        link.close()
+        server.close()
+
+    ran(work)
+    assert most <= 2
+
+
 # -- a coordinator that lies -----------------------------------------------------------------------------------------------------------------
 
 

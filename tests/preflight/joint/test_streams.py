@@ -22,7 +22,7 @@ def test_both_families_answer_at_the_port_that_was_drawn_and_at_one_that_was_ask
     async def answers() -> list[bytes]:
         found, drawn = [], 0
         for _ in range(2):
-            servers, drawn = await listen(_greet, drawn)
+            servers, drawn = await listen(_greet, drawn, 16)
             for name in ("127.0.0.1", "::1"):
                 reader, writer = await connect(name, drawn, 512)
                 found.append(await reader.readline())
@@ -64,3 +64,27 @@ def test_a_link_is_tested_in_either_family(address: str) -> None:
         (links.FLOWS, links.FLOWS),
         links.DATAGRAMS,
     )
+
+
+def test_many_who_come_at_once_leave_others_a_turn() -> None:
+    """All that waited were taken before anything else was done, and those that came meanwhile: a user who connects in a loop held every deadline up, 40 s long."""
+    came, most = 0, 0
+
+    async def count(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal came
+        came += 1
+        writer.close()
+
+    async def work() -> None:
+        nonlocal most
+        servers, port = await listen(count, 0, 512)
+        callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
+        while came < 300:
+            before = came
+            await asyncio.sleep(0)
+            most = max(most, came - before)
+        for each in (*servers, *callers):
+            each.close()
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+    assert most < 50

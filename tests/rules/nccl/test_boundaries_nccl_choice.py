@@ -97,6 +97,14 @@ def test_better_interfaces_begin_with_the_default_routes() -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["^eth0", "=eth0", "eth0,eth1", "eth0:1", "eth\x1b[31m", "e\u202eth", "\u0435th0", "e th", "{{x}}"]
+)
+def test_no_interface_is_named_as_better_whose_name_a_variable_reads_otherwise(name: str) -> None:
+    """NCCL_SOCKET_IFNAME=^eth0 chooses all others."""
+    assert better(net(replace(ETH1, name=name), ETH0, default_route_interface=name)) == ("eth0",)
+
+
+@pytest.mark.parametrize(
     ("installed", "first", "before", "read"),
     [
         ((2, 20), "", "", True),

@@ -55,7 +55,7 @@ _READ = 256 << 10
 _TESTS_AT_MOST, _AT_ONCE = 65536, 512
 _ECHOED_AT_MOST = 4 * _ECHOES * (SMALL + BEYOND_MTU)
 _FROM_ONE, _IN_ALL = 64, 512
-"""Connections at once. A node tests one other at a time."""
+"""Connections at once, of strangers, and of who knows the mark. A node tests one other at a time."""
 
 
 class LinkServer:
@@ -67,7 +67,7 @@ class LinkServer:
         """What a test must bear: told to the job's nodes, so that nobody else's bytes are counted or given back."""
         self._counted: dict[str, int] = {}
         """Which datagrams came, a bit each, by the token of a test."""
-        self._door = Door(_FROM_ONE, _IN_ALL)
+        self._door, self._tested = Door(_FROM_ONE, _IN_ALL), Door(_FROM_ONE, _IN_ALL)
         self._servers: list[asyncio.AbstractServer] = []
         self._udp: list[socket.socket] = []
 
@@ -116,20 +116,24 @@ class LinkServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with self._door.held(writer) as is_let_in:
-                if is_let_in:
-                    await asyncio.wait_for(self._answer(reader, writer), _SERVED_S)
+            with self._door.held(writer):
+                kind = await asyncio.wait_for(self._kind(reader), _HEADER_S)
+            if kind is not None:
+                with self._tested.held(writer):
+                    await asyncio.wait_for(self._answer(kind, reader, writer), _SERVED_S)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, struct.error):
             return
         finally:
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _kind(self, reader: asyncio.StreamReader) -> int | None:
+        """Return what is to be tested; None to who does not know the mark."""
+        mark, kind = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+        return int(kind) if hmac.compare_digest(mark, self.mark.encode()) else None
+
+    async def _answer(self, kind: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Give back what comes, or take it and say when all is there, and whether it is what everybody sends: TCP's checksum finds no damage before it is made or after it was
         checked, as in a bad adapter or switch that reckons it anew (Stone and Partridge, SIGCOMM 2000)."""
-        mark, kind = _HEADER.unpack(await asyncio.wait_for(reader.readexactly(_HEADER.size), _HEADER_S))
-        if not hmac.compare_digest(mark, self.mark.encode()):
-            return
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         came, allowed = 0, _ECHOED_AT_MOST if kind == _ECHO else (_RUNS_OF_NARROW + 1) * BULK
         expected, is_whole = _pieces(), True

@@ -15,6 +15,8 @@ _DRAWS = 8
 """Ports that the kernel draws until one is free in both families."""
 _NEXT_ADDRESS_S = 0.25
 """After which the next address of a name is tried beside one that does not answer (RFC 8305)."""
+_AT_ONCE = 8
+"""Connections that are taken before anybody else has a turn. asyncio takes as many as may wait: strangers who came fast enough kept all else from being done."""
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -50,13 +52,15 @@ def _bound(family: int, kind: int, port: int) -> socket.socket:
     return held
 
 
-async def listen(serve: Serve, port: int, **options: Any) -> tuple[list[asyncio.AbstractServer], int]:
-    """Listen at one port of both families; return the servers, and the port. ``options`` are those of asyncio.start_server. Raises OSError as ``bound`` does."""
+async def listen(serve: Serve, port: int, backlog: int, **options: Any) -> tuple[list[asyncio.AbstractServer], int]:
+    """Listen at one port of both families, where ``backlog`` connections may wait; return the servers, and the port. ``options`` are those of asyncio.start_server. Raises
+    OSError as ``bound`` does."""
     held, servers = bound(socket.SOCK_STREAM, port), list[asyncio.AbstractServer]()
     drawn = int(held[0].getsockname()[1])
     try:
         for each in held:
-            servers.append(await asyncio.start_server(serve, sock=each, **options))
+            servers.append(await asyncio.start_server(serve, sock=each, backlog=_AT_ONCE, **options))
+            each.listen(backlog)
     except OSError:  # another process has listened since
         for server in servers:
             server.close()

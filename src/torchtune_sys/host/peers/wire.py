@@ -12,12 +12,12 @@ import contextlib
 import fcntl
 import hashlib
 import hmac
+import ipaddress
 import os
 import socket
 import struct
 import termios
 import time
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,6 +79,8 @@ class Wire:
 
     room: LineMemory | None = None
     """What its lines are counted against."""
+    line_limit = LINE_LIMIT
+    """Bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, keys: tuple[bytes, bytes]) -> None:
         self._reader, self._writer = reader, writer
@@ -104,14 +106,15 @@ class Wire:
             self._writer.write(line)
 
     async def receive(self, timeout_s: float | None = None) -> Fields:
-        """Return the next line. Raises Gone. The first line of a stranger must be short. Where packets get lost it may take longer."""
+        """Return the next line, after others had a turn. Raises Gone. The first line of a stranger must be short. Where packets get lost it may take longer."""
+        await asyncio.sleep(0)  # who sends faster than is read would be heard alone
         expiry = None
         if timeout_s is not None:
             # Nobody reads on after it. asyncio.wait_for makes a task for each line, which takes longer than the line
             waits_s = timeout_s * _LOSSY_PATIENCE if self.loses else timeout_s
             expiry = asyncio.get_running_loop().call_later(waits_s, self._reader.set_exception, asyncio.TimeoutError())
         try:
-            line = await _line(self._reader, LINE_LIMIT if self._received else HELLO_LIMIT, self.room)
+            line = await _line(self._reader, self.line_limit if self._received else HELLO_LIMIT, self.room)
         except asyncio.TimeoutError:
             raise Gone("no answer") from None
         except OSError as error:
@@ -234,24 +237,58 @@ async def handshake(
 
 
 class Door:
-    """How many connections of strangers are open at once: one address that opens thousands keeps nobody else out. Of IPv6 a host may have many; then the limit of all holds."""
+    """Connections of one kind that are open at once. Where there are too many, the one that has been open longest is broken off, of those who have most of them: who opens
+    thousands keeps nobody out who says at once what he wants, neither another node nor, as a user of a node, that one."""
 
     def __init__(self, from_one: int, in_all: int) -> None:
         self._from_one, self._in_all = from_one, in_all
-        self._open: Counter[str] = Counter()
+        self._open: dict[str, dict[asyncio.StreamWriter, None]] = {}
+        self._count = 0
 
     @contextlib.contextmanager
-    def held(self, writer: asyncio.StreamWriter) -> Iterator[bool]:
-        """Yield whether one more is let in; it counts until the end of the block."""
-        peer = writer.get_extra_info("peername") or ("",)
-        host = str(peer[0])
-        self._open[host] += 1
+    def held(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+        """Count a connection until the end of the block."""
+        whose = _whose(str((writer.get_extra_info("peername") or ("",))[0]))
+        self._open.setdefault(whose, {})[writer] = None
+        self._count += 1
+        if len(self._open[whose]) > self._from_one:
+            self._break_off(whose)
+        elif self._count > self._in_all:
+            self._break_off(max(self._open, key=lambda each: len(self._open[each])))
         try:
-            yield self._open[host] <= self._from_one and self._open.total() <= self._in_all
+            yield
         finally:
-            self._open[host] -= 1
-            if not self._open[host]:
-                del self._open[host]
+            self._forget(whose, writer)
+
+    def _break_off(self, whose: str) -> None:
+        oldest = next(iter(self._open[whose]))
+        self._forget(whose, oldest)
+        oldest.transport.abort()
+
+    def _forget(self, whose: str, writer: asyncio.StreamWriter) -> None:
+        theirs = self._open.get(whose, {})
+        if writer in theirs:
+            del theirs[writer]
+            self._count -= 1
+            if not theirs:
+                del self._open[whose]
+
+
+def _whose(address: str) -> str:
+    """Return by what the connections of one host are counted: of IPv6 it has a whole network (RFC 7421), of the loopback any user of this host has 127.0.0.0/8.
+
+    >>> _whose("127.0.0.9"), _whose("::ffff:10.0.0.1"), _whose("2001:db8::5"), _whose("fe80::1%eth0")
+    ('127.0.0.0/8', '10.0.0.1', '2001:db8::/64', 'fe80::/64')
+    """
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is None:
+            return str(ipaddress.ip_network((found, 64), strict=False))
+        found = found.ipv4_mapped
+    return "127.0.0.0/8" if found.is_loopback else str(found)
 
 
 async def call(address: str, port: int, secret: bytes, timeout_s: float) -> Wire:

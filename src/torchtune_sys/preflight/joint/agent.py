@@ -27,7 +27,7 @@ from torchtune_sys.preflight.joint.own_ranks import OwnRanks, is_address
 _BACKLOG = 4096
 """Nodes that may call in the same moment (the kernel's own limit is net.core.somaxconn)."""
 _FROM_ONE, _IN_ALL = 256, 8192
-"""Connections of those who did not join yet: from one address, and from all."""
+"""Connections of strangers, and of those who know the secret and did not join yet: from one address, and from all."""
 _ROOM = 64 << 20
 """Bytes of what they say, but for the first 64 KiB of each line."""
 _CHOOSING_S = 30.0
@@ -62,14 +62,15 @@ class Agent:
         """Nodes whose way to the coordinator goes through us."""
         self.finished = asyncio.Event()
         self._seats = seats.Seats()
-        self._door = Door(_FROM_ONE, _IN_ALL)
+        self._door = self._callers = Door(_FROM_ONE, _IN_ALL)
         self.room = LineMemory(_ROOM)
         self._listeners: list[asyncio.AbstractServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, listener: socket.socket) -> None:
         """Until the verdict is given to every rank, or nobody is left to give it to."""
-        self._door = Door(_FROM_ONE, min(_IN_ALL, detached.allow_connections() // 2))
+        in_all = min(_IN_ALL, detached.allow_connections() // 4)
+        self._door, self._callers = Door(_FROM_ONE, in_all), Door(_FROM_ONE, in_all)
         await self.server.start()
         await self._open_control_port()
         self._listeners.append(await local.serve(listener, self.ranks.serve))
@@ -128,26 +129,23 @@ class Agent:
 
     async def _serve_node(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with self._door.held(writer) as is_let_in:
-                joins = await self._asked(reader, writer) if is_let_in else None
+            with self._door.held(writer):
+                wire = await handshake(reader, writer, self.job.secret, first=False)
+                wire.room, wire.line_limit = self.room, messages.NODE_LINE_AT_MOST
+                asked = messages.asked(await wire.receive(HANDSHAKE_S))  # who does not know the secret has no more
+            with self._callers.held(writer):
+                joins = await self._joins(wire, asked)
             if joins is not None:
-                coordinator, wire, join = joins
+                coordinator, join = joins
                 await coordinator.join(wire, join)
         except Gone:
             pass
         finally:
             writer.close()
 
-    async def _asked(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[Coordinator, Wire, messages.Join] | None:
+    async def _joins(self, wire: Wire, asked: messages.Asked) -> tuple[Coordinator, messages.Join] | None:
         """Hear a node until it joins. Raises Gone."""
-        wire = await handshake(reader, writer, self.job.secret, first=False)
-        wire.room = self.room
-        patience_s = HANDSHAKE_S  # who does not know the secret has no more
         while True:
-            asked = messages.asked(await wire.receive(patience_s))
-            patience_s = _CHOOSING_S
             if isinstance(asked, messages.Who):
                 members = len(self.coordinator.members) if self.coordinator is not None else 0
                 is_alone = self.job.node != 0 and self.following in (-1, self.job.node)
@@ -166,7 +164,8 @@ class Agent:
                 wire.send(messages.plain(messages.Redirect(to=self.following, via=self.job.node)))
             else:
                 wire.room = None
-                return self.coordinator, wire, asked
+                return self.coordinator, asked
+            asked = messages.asked(await wire.receive(_CHOOSING_S))
 
     async def _carry(self, wire: Wire, to: int) -> None:
         """Until either ends: one that we left on the way would take the coordinator for dead, and ask for nodes that have their verdict already."""

@@ -130,8 +130,8 @@ class Passing:
         """Keep a client of torch's store, which waits for an answer; it gets none, and tries again when we are gone."""
         self._held.add(writer)
         try:
-            with self._door.held(writer) as is_let_in, contextlib.suppress(OSError, asyncio.TimeoutError):
-                said = await asyncio.wait_for(reader.read(64), _HEAR_S) if is_let_in else b""
+            with self._door.held(writer), contextlib.suppress(OSError, asyncio.TimeoutError):
+                said = await asyncio.wait_for(reader.read(64), _HEAR_S)
                 if torch_store.MAGIC in said and said != torch_store.QUESTION:
                     peer = writer.get_extra_info("peername") or ("",)
                     self.since_s.setdefault(str(peer[0]), time.monotonic())

@@ -20,6 +20,8 @@ from torchtune_sys.preflight.joint.phases import Phases
 
 _EVENTS_AT_MOST = 16
 """Of one node."""
+_TOLD = 100
+"""Bytes that a line counts that says who is there, or what happened to a rank."""
 _WORD_S = 15.0
 """How often those that wait are told for whom."""
 _TABLE_FOR_ALL = 64
@@ -92,10 +94,12 @@ class Coordinator:
             member.note(said.key, said.value)
             self._changed.set()
         elif isinstance(said, messages.Ranks):
+            member.counts(_TOLD + len(said.ranks))
             member.ranks = said.ranks
             self._counts_again(member)
             self._changed.set()
         elif isinstance(said, messages.Event):
+            member.counts(_TOLD)
             self._happened(member.node, said.cause, said.seen, said.local)
         elif isinstance(said, messages.Pong):
             member.ponged(said)

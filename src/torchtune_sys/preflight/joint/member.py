@@ -37,6 +37,8 @@ class Member:
         """By task that was not answered: when the time for it is up (monotonic)."""
         self._asked = 0
         self._pinged: tuple[int, float, float] = (0, 0.0, 0.0)
+        self._ponged = 0
+        """The last ping that it answered."""
         self._answered = asyncio.Event()
         """Set by the answer to a ping that is waited for, and where none will come any more."""
         self._awaited = 0
@@ -48,16 +50,22 @@ class Member:
         """Keep what the node says of itself. Raises Gone."""
         if not messages.is_note(key, self.expected):
             return
-        self._room -= len(msgspec.json.encode(value))
-        if self._room < 0:
-            raise Gone("it sent more than a node may send")
+        self.counts(len(msgspec.json.encode(value)))
         self.notes[key] = value
 
+    def counts(self, size: int) -> None:
+        """Count so many bytes of what it tells unasked. Raises Gone."""
+        self._room -= size
+        if self._room < 0:
+            raise Gone("it sent more than a node may send")
+
     def answered(self, said: messages.Done) -> None:
-        """Take the answer to a task that was given to it."""
+        """Take the answer to a task that was given to it. Raises Gone where none was: who answers without end leaves nobody else a turn."""
         self._asked_s.pop(said.id, None)
         waiting = self._answers.pop(said.id, None)
-        if waiting is not None and not waiting.done():
+        if waiting is None:
+            raise Gone("it answered what it was not asked")
+        if not waiting.done():
             waiting.set_result(said.value)
 
     def ping(self) -> None:
@@ -75,8 +83,11 @@ class Member:
             await self._answered.wait()
 
     def ponged(self, said: messages.Pong) -> None:
-        """Take an answer to a ping: the one that took least time tells its clock best."""
+        """Take an answer to a ping: the one that took least time tells its clock best. Raises Gone where it answered that one before, or was not asked yet."""
         number, sent_s, sent_clock_s = self._pinged
+        if not self._ponged < said.n <= number:
+            raise Gone("it answered what it was not asked")
+        self._ponged = said.n
         self.carrier_losses = said.losses
         if said.n >= self._awaited:
             self._answered.set()

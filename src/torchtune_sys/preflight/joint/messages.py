@@ -15,6 +15,8 @@ from torchtune_sys.model.numbers import natural
 
 NOTES_AT_MOST = 1 << 20
 """Characters that the notes of one node may have as JSON; the facts of a host have about 10,000."""
+NODE_LINE_AT_MOST = NOTES_AT_MOST + (1 << 18)
+"""Bytes of a line of a node's: the one with which it joins bears all its notes."""
 _NODES = 1 << 20
 TEXT_AT_MOST = 600
 

@@ -25,7 +25,8 @@ _JEMALLOC_CONF = (
 
 
 def variables(s: Snapshot, results: Iterable[Result], allocators: Iterable[str] = ()) -> tuple[JobVariable, ...]:
-    """Return one variable for each name, what failed rules ask for first. ``allocators`` are the paths of jemalloc and tcmalloc that are there."""
+    """Return one variable for each name, what failed rules ask for first. ``allocators`` are the paths of jemalloc and tcmalloc that are there. A value that is no line of
+    plain signs is the name of something of a stranger's, and is offered to nobody: terminals act upon it, and not each form can hold it."""
     found: dict[str, JobVariable] = {}
     for variable in (
         *_of_rules(s, results),
@@ -34,7 +35,8 @@ def variables(s: Snapshot, results: Iterable[Result], allocators: Iterable[str] 
         *_from(_gpus, s),
         *_allocator(s, tuple(allocators)),
     ):
-        found.setdefault(variable.name, variable)
+        if variable.value is None or variable.value.isprintable():
+            found.setdefault(variable.name, variable)
     return tuple(found.values())
 
 

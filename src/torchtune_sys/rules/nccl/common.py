@@ -165,14 +165,18 @@ def _is_inside(network: NetworkFacts) -> bool:
     return not any(interface.kind in _WITH_DEVICE and known(interface.addresses, ()) for interface in interfaces)
 
 
+_PLAIN_NAME = re.compile(r"[\w.@+-]+", re.ASCII)
+
+
 def better(s: Snapshot) -> tuple[str, ...]:
-    """Return the interfaces with an address that nothing speaks against, that of the default route first."""
+    """Return the interfaces with an address that nothing speaks against, that of the default route first. Not those whose name a variable of NCCL's or gloo's cannot hold, in
+    which ``^``, ``=``, ``,`` and ``:`` mean something: who may name an interface would choose among the others."""
     network = need(s.network)
     found = [
         interface.name
         for interface in need(network.interfaces)
         for address in known(interface.addresses, ())[:1]
-        if not doubt(s, interface, address.address)
+        if _PLAIN_NAME.fullmatch(interface.name) and not doubt(s, interface, address.address)
     ]
     return tuple(sorted(found, key=lambda name: name != network.default_route_interface))
 
