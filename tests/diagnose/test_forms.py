@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import html
 import io
 import json
 import quopri
+import tarfile
 import textwrap
 import time
 import zipfile
@@ -240,6 +242,40 @@ def test_archives_in_archives_without_end_are_not_followed(tmp_path: Path) -> No
     (tmp_path / "a.zip").write_bytes(data)
     found = diagnose(collected([str(tmp_path)]))
     assert [each.why for each in found.unread] == ["is more than 3 archives deep"]
+
+
+def _zipped(name: str, data: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, data)
+    return out.getvalue()
+
+
+def _tarred(name: str, data: bytes, mode: str = "w") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload]
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def test_an_archive_in_a_tar_archive_is_read_though_it_ends_in_zeros(tmp_path: Path) -> None:
+    """A zip's last record, a tar's end mark and gzip's length end in zeros, which were taken for sysfs' and cut: told as damaged."""
+    text = b"RuntimeError: CUDA error: out of memory\n"
+    for inner in (_zipped("a.log", text), _tarred("a.log", text), _tarred("a.log", text, "w:gz"), gzip.compress(text)):
+        for data in (_tarred("in", inner), _tarred("in", inner, "w:gz"), _zipped("m", _tarred("in", inner))):
+            (tmp_path / "x").write_bytes(data)
+            found = list(collected([str(tmp_path / "x")]))
+            assert [line for each in found if isinstance(each, InputText) for _, line in each.excerpt.lines] == [
+                text.decode().strip()
+            ]
+
+
+def test_zeros_at_the_end_of_a_text_in_a_tar_archive_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(_tarred("a.log", b"RuntimeError: x\n" + bytes(4000)))
+    (found,) = collected([str(tmp_path / "x.tar")])
+    assert isinstance(found, InputText) and [line for _, line in found.excerpt.lines] == ["RuntimeError: x"]
 
 
 def test_a_long_log_keeps_its_complaint_and_its_line_number() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 
 from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.host.input.collection import InputText
 from torchtune_sys.host.input.excerpts import excerpt
+from torchtune_sys.knowledge import quoted_errors
 from torchtune_sys.knowledge.quoted_errors import is_example
 from torchtune_sys.knowledge.sentences import is_about_code
 from torchtune_sys.model.diagnosis import Diagnosis
@@ -131,3 +133,19 @@ def _named(text: str) -> list[tuple[str, str]]:
 
 def _said(text: str) -> Diagnosis:
     return diagnose([InputText(name="x", excerpt=excerpt(io.BytesIO(text.encode())))])
+
+
+@pytest.mark.parametrize(
+    "piece", ["I ", "it my ", "my our ", "the the a ", "we have have ", "it " + "x" * 200 + " ", "yet a b c ", "my-", "in my a "]
+)
+def test_whether_it_happened_is_found_in_time_that_grows_with_the_text(piece: str) -> None:
+    def taken_s(size: int) -> float:
+        text = (piece * (size // len(piece) + 1))[:size]
+        times = []
+        for _ in range(4):
+            began_s = time.thread_time()
+            quoted_errors._HAPPENED.search(text)
+            times.append(time.thread_time() - began_s)
+        return min(times)
+
+    assert taken_s(12_000) < 14 * max(taken_s(1500), 2e-4)

@@ -302,19 +302,24 @@ class _ZerosPassed:
 _MANY_ZEROS = 4096
 
 
+_GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", (b"\xfd7zXZ\x00", b"\x5d\x00\x00"), b"\x28\xb5\x2f\xfd"
+COMPRESSED = (_GZIP, _BZIP2, *_XZ, _ZSTD)
+"""How compressed data begin."""
+
+
 def _decompressed(source: Source) -> Source:
     head = source.look(6)
     packed: Any = source  # the three ask for no more than read(size)
     stream: IO[bytes]
-    if head.startswith(b"\x1f\x8b"):
+    if head.startswith(_GZIP):
         import gzip
 
         kind, stream = "gzip", cast("IO[bytes]", gzip.GzipFile(fileobj=cast("Any", _ZerosPassed(source))))
-    elif head.startswith(b"BZh"):
+    elif head.startswith(_BZIP2):
         import bz2
 
         kind, stream = "bzip2", bz2.BZ2File(packed)
-    elif head.startswith((b"\xfd7zXZ\x00", b"\x5d\x00\x00")):
+    elif head.startswith(_XZ):
         import lzma
 
         kind, stream = "xz", lzma.LZMAFile(packed)  # noqa: SIM115 - its source is closed by who opened it
@@ -323,9 +328,6 @@ def _decompressed(source: Source) -> Source:
     else:
         return source
     return Source(_unpacked(stream, kind, source.name), source.name, "unpacks to more than")
-
-
-_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 _READERS_OF_ZSTD = ("compression.zstd", "backports.zstd", "zstandard")

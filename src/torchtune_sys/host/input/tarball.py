@@ -41,7 +41,7 @@ class ArchiveMember(msgspec.Struct, frozen=True, kw_only=True):
     special: str = ""
     """``major:minor`` of a device node."""
     content: bytes | None = b""
-    """Of a file, without zeros at its end; None where it is longer than ``TEXT_LIMIT``."""
+    """Of a file; None where it is longer than ``TEXT_LIMIT``. Of a text it may end in zeros: sysfs claims 4096 bytes for each file, and tar fills up what could not be read."""
 
 
 _KINDS = {"0": "file", "\0": "file", "7": "file", "S": "file", "1": "hard", "2": "link", "3": "char", "4": "block", "5": "dir"}
@@ -68,9 +68,7 @@ def members(source: ArchiveReader) -> Iterator[ArchiveMember]:
             case "g":
                 for_all.update(_pax(content or b""))
             case _:
-                # sysfs claims 4096 bytes for each file and tar fills up with zeros what could not be read.
-                kept = content if content is None else content.rstrip(b"\0")
-                yield _member(head, kind, kept, size, {**for_all, **for_next} if for_all or for_next else for_next)
+                yield _member(head, kind, content, size, {**for_all, **for_next} if for_all or for_next else for_next)
                 for_next = {}
 
 
