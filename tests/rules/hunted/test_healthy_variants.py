@@ -81,6 +81,9 @@ def _composed(master: str, own: str) -> Recording:
     return over(host, answers={f"way-to:{master}": {"addresses": [master], "refused": [""], "own": [own]}})
 
 
+_TO_ANOTHER = {"addresses": ["10.10.0.6"], "refused": [""], "own": ["10.10.0.7"]}
+
+
 def _one_in_pieces(ranks: int) -> Recording:
     return over(of_gpu(dgx(), 7, mig=True, mig_instances=7), intent={"ranks": ranks})
 
@@ -240,6 +243,13 @@ VARIANTS: dict[str, tuple[str, Build, Verdict]] = {
         "container-without-gpu-devices",
         lambda: environment(HOSTS[433][0](), NVIDIA_VISIBLE_DEVICES="all"),
         Verdict.NA,
+    ),
+    "a node of Slurm's that takes itself for the first": ("rank-seeks-master-on-own-host", HOSTS[443][0], Verdict.FAIL),
+    "the first node of Slurm's": ("rank-seeks-master-on-own-host", HOSTS[477][0], Verdict.NA),
+    "a node of Slurm's that knows the first": (
+        "rank-seeks-master-on-own-host",
+        lambda: over(environment(HOSTS[443][0](), MASTER_ADDR="gpu06"), answers={"way-to:gpu06": _TO_ANOTHER}),
+        Verdict.PASS,
     ),
     "a container of LXC on the site's network": (
         "nccl-wrong-interface",

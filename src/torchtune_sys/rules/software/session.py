@@ -174,13 +174,13 @@ def master_address_loopback(s: Snapshot, p: Params) -> Iterator[Evidence]:
     yield _master_address(need(need(s.session).env), s.intent.nodes)
 
 
-def _master_address(env: Mapping[str, str], nodes: int | None, note: str = "") -> Evidence:
+def _master_address(env: Mapping[str, str], nodes: int | None, note: str = "", leads_here: bool = False) -> Evidence:
     if (nodes or 1) < 2:
         raise NotApplicable("one host: its ranks meet over the loopback")
     address = env.get("MASTER_ADDR", "")
     if not address:
         raise NotApplicable("MASTER_ADDR is not set")
-    own = _is_loopback(address)
+    own = leads_here or _is_loopback(address)
     return Evidence(
         subject="MASTER_ADDR",
         seen=address + note * own,
@@ -196,13 +196,14 @@ def _is_loopback(address: str) -> bool:
 
 @rule(
     id="rank-seeks-master-on-own-host",
-    title="MASTER_ADDR is a loopback address, and rank 0 is on another host",
+    title="MASTER_ADDR is this host itself, and rank 0 is on another host",
     severity=Severity.ERROR,
     cause="master-addr-wrong",
     fix=(_EXPORT_ADDRESS,),
 )
 def rank_seeks_master_on_own_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The process is a rank of a job over several hosts, its RANK is beyond the ranks of the first host, and MASTER_ADDR is its own loopback.
+    """The process is a rank of a job over several hosts, its RANK is beyond the ranks of the first host (or Slurm says that this is not the first one),
+    and MASTER_ADDR is its own loopback; where Slurm says it, or its own address: each host has exported its own name.
 
     Why it matters
         Nobody on this host listens for the ranks: each gets "Connection refused" until init_process_group times out, and the ranks of the
@@ -217,11 +218,14 @@ def rank_seeks_master_on_own_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     env = need(need(s.session).env)
     rank, local = natural(env.get("RANK", "")), natural(env.get("LOCAL_WORLD_SIZE", ""))
-    if rank is None or not local or rank < local:
+    node = natural(env.get("SLURM_NODEID", ""))
+    if not rank or not (node or (local and rank >= local)):
         raise NotApplicable("RANK and LOCAL_WORLD_SIZE do not tell of a rank on another host than the first")
     if any(name.startswith("TORCHELASTIC_") for name in env):
         raise NotApplicable("torchrun told its ranks the address: its agents may run on one host")
-    yield _master_address(env, s.intent.nodes, f", for rank {rank} with {local} ranks on each host")
+    note = f", for rank {rank} on node {node} of the job" if node else f", for rank {rank} with {local} ranks on each host"
+    ways = () if isinstance(s.network, Missing) else known(s.network.master, ())
+    yield _master_address(env, s.intent.nodes, note, bool(node) and any(way.own == way.address for way in ways))
 
 
 @rule(
