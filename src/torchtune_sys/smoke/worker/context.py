@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import statistics
@@ -73,6 +74,8 @@ class RankContext:
         self.stage = ""
         self.loader_idle_s = 0.0
         """What workers of a loader slept before each batch though work was waiting, at the least."""
+        self.plain_losses: List[float] = []
+        """Of a training in float32, which what trains in low precision follows."""
         self.remark = ""
         """What a stage that passes has to say beside its figures."""
         self.verdicts: Dict[str, str] = {}
@@ -216,6 +219,12 @@ def small_integers(shape: Tuple[int, ...], seed: int, low: int = -4, high: int =
     Products of two and sums of up to 2**18 of them are exact in float32 (24 bits) in whatever order they are added, and each
     is exact in bfloat16 and TF32 inputs: what is computed from them has one right answer, to the last bit.
     """
+    return _integers_drawn(shape, seed, low, high).clone()  # one that is changed spoils no other
+
+
+@functools.lru_cache(maxsize=1024)
+def _integers_drawn(shape: Tuple[int, ...], seed: int, low: int, high: int) -> torch.Tensor:
+    """Return them drawn once: stages ask for the same ones again and again."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(low, high, shape, generator=generator).to(torch.float32)
 

@@ -57,15 +57,18 @@ def gradients_alone(
 ) -> Dict[str, torch.Tensor]:
     """Return the right answer: on the CPU, in float64, without anything distributed. ``samples`` is what the sum over the batches is divided
     by; with ``branches`` named, each batch goes through its own."""
-    alone = IntegerNet(0, net.first.in_features, torch.float64)
-    alone.load_state_dict({name: value.detach().cpu().double() for name, value in net.state_dict().items()})
-    if branches:
-        for (inputs, targets), branch in zip(batches, branches):
-            (alone(inputs.double(), (branch,)) * targets).sum().backward()
-    else:
-        inputs, targets = (torch.cat(parts).double() for parts in zip(*batches))
-        (alone(inputs) * targets).sum().backward()
-    return {name: gradient_of(value) / samples for name, value in alone.named_parameters()}
+    held = {name: value.detach().cpu().double().requires_grad_() for name, value in net.named_parameters()}
+
+    def layer(name: str, inputs: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(inputs, held[name + ".weight"], held[name + ".bias"])
+
+    for (inputs, targets), branch in zip(batches, branches or [""] * len(batches)):
+        wide = inputs.double()
+        answer = layer("last", torch.relu(layer("second", torch.relu(layer("first", wide)))))
+        for taken in (branch,) if branch else BRANCHES:
+            answer = answer + layer(taken, wide)
+        (answer * targets).sum().backward()
+    return {name: gradient_of(value) / samples for name, value in held.items()}
 
 
 def gradient_of(parameter: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,6 @@ import atexit
 import contextlib
 import faulthandler
 import functools
-import importlib
 import json
 import os
 import shutil
@@ -35,7 +34,7 @@ from torchtune_sys.smoke.worker.oom_kills import MORE_MEMORY, killed_for_memory,
 from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S, undecided_by_strangers
 from torchtune_sys.smoke.worker.stage_in_copy import StageBeside, ToldEnd, has_room_beside
 from torchtune_sys.smoke.worker.stages.container import container_is_as_promised, promises_in
-from torchtune_sys.smoke.worker.stages.import_torch import IMPORT_S, no_address_space
+from torchtune_sys.smoke.worker.stages.import_torch import IMPORT_S, import_what_training_imports, no_address_space
 from torchtune_sys.smoke.worker.stages.process_state import threads_that_stay
 from torchtune_sys.smoke.worker.stages.rendezvous import check_in, part
 from torchtune_sys.smoke.worker.stages.stress import RepeatedWork
@@ -47,6 +46,7 @@ _BESIDE = "compile"
 _SHARE_OF_ALLOCATIONS = 0.5
 """Of the address space: what one allocation asks for at once may be as much."""
 _LEAST_STAGES = 8
+"""Of so many some train, and beside so many another has its time."""
 _COMPUTED = (
     "-wrong",
     "-differs",
@@ -246,10 +246,6 @@ def _begun_beside(here: RankContext, stages: Sequence[Stage]) -> Optional[StageB
     wanted = [stage for stage in stages if stage.name == _BESIDE and here.local_rank == 0]
     if not wanted or len(stages) < _LEAST_STAGES or not has_room_beside(here):
         return None
-    with contextlib.suppress(
-        Exception
-    ):  # the first optimizer imports it anyway; the copy has it from here, and a failure is told by whoever needs it
-        importlib.import_module("torch._dynamo")
 
     def alone() -> Dict[str, Any]:
         here.stage = wanted[0].name
@@ -345,7 +341,8 @@ def main() -> None:
     plan = ["import"] + [stage.name for stage in stages]
     channel.tell("about", stages=plan, torch=torch.__version__, kills=kills_of_cgroup())
     agreed = versions_agree(environment_number("WORLD_SIZE", 1), asked.world)
-    channel.tell("end", stage="import", seconds=IMPORT_S, **agreed)
+    import_s = IMPORT_S + (import_what_training_imports() if len(stages) >= _LEAST_STAGES else 0.0)
+    channel.tell("end", stage="import", seconds=import_s, **agreed)
     device = next(stage for stage in STAGES if stage.name == "device")
     channel.tell("begin", stage=device.name, deadline_s=device.deadline_s)  # CUDA starts now, and may hang in its driver
     here = _here(asked)

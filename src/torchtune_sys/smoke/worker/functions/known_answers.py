@@ -8,12 +8,12 @@ import functools
 import math
 import platform
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 from torch import nn
 
-from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 from torchtune_sys.smoke.worker.functions.answers_of_functions import ANSWERS_OF_FUNCTIONS
 from torchtune_sys.smoke.worker.functions.answers_of_options import ANSWERS_OF_OPTIONS, ANSWERS_OF_RECIPES
 from torchtune_sys.smoke.worker.functions.inputs import distinct
@@ -159,9 +159,8 @@ def answers_are_known(here: RankContext) -> None:
         warnings.simplefilter("ignore")  # of names that are to go
         for line in (*ANSWERS_OF_FUNCTIONS.split(";"), *ANSWERS_OF_OPTIONS.split(";")):
             if line.strip():
-                _answers_as(line.split(), given, lows if here.level != QUICK else None)
-        if here.level != QUICK:
-            _recipes_answer()
+                _answers_as(line.split(), given, lows)
+        _recipes_answer()
 
 
 def _low_precisions() -> str:
@@ -175,8 +174,8 @@ def _low_precisions() -> str:
     return found
 
 
-def _answers_as(words: List[str], given: List[Trial], lows: Optional[str]) -> None:
-    """``words``: number of the trial (and of the options), the sum, the gradients' sum, in which ways it is tried, and the names. ``lows``: the low precisions that are tried; None: only forward in float32."""
+def _answers_as(words: List[str], given: List[Trial], lows: str) -> None:
+    """``words``: number of the trial (and of the options), the sum, the gradients' sum, in which ways it is tried, and the names. ``lows``: the low precisions that are tried."""
     place, wanted, slope, ways, *names = words
     number, _, option = place.partition(".")
     trial, options = given[int(number)], OPTIONS[int(option or 0)]
@@ -189,9 +188,9 @@ def _answers_as(words: List[str], given: List[Trial], lows: Optional[str]) -> No
         cause = "layer-wrong" if name[0] == "f" else "device-computes-wrong"
         bound = functools.partial(way, **options) if options else way
         _is_answer(label + " of float32", cause, bound, laid(trial, torch.float32), float(wanted), _OFF_ANSWERS[torch.float32])
-        if slope != "-" and (lows is not None or name[0] == "f"):
+        if slope != "-":
             _is_slope(label, cause, bound, laid(trial, torch.float32), float(slope))
-        if lows is not None and count == 0:
+        if count == 0:
             tried = [way for way in ways if way not in "bh" or way in lows]
             _answers_in_each_way(label, cause, bound, trial, float(wanted), tried)
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 from torchtune_sys.smoke.worker.functions.inputs import distinct, positive
 from torchtune_sys.smoke.worker.functions.known_answers import numbers_of, weights_for
 from torchtune_sys.smoke.worker.functions.recipes import module_at_work, modules_of_all_kinds
@@ -31,8 +31,6 @@ _FAR = (-100.0, -30.0, -12.0, -6.0, -4.5, 4.5, 6.0, 12.0, 30.0, 80.0)
 
 def other_ways_agree(here: RankContext) -> None:
     """Raise StageFailed for the first that does not."""
-    if here.level == QUICK:
-        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _same_by_each_name()
@@ -137,7 +135,7 @@ def optimizers_agree(here: RankContext) -> None:
     """Compare each with itself, done in another way that is to change nothing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for kind, options in _STEPPERS if here.level != QUICK else _STEPPERS[:7]:
+        for kind, options in _STEPPERS:
             wanted = _or_nothing(_stepped_by, kind, options, "")
             for way in _STEPPED:
                 found = _or_nothing(_stepped_by, kind, options, way)

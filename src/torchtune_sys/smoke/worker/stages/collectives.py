@@ -304,7 +304,7 @@ def _broadcast(here: RankContext) -> List[Fault]:
 def _sizes(here: RankContext) -> List[Tuple[int, int]]:
     """Bytes, and how many times: all ranks must agree, so no clock has a say."""
     if here.backend == "gloo":  # through the host's memory and TCP, also between ranks on a GPU
-        return [(1 << 20, 10), (16 << 20, 3)][here.level == QUICK :]
+        return [(16 << 20, 1)] if here.level == QUICK else [(1 << 20, 10), (16 << 20, 3)]
     large = [(1 << 20, 50), (16 << 20, 20), (256 << 20, 10)][2 * (here.level == QUICK) :]
     return large + [(1 << 30, 5)] * (here.level == THOROUGH)
 

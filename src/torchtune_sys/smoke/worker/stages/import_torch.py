@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import os
 import sys
 import time
 import tracemalloc
+from typing import Iterator
 
 from torchtune_sys.smoke.worker.cgroups import NO_LIMIT, limits_of
 from torchtune_sys.smoke.worker.channel import channel, last_lines
 
-IMPORT_DEADLINE_S = 120.0
-"""Cold imports from a network file system have been seen to take more than a minute (dstack, NFS home directories)."""
+IMPORT_DEADLINE_S = 180.0
+"""Cold imports from a network file system have been seen to take more than a minute (dstack, NFS home directories), and there are two."""
+_IMPORTED_BY_TRAINING = ("torch._dynamo", "torch.fx.experimental.symbolic_shapes")
+"""By the first optimizer, and by the first backward() that is given a gradient (torch/_compile.py, torch/autograd/__init__.py of torch 2.13): with SymPy 1,400 modules."""
 
 
 def _hiding() -> str:
@@ -49,6 +55,30 @@ def no_address_space(share: float = 0.9) -> str:
     return ""
 
 
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Import without Python's collector of cycles, which would look through all that is imported again and again: of 4.5 CPU seconds that torch and its compiler take, one.
+    Nor does it later on: nothing of that goes (gc.freeze)."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if collects:
+            gc.enable()
+
+
+def import_what_training_imports() -> float:
+    """Import it now, and not in the middle of a stage; return the seconds. What fails is told by the stage that needs it."""
+    began = time.monotonic()
+    with without_collections():
+        for name in _IMPORTED_BY_TRAINING:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    return time.monotonic() - began
+
+
 CPUS_BEFORE_TORCH = len(os.sched_getaffinity(0))
 """An OpenMP runtime binds the main thread as it is loaded."""
 FRAMES_FOLLOWED = tracemalloc.get_traceback_limit() if tracemalloc.is_tracing() else 0
@@ -57,7 +87,8 @@ tracemalloc.stop()
 _import_started = time.monotonic()
 channel.tell("begin", stage="import", deadline_s=IMPORT_DEADLINE_S)
 try:
-    import torch
+    with without_collections():
+        import torch
 
     if not hasattr(torch, "Tensor"):
         raise ImportError(

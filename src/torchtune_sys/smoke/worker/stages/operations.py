@@ -3,8 +3,9 @@ order, pick and add up. All of whole numbers, beside plain Python."""
 
 from __future__ import annotations
 
+import array
 import itertools
-import math
+import struct
 from typing import Any, Callable, Iterator, List, Tuple
 
 import torch
@@ -122,13 +123,14 @@ def _rounded(here: RankContext) -> _Found:
 
 def _widened(here: RankContext) -> _Found:
     """Make float32 of each number of 16 bits, and these of it again: the smallest ones (subnormal numbers) take a way of their own."""
-    for dtype, bits, bias in ((torch.bfloat16, 7, 127), (torch.float16, 10, 15)):
+    # Python reads numbers of 16 bits itself; bfloat16 is the upper half of what has 32.
+    for dtype, bits, bias, letter, unit in (
+        (torch.bfloat16, 7, 127, "f", 1 << 16),
+        (torch.float16, 10, 15, "e", 1),
+    ):
         count = (2 * bias + 1) << bits  # without infinities and what is no number
         narrow = torch.arange(count, dtype=torch.int16, device=here.device).view(dtype)
-        wanted = []
-        for pattern in range(count):
-            power, part = pattern >> bits, pattern & ((1 << bits) - 1)
-            wanted.append(math.ldexp(part + ((power > 0) << bits), max(power, 1) - bias - bits))
+        wanted = [*struct.unpack("=%d%s" % (count, letter), array.array("HI"[unit > 1], range(0, count * unit, unit)).tobytes())]
         for name, wide in (("to", narrow.to(torch.float32)), ("float", narrow.float())):
             yield "each %s as float32 (%s)" % (str(dtype)[6:], name), wide, wanted
             yield "each %s that was float32 (%s)" % (str(dtype)[6:], name), wide.to(dtype), wanted

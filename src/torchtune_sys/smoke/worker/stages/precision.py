@@ -203,7 +203,8 @@ def _word(dtype: torch.dtype) -> str:
 
 def _follows(here: RankContext, dtype: torch.dtype, scaler: Any = None) -> None:
     """From the same start, on the same data, the losses are those of float32 but for rounding."""
-    plain, low = _losses(here, torch.float32, None), _losses(here, dtype, scaler)
+    here.plain_losses = here.plain_losses or _losses(here, torch.float32, None)
+    plain, low = here.plain_losses, _losses(here, dtype, scaler)
     away = max(abs(one - other) for one, other in zip(plain, low))
     here.measure("away from float32", away, "")
     here.measure("loss", low[-1], "")

@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import mmap
 import os
 import socket
 import tempfile
 import time
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import torch
 from torch.utils.data import DataLoader
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
-from torchtune_sys.smoke.worker.context import RankContext, with_threads
-from torchtune_sys.smoke.worker.measures import CROWD, MOMENT_S, processes_a_cpu, run_delay, stolen_s
+from torchtune_sys.smoke.worker.context import DEFAULT, QUICK, THOROUGH, RankContext, with_threads
+from torchtune_sys.smoke.worker.measures import CROWD, MOMENT_S, floats_on_small_pages, processes_a_cpu, run_delay, stolen_s
 from torchtune_sys.smoke.worker.product_times import (
     SLOW_LOOKS,
     SLOW_ROUNDS,
@@ -36,7 +35,7 @@ from torchtune_sys.smoke.worker.stages.process_state import clock_has_jumped
 from torchtune_sys.smoke.worker.stages.stress import RepeatedWork, ranks_that_are_off
 from torchtune_sys.smoke.worker.starting import loopback_address
 
-_LEAST_ROUNDS, _MOST_ROUNDS = 5, 12
+_LEAST_ROUNDS, _MOST_ROUNDS = {QUICK: 3, DEFAULT: 5, THOROUGH: 5}, 12
 """Whoever looks slow is measured again, all ranks at once: what others on the host take from a rank passes, what is wrong with it stays."""
 _PATIENCE_WITH_ONE_S, _PATIENCE_WITH_ALL_S = 0.5, 20.0
 """After so long a gauge takes no more samples, and there are no more rounds: what is ten or a hundred times slower is told, not waited for."""
@@ -55,7 +54,7 @@ _DISK, _BYTES_WRITTEN = "writing to disk", 1 << 18
 _DISK_SLOW_S = 0.25
 """A disk confirms within 30 ms, a network file system within some 100, also beside others' writes: the quickest of ten took at most 8 ms at a load of 25 on two cores.
 By this one a megabyte takes a second, and a checkpoint of 10 GB three hours."""
-_STEP_SAMPLES = 40
+_ONE_STEP, _STEP_SAMPLES = "a training step", 40
 _WAITS_IN_STEPS = 0.5
 _HELD_BACK = 0.15
 """Of the time in which a rank neither runs nor waits for a CPU while it has work: a quota, a debugger, a stop and go."""
@@ -111,7 +110,9 @@ def ranks_keep_pace(here: RankContext) -> None:
             held_back.append(spells.held_back())
             looks[-1].append(cpu_time_of_product())
             pauses += held_back[-1] - (stolen_s() - stolen) / MOMENT_S > _HELD_BACK
-            waited.append(0.0 if here.gpus else _share_waited(step))  # a step on a GPU may wait for that
+            share, quickest = (0.0, float("inf")) if here.gpus else _share_waited(step)  # a step on a GPU may wait for that
+            best[_ONE_STEP] = min(best[_ONE_STEP], quickest)
+            waited.append(share)
             jumped.append(clock_has_jumped())
             idle = lower_median(held_back), lower_median(waited)
             own = {
@@ -140,7 +141,7 @@ def ranks_keep_pace(here: RankContext) -> None:
             spent = max(each["spent"] for each in told)  # the same for all, as is what follows from it
             suspected = faults or any(each["pauses"] or each["swings"] or each["slow looks"][0] for each in told)
             suspected = suspected or any(is_slow_at_times(own, told, SPELLS_SUSPECT, 0) for own in told)
-            if (turn + 1 >= _LEAST_ROUNDS and not suspected) or (faults and turn and spent > _PATIENCE_WITH_ALL_S):
+            if (turn + 1 >= _LEAST_ROUNDS[here.level] and not suspected) or (faults and turn and spent > _PATIENCE_WITH_ALL_S):
                 break
     for name, seconds in best.items():
         here.measure(name, seconds * 1e3, "ms")
@@ -180,7 +181,7 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
     left = torch.full(
         (side, side), 0.5, device=here.device, dtype=torch.bfloat16 if cuda and here.has_bfloat16() else torch.float32
     )
-    paged = None if cuda else _floats_on_small_pages(count)
+    paged = None if cuda else floats_on_small_pages(torch, count)
     given = torch.ones(count, device=here.device)
     taken = torch.empty_like(given)
     if paged is not None:
@@ -199,7 +200,7 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
     ]
     for name, work in _kinds_of_work(here, 64 if cuda else 2):
         found.append(Gauge(name, "straggler-compute", work, 20, 2e-5, in_a_crowd=False))
-    large = None if cuda else _floats_on_small_pages(_LARGE)
+    large = None if cuda else floats_on_small_pages(torch, _LARGE)
     if large is not None:
         copies = functools.partial(_on_one_thread, functools.partial(large[1].copy_, large[0]))
         found.append(Gauge("copies of 16 MB", "straggler-memory", copies, 12, 5e-4, _EFFECT_LARGE, in_a_crowd=False))
@@ -212,9 +213,10 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
         ):
             found.append(Gauge(name, "straggler-copies", work, 10, 2e-4, _EFFECT_PAGES))
     samples = [torch.full((64,), float(number)) for number in range(16)]
-    found.append(Gauge("loading", "straggler-loading", lambda: next(iter(DataLoader(samples, batch_size=16))), 100, 2e-4))
+    found.append(Gauge("loading", "straggler-loading", lambda: next(iter(DataLoader(samples, batch_size=16))), 40, 2e-4))
     found.append(Gauge("starting a process", "straggler-loading", _start_and_end, 1, 0.25, _EFFECT_PROCESS))
-    found.append(Gauge("a training step", "straggler-compute", _small_step(here), _STEP_SAMPLES, 1e-3, _EFFECT_SHARED))
+    # On the CPU those steps count by which it is seen how long they wait.
+    found.append(Gauge(_ONE_STEP, "straggler-compute", _small_step(here), _STEP_SAMPLES * cuda, 1e-3, _EFFECT_SHARED))
     found.append(Gauge(_DISK, "straggler-storage", functools.partial(_written, here.scratch), 2, 0.03, _EFFECT_DISK))
     saved = os.path.join(here.scratch, "read-by-%d.pt" % here.rank)
     with contextlib.suppress(OSError, RuntimeError):  # another stage's matter. At a load of 30 a healthy rank reads in 35 ms
@@ -243,19 +245,6 @@ def _kinds_of_work(here: RankContext, samples: int) -> Iterator[Tuple[str, Calla
     yield "a pass back", functools.partial(torch.autograd.backward, loss, retain_graph=True)
 
 
-def _floats_on_small_pages(count: int) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
-    """Return two tensors of ones in the host's memory, neither on huge pages: a rank whose buffers the kernel gave some was seen to copy 1.43 times as fast as
-    one without. None where nobody can ask for that (madvise(2), MADV_NOHUGEPAGE)."""
-    try:
-        pieces = [mmap.mmap(-1, 4 * count) for _ in range(2)]
-        for piece in pieces:
-            piece.madvise(mmap.MADV_NOHUGEPAGE)
-        first, second = (torch.frombuffer(piece, dtype=torch.float32).fill_(1.0) for piece in pieces)
-    except (AttributeError, OSError, ValueError):
-        return None
-    return first, second
-
-
 def _on_one_thread(work: Callable[[], object]) -> None:
     with with_threads(1):
         work()
@@ -277,17 +266,19 @@ def _small_step(here: RankContext) -> Callable[[], None]:
     return step
 
 
-def _share_waited(step: Callable[[], None]) -> float:
-    """Of the time of some steps on the CPU, in which this thread neither ran nor waited for a CPU."""
+def _share_waited(step: Callable[[], None]) -> Tuple[float, float]:
+    """Return the part of the time of some steps on the CPU in which this thread neither ran nor waited for a CPU, and the seconds of the quickest."""
     with with_threads(1):  # else it would wait for its own
         step()
-        waited, ran, began = run_delay(), time.thread_time(), time.monotonic()
+        best, waited, ran, began = float("inf"), run_delay(), time.thread_time(), time.monotonic()
         for number in range(_STEP_SAMPLES):
             if number >= _FEWEST_SAMPLES and time.monotonic() - began > _PATIENCE_WITH_ONE_S:
                 break
+            started = time.perf_counter()
             step()
+            best = min(best, time.perf_counter() - started)
         wall, ran, now = time.monotonic() - began, time.thread_time() - ran, run_delay()
-    return 0.0 if waited is None or now is None else max(0.0, 1 - (ran + now - waited) / wall)
+    return 0.0 if waited is None or now is None else max(0.0, 1 - (ran + now - waited) / wall), best
 
 
 def _written(folder: str) -> None:
