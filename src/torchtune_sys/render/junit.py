@@ -54,6 +54,8 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     seconds: str = "0"
     cases: tuple[Case, ...]
+    said: str = ""
+    """What is told of all cases together."""
 
 
 def document(suites: Iterable[Suite]) -> str:
@@ -73,7 +75,7 @@ def _rows(place: int, suite: Suite) -> Iterator[str]:
     for case in suite.cases:
         opening = f'    <testcase name="{escape(case.name)}" classname="{name}" time="{case.seconds}"'
         yield f"{opening}>{case.inside}</testcase>" if case.inside else f"{opening}/>"
-    yield "    <system-out></system-out>"
+    yield f"    <system-out>{escape(suite.said)}</system-out>"
     yield "    <system-err></system-err>"
     yield "  </testsuite>"
 

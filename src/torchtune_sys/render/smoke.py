@@ -175,7 +175,7 @@ def _slower(report: SmokeReport, verbose: bool) -> Iterator[Line]:
 
 
 def junit(report: SmokeReport) -> str:
-    """Return one suite, a case for each stage."""
+    """Return one suite, a case for each stage, and the verdict's sentence: it tells of a run that was cut off."""
     suite = Suite(
         name="torchtune-sys.smoke",
         host=report.host,
@@ -186,6 +186,7 @@ def junit(report: SmokeReport) -> str:
             Case(name=stage.stage, verdict=stage.verdict, seconds=f"{stage.seconds:.3f}", inside=_inside(stage))
             for stage in report.stages
         ),
+        said=headline(report),
     )
     return document([suite])
 
