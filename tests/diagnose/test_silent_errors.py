@@ -94,3 +94,39 @@ def test_a_message_of_the_host_is_known(text: str, cause: str) -> None:
 )
 def test_what_only_looks_like_a_fault_accuses_nothing(text: str) -> None:
     assert not judged(text.encode()).causes
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            f'{WORDS}Traceback (most recent call last):\n  File "/a/train.py", line 7, in <module>\n    main()\n  File "/a/train.py", line 3, in main',
+            'File "/a/train.py", line 3, in main',
+        ),
+        (f"{WORDS}The output shows only this line: `KeyError: torch.complex64`.", "KeyError: torch.complex64"),
+        (
+            f"{WORDS}ray.exceptions.RayTaskError(RuntimeError): ray::_Inner.train() (pid=9)",
+            "ray.exceptions.RayTaskError(RuntimeError): ray::_Inner.train() (pid=9)",
+        ),
+        (
+            "trainer-master-0   0/2     CrashLoopBackOff   14      11m",
+            "trainer-master-0   0/2     CrashLoopBackOff   14      11m",
+        ),
+        (
+            "E tensorflow/stream_executor/cuda/cuda_driver.cc:1011] could not synchronize: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
+            "E tensorflow/stream_executor/cuda/cuda_driver.cc:1011] could not synchronize: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
+        ),
+    ],
+)
+def test_an_error_that_lost_its_end_or_stands_in_a_sentence_is_quoted(text: str, error: str) -> None:
+    assert [each.text for each in judged(text.encode()).unexplained] == [error]
+
+
+def test_a_traceback_that_ends_is_not_said_to_have_lost_its_end() -> None:
+    text = 'Traceback (most recent call last):\n  File "/a/train.py", line 3, in main\nValueError: no\n'
+    assert [each.text for each in judged(text.encode()).unexplained] == ["ValueError: no"]
+
+
+def test_misspelt_messages_are_likely_at_most() -> None:
+    (found,) = judged(b"# CUDA error: no kernal image is available for execution\n\nMy GPU fails.\n").causes
+    assert (found.cause, found.confidence.value) == ("gpu-arch-not-in-wheel", "likely")

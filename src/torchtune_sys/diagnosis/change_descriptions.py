@@ -14,7 +14,7 @@ from torchtune_sys.model.patterns import pattern
 
 _LONGEST, _LINES, _TITLES = 400, 400, 2
 _VERBS = (
-    "Add(?:s|ed|ing)?|Allow(?:s|ed)?|Assert(?:s|ed)?|Avoid(?:s|ed)?|Bump(?:s|ed)?|Catch(?:es)?|Change[sd]?|Detect(?:s|ed)?|Disable[sd]?|Document(?:s|ed)?|Drop(?:s|ped)?|"
+    "Add(?:s|ed|ing)?|Allow(?:s|ed)?|Clarif(?:y|ies|ied)|Edit(?:s|ed)?|Reword(?:s|ed)?|Rework(?:s|ed)?|Rewrite[sd]?|Simplif(?:y|ies|ied)|Tweak(?:s|ed)?|Assert(?:s|ed)?|Avoid(?:s|ed)?|Bump(?:s|ed)?|Catch(?:es)?|Change[sd]?|Detect(?:s|ed)?|Disable[sd]?|Document(?:s|ed)?|Drop(?:s|ped)?|"
     "Enable[sd]?|Ensure[sd]?|Expose[sd]?|Fix(?:es|ed|ing)?|Handle[sd]?|Implement(?:s|ed)?|Improve[sd]?|Increase[sd]?|Introduce[sd]?|Make[sd]?|Move[sd]?|Optimize[sd]?|"
     "Prevent(?:s|ed)?|Raise[sd]?|Reapply|Refactor(?:s|ed)?|Remove[sd]?|Rename[sd]?|Replace[sd]?|Report(?:s|ed)?|Revert(?:s|ed)?|Set|Silence[sd]?|Skip(?:s|ped)?|Support(?:s|ed)?|"
     "Suppress(?:es|ed)?|Surface[sd]?|Switch(?:es|ed)?|Update[sd]?|Upgrade[sd]?|Use[sd]?|Validate[sd]?|Warn(?:s|ed)?"
@@ -35,10 +35,19 @@ _TITLE = pattern(
     rf"|# (?:Pull Request: )?(?:\[[\w ./+-]{{2,30}}\]{{1,2}} ?){{0,3}}(?!{_TRIED})(?!{_NAMED})(?!{_CODE})(?!make (?:all|install|test|build|deps)\b)(?:(?i:also|always|automatically|better|correctly|do not|don't|gracefully|only|properly) )?(?i:{_VERBS}) \S)"
 )
 """Of a change: a conventional commit's, or a heading that orders something."""
+_COMMIT = pattern(
+    rf"^(?:ci|tests?|build|style|nit|deps)!?: (?:(?i:{_VERBS})|cache|cover|free|install|mock|pin|run|split|test) \w(?!.{{0,120}}\b(?:fail(?:s|ed)|broke|hang|hung|crash(?:es|ed)?|stuck)\b)"
+    r"|^(?:#{1,3} )?(?:[A-Za-z][\w.+-]{1,30} ){0,3}v?\d[\w.]{0,12} (?i:release notes|change ?log)\b.{0,30}$"
+)
+"""The first line of a commit's message that names what it touches, and of a release's notes."""
 _REPORT = pattern(
     r"^# (?:\[(?:Bug|BUG|Usage|Installation|Crash|Issue)\](?: ?\[[\w ./+-]{1,30}\]){0,3}|(?:[A-Z][a-z]{1,12}\.? )?[Bb]ug(?: [Rr]eport)?(?=:)|Build (?:fail|error)):? ?(?!(?i:fix))"
 )
 """Of a report, by the word that trackers put first: what it orders is what was done, and a patch in it is what was tried."""
+_GOT = pattern(
+    r"^(?:(?:(?:Hi|Hello|Hey)\W+)?(?:I|[Ww]e)(?:'m|'ve| am| have| keep| kept| also| just| still)* )?(?i:got|get|getting|saw|hit|hitting|receive[ds]?|receiving|encounter(?:ed|ing)?) (?:this|the following|these) (?:\w+ ){0,2}(?:error|exception|traceback|crash|failure)s?\b"
+)
+"""Of a report: whose title alone is like an order tells what he got."""
 _DIFF = pattern(r"^diff --git a/|^@@ -\d+(?:,\d+)? \+\d+")
 _SURE = pattern(
     r"(?:^[Tt]?h?i?s |[.!:] [Tt]his )(?:PR|patch|commit|pull request|merge request|changeset|MR|cherry-pick)\b(?! (?:broke|breaks|introduced|causes|caused|seems))"
@@ -50,7 +59,7 @@ _SURE = pattern(
     r"|^(?:#{1,4} |\*\*)?(?:Is your feature request related to a problem|What would you like to be added|Describe the solution you'd like|Describe alternatives you've considered)\b"
     r"|^# (?:\[\w+\] )?.{0,60}\b(?:errors?|status(?:es)?|exit codes?|OOMs?|failures?|exceptions?|messages?)\b.{0,40}\b(?:not (?:being )?(?:reported|propagated|surfaced|logged|shown|displayed|handled|caught|exposed)|swallowed|misreported|mislabel\w*|hidden)\b"
     r"|^__original_commit__ = \S"
-    r"|^# \[(?:Feature(?: [Rr]equest)?|FEATURE(?: REQUEST)?|RFC|FEA|Proposal)\] ?:? ?\S|^# (?i:check|guard|validate) .{2,80} before \w+ing\b"
+    r"|^# \[(?:Feature(?: [Rr]equest)?|FEATURE(?: REQUEST)?|RFC|FEA|(?:Enhancement )?Proposal|Enhancement)\] ?:? ?\S|^# (?i:check|guard|validate) .{2,80} before \w+ing\b"
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"
     r"|^(?:[-*] )?(?:Add(?:s|ed)?|Clarif(?:y|ies|ied)|Document(?:s|ed)?|Extend(?:s|ed)?|Updat(?:e|es|ed)) (?:(?:an?|the|some|more) )?(?:[\w-]+ )?(?:tips?|notes?|docs|documentation|sections?|warnings?|paragraphs?|FAQ(?: entr(?:y|ies))?|README|user guide)\b(?: (?:about|on|to|for|that|in|how|when)\b|[.,:;]|$)"
     r"|^(?:This )?(?:[Ff]ixes|[Cc]loses|[Rr]esolves|[Aa]ddresses|[Pp]artially (?:fixes|addresses|closes)|[Rr]everts|[Bb]ackports?(?: of)?) (?:https://github\.com/[\w.-]{1,40}/[\w.-]{1,60}/(?:issues|pull)/\d+|(?:[\w.-]{1,40}/[\w.-]{1,60})?#\d+)"
@@ -102,7 +111,12 @@ def is_one(lines: Sequence[LogLine]) -> bool:
         return False
     if any(_SURE.search(text) for text in texts):
         return True
-    if _REPORT.match(texts[0]) is None and (any(map(_TITLE.match, texts[:_TITLES])) or any(map(_DIFF.match, texts))):
+    if _COMMIT.match(texts[0]):
+        return True
+    is_report = _REPORT.match(texts[0]) is not None
+    if not is_report and any(map(_DIFF.match, texts)):
+        return True
+    if not is_report and any(map(_TITLE.match, texts[:_TITLES])) and not any(map(_GOT.match, texts)):
         return True
     if len({text for text in texts if _MANUAL.match(text)}) > 1 or sum(_QUOTED.match(text) is not None for text in texts) > 1:
         return True

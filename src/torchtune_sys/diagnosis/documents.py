@@ -57,6 +57,9 @@ _EXPLAINS = tuple(
 )
 _KINDS = 2
 """Of sentences that explain an error, which a page has where nobody tells what happened to him."""
+_ASKS = re.compile(r"^\W{0,4}(?:Q(?:uestion)?\d{0,2}|问)\W{0,3}[:.：]\W{0,3}\S.{2,200}")
+_QUESTIONS = 2
+"""Of a list of questions with their answers."""
 _BORDER = re.compile(r"^---$")
 _FRONT = re.compile(r"^(?:title|layout|permalink|sidebar_\w{2,20}|description): ?\S")
 _OWN = re.compile(
@@ -93,6 +96,8 @@ def is_one(lines: Sequence[LogLine]) -> bool:
 
 def _is_written_as_one(texts: Sequence[str]) -> bool:
     if texts and (_GENERATED.match(texts[0]) or (_is_title(texts[0]) and not _is_report(texts))):
+        return True
+    if sum(_ASKS.match(text) is not None for text in texts) >= _QUESTIONS:
         return True
     if _is_article(texts) or _explains(texts) or (any(map(_COMMON.match, texts[:_FIRST])) and not _is_report(texts)):
         return True

@@ -61,6 +61,7 @@ OPEN = pattern(
     r"|(?:\bnot|n't|\bnever|\bmay|\bmight|\bcould|\bcan|\bprobably|\bmaybe|\bperhaps|\bpossibly|\blikely|\busually|\boften|\bsometimes|\bwhether|\bsuspect|\bthought|\bthink)"
     r"(?: (?:be|been|is|it|it's|was|that|simply|just|only|necessarily|also|have))*\s*$"
     r"|\b(?:may|might|could|can|would) (?:also |then |sometimes |easily )?(?:fail|crash|hang|break|freeze|stall|die|stop|time out|get stuck|be (?:slow|killed|stuck))(?: to \w+)?\s*$"
+    r"|\b(?:is|are) (?:needed|required|recommended|necessary)\s*$"
     r"|\b(?:PR|pull request|patch|commit|merge|supports?|manual|guides?|docs?|documentation|tutorial|read ?me|tests?|simulat\w*|on purpose|for example|exporter|dashboard|handl\w+|errors? (?:out|like)|messages?|show\w*|report\w*)\b"
 )
 """Before the word of blame: it is asked, denied, guessed, or a program's. (What fails may well be told with a "not": it does not start because …)"""
@@ -115,7 +116,7 @@ CODE = pattern(
 """What a program printed, or a table."""
 PRINTED = pattern(
     r"^\W*(?:(?:ERROR|WARN(?:ING)?|INFO|DEBUG|CRITICAL)\W{1,3}\d\d-\d\d |\w+_\w+: |[A-Za-z][\w ./-]{1,40} ?[:=] ?v?\d+(?:\.\w+)+(?:\+\w+)?$|[A-Z][\w ./-]{2,40} ?: ?(?:No CUDA|N/A|Could not collect|True|False|None)\s*$)"
-    r"|\.\w{1,4}:\d+\]|\S {3,}\S+ {3,}\S"
+    r"|\.\w{1,4}:\d+\]|\S {3,}\S+ {3,}\S|NCCL INFO (?:\w+ set by environment to \^|.{0,400}\[1\]\w)"
 )
 """A line of a log with its level or its place, a version of an inventory, columns: nobody says it."""
 SOURCE = pattern(

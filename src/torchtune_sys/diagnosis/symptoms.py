@@ -15,7 +15,7 @@ from torchtune_sys.diagnosis.text.cut_columns import begun, cut_lines
 from torchtune_sys.diagnosis.text.cut_ends import completed
 from torchtune_sys.diagnosis.text.lines import LogLine, joined, seldom
 from torchtune_sys.knowledge import messages, translations
-from torchtune_sys.knowledge.sentences import Sentence, SentenceSearch, in_letters_of_programs, is_about_code
+from torchtune_sys.knowledge.sentences import Sentence, SentenceSearch, in_letters_of_programs, is_about_code, well_spelt
 from torchtune_sys.model import actions
 from torchtune_sys.model.rule import Rule
 
@@ -103,7 +103,7 @@ def is_no_output(text: str) -> bool:
     return (
         is_about_code(text)
         or text.lstrip().startswith("raise ")
-        or any(each.match(text.rstrip()) is not None for each in (STATEMENT, _PASSED))
+        or any(each.match(text.rstrip()) is not None for each in (STATEMENT, _PASSED, _COMMENT, _LOOKS_FOR))
         or (_TEMPLATE.search(text) is not None and not _FILLED.search(text))
     )
 
@@ -134,6 +134,14 @@ _PASSED = re.compile(
     r"(?:[^\s:]{1,200}(?:::\w+){0,2}::test.{0,300} PASSED|test\w{0,120}\b.{0,300} \.\.\. ok|\s*\[ {7}OK \] \S.{0,200}?)(?: *\[ ?\d{1,3}%\]| \(\d+ m?s\))?$"
 )
 """pytest, unittest and GoogleTest: a test that succeeded, with what it tried in its name."""
+_COMMENT = re.compile(
+    r"\s*#+ ?(?:without|otherwise|else|needed|avoids?|to avoid|prevents?|work-?around|so that|because|in case|required|(?:this|that|it) (?:is|avoids|fixes|prevents|works around))\b"
+)
+"""Of a script or a Dockerfile: why a line is there."""
+_LOOKS_FOR = re.compile(
+    r"\s*(?:(?:sudo|ssh|for|if|while|do|then|watch|dmesg|journalctl|cat|kubectl|docker|pdsh|clush|srun)\b.{0,120}?\|\s?|ssh .{1,120}['\"] ?)(?:\w+ )?[efz]?grep (?:-[\w=-]{1,20} ){0,6}([\"'`]).{2,200}?\1"
+)
+"""A command of a script that looks for an error's text elsewhere."""
 _ELSEWHERE = re.compile(
     r"/private/var/folders/|(?<![\w.])/Users/[\w.-]{1,40}/|/opt/homebrew/|\b[A-Za-z]:\\(?:[^\\\s\"'<>|]{1,80}\\){0,12}(?:Users|Program Files\S{0,6}|site-packages|Scripts)\\"
 )
@@ -278,10 +286,10 @@ def _cut(reader: _Reader, lines: Sequence[LogLine], found: Sequence[Symptom]) ->
 
 def _retyped(reader: _Reader, lines: Sequence[LogLine], found: Sequence[Symptom]) -> Iterator[Symptom]:
     """Yield what people typed of a message in letters of their own, where no line says anything as it is printed; it is not certain."""
-    known = {symptom.line.number for symptom in found}
     for line in () if any(symptom.candidates for symptom in found) else islice(seldom(lines), _TYPED):
-        words = in_letters_of_programs(line.text) if len(line.text) <= _LONG_PROSE and not CODE.search(line.text) else line.text
-        if words != line.text and line.number not in known:
+        is_prose = len(line.text) <= _LONG_PROSE and not CODE.search(line.text)
+        words = in_letters_of_programs(line.text) if is_prose else well_spelt(line.text[:_LONGEST])
+        if words != line.text[:_LONGEST]:
             symptom = reader.read(msgspec.structs.replace(line, text=words))
             candidates = symptom.candidates if symptom is not None else ()
             if symptom is not None and candidates:

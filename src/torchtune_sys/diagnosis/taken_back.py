@@ -60,13 +60,26 @@ def without(lines: Sequence[LogLine]) -> Sequence[LogLine]:
         if not any(word in words.lower() for word in _WORDS):
             continue
         for phrase, reach in ((_ALL, at), (_NEAR, _REACH)):
-            ends = [found.end() for found in phrase.finditer(words)]
-            if ends and not _STANDS.search(_following(lines, at, ends[-1])):
+            places = [found.span() for found in phrase.finditer(words)]
+            if places and not _STANDS.search(_following(lines, at, places[-1][1])):
                 for before in range(max(at - reach, first), at):
                     kept.pop(before, None)
                 first = at if phrase is _ALL else first
-                kept[at] = msgspec.structs.replace(line, text=line.text[ends[-1] :])
+                kept[at] = msgspec.structs.replace(line, text=_told_instead(line.text, places))
     return tuple(kept.values())
+
+
+def _told_instead(text: str, places: Sequence[tuple[int, int]]) -> str:
+    """Return what stands behind the words, or between the first and the last of them; what stands before them where it tells what it was instead."""
+    if len(places) > 1:
+        return text[places[0][1] : places[-1][0]] + text[places[-1][1] :]
+    before = text[: places[0][0]]
+    return text if _INSTEAD.search(before) is not None else text[places[0][1] :]
+
+
+_INSTEAD = pattern(
+    r"(?i)\b(?:I|we) (?:just |only |now |then |have |had )*(?:reali[sz]ed|found out|figured out|noticed|discovered)\b|\bturn(?:s|ed) out\b"
+)
 
 
 def _following(lines: Sequence[LogLine], at: int, end: int) -> str:

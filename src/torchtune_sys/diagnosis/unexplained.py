@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 from torchtune_sys.diagnosis.frames import frame_of, is_own, place_of
 from torchtune_sys.diagnosis.ranks import peers
+from torchtune_sys.diagnosis.stated_forms import CODE
 from torchtune_sys.diagnosis.symptoms import Symptom, is_no_output
 from torchtune_sys.diagnosis.text.failures import DEATHS, RAISED
 from torchtune_sys.diagnosis.text.lines import LogLine, is_raised
 from torchtune_sys.host.secrets.filter import scrubbed
+from torchtune_sys.knowledge.quoted_errors import is_mentioned
 from torchtune_sys.model.diagnosis import Unexplained
 
 _MOST, _TEXT, _HEAD = 3, 900, 300
@@ -61,23 +63,83 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
 
 
 def alone(lines: dict[str, Sequence[LogLine]]) -> tuple[Unexplained, ...]:
-    """Return the first errors that stand without the traceback or the program they are of, in a line of their own or in the title that somebody gave them."""
-    found = []
-    for source, part in lines.items():
-        for line in part:
-            words = _TITLED.sub("", line.text[:_TEXT])
-            raised = _NAMED.match(words)
-            if raised is not None and not is_no_output(words):
-                program = _program(raised["name"])
-                found.append(Unexplained(source=source, line=line.number, text=scrubbed(_cut(words)), program=program))
-    return tuple(_distinct(found))[:1]
+    """Return the first error that stands without the traceback or the program it is of: in a line of its own, or in the title that somebody gave it.
+
+    Where there is none, the first that a sentence names; else where a traceback that lost its end stops.
+    """
+    for find in (_named, _told, _cut_short):
+        found = [
+            Unexplained(source=source, line=line.number, text=scrubbed(_cut(words)), program=program, place=place, fix=fix)
+            for source, part in lines.items()
+            for line, words, program, place, fix in find(part)
+        ]
+        if found:
+            return tuple(_distinct(found))[:1]
+    return ()
 
 
+_Alone = tuple[LogLine, str, str, str, str]
+"""A line, what it says, of which program, at which place, and what to look for."""
+
+
+def _named(part: Sequence[LogLine]) -> Iterator[_Alone]:
+    for line in part:
+        words = _TITLED.sub("", line.text[:_TEXT])
+        raised = _NAMED.match(words)
+        if raised is not None and not is_no_output(words):
+            yield line, words, _program(raised["name"]), "", ""
+
+
+def _told(part: Sequence[LogLine]) -> Iterator[_Alone]:
+    for line in part:
+        text = line.text[:_TEXT]
+        raised = _IN_SENTENCE.search(text) if "rror: " in text or "ception: " in text else None
+        if (
+            raised is None
+            or is_no_output(text)
+            or is_mentioned(text)
+            or CODE.search(_PINS.sub("", text))
+            or _HANDLED.search(text)
+        ):
+            continue
+        yield line, raised["error"], _program(raised["name"]), "", ""
+
+
+def _cut_short(part: Sequence[LogLine]) -> Iterator[_Alone]:
+    """Yield the last frame of a traceback below which no line names an error."""
+    frames: list[tuple[LogLine, re.Match[str]]] = []
+    is_open = False
+    for line in part:
+        if _TRACEBACK in line.text:
+            frames, is_open = [], True
+        elif is_open and (frame := frame_of(line)) is not None:
+            frames.append((line, frame))
+        elif RAISED.match(line.text.strip()):
+            is_open = False
+    if is_open and frames:
+        yield frames[-1][0], frames[-1][1].string.strip(), "python", place_of([frame for _, frame in frames]), _END_LOST
+
+
+_TRACEBACK = "Traceback (most recent call last)"
+_END_LOST = "the traceback lost its end: the line below its last frame names the error"
+_PINS = re.compile(r"(?<=\w)==(?=\d)")
+"""Before the release of a package, as pip is told."""
+_HANDLED = re.compile(
+    r"\b(?:[Rr]aises?|[Cc]atch(?:es)?|[Ee]xcept|[Hh]andles?|[Ss]uppress\w*|[Ss]hould|[Ww]ould|[Mm]ust|[Ii]nstead of)\b"
+)
+"""Of what a program does about errors, or is to do."""
 _TITLED = re.compile(
     r"^# (?:\[[^\]]{1,30}\]:? ?|(?:[A-Z][a-z]{1,12}\.? )?[Bb]ug: ?){0,3}|^E {3,8}(?=[\w.]{1,80}:)|^(?:- )?`(?=[\w.]{1,80}: .{1,300}`$)"
 )
 """The head of an issue, pytest's margin, and what Markdown marks as code."""
-_NAMED = re.compile(r"(?P<name>(?:[A-Za-z_<][\w<>]{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception)|error): (?=\S)")
+_NAMED = re.compile(
+    r"(?P<name>(?:[A-Za-z_<][\w<>]{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception)|error)(?:\(\w{1,60}\))?: (?=\S)"
+)
+_IN_SENTENCE = re.compile(
+    r"(?:[`*\"]|\b(?i:gets?|got|getting|with|following|fix(?:ing)?|solv(?:e|ing)|says?|sees?|error|message|line)\b[^.`\"]{0,24}?[\s:(])"
+    r"(?P<error>(?P<name>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z]\w{1,60}(?:Error|Exception)): [^\s`'\"*][^`*\"]{2,300})"
+)
+"""An error's name within marks, or behind words with which people introduce one."""
 
 
 def _program(name: str) -> str:

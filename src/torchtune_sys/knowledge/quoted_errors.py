@@ -14,7 +14,7 @@ _SHORTEST = 14
 _SOME = re.compile(r"\w \w+ \w")
 """Three words: what somebody quotes is a message, whatever it says."""
 _ERROR = pattern(
-    r"(?i)error(?:\b|_)|exception\b|\bfail|\b(?:can|could|does|did|is|was) ?not\b|\bcan't\b|\bunable\b|\bdenied\b|\bmismatch|\bkilled\b|\bXid\b|\btoo (?:old|many|small|large)\b|\bno (?:space|such)\b|\bnot found\b|\bnot compiled\b|\brefused\b|\btimed? ?out\b|\binvalid\b|\bout of memory\b|\bWARN"
+    r"(?i)error(?:\b|_)|\bexit ?code\b|exception\b|\bfail|\b(?:can|could|does|did|is|was) ?not\b|\bcan't\b|\bunable\b|\bdenied\b|\bmismatch|\bkilled\b|\bXid\b|\btoo (?:old|many|small|large)\b|\bno (?:space|such)\b|\bnot found\b|\bnot compiled\b|\brefused\b|\btimed? ?out\b|\binvalid\b|\bout of memory\b|\bWARN"
 )
 _PRINTS = re.compile(
     r"\s*(?:E {2,}|\[|[\w.]{2,80}(?:Error|Exception|Warning)\b|[A-Z]{4,8}\b[:\s]|\d{4}-\d\d|\w{3} +\d{1,2} \d\d:|Traceback|[Rr]aise [\w.]{2,60}\(|\S{1,60}:\d+)"
@@ -46,6 +46,7 @@ _SEEN = pattern(
 """What a sentence speaks of that tells what a host, a run or its output did: it may have happened."""
 _IF = pattern(
     r"(?i)(?:^|[.;:#>*/-] ?)\W{0,4}(?:if|si|wenn|falls|whenever|when(?= there\b)) (?:(?!(?:I|we|my|our)\b)[^\s,.;:…]+ ){1,8}…"
+    r"|(?:^|[.;:#>*/-] ?)\W{0,4}(?:if|whenever) (?:an?|any|one|some) (?:(?!(?:I|we|my|our)\b)[\w-]+ ){1,6}(?:dies|fails|crashes|hangs|breaks|is (?:lost|killed|full|down)), (?:[\w'-]+ ){1,6}…"
 )
 _CODE_OR_CELL = re.compile(r"\s*(?://|/\*|\|[^|]{3,300}\|[^|]{2,300}\|)")
 """A comment of code, a row of a table: what stands there happens to others."""
@@ -84,6 +85,7 @@ _ABOUT = tuple(
         r"\b(?:replac|chang|renam|improv|reword|correct|shorten|translat|edit)(?:es?|ing) (?:the )?(?:text|message|wording|error message|string|words) (?:\w+ ){0,2}…",
         r"… (?:is|was|are) (?:no longer|never|not) (?:raised|thrown|printed|shown|logged) (?:any ?more|again|by|in|since)?|…(?: \w+){0,4} is (?:a|an|the|our|just a|only a) (?:\w+ ){0,2}(?:test|test vector|example|placeholder|sample|constant|fixture|string)\b",
         r"\b(?:wrote|write|writes|put|puts|insert(?:s|ed)?|paste[sd]?) … (?:into|in|to) .{0,40}\b(?:by hand|to (?:test|see whether|check))\b",
+        r"^\W*(?:jobs|tasks|processes|pods|ranks|runs|users|workers|programs) (?:that|which|who|with|without) [^…;]{3,80} (?:are|will be|get) (?:killed|stopped|ended|cancell?ed|rejected|refused|denied) (?:\w+ ){0,3}…",
         r"^\W*if (?:someone|somebody|users?|people|anyone|anybody|a (?:user|customer|colleague|student)|they) (?:sees?|gets?|hits?|runs? into|reports?|encounters?|asks? about) …",
     )
 )

@@ -21,7 +21,7 @@ _WIDTH = 300
 _PLACES = 32
 """Of one row in a text, that are looked at."""
 _ABOUT_CODE = re.compile(
-    r"\bpytest\.(?:raises|warns)\(|\.assert(?:Raises|Warns)(?:Regexp?)?\("
+    r"\bpytest\.(?:raises|warns)\(|^\s*match=[rR]?[\"']|\.assert(?:Raises|Warns)(?:Regexp?)?\("
     r"|^\W{0,6}(?:This|The) (?:PR|patch|commit|pull request|merge request)\b"
     r"|\bto (?:catch|handle|ignore|swallow|suppress|detect) (?:the |an? |any )?(?:errors? )?[`'\"]?(?:[A-Z]\w{0,40}(?:Error|Exception)\b|cuda[A-Z]\w|E?[A-Z_]{4,60}\b)"
     r"|^(?:When(?:ever)?|If(?P<if>)) (?!.{0,240}\b(?:I|we|my|our|me|us|you run)\b)(?!running|trying|using|training|executing|launching|starting|importing|building|installing)"
@@ -204,12 +204,43 @@ def _phrases() -> Mapping[str, str]:
     return {word.lower(): word for word in words}
 
 
+_SPELT = {
+    "kernal": "kernel",
+    "availble": "available",
+    "avaliable": "available",
+    "availabe": "available",
+    "avalible": "available",
+    "compatable": "compatible",
+    "compatibile": "compatible",
+    "memmory": "memory",
+    "momory": "memory",
+    "libary": "library",
+    "pytroch": "PyTorch",
+    "devide": "device",
+    "conection": "connection",
+    "permision": "permission",
+    "adress": "address",
+}
+_MISSPELT = re.compile(rf"\b(?i:{'|'.join(_SPELT)})\b")
+"""Words of messages as people type them now and then."""
+
+
+def well_spelt(line: str) -> str:
+    """Return the line without common slips of who typed a message.
+
+    >>> well_spelt("CUDA error: no kernal image is available")
+    'CUDA error: no kernel image is available'
+    """
+    return _MISSPELT.sub(lambda word: _SPELT[word[0].lower()], line)
+
+
 def in_letters_of_programs(line: str) -> str:
-    """Return the line with the messages that somebody typed in small or capital letters as the programs print them.
+    """Return the line with the messages that somebody typed in small or capital letters, or misspelt, as the programs print them.
 
     >>> in_letters_of_programs("I get: torch not compiled with Cuda Enabled")
     'I get: Torch not compiled with CUDA enabled'
     """
+    line = well_spelt(line)
     lower = line.lower()
     if len(lower) != len(line):
         return line

@@ -11,8 +11,11 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for program, pattern in (
         ("python", r"Fatal Python error: "),
         ("C++", r"terminate called after throwing|what\(\):  "),
-        ("CUDA", r"(?:torch\.AcceleratorError: )?CUDA error: |CUDA failure|Cuda failure|CUDA initialization: "),
-        ("NCCL", r"NCCL WARN |NCCL error "),
+        (
+            "CUDA",
+            r"(?:torch\.AcceleratorError: )?CUDA error: |CUDA failure|Cuda failure|CUDA initialization: |(?:[Ff]ailed|[Cc]ould not|[Ee]rror) .{0,160}\bCUDA_ERROR_[A-Z_]{4,60}: ",
+        ),
+        ("NCCL", r"NCCL WARN |NCCL error:? "),
         ("ROCm", r"^Memory access fault by GPU node|^:\d:\w+\.cpp\s*:\d+\s*:.{0,80}\bHSA_STATUS_ERROR|^HSA exception: "),
         (
             "shell",
@@ -64,7 +67,9 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("NVIDIA driver", r"NVRM: (?:Xid|GPU .*(?:failed|error)|.*Assertion failed)"),
         (
             "Kubernetes",
-            r"^\s*(?:Warning|Error)\s+(?:Failed|BackOff|FailedScheduling|FailedMount|Unhealthy(?!.{0,200}Readiness probe))\b",
+            r"^\s*(?:Warning|Error)\s+(?:Failed|BackOff|FailedScheduling|FailedMount|Unhealthy(?!.{0,200}Readiness probe))\b"
+            r"|^[a-z0-9][\w.-]{1,120} +\d{1,3}/\d{1,3} +(?:Init:)?(?:CrashLoopBackOff|Error|ContainerCannotRun|CreateContainer\w{0,6}Error|RunContainerError) +\d"
+            r"|\b[Bb]ack-off (?:\S{1,12} )?restarting failed container\b|\b[Pp]od: \S{1,200} exited with code [1-9]",
         ),
     )
 )

@@ -239,7 +239,16 @@ def unbroken(lines: Sequence[LogLine]) -> Iterator[LogLine]:
 def _of_one_rank(line: LogLine, after: LogLine) -> bool:
     """Whether the second may go on with the first: it has no head, or the same one."""
     same = _is_bare(after) or (after.host in ("", line.host) and after.rank == line.rank)
-    return same and not unwrapping.begins(after.text)
+    return same and not unwrapping.begins(after.text) and not _begin_alike(line.text, after.text)
+
+
+def _begin_alike(text: str, after: str) -> bool:
+    """Return whether both begin alike, as two lines of one program or script do: with a label (``[Gloo]``), or with two words (``ssh n1``)."""
+    words, first = after.split(" ", 2)[:2], text.split(" ", 2)[:2]
+    return words == first if words[0].isalpha() else words[0] == first[0] and len(words[0]) >= _LABEL
+
+
+_LABEL = 3
 
 
 def _is_bare(line: LogLine) -> bool:
