@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import NoReturn, TypeGuard, TypeVar
+from collections.abc import Callable
+from functools import wraps
+from typing import NoReturn, ParamSpec, TypeGuard, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Why(str, enum.Enum):
@@ -55,7 +58,7 @@ class Missing(msgspec.Struct, frozen=True, omit_defaults=True, rename={"why": "$
 
 
 class Unknown(Exception):
-    """Stops a rule with the verdict *unknown*; raised by :func:`need`."""
+    """Stops a rule with the verdict *unknown*, or the reading of a :func:`fact`; raised by :func:`need`."""
 
     def __init__(self, missing: Missing) -> None:
         super().__init__(str(missing))
@@ -67,7 +70,7 @@ class NotApplicable(Exception):
 
 
 def need(fact: T | Missing) -> T:
-    """Return the value of a fact, or stop the rule with the verdict *unknown*.
+    """Return the value of a fact, or stop the rule with the verdict *unknown*, the reading of a :func:`fact` with the same reason.
 
     >>> need(3)
     3
@@ -75,6 +78,24 @@ def need(fact: T | Missing) -> T:
     if isinstance(fact, Missing):
         raise Unknown(fact)
     return fact
+
+
+def fact(read: Callable[P, T]) -> Callable[P, T | Missing]:
+    """Make a function return why something that it needs is missing, instead of raising.
+
+    >>> double = fact(lambda seen: 2 * need(seen))
+    >>> double(3), str(double(Missing(Why.ABSENT, "/proc/swaps")))
+    (6, '/proc/swaps: absent')
+    """
+
+    @wraps(read)
+    def reading(*args: P.args, **kwargs: P.kwargs) -> T | Missing:
+        try:
+            return read(*args, **kwargs)
+        except Unknown as unknown:
+            return unknown.missing
+
+    return reading
 
 
 def need_if_there(fact: T | Missing, otherwise: str) -> T:

@@ -15,7 +15,7 @@ import msgspec
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 
 OWN = "/proc/self/cgroup"
 MOUNTS = "/proc/self/mountinfo"
@@ -131,6 +131,7 @@ def parse_max(text: str) -> float:
     return float(min(value, 1 << 64))
 
 
+@fact
 def branch(host: Host, controller: str) -> Fact[CgroupBranch]:
     """Return the directories that bind the session for ``controller`` (``memory``, ``cpu``, ``pids`` …), and the cgroup version that holds it.
 
@@ -145,9 +146,7 @@ def branch(host: Host, controller: str) -> Fact[CgroupBranch]:
     path = own.get(controller if version == 1 else "")
     if path is None:
         return Missing(Why.ABSENT, OWN, f"no hierarchy has the controller {controller}")
-    mounts = _mounts(host)
-    if isinstance(mounts, Missing):
-        return mounts
+    mounts = need(_mounts(host))
     return _branch(mounts, version, controller, path)
 
 
@@ -245,12 +244,11 @@ def _directories(mount: CgroupMount, path: str) -> tuple[str, ...]:
     return tuple("/".join([top, *below[:depth]]) for depth in range(len(below), -1, -1))
 
 
+@fact
 def _texts(host: Host, directory: str, names: tuple[str, ...]) -> Fact[tuple[str, ...]]:
     texts: list[str] = []
     for name in names:
-        content = host.text(f"{directory}/{name}")
-        if isinstance(content, Missing):
-            return content
+        content = need(host.text(f"{directory}/{name}"))
         texts.append(content)
     return tuple(texts)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, fact, need
 from torchtune_sys.probes.cpu import cpuinfo
 from torchtune_sys.probes.cpumask import read_set
 
@@ -77,23 +77,20 @@ def cores(host: Host, online: CpuSet) -> tuple[Fact[int], Fact[bool]]:
     return len(groups), any(len(group) > 1 for group in groups)
 
 
+@fact
 def core_sets(host: Host) -> Fact[tuple[CpuSet, ...]]:
     """Return the online hardware threads of each physical core."""
-    online = online_cpus(host)
-    if isinstance(online, Missing):
-        return online
-    groups = _groups(host, online, _CORE)
-    return groups if isinstance(groups, Missing) else tuple(CpuSet(group) for group in groups)
+    online = need(online_cpus(host))
+    return tuple(CpuSet(group) for group in need(_groups(host, online, _CORE)))
 
 
+@fact
 def _groups(host: Host, online: CpuSet, names: tuple[str, ...]) -> Fact[list[frozenset[int]]]:
     left = list(online)
     if not left:
         return Missing(Why.UNPARSED, f"{CPUS}/online", "no CPU is online")
     folder = f"{CPUS}/cpu{left[0]}/topology"
-    offered = host.names(folder)
-    if isinstance(offered, Missing):
-        return offered
+    offered = need(host.names(folder))
     name = next((name for name in names if name in offered), None)
     if name is None:
         return Missing(Why.ABSENT, folder, f"none of {', '.join(names)}")
@@ -104,9 +101,7 @@ def _groups(host: Host, online: CpuSet, names: tuple[str, ...]) -> Fact[list[fro
         if number in seen:
             continue
         path = f"{CPUS}/cpu{number}/topology/{name}"
-        siblings = read_set(host, path, mask=mask)
-        if isinstance(siblings, Missing):
-            return siblings
+        siblings = need(read_set(host, path, mask=mask))
         group = frozenset(sibling for sibling in siblings if sibling in online and sibling not in seen)
         if number not in group:
             return Missing(Why.UNPARSED, path, f"CPU {number} is not among its own siblings")
@@ -115,8 +110,7 @@ def _groups(host: Host, online: CpuSet, names: tuple[str, ...]) -> Fact[list[fro
     return groups
 
 
+@fact
 def _numbers(host: Host) -> Fact[list[int]]:
-    names = host.names(CPUS)
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(CPUS))
     return sorted(int(name[3:]) for name in names if name.startswith("cpu") and name[3:].isdecimal() and len(name) < 10)

@@ -9,7 +9,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuPolicy
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.values import Missing, Why, fact, known, need
 from torchtune_sys.probes.topology import CPUS
 
 FREQ = f"{CPUS}/cpufreq"
@@ -45,14 +45,13 @@ def clock(host: Host) -> tuple[Fact[int], Fact[int]]:
     return max(told) if told else now[0], host.number(f"{FREQ}/policy0/cpuinfo_min_freq")
 
 
+@fact
 def boost(host: Host) -> Fact[bool]:
     """Return whether turbo is allowed; ABSENT where the driver has no switch for it."""
     off = host.word(f"{CPUS}/intel_pstate/no_turbo")
     if not isinstance(off, Missing):
         return {"0": True, "1": False}.get(off, Missing(Why.UNPARSED, f"{CPUS}/intel_pstate/no_turbo", off[:40]))
-    on = host.word(f"{FREQ}/boost")
-    if isinstance(on, Missing):
-        return on
+    on = need(host.word(f"{FREQ}/boost"))
     if on == "0" and host.word(f"{FREQ}/policy0/scaling_driver") == "cppc_cpufreq" and not _more_than_nominal(host):
         return Missing(Why.ABSENT, f"{FREQ}/boost", "the processors have hardly any frequency above their nominal one")
     return {"0": False, "1": True}.get(on, Missing(Why.UNPARSED, f"{FREQ}/boost", on[:40]))
@@ -82,10 +81,9 @@ def _policy(host: Host, folder: str, driver: Fact[str], cpu: int | None) -> CpuP
     )
 
 
+@fact
 def _affected(host: Host, folder: str) -> Fact[CpuSet]:
-    text = host.text(f"{folder}/affected_cpus")
-    if isinstance(text, Missing):
-        return text
+    text = need(host.text(f"{folder}/affected_cpus"))
     if not text.strip():
         return CpuSet()  # all CPUs of the policy are offline
     found = text.split()

@@ -12,7 +12,7 @@ from torchtune_sys.host.base import Host, Stat
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import DeviceNode
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.values import Missing, Why, fact, known, need
 
 _LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
 DEFAULT_DIRECTORIES = (
@@ -183,15 +183,14 @@ def wsl_on_path(host: Host) -> Fact[bool]:
     return WSL_LIBRARIES in search_path(host)
 
 
+@fact
 def wsl_without_cuda(host: Host) -> Fact[bool]:
     """Return whether Windows has a display driver of NVIDIA's, and no libcuda of it. Windows mounts its whole driver store into each guest: packages there whose
     names begin with nv may be of no GPU (nvraid.inf and nvdimm.inf are part of Windows, nvhda.inf is of sound); a display driver's holds nvlddmkm.sys."""
     there = host.exists(f"{WSL_LIBRARIES}/libcuda.so.1")
     if there is not False:
         return there if isinstance(there, Missing) else False
-    packages = host.names(_WSL_DRIVERS)
-    if isinstance(packages, Missing):
-        return packages
+    packages = need(host.names(_WSL_DRIVERS))
     found = [host.exists(f"{_WSL_DRIVERS}/{name}/nvlddmkm.sys") for name in packages if re.match(r"nv\w*\.inf_", name)]
     return True if True in found else next((each for each in found if isinstance(each, Missing)), False)
 
@@ -199,22 +198,20 @@ def wsl_without_cuda(host: Host) -> Fact[bool]:
 _WSL_DRIVERS = "/usr/lib/wsl/drivers"
 
 
+@fact
 def read_nodes(host: Host) -> Fact[tuple[DeviceNode, ...]]:
     """Return the nodes in /dev that programs open to use a GPU."""
-    names = host.names("/dev")
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names("/dev"))
     paths = [f"/dev/{name}" for name in names if is_gpu_node(name)]
     registered = host.text(_REGISTERED) if paths else ""
     nodes = [read_node(host, path, registered) for path in paths]
     return tuple(node for node in nodes if not isinstance(node, Missing))
 
 
+@fact
 def read_node(host: Host, path: str, registered: Fact[str] | None = None) -> Fact[DeviceNode]:
     """Return one device node, and whether this session may open it; ``registered``: what /proc/devices says, where that was read before."""
-    found = host.stat(path)
-    if isinstance(found, Missing):
-        return found
+    found = need(host.stat(path))
     accessible = _accessible(host, path, found, host.ask(queries.UID))
     return DeviceNode(
         path=path,
@@ -285,11 +282,10 @@ def allowed(node: Stat, user: dict[str, object]) -> bool:
     return (node.mode >> shift) & 0o6 == 0o6
 
 
+@fact
 def has_module(host: Host, release: str) -> Fact[bool]:
     """Return whether depmod(8) has found the driver's module among those of a kernel."""
-    modules = host.text(f"/lib/modules/{release}/modules.dep")
-    if isinstance(modules, Missing):
-        return modules
+    modules = need(host.text(f"/lib/modules/{release}/modules.dep"))
     return any(f"/nvidia.ko{end}:" in modules for end in MODULE_ENDS)
 
 

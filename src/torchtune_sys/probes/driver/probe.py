@@ -9,7 +9,7 @@ from torchtune_sys.model.facts.driver import AmdClock, AmdErrors, DeviceNode, Dr
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.values import Missing, Why, fact, known, need
 from torchtune_sys.probes.driver import files as driver_files
 from torchtune_sys.probes.pci import probe as pci
 from torchtune_sys.probes.pci.details import sleeps
@@ -119,11 +119,10 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
     )
 
 
+@fact
 def _switch(host: Host, path: str) -> Fact[bool]:
     """Return a module's parameter of type bool (kernel/params.c: Y or N)."""
-    word = host.word(path)
-    if isinstance(word, Missing):
-        return word
+    word = need(host.word(path))
     return word == "Y" if word in ("Y", "N") else Missing(Why.UNPARSED, path, word[:40])
 
 
@@ -346,15 +345,14 @@ def _daemon(host: Host, name: str, files: tuple[str, ...]) -> Fact[bool]:
     return Missing(Why.NOT_SUPPORTED, f"/run/{name}", "it may run outside this container", "run on the host")
 
 
+@fact
 def _fabric_manager_version(host: Host) -> Fact[str]:
     if host.exists(driver_files.DRIVER_CONTAINER) is True:
         return Missing(Why.ABSENT, "fabric manager", "the container that installs the driver keeps its log")
     from torchtune_sys.formats.fabric_manager_log import parse_fabric_manager_log, versions_apart
 
     path = "/var/log/fabricmanager.log"
-    text = host.text(path)
-    if isinstance(text, Missing):
-        return text
+    text = need(host.text(path))
     return (
         versions_apart(text)[0]
         or parse_fabric_manager_log(text)
@@ -362,9 +360,9 @@ def _fabric_manager_version(host: Host) -> Fact[str]:
     )
 
 
+@fact
 def _modules_for_kernel(host: Host) -> Fact[bool]:
-    release = host.word("/proc/sys/kernel/osrelease")
-    return release if isinstance(release, Missing) else driver_files.has_module(host, release)
+    return driver_files.has_module(host, need(host.word("/proc/sys/kernel/osrelease")))
 
 
 def _secure_boot(host: Host) -> Fact[bool]:

@@ -11,7 +11,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.hardware import HardwareFacts, MemoryController, MemoryDevice, ServiceLoad, Zone
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 
 _EDAC = "/sys/devices/system/edac/mc"
 _THERMAL = "/sys/class/thermal"
@@ -48,31 +48,26 @@ def probe(host: Host, intent: Workload) -> HardwareFacts:
     )
 
 
+@fact
 def _portable(host: Host) -> Fact[bool]:
-    kind = host.number("/sys/class/dmi/id/chassis_type")
-    return kind if isinstance(kind, Missing) else kind in _PORTABLE
+    return need(host.number("/sys/class/dmi/id/chassis_type")) in _PORTABLE
 
 
+@fact
 def _on_battery(host: Host) -> Fact[bool]:
     """By type, scope, status and online of Documentation/ABI/testing/sysfs-class-power; a mouse's battery has the scope Device, a UPS a type of its own."""
-    names = host.names(_SUPPLIES)
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(_SUPPLIES))
     states: list[str] = []
     unseen: Missing | None = None
     for name in names[:_MOST]:
-        kind = host.word(f"{_SUPPLIES}/{name}/type")
-        if isinstance(kind, Missing):
-            return kind
+        kind = need(host.word(f"{_SUPPLIES}/{name}/type"))
         if kind in ("Mains", "USB", "Wireless"):
             online = host.word(f"{_SUPPLIES}/{name}/online")
             unseen = online if isinstance(online, Missing) else unseen
             if not isinstance(online, Missing) and online not in ("0", ""):
                 return False
         if kind == "Battery" and host.word(f"{_SUPPLIES}/{name}/scope") != "Device":
-            state = host.word(f"{_SUPPLIES}/{name}/status")
-            if isinstance(state, Missing):
-                return state
+            state = need(host.word(f"{_SUPPLIES}/{name}/status"))
             states.append(state)
     if not states:
         return Missing(Why.ABSENT, _SUPPLIES, "the system has no battery")
@@ -130,20 +125,19 @@ class _Services(msgspec.Struct, frozen=True):
     units: tuple[ServiceLoad, ...]
 
 
+@fact
 def _memory(host: Host) -> Fact[tuple[MemoryDevice, ...]]:
-    found = codec.as_fact(host.ask(queries.SMBIOS), _Smbios, queries.SMBIOS)
-    return found if isinstance(found, Missing) else found.memory_devices
+    return need(codec.as_fact(host.ask(queries.SMBIOS), _Smbios, queries.SMBIOS)).memory_devices
 
 
+@fact
 def _services(host: Host) -> Fact[tuple[ServiceLoad, ...]]:
-    found = codec.as_fact(host.ask(queries.SERVICES), _Services, queries.SERVICES)
-    return found if isinstance(found, Missing) else found.units
+    return need(codec.as_fact(host.ask(queries.SERVICES), _Services, queries.SERVICES)).units
 
 
+@fact
 def _controllers(host: Host) -> Fact[tuple[MemoryController, ...]]:
-    names = host.names(_EDAC)
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(_EDAC))
     return tuple(
         MemoryController(
             name=name,
@@ -156,18 +150,15 @@ def _controllers(host: Host) -> Fact[tuple[MemoryController, ...]]:
     )
 
 
+@fact
 def _places(host: Host, controller: str) -> Fact[tuple[str, ...]]:
     """Return the places of memory modules: the kernel makes a directory for each module (``dimm3``) or rank (``rank3``) that is there, none for empty slots
     (drivers/edac/edac_mc_sysfs.c)."""
-    names = host.names(controller)
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(controller))
     found: list[str] = []
     for name in names:
         if name.startswith(("dimm", "rank")) and natural(name[4:]) is not None and len(found) < _MOST:
-            place = host.word(f"{controller}/{name}/dimm_location")
-            if isinstance(place, Missing):
-                return place
+            place = need(host.word(f"{controller}/{name}/dimm_location"))
             found.append(place[:60])
     return tuple(found)
 
@@ -227,11 +218,10 @@ def _zone(host: Host, place: str) -> Zone | None:
     return Zone(name=title, celsius=now / 1000, limit_celsius=min(limits) / 1000)
 
 
+@fact
 def _throttled(host: Host) -> Fact[int]:
     """Of one CPU of each package: the counter is the package's (drivers/thermal/intel/therm_throt.c)."""
-    present = host.word(f"{_CPUS}/present")
-    if isinstance(present, Missing):
-        return present
+    present = need(host.word(f"{_CPUS}/present"))
     last = present.rpartition(",")[2].rpartition("-")[2][:6]
     counts = [host.number(f"{_CPUS}/cpu{cpu}/{_THROTTLE}") for cpu in dict.fromkeys(("0", last))]
     if isinstance(counts[0], Missing) and isinstance(counts[-1], Missing):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 from torchtune_sys.probes.drop_ins import files_by_name
 from torchtune_sys.probes.system.os_release import read_os
 
@@ -84,8 +84,7 @@ def parse_switch(text: str, wanted: str) -> tuple[bool, int] | None:
     return found
 
 
+@fact
 def _built_in(host: Host) -> Fact[bool]:
-    system = read_os(host)
-    if isinstance(system, Missing):
-        return system
+    system = need(read_os(host))
     return not {system.id, *system.id_like} & {"rhel", "centos", "rocky", "almalinux", "ol"}

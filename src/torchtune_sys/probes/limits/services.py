@@ -11,7 +11,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import ServiceLimits
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, known
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, fact, known, need
 from torchtune_sys.probes.drop_ins import first_text
 
 UNITS = {
@@ -38,11 +38,10 @@ _MOST_PROCESSES = 40
 """The service's own process is among the first of its cgroup: shims and children come later."""
 
 
+@fact
 def look(host: Host) -> Fact[tuple[ServiceLimits, ...]]:
     """Return the services that run here, with their limits. ABSENT where no RDMA device is there to register memory with."""
-    devices = host.names("/sys/class/infiniband")
-    if isinstance(devices, Missing):
-        return devices
+    devices = need(host.names("/sys/class/infiniband"))
     if not devices:
         return Missing(Why.ABSENT, "/sys/class/infiniband", "no RDMA device")
     listed = {place: host.names(place) for place in _SLICES}
@@ -127,10 +126,10 @@ def parse_pids(text: str) -> tuple[int, ...]:
 SLURM_CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 
 
+@fact
 def slurm_propagates(host: Host) -> Fact[bool]:
     """Return whether Slurm gives jobs the limit on locked memory of the shell that submits them; ABSENT without a slurm.conf here."""
-    text = first_text(host, SLURM_CONF)
-    return text if isinstance(text, Missing) else parse_propagation(text)
+    return parse_propagation(need(first_text(host, SLURM_CONF)))
 
 
 def parse_propagation(text: str) -> bool:

@@ -11,7 +11,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.memory import MemoryFacts, SwapDevice
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, fact, need
 from torchtune_sys.probes import cgroup
 
 _MEMINFO = "/proc/meminfo"
@@ -116,9 +116,9 @@ def choice(host: Host, path: str) -> Fact[str]:
     return interpreted(host.word(path), parse_choice, path)
 
 
+@fact
 def _meminfo(host: Host) -> Fact[dict[str, int]]:
-    text = host.text(_MEMINFO)
-    return text if isinstance(text, Missing) else parse_meminfo(text)
+    return parse_meminfo(need(host.text(_MEMINFO)))
 
 
 def _field(meminfo: Fact[dict[str, int]], name: str) -> Fact[int]:
@@ -136,10 +136,9 @@ def _available(meminfo: Fact[dict[str, int]]) -> Fact[int]:
 _ARC = "/proc/spl/kstat/zfs/arcstats"
 
 
+@fact
 def _zfs_cache(host: Host) -> Fact[int]:
-    text = host.text(_ARC)
-    if isinstance(text, Missing):
-        return text
+    text = need(host.text(_ARC))
     found = parse_arcstats(text)
     return Missing(Why.UNPARSED, _ARC, "no lines size and c_min") if found is None else found
 
@@ -166,13 +165,12 @@ def _hugepages(meminfo: Fact[dict[str, int]], total: str, count: str) -> Fact[in
     return meminfo[count] * meminfo.get("Hugepagesize", 2 << 20)
 
 
+@fact
 def _hugepages_free(host: Host, meminfo: Fact[dict[str, int]]) -> Fact[int]:
     """/proc/meminfo tells it for the default size only; other sizes are looked up where there are any."""
     if isinstance(meminfo, Missing) or meminfo.get("Hugetlb", 0) <= _default_pool(meminfo):
         return _hugepages(meminfo, "", "HugePages_Free")
-    names = host.names(_HUGEPAGES)
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(_HUGEPAGES))
     free = 0
     for name in names:
         size = re.fullmatch(r"hugepages-(\d{1,9})kB", name)
@@ -226,10 +224,9 @@ def _shm_writable(host: Host, filesystem: Fact[str], read_only: bool) -> Fact[bo
     return answer if isinstance(answer, Missing) else bool(isinstance(answer, dict) and answer.get("write"))
 
 
+@fact
 def _oom_kills(host: Host) -> Fact[int]:
-    text = host.text("/proc/vmstat")
-    if isinstance(text, Missing):
-        return text
+    text = need(host.text("/proc/vmstat"))
     found = cgroup.counter(text, "oom_kill")
     return Missing(Why.NOT_SUPPORTED, "/proc/vmstat", "this kernel counts no OOM kills (before 4.13)") if found is None else found
 

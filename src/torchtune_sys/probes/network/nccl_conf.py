@@ -13,7 +13,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import IgnoredLine, NcclFiles, NcclSetting
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 
 HOST_FILE = "/etc/nccl.conf"
 HOME_VARIABLE_SINCE = "2.30.3"
@@ -22,10 +22,9 @@ _UNREADABLE_FOR_NCCL_TOO = (Why.ABSENT, Why.DENIED)
 Found = tuple[tuple[NcclSetting, ...], NcclFiles]
 
 
+@fact
 def read(host: Host) -> Fact[Found]:
-    env = host.env()
-    if isinstance(env, Missing):
-        return env
+    env = need(host.env())
     settings = {
         (name, ""): NcclSetting(name=name, value=value, source="environment") for name, value in env.items() if _ours(name)
     }
@@ -78,12 +77,11 @@ def _passwd_home(host: Host) -> str:
     return home.rstrip("/") if isinstance(home, str) else ""
 
 
+@fact
 def _missing(host: Host, topology: NcclSetting | None) -> Fact[str]:
     if topology is None or not topology.value.startswith("/"):
         return ""
-    there = host.exists(topology.value)
-    if isinstance(there, Missing):
-        return there
+    there = need(host.exists(topology.value))
     return "" if there else topology.value
 
 

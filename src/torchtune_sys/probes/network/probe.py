@@ -10,7 +10,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import Interface, NetworkFacts, RdmaDevice, Way
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, known
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, fact, known, need
 from torchtune_sys.probes.network import nccl_conf, rdma, rdma_counters
 from torchtune_sys.probes.network.addresses import Named, from_answer, from_proc
 from torchtune_sys.probes.network.interface_kind import PHYSICAL, kind_of
@@ -57,12 +57,11 @@ def _tracked_connections(host: Host) -> Fact[tuple[int, int]]:
     return most if isinstance(most, Missing) else (count, most)
 
 
+@fact
 def _closed(host: Host, names: tuple[str, ...]) -> Fact[tuple[str, ...]]:
     found = []
     for name in names:
-        answer = host.ask(f"{queries.ACCESS}:/dev/infiniband/{name}") if name.startswith("uverbs") else {}
-        if isinstance(answer, Missing):
-            return answer
+        answer = need(host.ask(f"{queries.ACCESS}:/dev/infiniband/{name}") if name.startswith("uverbs") else {})
         if isinstance(answer, dict) and False in (answer.get("read"), answer.get("write")):
             found.append(name)
     return tuple(found)
@@ -101,19 +100,17 @@ def localhost_addresses(host: Host, own: Fact[tuple[str, ...]]) -> Fact[tuple[st
     return found
 
 
+@fact
 def _resolved(host: Host, query: str) -> Fact[tuple[str, ...]]:
-    found = host.ask(query, _RESOLVER_TIMEOUT_S)
-    if isinstance(found, Missing):
-        return found
+    found = need(host.ask(query, _RESOLVER_TIMEOUT_S))
     if not isinstance(found, list):
         return Missing(Why.UNPARSED, query, "not a list of addresses")
     return tuple(dict.fromkeys(str(address) for address in found))
 
 
+@fact
 def master(host: Host) -> Fact[tuple[Way, ...]]:
-    env = host.env()
-    if isinstance(env, Missing):
-        return env
+    env = need(host.env())
     name = env.get("MASTER_ADDR", "")
     if not name:
         return ()
@@ -129,10 +126,9 @@ def master(host: Host) -> Fact[tuple[Way, ...]]:
         return Missing(Why.UNPARSED, query, str(error))
 
 
+@fact
 def gloo_interfaces(host: Host) -> Fact[tuple[str, ...]]:
-    env = host.env()
-    if isinstance(env, Missing):
-        return env
+    env = need(host.env())
     value = env.get("GLOO_SOCKET_IFNAME", "")
     return tuple(value.removesuffix(",").split(",")) if len(value) > 1 else ()  # std::getline gives nothing behind a last comma
 
@@ -196,11 +192,10 @@ _FIRST = 9
 """Interrupts that are looked at: a card has one for each CPU, and one of its own before them (mlx5)."""
 
 
+@fact
 def interrupt_cpus(host: Host, base: str) -> Fact[tuple[int, ...]]:
     """Return which CPU serves each of the first interrupts (Documentation/core-api/irq/irq-affinity.rst: effective_affinity)."""
-    names = host.names(f"{base}/device/msi_irqs")
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(f"{base}/device/msi_irqs"))
     found: list[int] = []
     for number in sorted(number for name in names if (number := natural(name, 8)) is not None)[:_FIRST]:
         text = host.text(f"/proc/irq/{number}/effective_affinity_list")
@@ -241,11 +236,10 @@ def _running(flags: Fact[int], operstate: Fact[str], from_kernel: bool) -> Fact[
     return bool(flags & _UP) and operstate in ("up", "unknown")
 
 
+@fact
 def _speed(host: Host, base: str) -> Fact[int]:
     """Megabits per second; reading fails with EINVAL on an interface that is down, and gives -1 where the driver cannot tell."""
-    found = host.number(f"{base}/speed")
-    if isinstance(found, Missing):
-        return found
+    found = need(host.number(f"{base}/speed"))
     unknown = found <= 0 or found >= 0xFFFFFFFF
     return Missing(Why.NOT_SUPPORTED, f"{base}/speed", "no carrier, or the driver does not tell") if unknown else found
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torchtune_sys.host.base import Host, interpreted
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import Gid, RdmaDevice, RdmaPort
-from torchtune_sys.model.values import Missing, T, Why, absent_or_unrecorded
+from torchtune_sys.model.values import Missing, T, Why, absent_or_unrecorded, fact, need
 from torchtune_sys.probes.network import rdma_counters
 
 ROOT = "/sys/class/infiniband"
@@ -17,10 +17,9 @@ _GIDS = 16
 _NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
+@fact
 def devices(host: Host) -> Fact[tuple[RdmaDevice, ...]]:
-    names = host.names(ROOT)
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(ROOT))
     return tuple(_device(host, name) for name in sorted(names, key=_natural))
 
 
@@ -53,6 +52,7 @@ def _device(host: Host, name: str) -> RdmaDevice:
     )
 
 
+@fact
 def _congestion(host: Host, interfaces: Fact[tuple[str, ...]]) -> Fact[dict[str, str]]:
     """/sys/class/net/IF/ecn/roce_np/enable/0 to 7, and roce_rp; the driver in the kernel itself has no such files."""
     if isinstance(interfaces, Missing) or not interfaces:
@@ -62,9 +62,7 @@ def _congestion(host: Host, interfaces: Fact[tuple[str, ...]]) -> Fact[dict[str,
         digits = ""
         for priority in range(8):
             path = f"{_NET}/{interfaces[0]}/ecn/{point}/enable/{priority}"
-            word = host.word(path)
-            if isinstance(word, Missing):
-                return word
+            word = need(host.word(path))
             if word not in ("0", "1"):
                 return Missing(Why.UNPARSED, path, f"neither 0 nor 1: {word[:20]!r}")
             digits += word
@@ -193,11 +191,10 @@ def _gids(host: Host, place: str) -> Fact[tuple[Gid, ...]]:
     return tuple(found)
 
 
+@fact
 def pci_address(host: Host, base: str) -> Fact[str]:
     """Return the PCI function behind a class device: the last one on its path (a virtio NIC is a child of its function)."""
-    path = host.real(f"{base}/device")
-    if isinstance(path, Missing):
-        return path
+    path = need(host.real(f"{base}/device"))
     found = parse_pci_address(path)
     return found if found else Missing(Why.ABSENT, f"{base}/device", "not a PCI device")
 

@@ -14,7 +14,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import CounterGrowth
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 
 TOTALS = ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors")
 _MOST = 1 << 64
@@ -52,12 +52,12 @@ def parse_count(text: str, path: str = "counter") -> int | Missing:
     return count if count is not None and count < _MOST else Missing(Why.UNPARSED, path, f"not a count: {text[:40]!r}")
 
 
+@fact
 def growth(host: Host, live: bool) -> Fact[CounterGrowth]:
     """Return what each error counter gained while the host was watched; only with ``--live``, since it takes a second."""
     if not live:
         return Missing(Why.NOT_SUPPORTED, queries.RDMA_COUNTERS, "watched only with --live", "--live")
-    answer = host.ask(queries.RDMA_COUNTERS, _WINDOW_TIMEOUT_S)
-    return answer if isinstance(answer, Missing) else parse_growth(answer)
+    return parse_growth(need(host.ask(queries.RDMA_COUNTERS, _WINDOW_TIMEOUT_S)))
 
 
 def parse_growth(answer: object) -> Fact[CounterGrowth]:

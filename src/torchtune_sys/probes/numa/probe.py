@@ -10,7 +10,7 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.numa import NumaFacts, NumaNode
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, known
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, fact, known, need
 from torchtune_sys.probes import cgroup
 from torchtune_sys.probes.cpu.probe import STATUS, status_field
 from torchtune_sys.probes.cpumask import parse_list, read_set
@@ -73,14 +73,13 @@ def parse_numa_status(text: str) -> Fact[int]:
     return Missing(Why.UNPARSED, f"{GPUS}/*/numa_status", "names no node")
 
 
+@fact
 def _online(host: Host) -> Fact[CpuSet]:
     """Ids of the online nodes; kernels before 2.6.28 have their directories only."""
     listed = read_set(host, f"{NODES}/online")
     if not absent_or_unrecorded(listed) and (isinstance(listed, Missing) or len(listed)):
         return listed
-    names = host.names(NODES)
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(NODES))
     found = CpuSet(int(name[4:]) for name in names if name.startswith("node") and name[4:].isdecimal() and len(name) < 11)
     return found if len(found) else Missing(Why.ABSENT, NODES, "no node directory")
 
@@ -161,13 +160,12 @@ def _single(host: Host, nothing: Missing) -> Fact[tuple[NumaNode, ...]]:
     return (only,)
 
 
+@fact
 def _offline(host: Host, online: Fact[CpuSet]) -> Fact[tuple[int, ...]]:
     """Nodes with CPUs or memory that are not online. Nodes that are merely possible are places for hot-plugging."""
     if isinstance(online, Missing):
         return () if online.why is Why.ABSENT else online
-    possible = read_set(host, f"{NODES}/possible")
-    if isinstance(possible, Missing):
-        return possible
+    possible = need(read_set(host, f"{NODES}/possible"))
     if not len(possible - online):
         return ()
     present: set[int] = set()

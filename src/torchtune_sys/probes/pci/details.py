@@ -8,7 +8,7 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciConfig, PciErrorGrowth, PciErrors, TopologyFile
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 
 DEFAULT_TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 """What NCCL reads where NCCL_TOPO_FILE is not set (src/graph/topo.cc)."""
@@ -21,14 +21,13 @@ def sleeps(host: Host, place: str) -> bool:
     return host.word(f"{place}/power/runtime_status") == "suspended"
 
 
+@fact
 def errors(host: Host, place: str) -> Fact[PciErrors]:
     """Return the counters of the function at ``place``. One missing file tells that none of the three is there."""
     found: list[dict[str, int]] = []
     for name in ("correctable", "nonfatal", "fatal"):
         path = f"{place}/aer_dev_{name}"
-        text = host.text(path)
-        if isinstance(text, Missing):
-            return text
+        text = need(host.text(path))
         if text.count(" 0\n") == text.count("\n") > 0:  # nearly always, and there are hundreds of these files
             found.append({})
             continue
@@ -63,9 +62,9 @@ def growth(host: Host) -> Fact[PciErrorGrowth]:
     return codec.as_fact(host.ask(queries.PCI_ERRORS), PciErrorGrowth, queries.PCI_ERRORS)
 
 
+@fact
 def bars(host: Host, place: str) -> Fact[tuple[int, ...]]:
-    text = host.text(f"{place}/resource")
-    return text if isinstance(text, Missing) else parse_bars(text, f"{place}/resource")
+    return parse_bars(need(host.text(f"{place}/resource")), f"{place}/resource")
 
 
 def parse_bars(text: str, path: str) -> Fact[tuple[int, ...]]:
@@ -86,6 +85,7 @@ def parse_bars(text: str, path: str) -> Fact[tuple[int, ...]]:
     return tuple(found)
 
 
+@fact
 def topology_file(host: Host) -> Fact[TopologyFile]:
     """Return the file that describes the machine to NCCL, if one is named, or lies where it looks by itself."""
     from torchtune_sys.formats.nccl_topology import addresses, parse
@@ -97,9 +97,7 @@ def topology_file(host: Host) -> Fact[TopologyFile]:
     path = DEFAULT_TOPOLOGY if named is None else named.value
     if not path.startswith("/"):
         return Missing(Why.NOT_SUPPORTED, "NCCL_TOPO_FILE", "not an absolute path")
-    text = host.text(path)
-    if isinstance(text, Missing):
-        return text
+    text = need(host.text(path))
     elements = parse(text)
     gpus, cards = addresses(elements, ("0x03", "0x12")), addresses(elements, ("0x02",))
     return TopologyFile(path=path, source=named.source if named else "NCCL's default", gpus=gpus, cards=cards)

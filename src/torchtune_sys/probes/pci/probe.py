@@ -10,7 +10,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import NOT_READ, PciConfig, PciDevice, PciFacts, PciLink
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.integrated_gpus import is_intel_card
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 from torchtune_sys.probes.cpumask import read_set
 from torchtune_sys.probes.pci import details
 
@@ -29,9 +29,11 @@ def probe(host: Host, intent: Workload) -> PciFacts:
         return PciFacts(devices=names, distances=names, topology_file=names)
     rdma = _rdma(host)
     found = {name: _read(host, name, rdma.get(name, "")) for name in names if address_key(name) is not None}
-    for fact in (device.class_ for device in found.values()):
-        if isinstance(fact, Missing) and fact.why is Why.HIDDEN:  # names whose functions cannot be seen are no list of the bus
-            return PciFacts(devices=fact, distances=fact, topology_file=fact)
+    for device_class in (device.class_ for device in found.values()):
+        if (
+            isinstance(device_class, Missing) and device_class.why is Why.HIDDEN
+        ):  # names whose functions cannot be seen are no list of the bus
+            return PciFacts(devices=device_class, distances=device_class, topology_file=device_class)
     matter: set[str] = set()
     for device in found.values():
         if is_of_interest(device.class_, device.vendor):
@@ -214,11 +216,11 @@ def _is_hex(text: str) -> bool:
     return 0 < len(text) <= 8 and not text.strip("0123456789abcdefABCDEF")
 
 
+@fact
 def _driver(host: Host, place: str, event: dict[str, str] | None) -> Fact[str]:
     if event is not None:
         return event.get("DRIVER") or Missing(Why.ABSENT, f"{place}/driver", "no driver is bound")
-    target = host.link(f"{place}/driver")
-    return target if isinstance(target, Missing) else target.rpartition("/")[2]
+    return need(host.link(f"{place}/driver")).rpartition("/")[2]
 
 
 def parse_parent(target: str) -> str:
@@ -261,9 +263,9 @@ def _link(host: Host, place: str) -> PciLink:
     )
 
 
+@fact
 def _speed(host: Host, path: str) -> Fact[float]:
-    text = host.word(path)
-    return text if isinstance(text, Missing) else parse_speed(text, path)
+    return parse_speed(need(host.word(path)), path)
 
 
 def parse_speed(text: str, path: str = "link speed") -> Fact[float]:

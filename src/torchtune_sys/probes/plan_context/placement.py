@@ -8,7 +8,7 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.placement import GpuDevice, PlacementFacts
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.values import Missing, Why, fact, known, need
 from torchtune_sys.probes.cpumask import read_set
 from torchtune_sys.probes.topology import CPUS, core_sets
 
@@ -37,12 +37,11 @@ def _no_answer(found: object) -> Missing:
     return Missing(Why.UNPARSED, queries.MEMORY_POLICY, f"neither true nor false: {found!r:.60}")
 
 
+@fact
 def _boards(host: Host) -> Fact[tuple[GpuDevice, ...]]:
     """Those that this session may open: under Slurm the directory shows all of the host, and the device cgroup lets few through,
     which access(2) tells (fs/namei.c, inode_permission)."""
-    names = host.names(BOARDS)
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(BOARDS))
     found = []
     for name in names:
         text = host.text(f"{BOARDS}/{name}/information")

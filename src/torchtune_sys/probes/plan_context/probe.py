@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.plan_context import LIMITS_FILE, OWNED, TOOLS, PlanContext, TunedOption, UnitFacts
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 from torchtune_sys.probes.plan_context import boot_commands, boot_entries, device_rules, limit_files, tuned, writable
 from torchtune_sys.probes.system.os_release import read_os
 
@@ -105,6 +105,7 @@ def _unit_state(host: Host, unit: str) -> UnitFacts | None:
     return UnitFacts(enabled=enabled, active=found["ActiveState"] in ("active", "activating", "reloading"))
 
 
+@fact
 def _values(host: Host, path: str) -> Fact[dict[str, Fact[str]]]:
     if "*" not in path:
         value = host.word(path)
@@ -112,9 +113,7 @@ def _values(host: Host, path: str) -> Fact[dict[str, Fact[str]]]:
         return value if isinstance(value, Missing) and absent else {path: value}
     before, _, rest = path.partition("*")
     directory, _, start = before.rpartition("/")
-    names = host.names(directory)
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(directory))
     end, slash, leaf = rest.partition("/")
     found = {f"{directory}/{n}{slash}{leaf}" for n in names if n.startswith(start) and n.endswith(end)}
     read = {place: host.word(place) for place in sorted(found)}

@@ -9,7 +9,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import Distribution
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 from torchtune_sys.model.version import version
 from torchtune_sys.probes.driver.files import DEFAULT_DIRECTORIES
 
@@ -66,11 +66,10 @@ def deepspeed_operators(host: Host, deepspeed: Distribution) -> Fact[bool]:
     return parse_operators(text)
 
 
+@fact
 def bitsandbytes_builds(host: Host, package: Distribution) -> Fact[tuple[str, ...]]:
     """Return the CUDA versions of the libraries that bitsandbytes chooses from (get_cuda_bnb_library_path in its cextension.py)."""
-    names = host.names(f"{package.location}/bitsandbytes")
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(f"{package.location}/bitsandbytes"))
     found = (re.match(r"libbitsandbytes_cuda(\d{2,4})(?:_nocublaslt)?\.so$", name) for name in names)
     return tuple(sorted({match[1] for match in found if match}))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import CudaLibrary
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 from torchtune_sys.probes.python.interpreter import which
 
 _LIBRARIES = frozenset(
@@ -67,11 +67,10 @@ def parse_libraries(folder: str, names: tuple[str, ...]) -> list[CudaLibrary]:
     ]
 
 
+@fact
 def toolkits(host: Host) -> Fact[tuple[str, ...]]:
     """Return ``/usr/local/cuda-12.4 (12.4.131)`` for each; ABSENT where there is none."""
-    names = host.names("/usr/local")
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names("/usr/local"))
     folders = [f"/usr/local/{name}" for name in names if name == "cuda" or name.startswith("cuda-")]
     real = {folder: host.real(folder) for folder in folders}
     found: dict[str, str] = {}

@@ -13,7 +13,7 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import NOT_LIVE, Carrier, Distribution, LiveTorch, LoaderChoice, PythonFacts, Torch
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, known
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, fact, known, need
 from torchtune_sys.probes.python import cuda_libraries, interpreter
 from torchtune_sys.probes.python.distributions import Scan, scan
 from torchtune_sys.probes.storage.mounts import read_mounts
@@ -159,10 +159,9 @@ def _unreadable(answer: object) -> Missing:
     return answer if isinstance(answer, Missing) else Missing(Why.UNPARSED, queries.ACCESS, "not an answer about access")
 
 
+@fact
 def _carrier(host: Host, directory: str) -> Fact[Carrier]:
-    mounts = read_mounts(host)
-    if isinstance(mounts, Missing):
-        return mounts
+    mounts = need(read_mounts(host))
     real = host.real(directory)
     mount = carrying(mounts, directory if isinstance(real, Missing) else real)
     if mount is None:

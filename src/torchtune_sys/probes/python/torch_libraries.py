@@ -10,7 +10,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import LoaderChoice, PythonFacts
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 from torchtune_sys.probes.python.cuda_libraries import parse_libraries
 from torchtune_sys.probes.python.loader_path import CUDA, Loaded, LoadingProcess
 
@@ -28,11 +28,10 @@ class Preloads(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nvidia/cu13/lib is looked into as well."""
 
 
+@fact
 def predict(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]) -> Fact[tuple[LoaderChoice, ...]]:
     """Return the libraries that importing torch would load; ABSENT where torch is not a CUDA build."""
-    torch = facts.torch
-    if isinstance(torch, Missing):
-        return torch
+    torch = need(facts.torch)
     if isinstance(torch.cuda, Missing):
         return torch.cuda
     if isinstance(env, Missing):

@@ -12,7 +12,7 @@ from torchtune_sys.host.environment import relevant
 from torchtune_sys.knowledge.path_variables import named
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import HandedDown, SessionFacts, Workload
-from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded
+from torchtune_sys.model.values import Missing, Why, absent_or_unrecorded, fact, need
 
 
 def probe(host: Host, intent: Workload) -> SessionFacts:
@@ -98,10 +98,9 @@ def _device(host: Host, path: str, stat: Stat) -> str:
     return stat.special if allowed else f"{stat.special} closed"
 
 
+@fact
 def _handed_down(host: Host) -> Fact[HandedDown]:
-    found = interpreted(host.text(_STATUS), parse_handed_down, _STATUS)
-    if isinstance(found, Missing):
-        return found
+    found = need(interpreted(host.text(_STATUS), parse_handed_down, _STATUS))
     persona = interpreted(host.word("/proc/self/personality"), lambda text: int(text, 16), "/proc/self/personality")
     return msgspec.structs.replace(found, personality=persona, timer_slack_ns=host.number("/proc/self/timerslack_ns"))
 
@@ -174,9 +173,9 @@ def _uid(who: Fact[Any]) -> Fact[int]:
     return Missing(Why.UNPARSED, queries.UID, f"not a user id: {found!r:.60}")
 
 
+@fact
 def _passwd_entry(who: Fact[Any]) -> Fact[bool]:
-    found = _field(who, "user")
-    return found if isinstance(found, Missing) else isinstance(found, str)
+    return isinstance(need(_field(who, "user")), str)
 
 
 def _user(who: Fact[Any], env: Fact[dict[str, str]]) -> Fact[str]:

@@ -6,7 +6,7 @@ import re
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, known
+from torchtune_sys.model.values import Missing, fact, known, need
 
 _APT = "/etc/apt/apt.conf.d"
 _PINS = "/etc/apt/preferences"
@@ -44,17 +44,14 @@ def parse_pins(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+@fact
 def configuration(host: Host) -> Fact[str]:
     """Return all of apt's configuration, in the order in which apt reads it."""
-    names = host.names(_APT)
-    if isinstance(names, Missing):
-        return names
+    names = need(host.names(_APT))
     parts = []
     for name in names[:_MOST_FILES]:
         if "." not in name or name.endswith(".conf"):  # apt.conf(5): other extensions are skipped
-            text = host.text(f"{_APT}/{name}")
-            if isinstance(text, Missing):
-                return text
+            text = need(host.text(f"{_APT}/{name}"))
             parts.append(text)
     return "\n".join(parts)
 

@@ -9,7 +9,7 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import BuildTools
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 from torchtune_sys.probes.python.cuda_libraries import nvcc
 from torchtune_sys.probes.python.interpreter import which
 
@@ -18,10 +18,9 @@ _FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 _LIFTING = ("-ccbin", "--compiler-bindir", "-allow-unsupported-compiler")
 
 
+@fact
 def tools(host: Host) -> Fact[BuildTools]:
-    env = host.env()
-    if isinstance(env, Missing):
-        return env
+    env = need(host.env())
     compiler = _host_compiler(host, env)
     flags = " ".join(env.get(name, "") for name in _FLAGS)
     return BuildTools(
@@ -62,11 +61,10 @@ def _host_compiler(host: Host, env: Mapping[str, str]) -> Fact[str]:
     return found or Missing(Why.ABSENT, "PATH", f"no {word or 'gcc'} on PATH")
 
 
+@fact
 def _gcc_major(host: Host, path: str) -> Fact[int]:
     """gcc's major version from its file's name, which Debian's tools lead to, or from the one directory of compilers that is installed."""
-    real = host.real(path)
-    if isinstance(real, Missing):
-        return real
+    real = need(host.real(path))
     name = real.rpartition("/")[2]
     if "clang" in name or "icx" in name or "icpx" in name or "nvc" in name:
         return Missing(Why.ABSENT, real, "not gcc")
@@ -102,12 +100,11 @@ def parse_major(name: str) -> int:
     return int(found[1]) if found else 0
 
 
+@fact
 def _limit(host: Host, env: Mapping[str, str]) -> Fact[int]:
     """nvcc stops at an #error of its own header, which says how far it goes; so no table goes stale."""
     path, _ = nvcc(host, env)
-    real = path if isinstance(path, Missing) else host.real(path)
-    if isinstance(real, Missing):
-        return real
+    real = need(path if isinstance(path, Missing) else host.real(path))
     home = real.rpartition("/bin/")[0]
     first: Missing | None = None
     for place in ("include", "targets/x86_64-linux/include", "targets/sbsa-linux/include"):

@@ -11,18 +11,15 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import CompileCache
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 from torchtune_sys.probes.driver.files import allowed
 from torchtune_sys.probes.storage.mounts import read_mounts
 
 
+@fact
 def caches(host: Host) -> Fact[tuple[CompileCache, ...]]:
-    env = host.env()
-    if isinstance(env, Missing):
-        return env
-    mounts = read_mounts(host)
-    if isinstance(mounts, Missing):
-        return mounts
+    env = need(host.env())
+    mounts = need(read_mounts(host))
     who = host.ask(queries.UID)
     user = who if isinstance(who, dict) else {}
     return tuple(_cache(host, mounts, user, *wanted) for wanted in _wanted(host, env, user))
@@ -84,15 +81,12 @@ def _cache(
     )
 
 
+@fact
 def _writable(host: Host, path: str, user: Mapping[str, object]) -> Fact[bool]:
-    found = host.stat(path)
-    if isinstance(found, Missing):
-        return found
+    found = need(host.stat(path))
     if stat.S_ISREG(found.mode):
         return False
     if found.mode & 0o2 or (user and allowed(found, dict(user))):
         return True
-    answer = host.ask(f"{queries.ACCESS}:{path}")  # access lists, and the root of a network file system
-    if isinstance(answer, Missing):
-        return answer
+    answer = need(host.ask(f"{queries.ACCESS}:{path}"))  # access lists, and the root of a network file system
     return bool(isinstance(answer, dict) and answer.get("write"))

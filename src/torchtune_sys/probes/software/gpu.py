@@ -11,7 +11,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import MANAGERS, Package, SoftwareFacts
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 from torchtune_sys.probes.drop_ins import first_text
 from torchtune_sys.probes.software import apt as software_apt
 from torchtune_sys.probes.software import build, compile_caches, next_boot
@@ -111,18 +111,18 @@ _LOCKS = 256
 """Patterns that are tried with each package; /etc has a few."""
 
 
+@fact
 def _reboot(host: Host) -> Fact[tuple[str, ...]]:
     if host.exists("/run/reboot-needed") is True:  # libzypp's
         return ()
-    asked = host.exists("/run/reboot-required")
-    if isinstance(asked, Missing):
-        return asked
+    asked = need(host.exists("/run/reboot-required"))
     if not asked:
         return Missing(Why.ABSENT, "/run/reboot-required", "no package asked for a reboot")
     names = host.text("/run/reboot-required.pkgs")
     return () if isinstance(names, Missing) else tuple(dict.fromkeys(names.split()))[:50]
 
 
+@fact
 def _cgroup_driver(host: Host) -> Fact[str]:
     """dockerd's default is systemd where cgroups are v2 and systemd runs, cgroupfs otherwise (dockerd(8), native.cgroupdriver)."""
     text = host.text("/etc/docker/daemon.json")
@@ -131,9 +131,7 @@ def _cgroup_driver(host: Host) -> Fact[str]:
     configured = "" if isinstance(text, Missing) else parse_cgroup_driver(text)
     if configured:
         return configured
-    unified = host.exists("/sys/fs/cgroup/cgroup.controllers")
-    if isinstance(unified, Missing):
-        return unified
+    unified = need(host.exists("/sys/fs/cgroup/cgroup.controllers"))
     return "systemd" if unified and host.word("/proc/1/comm") == "systemd" else "cgroupfs"
 
 
@@ -153,14 +151,13 @@ def _device_links(host: Host) -> Fact[bool]:
     return found.why is not Why.ABSENT and found if isinstance(found, Missing) else True
 
 
+@fact
 def _runtime_mode(host: Host) -> Fact[str]:
     """Return the runtime's mode; ABSENT where neither a configuration of its own is here (NVIDIA's package, the GPU operator) nor Docker's names it."""
     text = first_text(host, _RUNTIME_CONFIGURATIONS)
     if not isinstance(text, Missing):
         return parse_mode(text)
-    docker = host.text("/etc/docker/daemon.json") if text.why is Why.ABSENT else text
-    if isinstance(docker, Missing):
-        return docker
+    docker = need(host.text("/etc/docker/daemon.json") if text.why is Why.ABSENT else text)
     return "auto" if "nvidia-container-runtime" in docker else text
 
 
@@ -174,6 +171,7 @@ def parse_mode(text: str) -> str:
     return found[1] if found else "auto"
 
 
+@fact
 def _cdi(host: Host) -> Fact[dict[str, str]]:
     found: dict[str, str] = {}
     for folder in _CDI:
@@ -184,9 +182,7 @@ def _cdi(host: Host) -> Fact[dict[str, str]]:
             return names
         for name in names[:_MOST_FILES]:
             if "nvidia" in name and name.endswith((".yaml", ".yml", ".json")):
-                text = host.text(f"{folder}/{name}")
-                if isinstance(text, Missing):
-                    return text
+                text = need(host.text(f"{folder}/{name}"))
                 driver = parse_cdi(text)
                 if driver:
                     found[f"{folder}/{name}"] = driver

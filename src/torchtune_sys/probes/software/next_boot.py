@@ -7,7 +7,7 @@ import re
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import NextKernel
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 from torchtune_sys.probes.driver.files import MODULE_ENDS, has_module, modprobe_file
 
 _DKMS = "/var/lib/dkms"
@@ -76,12 +76,11 @@ def _has_nouveau(host: Host, release: str) -> Fact[bool]:
     return any(f"nouveau.ko{end}" in names for end in MODULE_ENDS)
 
 
+@fact
 def _dkms(host: Host, release: str) -> Fact[str]:
     """``built``, ``failed`` or ``not-built``. The tree is ``<module>/<version>/<kernel>/<arch>``, while it builds, and after it failed,
     ``<module>/<version>/build/make.log`` (dkms(8))."""
-    modules = host.names(_DKMS)
-    if isinstance(modules, Missing):
-        return modules
+    modules = need(host.names(_DKMS))
     state = ""
     for module in [name for name in modules if name.startswith("nvidia")][:10]:
         versions = host.names(f"{_DKMS}/{module}")
@@ -93,11 +92,10 @@ def _dkms(host: Host, release: str) -> Fact[str]:
     return state or Missing(Why.ABSENT, _DKMS, "DKMS has no NVIDIA module")
 
 
+@fact
 def nouveau_barred(host: Host) -> Fact[bool]:
     """Return what modprobe reads, and the command line. ``rd.driver.blacklist`` keeps nouveau out of the initramfs alone."""
-    words = host.text("/proc/cmdline")
-    if isinstance(words, Missing):
-        return words
+    words = need(host.text("/proc/cmdline"))
     if bars_nouveau_on_command_line(words):
         return True
     found = modprobe_file(host, bars_nouveau)

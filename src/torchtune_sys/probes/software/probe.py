@@ -9,7 +9,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.software import CACHE_VARIABLES, CompileCache, SoftwareFacts
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 from torchtune_sys.probes.software import compile_caches
 
 _DRIVER = "/proc/driver/nvidia/version"
@@ -62,10 +62,9 @@ def _named_caches(host: Host, nothing: Missing) -> Fact[tuple[CompileCache, ...]
     return tuple(cache for cache in found if cache.variable in wanted) if wanted else nothing
 
 
+@fact
 def _port(host: Host) -> Fact[tuple[int, ...]]:
-    env = host.env()
-    if isinstance(env, Missing):
-        return env
+    env = need(host.env())
     port = env.get("MASTER_PORT", "")
     if not port:
         return Missing(Why.ABSENT, "MASTER_PORT", "not set")

@@ -7,7 +7,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.software import Mps
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, fact, need
 
 _MPS = "/tmp/nvidia-mps"
 """Where client and daemon meet unless CUDA_MPS_PIPE_DIRECTORY says otherwise (nvidia-cuda-mps-control(1))."""
@@ -23,11 +23,10 @@ def listeners(host: Host, port: str) -> Fact[tuple[int, ...]]:
     return tuple(found)
 
 
+@fact
 def mps(host: Host) -> Fact[Mps]:
     """Return the state of NVIDIA's MPS; ABSENT where neither the environment nor the default directory speaks of it."""
-    env = host.env()
-    if isinstance(env, Missing):
-        return env
+    env = need(host.env())
     named = env.get("CUDA_MPS_PIPE_DIRECTORY", "")
     directory = (named or _MPS).rstrip("/") or "/"
     there = host.exists(directory)

@@ -8,7 +8,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.disk_media import INSTANCE_STORE, by_name, classify, is_made_up
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.storage import Disk
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.values import Missing, Why, fact, known, need
 
 
 def read_disk(host: Host, directory: str) -> Disk:
@@ -32,10 +32,10 @@ def read_disk(host: Host, directory: str) -> Disk:
     )
 
 
+@fact
 def read_size(host: Host, directory: str) -> Fact[int]:
     """Return the size in bytes; ``size`` counts sectors of 512 bytes whatever the disk's own sectors are (block/genhd.c)."""
-    sectors = host.number(f"{directory}/size")
-    return sectors if isinstance(sectors, Missing) else sectors * 512
+    return need(host.number(f"{directory}/size")) * 512
 
 
 def read_model(host: Host, directory: str, name: str) -> Fact[str]:
@@ -105,10 +105,9 @@ def _nvme_transport(host: Host, directory: str) -> str:
     return found if found == "pcie" else f"nvme-{found}"
 
 
+@fact
 def read_scheduler(host: Host, path: str) -> Fact[str]:
-    text = host.word(path)
-    if isinstance(text, Missing):
-        return text
+    text = need(host.word(path))
     return parse_scheduler(text) or Missing(Why.UNPARSED, path, f"no scheduler is marked: {text[:60]!r}")
 
 

@@ -7,7 +7,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.sysctl import Assignment, Setting, SysctlFacts
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.values import Missing, Why, fact, known, need
 from torchtune_sys.probes.plan_context import tuned
 from torchtune_sys.probes.sysctl import files
 from torchtune_sys.probes.sysctl.files import Procps, Reading, SettingLine, Systemd
@@ -46,9 +46,9 @@ def known_text(text: Fact[str]) -> str:
     return known(text, "")
 
 
+@fact
 def running(host: Host, path: str) -> Fact[str]:
-    value = host.word(f"/proc/sys/{path}")
-    return value if isinstance(value, Missing) else " ".join(value.split())
+    return " ".join(need(host.word(f"/proc/sys/{path}")).split())
 
 
 def parse_cmdline(text: str) -> dict[str, Fact[Assignment]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchtune_sys.formats import hypervisors
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.values import Missing, Why, fact, known, need
 
 DMI = "/sys/class/dmi/id"
 _OSTREE_BOOTED = "/run/ostree-booted"
@@ -138,10 +138,9 @@ def parse_hypervisor_flag(cpuinfo: str) -> bool | None:
     return None
 
 
+@fact
 def _by_dmi(host: Host) -> Fact[str]:
-    vendor = host.text(f"{DMI}/sys_vendor")
-    if isinstance(vendor, Missing):
-        return vendor
+    vendor = need(host.text(f"{DMI}/sys_vendor"))
     product, bios = (known_text(host.text(f"{DMI}/{name}")) for name in ("product_name", "bios_vendor"))
     return vendor_name(vendor.strip("\0 \n"), product, bios)
 
@@ -201,6 +200,7 @@ def _by_device_tree(host: Host, dmi: Fact[str], info: Fact[str]) -> Fact[str]:
     return dmi if not isinstance(info, Missing) else info
 
 
+@fact
 def image_tool(host: Host) -> Fact[str]:
     """Return what makes the next boot's image; ABSENT where packages are installed into the running system.
 
@@ -210,9 +210,7 @@ def image_tool(host: Host) -> Fact[str]:
     if booted is True:
         return "rpm-ostree"
     if updater is True:
-        space = host.space("/usr")
-        if isinstance(space, Missing):
-            return space
+        space = need(host.space("/usr"))
         if space.read_only:
             return "transactional-update"
     hidden = next((found for found in (booted, updater) if isinstance(found, Missing) and found.why is not Why.ABSENT), None)

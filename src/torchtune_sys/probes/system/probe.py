@@ -8,7 +8,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.system import SystemFacts
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.values import Missing, Why, fact, known, need
 from torchtune_sys.probes.system import machine, os_release
 
 CPUINFO = "/proc/cpuinfo"
@@ -111,9 +111,9 @@ def _machine(host: Host, kernel: Fact[str], info: Fact[str]) -> Fact[str]:
     return architecture_of(*texts) or found
 
 
+@fact
 def _cmdline(host: Host) -> Fact[tuple[str, ...]]:
-    text = host.text("/proc/cmdline")
-    return text if isinstance(text, Missing) else parse_cmdline(text)
+    return parse_cmdline(need(host.text("/proc/cmdline")))
 
 
 def _glibc(host: Host, architecture: Fact[str]) -> Fact[str]:
@@ -127,15 +127,14 @@ def _glibc(host: Host, architecture: Fact[str]) -> Fact[str]:
     return answer if isinstance(found, Missing) and found.why is not Why.ABSENT else found
 
 
+@fact
 def _uptime(host: Host) -> Fact[float]:
-    text = host.text("/proc/uptime")
-    return text if isinstance(text, Missing) else parse_uptime(text)
+    return parse_uptime(need(host.text("/proc/uptime")))
 
 
+@fact
 def _today(host: Host) -> Fact[str]:
-    answer = host.ask(queries.TODAY)
-    if isinstance(answer, Missing):
-        return answer
+    answer = need(host.ask(queries.TODAY))
     text = str(answer)
     if len(text) == 10 and text.replace("-", "").isdecimal() and text[4] == text[7] == "-":
         return text
