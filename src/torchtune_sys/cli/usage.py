@@ -84,7 +84,7 @@ def _instead(error: click.NoSuchOption, context: click.Context) -> str:
         return f"only this host is changed; for another: {root.command_path} plan --from FILE, or generate script --from FILE"
     all_ = HELP_ALL if HELP_ALL in _options(context) else "--help"
     meant = _meant(error, context)
-    return f"{meant} All options: {path} {all_}" if meant else f"all options: {path} {all_}"
+    return f"{f'{meant} All' if meant else 'all'} options: {path} {all_}"
 
 
 def _options(context: click.Context) -> set[str]:

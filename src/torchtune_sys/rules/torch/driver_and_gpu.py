@@ -20,6 +20,7 @@ from torchtune_sys.rules.driver.common import driver_version
 from torchtune_sys.rules.gates import nvidia_gpus, nvidia_hardware, torch_imported
 from torchtune_sys.rules.torch.common import (
     capability,
+    complaint_of,
     cuda_build,
     cuda_of,
     cuda_works,
@@ -66,7 +67,7 @@ def driver_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
         Requirements in the metadata of torch's wheels on PyPI.
     """
-    complaint = _complaint(s)
+    complaint = _said(s, _TOO_OLD)
     if complaint is not None:
         wanted, fix = _instead(s, complaint)
         yield Evidence(subject="driver", seen=complaint.partition(". Please")[0], wanted=wanted, source="torch", fix=fix)
@@ -111,16 +112,11 @@ def nvidia_hardware_or_driver(s: Snapshot) -> None:
         nvidia_hardware(s)
 
 
-def _complaint(s: Snapshot) -> str | None:
-    """Return the sentence in which torch itself refuses the driver."""
-    return _said(s, _TOO_OLD)
-
-
 def _said(s: Snapshot, words: tuple[str, ...]) -> str | None:
+    """Return the sentence of torch itself, or the first complaint, with one of these words."""
     seen = live(s)
-    lines = [] if seen is None else [seen.error]
-    lines += [] if isinstance(s.python, Missing) else list(s.python.complaints)
-    return next((line for line in lines if any(phrase in line for phrase in words)), None)
+    error = "" if seen is None else seen.error
+    return error if any(word in error for word in words) else complaint_of(s, words)
 
 
 def _cuda_of_driver(s: Snapshot) -> Version:
