@@ -63,10 +63,7 @@ def _key(fact: str) -> str:
     >>> _key("sysctl.settings[vm.swappiness].running"), _key("gpu.devices[3].vbios")
     ('vm.swappiness', '')
     """
-    for place in _KEYED:
-        if fact.startswith(f"{place}["):
-            return fact[len(place) + 1 :].partition("]")[0]
-    return ""
+    return next((fact[len(place) + 1 :].partition("]")[0] for place in _KEYED if fact.startswith(f"{place}[")), "")
 
 
 def _words(rule: Rule) -> Iterator[str]:

@@ -67,10 +67,7 @@ def _is_leftover(host: Host) -> bool:
 
 
 def _no_container(podman: Fact[bool], docker: Fact[bool]) -> Fact[str]:
-    for looked in (docker, podman):
-        if isinstance(looked, Missing):
-            return looked
-    return ""
+    return next((looked for looked in (docker, podman) if isinstance(looked, Missing)), "")
 
 
 def parse_cgroup_hint(text: str) -> str:
@@ -79,10 +76,7 @@ def parse_cgroup_hint(text: str) -> str:
     >>> parse_cgroup_hint("0::/system.slice/docker-4f1c.scope\\n"), parse_cgroup_hint("0::/user.slice\\n")
     ('docker', '')
     """
-    for hint, runtime in _CGROUP_HINTS:
-        if any(hint in line for line in text.splitlines()):
-            return runtime
-    return ""
+    return next((runtime for hint, runtime in _CGROUP_HINTS if any(hint in line for line in text.splitlines())), "")
 
 
 def is_container_root(mountinfo: str) -> bool:
