@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from outputs import Said, outputs
+from outputs import COMMANDS, Said, outputs
 
 from conftest import HOSTS
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
@@ -104,6 +104,23 @@ def test_planted_in_every_fact(plant: Any) -> None:
     found = list(outputs(lambda: RecordedHost(recorded(), "recording x"), change=change))
     assert found_steering(found) == []
     assert sum("pwned" in said.out for _, said in found) > 15, "it was printed"
+
+
+ACTED_UPON = re.compile(r"export [XY]=|unset PATH|print x|<0>|\|a=|# HELP x|---$|%TAG")
+"""By Slurm's TaskProlog, systemd's journal, Nagios, Prometheus and YAML, at the start of a line."""
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_no_line_begins_with_a_host_s_words_that_act_there(first: bool) -> None:
+    """A container's owner gives his host any name: `check` and `plan` began their first line with it."""
+    words = "\nexport X=1\nunset PATH\nprint x\n<0>x\n|a=1;2\n# HELP x y\n---\n%TAG\n\r\nexport Y=2 "
+    commands = tuple(each for each in COMMANDS if each[0] in ("check", "plan", "snapshot"))
+
+    def change(seen: Snapshot) -> Snapshot:
+        return planted(seen, lambda text: words + text if first else text + words)
+
+    found = list(outputs(lambda: RecordedHost(recorded(), "recording x"), commands, change=change))
+    assert [(name, row) for name, said in found for row in (said.out + said.err).split("\n") if ACTED_UPON.match(row)] == []
 
 
 def test_planted_in_every_line_of_a_recording() -> None:

@@ -14,6 +14,7 @@ from torchtune_sys.model.steering import CONTROL, disarmed, escaped, no_command
 from torchtune_sys.render import layout
 from torchtune_sys.render.generate import to_install
 from torchtune_sys.render.layout import Line, Style, cut, line
+from torchtune_sys.render.node_set import host_word
 
 _HANG = 8
 _BY_HAND_SHOWN = 5
@@ -30,7 +31,7 @@ def headline(plan: Plan) -> str:
     ]
     counts += [_count(len(plan.install), "step") + " to install" if plan.install else ""]
     counted = ", ".join(count for count in counts if count)
-    name = plan.host or ("this host" if plan.origin == "live" else "the given host")
+    name = host_word(plan.host) or ("this host" if plan.origin == "live" else "the given host")
     return f"{name}: {counted}" if counted else f"{name}: nothing to change"
 
 

@@ -8,6 +8,7 @@ from torchtune_sys.model.actions import Action, Advice, EnvironmentVariable, Ins
 from torchtune_sys.model.rule import Evidence, Result, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.render.node_set import host_word
 from torchtune_sys.rules.can_train import Ability, ability
 
 
@@ -96,10 +97,10 @@ def reasons(result: Result) -> tuple[Missing, ...]:
 
 
 def host_name(seen: Snapshot) -> str:
-    """Return the host's name for a headline; "this host" where it is not known."""
+    """Return the host's name for a headline, as ``host_word`` writes it; "this host" where it is not known."""
     if isinstance(seen.system, Missing) or isinstance(seen.system.hostname, Missing):
         return "this host" if seen.origin == "live" else "the given host"
-    return seen.system.hostname
+    return host_word(seen.system.hostname)
 
 
 def why_text(missing: Missing) -> str:

@@ -11,6 +11,7 @@ from torchtune_sys.model.smoke import Figure, SmokeReport, StageResult
 from torchtune_sys.render import layout
 from torchtune_sys.render.junit import Case, Suite, document, escape
 from torchtune_sys.render.layout import Line, Style, line
+from torchtune_sys.render.node_set import host_word
 
 _STYLES = {Verdict.PASS: "good", Verdict.FAIL: "error", Verdict.UNKNOWN: "warning", Verdict.CRASHED: "error", Verdict.NA: "dim"}
 _HANG = 37
@@ -36,7 +37,7 @@ def text(report: SmokeReport, style: Style, *, quiet: bool, verbose: bool) -> st
 def opening(report: SmokeReport, style: Style) -> str:
     """Return what comes before the first stage, where each is shown as it ends: who runs, and what will not be verified."""
     where = "" if report.team.device == "cuda" else "no GPU is tested (CPU only); "
-    return layout.render([line(f"{report.host}: {where}{about(report)}"), line()], style)
+    return layout.render([line(f"{host_word(report.host)}: {where}{about(report)}"), line()], style)
 
 
 def stage_text(stage: StageResult, style: Style, *, verbose: bool) -> str:
@@ -93,7 +94,7 @@ def headline(report: SmokeReport) -> str:
     if 0 < len(team.gpus) < team.gpus_here:
         where = f"{len(team.gpus)} of {team.gpus_here} GPUs took part"
     parts = (words, where) if failed else (where, words)
-    return f"{report.host}: {'; '.join(filter(None, parts))}, {report.seconds:.0f} s"
+    return f"{host_word(report.host)}: {'; '.join(filter(None, parts))}, {report.seconds:.0f} s"
 
 
 def _without_torch(stages: Sequence[StageResult]) -> bool:
