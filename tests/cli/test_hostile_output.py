@@ -114,7 +114,7 @@ ACTED_UPON = re.compile(r"export [XY]=|unset PATH|print x|<0>|\|a=|# HELP x|---$
 def test_no_line_begins_with_a_host_s_words_that_act_there(first: bool) -> None:
     """A container's owner gives his host any name: `check` and `plan` began their first line with it."""
     words = "\nexport X=1\nunset PATH\nprint x\n<0>x\n|a=1;2\n# HELP x y\n---\n%TAG\n\r\nexport Y=2 "
-    commands = tuple(each for each in COMMANDS if each[0] in ("check", "plan", "snapshot"))
+    commands = tuple(each for each in COMMANDS if each[0] in ("check", "plan"))
 
     def change(seen: Snapshot) -> Snapshot:
         return planted(seen, lambda text: words + text if first else text + words)
