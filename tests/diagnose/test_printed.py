@@ -18,6 +18,7 @@ from torchtune_sys.model.diagnosis import NamedCause
 
 PRINTED = Path(__file__).with_name("printed.csv")
 MESSAGES = Path(__file__).with_name("messages.csv")
+HOST_MESSAGES = Path(__file__).with_name("host_messages.csv")
 ERRNOS = Path(__file__).with_name("errnos.csv")
 AROUND = "[2026-03-02 09:11:01,120] [INFO] [train.py:44] starting run r7\nstep 10 loss 2.3101\n{}\n[2026-03-02 09:11:05,882] [INFO] [train.py:88] done\n"
 
@@ -34,6 +35,18 @@ def test_each_line_stands_for_its_cause(first: int) -> None:
 def test_messages_of_programs_stand_for_their_causes_in_a_log():
     """Every thirteenth: all of them take as long as the rest of the module. The share, and what is left: docs/diagnose-measured.md."""
     rows = list(csv.DictReader(line for line in MESSAGES.read_text().splitlines() if not line.startswith("#")))[::13]
+    wrong = {
+        row["line"]: named
+        for row in rows
+        if (named := _first(AROUND.format(row["line"]))) not in (row["left"] or row["causes"]).split()
+    }
+    assert len(rows) > 50
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("first", [0, *exhaustive(*range(1, 4))])
+def test_messages_about_the_host_stand_for_their_causes_in_a_log(first: int) -> None:
+    rows = list(csv.DictReader(line for line in HOST_MESSAGES.read_text().splitlines() if not line.startswith("#")))[first::4]
     wrong = {
         row["line"]: named
         for row in rows

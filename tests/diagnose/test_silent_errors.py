@@ -60,11 +60,41 @@ def test_a_patch_whose_title_says_what_it_mends_is_still_a_change() -> None:
         ("[12:00:01 TP0] Scheduler hit an exception: " + FRAMES + "RuntimeError: no\n\n", False),
         (FRAMES.replace("/app/serve.py", "/opt/sglang/srt/managers/tp_worker.py") + "RuntimeError: no\n\n", False),
         ("Exception in ControllerSingle:\n" + FRAMES + "RuntimeError: no\n\n", False),
+        (FRAMES.replace("/app/serve.py", "/opt/vllm/v1/engine/core.py") + "RuntimeError: no\n\n", False),
+        ("Exception in ControllerSingle:\n" + "step 1: loss 2.1\n" * 80, True),
     ],
 )
-def test_only_an_engine_that_ends_itself_hides_that_the_kernel_killed(above: str, named: bool) -> None:
-    text = f"{above}./start.sh: line 1: 23287 Killed                  python train.py\n"
+@pytest.mark.parametrize("command", ["python train.py", "python -m vllm.entrypoints.openai.api_server"])
+def test_only_an_engine_that_ends_itself_hides_that_the_kernel_killed(above: str, named: bool, command: str) -> None:
+    text = f"{above}./start.sh: line 1: 23287 Killed                  {command}\n"
     assert ("host-memory-oom" in {each.cause for each in judged(text.encode()).causes}) is named
+
+
+TRY = "[E socket.cpp:1028] [c10d] The client socket has timed out after 8000ms while trying to connect to (gpu-1, 29500).\n"
+TRAINS = "NCCL INFO comm 0x1 rank 0 nranks 2 - Init COMPLETE\nstep 1 loss 2.31\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (TRY + TRAINS, False),
+        (TRY + "^C\nme@gpu-2:~$ NCCL_SOCKET_IFNAME=eth1 torchrun train.py\n" + TRAINS, True),
+        (TRY + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n" + TRAINS, True),
+        (TRY + "After setting GLOO_SOCKET_IFNAME it prints:\n" + TRAINS, True),
+        (TRAINS + "me@gpu-2:~$ torchrun train.py\n" + TRY, True),
+        (TRY + TRAINS + "torch.distributed.DistNetworkError: The client socket has timed out\n", True),
+    ],
+)
+def test_only_the_same_run_shows_that_an_attempt_was_followed_by_another(text: str, named: bool) -> None:
+    assert any(each.evidence[0].line == text.split("\n").index(TRY.strip()) + 1 for each in judged(text.encode()).causes) is named
+
+
+@pytest.mark.parametrize("lines", [3, 200])
+def test_what_belongs_to_another_failure_hides_nothing_far_off(lines: int) -> None:
+    """A model hub that did not answer is no host name that the ranks cannot resolve, unless it stands somewhere else in the log."""
+    hub = "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded, retrying\n"
+    text = hub + "reading shard 17\n" * lines + "socket.gaierror: [Errno -3] Temporary failure in name resolution\n"
+    assert ("hostname-unresolvable" in {each.cause for each in judged(text.encode()).causes}) is (lines > 120)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.knowledge.messages.causes import families
 from torchtune_sys.knowledge.operations import ERRORS
+from torchtune_sys.knowledge.sentences import NEAR
 from torchtune_sys.knowledge.stated_words import classes, filled
 
 ROLES = ("cause", "hint", "consequence", "waited", "program", "inventory", "noise", "fact")
@@ -21,7 +22,9 @@ def test_a_sentence_is_whole(row: dict[str, str]) -> None:
     assert set(row) == columns and row["source"]
     assert row["role"] in ROLES and bool(row["cause"]) == (row["role"] not in ("consequence", "waited", "program", "noise"))
     assert row["role"] != "program" or row["remedy"]
-    assert all(re.compile(part) for part in (row["pattern"], *row["also"].split(" && "), row["unless"]))
+    assert all(
+        re.compile(part.removeprefix(NEAR)) for part in (row["pattern"], *row["also"].split(" && "), *row["unless"].split(" && "))
+    )
     assert (row["role"] != "fact" or row["rule"]) and not (row["stage"] and row["rule"])
     assert row["stage"] or not [cause for cause in row["cause"].split("|") if cause and cause not in cause_rows()]
 

@@ -104,18 +104,34 @@ _TRAINS = re.compile(r"(?i)Init COMPLETE|\bloss\b['\"]?\s?[:=]?\s?\d|\bepoch\b\W
 _GAVE_UP = re.compile(r"Dist(?:Network|Store)Error: ")
 
 
+_BEGINS = re.compile(
+    r"^\S{0,80}[$#>] \S|ChildFailedError|exitcode\b|[Nn]on-zero exit|core dumped|^Terminated\b|^Killed\b"
+    r"|(?i:\b(?:second|next|another|new) (?:run|try|attempt|launch)\b|\bafter (?:setting|changing|exporting|adding|opening|switching)\b)"
+)
+"""The job ended, or somebody started it once more, with something changed: what trains behind it says nothing of the attempts before."""
+
+
 def _attempts(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> set[tuple[str, int]]:
-    """Return where an attempt to reach torch's store failed, and the job trains behind it: each by its source and number."""
-    tries = {(each.source, each.line.number) for each in symptoms if _ATTEMPT.search(each.line.text[:_LONGEST])}
-    met = {
-        source: max(
-            (line.number for line in lines[source] if _TRAINS.search(line.text[:_LONGEST]) and not _FETCHED.match(line.text)),
-            default=-1,
-        )
-        for source, _ in tries
-        if not any(_GAVE_UP.search(line.text[:_LONGEST]) for line in lines[source])
-    }
-    return {(source, number) for source, number in tries if number < met.get(source, -1)}
+    """Return where an attempt to reach torch's store failed, and the same run trains behind it: each by its source and number."""
+    found: set[tuple[str, int]] = set()
+    for source in {each.source for each in symptoms if _ATTEMPT.search(each.line.text[:_LONGEST])}:
+        tries = {each.line.number for each in symptoms if each.source == source and _ATTEMPT.search(each.line.text[:_LONGEST])}
+        waiting: set[int] = set()
+        passed: set[int] = set()
+        for line in lines[source]:
+            words = line.text[:_LONGEST]
+            if line.number in tries:
+                waiting.add(line.number)
+            elif _GAVE_UP.search(words):
+                waiting, passed = set(), set()
+            elif _BEGINS.search(words):
+                found.update((source, number) for number in passed)
+                waiting, passed = set(), set()
+            elif waiting and _TRAINS.search(words) and not _FETCHED.match(line.text):
+                passed |= waiting
+                waiting = set()
+        found.update((source, number) for number in passed)
+    return found
 
 
 def _by_rank(lines: Sequence[LogLine]) -> Iterator[list[LogLine]]:

@@ -8,13 +8,16 @@ import io
 from torchtune_sys.diagnosis import stated_causes, told_states
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.pattern_words import BETWEEN, key
+from torchtune_sys.knowledge.sentences import NEAR
 from torchtune_sys.model.patterns import LEAST, SHORT, folded, in_any_case, words_of
 
 
 def table() -> str:
     """Return the text of ``knowledge/data/pattern_words.csv``."""
     known = [row for name in ("operations", "sentences") for row in tables.rows(name)]
-    elsewhere = [part for row in known for part in (*row["also"].split(" && "), row["unless"]) if part]
+    elsewhere = [
+        part for row in known for part in (*row["also"].split(" && "), row["unless"]) if part and not part.startswith(NEAR)
+    ]
     wordless = [row["pattern"] for row in known if not words_of(row["pattern"])]
     asked = {
         **{row["pattern"]: LEAST for row in known},

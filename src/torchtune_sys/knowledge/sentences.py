@@ -20,6 +20,8 @@ from torchtune_sys.model.snapshot import PrintedMessage
 _WIDTH = 300
 _PLACES = 32
 """Of one row in a text, that are looked at."""
+NEAR, _NEAR_LINES = "near: ", 120
+"""How an ``also`` or ``unless`` begins that says what belongs to the same failure, and how far off that stands: as far as the longest chains of tracebacks."""
 _ABOUT_CODE = re.compile(
     r"\bpytest\.(?:raises|warns)\(|^\s*match=[rR]?[\"']|\.assert(?:Raises|Warns)(?:Regexp?)?\("
     r"|^\W{0,6}(?:This|The) (?:PR|patch|commit|pull request|merge request)\b"
@@ -57,14 +59,26 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
         return self.role in ("consequence", "waited")
 
 
+class _Besides(msgspec.Struct, frozen=True):
+    """What a row asks of the rest of the text."""
+
+    pattern: re.Pattern[str]
+    is_near: bool
+    """It is looked for about the line, not in the whole text."""
+
+
+def _besides(text: str) -> tuple[_Besides, ...]:
+    return tuple(_Besides(pattern(part.removeprefix(NEAR)), part.startswith(NEAR)) for part in text.split(" && ") if part)
+
+
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
     pattern: re.Pattern[str]
     words: tuple[str, ...]
     """Of which each text that ``pattern`` matches holds one; empty if that is unknown."""
     in_any_case: bool
     """The text is ``folded`` before they are looked for."""
-    also: tuple[re.Pattern[str], ...]
-    unless: re.Pattern[str] | None
+    also: tuple[_Besides, ...]
+    unless: tuple[_Besides, ...]
     found: Sentence
     by_error: Mapping[str, Sentence] = {}
     """What an operation says with each error that it is known with, in place of ``found``."""
@@ -85,8 +99,8 @@ def _read(row: tables.Row) -> _Row:
         pattern=pattern(row["pattern"], re.MULTILINE),
         words=words or words_in_any_case(row["pattern"]),
         in_any_case=not words,
-        also=tuple(pattern(part) for part in row["also"].split(" && ") if part),
-        unless=pattern(row["unless"]) if row["unless"] else None,
+        also=_besides(row["also"]),
+        unless=_besides(row["unless"]),
         found=Sentence(
             causes=tuple(filter(None, row["cause"].split("|"))),
             role=row["role"],
@@ -174,7 +188,7 @@ class SentenceSearch:
         for row in _that_may_match(line):
             place = row.pattern.search(line)
             found = row.says(line[place.end() :]) if place is not None else None
-            if found is not None and self.fits(row):
+            if found is not None and self.fits(row, line):
                 return found
         return None
 
@@ -182,8 +196,26 @@ class SentenceSearch:
     def _in_one_case(self) -> str:
         return folded(self._text)
 
-    def fits(self, row: _Row) -> bool:
-        return all(map(self._there, row.also)) and not (row.unless and self._there(row.unless))
+    def fits(self, row: _Row, line: str) -> bool:
+        return all(self._holds(each, line) for each in row.also) and not any(self._holds(each, line) for each in row.unless)
+
+    def _holds(self, besides: _Besides, line: str) -> bool:
+        if besides.is_near:
+            return besides.pattern.search(self._around(line)) is not None
+        return self._there(besides.pattern)
+
+    def _around(self, line: str) -> str:
+        """Return the lines about the first place of ``line``; all of them where it does not stand so in the text."""
+        start = self._text.find(f"\n{line}")
+        start = start if start >= 0 else self._text.find(line)
+        if start < 0:
+            return self._text
+        end = start + len(line)
+        for _ in range(_NEAR_LINES):
+            start, end = self._text.rfind("\n", 0, max(start, 0)), self._text.find("\n", end + 1)
+            if end < 0:
+                end = len(self._text)
+        return self._text[max(start, 0) : end]
 
     def _there(self, pattern: re.Pattern[str]) -> bool:
         if pattern.pattern not in self._asked:
@@ -306,7 +338,7 @@ def printed_messages(text: str) -> dict[str, PrintedMessage]:
     for row in _of_rules():
         sentence = row.found
         match = _place(row.pattern, text) if sentence.rule not in found and row.may_match(text, in_one_case) else None
-        if match is not None and search.fits(row):
+        if match is not None and search.fits(row, match[0]):
             found[sentence.rule] = PrintedMessage(
                 line=_line(text, match),
                 remedy=sentence.remedy,
