@@ -61,7 +61,7 @@ def test_a_patch_whose_title_says_what_it_mends_is_still_a_change() -> None:
         (FRAMES.replace("/app/serve.py", "/opt/sglang/srt/managers/tp_worker.py") + "RuntimeError: no\n\n", False),
         ("Exception in ControllerSingle:\n" + FRAMES + "RuntimeError: no\n\n", False),
         (FRAMES.replace("/app/serve.py", "/opt/vllm/v1/engine/core.py") + "RuntimeError: no\n\n", False),
-        ("Exception in ControllerSingle:\n" + "step 1: loss 2.1\n" * 80, True),
+        ("Exception in ControllerSingle:\n" + "step 1: loss 2.1\n" * 200, True),
     ],
 )
 @pytest.mark.parametrize("command", ["python train.py", "python -m vllm.entrypoints.openai.api_server"])
