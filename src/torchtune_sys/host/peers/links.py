@@ -54,7 +54,7 @@ _ARRIVED, _DAMAGED = b"!", b"?"
 _READ = 256 << 10
 _TESTS_AT_MOST, _AT_ONCE = 65536, 512
 _ECHOED_AT_MOST = 4 * _ECHOES * (SMALL + BEYOND_MTU)
-_FROM_ONE, _IN_ALL = 64, 512
+_CONNECTIONS = 512
 """Connections at once, of strangers, and of who knows the mark. A node tests one other at a time."""
 
 
@@ -67,12 +67,12 @@ class LinkServer:
         """What a test must bear: told to the job's nodes, so that nobody else's bytes are counted or given back."""
         self._counted: dict[str, int] = {}
         """Which datagrams came, a bit each, by the token of a test."""
-        self._door, self._tested = Door(_FROM_ONE, _IN_ALL), Door(_FROM_ONE, _IN_ALL)
+        self._door, self._tested = Door(_CONNECTIONS), Door(_CONNECTIONS)
         self._servers: list[asyncio.AbstractServer] = []
         self._udp: list[socket.socket] = []
 
     async def start(self) -> None:
-        self._servers, self.port = await listen(self._serve, 0, backlog=_IN_ALL)
+        self._servers, self.port = await listen(self._serve, 0, backlog=_CONNECTIONS)
         self._udp = bound(socket.SOCK_DGRAM)
         self.udp_port = self._udp[0].getsockname()[1]
         for udp in self._udp:

@@ -240,8 +240,9 @@ class Door:
     """Connections of one kind that are open at once. Where there are too many, the one that has been open longest is broken off, of those who have most of them: who opens
     thousands keeps nobody out who says at once what he wants, neither another node nor, as a user of a node, that one."""
 
-    def __init__(self, from_one: int, in_all: int) -> None:
-        self._from_one, self._in_all = from_one, in_all
+    def __init__(self, limit: int) -> None:
+        """``limit``: of all together. There is none of one host: a thousand nodes behind one gateway, or in one network of IPv6, come as one."""
+        self._limit = limit
         self._open: dict[str, dict[asyncio.StreamWriter, None]] = {}
         self._count = 0
 
@@ -251,9 +252,7 @@ class Door:
         whose = _whose(str((writer.get_extra_info("peername") or ("",))[0]))
         self._open.setdefault(whose, {})[writer] = None
         self._count += 1
-        if len(self._open[whose]) > self._from_one:
-            self._break_off(whose)
-        elif self._count > self._in_all:
+        if self._count > self._limit:
             self._break_off(max(self._open, key=lambda each: len(self._open[each])))
         try:
             yield

@@ -26,8 +26,8 @@ from torchtune_sys.preflight.joint.own_ranks import OwnRanks, is_address
 
 _BACKLOG = 4096
 """Nodes that may call in the same moment (the kernel's own limit is net.core.somaxconn)."""
-_FROM_ONE, _IN_ALL = 256, 8192
-"""Connections of strangers, and of those who know the secret and did not join yet: from one address, and from all."""
+_CONNECTIONS = 8192
+"""Of strangers, and of those who know the secret and did not say yet whether they join."""
 _ROOM = 64 << 20
 """Bytes of what they say, but for the first 64 KiB of each line."""
 _CHOOSING_S = 30.0
@@ -62,15 +62,15 @@ class Agent:
         """Nodes whose way to the coordinator goes through us."""
         self.finished = asyncio.Event()
         self._seats = seats.Seats()
-        self._door = self._callers = Door(_FROM_ONE, _IN_ALL)
+        self._door = self._callers = Door(_CONNECTIONS)
         self.room = LineMemory(_ROOM)
         self._listeners: list[asyncio.AbstractServer] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, listener: socket.socket) -> None:
         """Until the verdict is given to every rank, or nobody is left to give it to."""
-        in_all = min(_IN_ALL, detached.allow_connections() // 4)
-        self._door, self._callers = Door(_FROM_ONE, in_all), Door(_FROM_ONE, in_all)
+        limit = min(_CONNECTIONS, detached.allow_connections() // 4)
+        self._door, self._callers = Door(limit), Door(limit)
         await self.server.start()
         await self._open_control_port()
         self._listeners.append(await local.serve(listener, self.ranks.serve))
@@ -134,17 +134,18 @@ class Agent:
                 wire.room, wire.line_limit = self.room, messages.NODE_LINE_AT_MOST
                 asked = messages.asked(await wire.receive(HANDSHAKE_S))  # who does not know the secret has no more
             with self._callers.held(writer):
-                joins = await self._joins(wire, asked)
-            if joins is not None:
-                coordinator, join = joins
-                await coordinator.join(wire, join)
+                chosen = await self._chosen(wire, asked)
+            if isinstance(chosen, messages.Relay):
+                await self._carry(wire, chosen.to)
+            else:
+                await chosen[0].join(wire, chosen[1])
         except Gone:
             pass
         finally:
             writer.close()
 
-    async def _joins(self, wire: Wire, asked: messages.Asked) -> tuple[Coordinator, messages.Join] | None:
-        """Hear a node until it joins. Raises Gone."""
+    async def _chosen(self, wire: Wire, asked: messages.Asked) -> messages.Relay | tuple[Coordinator, messages.Join]:
+        """Hear a node until it joins, or wants to go on through us. Raises Gone."""
         while True:
             if isinstance(asked, messages.Who):
                 members = len(self.coordinator.members) if self.coordinator is not None else 0
@@ -158,8 +159,7 @@ class Agent:
             elif isinstance(asked, messages.Seat):
                 wire.send(messages.plain(messages.Seated(node=self._seats.give(self.job, asked, self._free_places()))))
             elif isinstance(asked, messages.Relay):
-                await self._carry(wire, asked.to)
-                return None
+                return asked
             elif self.coordinator is None:
                 wire.send(messages.plain(messages.Redirect(to=self.following, via=self.job.node)))
             else:
@@ -169,6 +169,8 @@ class Agent:
 
     async def _carry(self, wire: Wire, to: int) -> None:
         """Until either ends: one that we left on the way would take the coordinator for dead, and ask for nodes that have their verdict already."""
+        if self._carried >= self.job.nodes * len(self.job.candidates):
+            raise Gone("more go through us than all nodes together need")
         self._carried += 1
         try:
             await meeting.splice(wire, self.map.places(to), lambda: wire.send({"is": "through"}))

@@ -20,7 +20,7 @@ from torchtune_sys.preflight.joint.job import PORTS_TRIED, Agents, Job, as_bytes
 DEFAULT_PORT = 29400
 """Of torchrun's rendezvous where the endpoint names none (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py, DEFAULT_PORT)."""
 _HEAR_S = 5.0
-_FROM_ONE, _IN_ALL = 16, 2048
+_CONNECTIONS = 2048
 """Connections that are held at once: a launcher has one, and whoever reaches the port may open thousands."""
 AFTER_PASSING_S = 15.0
 """So long the others are waited for once a launcher went on: its own rendezvous gives up after 60 s."""
@@ -117,7 +117,7 @@ class Passing:
         self._changed = changed
         self._server: asyncio.AbstractServer | None = None
         self._held: set[asyncio.StreamWriter] = set()
-        self._door = Door(_FROM_ONE, _IN_ALL)
+        self._door = Door(_CONNECTIONS)
         self.since_s: dict[str, float] = {}
         """By address, when each was heard first."""
 
