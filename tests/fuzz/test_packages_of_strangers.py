@@ -27,6 +27,13 @@ def test_of_very_many_packages_a_thousand_are_read_and_that_is_said(tmp_path: Pa
     assert [entry.why for entry in found.refused] == [Why.UNPARSED] and "more than 1,000 packages" in found.refused[0].detail
 
 
+def test_a_version_of_a_megabyte_is_shown_in_a_line(tmp_path: Path) -> None:
+    """`check -v` printed all of it, twice."""
+    folder(tmp_path, "torch.egg-info", **{"PKG-INFO": f"Name: torch\nVersion: {'1!' * 500_000}1\n"})
+    (found,) = scan(LiveHost(), [str(tmp_path)], Missing(Why.ABSENT, "", "")).distributions
+    assert found.name == "torch" and 0 < len(found.version) <= 200
+
+
 def test_extensions_whose_modules_are_lost_are_told_a_few_times(tmp_path: Path) -> None:
     lines = "".join(f"npu{number} = lost{number}:load\n" for number in range(900))
     for number in range(50):

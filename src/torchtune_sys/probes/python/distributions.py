@@ -36,6 +36,8 @@ _READ = frozenset(
 _OTHERS = frozenset(("typing-extensions", "sympy", "huggingface-hub", "hf-transfer", "hf-xet"))
 """Those whose versions matter to torch, or to downloads, where they are too old or lacking; not what tells one environment from another."""
 _METADATA = (".dist-info", ".egg-info")
+_LONGEST_VERSION = 200
+"""Characters; those of torch's own builds from source, with the commit and the date, have 40."""
 _MOST_DISTRIBUTIONS, _MOST_HIDING = 1000, 20
 """Of all entries together, and of one. Large environments have some 150 packages that matter here."""
 
@@ -207,7 +209,7 @@ def _distribution(host: Host, entry: str, folder: str, name: str, version: str) 
         release += _local_part(host.text(f"{place}/direct_url.json"), release)
     return Distribution(
         name=name,
-        version=scrubbed(release),
+        version=scrubbed(release)[:_LONGEST_VERSION],
         location=entry,
         weighed=bool(sizes) or repaired,
         altered=(*gone, *(path for path, size in sizes.items() if _differs(host, f"{entry}/{path}", size))),
