@@ -77,9 +77,8 @@ class Operator(NamedTuple):
 
 
 def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> None:
-    """Try each row in each precision (``--quick``: under its further names in float32 alone, forward, and single numbers, rows and places
-    without gradients). Raises StageFailed for the first that is wrong: with ``cause``, or
-    as a layer where models call it by torch.nn.functional."""
+    """Try each row in each precision (``--quick``: under its further names in float32 alone, forward). Raises StageFailed for the first that
+    is wrong: with ``cause``, or as a layer where models call it by torch.nn.functional."""
     more = here.level != QUICK
     passed_over = _COMPILED_WHEN_CALLED if here.kind == "cuda" and not more else ()
     for row in rows:
@@ -87,8 +86,7 @@ def table_is_right(here: RankContext, rows: Iterator[Operator], cause: str) -> N
             continue
         wrong_as = "layer-wrong" if "f" in row.homes and cause == "device-computes-wrong" else cause
         wanted = _asked(row, list(row.inputs))
-        has_slope = row.slope and (more or "f" in row.homes or cause != "device-computes-wrong")
-        rise = _rise_of(row, wanted) if has_slope else None
+        rise = _rise_of(row, wanted) if row.slope else None
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
             if (dtype in _LOW and not row.low) or (dtype == torch.bfloat16 and not here.has_bfloat16()):
                 continue

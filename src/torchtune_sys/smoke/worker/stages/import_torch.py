@@ -16,6 +16,7 @@ from torchtune_sys.smoke.worker.channel import channel, last_lines
 
 IMPORT_DEADLINE_S = 180.0
 """Cold imports from a network file system have been seen to take more than a minute (dstack, NFS home directories), and there are two."""
+_NEVER_COLLECT = (1 << 31) - 1
 _IMPORTED_BY_TRAINING = ("torch._dynamo", "torch.fx.experimental.symbolic_shapes")
 """By the first optimizer, and by the first backward() that is given a gradient (torch/_compile.py, torch/autograd/__init__.py of torch 2.13): with SymPy 1,400 modules."""
 
@@ -58,15 +59,16 @@ def no_address_space(share: float = 0.9) -> str:
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
     """Import without Python's collector of cycles, which would look through all that is imported again and again: of 4.5 CPU seconds that torch and its compiler take, one.
-    Nor does it later on: nothing of that goes (gc.freeze)."""
-    collects = gc.isenabled()
-    gc.disable()
+    Nor does it later on: nothing of that goes (gc.freeze). It is kept away by its threshold, as what torch loads by itself may switch it off (gc.disable), which is
+    the user's training's, too: the stage "device" tells that."""
+    before = gc.get_threshold()[0]
+    gc.set_threshold(_NEVER_COLLECT)
     try:
         yield
     finally:
         gc.freeze()
-        if collects:
-            gc.enable()
+        if gc.get_threshold()[0] == _NEVER_COLLECT:  # nobody has set another meanwhile
+            gc.set_threshold(before)
 
 
 def import_what_training_imports() -> float:

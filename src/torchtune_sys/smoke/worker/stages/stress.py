@@ -35,7 +35,7 @@ _HEAVY_SIDES, _HEAVY_A_ROUND, _HEAVY_S = (2048, 4096, 8192), 6, 0.01
 """Products that fill a GPU, the largest that takes no longer: 8192 takes an H100 1.6 ms and 700 W, where the smaller ones left it at 308 W and its full clock."""
 _ROOM_FOR_HEAVY = 4 << 30
 _STEPS_REPEATED = {QUICK: 10, DEFAULT: 70, THOROUGH: 400}
-"""Of training, each with several layers of a kind: a fault of one in thirty calls of a function is met by any of these."""
+"""Of training, each with several layers of a kind: from the default level on a fault of one in thirty calls of a function is met."""
 _AT_LEAST_S = {QUICK: 1.0, DEFAULT: 5.0, THOROUGH: 60.0}
 """Of load on a GPU, whose faults come with heat; a CPU does its number of products."""
 Work = Callable[[], torch.Tensor]

@@ -74,6 +74,10 @@ ROWS: tuple[Fault, ...] = (
         import gc
         gc.set_debug(gc.DEBUG_SAVEALL)
     """, seen="gc.set_debug"),
+    row("collector-off", "What torch loads by itself switches Python's collector of cycles off", "device", "torch-setting-changed", """
+        import gc
+        gc.disable()
+    """, seen="gc.disable"),
     row("finite-math", "The compiler is a wrapper that adds -ffinite-math-only", "compile", "compiled-differs",
         inject=_wrapped_compiler("-ffinite-math-only"), means="environment"),
     row("workers-with-threads", "Workers of a DataLoader begin with 32 threads each", "dataloader", "dataloader-worker-threads", """
