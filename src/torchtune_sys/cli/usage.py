@@ -44,7 +44,7 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     seen = _begun(seen.rstrip().removesuffix(".").removesuffix(";"))
     if (extra := re.search(r"extra arguments? \((.+)\)", seen)) and context is not None:
         return seen, _for_extra(extra[1], context)
-    wrong = re.search(r"'?([^' ]+)'? is (?:not one|none) of (.+)", seen)
+    wrong = re.search(r"'?([^' ]{1,80})'? is (?:not one|none) of (.+)", seen)
     if wrong and (close := nearest(_DEVICES.get(wrong[1], wrong[1]), re.findall(r"[^ ,;']+", wrong[2]), "")):
         return seen, f"{close} How it is used: {path} --help"
     group = context is not None and isinstance(context.command, click.Group)
