@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conftest import judge
 from torchtune_sys import evidence
 from torchtune_sys.knowledge import sentences, tables
-from torchtune_sys.knowledge.sentences import printed_messages
+from torchtune_sys.knowledge.sentences import SentenceSearch, printed_messages
 from torchtune_sys.model.patterns import words_of
 from torchtune_sys.model.rule import Severity, Verdict
 from torchtune_sys.rules import by_id
@@ -138,3 +138,34 @@ def test_a_row_that_matches_a_line_is_among_those_that_are_tried(case: tuple[str
     tried = {row.pattern.pattern for row in sentences._that_may_match(text)}
     rows = [row for row in tables.rows("sentences") if row["pattern"] == pattern]
     assert pattern in tried or (rows and all(row["stage"] or row["role"] == "fact" for row in rows))
+
+
+REFUSED = "RuntimeError: torch rank {}: Name or service not known"
+
+
+def test_what_is_near_is_sought_about_each_line() -> None:
+    """A download's failure hides none of a job's that stands far from it, before or behind it."""
+    far = ["step done"] * 130
+    lines = [REFUSED.format(0), *far, REFUSED.format(1), "urllib3.exceptions.MaxRetryError", *far, REFUSED.format(2), REFUSED.format(1)]
+    search = SentenceSearch("\n".join(lines))
+    said = [search.sentence(line) is not None for line in lines if line.startswith("RuntimeError")]
+    assert said == [True, False, True, True]
+    assert search.sentence(REFUSED.format(0)) is not None  # asked for once more, before the others
+
+
+def test_what_is_near_is_sought_once() -> None:
+    """A log may hold the same complaint of each rank, thousands of times."""
+    lines = [REFUSED.format(rank) for rank in range(400)] + ["urllib3"]
+    search, sought = SentenceSearch("\n".join(lines)), 0
+
+    class Counting:
+        pattern = "(?i)urllib3"
+
+        def search(self, text: str, start: int = 0) -> re.Match[str] | None:
+            nonlocal sought
+            sought += 1
+            return re.compile(self.pattern).search(text, start)
+
+    near = [search._is_near(Counting(), line) for line in lines[:-1]]  # type: ignore[arg-type]
+    assert near == [False] * 280 + [True] * 120
+    assert sought == 1

@@ -174,6 +174,8 @@ class SentenceSearch:
     def __init__(self, text: str) -> None:
         self._text = text
         self._asked: dict[str, bool] = {}
+        self._line, self._at, self._around = "", 0, (0, len(text))
+        self._next: dict[str, tuple[int, int, int]] = {}
 
     def sentence(self, line: str) -> Sentence | None:
         """Return what ``line`` says, by the first row that fits: without causes where an operation's error tells none.
@@ -200,22 +202,33 @@ class SentenceSearch:
         return all(self._holds(each, line) for each in row.also) and not any(self._holds(each, line) for each in row.unless)
 
     def _holds(self, besides: _Besides, line: str) -> bool:
-        if besides.is_near:
-            return besides.pattern.search(self._around(line)) is not None
-        return self._there(besides.pattern)
+        return self._there(besides.pattern) and (not besides.is_near or self._is_near(besides.pattern, line))
 
-    def _around(self, line: str) -> str:
-        """Return the lines about the first place of ``line``; all of them where it does not stand so in the text."""
-        start = self._text.find(f"\n{line}")
-        start = start if start >= 0 else self._text.find(line)
+    def _is_near(self, pattern: re.Pattern[str], line: str) -> bool:
+        """Lines are asked for in their order: the next place of a pattern is looked for when the one before is passed, so that it takes one walk."""
+        first, last = self._lines_around(line)
+        since, start, end = self._next.get(pattern.pattern, (last + 1, 0, 0))
+        if not since <= first <= start:
+            found = pattern.search(self._text, first)
+            start, end = found.span() if found else (len(self._text) + 1,) * 2
+            self._next[pattern.pattern] = (first, start, end)
+        return end <= last
+
+    def _lines_around(self, line: str) -> tuple[int, int]:
+        """Return where the lines about ``line`` begin and end, at its next place behind the line before, or its first one; the whole text where it does not stand so in it."""
+        if line == self._line:
+            return self._around
+        text = self._text
+        start = text.find(line, self._at)
+        start = start if start >= 0 else text.find(line)
         if start < 0:
-            return self._text
-        end = start + len(line)
+            return 0, len(text)
+        self._line, self._at, end = line, start, start + len(line)
         for _ in range(_NEAR_LINES):
-            start, end = self._text.rfind("\n", 0, max(start, 0)), self._text.find("\n", end + 1)
-            if end < 0:
-                end = len(self._text)
-        return self._text[max(start, 0) : end]
+            start, end = text.rfind("\n", 0, max(start, 0)), text.find("\n", end + 1)
+            end = end if end >= 0 else len(text)
+        self._around = max(start, 0), end
+        return self._around
 
     def _there(self, pattern: re.Pattern[str]) -> bool:
         if pattern.pattern not in self._asked:
