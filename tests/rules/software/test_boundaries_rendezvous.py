@@ -84,6 +84,7 @@ def test_an_interface_whose_addresses_are_not_known_hides_no_other(healthy: Snap
 
 # --- where the ranks meet
 
+OF_SLURM = {"SLURM_NODEID": "1", "MASTER_ADDR": "localhost"}
 RANK = {"RANK": "8", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "localhost"}
 
 
@@ -101,6 +102,12 @@ RANK = {"RANK": "8", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR":
         ({**RANK, "LOCAL_WORLD_SIZE": "0"}, 2, NA),
         ({**RANK, "RANK": "x"}, 2, NA),
         ({name: RANK[name] for name in RANK if name != "LOCAL_WORLD_SIZE"}, 2, NA),
+        ({**OF_SLURM, "RANK": "4", "SLURM_LOCALID": "0"}, 2, FAIL),
+        ({**OF_SLURM, "RANK": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}, 2, FAIL),
+        ({**OF_SLURM, "RANK": "3", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, 2, NA),  # a job of its own on each node
+        ({**OF_SLURM, "RANK": "3", "LOCAL_WORLD_SIZE": "4"}, 2, NA),
+        ({**OF_SLURM, "RANK": "3", "SLURM_LOCALID": "3"}, 2, NA),  # --distribution=arbitrary: rank 0 is on the second node of the list
+        ({**OF_SLURM, "RANK": "4", "SLURM_NODEID": "0"}, 2, NA),
         ({name: RANK[name] for name in RANK if name != "MASTER_ADDR"}, 2, NA),
     ],
 )

@@ -47,7 +47,7 @@ def container_without_gpu_devices(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html
     """
     kind = container(s)
-    promised = _promised(s) if kind else ""
+    promised = _promised(s) if kind and not known(need(s.driver).wsl, False) else ""
     if promised and not known(need(s.driver).device_nodes, ("?",)):
         gates.cuda_torch(s)
         yield Evidence(

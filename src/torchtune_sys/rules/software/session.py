@@ -219,8 +219,9 @@ def rank_seeks_master_on_own_host(s: Snapshot, p: Params) -> Iterator[Evidence]:
     env = need(need(s.session).env)
     rank, local = natural(env.get("RANK", "")), natural(env.get("LOCAL_WORLD_SIZE", ""))
     node = natural(env.get("SLURM_NODEID", ""))
-    if not rank or not (node or (local and rank >= local)):
-        raise NotApplicable("RANK and LOCAL_WORLD_SIZE do not tell of a rank on another host than the first")
+    here = natural(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", "")))
+    if not rank or not (rank >= local if local else node and rank != here):
+        raise NotApplicable("neither RANK with LOCAL_WORLD_SIZE nor SLURM_NODEID tells of a rank on another host than the first")
     if any(name.startswith("TORCHELASTIC_") for name in env):
         raise NotApplicable("torchrun told its ranks the address: its agents may run on one host")
     note = f", for rank {rank} on node {node} of the job" if node else f", for rank {rank} with {local} ranks on each host"
