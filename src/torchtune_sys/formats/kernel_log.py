@@ -32,7 +32,7 @@ WORDS = (
     "[nvme", "[ib_", "[bnxt_", "[irdma", "[efa]",
     " in libcuda", " in libnccl", " in libtorch", " in libc10", " in libcudnn", " in libcublas", " in libnvidia", " in libmlx5", " in libibverbs",
     " in librccl", " in libcusparse", " in libcusolver", " in libcufft", " in libcurand", " in libnvrtc", " in libnvJitLink", " in libamdhip", " in libhsa-runtime", " in libMIOpen", " in libhip",
-    " in libroc", " in libmkl", " in libiomp", " in libgomp", " in libtriton", " in libaotriton", ".cpython-3", "has declared device", "heartbeat failed!", "apparmor=\"DENIED\"", "avc:  denied", "csum failed", "checksum error at logical", "multi-bit ECC", "scrub uncorrected error",
+    " in libroc", " in libmkl", " in libiomp", " in libgomp", " in libtriton", " in libaotriton", ".cpython-3", "has declared device", "heartbeat failed!", "finished resetting the", "Initialized xe ", "apparmor=\"DENIED\"", "avc:  denied", "csum failed", "checksum error at logical", "multi-bit ECC", "scrub uncorrected error",
 )  # fmt: skip
 _SHARED = (
     "rror", " in lib", "ceph", "ustre", "mlx", "rpc", "temperature", "imeout", "reset", "failure", "stall", "mdgpu", "respon", "nvidia", "NV", "BTRFS",

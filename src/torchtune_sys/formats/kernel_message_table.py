@@ -15,8 +15,8 @@ _REFUSED = (
 )
 """The start of a TCP connection that was refused."""
 
-_NODES = r"(?:/dev/)?(?:nvidia[\w-]{0,20}(?:/[\w.-]{1,40})?|kfd|(?:dri/)?renderD\d{1,4}|(?:accel/)?accel\d{1,4}|(?:infiniband/)?uverbs\d{1,4})"
-"""Nodes of accelerators and of RDMA adapters; SELinux names the last part of a path where it is opened."""
+_NODES = r"(?:/dev/)?(?:nvidia(?:\d{1,4}|ctl|-uvm|-cap\d{1,4}|-caps(?:-imex-channels)?/[\w.-]{1,40})|kfd|(?:dri/)?renderD\d{1,4}|(?:accel/)?accel\d{1,4}|(?:infiniband/)?uverbs\d{1,4})"
+"""Nodes of accelerators and of RDMA adapters that a training needs; SELinux names the last part of a path where it is opened."""
 
 ROWS: tuple[tuple[str, str, str], ...] = (
     # A word that the line holds, the kind of the event, the pattern: the first row that matches a line decides.
@@ -128,10 +128,12 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("PCI rejects atomics", "amdgpu-skipped", r"kfd kfd: (?:amdgpu: )?skipped device 1002:(?P<who>[0-9a-f]{4}), PCI rejects atomics"),
     # Linux: drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged); drivers/accel/habanalabs/common/device.c (hl_device_heartbeat)
     ("has declared device", "accelerator-lost", rf"xe {PCI}: .{{0,40}}CRITICAL: Xe has declared device \S+ as wedged"),
-    ("heartbeat failed!", "accelerator-lost", rf"habanalabs (?:{PCI}|hl\d+): .{{0,20}}Device heartbeat failed! PCI link is broken"),
-    # Linux: security/apparmor/audit.c, security/selinux/avc.c, with the device that a program of a user was refused
-    ('apparmor="DENIED"', "device-refused", rf'(?:audit: type=1400 |)audit\([\d.:]{{1,40}}\): apparmor="DENIED" .{{0,200}}? name="(?P<subject>{_NODES})" .{{0,40}}?comm="(?P<who>[^"]{{1,40}})"'),
-    ("avc:  denied", "device-refused", rf'(?:audit: type=1400 |)audit\([\d.:]{{1,40}}\): avc:  denied  \{{[\w ]{{1,80}}\}} for  pid=\d+ comm="(?P<who>[^"]{{1,40}})" (?:path|name)="(?P<subject>{_NODES})"'),
+    ("heartbeat failed!", "accelerator-lost", rf"(?:habanalabs|accel) (?:{PCI}|(?P<other>(?:hl|accel)\d{{1,4}})): .{{0,20}}Device heartbeat failed! PCI link is broken"),
+    ("finished resetting the", "accelerator-back", rf"(?:habanalabs|accel) (?:{PCI}|(?P<other>(?:hl|accel)\d{{1,4}})): .{{0,20}}Successfully finished resetting the "),
+    ("Initialized xe ", "accelerator-back", rf"\[drm\] Initialized xe [\w. ]{{1,40}} for {PCI} on minor"),
+    # Linux: security/apparmor/audit.c, security/selinux/avc.c, with the device that a program of a user was refused to open; what is permissive=1 was let through
+    ('apparmor="DENIED"', "device-refused", rf'(?:audit: type=1400 |)audit\([\d.:]{{1,40}}\): apparmor="DENIED" operation="(?:open|file_\w{{1,20}})" .{{0,200}}? name="(?P<subject>{_NODES})" .{{0,40}}?comm="(?P<who>[^"]{{1,40}})"'),
+    ("avc:  denied", "device-refused", rf'(?:audit: type=1400 |)audit\([\d.:]{{1,40}}\): avc:  denied  \{{(?: \w{{1,20}}){{0,9}} (?:open|read|write|ioctl|map)\b[\w ]{{1,80}}\}} for  pid=\d+ comm="(?P<who>[^"]{{1,40}})" (?:path|name)="(?P<subject>{_NODES})" .{{0,400}}\btclass=chr_file(?! permissive=1)'),
     # Linux: drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, en_main.c
     ("health compromised", "mlx5-fault", rf"mlx5_core {PCI}: .*?device's health compromised"),
     ("Fatal error ", "mlx5-fault", rf"mlx5_core {PCI}: .*?Fatal error \d+ detected"),

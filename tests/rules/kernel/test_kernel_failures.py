@@ -101,6 +101,39 @@ HARMLESS = (
 )
 
 
+_AVC = 'audit: type=1400 audit(1760000000.123:91): avc:  denied  {{ {} }} for  pid=4711 comm="{}" {} dev="devtmpfs" ino=3 scontext=system_u:system_r:{}:s0 tcontext=system_u:object_r:x_t:s0 tclass={} permissive={}'
+_ARMOR = 'audit: type=1400 audit(1760000000.123:91): apparmor="DENIED" operation="{}" class="file" profile="{}" name="{}" pid=4711 comm="{}" requested_mask="wr" denied_mask="wr" fsuid=1000 ouid=0'
+REFUSED = (
+    _AVC.format("open", "python3", 'path="/dev/nvidia0"', "container_t", "chr_file", 0),
+    _AVC.format("read write", "ray::train", 'name="uverbs0"', "container_t", "chr_file", 0),
+    _ARMOR.format("open", "snap.code.code", "/dev/nvidia-caps/nvidia-cap1", "python3"),
+    _ARMOR.format("open", "docker-default", "/dev/kfd", "torchrun"),
+)
+HARMLESS += (
+    _AVC.format("open", "python3", 'path="/dev/nvidia0"', "container_t", "chr_file", 1),
+    _AVC.format("getattr", "python3", 'path="/dev/nvidia0"', "insights_client_t", "chr_file", 0),
+    _AVC.format("search", "python3", 'name="nvidia"', "httpd_t", "dir", 0),
+    _AVC.format("open", "python3", 'name="nvidia-smi"', "httpd_t", "file", 0),
+    _ARMOR.format("open", "snap.firmware-updater.notifier", "/dev/nvidia-modeset", "python3"),
+    _ARMOR.format("open", "snap.firmware-updater.notifier", "/dev/dri/renderD128", "python3"),
+    _ARMOR.format("open", "snap.chromium.chromium", "/dev/nvidiactl", "chrome"),
+    _ARMOR.format("open", "docker-default", "/proc/driver/nvidia/params", "python3"),
+    _ARMOR.format("chmod", "snap.code.code", "/dev/nvidia0", "python3"),
+    "xe 0000:00:02.0: [drm] *ERROR* CRITICAL: Xe has declared device 0000:00:02.0 as wedged.",
+    "habanalabs 0000:33:00.0: accel0: Device heartbeat failed! PCI link is healthy",
+)
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_a_training_program_was_refused_a_device(line: str) -> None:
+    assert failing(live(f"[{AT:.6f}] {line}")) == {"device-access-refused-logged"}
+
+
+def test_render_nodes_are_those_of_amd_and_intel() -> None:
+    line = _ARMOR.format("open", "snap.code.code", "/dev/dri/renderD128", "python3")
+    assert "device-access-refused-logged" in failing(pasted(f"[{AT:.6f}] {line}"))
+
+
 @pytest.mark.parametrize("line", HARMLESS)
 def test_what_only_looks_like_it_is_no_finding(line: str) -> None:
     assert failing(live(f"[{AT:.6f}] {line}")) == set()
@@ -132,6 +165,26 @@ def test_a_server_that_came_back_is_no_finding() -> None:
     )
     assert failing(live(f"[{AT:.6f}] {lost}", f"[{AT + 9:.6f}] {back}")) == set()
     assert failing(live(f"[{AT:.6f}] {back}", f"[{AT + 9:.6f}] {lost}")) == {"file-server-not-responding"}
+
+
+_LOST = "Device heartbeat failed! PCI link is broken"
+GIVEN_UP = (
+    ("xe 0000:03:00.0: [drm] *ERROR* CRITICAL: Xe has declared device 0000:03:00.0 as wedged.", "xe 0000:03:00.0: [drm] Initialized xe 1.1.0 for 0000:03:00.0 on minor 1"),
+    (f"accel accel0: {_LOST}", "accel accel0: Successfully finished resetting the 0000:33:00.0 device"),
+    (f"habanalabs hl0: {_LOST}", "habanalabs hl0: Successfully finished resetting the device"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("lost", "back"), GIVEN_UP)
+def test_an_accelerator_is_lost_until_its_driver_says_that_it_is_back(lost: str, back: str) -> None:
+    lost, back = f"[{AT:.6f}] {lost}", f"[{{:.6f}}] {back}"
+    assert failing(live(lost)) == failing(live(back.format(AT - 1), lost)) == {"accelerator-given-up-logged"}
+    assert not failing(live(lost, back.format(AT + 1)))
+
+
+def test_each_accelerator_is_named() -> None:
+    found = pasted(f"[{AT:.6f}] habanalabs hl0: {_LOST}\n[{AT:.6f}] habanalabs hl1: {_LOST}")["accelerator-given-up-logged"]
+    assert [each.subject for each in found.evidence] == ["hl0", "hl1"]
 
 
 def test_a_reset_that_worked_in_the_end() -> None:

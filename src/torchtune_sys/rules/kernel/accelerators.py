@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchtune_sys.model.actions import Advice, Needs
+from torchtune_sys.model.actions import Advice, Needs, Safety
+from torchtune_sys.model.integrated_gpus import is_integrated
 from torchtune_sys.model.rule import Evidence, Params, Severity, rule
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, pci_devices_by_address
+from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.rules.kernel.common import (
     DAYS,
     device_name,
@@ -30,29 +32,53 @@ from torchtune_sys.rules.kernel.machine import of_training
             "fits), or a broken link"
         ),
         Advice(
-            text="start the machine again with its power off in between: the driver uses the device no more until then",
+            text="xe: bind its driver anew, as root (echo ADDRESS into /sys/bus/pci/drivers/xe/unbind, then into .../bind)",
+            safety=Safety.DISPLAY_ONLY,
+        ),
+        Advice(
+            text="if that does not help, and for a Gaudi: start the machine again with its power off in between",
             needs=Needs.REBOOT,
         ),
     ),
     params=(DAYS,),
 )
 def accelerator_given_up_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Intel's driver xe has declared a GPU as wedged since the machine was booted, or Gaudi's driver lost the link to a device.
+    """Intel's driver xe has declared a GPU as wedged since the machine was booted, or Gaudi's driver lost the link to a device, and neither has said
+    since that the device is back.
 
     Why it matters
     A wedged GPU takes no more work until the driver is bound to it anew. A Gaudi without its link is lost until the machine is started again.
 
     When to leave it
-    The driver was bound to the device again since.
+    The device is not used for training. (Graphics that are part of a processor are not judged.)
 
     References
-    Linux drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged); drivers/accel/habanalabs/common/device.c (hl_device_heartbeat)
+    Linux drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged); drivers/accel/habanalabs/common/device.c (hl_device_heartbeat, hl_device_reset)
     """
-    lost = grouped(since_last_start(s, p, "accelerator-lost"))
+    back = {event.subject: event.last_s for event in recent(s, p, "accelerator-back")}
+    events = (
+        event
+        for event in since_last_start(s, p, "accelerator-lost")
+        if not _is_graphics(s, event.subject) and not _is_later(back.get(event.subject), event.last_s)
+    )
+    lost = grouped(tuple(events))
     for address, events in lost.items():
         yield seen_in_log(s, device_name(s, address), shorter(events[-1].text), events, "in use by its driver")
     if not lost:
         yield from none_logged(s, "accelerators", "device that its driver gave up")
+
+
+_GRAPHICS = "0000:00:02.0"
+"""Where Intel's processors show their own graphics."""
+
+
+def _is_graphics(s: Snapshot, address: str) -> bool:
+    device = pci_devices_by_address(s).get(address)
+    return address == _GRAPHICS if device is None else is_integrated(known(device.vendor, ""), known(device.device, ""))
+
+
+def _is_later(time: float | None, than: float | None) -> bool:
+    return time is not None and than is not None and time > than
 
 
 _APPARMOR = Advice(
@@ -79,15 +105,22 @@ def device_access_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     The owner and mode of the node let the program in, and opening it fails nevertheless: CUDA finds no device, or NCCL no adapter.
 
     When to leave it
-    The program that was refused trains nothing.
+    The program that was refused trains nothing, or the policy was changed since. Render nodes count with a torch for AMD's or Intel's GPUs alone: CUDA
+    opens none.
 
     References
     Linux security/apparmor/audit.c, security/selinux/avc.c (avc_audit_pre_callback); apparmor.d(5); container_selinux(8)
     """
-    refused = grouped(tuple(event for event in recent(s, p, "device-refused") if of_training(event)))
+    refused = grouped(tuple(event for event in recent(s, p, "device-refused") if of_training(event) and _is_used(s, event.subject)))
     for path, events in refused.items():
         is_apparmor = "apparmor=" in events[-1].text
         words = f"{'AppArmor' if is_apparmor else 'SELinux'} refused it to {events[-1].who}"
         yield seen_in_log(s, path, words, events, "open to it", fix=(_APPARMOR,) if is_apparmor else (_SELINUX,))
     if not refused:
         yield from none_logged(s, "devices", "refused access")
+
+
+def _is_used(s: Snapshot, node: str) -> bool:
+    """Return whether the installed torch opens such a node, as far as it is known."""
+    torch = Missing(Why.NOT_RECORDED, "torch") if isinstance(s.python, Missing) else s.python.torch
+    return "renderD" not in node or isinstance(torch, Missing) or not known(torch.cuda, "")
