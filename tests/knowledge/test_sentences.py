@@ -146,7 +146,15 @@ REFUSED = "RuntimeError: torch rank {}: Name or service not known"
 def test_what_is_near_is_sought_about_each_line() -> None:
     """A download's failure hides none of a job's that stands far from it, before or behind it."""
     far = ["step done"] * 130
-    lines = [REFUSED.format(0), *far, REFUSED.format(1), "urllib3.exceptions.MaxRetryError", *far, REFUSED.format(2), REFUSED.format(1)]
+    lines = [
+        REFUSED.format(0),
+        *far,
+        REFUSED.format(1),
+        "urllib3.exceptions.MaxRetryError",
+        *far,
+        REFUSED.format(2),
+        REFUSED.format(1),
+    ]
     search = SentenceSearch("\n".join(lines))
     said = [search.sentence(line) is not None for line in lines if line.startswith("RuntimeError")]
     assert said == [True, False, True, True]

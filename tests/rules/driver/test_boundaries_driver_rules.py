@@ -246,8 +246,12 @@ def test_a_container_for_the_cpu_needs_no_gpus(
 def test_a_gpu_that_was_granted_by_its_uuid_is_to_be_there(
     healthy: Snapshot, asked: str, kind: str, nodes: Any, from_windows: bool, expected: Verdict
 ) -> None:
-    seen = altered(healthy, system__container=kind, driver__device_nodes=nodes, driver__wsl=from_windows, python__torch=build(healthy))
-    seen = altered(seen, driver__nvidia_devices=(), session__env={"NVIDIA_VISIBLE_DEVICES": asked})  # as in gVisor, which shows no bus
+    seen = altered(
+        healthy, system__container=kind, driver__device_nodes=nodes, driver__wsl=from_windows, python__torch=build(healthy)
+    )
+    seen = altered(
+        seen, driver__nvidia_devices=(), session__env={"NVIDIA_VISIBLE_DEVICES": asked}
+    )  # as in gVisor, which shows no bus
     assert verdict(seen, "container-without-gpu-devices") is expected
 
 

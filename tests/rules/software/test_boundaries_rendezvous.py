@@ -106,7 +106,7 @@ RANK = {"RANK": "8", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR":
         ({**OF_SLURM, "RANK": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}, 2, FAIL),
         ({**OF_SLURM, "RANK": "3", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, 2, NA),  # a job of its own on each node
         ({**OF_SLURM, "RANK": "3", "LOCAL_WORLD_SIZE": "4"}, 2, NA),
-        ({**OF_SLURM, "RANK": "3", "SLURM_LOCALID": "3"}, 2, NA),  # --distribution=arbitrary: rank 0 is on the second node of the list
+        ({**OF_SLURM, "RANK": "3", "SLURM_LOCALID": "3"}, 2, NA),  # --distribution=arbitrary: rank 0 is here
         ({**OF_SLURM, "RANK": "4", "SLURM_NODEID": "0"}, 2, NA),
         ({name: RANK[name] for name in RANK if name != "MASTER_ADDR"}, 2, NA),
     ],

@@ -56,12 +56,12 @@ def accelerator_given_up_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Linux drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged); drivers/accel/habanalabs/common/device.c (hl_device_heartbeat, hl_device_reset)
     """
     back = {event.subject: event.last_s for event in recent(s, p, "accelerator-back")}
-    events = (
+    left = tuple(
         event
         for event in since_last_start(s, p, "accelerator-lost")
         if not _is_graphics(s, event.subject) and not _is_later(back.get(event.subject), event.last_s)
     )
-    lost = grouped(tuple(events))
+    lost = grouped(left)
     for address, events in lost.items():
         yield seen_in_log(s, device_name(s, address), shorter(events[-1].text), events, "in use by its driver")
     if not lost:
@@ -111,7 +111,9 @@ def device_access_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux security/apparmor/audit.c, security/selinux/avc.c (avc_audit_pre_callback); apparmor.d(5); container_selinux(8)
     """
-    refused = grouped(tuple(event for event in recent(s, p, "device-refused") if of_training(event) and _is_used(s, event.subject)))
+    refused = grouped(
+        tuple(event for event in recent(s, p, "device-refused") if of_training(event) and _is_used(s, event.subject))
+    )
     for path, events in refused.items():
         is_apparmor = "apparmor=" in events[-1].text
         words = f"{'AppArmor' if is_apparmor else 'SELinux'} refused it to {events[-1].who}"
