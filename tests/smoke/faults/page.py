@@ -41,9 +41,7 @@ _FROM_DEFAULT_ON = (
     "group-norm-channels-last",
     "adamw-rate-kept",
     "adam-complex-real-only",
-    "loader-seeds-repeat",
     "spawn-broken",
-    "momentum-not-restored",
 )
 """Of 140 faults, tried on 2026-11-30 on one rank, each by its stage alone."""
 

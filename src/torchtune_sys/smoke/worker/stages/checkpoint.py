@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 from torch import nn
 
-from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed, deterministic, torch_has_reached
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, deterministic, torch_has_reached
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.models import TOKENS, SmallTransformer, loss_of, seeded, sentences
@@ -97,7 +97,7 @@ def checkpoint_resumes(here: RankContext) -> None:
         _schedules_resume()
         _generators_resume()
         _averages_resume(here, os.path.join(folder, "averages.pt"))
-        size = max(_resumes(here, optimizer, folder) for optimizer in ("AdamW", "SGD")[: 1 + (here.level != QUICK)])
+        size = max(_resumes(here, optimizer, folder) for optimizer in ("AdamW", "SGD"))
     here.measure("checkpoint", size / 1e6, "MB")
 
 

@@ -339,7 +339,7 @@ def _seeds_as_documented(here: RankContext, first: Dict[str, List[int]]) -> None
     from the loader's generator, so that the same generator gives the same again."""
     seeds = dict(zip(first["worker"], first["seed"]))
     cheap = multiprocessing.get_start_method() == "fork"  # else each worker imports torch
-    again = _seeds_of(11, 1 + (cheap and here.level != QUICK))
+    again = _seeds_of(11, 1 + cheap)
     (other,) = _seeds_of(12, 1) if cheap and here.level != QUICK else ({},)
     if len({*seeds.values()}) != _WORKERS:
         raise StageFailed(
