@@ -1,4 +1,4 @@
-"""Tries faults by hand (``PYTHONPATH=tests python -m smoke.faults NAME…``); ``write`` makes docs/smoke-faults.md anew, ``check`` fails where it is
+"""Tries faults by hand (``PYTHONPATH=tests python -m smoke.faults NAME…``); ``write`` makes its two pages of docs/ anew, ``check`` fails where one is
 not current (``./run docs`` and ``./run lint`` call them)."""
 
 from __future__ import annotations
@@ -9,20 +9,23 @@ import tempfile
 from pathlib import Path
 
 from smoke.faults.bench import NotHere
-from smoke.faults.page import page
+from smoke.faults.page import page, stages_page
 from smoke.faults.table import FAULTS
 from smoke.faults.trial import expected, tried
 
-PAGE = Path(__file__).parents[3] / "docs" / "smoke-faults.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = {"smoke-faults.md": page, "smoke-faults-by-stage.md": stages_page}
 
 
 def main(names: list[str]) -> None:
     torch = os.environ.get("TORCHTUNE_SYS_TEST_TORCH", "")
     if names in (["write"], ["check"]):
-        if PAGE.read_text(encoding="utf-8") != page():
-            if names == ["check"]:
-                sys.exit(f"{PAGE}: not current; run: ./run docs")
-            PAGE.write_text(page(), encoding="utf-8")
+        for name, made in PAGES.items():
+            place, text = DOCS / name, made()
+            if not place.is_file() or place.read_text(encoding="utf-8") != text:
+                if names == ["check"]:
+                    sys.exit(f"{place}: not current; run: ./run docs")
+                place.write_text(text, encoding="utf-8")
         return
     if not torch:
         sys.exit("set TORCHTUNE_SYS_TEST_TORCH to the Python that has torch, e.g. .venv-torch/bin/python")

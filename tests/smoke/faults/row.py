@@ -14,7 +14,7 @@ Inject = Callable[["Bench"], None]
 class Fault(NamedTuple):
     name: str
     what: str
-    """For people: a sentence of docs/smoke-faults.md."""
+    """For people: a sentence of docs/smoke-faults-by-stage.md."""
     means: str
     """How it is done: sitecustomize, LD_PRELOAD, namespace, rlimit, cgroup, seccomp, signal, environment."""
     inject: Inject
