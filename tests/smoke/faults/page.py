@@ -143,7 +143,11 @@ def stages_page() -> str:
 
 def _tallies() -> list[dict[str, str]]:
     with (lists.HERE / "tally.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if int(row["sealed"]) != sum(int(row[grade]) for grade in _GRADES):
+            raise ValueError(f"tally.csv: the grades of list {row['list']} are not as many as its sealed faults")
+    return rows
 
 
 def _sums() -> str:
