@@ -78,6 +78,8 @@ TRAINS = "NCCL INFO comm 0x1 rank 0 nranks 2 - Init COMPLETE\nstep 1 loss 2.31\n
     ("text", "named"),
     [
         (TRY + TRAINS, False),
+        (TRY + "-> trying again\n# of nodes: 2\n" + TRAINS, False),
+        (TRY + "^C\n(base) [me@gpu-2 ~]$ torchrun train.py\n" + TRAINS, True),
         (TRY + "^C\nme@gpu-2:~$ NCCL_SOCKET_IFNAME=eth1 torchrun train.py\n" + TRAINS, True),
         (TRY + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n" + TRAINS, True),
         (TRY + "After setting GLOO_SOCKET_IFNAME it prints:\n" + TRAINS, True),

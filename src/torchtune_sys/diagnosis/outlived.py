@@ -105,7 +105,7 @@ _GAVE_UP = re.compile(r"Dist(?:Network|Store)Error: ")
 
 
 _BEGINS = re.compile(
-    r"^\S{0,80}[$#>] \S|ChildFailedError|exitcode\b|[Nn]on-zero exit|core dumped|^Terminated\b|^Killed\b"
+    r"^(?:\([\w.-]{1,40}\) )?(?:\[[^\]\n]{1,80}\][$#]|\S{0,80}[\w)\]~:/][$#>]|\$) \S|ChildFailedError|exitcode\b|[Nn]on-zero exit|core dumped|^Terminated\b|^Killed\b"
     r"|(?i:\b(?:second|next|another|new) (?:run|try|attempt|launch)\b|\bafter (?:setting|changing|exporting|adding|opening|switching)\b)"
 )
 """The job ended, or somebody started it once more, with something changed: what trains behind it says nothing of the attempts before."""
