@@ -31,13 +31,15 @@ def _variable(triton: Version, blackwell: bool) -> str:
     return "TRITON_PTXAS_BLACKWELL_PATH" if blackwell and triton >= (3, 6) else "TRITON_PTXAS_PATH"
 
 
+def _toolkits(s: Snapshot) -> list[tuple[Version, str]]:
+    """Return the CUDA version and the place of each toolkit on this host."""
+    return [(version(cuda), place) for place, _, cuda in (item.partition(" (") for item in known(need(s.python).toolkits, ()))]
+
+
 def _another_ptxas(s: Snapshot, triton: Version, blackwell: bool, supported: Version) -> tuple[EnvironmentVariable, ...]:
     """Return the newest ptxas on this host whose code the driver loads; else what leaves Triton its own, where another one was named."""
     name = _variable(triton, blackwell)
-    found = [
-        (version(number), place) for place, _, number in (item.partition(" (") for item in known(need(s.python).toolkits, ()))
-    ]
-    fitting = [(number, place) for number, place in found if number[:1] <= supported and (not blackwell or number >= _BLACKWELL)]
+    fitting = [(cuda, place) for cuda, place in _toolkits(s) if cuda[:1] <= supported and (not blackwell or cuda >= _BLACKWELL)]
     if fitting:
         return (EnvironmentVariable(name=name, value=f"{max(fitting)[1]}/bin/ptxas"),)
     own = _bundled(triton, blackwell)
@@ -58,10 +60,9 @@ def _ptxas(s: Snapshot, triton: Version, blackwell: bool) -> tuple[str, Version]
     named = env.get(_variable(triton, blackwell))
     if not named:
         return _OWN, _bundled(triton, blackwell)
-    for toolkit in known(need(s.python).toolkits, ()):
-        place, _, number = toolkit.partition(" (")
+    for cuda, place in _toolkits(s):
         if named.startswith(f"{place}/"):
-            return named, version(number)
+            return named, cuda
     return named, version(named.partition("/cuda-")[2].partition("/")[0])
 
 
@@ -182,8 +183,7 @@ def triton_ptxas_older(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 def _of_toolkit(s: Snapshot, variable: str, number: int) -> tuple[EnvironmentVariable | Install, ...]:
     """Return the newest ptxas on this host that knows the GPU and whose code the driver loads, before the way that takes another torch."""
     supported = _supported(s)
-    found = [(version(cuda), place) for place, _, cuda in (item.partition(" (") for item in known(need(s.python).toolkits, ()))]
-    fitting = [(cuda, place) for cuda, place in found if cuda[:1] <= supported[:1] and _knows(cuda, number)]
+    fitting = [(cuda, place) for cuda, place in _toolkits(s) if cuda[:1] <= supported and _knows(cuda, number)]
     return (EnvironmentVariable(name=variable, value=f"{max(fitting)[1]}/bin/ptxas"), _NEWER_TORCH) if fitting else ()
 
 
