@@ -32,6 +32,14 @@ def test_it_is_python_3_8_and_imports_torch_and_the_standard_library_only() -> N
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     strangers = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
     assert strangers == {"torch"}
+    used = {
+        f"{node.value.id}.{node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    assert not used & {"functools.cache", "math.lcm", "math.nextafter", "random.randbytes", "ast.unparse"}, (
+        "Python 3.9 brought it"
+    )
 
 
 def imported_by(module: str) -> set[str]:

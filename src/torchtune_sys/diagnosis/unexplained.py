@@ -11,7 +11,7 @@ from torchtune_sys.diagnosis.frames import frame_of, is_own, place_of
 from torchtune_sys.diagnosis.ranks import peers
 from torchtune_sys.diagnosis.stated_forms import CODE
 from torchtune_sys.diagnosis.symptoms import Symptom, is_no_output
-from torchtune_sys.diagnosis.text.failures import DEATHS, RAISED
+from torchtune_sys.diagnosis.text.failures import DEATHS, RAISED, TRACEBACK
 from torchtune_sys.diagnosis.text.lines import LogLine, is_raised
 from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.knowledge.quoted_errors import is_mentioned
@@ -110,7 +110,7 @@ def _cut_short(part: Sequence[LogLine]) -> Iterator[_Alone]:
     frames: list[tuple[LogLine, re.Match[str]]] = []
     is_open = False
     for line in part:
-        if _TRACEBACK in line.text:
+        if TRACEBACK in line.text:
             frames, is_open = [], True
         elif is_open and (frame := frame_of(line)) is not None:
             frames.append((line, frame))
@@ -120,7 +120,6 @@ def _cut_short(part: Sequence[LogLine]) -> Iterator[_Alone]:
         yield frames[-1][0], frames[-1][1].string.strip(), "python", place_of([frame for _, frame in frames]), _END_LOST
 
 
-_TRACEBACK = "Traceback (most recent call last)"
 _END_LOST = "the traceback lost its end: the line below its last frame names the error"
 _PINS = re.compile(r"(?<=\w)==(?=\d)")
 """Before the release of a package, as pip is told."""

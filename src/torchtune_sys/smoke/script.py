@@ -27,6 +27,7 @@ ORDER = (
     "functions.randomness",
     "stages.process_state",
     "stages.process_settings",
+    "functions.convolutions",
     "stages.arithmetic",
     "stages.operations",
     "functions.inputs",

@@ -76,7 +76,7 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 _STAMP = re.compile(r"\s*(?:\S{1,60}:\d{1,7}:\d{1,7} \[\d\] (?:\S{0,60} (?=NCCL ))?|\[ *\d+\.\d+\] )?")
 """Before what NCCL and the kernel say."""
-_TRACEBACK = "Traceback (most recent call last)"
+TRACEBACK = "Traceback (most recent call last)"
 
 
 def begins_with_failure(text: str) -> bool:
@@ -89,7 +89,7 @@ def begins_with_failure(text: str) -> bool:
     said = text[stamp.end() if stamp is not None else 0 : _TEXT]
     raised = RAISED.match(said)
     return (
-        said.startswith(_TRACEBACK)
+        said.startswith(TRACEBACK)
         or (raised is not None and raised.end() < len(said))
         or any(pattern.match(said) for _, pattern in DEATHS)
     )

@@ -100,15 +100,15 @@ class _Checking:
     # -- each rank -----------------------------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        key = work.host_key()
+        key, name = work.host_key(), work.host_name()
         speaks = self._notes.first(f"host/{key}")
         self._notes.counted("hosts", more=int(speaks))
         self._notes.counted("ranks", more=1)
-        here = {"host": key, "name": work.host_name(), "clock": time.time(), "torch": self._torch.__version__}
+        here = {"host": key, "name": name, "clock": time.time(), "torch": self._torch.__version__}
         self._notes.put(f"{self.rank}/here", here)
         if speaks:
             self.stage = "reading this node's facts"
-            facts = work.of_node(self._torch, self._policy, self._hosts(), self._left_s() / 2)
+            facts = work.of_node(name, self._policy, self._hosts(), self._left_s() / 2)
             self._notes.put(f"facts/{key}", facts)
         if self.rank != 0:
             self._obey()

@@ -43,7 +43,7 @@ def host_name() -> str:
     return context.node_name(known(LiveHost().env(), {}), os.uname().nodename)
 
 
-def of_node(torch: Any, policy: Policy, nodes: int, budget_s: float) -> dict[str, Any]:
+def of_node(name: str, policy: Policy, nodes: int, budget_s: float) -> dict[str, Any]:
     """Return what one rank of a host tells of it: its facts, what the rules find, and its address in the job's network."""
     env = known(LiveHost().env(), {})
     intent = Workload(nodes=nodes, python=sys.executable)
@@ -52,7 +52,7 @@ def of_node(torch: Any, policy: Policy, nodes: int, budget_s: float) -> dict[str
     found = verdict.of_results(results, policy, nodes, contained=bool(container_told(seen)))
     causes = verdict.ordered([*found, *own_checks.of_quota(seen, policy)])
     return {
-        "facts": msgspec.to_builtins(facts_of(seen, host_name(), env)),
+        "facts": msgspec.to_builtins(facts_of(seen, name, env)),
         "node": msgspec.to_builtins(causes),
         "address": towards(env.get("MASTER_ADDR", "")),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torchtune_sys.knowledge import cuda as drivers
 from torchtune_sys.knowledge.torch import sm_range
@@ -36,12 +36,18 @@ def _toolkits(s: Snapshot) -> list[tuple[Version, str]]:
     return [(version(cuda), place) for place, _, cuda in (item.partition(" (") for item in known(need(s.python).toolkits, ()))]
 
 
+def _newest(s: Snapshot, variable: str, fits: Callable[[Version], bool]) -> tuple[EnvironmentVariable, ...]:
+    """Return what has Triton run the ptxas of the newest toolkit that fits; nothing where none does."""
+    fitting = [(cuda, place) for cuda, place in _toolkits(s) if fits(cuda)]
+    return (EnvironmentVariable(name=variable, value=f"{max(fitting)[1]}/bin/ptxas"),) if fitting else ()
+
+
 def _another_ptxas(s: Snapshot, triton: Version, blackwell: bool, supported: Version) -> tuple[EnvironmentVariable, ...]:
     """Return the newest ptxas on this host whose code the driver loads; else what leaves Triton its own, where another one was named."""
     name = _variable(triton, blackwell)
-    fitting = [(cuda, place) for cuda, place in _toolkits(s) if cuda[:1] <= supported and (not blackwell or cuda >= _BLACKWELL)]
-    if fitting:
-        return (EnvironmentVariable(name=name, value=f"{max(fitting)[1]}/bin/ptxas"),)
+    found = _newest(s, name, lambda cuda: cuda[:1] <= supported and (not blackwell or cuda >= _BLACKWELL))
+    if found:
+        return found
     own = _bundled(triton, blackwell)
     helps = need(need(s.session).env).get(name) and own and own[:1] <= supported
     return (EnvironmentVariable(name=name, value=None),) if helps else ()
@@ -183,8 +189,8 @@ def triton_ptxas_older(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 def _of_toolkit(s: Snapshot, variable: str, number: int) -> tuple[EnvironmentVariable | Install, ...]:
     """Return the newest ptxas on this host that knows the GPU and whose code the driver loads, before the way that takes another torch."""
     supported = _supported(s)
-    fitting = [(cuda, place) for cuda, place in _toolkits(s) if cuda[:1] <= supported and _knows(cuda, number)]
-    return (EnvironmentVariable(name=variable, value=f"{max(fitting)[1]}/bin/ptxas"), _NEWER_TORCH) if fitting else ()
+    found = _newest(s, variable, lambda cuda: cuda[:1] <= supported and _knows(cuda, number))
+    return (*found, _NEWER_TORCH) if found else ()
 
 
 def _knows(cuda: Version, number: int) -> bool:

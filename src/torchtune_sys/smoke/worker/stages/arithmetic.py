@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
-from typing import Iterator, List, Tuple
+from typing import Iterator, List
 
 import torch
 import torch.nn.functional as functional
@@ -21,13 +21,17 @@ from torchtune_sys.smoke.worker.context import (
     same_bits,
     small_integers,
 )
+from torchtune_sys.smoke.worker.functions.convolutions import (
+    convolution_is_right,
+    convolution_of_parts_is_right,
+    transposed_convolution_is_right,
+)
 from torchtune_sys.smoke.worker.functions.wide_ranges import pieces_arrive
 from torchtune_sys.smoke.worker.measures import CROWD, processes_a_cpu
 from torchtune_sys.smoke.worker.stages.process_settings import nothing_was_set_before
 from torchtune_sys.smoke.worker.stages.process_state import process_is_as_started
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
-_PLAIN = torch.contiguous_format
 
 
 def device_works(here: RankContext) -> None:
@@ -296,9 +300,6 @@ def neighbours(own: int, used: int, next_only: bool) -> List[int]:
     return others[:1] if next_only else others
 
 
-_Gradients = Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-
-
 def conv_is_right(here: RankContext) -> None:
     """Check that convolutions and their gradients (cuDNN, oneDNN) are right."""
     # All factors are -1, 0 or 1 and no sum has more than 144 terms, so every sum on the way is an integer of at most 8 bits:
@@ -308,94 +309,12 @@ def conv_is_right(here: RankContext) -> None:
     for dtype in _precisions(here):
         for stride in (2, 1):
             tolerance = 0.0 if stride == 2 and torch.version.hip is None else 2.0**-1
-            _conv_is_right(here, dtype, stride, tolerance)
-        _transposed_conv_is_right(here, dtype, 0.0 if torch.version.hip is None else 2.0**-1)
+            convolution_is_right(here, dtype, stride, tolerance)
+        transposed_convolution_is_right(here, dtype, 0.0 if torch.version.hip is None else 2.0**-1)
         for groups, dilation in ((4, 1), (8, 1), (1, 2)):
-            _conv_of_parts_is_right(here, dtype, groups, dilation)
+            convolution_of_parts_is_right(here, dtype, groups, dilation)
     pictures = torch.ones((2, 64, 32, 32) if here.kind == "cpu" else (64, 256, 56, 56), device=here.device)
     channels = pictures.shape[1]
     weight = torch.ones((channels, channels, 3, 3), device=here.device)
     seconds = here.seconds(lambda: functional.conv2d(pictures, weight, padding=1))
     here.measure("float32 convolution", 2 * pictures.numel() * channels * 9 / seconds / 1e12, "TFLOP/s")
-
-
-def _conv_is_right(here: RankContext, dtype: torch.dtype, stride: int, tolerance: float) -> None:
-    side = 16 // (3 - stride)  # 72 terms in an output, at most 2 * 8 * 8 in a gradient of the weight, 72 in one of the input
-    pictures = small_integers((2, 8, side, side), 3, -1, 2)
-    weight, bias = small_integers((8, 8, 3, 3), 4, -1, 2), small_integers((8,), 5, -1, 2)
-    upstream = small_integers((2, 8, 8, 8), 6, -1, 2)
-    wanted = _by_unfolding(pictures, weight, bias, upstream, stride)
-    for layout in (_PLAIN, torch.channels_last):
-        held: List[torch.Tensor] = [
-            tensor.to(here.device, dtype, copy=True).contiguous(memory_format=layout if tensor.dim() == 4 else _PLAIN)
-            for tensor in (pictures, weight, bias)
-        ]
-        for tensor in held:
-            tensor.requires_grad_()
-        output = functional.conv2d(held[0], held[1], held[2], stride=stride, padding=1)
-        output.backward(upstream.to(here.device, dtype))
-        found = (output, held[0].grad, held[1].grad, held[2].grad)
-        for name, seen, right in zip(
-            ("output", "gradient of the input", "gradient of the weight", "gradient of the bias"), found, wanted
-        ):
-            away = float((seen.detach().to("cpu", torch.float64) - right).abs().max().item())
-            if not away <= tolerance:
-                raise StageFailed(
-                    "convolution-wrong",
-                    "the %s of a %s convolution (stride %d) is off by %g, where at most %g is due to rounding"
-                    % (name, _short(dtype), stride, away, tolerance),
-                )
-
-
-def _transposed_conv_is_right(here: RankContext, dtype: torch.dtype, tolerance: float) -> None:
-    """Of the same integers, of which an output adds at most 72; it is what a convolution's input gets as its gradient."""
-    pictures, weight = small_integers((2, 8, 8, 8), 7, -1, 2), small_integers((8, 8, 3, 3), 8, -1, 2)
-    columns = weight.double().flatten(1).t() @ pictures.double().flatten(2)
-    wanted = functional.fold(columns, (15, 15), 3, padding=1, stride=2)
-    for layout in (_PLAIN, torch.channels_last):
-        one, other = (tensor.to(here.device, dtype).contiguous(memory_format=layout) for tensor in (pictures, weight))
-        output = functional.conv_transpose2d(one, other, stride=2, padding=1)
-        away = float((output.to("cpu", torch.float64) - wanted).abs().max().item())
-        if not away <= tolerance:
-            seen = "the output of a transposed %s convolution is off by %g, where at most %g is due to rounding"
-            raise StageFailed("convolution-wrong", seen % (_short(dtype), away, tolerance))
-
-
-def _conv_of_parts_is_right(here: RankContext, dtype: torch.dtype, groups: int, dilation: int) -> None:
-    """In groups, each with its own weights (in eight: one for each channel), and of places that lie apart: other kernels than the rest. Integers as above."""
-    pictures, upstream = small_integers((2, 8, 9, 9), 9, -1, 2), small_integers((2, 8, 9, 9), 10, -1, 2)
-    weight = small_integers((8, 8 // groups, 3, 3), 11, -1, 2)
-    wide, narrow = pictures.double().requires_grad_(), weight.double().requires_grad_()
-    columns = functional.unfold(wide, 3, padding=dilation, dilation=dilation).view(2, groups, -1, 81)
-    wanted = (narrow.view(groups, 8 // groups, -1) @ columns).view(upstream.shape)
-    wanted.backward(upstream.double())
-    for layout in (_PLAIN, torch.channels_last):
-        held = [tensor.to(here.device, dtype, copy=True).contiguous(memory_format=layout) for tensor in (pictures, weight)]
-        for tensor in held:
-            tensor.requires_grad_()
-        output = functional.conv2d(held[0], held[1], padding=dilation, dilation=dilation, groups=groups)
-        output.backward(upstream.to(here.device, dtype))
-        for name, seen, right in (
-            ("output", output, wanted),
-            ("gradient of the input", held[0].grad, wide.grad),
-            ("gradient of the weight", held[1].grad, narrow.grad),
-        ):
-            away = float((seen.detach().to("cpu", torch.float64) - right.detach()).abs().max().item())
-            if not away <= 2.0**-1:  # transforming algorithms round, see above
-                words = (name, _short(dtype), groups, dilation, away)
-                raise StageFailed(
-                    "convolution-wrong", "the %s of a %s convolution in %d group(s), dilation %d, is off by %g" % words
-                )
-
-
-def _by_unfolding(
-    pictures: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, upstream: torch.Tensor, stride: int
-) -> _Gradients:
-    """Compute the same as matrix products in float64 on the CPU: neither cuDNN nor oneDNN takes part."""
-    wide, narrow = pictures.double(), weight.double().flatten(1)
-    columns = functional.unfold(wide, 3, padding=1, stride=stride)
-    output = (narrow @ columns + bias.double()[:, None]).view(upstream.shape)
-    flat = upstream.double().flatten(2)
-    to_input = functional.fold(narrow.t() @ flat, pictures.shape[2:], 3, padding=1, stride=stride)
-    to_weight = (flat @ columns.transpose(1, 2)).sum(0).view(weight.shape)
-    return output, to_input, to_weight, flat.sum((0, 2))

@@ -99,7 +99,7 @@ def _one_step(here: RankContext, ways: Dict[str, Any], taken: Dict[str, str], st
         faults += not_finite(here, "%s, pass %d" % (way, turn), loss)
         loss.backward()
         found = {name: gradient_of(value).clone() for name, value in net.named_parameters()}
-        wanted = _gradients_of_all(here.world, turn, tuple(branches))
+        wanted = _gradients_of(range(here.world), range(turn, turn + 1), BATCH * here.world, tuple(branches))
         missed = _gradient_faults(here, "%s, pass %d" % (way, turn), first, found, wanted, branches, turn)
         faults = missed if _LEAVES_OUT in "".join(seen for _, seen in missed) else faults or missed
         if any(tell_all(here, "wrong" if faults else "")):  # DDP itself may refuse another pass then
@@ -115,11 +115,11 @@ def _one_step(here: RankContext, ways: Dict[str, Any], taken: Dict[str, str], st
     return faults
 
 
-@functools.cache
-def _gradients_of_all(world: int, turn: int, branches: Tuple[str, ...]) -> Dict[str, torch.Tensor]:
-    """Return the right answer, which most ways of DDP have in common."""
-    batches = [integer_batch(rank, turn) for rank in range(world)]
-    return gradients_alone(IntegerNet(_OWN_SEED), batches, BATCH * world, branches)
+@functools.lru_cache(maxsize=None)  # Python 3.8 has no functools.cache
+def _gradients_of(ranks: range, turns: range, samples: int, branches: Tuple[str, ...] = ()) -> Dict[str, torch.Tensor]:
+    """Return the right answer for these batches, which most ways of DDP have in common."""
+    batches = [integer_batch(rank, turn) for rank in ranks for turn in turns]
+    return gradients_alone(IntegerNet(_OWN_SEED), batches, samples, branches)
 
 
 def _gradient_faults(
@@ -250,7 +250,7 @@ def _accumulates(here: RankContext, ways: Dict[str, Any], together: Dict[str, st
     with model.no_sync():
         for turn, batch in enumerate(own[:-1], 1):
             _micro_step(here, model, batch)
-            wrong = furthest(here, _gradients(net), _gradients_so_far(here.rank, here.rank + 1, turn, samples))
+            wrong = furthest(here, _gradients(net), _gradients_of(range(here.rank, here.rank + 1), range(turn), samples))
             if wrong:
                 alone = not furthest(here, _gradients(net), gradients_alone(first, [batch], samples))
                 seen = "under no_sync, %d micro-batches%s: %s%s"
@@ -259,19 +259,12 @@ def _accumulates(here: RankContext, ways: Dict[str, Any], together: Dict[str, st
     apart = bits_of(_gradients(net).values())
     _micro_step(here, model, own[-1])
     together["gradients" + how] = bits_of(_gradients(net).values())
-    wrong = furthest(here, _gradients(net), _gradients_so_far(0, here.world, _MICRO_BATCHES, samples * here.world))
+    wrong = furthest(here, _gradients(net), _gradients_of(range(here.world), range(_MICRO_BATCHES), samples * here.world))
     faults += [("accumulation-wrong", "%d micro-batches on each rank%s: %s" % (_MICRO_BATCHES, how, wrong))] if wrong else []
     del model
     if here.world > 1 and not unlike(here, "", "", {"gradients": apart}):
         faults.append(("no-sync-synchronises", "under no_sync all ranks hold the same gradients"))
     return faults
-
-
-@functools.cache
-def _gradients_so_far(first: int, beyond: int, count: int, samples: int) -> Dict[str, torch.Tensor]:
-    """Return the right answer for so many micro-batches of the ranks from ``first`` up to that before ``beyond``; it is the same whatever DDP is told."""
-    batches = [integer_batch(rank, turn) for rank in range(first, beyond) for turn in range(count)]
-    return gradients_alone(IntegerNet(_OWN_SEED), batches, samples)
 
 
 def _micro_step(here: RankContext, model: nn.Module, batch: Batch) -> None:
