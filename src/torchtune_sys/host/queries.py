@@ -37,7 +37,7 @@ WAY_TO = "way-to"
 """``way-to:NAME``: ``{"addresses": [...], "refused": ["Network is unreachable", ""], "own": ["", "10.0.0.5"]}``: what the name resolves to, and for each
 address why the kernel has no route there, else from which of its own it would send. Nothing is sent."""
 NVML = "nvml"
-"""What the NVML child printed (see ``nvml_child.py``)."""
+"""What the NVML child printed (see ``host.nvml.child``)."""
 NVML_TIMEOUT_S = 20.0
 """A node with 8 GPUs and persistence mode off needs several seconds only to wake them."""
 NVML_LIBRARIES = (

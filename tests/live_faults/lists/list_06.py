@@ -10,8 +10,8 @@ from live_faults.row import Fault
 _LOG = "printf '6,1,100000,-;Linux version 6.8.0-45-generic\\n{}' | over /dev/kmsg"
 
 ROWS = (
-    Fault("niced-19", "RUN='nice -n 19'", "says:nice"),
     Fault("scheduled-when-idle", "RUN='chrt -i 0'", "says:SCHED_IDLE|says:idle"),
+    Fault("niced-19", "RUN='nice -n 19'", "says:nice"),
     Fault("group-of-idle-shares", "for g in /sys/fs/cgroup/cpu; do mkdir -p $g/tt-lab-$$; echo 1 > $g/tt-lab-$$/cpu.idle; echo $$ > $g/tt-lab-$$/cgroup.procs; done", "says:cpu.idle|says:idle", left="on a busy machine what is in such a group does not end in time; niced-19 and scheduled-when-idle try the same rule"),
     Fault("disk-throttled-to-1-mb", "for g in /sys/fs/cgroup/blkio; do mkdir -p $g/tt-lab-$$; echo \"$(cat /sys/block/vda/dev) 1048576\" > $g/tt-lab-$$/blkio.throttle.read_bps_device; echo $$ > $g/tt-lab-$$/cgroup.procs; done", "says:blkio|says:throttle", args="--data /usr", left="no rule reads the limits on input and output of a control group"),
     Fault("throttled-nine-of-ten-periods", "group cpu cpu.cfs_quota_us 150000; printf 'nr_periods 100000\\nnr_throttled 90000\\nthrottled_time 9000000000000\\n' | over /sys/fs/cgroup/cpu/tt-lab-$$/cpu.stat", "says:throttled", may="cpu-quota-ignored-by-torch"),

@@ -17,7 +17,7 @@ _SMI = ("nvidia-smi", "-q", "-x")
 
 
 _MARGIN_S = 0.5
-"""Left to the child for its start and its end, within the time for the whole look."""
+"""Left to the child for its end, within the time for the whole look."""
 _CRASHES = 3
 
 
@@ -36,9 +36,9 @@ def _child(deadline: float) -> Fact[Any]:
     crashed: list[str] = []
     while True:
         left = max(deadline - time.monotonic(), 0.1)
-        limit = max(left - _MARGIN_S, left / 2)
+        until = time.monotonic() + max(left - _MARGIN_S, left / 2)
         unfinished: list[str] = []
-        argv = (sys.executable, "-IS" if sys.flags.no_site else "-I", _CHILD, f"{limit:.3f}", *crashed)
+        argv = (sys.executable, "-IS" if sys.flags.no_site else "-I", _CHILD, f"{until:.3f}", *crashed)
         output = process.run(argv, timeout_s=left, unfinished=unfinished)
         if isinstance(output, Missing):
             found = _parsed("".join(unfinished)) if output.why is Why.TIMEOUT else output

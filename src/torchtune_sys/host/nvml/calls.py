@@ -1,4 +1,4 @@
-"""One call to NVML at a time, each guarded by itself: what the child that asks NVML is built of (see ``nvml_child.py``).
+"""One call to NVML at a time, each guarded by itself: what the child that asks NVML is built of (see ``host.nvml.child``).
 
 Old drivers lack functions, GeForce and vGPU refuse some, MIG and a lost GPU refuse others: a refusal becomes
 ``{"$missing": why, "source": call, "detail": …}`` in the place of that one fact.

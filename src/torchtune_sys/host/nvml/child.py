@@ -1,7 +1,7 @@
 """Ask NVML, in a process of its own: it may hang or crash, and must not crash the tool.
 
-Run as a file under ``python -I``, with the seconds it may take and the calls in which the library crashed before
-(``nvmlDeviceGetName@3=SIGSEGV``). Prints a line ``> call@gpu`` before each call, and at its end one line of JSON, the shape of
+Run as a file under ``python -I``, with the time of CLOCK_MONOTONIC (seconds) at which it must be done, and the calls in which the library
+crashed before (``nvmlDeviceGetName@3=SIGSEGV``). Prints a line ``> call@gpu`` before each call, and at its end one line of JSON, the shape of
 ``model.facts.gpu.GpuFacts``. A call that does not return costs its own facts: it is left to its thread, and another thread goes on.
 """
 
@@ -31,10 +31,10 @@ _NAMES = tuple(name for names, _ in READINGS for name in names)
 class NvmlLook:
     """What has been read, and the step that comes next: (GPU, reading), -1 being its handle and the last its peers."""
 
-    def __init__(self, nvml: Any, crashed: dict[str, str], limit_s: float) -> None:
+    def __init__(self, nvml: Any, crashed: dict[str, str], limit: float) -> None:
         self.nvml, self.crashed = nvml, crashed
-        self.limit = time.monotonic() + limit_s
-        self.timeout_s = limit_s * _SHARE
+        self.limit = limit
+        self.timeout_s = max(limit - time.monotonic(), 0.0) * _SHARE
         self.found: dict[str, Any] = {}
         self.devices: list[dict[str, Any]] = []
         self.handles: dict[int, Any] = {}
@@ -188,12 +188,13 @@ def nothing(why: dict[str, str], error: str) -> dict[str, Any]:
     return {**dict.fromkeys(facts, why), "error": error}
 
 
-def look(limit_s: float, crashed: dict[str, str]) -> dict[str, Any]:
+def look(limit: float, crashed: dict[str, str]) -> dict[str, Any]:
+    """Look until the time ``limit`` of this host's monotonic clock, which the caller reads, too: a slow start is within it."""
     try:
         import pynvml
     except ImportError as error:
         return nothing(missing("no-tool", "pynvml", str(error), "install nvidia-ml-py"), "NO_BINDING")
-    seen = NvmlLook(pynvml, crashed, limit_s)
+    seen = NvmlLook(pynvml, crashed, limit)
     if start(seen.begin):
         seen.wait()
     else:
