@@ -117,7 +117,7 @@ def test_what_its_owner_traces_is_not_awaited(scene: Scene, traced_python: Path)
     started = time.monotonic()
     found = process.run((str(traced_python), "-c", "pass"), timeout_s=4, user=alice)
     assert isinstance(found, Missing) and found.why is Why.TIMEOUT
-    assert time.monotonic() - started < 4 + 0.5 + 0.4
+    assert time.monotonic() - started < 4 + 1.5
 
 
 STOPS = """

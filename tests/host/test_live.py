@@ -152,7 +152,7 @@ remote.TIMEOUT_S = 0.5
 host = LiveHost()
 started = time.monotonic()
 for look in (host.space, host.stat, host.names): print(look(sys.argv[1] + "/x").why.value)
-print(time.monotonic() - started < 2.5)
+print(time.monotonic() - started < 10)
 sys.stdout.flush()
 os._exit(0)
 """
