@@ -157,6 +157,26 @@ def test_interrupt_ends_the_child(tmp_path: Path) -> None:
     assert gone(int(note.read_text()))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_comes_between_a_child_s_fork_and_the_note_of_it_ends_it_too(number: int, tmp_path: Path) -> None:
+    """A parent that is slow to return from ``Popen``, as on a busy host: the child has been executed, and its parent does not have it yet."""
+    code = f"""
+import os, signal, subprocess, sys, time
+from torchtune_sys.host.children import process
+usual = subprocess.Popen.__init__
+def slow(self, *words, **more):
+    usual(self, *words, **more)
+    os.kill(os.getpid(), {int(number)})
+    time.sleep(0.5)
+subprocess.Popen.__init__ = slow
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+process.run(("sh", "-c", "echo $$ > {tmp_path}/pid; sleep 300"), timeout_s=60)
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == (3 if number == signal.SIGTERM else -signal.SIGINT), done.stderr
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
 def test_a_child_that_starts_while_all_are_ended_is_ended_too(tmp_path: Path) -> None:
     """Twelve threads start children one after the other; at whatever moment the program leaves, none survives it."""
     code = f"""

@@ -36,6 +36,9 @@ _ASLEEP_S = 3.0
 _POLL_S = 0.05
 """How long a child's end may go unnoticed on a kernel without pidfd_open (before 5.3)."""
 
+_ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+"""The last is the tool's own, for what must not wait longer."""
+
 _running: set[subprocess.Popen[bytes]] = set()
 """Children that a thread waits for; a set, since its add and discard are atomic."""
 _of_others: dict[subprocess.Popen[bytes], int] = {}
@@ -96,17 +99,42 @@ def start(
     It inherits the descriptors ``keep``.
     """
     env = for_tools() if env is None else env
-    with _input(data) as into, _starting:
-        if user is not None and not _of_others:
-            orphans.adopt(True)
-        if user is not None:
-            _as_whom.add(user.uid)
-        child = _start(argv, " ".join(argv[:3]), into, env, cwd, user, keep)
-        if not isinstance(child, Missing):
-            _running.add(child)
+    child: subprocess.Popen[bytes] | Missing | None = None
+    try:
+        with _input(data) as into, _starting, _until_known():
+            if user is not None and not _of_others:
+                orphans.adopt(True)
             if user is not None:
-                _of_others[child] = user.uid
-        return child
+                _as_whom.add(user.uid)
+            child = _start(argv, " ".join(argv[:3]), into, env, cwd, user, keep)
+            if not isinstance(child, Missing):
+                _running.add(child)
+                if user is not None:
+                    _of_others[child] = user.uid
+    except BaseException:
+        if isinstance(child, subprocess.Popen):
+            end(child)
+            forget(child)
+        raise
+    return child
+
+
+@contextlib.contextmanager
+def _until_known() -> Iterator[None]:
+    """Let what asks this process to end wait for a moment: an exception between a child's fork and the note of it would leave it running, known to nobody."""
+    asked: list[int] = []
+    usual: dict[int, Callable[..., object]] = {}
+    if threading.current_thread() is threading.main_thread():  # in others no handler runs
+        usual = {number: handler for number in _ASKING if callable(handler := signal.getsignal(number))}
+    try:
+        for number in usual:
+            signal.signal(number, lambda number, _frame: asked.append(number))
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+        for number in asked:
+            signal.raise_signal(number)
 
 
 def signal_of(child: subprocess.Popen[bytes]) -> str:
