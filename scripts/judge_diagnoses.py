@@ -1,6 +1,6 @@
 """What ``diagnose`` says of reports with known causes: ``python scripts/judge_diagnoses.py CASES [--changed wrapped|…]``.
 
-CASES holds one folder per report, as for ``judge_reports.py``: ``input.txt``, and ``case.json`` with its ``cause`` (``none``: healthy), and in ``accept`` others that
+CASES holds one folder per report, as for ``judge_reports.py``: ``input.txt``, and ``case.json`` with its ``cause`` (``none``: healthy; ``unknown``: not told), and in ``accept`` others that
 what was pasted cannot tell from it; or it is a file like ``tests/diagnose/written.txt``, of which ``--set`` chooses a part. Prints
 the share of reports whose first cause, and whose first three, are right; how many are named wrongly; how often each confidence is
 right; and the same for the perturbed texts of ``--changed``. Reports are no part of the repository.
@@ -92,6 +92,8 @@ CHANGES: dict[str, Callable[[str], str]] = {
     "rank": lambda text: "\n".join(f"[rank0]:{' ' * bool(line)}{line}" for line in text.split("\n")),
     "utf16": lambda text: text,
 }
+NOTHING = ("none", "unknown")
+"""Labels of texts that tell no cause."""
 WITHOUT_LINES = ("head10", "head30", "tail10", "tail30")
 """Changes that may leave out the very line that decided: what they lose by that is counted apart."""
 
@@ -122,7 +124,7 @@ def main() -> int:
     cases = written(options.cases.read_text(), options.set) if options.cases.is_file() else _folders(options.cases)
     found = {name: judged(text, name) for name, _, text in cases}
     _tell(cases, found, quiet=options.quiet)
-    right = [case for case in cases if case[1][0] != "none" and _right(case[1], found[case[0]])]
+    right = [case for case in cases if case[1][0] not in NOTHING and _right(case[1], found[case[0]])]
     for change, apply in CHANGES.items() if options.changed else ():
         encoding = "utf-16" if change == "utf16" else "utf-8"
         lost, gone = [], []
@@ -167,9 +169,7 @@ def _causes(folder: Path) -> tuple[str, ...]:
 
 
 def _right(causes: tuple[str, ...], found: Diagnosis) -> bool:
-    if causes[0] == "none" and not found.causes:
-        return True
-    return bool(found.causes) and found.causes[0].cause in causes
+    return found.causes[0].cause in causes if found.causes else causes[0] in NOTHING
 
 
 def _tell(cases: list[tuple[str, tuple[str, ...], str]], found: dict[str, Diagnosis], *, quiet: bool) -> None:
@@ -179,12 +179,12 @@ def _tell(cases: list[tuple[str, tuple[str, ...], str]], found: dict[str, Diagno
     for name, accepted, _ in cases:
         diagnosis, named, cause = found[name], _names(found[name]), accepted[0]
         good = _right(accepted, diagnosis)
-        third = cause == "none" or not set(accepted).isdisjoint(named[:3])
+        third = cause in NOTHING or not set(accepted).isdisjoint(named[:3])
         word = (
             "right"
             if good
             else "FALSE ALARM"
-            if cause == "none"
+            if cause in NOTHING
             else "third"
             if third
             else "WRONG"
@@ -194,12 +194,12 @@ def _tell(cases: list[tuple[str, tuple[str, ...], str]], found: dict[str, Diagno
             else "silent"
         )
         words[word] += 1
-        words["faults"] += cause != "none"
-        words["top3"] += cause != "none" and third
-        words["named"] += cause != "none" and bool(named)
-        if named and cause != "none":
+        words["faults"] += cause not in NOTHING
+        words["top3"] += cause not in NOTHING and third
+        words["named"] += cause not in NOTHING and bool(named)
+        if named and cause not in NOTHING:
             sure[diagnosis.causes[0].confidence.value][good] += 1
-        if cause != "none":
+        if cause not in NOTHING:
             of_cause[cause].append(good)
         if not quiet and word != "right":
             shown = [f"{each.cause}/{each.confidence.value[0]}" for each in diagnosis.causes[:4]] or [
