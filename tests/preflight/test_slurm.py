@@ -90,11 +90,12 @@ def test_prolog_error_on_a_node_that_we_drained_is_ours(cluster: Cluster) -> Non
     """slurmd may repeat a failure that Slurm has answered already, and change our reason by that."""
     mark, known = (Path(f"/run/torchtune-sys-{kind}-here") for kind in ("drained", "known"))
     known.unlink(missing_ok=True)  # of an earlier test, or of an earlier run
-    cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=Prolog error")
+    assert cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=Prolog error").returncode == 0
     try:
+        assert "DRAIN" in cluster.until("DRAIN")
         for _ in range(3):
             assert cluster.run(cluster.health).returncode == 0
-        assert not cluster.in_service(), "not by us"
+        assert "Reason=Prolog error" in cluster.state() and not cluster.in_service(), "not by us"
         mark.write_text("torchtune-sys: [node] x: y\n")
         cluster.checked(2)
         assert "DRAIN" not in cluster.until("DRAIN", is_there=False)
