@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
+from smoke.faults.bench import torch_python
 from smoke.faults.forked import forked, said
+from smoke.faults.short import row
+from smoke.faults.trial import expected, tried
 
 TRIAL = """
 import types
@@ -49,6 +53,65 @@ for crowd, name in ((1.0, "memory"), (7.0, "memory"), (1.0, "copies of 16 MB"), 
 with _gauges(RankContext(level="quick", scratch=".", device="cpu", backend="gloo", expected={})) as found:
     print([gauge.name for gauge in found if not gauge.in_a_crowd])
 """
+SLOW_CPU = """
+import os, time
+import torch
+cpus = sorted(os.sched_getaffinity(0))
+number = int(os.environ["RANK"])
+if {bound}:
+    os.sched_setaffinity(0, {{cpus[number]}})
+def slowed(real):
+    def slow(*args, **more):
+        began, now = time.perf_counter(), sorted(os.sched_getaffinity(0))
+        found = real(*args, **more)
+        until = began + 1.6 * (time.perf_counter() - began)
+        while (now[0] if len(now) == 1 else cpus[number]) != cpus[0] and time.perf_counter() < until:
+            pass
+        return found
+    return slow
+torch.mm = slowed(torch.mm)
+"""
+"""All CPUs but the first are slow, and the kernel leaves each rank on the one of its number unless it is told otherwise."""
+TURNS = """
+import os, types
+def told_by(*all_cpus, threads=1, own=0):
+    global tell_all, boot_identity
+    boot_identity = lambda: "this"
+    torch.set_num_threads(threads)
+    asked = os.sched_getaffinity
+    os.sched_getaffinity = lambda process: {*all_cpus[own]}
+    tell_all = lambda here, text: [json.dumps(["this", [*cpus], threads]) for cpus in all_cpus]
+    turns = CpuTurns(types.SimpleNamespace(gpus=0, rank=own))
+    os.sched_getaffinity = asked
+    return turns
+free = sorted(os.sched_getaffinity(0))
+print(told_by([0, 1], [0, 1])._ring, told_by([0], [1])._ring, told_by([0, 1, 2, 3], [0, 1])._ring)
+print(told_by([0, 1], [0, 1], [0, 1])._ring, told_by(range(4), range(4), threads=2)._ring)
+turns = told_by(free, free, own=1)
+for turn in range(3):
+    with turns.of_round(turn) as cpu:
+        print(free.index(cpu), [free.index(one) for one in os.sched_getaffinity(0)])
+        turns.took(cpu, 3.0 - turn)
+print([free.index(int(cpu)) for cpu in turns.times], [*turns.times.values()], sorted(os.sched_getaffinity(0)) == free)
+gone = told_by(free, free)
+gone._ring = [4095, 4095]
+with gone.of_round(0) as cpu:
+    print(cpu, sorted(os.sched_getaffinity(0)) == free)
+cpus_are_even = lambda: even
+for even in (False, True):
+    print(told_of_slow_cpus([{"cpus": {"0": 1.0, "1": 1.9}, "place": "the CPU of a"}, {"cpus": {"0": 1.1, "1": 1.8, "2": 1.2}, "place": "the CPU of a"}]))
+"""
+TURNS_TOLD = """\
+[0, 1] [] []
+[] []
+1 [1]
+0 [0]
+1 [1]
+[1, 0] [1.0, 2.0] True
+None True
+
+CPU 1 of a takes 1.50 times as long for the same work as the others, whichever rank computes there
+"""
 TOLD = """\
 []
 []
@@ -76,3 +139,30 @@ def test_large_copies_and_single_kinds_of_work_are_not_judged_beside_others() ->
     """On a host with seven processes for each CPU the copies of a healthy rank took 1.74 times as long as the other's."""
     names = ["a convolution", "attention", "functions of each element", "sorting", "a pass back", "copies of 16 MB"]
     assert said(SLOWER) == f"1\n1\n1\n0\n{names}\n"
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_slow_cpu_is_a_slow_rank_only_where_that_rank_is_bound_to_it(bound: bool, tmp_path: Path) -> None:
+    """On a virtual machine one CPU was for seconds a third slower than the other, by what a neighbour did on its core, and the rank there was told to be broken."""
+    cause = "straggler-compute" if bound else ""
+    slow = row("slow-cpu", "One CPU is slow", "stragglers", cause, SLOW_CPU.format(bound=bound), seen="rank 1")
+    outcome = tried([slow], tmp_path, torch_python())
+    if bound:
+        assert not expected(slow, outcome), outcome.told
+    else:
+        assert outcome.rc == 0, outcome.told
+
+
+def test_ranks_take_turns_on_the_cpus_that_all_of_them_may_use() -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("there is one CPU")
+    assert said(TURNS) == TURNS_TOLD
+
+
+def test_places_are_cores_of_their_own_where_there_are_enough(tmp_path: Path) -> None:
+    for cpu in range(8):
+        place = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        place.mkdir(parents=True)
+        (place / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+    told = said(f"print([places([*range(8)], ranks, {str(tmp_path)!r}) for ranks in (2, 4, 6)], places([3, 5, 9], 2, '/none'))")
+    assert told == "[[0, 2], [0, 1, 2, 3], [0, 1, 2, 4, 5, 6]] [3, 5]\n"

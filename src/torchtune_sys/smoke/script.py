@@ -75,6 +75,7 @@ ORDER = (
     "stages.collectives",
     "stages.equal_ranks",
     "product_times",
+    "cpu_turns",
     "stages.stragglers",
     "integers",
     "stages.ddp_ways",

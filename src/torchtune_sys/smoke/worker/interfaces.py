@@ -26,8 +26,16 @@ _ESTABLISHED, _LEFT_BY_OTHER, _LISTENING = "01", "08", "0A"
 def host_identity() -> str:
     """Return what is the same for processes between which the loopback works: one kernel, one network namespace."""
     try:
+        return boot_identity() + os.readlink("/proc/self/ns/net")
+    except OSError:
+        return socket.gethostname()
+
+
+def boot_identity() -> str:
+    """Return what is the same for processes of one kernel, also in several containers."""
+    try:
         with open("/proc/sys/kernel/random/boot_id") as boot:
-            return boot.read().strip() + os.readlink("/proc/self/ns/net")
+            return boot.read().strip()
     except OSError:
         return socket.gethostname()
 

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from torchtune_sys.smoke.worker.agreement import Fault, judge, tell_all
 from torchtune_sys.smoke.worker.context import DEFAULT, QUICK, THOROUGH, RankContext, with_threads
+from torchtune_sys.smoke.worker.cpu_turns import CpuTurns, told_of_slow_cpus
 from torchtune_sys.smoke.worker.measures import CROWD, MOMENT_S, floats_on_small_pages, processes_a_cpu, run_delay, stolen_s
 from torchtune_sys.smoke.worker.product_times import (
     SLOW_LOOKS,
@@ -96,21 +97,22 @@ def ranks_keep_pace(here: RankContext) -> None:
         looks: List[List[float]] = []
         spells = Spells()
         repeated, off = RepeatedWork(here), ""
-        step = _small_step(here)
+        step, turns = _small_step(here), CpuTurns(here)
         faults: List[Fault] = []
+        told: List[Dict[str, Any]] = []
         began = time.monotonic()
         for turn in range(_MOST_ROUNDS):
             looks.append([])
-            for gauge in gauges:
-                best[gauge.name] = min(best[gauge.name], _quickest(here, gauge))
-                if gauge.cause == "straggler-compute":
-                    looks[-1].append(cpu_time_of_product())
-            off = repeated.again(_REPEATED_A_ROUND) or off
-            stolen = stolen_s()
-            held_back.append(spells.held_back())
-            looks[-1].append(cpu_time_of_product())
-            pauses += held_back[-1] - (stolen_s() - stolen) / MOMENT_S > _HELD_BACK
-            share, quickest = (0.0, float("inf")) if here.gpus else _share_waited(step)  # a step on a GPU may wait for that
+            with turns.of_round(turn) as cpu:
+                took = {gauge: _quickest(here, gauge, looks[-1]) for gauge in gauges}
+                off = repeated.again(_REPEATED_A_ROUND) or off
+                stolen = stolen_s()
+                held_back.append(spells.held_back())
+                looks[-1].append(cpu_time_of_product())
+                pauses += held_back[-1] - (stolen_s() - stolen) / MOMENT_S > _HELD_BACK
+                share, quickest = (0.0, float("inf")) if here.gpus else _share_waited(step)  # a step on a GPU may wait for that
+            best = {gauge.name: min(best[gauge.name], seconds) for gauge, seconds in took.items()}
+            turns.took(cpu, sum(seconds for gauge, seconds in took.items() if gauge.cause == "straggler-compute"))
             best[_ONE_STEP] = min(best[_ONE_STEP], quickest)
             waited.append(share)
             jumped.append(clock_has_jumped())
@@ -119,6 +121,7 @@ def ranks_keep_pace(here: RankContext) -> None:
                 "class": _class_of(here),
                 "place": here.place(),
                 "best": best,
+                "cpus": turns.times,
                 "held back": max(idle),
                 "pauses": pauses,
                 "swings": clock_swings(jumped),
@@ -145,6 +148,7 @@ def ranks_keep_pace(here: RankContext) -> None:
                 break
     for name, seconds in best.items():
         here.measure(name, seconds * 1e3, "ms")
+    here.remark = told_of_slow_cpus(told)
     judge(here, (), [(faults[0][0], "; ".join(seen for _, seen in faults))] if faults else [])
 
 
@@ -332,8 +336,8 @@ def _there_and_back_again(near: socket.socket, far: socket.socket) -> None:
     near.recv(1)
 
 
-def _quickest(here: RankContext, gauge: Gauge) -> float:
-    """Seconds of the quickest of many: short enough that some are not interrupted, also where several processes share a core."""
+def _quickest(here: RankContext, gauge: Gauge, looks: List[float]) -> float:
+    """Seconds of the quickest of many: short enough that some are not interrupted, also where several processes share a core. A look at products follows what computes."""
     gauge.work()
     here.synchronize()
     best, began = float("inf"), time.perf_counter()
@@ -344,6 +348,8 @@ def _quickest(here: RankContext, gauge: Gauge) -> float:
         gauge.work()
         here.synchronize()
         best = min(best, time.perf_counter() - started)
+    if gauge.cause == "straggler-compute":
+        looks.append(cpu_time_of_product())
     return best
 
 

@@ -94,8 +94,12 @@ ROWS: tuple[Fault, ...] = (
         dist.all_reduce = all_reduce
     """, rank=1, when="torch.distributed", seen="rank 1"),
     row("rank-pauses", "The main thread of one rank sleeps for 250 ms each second", "stragglers", "straggler-held-back", """
-        import signal, time
+        import signal, threading, time
         signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.25))
-        signal.setitimer(signal.ITIMER_REAL, 1, 1)
+        def each_second():
+            while True:
+                time.sleep(1)
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+        threading.Thread(target=each_second, daemon=True).start()
     """, rank=1, when="torch.distributed", stages="stragglers", seen="rank 1 .*(pauses|is kept from running)"),
 )  # fmt: skip
