@@ -137,7 +137,15 @@ def test_who_is_late_is_not_asked_where_a_tracer_follows(followed: bool) -> None
 
 def test_large_copies_and_single_kinds_of_work_are_not_judged_beside_others() -> None:
     """On a host with seven processes for each CPU the copies of a healthy rank took 1.74 times as long as the other's."""
-    names = ["a convolution", "attention", "functions of each element", "sorting", "a pass back", "copies of 16 MB"]
+    names = [
+        "a convolution",
+        "attention",
+        "functions of each element",
+        "sorting",
+        "a pass back",
+        "a step of an optimizer",
+        "copies of 16 MB",
+    ]
     assert said(SLOWER) == f"1\n1\n1\n0\n{names}\n"
 
 

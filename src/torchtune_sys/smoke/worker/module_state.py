@@ -64,13 +64,16 @@ def modules_resume(path: str) -> None:
 
 def gaps_are_told(here: RankContext) -> None:
     """Check that what does not fit is refused, unless one says that it need not, and that what fits is taken in the model's own precision."""
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(here.device)
+    deep = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), deep).to(here.device)
     whole = model.state_dict()
-    lacking = {name: value for name, value in whole.items() if name != "0.bias"}
+    lacking, lacking_deep = ({name: value for name, value in whole.items() if name != left} for left in ("0.bias", "2.0.0.bias"))
     row = whole["0.weight"][:1]  # of which strict=False says nothing: it is for keys
     for what, held, strict in (
         ("lacks a weight", lacking, True),
-        ("has a weight too many", {**whole, "2.weight": whole["0.weight"]}, True),
+        ("lacks a weight of a layer within others", lacking_deep, True),
+        ("has a weight too many", {**whole, "3.weight": whole["0.weight"]}, True),
+        ("has a weight too many within others", {**whole, "2.0.1.weight": whole["0.weight"]}, True),
         *(
             ("has a weight of another shape %s" % [*one.shape], {**whole, "0.weight": one}, False)
             for one in (row, row[0], row[:, :1])

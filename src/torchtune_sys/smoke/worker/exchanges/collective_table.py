@@ -350,23 +350,24 @@ def _all_come(here: RankContext) -> None:
 
 def barriers_hold(here: RankContext) -> List[Fault]:
     """Return the barriers that let a rank through before all have come."""
-    faults = _holds_all(here, "barrier", dist.barrier)
+    faults = holds_all(here, "barrier", dist.barrier)
     if here.backend == "gloo":  # it is gloo's alone
-        faults += _holds_all(here, "monitored_barrier", functools.partial(_all_come, here))
+        faults += holds_all(here, "monitored_barrier", functools.partial(_all_come, here))
         faults += waits_no_longer(here)
     return faults
 
 
-def _holds_all(here: RankContext, name: str, wait: Callable[[], object]) -> List[Fault]:
-    """Nobody goes on before the last rank has come, which dawdles."""
+def holds_all(here: RankContext, name: str, wait: Callable[[], object], last: int = -1) -> List[Fault]:
+    """Nobody goes on before the last rank has come, which dawdles: ``last`` (-1: of all)."""
 
     def waited() -> None:
         wait()
         here.synchronize()
 
-    if waits_for_all(here.store, "all are at %s" % name, here.rank == here.world - 1, waited):
+    last %= here.world
+    if waits_for_all(here.store, "all are at %s" % name, here.rank == last, waited):
         return []
-    return [("collective-wrong", "%s: a rank went on before rank %d had come" % (name, here.world - 1))]
+    return [("collective-wrong", "%s: a rank went on before rank %d had come" % (name, last))]
 
 
 def repeated_exchanges(here: RankContext) -> List[Fault]:

@@ -173,6 +173,15 @@ def _of_shapes() -> Iterator[Operator]:
         (rows, 2, 0),
         lambda one, times, dim: [value for row in one.tolist() for _ in range(2) for value in row],
     )
+    counts = torch.arange(FEW) % 3
+    yield Operator(
+        "repeat_interleave",
+        "tm",
+        (rows, counts, 0),
+        lambda one, times, dim: [
+            value for row, count in zip(one.tolist(), times.tolist()) for _ in range(count) for value in row
+        ],
+    )
     for name, way, work in (
         ("cat", lambda one, other: torch.cat((one, other), 1), lambda one, other: [value for pair in zip(one.tolist(), other.tolist()) for each in pair for value in each]),
         ("stack", lambda one, other: torch.stack((one, other), 1), lambda one, other: [value for pair in zip(one.tolist(), other.tolist()) for each in pair for value in each]),

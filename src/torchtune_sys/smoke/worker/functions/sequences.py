@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import warnings
@@ -214,6 +215,7 @@ def _promises(here: RankContext) -> Any:
         yield "a hook once a gradient is there (register_post_accumulate_grad_hook) runs", called[1:], [12.0]
     yield from _hooks_of_modules(here)
     yield from _in_another_thread(here)
+    yield from _after_errors(here)
     one = _leaf(here)
     (first,) = torch.autograd.grad((one**3).sum(), one, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), one)
@@ -282,6 +284,36 @@ def _in_another_thread(here: RankContext) -> Any:
         thread.join()
     yield "another thread records beside one that does not (no_grad)", told, [1.0]
     yield "the gradient of a backward pass in another thread", torch.zeros(3) if one.grad is None else one.grad, [3.0, 3.0, 3.0]
+
+
+def _after_errors(here: RankContext) -> Any:
+    """Yield whether what holds within a block ends where an error leaves it, which a trainer catches (an evaluation that failed, a sample that cannot be read)."""
+    one = torch.ones(2, 2, device=here.device, requires_grad=True)
+
+    def settings() -> List[float]:
+        product, drawn = one @ one, torch.random.get_rng_state().sum()
+        return [float(product.requires_grad), float(product.dtype == torch.float32), float(drawn)]
+
+    modes: Tuple[Tuple[str, Callable[[], Any]], ...] = (
+        ("no_grad()", torch.no_grad),
+        ("set_grad_enabled(False)", lambda: torch.set_grad_enabled(False)),
+        ("inference_mode()", torch.inference_mode),
+        ("autocast()", lambda: torch.autocast(here.device.type, torch.bfloat16)),
+        ("fork_rng()", lambda: torch.random.fork_rng([])),
+    )
+    for name, mode in modes:
+        before = settings()
+        with contextlib.suppress(KeyError), mode():
+            torch.randn(1, device="cpu")
+            raise KeyError(name)
+        after = settings()
+        torch.set_grad_enabled(True)  # else it would be said of all that follows
+        kept = None if name == "fork_rng()" else -1  # the others draw on
+        yield (
+            "whether gradients are recorded, products are of float32 and numbers drawn anew after an error within %s" % name,
+            after[:kept],
+            before[:kept],
+        )
 
 
 def _changed_in_place(here: RankContext) -> Any:

@@ -10,9 +10,23 @@ import torch
 import torch.distributed as dist
 
 from torchtune_sys.smoke.worker.agreement import Fault, few, judge
-from torchtune_sys.smoke.worker.context import QUICK, THOROUGH, RankContext, StageFailed, differing_elements, small_integers
+from torchtune_sys.smoke.worker.context import (
+    QUICK,
+    THOROUGH,
+    RankContext,
+    StageFailed,
+    differing_elements,
+    seldom_used_is_right,
+    small_integers,
+)
 from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, backend_has, named_now
-from torchtune_sys.smoke.worker.exchanges.collective_table import barriers_hold, each_is_right, objects_arrive, repeated_exchanges
+from torchtune_sys.smoke.worker.exchanges.collective_table import (
+    barriers_hold,
+    each_is_right,
+    holds_all,
+    objects_arrive,
+    repeated_exchanges,
+)
 from torchtune_sys.smoke.worker.exchanges.punctuality import (
     always_late,
     crawling,
@@ -65,6 +79,7 @@ def exchanges_are_right(here: RankContext) -> None:
         _grouped,
         _swapped,
         _largest_size,
+        _sums_of_nothing,
         _by_table,
     ):
         faults += exchange(here)
@@ -192,7 +207,7 @@ def _grouped(here: RankContext) -> List[Fault]:
     """Try groups of some ranks (tensor, pipeline and data parallel training have them): what one does stays within it."""
     faults: List[Fault] = []
     halves = [[rank for rank in range(here.world) if rank % 2 == odd] for odd in (0, 1)]
-    for members in filter(None, [*halves, sorted({0, here.world - 1})]):
+    for number, members in enumerate(filter(None, [*halves, sorted({0, here.world - 1})])):
         group = dist.new_group(members)  # all ranks take part in making it
         if here.rank not in members:
             continue
@@ -208,7 +223,19 @@ def _grouped(here: RankContext) -> List[Fault]:
         sent = _integers_of(here, here.rank, 255).to(here.device)
         dist.broadcast(sent, members[-1], group=group)
         faults += _compared("broadcast in %s" % what, sent, _integers_of(here, members[-1], 255))
+        if len(members) > 1:
+            faults += holds_all(here, "barrier %d, of %s" % (number, what), functools.partial(dist.barrier, group), members[-1])
     return faults
+
+
+def _sums_of_nothing(here: RankContext) -> List[Fault]:
+    """Try what a rank has whose last batch is empty: a sum and a broadcast of no elements come back."""
+    if seldom_used_is_right():
+        held = torch.empty(0, 3, device=here.device)
+        dist.all_reduce(held)
+        dist.broadcast(held, 0)
+        here.synchronize()
+    return []
 
 
 def _swapped(here: RankContext) -> List[Fault]:

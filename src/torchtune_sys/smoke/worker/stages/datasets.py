@@ -22,6 +22,7 @@ from torchtune_sys.smoke.worker.measures import CROWD, processes_a_cpu
 _DRAWN = 1 << 12
 _SPAWNED_S = 30.0
 _ROUNDS_OF_LOADERS = 2
+_SLOW_SAMPLE_S = 0.4
 _AWAITS_WORKER_S, _LOADERS_ENDED = 4.9, 3
 """For so long a loader waits for a worker that it told to end (torch/utils/data/_utils, MP_STATUS_CHECK_INTERVAL), before SIGTERM."""
 
@@ -75,6 +76,9 @@ def _batches() -> Iterator[Tuple[str, Any, Any]]:
         [one.tolist() for one in batch],
         [[0, 1, 2, 3, 4, 5], [0, 10, 20, 30, 40, 50]],
     )
+    (batch,) = DataLoader([{"picture": torch.tensor([number]), "mask": torch.tensor([10 * number])} for number in range(3)], 3)
+    named = {name: batch[name].tolist() for name in batch}
+    yield "a batch of named pairs that are alike", named, {"picture": [[0], [1], [2]], "mask": [[0], [10], [20]]}
     nested = [{"a": (number, [float(number), torch.tensor([number, -number])]), "b": "word%d" % number} for number in range(3)]
     (batch,) = DataLoader(nested, batch_size=3)
     first, second = batch["a"][1]
@@ -96,6 +100,15 @@ class _OneIsBroken(Dataset):
         return index
 
 
+class _EachIsSlow(Dataset):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(_SLOW_SAMPLE_S)
+        return index
+
+
 def workers_tell_and_end(here: RankContext, loader: Callable[..., DataLoader]) -> None:
     """Check that an error in a worker reaches the training, and that loaders that have ended leave nothing. ``loader``: makes one whose workers end with us."""
     if multiprocessing.get_start_method() != "fork":  # each of these workers would import torch
@@ -114,6 +127,10 @@ def workers_tell_and_end(here: RankContext, loader: Callable[..., DataLoader]) -
         seen = "a sample whose reading raised in a worker did not raise in the training, which got %s"
         raise StageFailed("dataloader-hides-errors", seen % read)
     if here.level != QUICK:
+        with contextlib.suppress(RuntimeError):
+            next(iter(loader(_EachIsSlow(), 1, 20, workers=1, timeout=_SLOW_SAMPLE_S / 8)))
+            seen = "a loader whose time limit (timeout=) is %.2g s waited for a sample that took %.2g s: a worker that hangs would be waited for without end"
+            raise StageFailed("dataloader-hides-errors", seen % (_SLOW_SAMPLE_S / 8, _SLOW_SAMPLE_S))
         pairs = data.TensorDataset(torch.arange(16), torch.arange(16) * 10)
         keeps_nothing_of(here, "loaders with workers", lambda: _pairs_stay(loader(pairs, 8, 19, workers=1)), _ROUNDS_OF_LOADERS)
 

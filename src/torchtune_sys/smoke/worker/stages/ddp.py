@@ -178,6 +178,10 @@ def _later_steps(here: RankContext) -> List[Fault]:
         inputs, targets = (part.to(here.device) for part in integer_batch(here.rank, turn))
         linear_loss(model(inputs), targets).backward()
         optimizer.step()
+        if turn == _LATER // 2:  # an evaluation
+            with torch.no_grad():
+                model.eval()(inputs)
+            model.train()
     last = {"gradients": bits_of(gradient_of(value) for value in net.parameters())}
     apart = unlike(here, "ddp-gradients-not-synchronised", "after the last of %d steps" % _LATER, last)
     return apart or unlike(here, "ddp-ranks-drift", "after %d steps" % _LATER, {"weights": state_bits(net)})

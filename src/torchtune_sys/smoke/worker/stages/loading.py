@@ -157,6 +157,8 @@ def loader_delivers(here: RankContext) -> None:
             which = "worker %d of rank %d" % (_awaited["batch"] % _WORKERS, here.rank) if _awaited else "a worker"
             seen = "%s has not delivered its batch in %g s: it timed out" % (which, _PATIENCE_S)
             raise StageFailed("dataloader-worker-hung", seen) from error
+        if any(os.strerror(number) in str(error) for number in (errno.EPERM, errno.ENOSYS)):
+            raise StageFailed("system-calls-refused", "what workers hand over samples by is refused: %s" % error) from error
         raise
 
 
@@ -260,14 +262,16 @@ def _streams_are_shared_out() -> None:
             raise StageFailed("dataloader-loses-samples", seen % words)
 
 
-def _loader(samples: Dataset, batch: int, seed: int, *, workers: int = _WORKERS, **more: Any) -> DataLoader:
+def _loader(
+    samples: Dataset, batch: int, seed: int, *, workers: int = _WORKERS, timeout: float = _PATIENCE_S, **more: Any
+) -> DataLoader:
     return DataLoader(
         samples,
         batch_size=batch,
         num_workers=workers,
         worker_init_fn=functools.partial(worker_starts, os.getpid()),
         generator=torch.Generator().manual_seed(seed),
-        timeout=_PATIENCE_S,
+        timeout=timeout,
         **more,
     )
 

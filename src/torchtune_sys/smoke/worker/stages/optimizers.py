@@ -195,16 +195,17 @@ def _steps_as_asked(here: RankContext) -> Iterator[Answer]:
 
 
 def _clears(here: RankContext) -> None:
-    """Check every optimizer that is tried often enough to meet what happens at some calls alone."""
-    weights = torch.nn.Parameter(torch.ones(3, device=here.device))
+    """Check every optimizer that is tried often enough to meet what happens at some calls alone, in each of its groups."""
+    weights = [torch.nn.Parameter(torch.ones(3, device=here.device)) for _ in range(2)]
     for kind in (torch.optim.SGD, torch.optim.AdamW):
-        optimizer: torch.optim.Optimizer = kind([weights], lr=0.1)
+        optimizer: torch.optim.Optimizer = kind([{"params": [one]} for one in weights], lr=0.1)
         left = 0
         for turn in range(_CLEARINGS):
-            (weights * 2).sum().backward()
+            (weights[0] * weights[1]).sum().backward()
             optimizer.zero_grad(set_to_none=turn % 2 == 0)
-            left += weights.grad is not None and bool(weights.grad.any())
-            weights.grad = None
+            left += any(one.grad is not None and bool(one.grad.any()) for one in weights)
+            for one in weights:
+                one.grad = None
         if left:
             seen = "zero_grad() leaves gradients at %d of %d calls: each step takes those of the steps before, too"
             raise StageFailed("gradients-not-cleared", seen % (left, _CLEARINGS))

@@ -247,6 +247,9 @@ def _kinds_of_work(here: RankContext, samples: int) -> Iterator[Tuple[str, Calla
     yield "sorting", functools.partial(torch.sort, pictures)
     loss = functions(torch.nn.Conv2d(16, 16, 3, padding=1, device=here.device)(pictures)).square().mean()
     yield "a pass back", functools.partial(torch.autograd.backward, loss, retain_graph=True)
+    weights = [torch.nn.Parameter(torch.ones(32, device=here.device)) for _ in range(8)]
+    torch.stack(weights).sum().backward()
+    yield "a step of an optimizer", torch.optim.AdamW(weights).step
 
 
 def _on_one_thread(work: Callable[[], object]) -> None:
