@@ -91,9 +91,19 @@ def _stays_tied(here: RankContext) -> Iterator[Answer]:
     model[1].weight = model[0].weight
     model.to(torch.bfloat16)
     yield "a model whose layers share a weight, in bfloat16: the weight is one", model[1].weight is model[0].weight, True
+    yield "the parameters of a model whose layers share one", len([*model.parameters()]), 1
     nested = nn.Sequential(nn.Sequential(nn.Sequential(nn.Dropout(0.5)))).eval()
     yield "modules within modules that train after eval()", sum(one.training for one in nested.modules()), 0
     yield "modules within modules that train after train()", sum(one.training for one in nested.train().modules()), 4
+    met: List[nn.Module] = []
+    nested.apply(met.append)
+    yield "modules within modules that apply() reaches", len(met), 4
+    frozen = nn.Sequential(nn.Sequential(nn.Linear(1, 1))).requires_grad_(False)
+    yield (
+        "parameters within modules that train after requires_grad_(False)",
+        sum(one.requires_grad for one in frozen.parameters()),
+        0,
+    )
 
 
 def _numbers_of_eight_bits(here: RankContext) -> Iterator[Answer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator, Tuple
 
 import torch
 
@@ -126,6 +126,20 @@ def _of_three() -> Iterator[Operator]:
     yield Operator("addcdiv", "tm", (first, second, third.abs() + 1), Elementwise(lambda one, two, three: one + two / three))
     yield Operator("clamp", "tm", (first, -0.7, 0.9), Elementwise(lambda one, low, high: min(max(one, low), high)))
     yield Operator("masked_fill", "tm", (first, mask, 7.0), Elementwise(lambda one, told, value: value if told else one))
+    batch, told_of_each, others = first.view(FEW, 3, -1), mask[:3, : DOZEN // 3], third[:3, : DOZEN // 3]
+    for name, given, work in (
+        ("masked_fill", (batch, told_of_each, 7.0), lambda one, told, value: value if told else one),
+        ("add", (batch, others), operator.add),
+        ("mul", (batch, others), operator.mul),
+    ):
+        yield Operator(
+            name, "tm", given, lambda one, other, *more, work=work: [work(*each, *more) for each in _spread_over(one, other)]
+        )
+
+
+def _spread_over(batch: torch.Tensor, other: torch.Tensor) -> Iterator[Tuple[Any, Any]]:
+    """Pair each element of a batch with what stands at its place of that which is spread over it (a mask, a bias)."""
+    return zip(batch.flatten().tolist(), other.flatten().tolist() * batch.shape[0])
 
 
 _MARKS = {"nan": 91.0, "posinf": 92.0, "neginf": -92.0}

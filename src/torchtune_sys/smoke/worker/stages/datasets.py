@@ -66,6 +66,9 @@ def _put_together() -> Iterator[Tuple[str, Any, Any]]:
     yield "BatchSampler", [*map(list, data.BatchSampler(range(7), 3, False))], [[0, 1, 2], [3, 4, 5], [6]]
     drawn = [*data.RandomSampler(range(20), generator=torch.Generator().manual_seed(17))]
     yield "RandomSampler gives each once", sorted(drawn), [*range(20)]
+    drawn = [*data.SubsetRandomSampler(range(30, 50), generator=torch.Generator().manual_seed(17))]
+    yield "SubsetRandomSampler gives each of its part once", sorted(drawn), [*range(30, 50)]
+    yield "SubsetRandomSampler keeps the order of its part", drawn == [*range(30, 50)], False
 
 
 def _batches() -> Iterator[Tuple[str, Any, Any]]:
@@ -89,7 +92,10 @@ def _batches() -> Iterator[Tuple[str, Any, Any]]:
 
 
 class _OneIsBroken(Dataset):
-    """Its fourth sample cannot be read."""
+    """Its fourth sample cannot be read; which ones were, it tells in shared memory."""
+
+    def __init__(self) -> None:
+        self.were_read = torch.zeros(6).share_memory_()
 
     def __len__(self) -> int:
         return 6
@@ -97,6 +103,7 @@ class _OneIsBroken(Dataset):
     def __getitem__(self, index: int) -> int:
         if index == 3:
             raise ValueError("sample 3 is broken")
+        self.were_read[index] = 1
         return index
 
 
@@ -115,7 +122,8 @@ def workers_tell_and_end(here: RankContext, loader: Callable[..., DataLoader]) -
         return
     said = ""
     read: List[int] = []
-    batches = iter(loader(_OneIsBroken(), 1, 18, workers=1))
+    samples = _OneIsBroken()
+    batches = iter(loader(samples, 1, 18, workers=1))
     while True:  # to its end: a loader that is left in the middle waits five seconds for its workers
         try:
             read.append(int(next(batches)))
@@ -126,6 +134,9 @@ def workers_tell_and_end(here: RankContext, loader: Callable[..., DataLoader]) -
     if "sample 3 is broken" not in said:
         seen = "a sample whose reading raised in a worker did not raise in the training, which got %s"
         raise StageFailed("dataloader-hides-errors", seen % read)
+    if samples.were_read.tolist() != [float(number in read) for number in range(6)]:
+        seen = "what a worker writes into a tensor in shared memory (share_memory_) the training does not see: %s, after it read the samples %s"
+        raise StageFailed("dataloader-corrupts", seen % (samples.were_read.tolist(), read))
     if here.level != QUICK:
         with contextlib.suppress(RuntimeError):
             next(iter(loader(_EachIsSlow(), 1, 20, workers=1, timeout=_SLOW_SAMPLE_S / 8)))

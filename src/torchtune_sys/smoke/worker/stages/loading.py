@@ -158,7 +158,8 @@ def loader_delivers(here: RankContext) -> None:
             seen = "%s has not delivered its batch in %g s: it timed out" % (which, _PATIENCE_S)
             raise StageFailed("dataloader-worker-hung", seen) from error
         if any(os.strerror(number) in str(error) for number in (errno.EPERM, errno.ENOSYS)):
-            raise StageFailed("system-calls-refused", "what workers hand over samples by is refused: %s" % error) from error
+            seen = "what workers hand over samples by is refused: %s" % str(error).strip().splitlines()[-1]
+            raise StageFailed("system-calls-refused", seen) from error
         raise
 
 

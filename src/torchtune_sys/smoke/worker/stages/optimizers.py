@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import math
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
@@ -166,7 +167,7 @@ def _steps_as_asked(here: RankContext) -> Iterator[Answer]:
     yield "a parameter without a gradient", idle, [1, 1]
     yield "the weights that hooks see before and after a step", told, [1, 0.25]
     yield "the loss that a step with a closure returns", loss, 7
-
+    yield from _signs(here)
     if here.has_bfloat16():
         for kind, more in itertools.product((torch.optim.SGD, torch.optim.AdamW), ({"foreach": True}, {"foreach": False})):
             mixed = [torch.nn.Parameter(torch.ones(2, device=here.device, dtype=one)) for one in (torch.float32, torch.bfloat16)]
@@ -192,6 +193,19 @@ def _steps_as_asked(here: RankContext) -> Iterator[Answer]:
     with torch.no_grad():
         first.zero_()
     yield "a copy of a weight (copy.deepcopy) once the weight is another", own, [0.25, 0.25]
+
+
+def _signs(here: RankContext) -> Iterator[Answer]:
+    """Yield what each optimizer makes of a gradient when it is to maximise, and of the opposite one when not."""
+    kinds = (getattr(torch.optim, name) for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax"))
+    for kind in (kind for kind in kinds if "maximize" in inspect.signature(kind).parameters):
+        up, down = (torch.nn.Parameter(torch.ones(2, device=here.device)) for _ in range(2))
+        for one, sign in ((up, 1.0), (down, -1.0)):
+            optimizer = kind([one], lr=0.5, maximize=sign > 0)
+            for _ in range(2):
+                one.grad = torch.full_like(one, sign)
+                optimizer.step()
+        yield "the way that %s goes with maximize=True" % kind.__name__, up.detach(), down.detach().double()
 
 
 def _clears(here: RankContext) -> None:

@@ -22,20 +22,24 @@ _FIGURES_AWAY = 1e-4
 
 
 class _Normalised(nn.Module):
-    """A normalisation with running figures, and a buffer of one's own."""
+    """A normalisation with running figures, within other modules, and buffers of one's own."""
 
     def __init__(self, kinds: List[str]) -> None:
         super().__init__()
         self.kinds = kinds
-        self.norm = nn.BatchNorm1d(_COLUMNS, momentum=_MOMENTUM)
+        self.blocks = nn.Sequential(nn.Sequential(nn.BatchNorm1d(_COLUMNS, momentum=_MOMENTUM)))
         self.last = nn.Linear(_COLUMNS, 2)
         for name in kinds:
             self.register_buffer("mark_" + name, torch.zeros(3, dtype=getattr(torch, name)))
         self.marks_in_use: Dict[str, List[float]] = {}
 
+    @property
+    def norm(self) -> nn.BatchNorm1d:
+        return next(one for one in self.blocks.modules() if isinstance(one, nn.BatchNorm1d))
+
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         self.marks_in_use = {name: getattr(self, "mark_" + name).tolist() for name in self.kinds}
-        return self.last(self.norm(inputs))
+        return self.last(self.blocks(inputs))
 
 
 def _travels(here: RankContext, name: str) -> bool:
