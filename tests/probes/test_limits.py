@@ -183,4 +183,4 @@ def test_the_built_in_choice(files: dict[str, object], on: bool) -> None:
 )
 def test_whether_logind_ends_processes_at_logout(files: dict[str, object], expected: str) -> None:
     host = RecordedHost({"files": {**LOGIND, **files}}, "test")
-    assert logind.kills_at_logout(logind.files(host)) == expected
+    assert logind.kills_at_logout(logind.files(host), "mia") == expected

@@ -150,10 +150,13 @@ def test_the_library_path_and_the_toolkits() -> None:
             "/other/libcudnn.so.9.5.1": "",
             "/usr/local/cuda-12.4/version.json": '{"cuda": {"version": "12.4.1"}}',
             "/usr/local/cuda-12.4/bin/nvcc": "",
+            "/usr/local/cuda-12.4/bin/ptxas": "",
+            "/usr/local/cuda-12.6/version.json": '{"cuda": {"version": "12.6.0"}}',
         },
         {"LD_LIBRARY_PATH": "/opt/cuda/lib64:/other:relative", "CUDA_HOME": "/usr/local/cuda-12.4"},
     )
+    assert found.ptxas == ("/usr/local/cuda-12.4",)
     assert not isinstance(found.shadowing, Missing)
     assert [(item.path, item.version) for item in found.shadowing] == [("/opt/cuda/lib64/libcudnn.so.9", "9.1.0")]
-    assert found.toolkits == ("/usr/local/cuda-12.4 (12.4.1)",)
+    assert found.toolkits == ("/usr/local/cuda-12.4 (12.4.1)", "/usr/local/cuda-12.6 (12.6.0)")
     assert (found.nvcc, found.nvcc_path) == ("12.4.1", "/usr/local/cuda-12.4/bin/nvcc")

@@ -41,6 +41,8 @@ LEFT_OUT: dict[str, str] = {
     "python.lost_parts": "what an import would fail at; check judges it",
     "python.lost_backends": "what an import would fail at; check judges it",
     "python.cut_libraries": "what an import would fail at; check judges it",
+    "python.ptxas": "only words a fix",
+    "python.entries_gone": "follows from the paths that are searched",
     "python.bitsandbytes_builds": "follows from a version that is compared",
     "driver.wsl_without_cuda": "what Windows hands on to a guest; check judges it",
     "driver.libraries_apart": "follows from versions that are compared",

@@ -27,7 +27,7 @@ WORDS = (
     "amdgpu_job_timedout", " timeout, signaled", "wait loop timeout", "failed to respond to msg=", "failed to response msg=", "ASIC reset failed", "during GPU init", "PCI rejects atomics", "LustreError: ", "ceph: mds", "ceph: [", "ceph: mon", "ceph: osd", "): osd",
     "GSP Timeout", "poison is consumed", "reaches threshold value", "mlx5_core: probe of", "failed with error code", "probe with driver mlx5_core",
     "request_free_mem_region() err", "ib_register_peer_memory_client", "detected invalid context",
-    "clocksource: Long readout", "clocksource: timekeeping watchdog", "PM: suspend exit", "Hypervisor detected: ", "[amdgpu", "[ceph", "[ptlrpc", "[zfs",
+    "clocksource: Long readout", "clocksource: timekeeping watchdog", "PM: suspend e", "page fault (src_id:", "SVM mapping failed", "Timedout job: seqno=", "GPU HANG: ecode ", "Hypervisor detected: ", "[amdgpu", "[ceph", "[ptlrpc", "[zfs",
     "[mlx4", "[sunrpc", "[rpcrdma", "[obdclass", "[lnet", "[ko2iblnd", "[lov]", "[osc]", "[mdc]", "[mgc]", "[mmfs", "[beegfs", "[wekafs", "[cifs",
     "[nvme", "[ib_", "[bnxt_", "[irdma", "[efa]",
     " in libcuda", " in libnccl", " in libtorch", " in libc10", " in libcudnn", " in libcublas", " in libnvidia", " in libmlx5", " in libibverbs",

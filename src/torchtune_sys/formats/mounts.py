@@ -169,7 +169,7 @@ _FUSE = {
     "parallel": _words(
         "ceph ceph-fuse glusterfs mfs moosefs mfsmount lizardfs seaweedfs weed beegfs 3fs hf3fs fuse.3fs orangefs"
     ),
-    "remote": _words("sshfs curlftpfs davfs davfs2 afsd cvmfs cvmfs2 google-drive-ocamlfuse onedriver smbnetfs"),
+    "remote": _words("sshfs curlftpfs davfs davfs2 afsd cvmfs cvmfs2 google-drive-ocamlfuse drive onedriver smbnetfs"),
     "disk": _words(
         "ntfs ntfs-3g exfat ext2 fuse-ext2 fuseext2 zfs zfs-fuse mergerfs bindfs encfs gocryptfs cryfs securefs squashfuse "
         "squashfuse_ll snapfuse dwarfs erofsfuse archivemount apfs-fuse unionfs unionfs-fuse ltfs"
@@ -185,6 +185,8 @@ def carrier(filesystem: str, source: str) -> Fact[str]:
 
     >>> carrier("nfs4", "10.0.0.5:/export"), carrier("fuse.s3fs", "s3fs"), carrier("fuse", "mountpoint-s3")
     ('nfs', 'object-store', 'object-store')
+    >>> carrier("fuse", "mfs#eu-se-1.runpod.net:9421"), carrier("fuse.drive", "drive")
+    ('parallel', 'remote')
     >>> carrier("fuse.newfs", "x").why.value
     'not-supported'
     """
@@ -210,7 +212,7 @@ def carrier(filesystem: str, source: str) -> Fact[str]:
 
 
 def _fuse(subtype: str, source: str) -> Fact[str]:
-    program = (subtype or source.partition(":")[0].rpartition("/")[2]).lower()
+    program = (subtype or source.partition("#")[0].partition(":")[0].rpartition("/")[2]).lower()
     for name, programs in _FUSE.items():
         if program in programs:
             return name

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.snapshot import Snapshot, gpus_told, variables_told
 from torchtune_sys.model.values import known
 
@@ -173,3 +174,24 @@ _EMPTY = (
     "an empty list: torch.cuda.device_count() is 0, as if every GPU were hidden, although HIP ignores it",
     "an empty list, which hides every GPU",
 )
+
+
+def intel_faults(env: Mapping[str, str], gpus: int) -> list[tuple[str, str]]:
+    """Return the variables that hide every GPU of Intel's from torch, and how; ``gpus``: how many devices there are.
+
+    >>> intel_faults({"ZE_AFFINITY_MASK": "2"}, 1), intel_faults({"ZE_AFFINITY_MASK": "1,3"}, 2), intel_faults({"ZE_AFFINITY_MASK": "0.1"}, 1)
+    ([('ZE_AFFINITY_MASK', 'names no GPU that is here')], [], [])
+    >>> intel_faults({"ONEAPI_DEVICE_SELECTOR": "opencl:cpu"}, 1), intel_faults({"ONEAPI_DEVICE_SELECTOR": "opencl:*;level_zero:gpu"}, 1)
+    ([('ONEAPI_DEVICE_SELECTOR', 'leaves no device of Level Zero')], [])
+    >>> intel_faults({"ONEAPI_DEVICE_SELECTOR": "*:gpu"}, 1), intel_faults({"ONEAPI_DEVICE_SELECTOR": "!opencl:*"}, 1), intel_faults({"ZE_AFFINITY_MASK": ""}, 1)
+    ([], [], [])
+    """
+    found = []
+    named = [natural(part.partition(".")[0].strip()) for part in env.get("ZE_AFFINITY_MASK", "").split(",")]
+    if all(number is not None and number >= gpus for number in named):
+        found.append(("ZE_AFFINITY_MASK", "names no GPU that is here"))
+    terms = [term.strip().lower() for term in env.get("ONEAPI_DEVICE_SELECTOR", "").split(";") if term.strip()]
+    chosen = [term.partition(":")[::2] for term in terms if not term.startswith("!")]
+    if chosen and not any(backend in ("*", "level_zero") and devices != "cpu" for backend, devices in chosen):
+        found.append(("ONEAPI_DEVICE_SELECTOR", "leaves no device of Level Zero"))
+    return found

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hunted_eighth import _logged
 from hunted_fifth import _FILE, _variables, azure, made
 from hunted_fourth import slurm
+from hunted_ninth import radeon
 from hunted_second import desktop, dgx, mi300x, two_dgx
 from hunted_seventh import _nobody
-from hunted_tenth import gh200, radeon
+from hunted_tenth import gh200
 from hunted_third import _mounted, _site
 from hunted_twelfth import HOSTS as _HOSTS
 from hunted_twelfth import _toolkit

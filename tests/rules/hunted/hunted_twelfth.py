@@ -7,7 +7,7 @@ The sealed third was drawn before any recipe was tried, by ``random.Random("nint
 
 from __future__ import annotations
 
-from hunted_eighth import _added, _compilers
+from hunted_eighth import _added
 from hunted_eleventh import HOSTS as _HOSTS
 from hunted_fifth import _FILE, _variables, conda, made
 from hunted_ninth import _driven, rocky
@@ -121,7 +121,14 @@ def newer_compilers_beside() -> Recording:
     return environment(host, CC=tools[0], CXX=tools[1])
 
 
-HOSTS[488] = (lambda: _added(desktop(), "deepspeed-0.18.2"), lambda: _compilers(13))
+def _without_operators(*tools: str) -> Recording:
+    host, site = _added(desktop(), "deepspeed-0.18.2"), _site(desktop())
+    built = ["version='0.18.2'", "installed_ops={'async_io': False, 'fused_adam': False}"]
+    files = {f"{site}/deepspeed/git_version_info_installed.py": built, **dict.fromkeys(tools, "")}
+    return over(host, files=files, stats={path: {**_FILE, "mode": 33261} for path in tools})
+
+
+HOSTS[488] = (lambda: _without_operators(), lambda: _without_operators("/usr/local/cuda/bin/nvcc"))
 
 
 def _compiled(*modules: str) -> Recording:
@@ -267,7 +274,7 @@ HOSTS[505] = (lambda: over(wsl2(), answers={"today": "2024-11-03"}), wsl2)
 @made(506, desktop)
 def userland_of_32_bits() -> Recording:
     host = system(cut(desktop(), "/proc/driver/nvidia", "/dev/nvidia", "/sys/module/nvidia"), kernel="6.12.47+rpt-rpi-v8")
-    host = interpreter(_packaged_none(host), machine="armv7l", version="3.11.2")
+    host = interpreter(_packaged_none(host), machine="armv7l", executable=None, version="3.11.2")
     return over(host, answers={"uname": {**host["answers"]["uname"], "machine": "aarch64"}})
 
 

@@ -217,11 +217,16 @@ def test_another_assembler_is_one_that_is_there_and_helps(
     healthy: Snapshot, toolkits: tuple[str, ...], named: str | None, expected: str
 ) -> None:
     name = "TRITON_PTXAS_BLACKWELL_PATH"
-    seen = altered(with_driver(healthy, "575.57.08", "12.8", "3.7.0", (12, 0)), python__toolkits=toolkits)
+    there = tuple(item.partition(" (")[0] for item in toolkits)
+    seen = altered(with_driver(healthy, "575.57.08", "12.8", "3.7.0", (12, 0)), python__toolkits=toolkits, python__ptxas=there)
     found = result(altered(seen, session__env={name: named} if named else {}), PTXAS).evidence
     assert [item.verdict for item in found] == [FAIL]
     set_to = [action.value for action in found[0].fix if isinstance(action, EnvironmentVariable) and action.name == name]
     assert set_to == ([] if expected == "none" else [expected])
+    partial = altered(seen, session__env={name: named} if named else {}, python__ptxas=())  # cuda-nvcc is a package of its own
+    assert not [
+        action for action in result(partial, PTXAS).evidence[0].fix if isinstance(action, EnvironmentVariable) and action.value
+    ]
 
 
 def test_a_named_assembler_is_unset_where_tritons_own_fits(healthy: Snapshot) -> None:

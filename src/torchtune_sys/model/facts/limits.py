@@ -56,7 +56,7 @@ class LimitsFacts(msgspec.Struct, frozen=True, kw_only=True):
     user_tasks: Fact[int] = _NOT_READ
     """Threads that the user has already, on which the limit nproc counts; ABSENT where that limit is high."""
     kills_at_logout: Fact[str] = _NOT_READ
-    """The file and line that sets logind's KillUserProcesses to yes, ``""`` where none does; ABSENT where systemd-logind is not installed."""
+    """The file and line that sets logind's KillUserProcesses to yes, ``""`` where none does for this user; ABSENT where systemd-logind is not installed."""
     services: Fact[tuple[ServiceLimits, ...]] = _NOT_READ
     """Services that jobs inherit their limits from; ABSENT where there is no RDMA device, which alone needs much locked memory."""
     pinning_failed: Fact[str] = _NOT_READ

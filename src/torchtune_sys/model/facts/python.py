@@ -164,6 +164,8 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     prefix: Fact[str] = NOT_READ
     base_prefix: Fact[str] = NOT_READ
     sys_path: Fact[tuple[str, ...]] = NOT_READ
+    entries_gone: tuple[str, ...] = ()
+    """Entries of sys.path that are no directory: nothing is loaded from there."""
     user_site: Fact[str] = NOT_READ
     """The user's site directory if it is on sys.path; ABSENT if it is not."""
     glibc: Fact[str] = NOT_READ
@@ -186,6 +188,8 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     """ABSENT unless ``--live`` was asked for."""
     toolkits: Fact[tuple[str, ...]] = NOT_READ
     """CUDA toolkits found: ``/usr/local/cuda-12.4 (12.4.131)``."""
+    ptxas: Fact[tuple[str, ...]] = NOT_READ
+    """Those of them that have a bin/ptxas, by their place: partial installations (cuda-nvcc is a package of its own) have none."""
     nvcc: Fact[str] = NOT_READ
     """Version of the nvcc that torch would use to build extensions (CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda)."""
     nvcc_path: Fact[str] = NOT_READ

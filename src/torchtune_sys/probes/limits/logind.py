@@ -48,12 +48,22 @@ def remove_ipc(host: Host, found: Fact[tuple[tuple[str, str], ...]]) -> tuple[Fa
     return (_built_in(host) if setting is None else setting), source
 
 
-def kills_at_logout(found: Fact[tuple[tuple[str, str], ...]]) -> Fact[str]:
-    """Return what sets KillUserProcesses to yes, "" where nothing does: distributions build logind with no."""
+def kills_at_logout(found: Fact[tuple[tuple[str, str], ...]], user: str) -> Fact[str]:
+    """Return what sets KillUserProcesses to yes, "" where nothing does for this user: distributions build logind with no, and root is left (logind.conf(5),
+    KillOnlyUsers and KillExcludeUsers, of which the second wins)."""
     if isinstance(found, Missing):
         return found
     setting, source = _last(found, "KillUserProcesses")
-    return source if setting else ""
+    only, left = (_users(found, name) for name in ("KillOnlyUsers", "KillExcludeUsers"))
+    spared = user in (["root"] if left is None else left) or (bool(only) and user not in (only or ()))
+    return source if setting and not (user and spared) else ""
+
+
+def _users(found: tuple[tuple[str, str], ...], name: str) -> list[str] | None:
+    """Return the users of the last assignment; None where there is none."""
+    lines = [line.strip() for _, text in found for line in text.split("\n")]
+    given = [line.partition("=")[2].split() for line in lines if line.partition("=")[0].strip() == name and "=" in line]
+    return given[-1] if given else None
 
 
 def _last(found: tuple[tuple[str, str], ...], name: str) -> tuple[bool | None, str]:

@@ -31,11 +31,17 @@ def probe(host: Host, intent: Workload) -> LimitsFacts:
         ipc_lock=_ipc_lock(host),
         remove_ipc=remove,
         remove_ipc_source=remove_source,
-        kills_at_logout=logind.kills_at_logout(files),
+        kills_at_logout=logind.kills_at_logout(files, _user(host)),
         slurm=_slurm(host),
         services=services,
         slurm_propagates_memlock=propagates,
     )
+
+
+def _user(host: Host) -> str:
+    who = host.ask(queries.UID)
+    name = who.get("user") if isinstance(who, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 _MANY_TASKS = 32_768

@@ -83,6 +83,13 @@ def toolkits(host: Host) -> Fact[tuple[str, ...]]:
     return tuple(f"{place} ({version})" for place, version in sorted(found.items()))
 
 
+@fact
+def with_ptxas(host: Host, found: Fact[tuple[str, ...]]) -> Fact[tuple[str, ...]]:
+    """Return the places of those toolkits that have a ptxas."""
+    places = [item.partition(" (")[0] for item in need(found)]
+    return tuple(place for place in places if host.exists(f"{place}/bin/ptxas") is True)
+
+
 def toolkit_version(host: Host, folder: str) -> str:
     """Return the version of the toolkit in ``folder``; ``""`` where it holds none."""
     text = host.text(f"{folder}/version.json")

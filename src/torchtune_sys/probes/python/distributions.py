@@ -24,6 +24,7 @@ _NAMES = frozenset(
         "tensorflow", "jax", "jaxlib", "ninja", "lightning", "sglang", "sgl-kernel", "sglang-kernel", "onnxruntime-gpu", "transformer-engine", "vllm-nccl-cu11",
         "vllm-nccl-cu12", "intel-extension-for-pytorch", "habana-torch-plugin", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x",
         "natten", "detectron2", "pyg-lib", "flash-attn-3", "mamba-ssm", "causal-conv1d", "flashinfer-python", "flashinfer-jit-cache",
+        "transformer-engine-cu11", "transformer-engine-cu12", "transformer-engine-cu13",
     )
 )  # fmt: skip
 _PREFIXES = ("torch", "nvidia-", "cuda-", "triton", "pytorch-triton", "pytorch-cuda", "pytorch-lightning", "pytorch-mutex")
@@ -50,6 +51,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     """sys.path entries that hold something called torch, in order."""
     refused: tuple[Missing, ...]
     """Entries that could not be listed."""
+    gone: tuple[str, ...] = ()
     has_pip: Fact[bool] = NOT_READ
     hiding: tuple[str, ...] = ()
     """Files in entries before Python's own modules (PYTHONPATH), with a name of one that torch imports."""
@@ -65,6 +67,7 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
     leftovers: list[str] = []
     torch_entries: list[str] = []
     refused: list[Missing] = []
+    gone: list[str] = []
     hiding: list[str] = []
     sys_path = tuple(sys_path)
     first = _before_the_library(sys_path)
@@ -73,6 +76,7 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
         names = host.names(entry)
         if isinstance(names, Missing):
             refused += [names] if not absent_or_unrecorded(names) else []
+            gone += [entry] if names.why is Why.ABSENT else []
             continue
         listed[entry] = names
         torch_entries += [entry] if "torch" in names else []
@@ -95,6 +99,7 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
         leftovers=tuple(leftovers),
         torch_entries=tuple(torch_entries),
         refused=tuple(refused),
+        gone=tuple(gone),
         has_pip=_has_pip(listed, refused),
         hiding=tuple(hiding),
         lost_backends=() if refused else tuple(islice(_lost_backends(host, listed), _MOST_HIDING)),

@@ -51,6 +51,7 @@ def _with_packages(host: Host, facts: PythonFacts) -> PythonFacts:
         facts,
         distributions=refused if unlisted and refused is not None else seen.distributions,
         others=refused if unlisted and refused is not None else seen.others,
+        entries_gone=seen.gone,
         leftovers=seen.leftovers,
         torch=(torch := _beside(host, facts, torch_of(host, seen))),
         hiding=seen.hiding,
@@ -174,9 +175,11 @@ def _with_surroundings(host: Host, facts: PythonFacts, env: Fact[dict[str, str]]
     variables = known(env, {})
     folders = cuda_libraries.library_path(variables)
     nvcc_path, nvcc = cuda_libraries.nvcc(host, variables)
+    toolkits = cuda_libraries.toolkits(host)
     return msgspec.structs.replace(
         facts,
-        toolkits=cuda_libraries.toolkits(host),
+        toolkits=toolkits,
+        ptxas=cuda_libraries.with_ptxas(host, toolkits),
         nvcc=nvcc,
         nvcc_path=nvcc_path,
         library_path=env if isinstance(env, Missing) else folders,

@@ -12,7 +12,7 @@ from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment, number, on_x86, seen
-from torchtune_sys.rules.gates import gpu_host, nvidia_gpus, nvidia_hardware, ranks_here
+from torchtune_sys.rules.gates import gpu_count, gpu_host, nvidia_gpus, nvidia_hardware, ranks_here
 
 
 @rule(
@@ -163,7 +163,7 @@ def memory_debugging_on(s: Snapshot, p: Params) -> Iterator[Evidence]:
 )
 def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A variable turns torch.compile, its caches, Triton's compiler, the code that CUDA's libraries bring, the processor's vector instructions or
-    OpenMP's threads off, leaves NCCL a single channel, few threads, the protocol for short messages alone, no GPUDirect RDMA, no NVLink between hosts or no EFA, or makes HIP wait at each kernel (PyTorch's errors on AMD GPUs suggest that
+    OpenMP's threads off, keeps Hugging Face's Accelerate on the CPU, leaves NCCL a single channel, few threads, the protocol for short messages alone, no GPUDirect RDMA, no NVLink between hosts or no EFA, or makes HIP wait at each kernel (PyTorch's errors on AMD GPUs suggest that
     for debugging).
 
     Why it matters
@@ -179,6 +179,7 @@ def fast_path_switched_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net-gdr-level (LOC: never), NCCL_PROTO, NCCL_MNNVL_ENABLE
     https://arxiv.org/abs/2507.04786 (Demystifying NCCL: bandwidth of LL, 25 to 50 % of the peak)
     https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html, "Debug variables"; libfabric fabric(7), FI_PROVIDER
+    huggingface/accelerate src/accelerate/state.py (PartialState, AcceleratorState), utils/environment.py (str_to_bool)
     pytorch aten/src/ATen/native/DispatchStub.cpp; oneDNN, "CPU dispatcher control"; Intel oneMKL developer guide, "Instruction Set Specific Dispatching" and MKL_CBWR
     """
     env = environment(s)
@@ -325,6 +326,7 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     ),
     (("FI_PROVIDER",), ("TCP", "SOCKETS", "UDP"), "libfabric, and NCCL's plug-in for EFA, send through the kernel"),
     (("HIP_LAUNCH_BLOCKING",), ("1",), "HIP waits at each kernel until the GPU has finished"),
+    (("ACCELERATE_USE_CPU",), ("1", "Y", "YES", "T", "TRUE", "ON"), "Accelerate trains on the CPU, whatever GPUs are here"),
     (("ATEN_CPU_CAPABILITY",), ("DEFAULT",), "torch's own CPU kernels use no AVX2 or AVX-512"),
     (("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"), _SLOW_ISA, "oneDNN uses no AVX2 or AVX-512"),
     (("MKL_ENABLE_INSTRUCTIONS",), ("SSE4_2", "AVX"), "MKL uses no AVX2 or AVX-512"),
@@ -337,6 +339,8 @@ _OF_INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_I
 def _matters(s: Snapshot, name: str) -> bool:
     """Return whether this host and this job use what a variable switches off."""
     several_hosts = (s.intent.nodes or 1) > 1
+    if name == "ACCELERATE_USE_CPU":
+        return gpu_count(s) > 0
     if name in _OF_HIP:
         return bool(known(need(s.driver).amd_devices, ()))
     if name in _OF_NODES:

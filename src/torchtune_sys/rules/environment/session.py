@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.facts.python import Torch
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot, gpus_told
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.snapshot import Snapshot, gpus_told, pci_devices_told
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, need
 from torchtune_sys.model.version import version
-from torchtune_sys.model.visible_gpus import amd_fault, listed, uuids_of
+from torchtune_sys.model.visible_gpus import amd_fault, intel_faults, listed, uuids_of
 from torchtune_sys.rules.environment import values
 from torchtune_sys.rules.environment.common import environment
-from torchtune_sys.rules.gates import NO_TORCH, nvidia_hardware
+from torchtune_sys.rules.gates import NO_TORCH, intel_cards_served, nvidia_hardware
 
 _NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 
@@ -109,8 +109,21 @@ def _amd_alone(s: Snapshot) -> int:
     return len(known(s.driver.amd_devices, ()))
 
 
+def _intel_alone(s: Snapshot) -> int:
+    """Return how many devices Level Zero may count, graphics of processors and tiles too, where torch is a build for Intel GPUs and has a card."""
+    torch = Missing(Why.NOT_RECORDED, "torch") if isinstance(s.python, Missing) else s.python.torch
+    if isinstance(torch, Missing) or not known(torch.xpu, "") or not intel_cards_served(s):
+        return 0
+    served = [device for device in pci_devices_told(s) if known(device.driver, "") in ("i915", "xe")]
+    return sum(2 if known(device.device, "").startswith(_OF_TWO_TILES) else 1 for device in served)
+
+
+_OF_TWO_TILES = ("0x0bd", "0x0b6")
+"""Data Center GPU Max (Linux include/drm/intel/pciids.h, INTEL_PVC_IDS): by default each tile is a device of its own."""
+
+
 def _gpus_here(s: Snapshot) -> None:
-    if not _amd_alone(s):
+    if not _amd_alone(s) and not _intel_alone(s):
         nvidia_hardware(s)
 
 
@@ -127,7 +140,7 @@ def _gpus_here(s: Snapshot) -> None:
 )
 def cuda_visible_devices_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A nonexistent index ends the list at that point; an empty value, or a device listed twice, hides every GPU. On a host with AMD GPUs
-    ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are judged, too.
+    ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are judged, too; with torch for Intel GPUs ZE_AFFINITY_MASK and ONEAPI_DEVICE_SELECTOR, where they hide all.
 
     Why it matters
     torch.cuda.is_available() is False, or fewer devices are visible than ranks are started ("invalid device ordinal"). No message
@@ -140,6 +153,8 @@ def cuda_visible_devices_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
     CUDA C++ Programming Guide, "CUDA Environment Variables", CUDA_VISIBLE_DEVICES
     pytorch torch/cuda/__init__.py (_parse_visible_devices)
     https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html
+    https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html#affinity-mask (a card of two tiles is two devices)
+    https://github.com/intel/llvm/blob/sycl/sycl/doc/EnvironmentVariables.md (ONEAPI_DEVICE_SELECTOR); torch asks Level Zero alone
     """
     if amd := _amd_alone(s):
         wrong = amd_fault(environment(s), amd)
@@ -147,6 +162,12 @@ def cuda_visible_devices_wrong(s: Snapshot, p: Params) -> Iterator[Evidence]:
             seen_as = f"{environment(s)[name]!r}: {wrong.fault}"
             unset = EnvironmentVariable(name=name, value=None)
             yield Evidence(subject=name, seen=seen_as, wanted=f"some of 0-{wrong.count - 1}", source="environment", fix=(unset,))
+        return
+    if intel := _intel_alone(s):
+        for name, fault in intel_faults(environment(s), intel):
+            unset = EnvironmentVariable(name=name, value=None)
+            seen_as = f"{environment(s)[name][:_QUOTED]!r}: {fault}"
+            yield Evidence(subject=name, seen=seen_as, wanted="unset", source="environment", fix=(unset,))
         return
     value = environment(s).get("CUDA_VISIBLE_DEVICES")
     if value is None:

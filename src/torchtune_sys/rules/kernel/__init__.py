@@ -16,6 +16,9 @@ from torchtune_sys.rules.kernel import (
     machine,
     memory_sharing,
     servers,
+    sleep,
 )
 
-RULES = rules_of(gpu, amd, driver, memory_sharing, devices, disks, servers, machine, exhausted, crash, firewall, accelerators)
+RULES = rules_of(
+    gpu, amd, driver, memory_sharing, devices, disks, servers, machine, exhausted, crash, firewall, accelerators, sleep
+)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, Needs, Safety
+from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.integrated_gpus import is_integrated
-from torchtune_sys.model.rule import Evidence, Params, Severity, rule
+from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, pci_devices_by_address
 from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.rules.kernel.common import (
@@ -18,6 +19,7 @@ from torchtune_sys.rules.kernel.common import (
     seen_in_log,
     shorter,
     since_last_start,
+    total,
 )
 from torchtune_sys.rules.kernel.machine import of_training
 
@@ -79,6 +81,67 @@ def _is_graphics(s: Snapshot, address: str) -> bool:
 
 def _is_later(time: float | None, than: float | None) -> bool:
     return time is not None and than is not None and time > than
+
+
+_OF_PROGRAM = Advice(
+    text="find the operation that does it: AMD_SERIALIZE_KERNEL=3 and HIP_LAUNCH_BLOCKING=1 for one run; without extensions and compiled kernels of one's own it is "
+    "the driver's or its firmware's fault: update both (linux-firmware, amdgpu-dkms), or torch"
+)
+_LONG_KERNELS = Advice(
+    text="update the kernel and linux-firmware (GuC); i915: let long kernels run, as root: echo N > /sys/module/i915/parameters/enable_hangcheck"
+)
+_LESS_MEMORY = Advice(
+    text="pin less memory: fewer DataLoader workers with pin_memory, a smaller model, no other program on the GPUs"
+)
+
+
+@rule(
+    id="gpu-program-stopped-logged",
+    title="The driver of an AMD or Intel GPU stopped a program of training, or refused it memory",
+    severity=Severity.WARNING,
+    fix=(_OF_PROGRAM, _LONG_KERNELS),
+    params=(DAYS, Param("count", 3, "how often the driver may be refused memory in that time")),
+)
+def gpu_program_stopped_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log has a page fault of a program that computes on an AMD GPU, a job of Python's on an Intel GPU that took too long, or, three times or more, that AMD's
+    compute driver may not pin more of the host's memory.
+
+    Why it matters
+    The program ends with "Memory access fault by GPU node", "UR_RESULT_ERROR_DEVICE_LOST" or "out of memory" while memory is free, and no message of its own says
+    that the driver did it.
+
+    When to leave it
+    A program of one's own was wrong, and is mended. Desktop programs are not reported: of AMD's faults those that name another program, or none and no context of
+    the compute driver (VMID 8 and above).
+
+    References
+    Linux drivers/gpu/drm/amd/amdgpu/gmc_v10_0.c, amdkfd/kfd_svm.c (svm_range_validate_and_map), amdgpu_amdkfd_gpuvm.c (amdgpu_amdkfd_reserve_mem_limit)
+    Linux drivers/gpu/drm/xe/xe_guc_submit.c (guc_exec_queue_timedout_job), drivers/gpu/drm/i915/i915_gpu_error.c
+    https://github.com/ROCm/ROCm/issues/3207; https://github.com/vllm-project/vllm/issues/55425
+    """
+    found = False
+    for kind, wanted, fix in (
+        ("gpu-page-fault", "no page fault", _OF_PROGRAM),
+        ("gpu-job-timeout", "jobs that end", _LONG_KERNELS),
+        ("gpu-no-memory", "memory of the host", _LESS_MEMORY),
+    ):
+        events = tuple(event for event in recent(s, p, kind) if kind == "gpu-no-memory" or _computes(event))
+        if kind == "gpu-no-memory" and total(events) < int(p["count"]):
+            continue
+        for address, of_it in grouped(events).items():
+            found = True
+            subject = device_name(s, address) if address else "AMD's driver"
+            yield seen_in_log(s, subject, shorter(of_it[-1].text), of_it, wanted, fix=(fix,))
+    if not found:
+        yield from none_logged(s, "accelerators", "program that a driver stopped")
+
+
+_FIRST_COMPUTE_VMID = 8
+"""Of the sixteen contexts of a GPU's memory, AMD's compute driver has the upper half (amdgpu gmc_v*.c: first_kfd_vmid)."""
+
+
+def _computes(event: KernelEvent) -> bool:
+    return of_training(event) if event.who or event.kind != "gpu-page-fault" else event.code >= _FIRST_COMPUTE_VMID
 
 
 _APPARMOR = Advice(

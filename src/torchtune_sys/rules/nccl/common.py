@@ -135,6 +135,8 @@ def doubt(s: Snapshot, interface: Interface, address: str) -> str:
         return NO_CARRIER
     if _is_on_own_bridge(s, interface, address):
         return "on a bridge inside its host, which Docker or Podman made: addresses there are the same on every host"
+    if _is_behind_windows(s, interface, address):
+        return "in the network that Windows makes for WSL (NAT), whose addresses no other machine reaches"
     network = need(s.network)
     if interface.name == network.default_route_interface or (interface.kind == "veth" and _is_inside(network)):
         return ""
@@ -153,6 +155,20 @@ def _is_on_own_bridge(s: Snapshot, interface: Interface, address: str) -> bool:
     if any(way.address != address or not address.startswith(_DEFAULT_BRIDGE) for way in ways):
         return False
     return any(one.address == address and known(one.prefix_length, 0) == 16 for one in known(interface.addresses, ()))
+
+
+_OF_WSL = re.compile(r"172\.(?:1[6-9]|2[0-9]|3[01])\.")
+
+
+def _is_behind_windows(s: Snapshot, interface: Interface, address: str) -> bool:
+    """Return whether WSL 2 gave this address by its default, NAT: one of 172.16.0.0/12 with 20 bits (learn.microsoft.com/windows/wsl/networking). With
+    mirrored networking the guest has Windows' addresses, and an interface named loopback0."""
+    network = need(s.network)
+    if isinstance(s.driver, Missing) or s.driver.wsl is not True or not _OF_WSL.match(address):
+        return False
+    if container_told(s) or any(one.name == "loopback0" for one in known(network.interfaces, ())):
+        return False
+    return any(one.address == address and known(one.prefix_length, 0) == 20 for one in known(interface.addresses, ()))
 
 
 _DEFAULT_BRIDGE = "172.17."

@@ -312,7 +312,8 @@ def packages_of_another_python(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     python = need(s.python)
     mine = ".".join(need(python.version).split(".")[:2])
     entries = need(python.sys_path)
-    others = [entry for entry in entries if (found := _VERSIONED.search(entry)) and found[1] != mine]
+    there = [entry for entry in entries if entry not in python.entries_gone]
+    others = [entry for entry in there if (found := _VERSIONED.search(entry)) and found[1] != mine]
     for entry in others:
         yield Evidence(
             subject=entry, seen=f"before or among the packages of Python {mine}", wanted="not on sys.path", source="sys.path"

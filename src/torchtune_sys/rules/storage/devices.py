@@ -138,7 +138,7 @@ def data_on_object_store(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(_LOCAL_COPY,),
 )
 def data_on_network_filesystem(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """On NFS, SMB or sshfs, opening a file costs round trips to one server that all nodes of the job share.
+    """On NFS, SMB, sshfs or Google Drive (Colab's /content/drive), opening a file costs round trips to a server.
 
     Why it matters
         Close-to-open consistency makes an NFS client ask the server at every open, even for cached data. With small files and

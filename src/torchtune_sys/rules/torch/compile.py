@@ -10,8 +10,8 @@ from torchtune_sys.model.facts.software import CACHE_VARIABLES, BuildTools, Comp
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
-from torchtune_sys.model.version import version
-from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, ranks_here
+from torchtune_sys.model.version import Version, show, version
+from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, ranks_here, torch_build
 from torchtune_sys.rules.storage.common import places
 from torchtune_sys.rules.torch.common import installed, installed_triton
 
@@ -351,3 +351,42 @@ def compile_cache_on_network(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if ranks_here(s) < 2 and (s.intent.nodes or 1) < 2:
         raise NotApplicable("one process alone writes it")
     yield from _judged(s, lambda cache: cache.network, "on a network file system", "a local disk")
+
+
+_COMPILES_SINCE: dict[Version, Version] = {(3, 11): (2, 1), (3, 12): (2, 4), (3, 13): (2, 6), (3, 14): (2, 10)}
+"""The first torch whose torch.compile takes this Python (check_if_dynamo_supported in torch/_dynamo/eval_frame.py)."""
+
+
+@rule(
+    id="compile-python-too-new",
+    title="torch.compile of this torch does not take this version of Python",
+    severity=Severity.ADVICE,
+    fix=(Install(text="install a newer torch, or train with the Python that this one takes"),),
+)
+def compile_python_too_new(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """torch runs on this Python, but its compiler refuses it: support for a Python's byte code comes some releases after its wheels.
+
+    Why it matters
+        torch.compile raises "Dynamo is not supported on Python 3.12+"; libraries that compile when they are imported end with it.
+
+    When to leave it
+        Nothing calls torch.compile.
+
+    References
+        https://github.com/pytorch/pytorch/issues/104918, 120233, 144048; https://github.com/pytorch/pytorch/pull/169401
+    """
+    python = need(s.python)
+    build = torch_build(s)
+    if version(build.version) < (2,):
+        raise NotApplicable("this torch has no torch.compile")
+    here = version(need(python.version))[:2]
+    since = _COMPILES_SINCE.get(here)
+    if since is None:
+        raise NotApplicable("not known of this Python")
+    yield Evidence(
+        subject=f"Python {show(here)}",
+        seen=f"with torch {build.version}",
+        wanted=f"torch {show(since)} or newer",
+        verdict=Verdict.PASS if version(build.version)[:2] >= since else Verdict.FAIL,
+        source=build.location,
+    )

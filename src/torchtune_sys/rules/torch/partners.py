@@ -8,7 +8,7 @@ from torchtune_sys.formats.requirements import parse, satisfies
 from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.knowledge.install_torch import INDEX
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
-from torchtune_sys.model.facts.python import OF_ONE_TORCH, Distribution, Torch
+from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
@@ -18,6 +18,7 @@ from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import torch_build
 from torchtune_sys.rules.torch.common import cuda_build, cuda_of, installed, live
 from torchtune_sys.rules.torch.fixes import AS_IT_WAS, pip, quoted
+from torchtune_sys.rules.torch.made_for import made_for
 from torchtune_sys.rules.torch.packages import as_specifier
 
 
@@ -196,7 +197,8 @@ def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 )
 def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """vLLM, xFormers, torchtext and sgl-kernel are compiled against one torch release, which their metadata pins exactly; the version of natten,
-    detectron2, flash-attn, mamba-ssm and PyG's packages names it, or the file that the wheel was installed from (direct_url.json).
+    detectron2, flash-attn, mamba-ssm and PyG's packages names it, or the file that the wheel was installed from (direct_url.json); for torchtext and torchcodec
+    a table in their README has it.
 
     Why it matters
         torch's C++ ABI changes with each release: "undefined symbol: _ZN3c10…" at import.
@@ -209,7 +211,7 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """
     build = torch_build(s)
     for item in (item for name, item in installed(s).items() if name not in ("torchvision", "torchaudio")):
-        made = made_for(item.version) if item.name in OF_ONE_TORCH else None
+        made = made_for(item)
         if made and version(build.version)[:2] != made:
             seen = f"made for torch {show(made)}, with torch {build.version}"
             yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"torch {show(made)}", source=item.location)
@@ -223,26 +225,6 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
                 )
 
 
-_MADE_FOR = pattern(
-    r"\+\w*?(?:(?:torch|pt)([0-9])\.([0-9]{1,2})|torch([0-9])([0-9]{1,2})0(?=cu|cpu|$)|pt([0-9])([0-9]{1,2})(?=cu|cpu|$))"
-)
-
-
-def made_for(release: str) -> tuple[int, int] | None:
-    """Return the torch release that the local part of a package's version names; None where it names none.
-
-    >>> [made_for(text) for text in ("1.0+cu12torch2.5cxx11abiFALSE", "0.17.5+torch260cu126", "0.21.0+torch2100cu128", "2.1.2+pt25cu124")]
-    [(2, 5), (2, 6), (2, 10), (2, 5)]
-    >>> made_for("0.6+pt2.5.1cu121"), made_for("1.6.4+pt210cu128"), made_for("0.22.1+cu124"), made_for("2.1")
-    ((2, 5), (2, 10), None, None)
-    """
-    found = _MADE_FOR.search(release)
-    if found is None:
-        return None
-    major, minor = filter(None, found.groups())
-    return int(major), int(minor)
-
-
 def _runs(abi: str, numbers: tuple[int, ...], free_threaded: bool, tag: str) -> bool:
     """Return whether an interpreter loads what was compiled for this ABI; up to 3.7 its name ended in "m"."""
     if abi == "abi3":
@@ -252,6 +234,8 @@ def _runs(abi: str, numbers: tuple[int, ...], free_threaded: bool, tag: str) -> 
 
 
 _COMPILED = ("vllm", "xformers", "flash-attn", "torchtext", "torchao", "sgl-kernel")
+_OF_CUDA = pattern(r"transformer-engine-cu([0-9]{2})")
+"""Packages of compiled code, one for each major version of CUDA, which their names tell."""
 
 
 @rule(
@@ -283,8 +267,9 @@ def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         if "cannot open shared object" in rest and wanted and wanted[0] != cuda[0]:
             yield Evidence(subject="loader", seen=line, wanted=f"a build for CUDA {cuda[0]}", source="report")
     for item in installed(s).values():
-        theirs = version(releases.local_cuda(item.version))
-        if item.name.startswith(_COMPILED) and theirs and theirs[0] != cuda[0]:
+        told = _OF_CUDA.fullmatch(item.name)
+        theirs = version(told[1] if told else releases.local_cuda(item.version))
+        if (told or item.name.startswith(_COMPILED)) and theirs and theirs[0] != cuda[0]:
             seen = f"built for CUDA {show(theirs)}"
             yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"CUDA {cuda[0]}", source=item.location)
     builds = python.bitsandbytes_builds

@@ -37,8 +37,9 @@ def _toolkits(s: Snapshot) -> list[tuple[Version, str]]:
 
 
 def _newest(s: Snapshot, variable: str, fits: Callable[[Version], bool]) -> tuple[EnvironmentVariable, ...]:
-    """Return what has Triton run the ptxas of the newest toolkit that fits; nothing where none does."""
-    fitting = [(cuda, place) for cuda, place in _toolkits(s) if fits(cuda)]
+    """Return what has Triton run the ptxas of the newest toolkit that fits and has one; nothing where none does."""
+    there = known(need(s.python).ptxas, ())
+    fitting = [(cuda, place) for cuda, place in _toolkits(s) if place in there and fits(cuda)]
     return (EnvironmentVariable(name=variable, value=f"{max(fitting)[1]}/bin/ptxas"),) if fitting else ()
 
 
