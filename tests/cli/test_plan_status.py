@@ -33,9 +33,35 @@ def test_a_missing_torch_is_told_and_how_it_is_installed() -> None:
 
 def test_another_host_is_not_changed_from_here() -> None:
     done = run("plan", "--from", str(HOSTS / "swappiness-high.fail.json"), "--select", "swappiness-high")
-    assert "on that host, sudo torchtune-sys apply makes the safe changes; torchtune-sys generate script" in " ".join(
-        done.stdout.split()
+    assert (
+        "on that host, sudo torchtune-sys apply --select swappiness-high makes the safe changes; torchtune-sys generate script"
+        in " ".join(done.stdout.split())
     )
+
+
+def test_the_command_to_paste_makes_the_same_plan() -> None:
+    """Without its options ``apply`` judges by other numbers, and makes other changes than the ones that were shown."""
+    given = ("--nnodes=4", "--data", "/a b", "--timeout", "20", "--profile", "cluster", "--select", "swap*")
+    done = run("plan", "--from", str(HOSTS / "swappiness-high.fail.json"), "--verbose", "--color", "never", *given)
+    said = " ".join(done.stdout.split())
+    assert "apply --nnodes 4 --data '/a b' --timeout 20 --select 'swap*' --profile cluster makes the safe changes" in said, said
+
+
+def test_what_is_changed_is_not_counted_for_a_person_too() -> None:
+    """Of a limit both are told: the file that is written, and what containers and services need in its place."""
+    done = run("plan", "--from", str(HOSTS / "nofile-limit-too-low.fail.json"), "--select", "nofile-limit-too-low")
+    first, rest = done.stdout.split("\n", 1)
+    assert first.endswith(": 1 safe change") and "By hand" in rest, done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["plan", "apply --yes", "apply --dry-run", "apply --yes --format json", "generate script", "generate sysctl", "generate env"],
+)
+def test_a_plan_without_facts_is_no_answer(command: str) -> None:
+    """ "Nothing to change", and exit 0, were said of a host of which nothing had been read in time."""
+    done = run(*command.split(), "--select", "sysctl", "--timeout", "0.0001")
+    assert done.returncode == 3 and "not judged: " in done.stderr and "not read within" in done.stderr, done.stdout + done.stderr
 
 
 def test_what_a_paste_lacks_is_told_in_one_line(tmp_path: Path) -> None:

@@ -87,3 +87,12 @@ def test_a_named_rule_that_is_for_a_person_or_was_not_judged(capsys: pytest.Capt
     planned = Planned(plan=unseen.plan, context=unseen.ground, seen=unseen.facts, results=unseen.results)
     assert selection.not_made(planned, unseen.plan, options(only=("swappiness-high",)))
     assert "swappiness-high: could not be checked: " in capsys.readouterr().err
+
+
+def test_what_other_rules_want_of_a_person_is_not_shown_beside_a_named_one() -> None:
+    host = found("nofile-limit-too-low")
+    assert [item.rule for item in host.plan.by_hand] == ["nofile-limit-too-low"]
+    asked, _ = selection.selected_changes(host, options(only=("nofile-limit-too-low",)))
+    other, _ = selection.selected_changes(host, options(only=("swappiness-high",)))
+    assert asked.by_hand == host.plan.by_hand and asked.changes == host.plan.changes
+    assert not other.by_hand and not other.changes

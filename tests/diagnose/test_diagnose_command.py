@@ -44,6 +44,12 @@ def test_a_cause_is_named_with_its_line_and_exit_1() -> None:
     assert any("standard input:2: " in row for row in rest)
 
 
+def test_where_to_read_on_is_said_last(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(BUS)
+    *rest, last = run(tmp_path / "train.log", tmp_path / "none.log").stdout.decode().splitlines()
+    assert last == "more about a cause: torchtune-sys explain dev-shm-too-small" and any("not read" in row for row in rest)
+
+
 def test_nothing_wrong_is_exit_0() -> None:
     done = run(stdin=b"epoch 1 loss 0.3\nsaved\n")
     assert (done.returncode, b"no failure was found" in done.stdout) == (0, True)

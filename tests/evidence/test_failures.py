@@ -73,7 +73,7 @@ def test_no_problem_found_never_stands_over_a_traceback(text: str, tmp_path: Pat
     words = " ".join(shown.stdout.split())
     assert "no problem found" not in words and "trains on" not in words
     assert "a program failed, and no check explains it: made.FluxCapacitorError: the flux is gone" in words
-    assert "to find out:" in words and shown.returncode == 3
+    assert "said by a program: made.Flux" in words and "to find out:" in words and shown.returncode == 3
     found = json.loads(run("check", "--from", str(report), "--format", "json").stdout)
     assert found["unexplained"] == ["made.FluxCapacitorError: the flux is gone"]
     assert "no problem found" not in run("check", "--from", str(report), "--format", "markdown").stdout

@@ -54,12 +54,18 @@ def test_devices_are_written_to() -> None:
 
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for path in (tmp_path, tmp_path / "none" / "x", tmp_path / "file" / "x", tmp_path / ("x" * 300)):
+    for path, todo in (
+        (tmp_path, "name a file in it"),
+        (tmp_path / "none" / "x", "make its directory"),
+        (tmp_path / "file" / "x", "somewhere else"),
+        (tmp_path / ("x" * 300), "somewhere else"),
+    ):
         with pytest.raises(CannotWrite) as caught:
             write_atomically(str(path), "text")
-        assert caught.value.todo
-    with pytest.raises(CannotWrite):
+        assert todo in caught.value.todo and ("room" in caught.value.todo) == (len(path.name) == 300)
+    with pytest.raises(CannotWrite) as caught:
         write_atomically("/dev/full", "text")
+    assert "make room" in caught.value.todo
     assert os.listdir(tmp_path) == ["file"]
 
 

@@ -147,6 +147,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchtune.sys.plugins.module_utils import installing, run, tool
 
+UNREAD = 3
+"""The tool's exit status where facts that decide the changes could not be read."""
 ATTEMPTS = 3
 """Another controller may change the host between our look and our turn."""
 
@@ -185,12 +187,12 @@ def _words(module, *more):
 
 def _planned(module, found):
     """What would be changed, without changing it: which settings the dry run says, how they look the plan."""
-    answer = found.ask(_words(module, "--dry-run"), run.SCHEMA, (0, 1, 5))
+    answer = found.ask(_words(module, "--dry-run"), run.SCHEMA, (0, 1, UNREAD, 5))
     plan = found.ask(["plan", "--format", "json"] + tool.judging_words(module), run.PLAN, (0, 1, 3)).document["plan"]
     outcomes = answer.document["changes"]
     keys = [one["key"] for one in outcomes if one["state"] == "left" and "--dry-run" in one.get("detail", "")]
     changes = [run.planned(change) for change in plan["changes"] if change["key"] in keys]
-    result = dict(status=answer.status, run=None, changes=changes, changed=bool(changes))
+    result = dict(status=answer.status, said=answer.said, run=None, changes=changes, changed=bool(changes))
     result["waits"] = run.waiting(changes + [run.planned(change) for change in plan["waiting"]])
     result["refused"] = run.having(outcomes, "refused")
     result["install"] = [installing.resolved(one["step"]) for one in plan["install"]]
@@ -204,7 +206,7 @@ def _applied(module, found, recovered):
     """Change the host. A run that was cut off is taken back first; another controller's turn between our look and ours is looked at again."""
     for attempt in range(ATTEMPTS):
         try:
-            answer = found.ask(_words(module, "--yes"), run.SCHEMA, (0, 1, 5))
+            answer = found.ask(_words(module, "--yes"), run.SCHEMA, (0, 1, UNREAD, 5))
             break
         except tool.Unanswered as error:
             if error.status != 1 or attempt + 1 == ATTEMPTS or not module.params["recover"]:
@@ -213,6 +215,7 @@ def _applied(module, found, recovered):
     changes = answer.document["changes"]
     return dict(
         status=answer.status,
+        said=answer.said,
         run=answer.document["run"],
         changes=changes,
         changed=bool(run.having(changes, *run.MADE)) or bool(recovered),
@@ -234,6 +237,7 @@ def _taken_back(found):
 
 
 def _leave(module, result):
+    said = result.pop("said")
     for number in result["recovered"]:
         module.warn("run %d had been cut off; it was taken back first" % number)
     if result["rebooted"]:
@@ -250,6 +254,8 @@ def _leave(module, result):
     failed = result.get("failed_changes")
     if failed:
         module.fail_json(msg="could not be made, and was taken back: %s" % run.names(failed), why="failed", **result)
+    if result["status"] == UNREAD:
+        module.fail_json(msg="what decides the changes could not be read: %s" % tool.last_words(said), why="unread", **result)
     module.exit_json(**result)
 
 

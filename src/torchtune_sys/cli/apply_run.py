@@ -16,6 +16,7 @@ from torchtune_sys.cli.planning import Planned, planned
 from torchtune_sys.cli.privilege import boot_id, is_root
 from torchtune_sys.cli.take_snapshot import now
 from torchtune_sys.cli.terminal import require_output, say, style, tell
+from torchtune_sys.cli.undecided import status_of_looks
 from torchtune_sys.cli.watch import heeded_signals
 from torchtune_sys.errors import AGAIN_AS_ROOT, Terminated, UserError
 from torchtune_sys.model.plan import FileDiff, Plan
@@ -49,10 +50,11 @@ def apply(options: dict[str, Any]) -> int:
             raise UserError("--prove asks a person in the end, so it does not go with --format json", "leave out one of them")
     else:
         _show(plan, left_out, options)
+    unread = DONE if options["only"] else status_of_looks(found.results)
     if options["dry_run"]:
         _give_dry(found, plan, left_out, options)
-        return DONE
-    status = NOT_ALL if selection.not_made(found, plan, options) else DONE
+        return unread
+    status = NOT_ALL if selection.not_made(found, plan, options) else unread
     if not plan.changes:
         _give(None, _others(found, left_out, options), options)
         return status

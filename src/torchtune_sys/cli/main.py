@@ -15,7 +15,7 @@ import click
 
 from torchtune_sys import PROGRAM, __version__
 from torchtune_sys.cli.lazy import LazyGroup
-from torchtune_sys.cli.terminal import Closed, asked_columns, environment, leave, say, tell
+from torchtune_sys.cli.terminal import Closed, asked_columns, clear_status, environment, leave, say, tell
 from torchtune_sys.cli.watch import SIGNALLED, heeded_signals, run_within_timeout
 from torchtune_sys.errors import CannotWrite, Terminated, UserError
 from torchtune_sys.host.isolation import session
@@ -153,6 +153,7 @@ def _ended(args: Sequence[str], ended: BaseException) -> int:
     from signal import SIGINT
 
     if isinstance(ended, Terminated):
+        clear_status()
         return _failed(args, SIGNALLED + ended.number, "terminated")
     return _failed(args, SIGNALLED + SIGINT, "interrupted")
 

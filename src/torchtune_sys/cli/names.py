@@ -19,7 +19,7 @@ def rule_names(given: Iterable[str]) -> frozenset[str]:
     names = [name.strip() for text in given for name in text.split(",") if name.strip()]
     for name in names:
         if name not in known:
-            raise UnknownName(f"there is no rule {name!r}", nearest(name, known, "torchtune-sys rules lists them"))
+            raise UnknownName(f"no rule is called {name!r}", nearest(name, known, "torchtune-sys rules lists them"))
     return frozenset(names)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -117,6 +117,24 @@ def timeout_of(words: str) -> Callable[[_F], _F]:
 
 
 timeout_option = timeout_of("Stop collecting facts after S seconds. [30; with --live 90]")
+
+
+def given_again(context: click.Context, without: Container[str]) -> str:
+    """Return the options that the command line gave, each after a blank, as a shell takes them; those named ``without`` are left out."""
+    from shlex import join
+
+    words: list[str] = []
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if source is not ParameterSource.COMMANDLINE or param.name in without or not isinstance(param, click.Option):
+            continue
+        value = context.params[param.name or ""]
+        if param.is_flag:
+            words.append(param.opts[-1] if value else param.secondary_opts[-1])
+            continue
+        for each in value if param.multiple else (value,):
+            words += [param.opts[-1], f"{each:g}" if isinstance(each, float) else str(each)]
+    return f" {join(words)}" if words else ""
 
 
 def intent_options(function: _F) -> _F:

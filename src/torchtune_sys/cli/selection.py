@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from torchtune_sys.cli.names import rule_names
 from torchtune_sys.cli.terminal import tell
 from torchtune_sys.model.actions import Safety
@@ -33,7 +35,19 @@ def selected_changes(found: Planned, options: Mapping[str, Any]) -> tuple[Plan, 
         return change.key not in left_out
 
     plan = planner.part(found.plan, found.context, keep)
-    return plan, left_out
+    return (_of_rules(plan, only) if only else plan), left_out
+
+
+def _of_rules(plan: Plan, only: frozenset[str]) -> Plan:
+    """Return the plan without what other rules want of a person."""
+    return structs.replace(
+        plan,
+        waiting=tuple(change for change in plan.waiting if set(change.rules) & only),
+        refused=tuple(refusal for refusal in plan.refused if set(refusal.rules) & only),
+        by_hand=tuple(item for item in plan.by_hand if item.rule in only),
+        install=(),
+        install_refused=(),
+    )
 
 
 def not_made(found: Planned, plan: Plan, options: Mapping[str, Any]) -> bool:

@@ -224,7 +224,7 @@ def growing_number(what: str) -> tuple[Callable[[int], None], Callable[[], None]
         now = time.monotonic()
         if now - started > 2 and now - shown > 0.2:
             shown = now
-            status(f"{count:,} {what} ({now - started:.0f} s)")
+            status(f"{what}: {count:,} ({now - started:.0f} s)")
 
     return show, lambda: status("")
 
@@ -236,6 +236,12 @@ def status(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"\r\x1b[K{text[: _columns(sys.stderr) - 1]}")
         sys.stderr.flush()
+
+
+def clear_status() -> None:
+    """Clear what the status line shows, so that a message does not go on in it."""
+    if is_terminal(sys.stderr):
+        status("")
 
 
 def clear_progress(show: Callable[[set[str]], None] | None) -> None:

@@ -21,6 +21,18 @@ _TIMEOUT_MS = 30_000
 """How long the reader of a FIFO may take nothing."""
 
 
+_TODO = {
+    errno.ENOENT: "make its directory first, or write somewhere else",
+    errno.EACCES: "write somewhere else, or as a user who may write there",
+    **dict.fromkeys((errno.ENOTDIR, errno.EROFS, errno.EISDIR), "write somewhere else"),
+}
+"""What helps where room does not."""
+
+
+def _cannot_write(error: OSError, path: str) -> CannotWrite:
+    return CannotWrite.because(error, path, _TODO.get(error.errno or 0, "write somewhere else or make room"))
+
+
 def write_atomically(path: str, text: str, *, by_root: int = READABLE) -> None:
     """Write ``text`` to ``path`` so that a reader sees the old file or the whole new one, never a part.
 
@@ -39,7 +51,7 @@ def write_atomically(path: str, text: str, *, by_root: int = READABLE) -> None:
         with place_of(path) as (folder, name):
             _write(folder, name, path, text, by_root if os.geteuid() == 0 or by_root == EXECUTABLE else READABLE)
     except OSError as error:
-        raise CannotWrite.because(error, path, "write somewhere else or make room") from None
+        raise _cannot_write(error, path) from None
 
 
 def write_in_child(path: str, text: str, *, by_root: int = READABLE) -> None:
@@ -62,7 +74,7 @@ def require_place(path: str) -> None:
                 if not os.access(f"/proc/self/fd/{folder}", os.W_OK, effective_ids=True):
                     raise CannotWrite(f"{path}: its directory cannot be written to", "write somewhere else")
         except OSError as error:
-            raise CannotWrite.because(error, path, "write somewhere else or make room") from None
+            raise _cannot_write(error, path) from None
 
     if path and not _STREAM.fullmatch(path):
         _in_child(path, check)
@@ -139,7 +151,7 @@ def write_below(folder: str, files: Mapping[str, str], mark: str) -> None:
             f"{error.filename or folder}: is no directory", "name a directory, or one that is not there yet"
         ) from None
     except OSError as error:
-        raise CannotWrite.because(error, error.filename or folder, "write somewhere else or make room") from None
+        raise _cannot_write(error, error.filename or folder) from None
     for place, text in places.items():
         write_atomically(place, text)
 

@@ -28,8 +28,6 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
     for cause in value.causes:
         yield from _cause(cause, [quote for quote in cause.evidence if quote not in shown])
         shown.update(cause.evidence)
-    if value.causes and value.causes[0].fix:  # else the words of a stage of the smoke test, which has no page
-        yield line((f"more about a cause: torchtune-sys explain {value.causes[0].cause}", "dim"))
     for error in value.unexplained:
         whose = ", ".join(filter(None, (clean(error.program), *_where(error))))
         by = f" ({whose})" if whose else ""
@@ -58,6 +56,8 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
         yield line(f"{clean(unread.source)}: {clean(unread.why)}", label=("not read", "dim"), indent=2, hang=13)
     if len(value.unread) > _UNREAD:
         yield line(f"and {len(value.unread) - _UNREAD:,} more not read", indent=2)
+    if value.causes and value.causes[0].fix:  # else the words of a stage of the smoke test, which has no page
+        yield line((f"more about a cause: torchtune-sys explain {value.causes[0].cause}", "dim"))
 
 
 def _others(value: Diagnosis) -> Iterator[Line]:

@@ -25,21 +25,23 @@ def headline(plan: Plan) -> str:
     unsafe = sum(change.safety is Safety.UNSAFE for change in plan.changes)
     counts = [_count(len(plan.changes) - unsafe, "safe change"), _count(unsafe, "unsafe change")]
     counts += [f"{len(plan.waiting)} made already" if plan.waiting else ""]
+    planned = {rule for change in (*plan.changes, *plan.waiting) for rule in change.rules}
     counts += [
         f"{len(plan.refused)} refused" if plan.refused else "",
-        f"{_count(len(plan.by_hand), 'finding')} to fix by hand" if plan.by_hand else "",
+        _count(sum(item.rule not in planned for item in plan.by_hand), "finding", " to fix by hand"),
     ]
-    counts += [_count(len(plan.install), "step") + " to install" if plan.install else ""]
+    counts += [_count(len(plan.install), "step", " to install")]
     counted = ", ".join(count for count in counts if count)
     name = host_word(plan.host) or ("this host" if plan.origin == "live" else "the given host")
     return f"{name}: {counted}" if counted else f"{name}: nothing to change"
 
 
-def _count(number: int, words: str) -> str:
-    return "" if not number else f"{number} {words}" + ("" if number == 1 else "s")
+def _count(number: int, words: str, then: str = "") -> str:
+    return "" if not number else f"{number} {words}" + ("" if number == 1 else "s") + then
 
 
-def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = True) -> str:
+def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = True, given: str = "") -> str:
+    """Return the plan for a person. ``given``: the options, each after a blank, with which ``apply`` makes the same plan."""
     lines = [line((headline(plan), "bold"))]
     if plan.origin != "live":
         lines.append(line(plan.origin, label=("From", "bold"), hang=_HANG))
@@ -64,7 +66,7 @@ def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = Tru
         )
         program = PROGRAM if on_it else style.behind_sudo
         safe = any(change.safety is Safety.SAFE for change in plan.changes)
-        makes = "apply makes the safe changes" if safe else "apply --unsafe makes them once you decided"
+        makes = f"apply{given} makes the safe changes" if safe else f"apply{given} --unsafe makes them once you decided"
         advice = f"Nothing was changed: {on_it}sudo {program} {makes}{there}, --format diff shows the files."
         lines += [line(), line(advice, label=("Next", "bold"), hang=_HANG, is_elsewhere=bool(on_it))]
     return layout.render(lines, style)

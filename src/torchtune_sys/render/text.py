@@ -203,7 +203,7 @@ def subjects(names: list[str]) -> str:
     return ", ".join(stem + (str(CpuSet(numbers)) if numbers else "") for stem, numbers in kinds.items())
 
 
-_LABELS = {True: "an earlier boot:", False: "said by a program:"}
+_LABELS = {True: "an earlier boot: ", False: "said by a program: "}
 
 
 def _unexplained(errors: tuple[str, ...]) -> Iterator[Line]:

@@ -28,9 +28,10 @@ power cut.
 
 Exit status: 0 all changes made (or none needed); 1 not all: refused, failed,
 skipped because jobs run on the GPUs, or you said no; 2 usage error; 3 the
-journal is damaged; 4 internal error; 5 fixed now, but lost at the next boot:
-what sets it then is named (1 wins over 5). Changes that need a decision or a
-person do not count.
+journal is damaged, or facts that decide the changes could not be read in time;
+4 internal error; 5 fixed now, but lost at the next boot: what sets it then is
+named (1 wins over 5, 5 over 3). Changes that need a decision or a person do not
+count.
 """,
 )
 @shared.intent_options

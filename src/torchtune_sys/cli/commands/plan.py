@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,6 @@ from torchtune_sys.cli.terminal import give, style, tell
 
 if TYPE_CHECKING:
     from torchtune_sys.cli.planning import Planned
-    from torchtune_sys.model.rule import Result
 
 FORMATS = ("text", "json", "markdown", "diff")
 
@@ -46,6 +44,7 @@ that decide the changes could not be read; 4 internal error.
 def command(**options: Any) -> int:
     """Show the changes that would fix what check finds, and why; change nothing."""
     from torchtune_sys.cli.planning import planned
+    from torchtune_sys.cli.undecided import tell_undecided
 
     found = planned(options)
     made = found.plan
@@ -56,10 +55,7 @@ def command(**options: Any) -> int:
         return 1
     if options["format_"] == "diff":
         tell("the plan changes no file and no value")
-    undecided = list(_undecided(found.results))
-    for line in _undecided_lines(undecided):
-        tell(f"not judged: {line}")
-    return 3 if undecided else 0
+    return 3 if tell_undecided(found.results) else 0
 
 
 def _without_torch(found: Planned) -> str:
@@ -73,42 +69,14 @@ def _without_torch(found: Planned) -> str:
     return f"cannot train: {trains.why}: torchtune-sys generate install{asked} prints how to install it; --python names another interpreter"
 
 
-_NAMED = 3
-"""Rules that are named beside one reason; a paste lacks what most of them need."""
-
-
-def _undecided_lines(undecided: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line for each reason, whichever file it is said of.
-
-    >>> list(_undecided_lines([("a", "x: denied"), ("b", "r: not in the report"), ("c", "r: not in the report"), ("d", "y: not in the report"), ("e", "y: not in the report")]))
-    ['a: x: denied', 'b, c, d and 1 more: not in the report']
-    """
-    by_reason: dict[str, list[tuple[str, str]]] = {}
-    for rule, why in undecided:
-        by_reason.setdefault(why.rpartition(": ")[2], []).append((rule, why))
-    for reason, found in by_reason.items():
-        if len(found) <= _NAMED:
-            yield from (f"{rule}: {why}" for rule, why in found)
-        else:
-            yield f"{', '.join(rule for rule, _ in found[:_NAMED])} and {len(found) - _NAMED} more: {reason}"
-
-
-def _undecided(results: Iterable[Result]) -> Iterator[tuple[str, str]]:
-    """Yield the rules that could ask for a change and did not see what they judge by, and why."""
-    from torchtune_sys.cli.selection import unjudged
-    from torchtune_sys.model import actions
-    from torchtune_sys.model.rule import Verdict
-
-    for result in results:
-        if result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED) and any(map(actions.doable, result.rule.fix)):
-            yield result.rule.id, unjudged(result)
-
-
 def _rendered(made: Any, options: dict[str, Any]) -> str:
     from torchtune_sys.render import plan as shown
 
     if options["format_"] == "text":
-        return shown.text(made, style(options["color"], options["output"]), verbose=options["verbose"])
+        from torchtune_sys.cli.options import given_again
+
+        given = given_again(click.get_current_context(), ("from_", "root", "format_", "output", "verbose", "color"))
+        return shown.text(made, style(options["color"], options["output"]), verbose=options["verbose"], given=given)
     if options["format_"] == "json":
         from torchtune_sys.render import as_json
 

@@ -9,8 +9,6 @@ import click
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.terminal import give, tell
 
-NOT_ALL_DONE = 1
-
 
 @shared.command(
     "record",
@@ -23,6 +21,9 @@ Examples:
 
 Names of users and hosts, addresses, UUIDs and serial numbers are replaced by
 tokens, equal names by equal tokens. Read the file before you publish it.
+
+Exit status: 0 recorded; 2 usage error; 3 not all of it: the time was up; 4
+internal error, or the file cannot be written.
 """,
 )
 @shared.intent_options
@@ -32,6 +33,7 @@ tokens, equal names by equal tokens. Read the file before you publish it.
 def command(**options: Any) -> int:
     """Write an anonymised recording of this host (JSON) that can be judged elsewhere."""
     from torchtune_sys import engine
+    from torchtune_sys.cli.main import UNJUDGED
     from torchtune_sys.cli.status import missed, status_of_look
     from torchtune_sys.cli.take_snapshot import ended, opened, seconds_to_look
     from torchtune_sys.cli.workload import intent_of
@@ -52,7 +54,7 @@ def command(**options: Any) -> int:
     incomplete = missed(seen, Why.TIMEOUT, Why.CRASHED)
     if incomplete:
         tell(f"not recorded completely: {', '.join(incomplete)} (a longer --timeout may help)")
-    return status_of_look(seen, late=NOT_ALL_DONE)
+    return status_of_look(seen, late=UNJUDGED)
 
 
 def summary(recording: dict[str, Any], replaced: int) -> str:

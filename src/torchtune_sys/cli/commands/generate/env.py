@@ -34,6 +34,7 @@ def command(**options: Any) -> int:
     """Print the environment variables that a job should have on this host, each with its reason."""
     from torchtune_sys.cli.pipeline import judged
     from torchtune_sys.cli.take_snapshot import host_of
+    from torchtune_sys.cli.undecided import status_of_looks
     from torchtune_sys.probes.plan_context import allocators
     from torchtune_sys.remediation.plan.job import variables
     from torchtune_sys.render import as_json
@@ -44,9 +45,9 @@ def command(**options: Any) -> int:
     found = variables(seen, results, () if host is None else allocators.probe(host))
     if options["format_"] == "json":
         give(as_json.environment(found), options["output"], machine=True)
-        return 0
+        return status_of_looks(results)
     if found or options["output"]:  # what reads the file should find it
         give(job.FORMS[options["format_"]](found), options["output"])
     if not found:
         tell("nothing to set: the session's environment is fine as it is")
-    return 0
+    return status_of_looks(results)

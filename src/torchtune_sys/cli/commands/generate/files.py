@@ -88,6 +88,7 @@ def undecided(found: Planned, options: dict[str, Any], concerns: Callable[[str],
 def _print(path: str, options: dict[str, Any]) -> int:
     """Say on stderr where the file belongs, or that there is nothing to write."""
     from torchtune_sys.cli.planning import planned
+    from torchtune_sys.cli.undecided import status_of_looks
 
     found = planned(options)
     plan = part_of_plan(options, found)
@@ -97,7 +98,7 @@ def _print(path: str, options: dict[str, Any]) -> int:
         tell(f"for {path}")
     if not tell_left_out(undecided(found, options, lambda written: written == path)) and not content:
         tell(f"nothing to write to {path}: no change in the plan needs it")
-    return 0
+    return status_of_looks(found.results)
 
 
 sysctl = _command(

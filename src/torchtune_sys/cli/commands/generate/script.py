@@ -52,6 +52,7 @@ It also stops on a host that differs from the plan's. See docs/provision.md.
 def command(**options: Any) -> int:
     """Print a bash script that makes, checks and undoes the plan's changes; with --stages it also installs and tests."""
     from torchtune_sys.cli.planning import planned
+    from torchtune_sys.cli.undecided import status_of_looks
     from torchtune_sys.render.generate.script import made_for, script
 
     if options["stages"] is not None:
@@ -64,7 +65,7 @@ def command(**options: Any) -> int:
     give(script(plan, made_for(found.seen)), options["output"], machine=True)
     if not tell_left_out(undecided(found, options)) and not plan.changes:
         tell("the plan has no change, so the script does nothing")
-    return 0
+    return status_of_looks(found.results)
 
 
 _OF_STAGES = {

@@ -37,6 +37,7 @@ only, never to a service, so --unit puts the limits into the unit.
 def command(**options: Any) -> int:
     """Print the plan's systemd drop-ins, and one for your own service."""
     from torchtune_sys.cli.planning import planned
+    from torchtune_sys.cli.undecided import status_of_looks
     from torchtune_sys.render.generate import units
 
     if options["output"] and options["output_dir"]:
@@ -58,7 +59,7 @@ def command(**options: Any) -> int:
         tell(*(f"written: {name}" for name in files))
     elif files:
         give(units.together(files), options["output"])
-    return 0
+    return status_of_looks(found.results)
 
 
 def _own(found: Planned, options: dict[str, Any], path: str) -> dict[str, str]:
