@@ -165,8 +165,9 @@ def test_what_was_made_is_told_though_the_look_behind_it_ends_early(
     plan = Plan(host="h", origin="live", changes=(mock.Mock(),), files=(), refused=(), by_hand=())
     stand_ins = {
         "is_root": lambda: True,
-        "planned": lambda *_: None,
+        "planned": lambda *_: mock.Mock(),
         "_show": lambda *_: None,
+        "status_of_looks": lambda _results: 0,
         "require_output": lambda *_: None,
         "_run": lambda *_: ApplyRun(number=7, failed={}),
         "judged": ended,
@@ -178,5 +179,5 @@ def test_what_was_made_is_told_though_the_look_behind_it_ends_early(
     monkeypatch.setattr(apply_run.journal, "numbers", lambda _folder: [])
     monkeypatch.setattr(apply_run.session, "made_since_start", lambda _boot: frozenset())
     with pytest.raises(type(end)):
-        apply_run.apply({"dry_run": False, "prove": False, "format_": "text", "yes": True, "color": "never"})
+        apply_run.apply({"only": (), "dry_run": False, "prove": False, "format_": "text", "yes": True, "color": "never"})
     assert "torchtune-sys undo 7 takes it back" in capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "x")], capture_output=True, text=True, timeout=30, check=False
     )
-    assert "CannotWrite" in done.stderr and "File too large" in done.stderr
+    assert "FileTooLarge" in done.stderr and "File too large" in done.stderr
     assert os.listdir(tmp_path) == ["x"] and (tmp_path / "x").read_text() == "old"
 
 
