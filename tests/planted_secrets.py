@@ -20,7 +20,7 @@ TOKENS = (
     ("esecret_", LETTERS, 32), ("fw_", LETTERS, 24), ("dp.pt.", LETTERS, 43), ("ops_eyJ", LETTERS, 60), ("MUNGE:", LETTERS, 60), ("abc8Q~", LETTERS, 34),
     ("glffct-", LETTERS, 20), ("eyJhbGciOiJkaXIiLCJlbmMi.abcdefgh.abcdefgh.abcdefgh.", LETTERS, 22), ("wandb login ", HEX, 40),
     ("bkua_", HEX, 40), ("sgp_", HEX, 40), ("rubygems_", HEX, 48), ("sntryu_", HEX, 64), ("lsv2_pt_", HEX, 32), ("pcsk_a1b2c3_", LETTERS, 63), ("pul-", HEX, 40),
-    ("csk-", LOWER + DIGITS, 48), ("sk_", HEX, 48), ("CCIPAT_", HEX, 40), ("DHHC-1:01:", LETTERS, 44), ("sha256~", LETTERS, 43), ("ABSK", LETTERS, 60),
+    ("csk-", LOWER + DIGITS, 48), ("sk_", HEX, 48), ("CCIPAT_", HEX, 40), ("DHHC-1:01:", LETTERS, 44), ("sha256~", LETTERS, 43), ("ABSK", LETTERS, 60), ("fc-", HEX, 32),
     ("SWMTKN-1-", LOWER + DIGITS, 50), ("dt0c01.ABCDEFGHIJKLMNOPQRSTUVWX.", UPPER, 64), ("figd_", LETTERS, 40),
 )  # fmt: skip
 BARE = ("{0}", "note: {0}", "--resume {0} --lr 3", "x={0};y=1", "(see {0})", "'{0}'")
@@ -43,6 +43,8 @@ KEYED = (
     "password\uff1d{0}", "--password\u00a0{0}", "pass\u200bword={0}", "Ocp-Apim-Subscription-Key: {0}",
     "['mysql', '--password', '{0}', 'db']", '"args": ["--api-key", "{0}"]', "jupyter lab --IdentityProvider.token {0}", "exporter --web.auth joe:{0}", "skopeo copy --src-creds=joe:{0} a b",
     "plink -pw {0} joe@h", "ssh-keygen -t rsa -N {0} -f k", "curlftpfs h /f -o rw,user=joe:{0}", "connect -H joe:{0}@proxy:80 h", "x%3BPWD%3D{0}%3B", "to=https%3A%2F%2Fjoe%3A{0}%40h",
+    "password==>{0}", "password:: {0}", "PASSWORD: !!str {0}", "password: &a {0}", "\u201cpassword\u201d: \u201c{0}\u201d", "password\\x3d{0}", "password%253D{0}",
+    "\x1b[1mpassword\x1b[0m: \x1b[32m{0}\x1b[0m",
     "spark-submit --conf spark.authenticate.secret {0}", "nmcli con add wifi-sec.psk {0}", "smbget -U joe%{0} smb://h/x", "Comment=pass {0}", "https://conda.example/t/a1{0}/main",
 )  # fmt: skip
 CMDLINE = (

@@ -6,6 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,6 +100,12 @@ def test_junit_has_a_suite_per_family_and_adds_up() -> None:
     cases = {case.get("name"): [child.tag for child in case] for case in root.iter("testcase")}
     assert cases["driver-too-old"] == ["failure"] and cases["gone-wrong"] == ["error"] and cases["all-well"] == []
     assert cases["secret-kept"] == ["skipped"] == cases["no-such-thing"]
+
+
+def test_no_word_of_a_host_attaches_a_file_to_a_report() -> None:
+    """Jenkins and GitLab attach what is named so."""
+    text = junit.render(report(failed("evil-host", msgspec.structs.replace(HOSTILE, subject="[[ATTACHMENT|/etc/passwd]]"))))
+    assert "/etc/passwd" in text and "[[ATTACHMENT|" not in text
 
 
 def test_junit_says_why_a_case_was_skipped() -> None:

@@ -126,6 +126,7 @@ SIGNS = (
     "wandb",
     "pul-",
     "csk-",
+    "fc-",
     "dose",
     "cw-secret-",
     "secret_",

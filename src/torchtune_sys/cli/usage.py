@@ -42,7 +42,7 @@ def worded(error: click.ClickException) -> tuple[str, str]:
     if choices:
         return _begun(seen), f"choose from: {choices}"
     seen = _begun(seen.rstrip().removesuffix(".").removesuffix(";"))
-    if (extra := re.search(r"extra arguments? \((.+)\)", seen)) and context is not None:
+    if (extra := re.match(r"[^(]{0,60}extra arguments? \((.+)\)", seen)) and context is not None:
         return seen, _for_extra(extra[1], context)
     wrong = re.search(r"'?([^' ]{1,80})'? is (?:not one|none) of (.+)", seen)
     if wrong and (close := nearest(_DEVICES.get(wrong[1], wrong[1]), re.findall(r"[^ ,;']+", wrong[2]), "")):

@@ -214,7 +214,7 @@ def _of_fields(fields: dict[str, str]) -> dict[str, Any]:
 def _table(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     lines = text.split("\n")
     for above, below in itertools.pairwise(lines):
-        first = _FIRST.search(above) if "|" in above and len(above) < 300 else None
+        first = _FIRST.search(above) if "|" in above and max(len(above), len(below)) < 300 else None
         second = _SECOND.search(below) if first is not None else None
         if first is None or second is None:
             continue

@@ -102,8 +102,13 @@ def _lines(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Return text for an attribute or an element. XML 1.0 has no way to write most control characters: they are shown as escapes."""
-    shown = clean(text)
+    """Return text for an attribute or an element. XML 1.0 has no way to write most control characters: they are shown as escapes. What
+    Jenkins and GitLab take for a file to attach (``[[ATTACHMENT|PATH]]``) is none of a report's words.
+
+    >>> escape("[[ATTACHMENT|/etc/passwd]] <a>")
+    '[[ATTACHMENT |/etc/passwd]] &lt;a&gt;'
+    """
+    shown = clean(text).replace("[[ATTACHMENT|", "[[ATTACHMENT |")
     for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
         shown = shown.replace(sign, entity)
     return shown

@@ -243,7 +243,7 @@ class _Stack(msgspec.Struct, kw_only=True):
     """Whose it is, and after how many heads of a dump: one process printed it with what else has the same."""
 
 
-_THREAD_HEAD = r"Thread 0x[0-9a-f]+.*most recent call first"
+_THREAD_HEAD = r"Thread 0x[0-9a-f]{1,16}\b.*most recent call first"
 _THREAD = re.compile(f"^{_THREAD_HEAD}")
 _DUMP = re.compile(r"^(?:Fatal Python error: |Timeout \(\d)")
 _PROCESS = re.compile(r"^Process (\d{1,9}): ")

@@ -73,13 +73,13 @@ _TOKEN = pattern("(?:" + "|".join(shape for shape, _ in SHAPES) + ")")
 _SUBSCRIPT = rf"\](?=[ \t]{{0,8}}=[ \t]{{0,8}}[bBrRuUfF]?{QUOTE})"
 """``os.environ["HF_TOKEN"] = "x"``, as a traceback shows it; not what is given another variable's value."""
 _KEYED = pattern(
-    rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE}(?:{_SUBSCRIPT})?)?[ \t]{{0,8}}(?:[:?+]=|=>|->|=(?!=)|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({VALUE})"
+    rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE}(?:{_SUBSCRIPT})?)?[ \t]{{0,8}}(?:[:?+]=|={{1,2}}>|->|::(?=[ \t])|=(?!=)|(?<=[\"'])[ \t]{{0,8}}:)[ \t]{{0,8}})({VALUE})"
 )
 _KEYED_IN_QUOTES = pattern(
     rf"(?i)((?:{NAMES})[\w.-]{{0,64}}(?:{QUOTE}(?:{_SUBSCRIPT})?)?[ \t]{{0,8}}[=:][ \t]{{0,8}})({IN_QUOTES}|{IN_ESCAPED_QUOTES})"
 )
 _YAML = pattern(
-    rf"(?im)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}(?:\[[^\]\n]{{0,40}}\])?:[ \t]{{1,8}}(?:![\w-]{{1,20}}[ \t])?)({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']|,[ \t]|\}}))"
+    rf"(?im)((?:{NAMES})[\w.-]{{0,64}}[ \t]{{0,8}}(?:\[[^\]\n]{{0,40}}\])?:[ \t]{{1,8}}(?:[!&]!?[\w-]{{1,20}}[ \t])?)({VALUE})(?=[ \t]{{0,8}}(?:$|\\?[\"']|,[ \t]|\}}))"
 )
 _OPTION = pattern(
     rf"(?i)(?<![\w-])((?=-)[\w.-]{{0,42}}(?:{NAMES})[\w.-]{{0,20}}(?<![-_]file)[ \t]{{1,4}})(?!-)({VALUE})"
@@ -157,7 +157,7 @@ _KERNELS_LINE = pattern(r"(?:Kernel c|(?:\]|kernel:) C)ommand line: ")
 
 def _line(text: str, hints: tuple[str, ...] = HINTS) -> str:
     """``hints``: those of ``HINTS`` that the line may hold."""
-    if (not text.isascii() or "\\u" in text or "\\x" in text) and (plain := _forms().undisguised(text)) != text:
+    if (not text.isascii() or "\\u" in text or "\\x" in text or "\x1b" in text) and (plain := _forms().undisguised(text)) != text:
         hidden = _line(plain)
         return text if hidden == plain else hidden
     if "ommand line: " in text and (start := _KERNELS_LINE.search(text)) is not None:

@@ -140,7 +140,7 @@ _COLUMNS = pattern(rf"(?i)(?<![\w.-])({_NAMED}[ \t]{{0,40}}(?:\||\t)[ \t]{{0,40}
 """A line of a table without borders: a name, a bar or a tab, a value."""
 _ENCODED_QUOTE = r"(?:%22|%27|&quot;|&#0?3[49];)"
 _ENCODED = pattern(
-    rf"(?i)((?:{NAMES}|(?<=%[0-9a-f]{{2}})(?:pass|pwd|pw|sig|auth)(?![a-z]))[\w.-]{{0,64}}{_ENCODED_QUOTE}?(?:%3[ad]|[:=])(?:%20|\+|[ ])?{_ENCODED_QUOTE}?)([^\s\"'<>&%,;]{{1,4096}})"
+    rf"(?i)((?:{NAMES}|(?<=%[0-9a-f]{{2}})(?:pass|pwd|pw|sig|auth)(?![a-z]))[\w.-]{{0,64}}{_ENCODED_QUOTE}?(?:%(?:25){{0,2}}3[ad]|[:=])(?:%20|\+|[ ])?{_ENCODED_QUOTE}?)([^\s\"'<>&%,;]{{1,4096}})"
 )
 _NAME_AND_VALUE = pattern(
     rf"(?i)(\b(?:name|key)(?:{QUOTE})?[ \t]{{0,8}}[:=][ \t]{{0,8}}(?:{QUOTE})?{_NAMED}(?:{QUOTE})?,?(?:\\n|\s){{0,80}}(?:{QUOTE})?value(?:{QUOTE})?[ \t]{{0,8}}[:=][ \t]{{0,8}})({VALUE})"
@@ -179,27 +179,32 @@ _NAME_AT_MOST = 140
 """Letters of a name, what may follow within its word, quotes, and blanks before the sign."""
 _ITEM = pattern(r"(?P<quote>\\{0,3}[\"'])[^\"'\n]{1,4096}(?P=quote)")
 _DISGUISE = pattern(
-    "[\u00a0\u00ad\u034f\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufe00-\ufe0f\ufeff\uff01-\uff5e]"
+    "[\u00a0\u00ad\u034f\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufe00-\ufe0f\ufeff\uff01-\uff5e\u201c\u201d]|\x1b\\[[0-9;]{0,16}m"
 )
 _ESCAPED = pattern(
-    r"(?i)\\{1,4}(?:u(00(?:2[013-9a-f]|[346][0-9a-f]|5[0-9abd-f]|7[0-9a-e]|a0|ad)|20[0-6][0-9a-f]|3000|fe0[0-9a-f]|feff|ff[0-5][0-9a-f])|x(a0|ad))"
+    r"(?i)\\{1,4}(?:u(00(?:2[013-9a-f]|[346][0-9a-f]|5[0-9abd-f]|7[0-9a-e]|a0|ad)|20[0-6][0-9a-f]|3000|fe0[0-9a-f]|feff|ff[0-5][0-9a-f])|x(a0|ad|3[ad]))"
 )
 """By its number, as JSON and Python write what is not of ASCII, and some encoders of JSON also ``=``, ``&``, ``<``; never a quote."""
 
 
 def undisguised(text: str) -> str:
-    """Return ``text`` as one sees it: blanks of other kinds, signs without a width and wide letters come along when a page or a chat is copied.
+    """Return ``text`` as one sees it: blanks of other kinds, signs without a width, wide letters, quotes of printers and colours come along when a page, a
+    chat or a terminal is copied.
 
     >>> undisguised("pass\\u200bword\\uff1d\\u00a0x"), undisguised("a\\\\u0026sig\\\\u003db"), undisguised("\\u00e9")
     ('password= x', 'a&sig=b', 'é')
     """
     if "\\" in text:
         text = _ESCAPED.sub(lambda found: chr(int(found[1] or found[2], 16)), text)
-    return text if text.isascii() or _DISGUISE.search(text) is None else _DISGUISE.sub(_plain, text)
+    return text if (text.isascii() and "\x1b" not in text) or _DISGUISE.search(text) is None else _DISGUISE.sub(_plain, text)
 
 
 def _plain(found: re.Match[str]) -> str:
     sign = found[0]
+    if len(sign) > 1:  # a colour
+        return ""
+    if sign in "\u201c\u201d":
+        return '"'
     if unicodedata.category(sign) in ("Zs", "Zl", "Zp"):
         return " "
     return chr(ord(sign) - 0xFEE0) if "\uff01" <= sign <= "\uff5e" else ""

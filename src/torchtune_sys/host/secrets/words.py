@@ -70,6 +70,7 @@ SHAPES = (
     ),
     (r"pul-[0-9a-f]{40}", "Pulumi"),
     (r"csk-[a-z0-9]{40,}", "Cerebras"),
+    (r"fc-[0-9a-f]{32}", "Firecrawl"),
     (r"sha256~[\w-]{40,}", "OpenShift"),
     (r"ABSK[A-Za-z0-9+/]{40,}={0,2}", "AWS, Bedrock"),
     (r"SWMTKN-1-[\w-]{20,}", "Docker, a swarm"),
@@ -137,7 +138,7 @@ IN_TOKENS = (
     *("gocspx-", "sk-", "k_live_", "k_test_", "nvapi-", "xox", "xapp-", "hooks.slack", "api/webhooks", "npm_", "pypi-", "dckr_", "dapi", "dop_v1_"),
     *("hvb.", "hvs.", "hvr.", "r8_", "gsk_", "pplx-", "xai-", "tgp_v1_", "key_", "key-", "sg.", "shp", "atatt3", "lin_api_", "ntn_", "eyj", ":aa", "$"),
     *("1//0", "akcp", "cmvmdgtu", "glsa_", "nrak-", "rpa_", "esecret_", "fw_", "dp.", ".atlasv1.", "munge:", "q~", "/t/", "webhookb2", "k10", "mii"),
-    *("grub.pbkdf2", "aq", "dhhc-1", "nvmetls", "figd_", "pscale_", "jina_", "lsv2_", "pcsk_", "sntry", "wandb", "pul-", "csk-", "dose", "cw-secret-", "secret_", "bot/v2/hook", "routing_key", "integration_key", "expiration time", "sha256~", "absk", "swmtkn", "dt0"),
+    *("grub.pbkdf2", "aq", "dhhc-1", "nvmetls", "figd_", "pscale_", "jina_", "lsv2_", "pcsk_", "sntry", "wandb", "pul-", "csk-", "fc-", "dose", "cw-secret-", "secret_", "bot/v2/hook", "routing_key", "integration_key", "expiration time", "sha256~", "absk", "swmtkn", "dt0"),
 )  # fmt: skip
 IN_VARIABLES = (*IN_NAMES, "private", "_pat", "proxy")
 IN_FORMS = (
@@ -159,6 +160,7 @@ IN_NAMED_FORMS = (
         "= [",
         "</",
         "%3d",
+        "%253",
         "%3a",
         "&quot;",
         "&#3",
