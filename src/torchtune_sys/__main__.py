@@ -50,6 +50,8 @@ def _run() -> None:
     import gc
 
     gc.disable()  # a run is over before a collection would pay for itself
+    # Only msgspec asks for it, and takes typing's own where it is not there: beside a torch it is, and costs as much as the rest of msgspec.
+    sys.modules.setdefault("typing_extensions", None)  # type: ignore[arg-type]
     from torchtune_sys.cli.main import main as run
 
     run()

@@ -60,6 +60,17 @@ def test_check_loads_no_heavy_module_where_none_is_needed() -> None:
     }
 
 
+def test_what_check_does_without() -> None:
+    """typing_extensions, which msgspec takes where it is there, and the enums that the module socket makes of the kernel's numbers."""
+    asked = ("check", "--from", str(HOSTS / "base-system.json"))
+    told = subprocess.run(
+        [sys.executable, "-v", "-m", "torchtune_sys", *asked], env=environment(), capture_output=True, text=True, timeout=60
+    ).stderr
+    assert "import 'msgspec'" in told
+    assert "import 'typing_extensions'" not in told
+    assert "socket" not in loaded("from torchtune_sys.host.live_queries.basic import refusals; refusals('', 1)")
+
+
 def test_no_command_is_imported_before_it_is_called() -> None:
     found = loaded("from torchtune_sys.cli.main import run; run(['--help'])")
     assert not [

@@ -120,7 +120,7 @@ def _begins_with(path: str, start: bytes) -> bool:
 
 def refusals(_argument: str, _timeout_s: float) -> Fact[dict[str, str]]:
     import mmap
-    import socket
+    from _socket import AF_NETLINK, SOCK_RAW, socket  # the module socket makes enums of its constants at first, for long
 
     def refused(attempt: Callable[[], Any]) -> str:
         try:
@@ -135,7 +135,7 @@ def refusals(_argument: str, _timeout_s: float) -> Fact[dict[str, str]]:
     try:
         return {
             "code": refused(lambda: mmap.mmap(-1, mmap.PAGESIZE, prot=both)),
-            "netlink": refused(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)),
+            "netlink": refused(lambda: socket(AF_NETLINK, SOCK_RAW)),
         }
     except OSError as error:
         return missing_from(error, "mmap, socket")
