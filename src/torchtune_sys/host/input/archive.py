@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import posixpath
 
-import msgspec
-
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import TEXT_LIMIT, Stat
 from torchtune_sys.host.input.limits import DEPTH_LIMIT, FILE_LIMIT, MEMBER_LIMIT, NAME_LIMIT, NAMES_LIMIT
@@ -52,8 +50,6 @@ class TarStore(TreeStore):
             if known is None:
                 return
             member = known
-        if member.content:
-            member = msgspec.structs.replace(member, content=member.content.rstrip(b"\0"))
         self._members[place] = member
         self.held += len(member.content or b"")
         if member.kind == "dir":

@@ -12,7 +12,7 @@ from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.input.excerpts import Excerpt, MemoryBudget, excerpt
 from torchtune_sys.host.input.limits import BUDGET_LIMIT, FILE_LIMIT, MEMBER_LIMIT, SOURCES_LIMIT, STREAM_LIMIT, TIMEOUT_S
 from torchtune_sys.host.input.reading import (
-    COMPRESSED,
+    ZIP,
     Source,
     damaged,
     decompressed,
@@ -40,7 +40,6 @@ Found = InputText | InputDump | UnreadSource
 _DUMP_LIMIT = 64 << 20
 _PICKLE = b"\x80"
 """How protocols 2 and above begin (PEP 307); torch's flight recorder writes them (torch/csrc/distributed/c10d/FlightRecorder.hpp)."""
-_ZIP = b"PK\x03\x04"
 _ZIP_ENTRY, _ZIP_ENTRIES = b"PK\x01\x02", 100_000
 _TOO_MANY = f"more than {MEMBER_LIMIT:,} entries of archives: the rest is left out"
 _DEPTH = 3
@@ -127,7 +126,7 @@ def _of_source(source: Source, name: str, budget: MemoryBudget, depth: int) -> I
     head = source.look(512)
     if is_tar(head):
         yield from _of_tar(source, name, budget, depth)
-    elif head.startswith(_ZIP):
+    elif head.startswith(ZIP):
         yield from _of_zip(source, name, budget, depth)
     elif head.startswith(_PICKLE):
         yield InputDump(name=name, data=source.rest(_DUMP_LIMIT))
@@ -159,19 +158,13 @@ def _of_tar(source: Source, name: str, budget: MemoryBudget, depth: int) -> Iter
                 yield UnreadSource(source=name, why=_TOO_MANY)
                 return
             if member.kind == "file" and member.content:
-                content = member.content if _is_packed(member.content[:512]) else member.content.rstrip(b"\0")
-                yield from _of_member(content, f"{name}:{_named(member.name)}", budget, depth)
+                yield from _of_member(member.content, f"{name}:{_named(member.name)}", budget, depth)
             elif member.kind == "file" and member.content is None:
                 yield UnreadSource(
                     source=f"{name}:{_named(member.name)}", why="is too long for a member of an archive: give the file itself"
                 )
     except ValueError as error:
         yield UnreadSource(source=name, why=f"a damaged or cut archive: {error}")
-
-
-def _is_packed(head: bytes) -> bool:
-    """Return whether zeros at the end may be part of what is there: of a zip's last record, of gzip's length, of a tar's end mark."""
-    return is_tar(head) or head.startswith((_ZIP, *COMPRESSED))
 
 
 def _of_zip(source: Source, name: str, budget: MemoryBudget, depth: int) -> Iterator[Found]:

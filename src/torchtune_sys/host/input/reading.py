@@ -305,6 +305,7 @@ _MANY_ZEROS = 4096
 _GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", (b"\xfd7zXZ\x00", b"\x5d\x00\x00"), b"\x28\xb5\x2f\xfd"
 COMPRESSED = (_GZIP, _BZIP2, *_XZ, _ZSTD)
 """How compressed data begin."""
+ZIP = b"PK\x03\x04"
 
 
 def _decompressed(source: Source) -> Source:

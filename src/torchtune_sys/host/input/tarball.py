@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from torchtune_sys.host.base import TEXT_LIMIT
+from torchtune_sys.host.input.reading import COMPRESSED, ZIP
 
 BLOCK = 512
 _LENGTH = re.compile(rb"([0-9]{1,9}) ")
@@ -41,7 +42,7 @@ class ArchiveMember(msgspec.Struct, frozen=True, kw_only=True):
     special: str = ""
     """``major:minor`` of a device node."""
     content: bytes | None = b""
-    """Of a file; None where it is longer than ``TEXT_LIMIT``. Of a text it may end in zeros: sysfs claims 4096 bytes for each file, and tar fills up what could not be read."""
+    """Of a file; None where it is longer than ``TEXT_LIMIT``."""
 
 
 _KINDS = {"0": "file", "\0": "file", "7": "file", "S": "file", "1": "hard", "2": "link", "3": "char", "4": "block", "5": "dir"}
@@ -116,13 +117,19 @@ def _member(head: bytes, kind: str, content: bytes | None, size: int, extra: dic
         size=size if what == "file" else 0,
         target=extra.get("linkpath") or _string(head[157:257]) if what in ("link", "hard") else "",
         special=f"{_number(head[329:337])}:{_number(head[337:345])}" if what in ("char", "block") else "",
-        content=content if what == "file" else b"",
+        content=content and _as_written(content) if what == "file" else b"",
     )
+
+
+def _as_written(content: bytes) -> bytes:
+    """Return a text without zeros at its end: sysfs claims 4096 bytes for each file, and tar fills up what could not be read. Of what is packed
+    they may be a part: of a zip's last record, of gzip's length, of a tar's end mark."""
+    return content if is_tar(content) or content.startswith((ZIP, *COMPRESSED)) else content.rstrip(b"\0")
 
 
 def _checksum_holds(head: bytes) -> bool:
     try:
-        wanted = int(head[148:156].rstrip(b" \0") or b"0", 8)
+        wanted = int(head[148:156].rstrip(b" \0"), 8)
     except ValueError:
         return False
     return wanted == sum(head) - sum(head[148:156]) + 8 * 32
