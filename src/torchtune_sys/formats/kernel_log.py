@@ -8,32 +8,36 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from torchtune_sys.formats.kernel_message_table import ROWS
 from torchtune_sys.model.patterns import pattern
 
-WORDS = (
-    "NVRM: ", "nvidia-nvswitch", "detected NVSwitch ", "gsp_", "device inaccessible", ": NVIDIA ", "DRM: VRAM", "nouveau 0", "IO_PAGE_FAULT", "DMAR: [",
-    "Bus Error: severity=", "] UnsupReq", "pciehp: Slot(", "DPC: containment", "ut of memory: Kill", "oom-kill:", "invoked oom-killer: ", "memory: usage ", "slurmstepd: error: Detected", "systemd-oomd[", "sending SIG", "SIGKILL to cgroup ",
-    "health compromised", "Fatal error ", ": synd 0x", "Cable error", "High temperature on", ": Link down", "Link is Down", "NETDEV WATCHDOG: ", "TX timeout detected", " Unit Hang", "has been shut down due to", ": Disk failure on ",
-    "UFW BLOCK] IN=", "dxgkio_make_resident", "REJECT: IN=", "controller is down", "reset controller", "reset failure", "probe failure",
-    "I/O error", "I/O Error", "critical medium error", "EXT4-fs error", "Remounting filesystem read-only", "Internal error", "hutting down filesystem", "orruption", "BTRFS error", "BTRFS critical",
-    "BTRFS: error", "BTRFS: critical", "JBD2: Error -", "Aborting journal on device", "Delayed block allocation failed", "Metadata CRC error", "emergency read only", "and has been suspended", ": switching pool to ",
-    "forced readonly", "nfs: server ", "Lustre: ", "Machine Check", "EDAC MC", "Memory failure: 0x", "soft lockup", "hard LOCKUP",
-    "blocked for more than", "detected stall", "detected expedited stall", "[nvidia", "[mlx5", "[nfs", "[lustre", "above threshold, cpu clock",
-    "available PCIe bandwidth, limited", "no error_detected callback", "device recovery failed", "event severity: ", "Error]:  Error ", "section_type: ", "Error]:   device_id: ", "aer_uncor_status: ",
-    "admin cmd ", "(polling) timeout", "Admin queue is closed", "Device isn't ready",
-    "unsigned module", "unavailable key", "Key was rejected by service", ": version magic '", "version of symbol module_layout", "Linux version ",
-    "Kernel panic", " [#", "BUG: ", "kernel BUG at ", "Unable to handle kernel", "file-max limit", "fork rejected", "table full", "table overflow",
-    "critical temperature", "HARDWARE PROTECTION", "over temperature", "has over heated", "ncorrectable hardware error", "reset begin", "GPU reset", "GPU Recovery",
-    "amdgpu_job_timedout", " timeout, signaled", "wait loop timeout", "failed to respond to msg=", "failed to response msg=", "ASIC reset failed", "during GPU init", "PCI rejects atomics", "LustreError: ", "ceph: mds", "ceph: [", "ceph: mon", "ceph: osd", "): osd",
-    "GSP Timeout", "poison is consumed", "reaches threshold value", "mlx5_core: probe of", "failed with error code", "probe with driver mlx5_core",
-    "request_free_mem_region() err", "ib_register_peer_memory_client", "detected invalid context",
-    "clocksource: Long readout", "clocksource: timekeeping watchdog", "PM: suspend e", "page fault (src_id:", "SVM mapping failed", "Timedout job: seqno=", "GPU HANG: ecode ", "Hypervisor detected: ", "[amdgpu", "[ceph", "[ptlrpc", "[zfs",
-    "[mlx4", "[sunrpc", "[rpcrdma", "[obdclass", "[lnet", "[ko2iblnd", "[lov]", "[osc]", "[mdc]", "[mgc]", "[mmfs", "[beegfs", "[wekafs", "[cifs",
-    "[nvme", "[ib_", "[bnxt_", "[irdma", "[efa]",
-    " in libcuda", " in libnccl", " in libtorch", " in libc10", " in libcudnn", " in libcublas", " in libnvidia", " in libmlx5", " in libibverbs",
-    " in librccl", " in libcusparse", " in libcusolver", " in libcufft", " in libcurand", " in libnvrtc", " in libnvJitLink", " in libamdhip", " in libhsa-runtime", " in libMIOpen", " in libhip",
-    " in libroc", " in libmkl", " in libiomp", " in libgomp", " in libtriton", " in libaotriton", ".cpython-3", "has declared device", "heartbeat failed!", "finished resetting the", "Initialized xe ", "apparmor=\"DENIED\"", "avc:  denied", "csum failed", "checksum error at logical", "multi-bit ECC", "scrub uncorrected error",
+_FURTHER = (
+    "NVRM: ", "nvidia-nvswitch", "detected NVSwitch ", ": NVIDIA ", "DRM: VRAM", "nouveau 0", "Bus Error: severity=", "] UnsupReq", "oom-kill:", "sending SIG",
+    "controller is down", "reset failure", "probe failure", "Remounting filesystem read-only", "BTRFS error", "BTRFS critical", "BTRFS: error", "BTRFS: critical",
+    "and has been suspended", ": switching pool to ", "EDAC MC", "detected stall", "detected expedited stall", "[nvidia", "[mlx5", "[nfs", "[lustre",
+    "available PCIe bandwidth, limited", "no error_detected callback", "device recovery failed", "event severity: ", "Error]:  Error ", "section_type: ",
+    "Error]:   device_id: ", "aer_uncor_status: ", "admin cmd ", "Key was rejected by service", ": version magic '", "version of symbol module_layout",
+    "over temperature", "GPU Recovery", "amdgpu_job_timedout", " timeout, signaled", "ceph: mds", "ceph: [", "ceph: mon", "ceph: osd", "): osd", "mlx5_core: probe of",
+    "failed with error code", "probe with driver mlx5_core", "clocksource: Long readout", "clocksource: timekeeping watchdog", "PM: suspend e", "Hypervisor detected: ",
+    "[amdgpu", "[ceph", "[ptlrpc", "[zfs", "[mlx4", "[sunrpc", "[rpcrdma", "[obdclass", "[lnet", "[ko2iblnd", "[lov]", "[osc]", "[mdc]", "[mgc]", "[mmfs", "[beegfs",
+    "[wekafs", "[cifs", "[nvme", "[ib_", "[bnxt_", "[irdma", "[efa]", " in libcuda", " in libnccl", " in libtorch", " in libc10", " in libcudnn", " in libcublas",
+    " in libnvidia", " in libmlx5", " in libibverbs", " in librccl", " in libcusparse", " in libcusolver", " in libcufft", " in libcurand", " in libnvrtc",
+    " in libnvJitLink", " in libamdhip", " in libhsa-runtime", " in libMIOpen", " in libhip", " in libroc", " in libmkl", " in libiomp", " in libgomp", " in libtriton",
+    " in libaotriton", ".cpython-3", "csum failed", "checksum error at logical", "multi-bit ECC", "scrub uncorrected error",
 )  # fmt: skip
+"""Words of lines that say more of a message beside them, or that are kept for who reads the log."""
+_COMMON = {
+    "NVRM: Xid", "fallen off the bus", "RmInitAdapter failed", "rm_init_adapter failed", "API mismatch", "Legacy", "not supported by open", "requires use of the",
+    "system is not supported by the", "64-bit BAR mapped above 4GB", "I/O region assigned", "already bound to", "nouveau ", "probe routine failed", "probe routine was",
+    "loading NVIDIA UNIX", "[NV_ERR_GPU_IN_FULLCHIP_RESET]", "[NV_ERR_RESET_REQUIRED]", "[NV_ERR_NO_MEMORY]", "RmFetchGspRmImages", "SXid", "detected NVSwitch",
+    "Key was rejected", "version magic", "disagrees about version of symbol module_layout", "Bus Error: severity=Uncorrect", "Bus Error: severity=Correct", "AER: ",
+    "bandwidth, limited", "to process ", "Internal error: ", "GPU over temperature", "uncorrectable hardware error", "GPU ", " timeout", "failed with error",
+    "any MSI-X interrupt for admin cmd", "any completion for admin cmd", "will reset", " failure", "Remounting filesystem", "log I/O error", "BTRFS warning", "BTRFS",
+    "metadata I/O error", "has been suspended", "switching pool to", "ceph: ", ": osd", " CE ", " UE ", "error_type: ", "workqueue lockup", "stall", ": segfault at ",
+    "general protection", "] trap ", "Hypervisor detected", "clocksource: ", "PM: suspend entry", "PM: suspend exit",
+}  # fmt: skip
+"""Words of the table that other lines hold, too: where it matters, such a line has one of the other words."""
+WORDS = (*_FURTHER, *dict.fromkeys(word for word, _, _ in ROWS if word not in _COMMON))
 _SHARED = (
     "rror", " in lib", "ceph", "ustre", "mlx", "rpc", "temperature", "imeout", "reset", "failure", "stall", "mdgpu", "respon", "nvidia", "NV", "BTRFS",
     "version ", "probe",
