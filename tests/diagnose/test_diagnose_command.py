@@ -70,6 +70,7 @@ def test_an_error_that_nothing_knows_is_quoted_with_its_place_and_exit_3() -> No
             "program": "foo",
             "place": "/a/train.py:7 in main",
             "fix": "",
+            "ask": "",
             "hosts": [],
             "ranks": [],
         }

@@ -72,6 +72,6 @@ def test_what_people_say_is_whole(row: dict[str, str]) -> None:
 
 
 def test_each_class_of_words_is_used() -> None:
-    rows = (*tables.rows("stated_causes"), *tables.rows("told_states"))
+    rows = (*tables.rows("stated_causes"), *tables.rows("told_states"), *tables.rows("told_symptoms"))
     text = "".join("".join(row.values()) for row in rows)
     assert not [name for name in CLASSES if f"{{{name}}}" not in text]

@@ -24,6 +24,7 @@ from torchtune_sys.diagnosis import (
     slowness,
     stated_causes,
     told_states,
+    told_symptoms,
     unexplained,
 )
 from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, missing, outliers, peers, ras, stalls
@@ -83,7 +84,7 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     unknown = () if sure else outliers.named(errors_but_for(symptoms), lines)
     named, unknown = process_exits.of_process(errors if unexplained.ended(unknown) else named, unknown, lines)
     if not named and not unknown:
-        unknown = unexplained.alone(heard)
+        unknown = unexplained.alone(heard) or tuple(told_symptoms.complaints_of(_prose(heard)))[:1]
     return Diagnosis(
         causes=tuple(replace(each, evidence=tuple(map(given.as_printed, each.evidence))) for each in named),
         unexplained=tuple(map(given.as_printed, unknown)),
@@ -254,7 +255,7 @@ def _told(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -
     """Return what people tell in the lines of which no table of programs knows what they stand for."""
     known = {(each.source, each.line.number) for each in symptoms if each.candidates or each.consequence}
     prose = {source: [line for line in part if (source, line.number) not in known] for source, part in _prose(lines).items()}
-    return [*told_states.symptoms_of(prose)]
+    return [*told_states.symptoms_of(prose)] or [*told_symptoms.symptoms_of(prose)]
 
 
 def _told_at_cut_ends(

@@ -24,7 +24,7 @@ _WORK = pattern(
 """What a step does beside that."""
 _FIRST = pattern(r"(?i)[\[(]\s{0,6}0/|\b(?:iter\w{0,6}|step|batch)[ :=]{1,3}0\b")
 """The first step starts the workers, and waits for them."""
-_STEPS, _SHARE, _LONG = 4, 0.6, 400
+_STEPS, _SHARE, _LONG = 3, 0.6, 400
 _PATH = pattern(
     r"(?P<pair>\d{1,6}\[\w{1,12}\] -> \d{1,6}\[\w{1,12}\]) \[(?P<way>send|receive)\] via NET/IB/\d{1,3}(?P<direct>/GDRDMA)?"
 )

@@ -19,6 +19,7 @@ from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.knowledge import tables
 from torchtune_sys.knowledge.pattern_words import phrase
 from torchtune_sys.knowledge.stated_words import filled
+from torchtune_sys.model.diagnosis import WORDS
 from torchtune_sys.model.patterns import Phrase, folded, pattern
 
 _LONGEST, _CLAUSE, _SHORT, _MOST = 1500, 600, 600, 400
@@ -118,9 +119,7 @@ def _first(source: str, spoken: Sequence[LogLine], text: str) -> Iterator[Sympto
         line = next((line for line in spoken if _tells(row, line.text[:_LONGEST])), None)
         if line is not None:
             candidates = tuple(Candidate(cause=cause, weight=POSSIBLE) for cause in row.causes)
-            yield Symptom(
-                source=source, line=line, candidates=candidates, program="reporter", words="words of people", merely_told=True
-            )
+            yield Symptom(source=source, line=line, candidates=candidates, program="reporter", words=WORDS, merely_told=True)
             return
 
 

@@ -15,6 +15,9 @@ _NAMED = re.compile(r"(?:requirement|distribution found for) torch={2,3}(\d\.\d{
 _PYTHON = re.compile(
     r"(?i)(?<![\w-])(?:c?python|py)(?:[ \t:=`'\"*(]|version|is){0,6}(3\.\d{1,2})(?![\d])(?!\+| or (?:newer|later|above|higher))|\bcp3(\d{1,2})\b|\bpython3\.(\d{1,2})/(?:site|dist)-packages"
 )
+_OF_AN_INDEX = re.compile(r"requirement\s+torch(?:vision|audio)?(?![\w=<>~!-])[^)]{0,40}?\(from\s+versions:?\s+none")
+_NONE_OF_IT = re.compile(r"No matching distribution found for torch(?:vision|audio)?\s*$")
+_INDEX = re.compile(r"/whl/(?:nightly/|test/)?(?:cu\d{2,3}|rocm[\d.]{1,8}|xpu|cpu)\b")
 _PLACEHOLDER = "0.1.2"
 """Releases of torch on PyPI that are sources without content: pip lists them for any Python."""
 _LIKELY, _POSSIBLE, _LONGEST, _OLDEST = 2, 1, 200_000, 3
@@ -33,11 +36,16 @@ def reasons_of(words: str, text: str = "") -> tuple[tuple[str, int], ...]:
     (('no-wheel-for-python', 2), ('wrong-wheel-index', 1))
     >>> reasons_of("No matching distribution found for torch==1.10.0+cu113", "It fails with python 3.1 (python 3.10)")[0]
     ('no-wheel-for-python', 2)
+    >>> reasons_of("requirement torch (from versions: none)", "Looking in indexes: https://download.pytorch.org/whl/cu132")[0]
+    ('wrong-wheel-index', 1)
     >>> reasons_of("No matching distribution found for torch==1.10.0+cu113", "I use Python 3.9 now, with 3.10 it is the same")
     ()
     """
     if _lacks_wheels(words, text):
         return (("no-wheel-for-python", _LIKELY), (DECIDED, _POSSIBLE))
+    whole = text[:_LONGEST]
+    if _INDEX.search(whole) and (_OF_AN_INDEX.search(words) or (_NONE_OF_IT.search(words) and _OF_AN_INDEX.search(whole))):
+        return ((DECIDED, _POSSIBLE), ("no-wheel-for-python", _POSSIBLE))
     asked = _ASKED.search(words)
     if asked is None:
         return ()

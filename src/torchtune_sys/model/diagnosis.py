@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+WORDS = "words of people"
+"""The source of a cause of which somebody merely tells, without a program's message."""
+
 
 class Confidence(str, enum.Enum):
     """How sure it is that a cause is the cause."""
@@ -50,7 +53,7 @@ class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
-    """An error of a program that no cause explains."""
+    """An error of a program that no cause explains, or what somebody complains of where no program says what failed."""
 
     source: str
     line: int
@@ -60,6 +63,8 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
     """Where in the program it was raised, as far as the text tells: file, line and function."""
     fix: str = ""
     """Where to look in the training program, if the words tell of a mistake of its own; empty if nothing knows them."""
+    ask: str = ""
+    """What to run, or to tell, to find the cause of a complaint; empty for an error of a program."""
     hosts: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
 

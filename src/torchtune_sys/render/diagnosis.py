@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torchtune_sys.model.diagnosis import Confidence, Diagnosis, NamedCause, Quote, Unexplained
+from torchtune_sys.model.diagnosis import WORDS, Confidence, Diagnosis, NamedCause, Quote, Unexplained
 from torchtune_sys.render import layout
 from torchtune_sys.render.layout import Line, Style, clean, cut, line
 from torchtune_sys.render.node_set import node_set
@@ -29,11 +29,11 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
         yield from _cause(cause, [quote for quote in cause.evidence if quote not in shown])
         shown.update(cause.evidence)
     for error in value.unexplained:
-        whose = ", ".join(filter(None, (clean(error.program), *_where(error))))
+        whose = ", ".join(filter(None, ("" if error.ask else clean(error.program), *_where(error))))
         by = f" ({whose})" if whose else ""
         yield line(
             f"{clean(error.source)}:{error.line}{by}: {cut(error.text, _ERROR)}",
-            label=("in program" if error.fix else "not known", "warning"),
+            label=("told" if error.ask else "in program" if error.fix else "not known", "warning"),
             indent=2,
             hang=13,
         )
@@ -41,7 +41,9 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
             yield line(f"at {cut(error.place, _QUOTE)}", indent=13)
         if error.fix:
             yield line(clean(error.fix), label="do: ", indent=13, hang=17)
-    if value.unexplained and not value.causes and not value.unexplained[0].fix:
+        if error.ask:
+            yield line(clean(error.ask), label="look at: ", indent=13, hang=22)
+    if value.unexplained and not value.causes and not (value.unexplained[0].fix or value.unexplained[0].ask):
         yield line(
             "To find out more: the lines before this one, the logs of the other ranks, and torchtune-sys check on the host.",
             indent=2,
@@ -75,6 +77,8 @@ def _headline(value: Diagnosis) -> str:
         return _first(value.causes)
     if value.unexplained:
         where = "".join(f", {each}" for each in _where(value.unexplained[0]))
+        if value.unexplained[0].ask:
+            return "cause not known: somebody tells that something fails, but no line of a program says what"
         if value.unexplained[0].fix:
             return f"error of the training program itself{where}; no sign of a fault of its host"
         return f"error not known{where}: it matches no known message and no rule"
@@ -89,10 +93,11 @@ def _first(causes: Sequence[NamedCause]) -> str:
     where = f", {', '.join(_where(first))}" if _where(first) else ""
     words = f"{first.title} ({first.cause})"
     open_ = [cause for cause in causes[1:] if first.confidence is Confidence.POSSIBLE]
+    told = ", from words alone" if first.sources == (WORDS,) and first.confidence is Confidence.POSSIBLE else ""
     if not open_:
-        return f"{first.confidence.value}: {words}{where}" + (f", and {len(causes) - 1} more" if causes[1:] else "")
+        return f"{first.confidence.value}{told}: {words}{where}" + (f", and {len(causes) - 1} more" if causes[1:] else "")
     more = f"; {len(open_) - 1} more" if len(open_) > 1 else ""
-    return f"{len(causes)} possible causes: {words}; {open_[0].title} ({open_[0].cause}){more}{where}"
+    return f"{len(causes)} possible causes{told}: {words}; {open_[0].title} ({open_[0].cause}){more}{where}"
 
 
 def _where(cause: NamedCause | Unexplained) -> list[str]:
