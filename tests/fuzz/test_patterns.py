@@ -272,6 +272,8 @@ BOUNDED = {
     "evidence.nvidia.smi._FIRST": "lines below 1,000 signs",
     "evidence.nvidia.smi._SECOND": "1,000 signs of a line",
     "evidence.nvidia.smi._THIRD": "1,000 signs of a line",
+    r"gen/collection/role.py \b[VOC]\(([^)]*)\)": "our own documents",
+    r"smoke/worker/identity.py \[(\w+)[^\]]*\]": "torch's own words, in the process of who owns it",
     "evidence.rocm_smi._FIRST": "lines below 300 signs",
     "evidence.rocm_smi._SECOND": "lines below 300 signs: test_a_row_of_amd_smi_of_any_length",
 }

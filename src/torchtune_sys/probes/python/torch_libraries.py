@@ -134,13 +134,13 @@ def parse_preloads(text: str, cuda: str) -> Preloads:
         return Preloads()
     numbered = 'f"cu{' in text
     text = text[start : end if end > 0 else start + 20_000]
-    rows = re.findall(r"""(_preload_cuda_\w+\()?\(?["'](\w+)["']\s*[,:]\s*["'](lib[\w-]+\.so\.)[^"']*["']""", text)
+    rows = re.findall(r"""(_preload_cuda_\w{1,60}\()?\(?["'](\w+)["']\s*[,:]\s*["'](lib[\w-]+\.so\.)[^"']*["']""", text)
     table = tuple((folder, name) for call, folder, name in rows if not call)
     calls = tuple((folder, name) for call, folder, name in rows if call and folder != "nvtx")
     maps = text.find("/proc/self/maps")
     if maps < 0:
         return Preloads(on_failure=table, numbered=numbered)
-    versions = re.search(r"version\.cuda in \[([^\]]*)\]", text)
+    versions = re.search(r"version\.cuda in \[([^\]]{0,200})\]", text)
     condition = re.search(r"""["']([^"']+)["'] (?:not )?in _maps""", text[maps:])
     after = text[maps:].partition("except OSError")[0]
     always = calls if '_preload_cuda_deps("' in after or "_preload_cuda_deps('" in after else table
