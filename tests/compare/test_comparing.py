@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_hosts import READERS, compared, facts_line, odd, put, store
 
+from torchtune_sys.cli.commands.compare import status
 from torchtune_sys.fleet.comparing import Comparing, findings, heavy, value_seen
 from torchtune_sys.fleet.spread import spread
 from torchtune_sys.fleet.store import HostFacts
@@ -157,6 +158,28 @@ def test_a_node_without_gpus_has_another_role() -> None:
     found = compared(*ten_hosts()[:4], facts_line(9, name="typical/login-node"))
     assert not found.odd
     assert "no GPU" in found.incomparable[0].why
+
+
+GO = b'{"schema": "torchtune-sys/preflight/1", "nodes": [{"node": "node-00009", "verdict": "go", "causes": []}]}'
+
+
+def test_hosts_of_which_nothing_is_told_alike_are_not_compared() -> None:
+    """A pre-flight without facts has nothing in common with facts: that none differ would be a verdict of nobody."""
+    found = compared(ten_hosts()[0], GO)
+    assert [item.host for item in found.incomparable] == ["node-00000", "node-00009"]
+    assert found.kinds == () and status(found) == 3
+    one_more = compared(*ten_hosts()[:2], GO)
+    assert [item.host for item in one_more.incomparable] == ["node-00009"] and "preflight" in one_more.incomparable[0].why
+    assert status(one_more) == 0
+    assert status(compared(GO, GO.replace(b"09", b"08"))) == 0
+
+
+def test_a_base_of_which_nothing_is_told_alike_compares_nothing() -> None:
+    golden = Comparing(store(GO, ten_hosts()[0]), READERS).against(0)
+    before = Comparing(store(GO, facts_line(9)), READERS).before(1)
+    for found, host in ((golden, "node-00000"), (before, "node-00009")):
+        assert [item.host for item in found.incomparable] == [host]
+        assert status(found) == 3
 
 
 def test_of_two_hosts_the_first_is_usual() -> None:

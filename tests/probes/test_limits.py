@@ -179,6 +179,17 @@ def test_the_built_in_choice(files: dict[str, object], on: bool) -> None:
             },
             "",
         ),
+        (
+            {
+                "/etc/systemd/logind.conf": "[Login]\nKillUserProcesses=yes\nKillExcludeUsers=root mia\n",
+                "/etc/systemd/logind.conf.d/50-x.conf": "[Login]\nKillExcludeUsers=ann\n",  # one more, not another list
+            },
+            "",
+        ),
+        (
+            {"/etc/systemd/logind.conf": "[Login]\nKillUserProcesses=yes\nKillExcludeUsers=mia\nKillExcludeUsers=\n"},
+            "/etc/systemd/logind.conf:2",
+        ),
     ],
 )
 def test_whether_logind_ends_processes_at_logout(files: dict[str, object], expected: str) -> None:

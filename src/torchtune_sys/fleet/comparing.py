@@ -35,7 +35,7 @@ from torchtune_sys.model.comparison import (
     Various,
 )
 
-_RULES_SHOWN = 3
+_RULES_SHOWN = _FAMILIES_SHOWN = 3
 _VARIABLE = "session.env["
 """A variable that a release did not look for may have been set: where it is none, one of the same release must have told it."""
 _RULES = "check.rules"
@@ -63,8 +63,13 @@ class Comparing:
             if len(hosts) == 1 and len(self._store.hosts) > 1:
                 self._alone(hosts[0], name, found)
                 continue
-            shown.append(Kind(name=name, hosts=len(hosts)))
-            self._of_kind(hosts, groups, various)
+            told = Counter(family for host in hosts for family in self._store.hosts[host].variants)
+            alone = {host for host in hosts if len(hosts) > 1 and all(told[name] < 2 for name in self._store.hosts[host].variants)}
+            self._incomparable += [Incomparable(host=self._name(host), why=f"tells nothing that another host does ({self._held(host)})") for host in alone]
+            hosts = [host for host in hosts if host not in alone]
+            if hosts:
+                shown.append(Kind(name=name, hosts=len(hosts)))
+                self._of_kind(hosts, groups, various)
         return self._whole("majority", unread, tuple(shown), groups, various)
 
     def against(self, golden: int, unread: tuple[Unread, ...] = ()) -> Comparison:
@@ -74,9 +79,7 @@ class Comparing:
         for name, hosts in found.items():
             for host in hosts if name != own else ():
                 self._incomparable.append(Incomparable(host=self._name(host), why=f"{name}; the golden one is {own}"))
-        compared = [host for host in found[own] if host != golden]
-        for host in compared:
-            self._pair(host, golden)
+        compared = [host for host in found[own] if host != golden and self._pair(host, golden)]
         return self._whole("golden", unread, (Kind(name=own, hosts=len(compared)),), [], [], left_out=1)
 
     def before(self, count: int, unread: tuple[Unread, ...] = ()) -> Comparison:
@@ -89,8 +92,7 @@ class Comparing:
             if was is None:
                 self._incomparable.append(Incomparable(host=self._name(host), why="was not there before"))
                 continue
-            compared += 1
-            self._pair(host, was)
+            compared += self._pair(host, was)
         self._incomparable += [Incomparable(host=name, why="was there before, and is not now") for name in earlier]
         return self._whole("before", unread, (Kind(name="hosts that were there before", hosts=compared),), [], [], left_out=count)
 
@@ -119,6 +121,10 @@ class Comparing:
     def _alone(self, host: int, kind: str, found: dict[str, list[int]]) -> None:
         others = ", ".join(f"{len(hosts)} × {name}" for name, hosts in list(found.items())[:3] if name != kind)
         self._incomparable.append(Incomparable(host=self._name(host), why=f"the only one of its kind ({kind}); others: {others}"))
+
+    def _held(self, host: int) -> str:
+        families = sorted(self._store.hosts[host].variants)
+        return ", ".join(families[:_FAMILIES_SHOWN]) + (" …" if len(families) > _FAMILIES_SHOWN else "")
 
     def _name(self, host: int) -> str:
         return self._store.hosts[host].name
@@ -172,8 +178,13 @@ class Comparing:
 
     # Against another host
 
-    def _pair(self, host: int, other: int) -> None:
+    def _pair(self, host: int, other: int) -> bool:
+        """Compare two hosts; False where nothing is told of both."""
         one, two = self._store.hosts[host], self._store.hosts[other]
+        if one.variants.keys().isdisjoint(two.variants):
+            why = f"tells nothing that the other one does ({self._held(host)}; the other one: {self._held(other)})"
+            self._incomparable.append(Incomparable(host=self._name(host), why=why))
+            return False
         for name, family in self._store.families.items():
             now, then = one.variants.get(name), two.variants.get(name)
             if now is None or then is None or now == then:
@@ -186,6 +197,7 @@ class Comparing:
                 if fact.startswith(_VARIABLE) and NOT_THERE in (value, usual) and one.variables != two.variables:
                     continue
                 self._odd.append(self._one(host, fact, value, usual))
+        return True
 
     # What a difference weighs
 

@@ -127,10 +127,10 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("during GPU init", "amdgpu-init", rf"amdgpu {PCI}: (?:amdgpu: )?Fatal error during GPU init"),
     ("PCI rejects atomics", "amdgpu-skipped", r"kfd kfd: (?:amdgpu: )?skipped device 1002:(?P<who>[0-9a-f]{4}), PCI rejects atomics"),
     # gmc_v10_0.c and its like (gmc_v*_process_interrupt), amdkfd/kfd_svm.c (svm_range_validate_and_map); xe/xe_guc_submit.c, i915/i915_gpu_error.c (error_msg)
-    ("page fault (src_id:", "gpu-page-fault", rf"amdgpu {PCI}: (?:amdgpu: )?\[(?:gfx|mm)hub\d?\] (?:no-retry )?page fault \(src_id:\d{{1,4}} ring:\d{{1,4}} vmid:(?P<code>\d{{1,2}}) pasid:\d+(?:,? for process (?P<who>[^ ]{{1,16}}) pid)?"),
-    ("SVM mapping failed", "gpu-no-memory", r"amdgpu: SVM mapping failed, exceeds resident system memory limit"),
-    ("Timedout job: seqno=", "gpu-job-timeout", rf"xe {PCI}: .{{0,40}}Timedout job: seqno=.{{1,120}} in (?P<who>[^\[]{{1,40}}) \["),
-    ("GPU HANG: ecode ", "gpu-job-timeout", rf"i915 {PCI}: .{{0,20}}GPU HANG: ecode [\w:]{{1,40}}, in (?P<who>[^\[]{{1,40}}) \["),
+    ("page fault (src_id:", "program-page-fault", rf"amdgpu {PCI}: (?:amdgpu: )?\[(?:gfx|mm)hub\d?\] (?:no-retry )?page fault \(src_id:\d{{1,4}} ring:\d{{1,4}} vmid:(?P<code>\d{{1,2}}) pasid:\d+(?:,? for process (?P<who>[^ ]{{1,16}}) pid)?"),
+    ("SVM mapping failed", "program-no-memory", r"amdgpu: SVM mapping failed, exceeds resident system memory limit"),
+    ("Timedout job: seqno=", "program-timeout", rf"xe {PCI}: .{{0,40}}Timedout job: seqno=.{{1,120}} in (?P<who>[^\[]{{1,40}}) \["),
+    ("GPU HANG: ecode ", "program-timeout", rf"i915 {PCI}: .{{0,20}}GPU HANG: ecode [\w:]{{1,40}}, in (?P<who>[^\[]{{1,40}}) \["),
     # Linux: drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged); drivers/accel/habanalabs/common/device.c (hl_device_heartbeat)
     ("has declared device", "accelerator-lost", rf"xe {PCI}: .{{0,40}}CRITICAL: Xe has declared device \S+ as wedged"),
     ("heartbeat failed!", "accelerator-lost", rf"(?:habanalabs|accel) (?:{PCI}|(?P<other>(?:hl|accel)\d{{1,4}})): .{{0,20}}Device heartbeat failed! PCI link is broken"),

@@ -101,6 +101,7 @@ VARIANTS = {
     "a logout that ends a guest's alone": ("logind-kills-processes", lambda: _at_logout("KillOnlyUsers=guest"), Verdict.PASS),
     "a logout that leaves root": ("logind-kills-processes", lambda: _at_logout(""), Verdict.FAIL),
     "a directory of another Python that is gone": ("packages-of-another-python", lambda: _searching(None), Verdict.PASS),
+    "an egg of another Python": ("packages-of-another-python", lambda: _with_egg(), Verdict.FAIL),
     "a directory of another Python": ("packages-of-another-python", lambda: _searching([]), Verdict.FAIL),
     "Accelerate on the GPU": ("fast-path-switched-off", lambda: environment(desktop(), ACCELERATE_USE_CPU="false"), Verdict.PASS),
 }
@@ -120,6 +121,12 @@ def _searching(names: list[str] | None) -> Recording:
     own = next(answer["path"] for name, answer in desktop()["answers"].items() if name.startswith("interpreter:"))
     host = interpreter(desktop(), path=[_OLD, *own])
     return host if names is None else over(host, dirs={_OLD: names})
+
+
+def _with_egg() -> Recording:
+    own = next(answer["path"] for name, answer in desktop()["answers"].items() if name.startswith("interpreter:"))
+    egg = f"{_OLD}/lightning-1.0-py3.6.egg"
+    return over(interpreter(desktop(), path=[egg, *own]), files={egg: "PK"})
 
 
 def _portable() -> Recording:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from kernel_hosts import DAY, DENIED, NOW, changed, event, log, with_log
 
+from torchtune_sys.formats.kernel_message_table import ROWS
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import NotApplicable
@@ -41,11 +42,14 @@ def test_clocks_are_told_by_their_size() -> None:
     assert not kernel_seen.same_clock(1.0, 60e6 + 1) and not kernel_seen.same_clock(60e6 + 1, 60e6)
 
 
+OF_OTHER_GPUS = {kind for _, kind, shape in ROWS if shape.startswith(("amdgpu", "kfd", "xe ", "i915 "))}
+
+
 @pytest.mark.parametrize(
     ("kind", "speaks"),
     [
         *((kind, True) for kind in ("xid", "sxid", "api-mismatch", "iommu-fault", "module-refused", "gpu-lost", "gsp-firmware")),
-        *((kind, False) for kind in ("driver-load", "boot", "oom-kill", "mlx5-fault")),
+        *((kind, False) for kind in ("driver-load", "boot", "oom-kill", "mlx5-fault", *OF_OTHER_GPUS)),
     ],
 )
 def test_a_log_that_speaks_of_a_gpu_is_judged_on_any_host(healthy: Snapshot, kind: str, speaks: bool) -> None:

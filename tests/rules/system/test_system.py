@@ -110,6 +110,8 @@ def test_a_clock_before_the_tables_is_wrong(today: str, expected: str) -> None:
         ("isolcpus=nohz,2-3", "0-1", "pass"),
         ("isolcpus=8-N", "0-1", "fail"),
         ("nohz_full=2-3", "0-1", "pass"),
+        ("memmap=8G$4G", "0-1", "fail"),
+        ("memmap=16G!64G", "0-1", "pass"),  # persistent memory, which somebody wants
     ],
 )
 def test_processors_that_the_scheduler_leaves_alone(healthy: Snapshot, word: str, affinity: str, expected: str) -> None:

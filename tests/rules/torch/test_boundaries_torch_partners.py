@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from altered import FAIL, NA, NOTHING, PASS, altered, lines, result, verdict
 from torch_packages_hosts import BUILD, UNTOLD, host, item, torch
@@ -130,6 +131,13 @@ def test_torchaudio(healthy: Snapshot, audio: str | None, build: str, expected: 
 def test_a_package_compiled_for_one_torch(healthy: Snapshot, package: str, requires: tuple[str, ...], expected: Verdict) -> None:
     seen = host(healthy, BUILD, item("numpy", "2.1.3"), item(package, "0.12", requires=requires))
     assert verdict(seen, "extension-torch-abi-mismatch") is expected
+
+
+def test_a_table_of_wheels_says_nothing_of_what_conda_built(healthy: Snapshot) -> None:
+    old = item("torchcodec", "0.2.1")
+    assert verdict(host(healthy, BUILD, old), "extension-torch-abi-mismatch") is FAIL
+    built = msgspec.structs.replace(old, location="/opt/conda/conda-meta", build="cpu_py312_h1")
+    assert verdict(host(healthy, BUILD, old, built), "extension-torch-abi-mismatch") is PASS
 
 
 LACKING = "cannot open shared object file: No such file or directory"

@@ -165,7 +165,7 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     base_prefix: Fact[str] = NOT_READ
     sys_path: Fact[tuple[str, ...]] = NOT_READ
     entries_gone: tuple[str, ...] = ()
-    """Entries of sys.path that are no directory: nothing is loaded from there."""
+    """Entries of sys.path that are not there: nothing is loaded from them."""
     user_site: Fact[str] = NOT_READ
     """The user's site directory if it is on sys.path; ABSENT if it is not."""
     glibc: Fact[str] = NOT_READ

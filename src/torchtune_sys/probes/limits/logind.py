@@ -60,10 +60,13 @@ def kills_at_logout(found: Fact[tuple[tuple[str, str], ...]], user: str) -> Fact
 
 
 def _users(found: tuple[tuple[str, str], ...], name: str) -> list[str] | None:
-    """Return the users of the last assignment; None where there is none."""
-    lines = [line.strip() for _, text in found for line in text.split("\n")]
-    given = [line.partition("=")[2].split() for line in lines if line.partition("=")[0].strip() == name and "=" in line]
-    return given[-1] if given else None
+    """Return the users of all assignments, of which each adds some and an empty one takes them away; None where there is none."""
+    users: list[str] | None = None
+    for line in (line.strip() for _, text in found for line in text.split("\n")):
+        key, equals, value = line.partition("=")
+        if equals and key.strip() == name:
+            users = [*(users or ()), *value.split()] if value.strip() else []
+    return users
 
 
 def _last(found: tuple[tuple[str, str], ...], name: str) -> tuple[bool | None, str]:

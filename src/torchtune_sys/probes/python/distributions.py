@@ -76,7 +76,7 @@ def scan(host: Host, sys_path: Iterable[str], prefix: Fact[str]) -> Scan:
         names = host.names(entry)
         if isinstance(names, Missing):
             refused += [names] if not absent_or_unrecorded(names) else []
-            gone += [entry] if names.why is Why.ABSENT else []
+            gone += [entry] if names.why is Why.ABSENT and host.exists(entry) is not True else []  # an egg is a file
             continue
         listed[entry] = names
         torch_entries += [entry] if "torch" in names else []

@@ -121,12 +121,12 @@ def gpu_program_stopped_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     found = False
     for kind, wanted, fix in (
-        ("gpu-page-fault", "no page fault", _OF_PROGRAM),
-        ("gpu-job-timeout", "jobs that end", _LONG_KERNELS),
-        ("gpu-no-memory", "memory of the host", _LESS_MEMORY),
+        ("program-page-fault", "no page fault", _OF_PROGRAM),
+        ("program-timeout", "jobs that end", _LONG_KERNELS),
+        ("program-no-memory", "memory of the host", _LESS_MEMORY),
     ):
-        events = tuple(event for event in recent(s, p, kind) if kind == "gpu-no-memory" or _computes(event))
-        if kind == "gpu-no-memory" and total(events) < int(p["count"]):
+        events = tuple(event for event in recent(s, p, kind) if kind == "program-no-memory" or _computes(event))
+        if kind == "program-no-memory" and total(events) < int(p["count"]):
             continue
         for address, of_it in grouped(events).items():
             found = True
@@ -141,7 +141,7 @@ _FIRST_COMPUTE_VMID = 8
 
 
 def _computes(event: KernelEvent) -> bool:
-    return of_training(event) if event.who or event.kind != "gpu-page-fault" else event.code >= _FIRST_COMPUTE_VMID
+    return of_training(event) if event.who or event.kind != "program-page-fault" else event.code >= _FIRST_COMPUTE_VMID
 
 
 _APPARMOR = Advice(

@@ -67,8 +67,8 @@ def _is_beyond(s: Snapshot, word: str) -> bool:
     return not isinstance(have, Missing) and (number > len(have) or (name == "maxcpus" and number < len(have)))
 
 
-_RESERVES = pattern(r"[0-9][gGtT][$!]")
-"""Smaller pieces are holes that a firmware forgot to name."""
+_RESERVES = pattern(r"[0-9][gGtT]\$")
+"""Smaller pieces are holes that a firmware forgot to name; what ``!`` sets apart is persistent memory, a device (/dev/pmem0) that somebody wants."""
 
 
 @rule(
@@ -85,11 +85,11 @@ def boot_argument_withholds(s: Snapshot, p: Params) -> Iterator[Evidence]:
     are more. Such arguments are left over from tests, from a crash kernel, or from a time with other modules.
 
     When to leave it
-    The rest is kept for something else on purpose (DPDK, a persistent memory region, a partitioning hypervisor). Limits above what the
+    The rest is kept for something else on purpose (DPDK, a partitioning hypervisor). Limits above what the
     machine has are not reported.
 
     References
-    Linux Documentation/admin-guide/kernel-parameters.txt (mem, maxcpus, nr_cpus, nosmp, isolcpus, memmap: nn$ss reserves, nn!ss is for persistent memory)
+    Linux Documentation/admin-guide/kernel-parameters.txt (mem, maxcpus, nr_cpus, nosmp, isolcpus, memmap: nn$ss reserves; nn!ss, for persistent memory, is not reported)
     """
     _not_in_container(s)
     if known(need(s.system).hypervisor, "") == "wsl2":
