@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hunted_eighth import _added
 from hunted_ninth import radeon
-from hunted_second import desktop, two_dgx
+from hunted_second import desktop, mi300x, two_dgx
 from hunted_seventh import _ptxas
 from hunted_tenth import rhel_login
 from hunted_third import wsl2
@@ -50,6 +50,8 @@ VARIANTS = {
         Verdict.PASS,
     ),
     "a page fault of a game": (_STOPPED, lambda: logged(radeon(), _FAULT.format(24, 5, "")), Verdict.PASS),
+    "a page fault on a GPU that shows nothing": (_STOPPED, lambda: _instinct(3), Verdict.FAIL),
+    "its video decoder's page fault": (_STOPPED, lambda: _instinct(2), Verdict.PASS),
     "a page fault that the GPU tries again": (
         _STOPPED,
         lambda: logged(radeon(), _FAULT.format(24, 8, "").replace("] page fault", "] retry page fault")),
@@ -127,6 +129,10 @@ def _with_egg() -> Recording:
     own = next(answer["path"] for name, answer in desktop()["answers"].items() if name.startswith("interpreter:"))
     egg = f"{_OLD}/lightning-1.0-py3.6.egg"
     return over(interpreter(desktop(), path=[egg, *own]), files={egg: "PK"})
+
+
+def _instinct(context: int) -> Recording:
+    return logged(mi300x(), _FAULT.replace("03:", "1b:").format(24, context, ""))
 
 
 def _portable() -> Recording:

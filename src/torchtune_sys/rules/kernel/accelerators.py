@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchtune_sys.knowledge.install_rocm import gpu
 from torchtune_sys.model.actions import Advice, Needs, Safety
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.integrated_gpus import is_integrated
@@ -112,10 +113,10 @@ def gpu_program_stopped_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     When to leave it
     A program of one's own was wrong, and is mended. Desktop programs are not reported: of AMD's faults those that name another program, or none and no context of
-    the compute driver (VMID 8 and above).
+    the compute driver (VMID 8 and above, 3 on GPUs without graphics).
 
     References
-    Linux drivers/gpu/drm/amd/amdgpu/gmc_v10_0.c, amdkfd/kfd_svm.c (svm_range_validate_and_map), amdgpu_amdkfd_gpuvm.c (amdgpu_amdkfd_reserve_mem_limit)
+    Linux drivers/gpu/drm/amd/amdgpu/gmc_v9_0.c and gmc_v10_0.c, amdkfd/kfd_svm.c (svm_range_validate_and_map), amdgpu_amdkfd_gpuvm.c (amdgpu_amdkfd_reserve_mem_limit)
     Linux drivers/gpu/drm/xe/xe_guc_submit.c (guc_exec_queue_timedout_job), drivers/gpu/drm/i915/i915_gpu_error.c
     https://github.com/ROCm/ROCm/issues/3207; https://github.com/vllm-project/vllm/issues/55425
     """
@@ -125,7 +126,7 @@ def gpu_program_stopped_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         ("program-timeout", "jobs that end", _LONG_KERNELS),
         ("program-no-memory", "memory of the host", _LESS_MEMORY),
     ):
-        events = tuple(event for event in recent(s, p, kind) if kind == "program-no-memory" or _computes(event))
+        events = tuple(event for event in recent(s, p, kind) if kind == "program-no-memory" or _computes(s, event))
         if kind == "program-no-memory" and total(events) < int(p["count"]):
             continue
         for address, of_it in grouped(events).items():
@@ -136,12 +137,17 @@ def gpu_program_stopped_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield from none_logged(s, "accelerators", "program that a driver stopped")
 
 
-_FIRST_COMPUTE_VMID = 8
-"""Of the sixteen contexts of a GPU's memory, AMD's compute driver has the upper half (amdgpu gmc_v*.c: first_kfd_vmid)."""
+_FIRST_VMID, _FIRST_VMID_WITHOUT_GRAPHICS = 8, 3
+"""Of the sixteen contexts of a GPU's memory, AMD's compute driver has the upper half, without graphics all but three (amdgpu gmc_v*.c: first_kfd_vmid)."""
+_WITHOUT_GRAPHICS = ("gfx908", "gfx90a", "gfx942", "gfx950")
 
 
-def _computes(event: KernelEvent) -> bool:
-    return of_training(event) if event.who or event.kind != "program-page-fault" else event.code >= _FIRST_COMPUTE_VMID
+def _computes(s: Snapshot, event: KernelEvent) -> bool:
+    if event.who or event.kind != "program-page-fault":
+        return of_training(event)
+    device = pci_devices_by_address(s).get(event.subject)
+    gfx = "" if device is None else gpu(known(device.device, ""))[1]
+    return event.code >= (_FIRST_VMID_WITHOUT_GRAPHICS if gfx in _WITHOUT_GRAPHICS else _FIRST_VMID)
 
 
 _APPARMOR = Advice(
