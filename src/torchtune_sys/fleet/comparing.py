@@ -64,8 +64,13 @@ class Comparing:
                 self._alone(hosts[0], name, found)
                 continue
             told = Counter(family for host in hosts for family in self._store.hosts[host].variants)
-            alone = {host for host in hosts if len(hosts) > 1 and all(told[name] < 2 for name in self._store.hosts[host].variants)}
-            self._incomparable += [Incomparable(host=self._name(host), why=f"tells nothing that another host does ({self._held(host)})") for host in alone]
+            alone = {
+                host for host in hosts if len(hosts) > 1 and all(told[name] < 2 for name in self._store.hosts[host].variants)
+            }
+            self._incomparable += [
+                Incomparable(host=self._name(host), why=f"tells nothing that another host does ({self._held(host)})")
+                for host in alone
+            ]
             hosts = [host for host in hosts if host not in alone]
             if hosts:
                 shown.append(Kind(name=name, hosts=len(hosts)))

@@ -210,7 +210,8 @@ def extension_torch_abi_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         Requires-Dist of the packages' wheels on PyPI; versions of the wheels of SHI-Labs/NATTEN, detectron2 and data.pyg.org
     """
     build = torch_build(s)
-    by_conda = {item.name for item in need(need(s.python).distributions) if item.build}  # conda-forge builds each anew for other releases of torch
+    # conda-forge builds each anew for other releases of torch
+    by_conda = {item.name for item in need(need(s.python).distributions) if item.build}
     for item in (item for name, item in installed(s).items() if name not in ("torchvision", "torchaudio")):
         made = None if item.name in by_conda else made_for(item)
         if made and version(build.version)[:2] != made:
