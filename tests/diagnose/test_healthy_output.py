@@ -30,7 +30,18 @@ Successfully installed torch-2.5.1 triton-3.1.0
 
 
 @pytest.mark.parametrize(
-    "text", [INSTALLED, WITHOUT_VERBS, RETRIES, EARLY + "{'loss': 1.1, 'epoch': 0.1}\n", EARLY + "epoch 1: 4.2it/s\n"]
+    "text",
+    [
+        INSTALLED,
+        WITHOUT_VERBS,
+        RETRIES,
+        EARLY + "{'loss': 1.1, 'epoch': 0.1}\n",
+        EARLY + "epoch 1: 4.2it/s\n",
+        "nccl.py:15: UserWarning: PyTorch is not compiled with NCCL support\nEpoch 1 loss 0.3\n",
+        "Port 8501 is already in use\n",
+        "Skipping corrupted image: invalid JPEG header in cat_12.jpg\nEpoch 1 loss 0.3\n",
+        "mce: CPU3: Core temperature above threshold, cpu clock throttled (total events = 12)\nepoch 3: 120 samples/s\n",
+    ],
 )
 def test_a_log_of_a_job_that_works_has_no_cause(text: str) -> None:
     told = diagnosis_of(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ TOLD = [
 
 UNTOLD = [
     "My loss is nan after switching to fp16. What can I do?",
+    "My training loss goes to nan after ~200 steps when I use fp16, with bf16 it is fine. GPU is V100",
     "Training crashes randomly without any error, back to the shell. RTX 4090.",
     "Training hangs from time to time on my single GPU, I need to restart.",
     "Training got much slower since yesterday, 4 s/it instead of 1. Same code, same GPU.",
@@ -58,6 +60,19 @@ HARMLESS = [
     "Great, training finished on 2 nodes in 3 hours, nothing hung this time. How do I export to ONNX?",
     "Feature: show why a training hangs on several nodes.",
     "The docs say that NaN loss may come from fp16. Which scaler should I use for my training?",
+    "What is the best way to detect nan in the loss of a GAN? I train with fp16.",
+    "I replaced nan in the loss with zero by torch.nan_to_num and now training works well.",
+    "I wrote a blog post on why DDP is slower than one GPU for tiny models, samples/s and all. Feedback welcome.",
+    "My model is stuck at 60% accuracy after 20 epochs of training with torch.",
+    "The loss gets stuck at 0.69 in training, torch 2.3, single GPU. Is the architecture wrong?",
+    "My M2 MacBook is slow in training, 2 it/s per epoch step, fans are at max.",
+    "I never start training before I check the data. I've two GPUs, one GPU for eval. Which loader do you like with DDP?",
+    "The learning rate finder exits without an error after 100 steps of training, as documented. Where is the plot?",
+    "Training exits suddenly after the last epoch, which is what I want. How do I also save the optimizer?",
+    "The notebook kernel restarts when I click the button; that's fine. How do I load my data set faster into RAM?",
+    "Our server runs on the CPU by design; nvidia-smi works and shows the GPU for the training job.",
+    "We ran on node17 and it takes 3 s per step; on all other nodes it takes 3 s as well. Training is stable.",
+    "The DataLoader gives a warning in docker. How do I silence it? Our training doesn't start slower.",
     "The button gets stuck when I click it twice, the page never starts loading. We train a model in the backend.",
 ]
 
@@ -90,6 +105,14 @@ def test_what_a_program_prints_comes_before_what_is_told() -> None:
     assert [each.cause for each in found.causes] == ["dev-shm-too-small"]
     own = judged((told + '  File "a.py", line 3, in f\n    x[9]\nIndexError: list index out of range').encode())
     assert not own.causes and "IndexError" in own.unexplained[0].text
+
+
+def test_words_without_an_end_are_read_in_proportion() -> None:
+    words = ("my slow job on " + each for each in ("1" * 1400 + "_", "a" * 700 + "1" * 700 + "_", "node" * 350))
+    started = time.process_time()
+    for each in words:
+        judged("\n".join([each] * 20).encode())
+    assert time.process_time() - started < 20
 
 
 def test_rows_name_causes_and_ask() -> None:

@@ -7,6 +7,7 @@ state in one clause. Words alone prove nothing: a cause is no more than possible
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -110,12 +111,17 @@ _NAME = pattern(r"`[^`\n]{1,80}`|(?<![\w.])(?:[A-Za-z_]\w{0,40}\.){0,4}[A-Za-z_]
 
 
 def _clauses(words: str) -> Iterator[str]:
-    return (clause for clause in _SENTENCES.split(words) if clause and not _ASKS.search(clause))
+    clauses = [*_SENTENCES.split(words), ""]
+    return (
+        clause
+        for clause, then in itertools.pairwise(clauses)
+        if clause and not _ASKS.search(clause) and not _MEANT.search(f"{clause} {then}")
+    )
 
 
 _SENTENCES = pattern(r"(?<=[.!?;。？！])\s+")
 _ASKS = pattern(
-    r"(?i)^(?!.{0,40}\b(?:why|how come)\b)(?!.{0,12}(?:what (?:am|is|are|could|can|do)|how (?:do|can|could)|any idea|anyone)\b).{0,400}[?？]\W*$"
+    r"(?i)^(?!.{0,40}\b(?:why|how come)\b)(?!.{0,12}(?:what (?:am i|are we|do(?:es)? (?:i|we|this)|(?:is|are|could|can|might) (?:be |the |this |it )?(?:wrong|going|caus\w+|reasons?|problem|issue|happening|do))|how (?:do|can|could) (?:i|we) (?:fix|solve|debug|find|stop)|any idea|anyone)\b).{0,400}[?？]\W*$"
     r"|^\W*(?:if (?!i\b|we\b)|whether|in case|unless|(?:please )?(?:add|allow|support|make|check|ensure|note|avoid|consider|imagine|suppose|features?|wish|idea|rfc|proposal|docs)\b)|\b(?:fixed|resolved|solved)\b"
 )
 """It asks, supposes, advises or tells of what was mended."""
@@ -123,12 +129,23 @@ _ASKS = pattern(
 
 def _complains(row: _Told, clause: str) -> bool:
     return any(
-        not _SUPPOSED.search(clause[max(found.start() - _BEFORE, 0) : found.start()]) for found in row.complaint.finditer(clause)
+        not _SUPPOSED.search(clause[max(found.start() - _BEFORE, 0) : found.start()]) and not _LEARNT.match(clause, found.end())
+        for found in row.complaint.finditer(clause)
     )
 
 
 _BEFORE = 60
 _SUPPOSED = pattern(
-    r"(?i)\b(?:will|would|could|can|may|might|should|must|avoid\w*|prevent\w*|never|no longer|not|nothing|without|instead of|in case|so that|(?<!even )if (?!i\b|we\b)|whether|people|users?|docs?|documentation|tutorials?|papers?|lectures?|says?)\b[^,;:()]{0,50}$|n't [^,;:()]{0,12}$"
+    r"(?i)\b(?:will|would|could|can|may|might|should|must|avoid\w*|prevent\w*|never|no longer|not|nothing|without|instead of|in case|so that|(?<!even )if (?!i\b|we\b)|whether|people|users?|docs?|documentation|tutorials?|papers?|lectures?|says?|blogs?|posts?|articles?|explain\w*|replac\w+|handl\w+|ignor\w+|skip\w*|mask\w*|filter\w*|simulat\w+|inject\w*|(?:to|way to) detect|(?:moved|got) (?:away )?from)\b[^,;:()]{0,50}$|n't [^,;:()]{0,12}$"
+    r"|\b(?:loss|accuracy|acc|score|metric|f1|map|reward|perplexity)(?: (?:is|was|gets?|got|stays?|just|always|seems|goes|still|remains|decreases?|falls?|drops?|converges?|improves?|\w{1,12}ly)){0,4} $"
 )
-"""Before a complaint: it did not happen."""
+"""Before a complaint: it did not happen, or it is the model's, not the run's."""
+_LEARNT = pattern(
+    r"(?i) (?:at|around|near) (?:about |around )?(?:\d{0,3}\.\d|\d{1,3}(?:\.\d{1,3})? ?%? (?:\w{1,12} )?(?:acc|f1|map|recall|precision))|(?: \w{1,12}){0,2} (?:local|plateau|minim)"
+)
+"""Behind it: what stands still is a measure of the model."""
+_MEANT = pattern(
+    r"(?i)\b(?:on purpose|by design|intentional(?:ly)?|deliberate(?:ly)?|(?<!works )(?<!work )(?<!worked )(?<!working )(?<!runs )as (?:planned|documented|intended|designed|expected)|which is (?:fine|ok(?:ay)?|normal|expected|what (?:i|we) want)|(?:now|again) (?:it|everything|training|the training)(?:'s| is| runs| works)? (?:\w{1,12} )?(?:fine|well|works?|good|stable))\b"
+    r"|[.!;] (?:(?:that|this|it)(?:'s| is) (?:all )?(?:fine|ok(?:ay)?|expected|intended)(?= ?[.!,;]|$)|all (?:is )?good\b)|[;,] that(?:'s| is) fine\b"
+)
+"""In the same sentence or the next: it shall be so, or all is well."""
