@@ -298,7 +298,7 @@ def _after_errors(here: RankContext) -> Any:
         ("no_grad()", torch.no_grad),
         ("set_grad_enabled(False)", lambda: torch.set_grad_enabled(False)),
         ("inference_mode()", torch.inference_mode),
-        ("autocast()", lambda: torch.autocast(here.device.type, torch.bfloat16)),
+        ("autocast()", lambda: torch.autocast(here.kind, torch.bfloat16 if here.kind == "cpu" else torch.float16)),
         ("fork_rng()", lambda: torch.random.fork_rng([])),
     )
     for name, mode in modes:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import socket
 import tempfile
 import time
 import warnings
@@ -34,7 +33,7 @@ from torchtune_sys.smoke.worker.product_times import (
 from torchtune_sys.smoke.worker.stages.equal_ranks import clock_swings, differences, hardware
 from torchtune_sys.smoke.worker.stages.process_state import clock_has_jumped
 from torchtune_sys.smoke.worker.stages.stress import RepeatedWork, ranks_that_are_off
-from torchtune_sys.smoke.worker.starting import loopback_address
+from torchtune_sys.smoke.worker.starting import loopback_echo
 
 _LEAST_ROUNDS, _MOST_ROUNDS = {QUICK: 3, DEFAULT: 5, THOROUGH: 5}, 12
 """Whoever looks slow is measured again, all ranks at once: what others on the host take from a rank passes, what is wrong with it stays."""
@@ -112,7 +111,7 @@ def ranks_keep_pace(here: RankContext) -> None:
                 pauses += held_back[-1] - (stolen_s() - stolen) / MOMENT_S > _HELD_BACK
                 share, quickest = (0.0, float("inf")) if here.gpus else _share_waited(step)  # a step on a GPU may wait for that
             best = {gauge.name: min(best[gauge.name], seconds) for gauge, seconds in took.items()}
-            turns.took(cpu, sum(seconds for gauge, seconds in took.items() if gauge.cause == "straggler-compute"))
+            turns.took(cpu, _computing_s(took))
             best[_ONE_STEP] = min(best[_ONE_STEP], quickest)
             waited.append(share)
             jumped.append(clock_has_jumped())
@@ -150,6 +149,11 @@ def ranks_keep_pace(here: RankContext) -> None:
         here.measure(name, seconds * 1e3, "ms")
     here.remark = told_of_slow_cpus(told)
     judge(here, (), [(faults[0][0], "; ".join(seen for _, seen in faults))] if faults else [])
+
+
+def _computing_s(took: Dict[Gauge, float]) -> float:
+    """Return the seconds that a round's work took of the processor, without what is timed otherwise (a step on a CPU)."""
+    return sum(seconds for gauge, seconds in took.items() if gauge.cause == "straggler-compute" and gauge.samples)
 
 
 def _all_wait(told: List[Dict[str, Any]]) -> List[Fault]:
@@ -222,16 +226,20 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
     # On the CPU those steps count by which it is seen how long they wait.
     found.append(Gauge(_ONE_STEP, "straggler-compute", _small_step(here), _STEP_SAMPLES * cuda, 1e-3, _EFFECT_SHARED))
     found.append(Gauge(_DISK, "straggler-storage", functools.partial(_written, here.scratch), 2, 0.03, _EFFECT_DISK))
-    saved = os.path.join(here.scratch, "read-by-%d.pt" % here.rank)
+    saved = os.path.join(here.scratch, "read-by-%d-%d.pt" % (here.rank, os.getpid()))  # other jobs may keep theirs there, too
     with contextlib.suppress(OSError, RuntimeError):  # another stage's matter. At a load of 30 a healthy rank reads in 35 ms
         torch.save({"weights": samples}, saved)
     found.append(
         Gauge("reading a checkpoint", "straggler-storage", functools.partial(_read_checkpoint, saved), 2, 0.1, _EFFECT_DISK)
     )
-    with _echo() as answered:
-        if answered is not None:
-            found.append(Gauge("network (this host's loopback)", "straggler-network", answered, 100, 5e-4))
-        yield found
+    try:
+        with loopback_echo() as answered:
+            if answered is not None:
+                found.append(Gauge("network (this host's loopback)", "straggler-network", answered, 100, 5e-4))
+            yield found
+    finally:
+        with contextlib.suppress(OSError):
+            os.remove(saved)
 
 
 def _kinds_of_work(here: RankContext, samples: int) -> Iterator[Tuple[str, Callable[[], object]]]:
@@ -312,31 +320,6 @@ def _start_and_end() -> None:
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-
-
-@contextlib.contextmanager
-def _echo() -> Iterator[Any]:
-    """Provide a word to oneself through the kernel's TCP, there and back; None where there is no loopback."""
-    family, address = loopback_address()
-    with contextlib.ExitStack() as held:
-        near = far = socket.socket(family)
-        try:
-            listener = held.enter_context(socket.socket(family))
-            listener.bind((address, 0))
-            listener.listen(socket.SOMAXCONN)
-            near = held.enter_context(socket.create_connection(listener.getsockname()[:2], 5.0))
-            far = held.enter_context(listener.accept()[0])
-            own = far.getpeername()[1] == near.getsockname()[1]  # and nobody who was quicker
-        except OSError:
-            own = False
-        yield functools.partial(_there_and_back_again, near, far) if own else None
-
-
-def _there_and_back_again(near: socket.socket, far: socket.socket) -> None:
-    near.sendall(b"?")
-    far.recv(1)
-    far.sendall(b"!")
-    near.recv(1)
 
 
 def _quickest(here: RankContext, gauge: Gauge, looks: List[float]) -> float:
