@@ -107,10 +107,27 @@ def test_explain_every_cause_that_another_command_names() -> None:
         found = CliRunner().invoke(cli, ["explain", row.cause])
         assert found.exit_code == 0, found.output
         shown = " ".join(found.output.split())
-        parts = (f"docs/rules/{row.cause}.md",) if row.cause in rules else (f"docs/causes/{row.cause}.md", row.title, row.fix)
+        parts = (row.cause,) if row.cause in rules else (row.title, row.fix)
         assert all(" ".join(part.split()) in shown for part in parts), row.cause
     told = json.loads(run("explain", "host-memory-oom", "--format", "json").stdout)
     assert told["cause"]["fix"] and "oom-kill-logged" in [rule["rule"] for rule in told["rules"]]
+
+
+@pytest.mark.parametrize("is_checkout", [True, False])
+def test_a_page_is_named_where_it_is(is_checkout: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed tool has no docs/ beside it; then nothing is cut, either, of what the page would hold."""
+    from click.testing import CliRunner
+
+    from torchtune_sys.render import explain
+
+    monkeypatch.setattr(explain, "_CHECKOUT", Path(__file__).parents[2] if is_checkout else tmp_path)
+    for name, page in (
+        ("swappiness-high", "docs/rules/swappiness-high.md"),
+        ("host-memory-oom", "docs/causes/host-memory-oom.md"),
+    ):
+        shown = CliRunner().invoke(cli, ["explain", name]).output
+        assert (page in shown) is ("Page: " in shown) is is_checkout, shown
+        assert is_checkout or "on its page" not in shown, shown
 
 
 def test_explain_several_at_once_in_their_order_and_each_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 from torchtune_sys.knowledge.causes import CauseRow
 from torchtune_sys.model import actions
@@ -48,25 +49,39 @@ def _lines(rule: Rule) -> Iterator[Line]:
     for action in rule.fix:
         after = "" if action.needs is actions.Needs.NOTHING else f"; takes effect after: {action.needs.value}"
         yield line(f"{actions.text(action)} ", (f"[{actions.kind(action)}, {actions.trust(action)}{after}]", "dim"), indent=2)
-    yield line()
-    yield line("Page: ", rule_page(rule.id), f"; of its cause: {cause_page(rule.cause)}" if rule.cause else "")
+    yield from _pages(rule_page(rule.id), cause_page(rule.cause) if rule.cause else "")
 
 
 def cause(row: CauseRow, finders: tuple[Rule, ...], messages: tuple[str, ...], style: Style) -> str:
     """Return what a cause is, what helps, what proves it, the rules that find it, and messages that point to it."""
+    page = cause_page(row.cause)
+    cut = [*messages[:_MESSAGES], _MORE] if len(messages) > _MESSAGES and _is_here(page) else messages
     parts = [
         ("Fix", [row.fix]),
         ("To confirm", [row.confirm]),
         ("Rules that find it on a host", [f"{rule.id}: {rule.title}" for rule in finders]),
-        ("Messages that point to it", [*messages[:_MESSAGES], *([_MORE] if len(messages) > _MESSAGES else [])]),
+        ("Messages that point to it", [*cut]),
     ]
     lines = [line((row.title, "bold")), line(f"{row.cause}: a cause that diagnose, check, smoke and preflight name")]
     for heading, texts in parts:
         if any(texts):
             lines += [line(), line((heading, "heading")), *(line(text, indent=2, hang=4) for text in texts)]
-    return layout.render([*lines, line(), line("Page: ", cause_page(row.cause))], style)
+    return layout.render([*lines, *_pages(page)], style)
 
 
+def _pages(page: str, of_cause: str = "") -> Iterator[Line]:
+    """Yield where more is written."""
+    if _is_here(page):
+        yield line()
+        yield line("Page: ", page, f"; of its cause: {of_cause}" if of_cause else "")
+
+
+def _is_here(page: str) -> bool:
+    """Return whether there is such a page: in a checkout, not beside an installed tool."""
+    return (_CHECKOUT / page).is_file()
+
+
+_CHECKOUT = Path(__file__).parents[3]
 _MESSAGES = 12
 _MORE = "… and more, on its page"
 
