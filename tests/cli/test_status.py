@@ -49,6 +49,16 @@ def test_status(rules: str, arguments: list[str], status: int) -> None:
     assert found.returncode == status, found.stdout + found.stderr
 
 
+@pytest.mark.parametrize(
+    ("select", "strict", "status"), [("nvlink*", True, 3), ("nvlink*", False, 0), ("nvlink*,swappiness-high", True, 0)]
+)
+def test_strict_wants_something_to_be_judged(select: str, strict: bool, status: int) -> None:
+    """ "Nothing to judge: no check applies", and exit 0, were said of rules by name, 3 of a family."""
+    host = Path(__file__).parents[1] / "hosts/base-system.json"
+    found = run("check", "--from", str(host), "--select", select, *["--strict"] * strict)
+    assert found.returncode == status, found.stdout + found.stderr
+
+
 def test_a_rule_that_crashes_keeps_no_other_from_being_reported() -> None:
     found = judged_by("E-crashes E-fails W-passes", "--format", "json")
     assert found.returncode == 4

@@ -50,9 +50,9 @@ in a table [rules.RULE] either enabled = false or a parameter of that rule
 \b
 Exit status: 0 no finding at or above --fail-on; 1 findings; 2 usage error;
 3 could not judge: a check of severity error failed or timed out (with
---strict: is unknown for any reason, or no check of a selected family applies,
-or, without --select, none of torch's); 4 internal error. With --format
-nagios: 0, 1, 2 or 3 as monitoring expects.
+--strict: is unknown for any reason, or no check of a selected family or of the
+whole selection applies, or, without --select, none of torch's); 4 internal
+error. With --format nagios: 0, 1, 2 or 3 as monitoring expects.
 
 \b
 Default counts come from the job's environment:
@@ -70,7 +70,7 @@ SLURM_JOB_NUM_NODES, OMP_NUM_THREADS, OMPI_COMM_WORLD_LOCAL_SIZE.
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit 3 if a check of severity error is unknown for any reason, or no check of a selected family applies.",
+    help="Exit 3 if a check of severity error is unknown for any reason, or no check of a selected family or of the whole selection applies.",
 )
 @click.option(
     "--brief", is_flag=True, help="With --format json: about 20 kB; checks that passed or do not apply are listed by id only."
@@ -130,11 +130,14 @@ def _proof(host: Host | PastedText, format_: str, seen: Snapshot, epoch_s: float
 def _unjudged_families(seen: Snapshot, results: tuple[Result, ...], options: dict[str, Any], config: Config) -> tuple[str, ...]:
     if not options["strict"]:
         return ()
+    from torchtune_sys.model.rule import Verdict
     from torchtune_sys.rules import CATALOGUE
     from torchtune_sys.rules.can_train import not_judged
     from torchtune_sys.rules.profiles import families_asked
 
     found = not_judged(seen, results, families_asked(CATALOGUE, config, options["select"]))
+    if not found and all(result.verdict is Verdict.NA for result in results):
+        found = ["the selection"]
     for family in found if options["format_"] != "nagios" else ():
         tell(f"not judged: no check in {family} applies here (--strict)")
     return tuple(found)
