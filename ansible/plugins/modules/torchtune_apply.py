@@ -255,7 +255,11 @@ def _leave(module, result):
     if failed:
         module.fail_json(msg="could not be made, and was taken back: %s" % run.names(failed), why="failed", **result)
     if result["status"] == UNREAD:
-        module.fail_json(msg="what decides the changes could not be read: %s" % tool.last_words(said), why="unread", **result)
+        unread = "what decides other changes could not be read: %s (a longer timeout may help; ignore leaves out rules)"
+        unread %= tool.last_words(said)
+        if not result["changed"]:
+            module.fail_json(msg=unread, why="unread", **result)
+        module.warn(unread)  # what follows the changes that were made (a restart of services, a reboot) must come
     module.exit_json(**result)
 
 
