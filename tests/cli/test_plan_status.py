@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -56,12 +57,23 @@ def test_what_is_changed_is_not_counted_for_a_person_too() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["plan", "apply --yes", "apply --dry-run", "apply --yes --format json", "generate script", "generate sysctl", "generate env"],
+    ["plan", "apply --yes", "apply --dry-run", "apply --yes --format json", "generate script", "generate sysctl"],
 )
 def test_a_plan_without_facts_is_no_answer(command: str) -> None:
     """ "Nothing to change", and exit 0, were said of a host of which nothing had been read in time."""
     done = run(*command.split(), "--select", "sysctl", "--timeout", "0.0001")
     assert done.returncode == 3 and "not judged: " in done.stderr and "not read within" in done.stderr, done.stdout + done.stderr
+    assert not re.search("nothing to change|nothing to write", done.stdout + done.stderr), done.stdout + done.stderr
+
+
+def test_variables_that_need_facts_which_were_not_read_are_not_fine() -> None:
+    done = run("generate", "env", "--select", "sysctl", "--timeout", "0.0001")
+    assert done.returncode == 3 and "not read: session, cpu, " in done.stderr and "is fine" not in done.stderr, done.stderr
+
+
+def test_facts_that_no_kernel_argument_needs_are_not_missed() -> None:
+    done = run("generate", "kernel-args", "--select", "sysctl", "--timeout", "0.0001")
+    assert done.returncode == 0 and "not judged" not in done.stderr, done.stderr
 
 
 def test_what_a_paste_lacks_is_told_in_one_line(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torchtune_sys.cli.planning import Planned, planned
 from torchtune_sys.cli.privilege import boot_id, is_root
 from torchtune_sys.cli.take_snapshot import now
 from torchtune_sys.cli.terminal import require_output, say, style, tell
-from torchtune_sys.cli.undecided import status_of_looks
+from torchtune_sys.cli.undecided import looks_failed, status_of_looks
 from torchtune_sys.cli.watch import heeded_signals
 from torchtune_sys.errors import AGAIN_AS_ROOT, Terminated, UserError
 from torchtune_sys.model.plan import FileDiff, Plan
@@ -49,7 +49,7 @@ def apply(options: dict[str, Any]) -> int:
         if options["prove"]:
             raise UserError("--prove asks a person in the end, so it does not go with --format json", "leave out one of them")
     else:
-        _show(plan, left_out, options)
+        _show(found, plan, left_out, options)
     unread = DONE if options["only"] else status_of_looks(found.results)
     if options["dry_run"]:
         _give_dry(found, plan, left_out, options)
@@ -125,9 +125,10 @@ def _proven(run: ApplyRun, before: list[SmokeReport], options: dict[str, Any]) -
     return NOT_ALL
 
 
-def _show(plan: Plan, left_out: dict[str, str], options: dict[str, Any]) -> None:
+def _show(found: Planned, plan: Plan, left_out: dict[str, str], options: dict[str, Any]) -> None:
+    is_whole = bool(options["only"]) or not looks_failed(found.results)
     say(
-        shown.text(plan, style(options["color"]), closing=False)
+        shown.text(plan, style(options["color"]), closing=False, is_whole=is_whole)
         + "".join(row(f"left out: {key} ({why})") for key, why in left_out.items())
     )
 

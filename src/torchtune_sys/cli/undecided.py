@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torchtune_sys.cli.main import UNJUDGED
 from torchtune_sys.cli.selection import unjudged
 from torchtune_sys.cli.terminal import tell
 from torchtune_sys.model import actions
+from torchtune_sys.model.actions import Action
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.render.report import look_failed
 
@@ -31,19 +32,25 @@ def _lines(undecided: Sequence[tuple[str, str]]) -> Iterator[str]:
             yield f"{', '.join(rule for rule, _ in found[:_NAMED])} and {len(found) - _NAMED} more: {reason}"
 
 
+def without_verdict(results: Iterable[Result], asks: Callable[[Action], bool] = actions.doable) -> list[Result]:
+    """Return those of rules that could have asked for an action of a kind (a change) and could not judge."""
+    unknown = (result for result in results if result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED))
+    return [result for result in unknown if any(map(asks, result.rule.fix))]
+
+
+def looks_failed(results: Iterable[Result], asks: Callable[[Action], bool] = actions.doable) -> list[Result]:
+    """Return those where the look itself failed (a time-out, a crash): a lack of privilege or of a record does not count."""
+    return list(filter(look_failed, without_verdict(results, asks)))
+
+
 def tell_undecided(results: Iterable[Result]) -> bool:
-    """Tell which rules could have asked for a change and could not judge, and why; return whether there are any."""
-    found = [
-        (result.rule.id, unjudged(result))
-        for result in results
-        if result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED) and any(map(actions.doable, result.rule.fix))
-    ]
+    """Tell of which rules that is so, and why; return whether there are any."""
+    found = [(result.rule.id, unjudged(result)) for result in results]
     for line in _lines(found):
         tell(f"not judged: {line}")
     return bool(found)
 
 
-def status_of_looks(results: Iterable[Result]) -> int:
-    """Return 3, and tell of what, where the look failed (a time-out, a crash) at what a plan is made from: "nothing to change" would be no
-    answer then. A lack of privilege or of a record does not count. Else 0."""
-    return UNJUDGED if tell_undecided(result for result in results if look_failed(result)) else 0
+def status_of_looks(results: Iterable[Result], asks: Callable[[Action], bool] = actions.doable) -> int:
+    """Return 3, and tell of what, where the look at what a plan is made from failed: "nothing to change" would be no answer then. Else 0."""
+    return UNJUDGED if tell_undecided(looks_failed(results, asks)) else 0

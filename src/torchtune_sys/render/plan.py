@@ -20,8 +20,8 @@ _HANG = 8
 _BY_HAND_SHOWN = 5
 
 
-def headline(plan: Plan) -> str:
-    """Return what there is to do, in one sentence."""
+def headline(plan: Plan, *, is_whole: bool = True) -> str:
+    """Return what there is to do, in one sentence. ``is_whole``: all that decides it could be seen."""
     unsafe = sum(change.safety is Safety.UNSAFE for change in plan.changes)
     counts = [_count(len(plan.changes) - unsafe, "safe change"), _count(unsafe, "unsafe change")]
     counts += [f"{len(plan.waiting)} made already" if plan.waiting else ""]
@@ -33,16 +33,17 @@ def headline(plan: Plan) -> str:
     counts += [_count(len(plan.install), "step", " to install")]
     counted = ", ".join(count for count in counts if count)
     name = host_word(plan.host) or ("this host" if plan.origin == "live" else "the given host")
-    return f"{name}: {counted}" if counted else f"{name}: nothing to change"
+    nothing = "nothing to change" if is_whole else "no change found, but not all that decides it could be read"
+    return f"{name}: {counted or nothing}"
 
 
 def _count(number: int, words: str, then: str = "") -> str:
     return "" if not number else f"{number} {words}" + ("" if number == 1 else "s") + then
 
 
-def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = True, given: str = "") -> str:
-    """Return the plan for a person. ``given``: the options, each after a blank, with which ``apply`` makes the same plan."""
-    lines = [line((headline(plan), "bold"))]
+def text(plan: Plan, style: Style, *, verbose: bool = False, closing: bool = True, given: str = "", is_whole: bool = True) -> str:
+    """Return the plan for a person. ``given``: the options, each after a blank, with which ``apply`` makes the same plan; ``is_whole``: as in ``headline``."""
+    lines = [line((headline(plan, is_whole=is_whole), "bold"))]
     if plan.origin != "live":
         lines.append(line(plan.origin, label=("From", "bold"), hang=_HANG))
     for change in plan.changes:
@@ -159,10 +160,10 @@ def _shown(row: str) -> str:
     return no_command(CONTROL.sub(lambda found: escaped(found[0]), disarmed(row)))
 
 
-def markdown(plan: Plan) -> str:
+def markdown(plan: Plan, *, is_whole: bool = True) -> str:
     from torchtune_sys.render.markdown import cell, code
 
-    rows = [f"# Plan: {cell(headline(plan))}", ""]
+    rows = [f"# Plan: {cell(headline(plan, is_whole=is_whole))}", ""]
     if plan.changes:
         rows += ["| change | now | then | risk | takes effect | rules |", "|---|---|---|---|---|---|"]
         rows += [

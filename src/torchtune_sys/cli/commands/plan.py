@@ -44,18 +44,19 @@ that decide the changes could not be read; 4 internal error.
 def command(**options: Any) -> int:
     """Show the changes that would fix what check finds, and why; change nothing."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.undecided import tell_undecided
+    from torchtune_sys.cli.undecided import tell_undecided, without_verdict
 
     found = planned(options)
     made = found.plan
-    give(_rendered(made, options), options["output"], machine=options["format_"] != "text")
+    unknown = without_verdict(found.results)
+    give(_rendered(made, options, is_whole=not unknown), options["output"], machine=options["format_"] != "text")
     if without := _without_torch(found):
         tell(without)
     if made.changes:
         return 1
     if options["format_"] == "diff":
         tell("the plan changes no file and no value")
-    return 3 if tell_undecided(found.results) else 0
+    return 3 if tell_undecided(unknown) else 0
 
 
 def _without_torch(found: Planned) -> str:
@@ -69,16 +70,17 @@ def _without_torch(found: Planned) -> str:
     return f"cannot train: {trains.why}: torchtune-sys generate install{asked} prints how to install it; --python names another interpreter"
 
 
-def _rendered(made: Any, options: dict[str, Any]) -> str:
+def _rendered(made: Any, options: dict[str, Any], *, is_whole: bool) -> str:
     from torchtune_sys.render import plan as shown
 
     if options["format_"] == "text":
         from torchtune_sys.cli.options import given_again
 
         given = given_again(click.get_current_context(), ("from_", "root", "format_", "output", "verbose", "color"))
-        return shown.text(made, style(options["color"], options["output"]), verbose=options["verbose"], given=given)
+        how = style(options["color"], options["output"])
+        return shown.text(made, how, verbose=options["verbose"], given=given, is_whole=is_whole)
     if options["format_"] == "json":
         from torchtune_sys.render import as_json
 
         return as_json.plan(made)
-    return shown.markdown(made) if options["format_"] == "markdown" else shown.diff(made)
+    return shown.markdown(made, is_whole=is_whole) if options["format_"] == "markdown" else shown.diff(made)

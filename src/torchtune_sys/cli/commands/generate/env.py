@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.terminal import give, tell
 
+if TYPE_CHECKING:
+    from torchtune_sys.model.rule import Result
+    from torchtune_sys.model.snapshot import Snapshot
+
+_MADE_FROM = ("session", "cpu", "network", "driver", "gpu", "python")
+"""Facts of which ``remediation.plan.job`` makes variables without a rule."""
 FORMATS = ("shell", "systemd", "slurm", "docker", "kubernetes", "json")
 
 
@@ -34,7 +41,6 @@ def command(**options: Any) -> int:
     """Print the environment variables that a job should have on this host, each with its reason."""
     from torchtune_sys.cli.pipeline import judged
     from torchtune_sys.cli.take_snapshot import host_of
-    from torchtune_sys.cli.undecided import status_of_looks
     from torchtune_sys.probes.plan_context import allocators
     from torchtune_sys.remediation.plan.job import variables
     from torchtune_sys.render import as_json
@@ -43,11 +49,27 @@ def command(**options: Any) -> int:
     seen, results, _ = judged(options)
     host = host_of(options)
     found = variables(seen, results, () if host is None else allocators.probe(host))
+    unread = _unread(seen, results)
     if options["format_"] == "json":
         give(as_json.environment(found), options["output"], machine=True)
-        return status_of_looks(results)
+        return unread
     if found or options["output"]:  # what reads the file should find it
         give(job.FORMS[options["format_"]](found), options["output"])
-    if not found:
+    if not found and not unread:
         tell("nothing to set: the session's environment is fine as it is")
-    return status_of_looks(results)
+    return unread
+
+
+def _unread(seen: Snapshot, results: Iterable[Result]) -> int:
+    """Return 3, and tell of what, where the look failed at what variables are for: rules that ask for some, and facts of which some are made. Else 0."""
+    from torchtune_sys.cli.main import UNJUDGED
+    from torchtune_sys.cli.status import missed
+    from torchtune_sys.cli.undecided import status_of_looks
+    from torchtune_sys.model.actions import EnvironmentVariable
+    from torchtune_sys.model.values import Why
+
+    late = [family for family in missed(seen, Why.TIMEOUT, Why.CRASHED) if family in _MADE_FROM]
+    if late:
+        tell(f"not read: {', '.join(late)} (a longer --timeout may help)")
+    unjudged = status_of_looks(results, lambda action: isinstance(action, EnvironmentVariable))
+    return UNJUDGED if late else unjudged

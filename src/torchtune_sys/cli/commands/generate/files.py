@@ -96,9 +96,10 @@ def _print(path: str, options: dict[str, Any]) -> int:
     if content:
         give(content, options["output"])
         tell(f"for {path}")
-    if not tell_left_out(undecided(found, options, lambda written: written == path)) and not content:
+    unread = status_of_looks(found.results)
+    if not tell_left_out(undecided(found, options, lambda written: written == path)) and not content and not unread:
         tell(f"nothing to write to {path}: no change in the plan needs it")
-    return status_of_looks(found.results)
+    return unread
 
 
 sysctl = _command(

@@ -34,6 +34,7 @@ def command(**options: Any) -> int:
     """Print the kernel arguments that the plan needs: as a line, a file for grub.d, or commands."""
     from torchtune_sys.cli.planning import planned
     from torchtune_sys.cli.undecided import status_of_looks
+    from torchtune_sys.model.actions import KernelArgument
     from torchtune_sys.remediation.plan.kernel_arguments import arguments
     from torchtune_sys.render.generate.kernel_args import FORMS
 
@@ -47,4 +48,4 @@ def command(**options: Any) -> int:
         give(FORMS[options["format_"]](wanted), options["output"])
     elif not more:
         tell("the plan needs no kernel argument")
-    return status_of_looks(found.results)
+    return status_of_looks(found.results, lambda action: isinstance(action, KernelArgument))

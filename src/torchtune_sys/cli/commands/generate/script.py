@@ -63,9 +63,10 @@ def command(**options: Any) -> int:
     found = planned(options)
     plan = part_of_plan(options, found)
     give(script(plan, made_for(found.seen)), options["output"], machine=True)
+    unread = status_of_looks(found.results)
     if not tell_left_out(undecided(found, options)) and not plan.changes:
         tell("the plan has no change, so the script does nothing")
-    return status_of_looks(found.results)
+    return unread
 
 
 _OF_STAGES = {
