@@ -10,8 +10,10 @@ from torchtune_sys.cli.terminal import tell
 from torchtune_sys.model import actions
 from torchtune_sys.model.actions import Action
 from torchtune_sys.model.rule import Result, Verdict
-from torchtune_sys.render.report import look_failed
+from torchtune_sys.model.values import Why
+from torchtune_sys.render.report import reasons
 
+_PASSES = (Why.TIMEOUT, Why.CRASHED)
 _NAMED = 3
 """Rules that are named beside one reason; a paste lacks what most of them need."""
 
@@ -39,8 +41,10 @@ def without_verdict(results: Iterable[Result], asks: Callable[[Action], bool] = 
 
 
 def looks_failed(results: Iterable[Result], asks: Callable[[Action], bool] = actions.doable) -> list[Result]:
-    """Return those where the look itself failed (a time-out, a crash): a lack of privilege or of a record does not count."""
-    return list(filter(look_failed, without_verdict(results, asks)))
+    """Return those whose facts were not read in time, or whose look crashed: another run may read them. A lack of privilege or of a record does not
+    count, nor what cannot be read on this host in any run: a host in a fleet would fail each time."""
+    found = without_verdict(results, asks)
+    return [one for one in found if one.verdict is Verdict.CRASHED or any(missing.why in _PASSES for missing in reasons(one))]
 
 
 def tell_undecided(results: Iterable[Result]) -> bool:
