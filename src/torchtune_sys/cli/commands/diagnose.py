@@ -59,8 +59,8 @@ Confidence of a cause:
   possible   the message has several causes, and nothing in the input tells which
 
 \b
-Exit status: 0 no failure found; 1 causes found; 2 usage error; 3 an unknown
-error, or nothing could be read; 4 internal error.
+Exit status: 0 no failure found; 1 causes found; 2 usage error; 3 an error or a
+complaint without a known cause, or nothing could be read; 4 internal error.
 """,
 )
 @click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...")
