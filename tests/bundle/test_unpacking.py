@@ -33,7 +33,7 @@ def unpacked(cache: Path) -> list[Path]:
 def test_ten_at_once(bundle: Path, env: dict[str, str], cache: Path) -> None:
     pipe = subprocess.PIPE
     running = [subprocess.Popen([bundle, "rules"], env=env, stdout=pipe, stderr=pipe, text=True) for _ in range(10)]
-    done = [(*one.communicate(timeout=60), one.returncode) for one in running]
+    done = [(*one.communicate(timeout=300), one.returncode) for one in running]
     assert {(err, code) for _, err, code in done} == {("", 0)}
     assert len({out for out, _, _ in done}) == 1
     assert len(unpacked(cache)) == 1

@@ -23,7 +23,7 @@ from torchtune_sys.model.snapshot import FAMILIES
 _OURS = ("torchtune_sys.rules", "torchtune_sys.knowledge", "torchtune_sys.formats", "torchtune_sys.model")
 _KEYED = ("session.env", "sysctl.settings", "limits.limits", "driver.module_params")
 """What is looked up by a key that the rule names."""
-_STEP = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]")
+_STEP = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]{0,256}\]){0,1024}\]")
 
 
 _OF_SNAPSHOT = "s."

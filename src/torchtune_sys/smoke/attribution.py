@@ -64,7 +64,7 @@ def _sentence(text: str, stage: str) -> str:
     return brief(telling or _last_error(text) or lines[0], _LINE)
 
 
-_CUT = re.compile(r"(/\S+?\.so[\w.]*): (?:file too short|cannot read file data|invalid ELF header|ELF load command)")
+_CUT = re.compile(r"(/\S{1,512}?\.so[\w.]{0,64}): (?:file too short|cannot read file data|invalid ELF header|ELF load command)")
 _TORCHS_OWN = re.compile(r"/torch/|/nvidia/|/site-packages/|/dist-packages/")
 _BROKE = re.compile(
     r"(?s)(?:gloo|ProcessGroup|NCCL).{0,400}[Cc]onnection (?:closed|reset) by peer|gloo.{0,400}(?:[Bb]roken pipe|error \S{1,80} Connection timed out)"

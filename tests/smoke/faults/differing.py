@@ -76,9 +76,9 @@ ROWS = (
             import torch.distributed as dist
             real = dist.broadcast
             def broadcast(tensor, source, **more):
-                kept = tensor[-1].clone()
+                kept = tensor[-1:].clone()
                 real(tensor, source, **more)
-                tensor[-1] = kept
+                tensor[-1:] = kept
             dist.broadcast = broadcast
         """),
         stages="allreduce",
