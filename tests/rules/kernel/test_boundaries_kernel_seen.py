@@ -49,7 +49,7 @@ OF_OTHER_GPUS = {kind for _, kind, shape in ROWS if shape.startswith(("amdgpu", 
     ("kind", "speaks"),
     [
         *((kind, True) for kind in ("xid", "sxid", "api-mismatch", "iommu-fault", "module-refused", "gpu-lost", "gsp-firmware")),
-        *((kind, False) for kind in ("driver-load", "boot", "oom-kill", "mlx5-fault", *OF_OTHER_GPUS)),
+        *((kind, False) for kind in ("driver-load", "boot", "oom-kill", "mlx5-fault", *sorted(OF_OTHER_GPUS))),
     ],
 )
 def test_a_log_that_speaks_of_a_gpu_is_judged_on_any_host(healthy: Snapshot, kind: str, speaks: bool) -> None:

@@ -124,7 +124,7 @@ def _until_known() -> Iterator[None]:
     """Let what asks this process to end wait for a moment: an exception between a child's fork and the note of it would leave it running, known to nobody."""
     asked: list[int] = []
     usual: dict[int, Callable[..., object]] = {}
-    if threading.current_thread() is threading.main_thread():  # in others no handler runs
+    if threading.get_ident() == threading.main_thread().ident:  # in others no handler runs
         usual = {number: handler for number in _ASKING if callable(handler := signal.getsignal(number))}
     try:
         for number in usual:
