@@ -166,8 +166,7 @@ def test_what_was_made_is_told_though_the_look_behind_it_ends_early(
     stand_ins = {
         "is_root": lambda: True,
         "planned": lambda *_: mock.Mock(),
-        "_show": lambda *_: None,
-        "status_of_looks": lambda _results: 0,
+        "_show": lambda *_, **_more: None,
         "require_output": lambda *_: None,
         "_run": lambda *_: ApplyRun(number=7, failed={}),
         "judged": ended,
@@ -175,6 +174,7 @@ def test_what_was_made_is_told_though_the_look_behind_it_ends_early(
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(apply_run, name, stand_in)
     monkeypatch.setattr(apply_run.selection, "selected_changes", lambda *_: (plan, {}))
+    monkeypatch.setattr(apply_run.selection, "looks_failed", lambda _results: [])
     monkeypatch.setattr(apply_run.selection, "not_made", lambda *_: False)
     monkeypatch.setattr(apply_run.journal, "numbers", lambda _folder: [])
     monkeypatch.setattr(apply_run.session, "made_since_start", lambda _boot: frozenset())

@@ -10,13 +10,13 @@ from typing import Any
 from torchtune_sys import __version__
 from torchtune_sys.cli import confirm, selection
 from torchtune_sys.cli.confirm import NotMade
+from torchtune_sys.cli.main import UNJUDGED
 from torchtune_sys.cli.names import rule_names
 from torchtune_sys.cli.pipeline import judged
 from torchtune_sys.cli.planning import Planned, planned
 from torchtune_sys.cli.privilege import boot_id, is_root
 from torchtune_sys.cli.take_snapshot import now
 from torchtune_sys.cli.terminal import require_output, say, style, tell
-from torchtune_sys.cli.undecided import looks_failed, status_of_looks
 from torchtune_sys.cli.watch import heeded_signals
 from torchtune_sys.errors import AGAIN_AS_ROOT, Terminated, UserError
 from torchtune_sys.model.plan import FileDiff, Plan
@@ -45,12 +45,13 @@ def apply(options: dict[str, Any]) -> int:
     earlier = journal.numbers(journal.STATE) if root else []
     found = planned(options, session.made_since_start(boot_id()) if root else frozenset())
     plan, left_out = selection.selected_changes(found, options)
+    late = [] if options["only"] else selection.looks_failed(found.results)
     if _as_json(options):
         if options["prove"]:
             raise UserError("--prove asks a person in the end, so it does not go with --format json", "leave out one of them")
     else:
-        _show(found, plan, left_out, options)
-    unread = DONE if options["only"] else status_of_looks(found.results)
+        _show(plan, left_out, options, is_whole=not late)
+    unread = UNJUDGED if selection.tell_undecided(late) else DONE
     if options["dry_run"]:
         _give_dry(found, plan, left_out, options)
         return unread
@@ -125,8 +126,7 @@ def _proven(run: ApplyRun, before: list[SmokeReport], options: dict[str, Any]) -
     return NOT_ALL
 
 
-def _show(found: Planned, plan: Plan, left_out: dict[str, str], options: dict[str, Any]) -> None:
-    is_whole = bool(options["only"]) or not looks_failed(found.results)
+def _show(plan: Plan, left_out: dict[str, str], options: dict[str, Any], *, is_whole: bool) -> None:
     say(
         shown.text(plan, style(options["color"]), closing=False, is_whole=is_whole)
         + "".join(row(f"left out: {key} ({why})") for key, why in left_out.items())

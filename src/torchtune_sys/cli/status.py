@@ -34,8 +34,8 @@ def missed(seen: Snapshot, *whys: Why) -> list[str]:
     return [family for family, fact in facts.items() if isinstance(fact, Missing) and fact.why in whys]
 
 
-def status_of_look(seen: Snapshot, *, late: int) -> int:
-    """Return the exit status: 4 if a probe crashed, ``late`` if one did not end in time, else 0."""
+def status_of_look(seen: Snapshot) -> int:
+    """Return the exit status: 4 if a probe crashed, 3 if one did not end in time, else 0."""
     if missed(seen, Why.CRASHED):
         return INTERNAL
-    return late if missed(seen, Why.TIMEOUT) else 0
+    return UNJUDGED if missed(seen, Why.TIMEOUT) else 0

@@ -21,16 +21,16 @@ _TIMEOUT_MS = 30_000
 """How long the reader of a FIFO may take nothing."""
 
 
-_TODO = {
+_WHAT_HELPS = {
     errno.ENOENT: "make its directory first, or write somewhere else",
     errno.EACCES: "write somewhere else, or as a user who may write there",
     **dict.fromkeys((errno.ENOTDIR, errno.EROFS, errno.EISDIR), "write somewhere else"),
 }
-"""What helps where room does not."""
+"""By error, where room does not help."""
 
 
 def _cannot_write(error: OSError, path: str) -> CannotWrite:
-    return CannotWrite.because(error, path, _TODO.get(error.errno or 0, "write somewhere else or make room"))
+    return CannotWrite.because(error, path, _WHAT_HELPS.get(error.errno or 0, "write somewhere else or make room"))
 
 
 def write_atomically(path: str, text: str, *, by_root: int = READABLE) -> None:

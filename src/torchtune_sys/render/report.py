@@ -85,12 +85,7 @@ def unjudged(result: Result, *, strict: bool) -> bool:
     """Return whether an applicable rule of severity error got no verdict because the look failed (``strict``: for any reason)."""
     if result.verdict is not Verdict.UNKNOWN or result.rule.severity is not Severity.ERROR:
         return False
-    return strict or look_failed(result)
-
-
-def look_failed(result: Result) -> bool:
-    """Return whether something could not be read because the look itself failed, so that a second one may succeed."""
-    return any(missing.why in _LOOK_FAILED for missing in reasons(result))
+    return strict or any(missing.why in _LOOK_FAILED for missing in reasons(result))
 
 
 def reasons(result: Result) -> tuple[Missing, ...]:

@@ -44,7 +44,7 @@ that decide the changes could not be read; 4 internal error.
 def command(**options: Any) -> int:
     """Show the changes that would fix what check finds, and why; change nothing."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.undecided import tell_undecided, without_verdict
+    from torchtune_sys.cli.selection import tell_undecided, without_verdict
 
     found = planned(options)
     made = found.plan

@@ -33,7 +33,6 @@ internal error, or the file cannot be written.
 def command(**options: Any) -> int:
     """Write an anonymised recording of this host (JSON) that can be judged elsewhere."""
     from torchtune_sys import engine
-    from torchtune_sys.cli.main import UNJUDGED
     from torchtune_sys.cli.status import missed, status_of_look
     from torchtune_sys.cli.take_snapshot import ended, opened, seconds_to_look
     from torchtune_sys.cli.workload import intent_of
@@ -54,7 +53,7 @@ def command(**options: Any) -> int:
     incomplete = missed(seen, Why.TIMEOUT, Why.CRASHED)
     if incomplete:
         tell(f"not recorded completely: {', '.join(incomplete)} (a longer --timeout may help)")
-    return status_of_look(seen, late=UNJUDGED)
+    return status_of_look(seen)
 
 
 def summary(recording: dict[str, Any], replaced: int) -> str:

@@ -8,7 +8,6 @@ import click
 
 from torchtune_sys import __version__, engine
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.main import UNJUDGED
 from torchtune_sys.cli.terminal import give, style, tell
 
 
@@ -49,4 +48,4 @@ def command(**options: Any) -> int:
         from torchtune_sys.render.tree import timings_text
 
         tell(*timings_text(timings).splitlines())
-    return status_of_look(seen, late=UNJUDGED)
+    return status_of_look(seen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why, fact, need
@@ -62,10 +64,8 @@ def kills_at_logout(found: Fact[tuple[tuple[str, str], ...]], user: str) -> Fact
 def _users(found: tuple[tuple[str, str], ...], name: str) -> list[str] | None:
     """Return the users of all assignments, of which each adds some and an empty one takes them away; None where there is none."""
     users: list[str] | None = None
-    for line in (line.strip() for _, text in found for line in text.split("\n")):
-        key, equals, value = line.partition("=")
-        if equals and key.strip() == name:
-            users = [*(users or ()), *value.split()] if value.strip() else []
+    for value, _ in (each for _, text in found for each in _assignments(text, name)):
+        users = [*(users or ()), *value.split()] if value else []
     return users
 
 
@@ -82,19 +82,26 @@ def parse_switch(text: str, wanted: str) -> tuple[bool, int] | None:
     >>> parse_switch("[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n", "RemoveIPC")
     (False, 3)
     """
-    section, found = "", None
+    found = None
+    for value, number in _assignments(text, wanted):
+        word = value.lower()
+        if word in ("1", "yes", "y", "true", "t", "on"):
+            found = (True, number)
+        elif word in ("0", "no", "n", "false", "f", "off"):
+            found = (False, number)
+    return found
+
+
+def _assignments(text: str, wanted: str) -> Iterator[tuple[str, int]]:
+    """Yield each value that the section [Login] gives a setting, with its line."""
+    section = ""
     for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip()
         if line.startswith("["):
             section = line
         name, equals, value = line.partition("=")
         if section == "[Login]" and equals and name.strip() == wanted:
-            word = value.strip().lower()
-            if word in ("1", "yes", "y", "true", "t", "on"):
-                found = (True, number)
-            elif word in ("0", "no", "n", "false", "f", "off"):
-                found = (False, number)
-    return found
+            yield value.strip(), number
 
 
 @fact

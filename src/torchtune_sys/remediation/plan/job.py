@@ -17,6 +17,8 @@ from torchtune_sys.rules import gates
 from torchtune_sys.rules.cpu import common as cpu_budget
 from torchtune_sys.rules.nccl import common as nccl_choice
 
+MADE_FROM = ("session", "cpu", "network", "driver", "gpu", "python")
+"""Facts of which variables are made without a rule."""
 _EXAMPLES = ("/local/", "/path/", "/directory/")
 """How values begin that stand for a place which only a person knows."""
 _JEMALLOC_CONF = (

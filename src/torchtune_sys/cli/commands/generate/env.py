@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from torchtune_sys.model.rule import Result
     from torchtune_sys.model.snapshot import Snapshot
 
-_MADE_FROM = ("session", "cpu", "network", "driver", "gpu", "python")
-"""Facts of which ``remediation.plan.job`` makes variables without a rule."""
 FORMATS = ("shell", "systemd", "slurm", "docker", "kubernetes", "json")
 
 
@@ -63,12 +61,13 @@ def command(**options: Any) -> int:
 def _unread(seen: Snapshot, results: Iterable[Result]) -> int:
     """Return 3, and tell of what, where the look failed at what variables are for: rules that ask for some, and facts of which some are made. Else 0."""
     from torchtune_sys.cli.main import UNJUDGED
+    from torchtune_sys.cli.selection import status_of_looks
     from torchtune_sys.cli.status import missed
-    from torchtune_sys.cli.undecided import status_of_looks
     from torchtune_sys.model.actions import EnvironmentVariable
     from torchtune_sys.model.values import Why
+    from torchtune_sys.remediation.plan.job import MADE_FROM
 
-    late = [family for family in missed(seen, Why.TIMEOUT, Why.CRASHED) if family in _MADE_FROM]
+    late = [family for family in missed(seen, Why.TIMEOUT, Why.CRASHED) if family in MADE_FROM]
     if late:
         tell(f"not read: {', '.join(late)} (a longer --timeout may help)")
     unjudged = status_of_looks(results, lambda action: isinstance(action, EnvironmentVariable))

@@ -88,7 +88,7 @@ def undecided(found: Planned, options: dict[str, Any], concerns: Callable[[str],
 def _print(path: str, options: dict[str, Any]) -> int:
     """Say on stderr where the file belongs, or that there is nothing to write."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.undecided import status_of_looks
+    from torchtune_sys.cli.selection import status_of_looks
 
     found = planned(options)
     plan = part_of_plan(options, found)

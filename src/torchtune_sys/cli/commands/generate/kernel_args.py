@@ -33,7 +33,7 @@ undo. To undo the file for grub.d, remove it and run update-grub.
 def command(**options: Any) -> int:
     """Print the kernel arguments that the plan needs: as a line, a file for grub.d, or commands."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.undecided import status_of_looks
+    from torchtune_sys.cli.selection import status_of_looks
     from torchtune_sys.model.actions import KernelArgument
     from torchtune_sys.remediation.plan.kernel_arguments import arguments
     from torchtune_sys.render.generate.kernel_args import FORMS

@@ -52,7 +52,7 @@ It also stops on a host that differs from the plan's. See docs/provision.md.
 def command(**options: Any) -> int:
     """Print a bash script that makes, checks and undoes the plan's changes; with --stages it also installs and tests."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.undecided import status_of_looks
+    from torchtune_sys.cli.selection import status_of_looks
     from torchtune_sys.render.generate.script import made_for, script
 
     if options["stages"] is not None:

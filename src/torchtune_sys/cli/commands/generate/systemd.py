@@ -37,7 +37,7 @@ only, never to a service, so --unit puts the limits into the unit.
 def command(**options: Any) -> int:
     """Print the plan's systemd drop-ins, and one for your own service."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.undecided import status_of_looks
+    from torchtune_sys.cli.selection import status_of_looks
     from torchtune_sys.render.generate import units
 
     if options["output"] and options["output_dir"]:

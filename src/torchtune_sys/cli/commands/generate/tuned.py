@@ -33,8 +33,8 @@ them. To undo, activate the earlier profile with tuned-adm profile NAME.
 def command(**options: Any) -> int:
     """Print a tuned profile that adds the plan's settings to the active profile."""
     from torchtune_sys.cli.planning import planned
+    from torchtune_sys.cli.selection import status_of_looks
     from torchtune_sys.cli.take_snapshot import host_of
-    from torchtune_sys.cli.undecided import status_of_looks
     from torchtune_sys.model.plan_context import TunedProfile
     from torchtune_sys.model.values import Why
     from torchtune_sys.probes.plan_context import tuned as probe
