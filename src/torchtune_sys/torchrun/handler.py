@@ -205,7 +205,9 @@ def _print(text: str) -> None:
     """On standard error, where torchrun's own words are. Of a command that did not even start these are Python's, and may hold anything."""
     try:
         from torchtune_sys.host.secrets.filter import scrubbed
-    except Exception:
-        return  # then nothing was started either
-    sys.stderr.write(f"{scrubbed(text)}\n")
+
+        told = scrubbed(text)
+    except Exception as error:  # no word of others without the filter of secrets
+        told = f"{NAME}: its own modules cannot be imported ({type(error).__name__}); going on without it"
+    sys.stderr.write(f"{told}\n")
     sys.stderr.flush()

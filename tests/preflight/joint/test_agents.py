@@ -54,6 +54,14 @@ def test_who_came_and_went_to_the_rendezvous_may_train() -> None:
     assert "without a pre-flight" in " ".join(cause.seen for cause in node.causes)
 
 
+@pytest.mark.parametrize("ranks", [(0,), ()])
+def test_who_went_to_the_rendezvous_is_one_of_those_who_suffice(ranks: tuple[int, ...]) -> None:
+    """Also where the process that spoke for the agents of its host was told of its end before it was killed itself."""
+    found = met(2, events=[WENT], passed=("10.0.0.3",))
+    found.members = {**found.members, 2: msgspec.structs.replace(found.members[2], ranks=ranks)}
+    assert whole(found).agents["n2"] == 1
+
+
 def test_what_happens_when_all_have_met_decides_nothing() -> None:
     found = met(2, events=[WENT])
     found.departed = set()

@@ -122,7 +122,9 @@ def _of_agents(gathered: Gathered) -> dict[str, Any]:
         return {}
     left = {gathered.members[node].address for node in gathered.departed}
     return {
-        "agents": {gathered.name(node): len(member.ranks) for node, member in gathered.members.items()},
+        "agents": {
+            gathered.name(node): len(member.ranks) or int(gathered.has_passed(node)) for node, member in gathered.members.items()
+        },
         "agents_at_least": gathered.agents_at_least,
         "passed": tuple(address for address in gathered.passed if address not in left),
         "store": gathered.name(gathered.coordinator),
