@@ -117,6 +117,26 @@ def test_all_runs_at_once(tmp_path: Path) -> None:
     assert found.count("everything is as it was") == 2 and found.endswith("rc 0\nsame\n")
 
 
+OF_SWAP = f"""
+echo 60 > "$STAGE/swap"; mount --bind "$STAGE/swap" /proc/sys/vm/swappiness
+printf 'Filename Type Size Used Priority\\n/dev/sda2 partition 999999 0 -2\\n' > "$STAGE/swaps"; mount --bind "$STAGE/swaps" /proc/swaps
+printf '[rules.swappiness-high]\\nmax = 5\\n' > "$STAGE/lower.toml"
+tt apply --yes --select swappiness-high; tt apply --yes --select swappiness-high --config "$STAGE/lower.toml"
+"""
+RAISED = f"tt apply --yes --select max-map-count-low; echo 2000 > {MAPS}; tt apply --yes --select max-map-count-low"
+
+
+@pytest.mark.parametrize(("two", "kept"), [(OF_SWAP, ()), (RAISED, (MAPS,))])
+def test_what_undoing_all_will_do_is_foretold(two: str, kept: tuple[str, ...], tmp_path: Path) -> None:
+    """Each run was held against the host as it is, not as it will be once the later runs are undone."""
+    found = staged(
+        tmp_path, f"{two}\necho -- dry; tt undo --all --dry-run --format json; echo -- real; tt undo --all --yes --format json"
+    )
+    dry, _, real = found.partition("-- dry\n")[2].partition("-- real\n")
+    assert dry.rpartition("rc")[0] == real.rpartition("rc")[0]
+    assert real.endswith(f"rc {len(kept)}\n") and real.count('"state": "left"') == len(kept)
+
+
 def test_only_one_at_a_time(tmp_path: Path) -> None:
     hold = 'exec 9> "$STAGE/state/lock"; flock -x 9'
     script = f"""

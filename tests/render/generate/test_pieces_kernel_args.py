@@ -109,6 +109,45 @@ def test_systemd_boot_there_and_back(tmp_path: Path) -> None:
         subprocess.run(["shellcheck", "-o", "all", str(script)], check=True, timeout=60)
 
 
+@pytest.mark.parametrize("dies", ["sed", "sync", "mv", "kernel-install"])
+def test_systemd_boot_ended_anywhere_may_be_run_again(dies: str, tmp_path: Path) -> None:
+    """Ended early it left an empty file, from which the next run made boot entries without root=; or nothing that undo knew of."""
+    kernel, bin_ = tmp_path / "root/lib/modules/6.1/vmlinuz", tmp_path / "bin"
+    kernel.parent.mkdir(parents=True)
+    kernel.touch()
+    bin_.mkdir()
+    script, cmdline, calls = tmp_path / "args.sh", tmp_path / "cmdline", tmp_path / "calls"
+    script.write_text(kernel_args.systemd_boot(TWO).replace("\nPATH=", f"\nPATH={bin_}:"))
+    env = {"TORCHTUNE_SYS_CMDLINE": str(cmdline), "TORCHTUNE_SYS_ROOT": str(tmp_path / "root")}
+
+    def stand_in(name: str, text: str) -> None:
+        (bin_ / name).write_text(f"#!/bin/sh\n{text}\n")
+        (bin_ / name).chmod(0o755)
+
+    def run(*words: str) -> int:
+        """Killed when it starts ``dies`` for the first time, then the second and the third; then to its end."""
+        for place in (1, 2, 3):
+            (tmp_path / "count").write_text("")
+            real = tmp_path / "made" if dies == "kernel-install" else shutil.which(dies)
+            stand_in(
+                dies, f'echo >>{tmp_path}/count; [ $(wc -l <{tmp_path}/count) -lt {place} ] && exec {real} "$@"; kill -9 $PPID'
+            )
+            subprocess.run(["sh", str(script), *words], env=env, capture_output=True, check=False, timeout=20)
+        (bin_ / dies).unlink()
+        stand_in("kernel-install", f'exec {tmp_path}/made "$@"')
+        return subprocess.run(["sh", str(script), *words], env=env, check=False, timeout=20).returncode
+
+    (tmp_path / "made").write_text(f"#!/bin/sh\ncat {cmdline} >>{calls}\n")
+    (tmp_path / "made").chmod(0o755)
+    stand_in("kernel-install", f'exec {tmp_path}/made "$@"')
+    with open("/proc/cmdline", encoding="utf-8") as file:
+        first = file.read().split()[-1]
+    assert run() == 0
+    assert calls.read_text().splitlines()[-1].endswith(f"{first} iommu=pt modprobe.blacklist=nouveau")
+    assert run("undo") == 0
+    assert calls.read_text().splitlines()[-1].rstrip().endswith(first), "the boot entries have them no more"
+
+
 def test_systemd_boot_leaves_what_was_there_already(tmp_path: Path) -> None:
     script, cmdline, mine = tmp_path / "args.sh", tmp_path / "cmdline", tmp_path / "mine"
     script.write_text(kernel_args.systemd_boot(TWO))

@@ -116,6 +116,26 @@ def test_a_lock_that_a_killed_run_left_is_taken_over(root: Root) -> None:
     assert not root.path("/var/lib/torchtune-sys/script.lock").is_symlink()
 
 
+FASTER = """#!/bin/bash
+if [[ $3 == *script.lock ]]; then ln -sfT -- 'the faster one' "$3"; fi
+exec /bin/mv.real "$@"
+"""
+
+
+@needs_root
+def test_the_lock_of_a_run_that_was_faster_to_take_it_over_stays(root: Root) -> None:
+    """The slower one had moved it away: a third run then found the host free."""
+    root.put(SWAP, "60\n")
+    lock = root.path("/var/lib/torchtune-sys/script.lock")
+    lock.parent.mkdir()
+    lock.symlink_to("999999999 1 ")
+    root.path("/bin/mv").rename(root.path("/bin/mv.real"))
+    root.put("/bin/mv", FASTER, 0o755)
+    slower = root.run(script(plan(sysctl(SWAP, "10"))))
+    assert slower.returncode == 1 and "is another run changing this host?" in slower.stderr
+    assert os.readlink(lock) == "the faster one" and root.text(SWAP) == "60\n"
+
+
 @needs_root
 def test_half_a_script_does_nothing(root: Root) -> None:
     root.put(SWAP, "60\n")

@@ -79,8 +79,9 @@ def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
         return 0
     look, text = style(options["color"]), options["format_"] == "text"
     changes: list[SettingOutcome] = []
+    foreseen = undo.Foreseen()
     for journal in found:
-        result = undo.undo(journal, same_boot=journal.header.boot_id == boot_id(), dry=True)
+        result = undo.undo(journal, same_boot=journal.header.boot_id == boot_id(), dry=foreseen)
         changes += run_text.settings_undone(journal, result)
         if text:
             say(run_text.intention(journal, result, look))

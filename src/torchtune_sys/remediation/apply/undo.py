@@ -18,6 +18,14 @@ class Kept(Exception):
     """Somebody changed it since; it is left as it is."""
 
 
+class Foreseen(msgspec.Struct):
+    """What undoing the runs that come first would leave behind: where undoing is only predicted, it stands for what is there."""
+
+    values: dict[str, str] = {}
+    files: dict[str, FileState | None] = {}
+    units: dict[str, units.UnitState] = {}
+
+
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
     restored: tuple[str, ...]
     kept: dict[str, str]
@@ -28,14 +36,19 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def undo(
-    journal: Journal, *, same_boot: bool, time: str = "", tell: Callable[[str], None] = lambda what: None, dry: bool = False
+    journal: Journal,
+    *,
+    same_boot: bool,
+    time: str = "",
+    tell: Callable[[str], None] = lambda what: None,
+    dry: Foreseen | None = None,
 ) -> Undone:
     """Undo every step that was begun, the last first; may be repeated after a crash at any point. Raises OSError (journal).
 
-    ``dry``: look as far, and write nothing.
+    ``dry``: look as far, and write nothing but what it would be then, there.
     """
     torn = journal.is_open and not any(note.what == "applied" for note in journal.notes)
-    if not dry:
+    if dry is None:
         _note(journal, "undoing", time=time)
     restored: list[str] = []
     kept: dict[str, str] = {}
@@ -50,11 +63,11 @@ def undo(
                 restored.append(name(entry))
         except Kept as why:
             kept[name(entry)] = str(why)
-            if not dry:
+            if dry is None:
                 _note(journal, "kept", number, why=str(why))
         except OSError as error:
             failed[name(entry)] = str(error.strerror or error)
-    if not dry:
+    if dry is None:
         _note(journal, "undone-part" if failed else "undone-all", time=time)
     return Undone(restored=tuple(restored), kept=kept, failed=failed, elsewhere=journal.elsewhere)
 
@@ -75,7 +88,7 @@ def name(entry: Entry) -> str:
             return " ".join(argv)
 
 
-def undo_entry(journal: Journal, number: int, *, same_boot: bool = True, dry: bool = False) -> bool:
+def undo_entry(journal: Journal, number: int, *, same_boot: bool = True, dry: Foreseen | None = None) -> bool:
     """Undo one step; False if there was nothing to undo. Raises Kept, OSError."""
     last, note = journal.last(number), journal.made(number)
     if note is None or (last is not None and last.what == "undone"):
@@ -89,10 +102,10 @@ def undo_entry(journal: Journal, number: int, *, same_boot: bool = True, dry: bo
         case UnitEntry():
             changed = _unit(entry, dry)
         case _:
-            if not dry:
+            if dry is None:
                 units.command(entry.undo)
             changed = True
-    if not dry:
+    if dry is None:
         _note(journal, "undone", number)
     return changed
 
@@ -115,9 +128,9 @@ def _untold(entry: Entry) -> None:
             return
 
 
-def _value(entry: ValueEntry, note: JournalNote, same_boot: bool, dry: bool) -> bool:
+def _value(entry: ValueEntry, note: JournalNote, same_boot: bool, dry: Foreseen | None) -> bool:
     try:
-        present = values.read(entry.path)
+        present = values.read(entry.path) if dry is None else dry.values.get(entry.path) or values.read(entry.path)
     except FileNotFoundError:
         raise Kept("it is not there any more") from None
     wrote = " ".join(entry.value.split())
@@ -127,8 +140,9 @@ def _value(entry: ValueEntry, note: JournalNote, same_boot: bool, dry: bool) -> 
     unsettled = (note.what != "done" and same_boot) or not present
     if present not in (note.after, wrote) and not unsettled:
         raise Kept(f"it holds {present} now, neither what was set ({note.after or wrote}) nor what was before ({entry.before})")
-    if dry:
+    if dry is not None:
         values.may_write(entry.path)
+        dry.values |= {entry.path: entry.before, **({entry.counterpart: entry.counterpart_before} if entry.counterpart else {})}
         return True
     if entry.counterpart and entry.before == "0" and entry.counterpart_before not in ("", "0"):
         values.write(entry.counterpart, entry.counterpart_before)
@@ -137,14 +151,14 @@ def _value(entry: ValueEntry, note: JournalNote, same_boot: bool, dry: bool) -> 
     return True
 
 
-def _file(entry: FileEntry, note: JournalNote, dry: bool) -> bool:
+def _file(entry: FileEntry, note: JournalNote, dry: Foreseen | None) -> bool:
     durable.require_trusted_folder(entry.path)
     try:
-        present = durable.read(entry.path)
+        present = dry.files[entry.path] if dry is not None and entry.path in dry.files else durable.read(entry.path)
     except durable.NotOurs as error:
         raise Kept(f"what is there now {error.strerror}") from None
     if present == entry.before:
-        if dry:
+        if dry is not None:
             return False
         with contextlib.suppress(IsADirectoryError):  # that is no draft of ours
             durable.remove(durable.draft_of(entry.path))
@@ -156,8 +170,9 @@ def _file(entry: FileEntry, note: JournalNote, dry: bool) -> bool:
     rest = entry.before
     if durable.digest(present.content) != note.after:
         rest = _without_ours(entry, note, present)
-    if dry:
+    if dry is not None:
         durable.may_write(entry.path)
+        dry.files[entry.path] = rest
         return True
     if rest is not None and rest != entry.before:
         durable.write(entry.path, rest)
@@ -206,11 +221,13 @@ def _refresh(entry: FileEntry) -> None:
             raise Kept(f"it is restored, but reloading it failed: {error}") from None
 
 
-def _unit(entry: UnitEntry, dry: bool) -> bool:
-    present = units.state(entry.unit)
+def _unit(entry: UnitEntry, dry: Foreseen | None) -> bool:
+    present = (dry.units.get(entry.unit) if dry is not None else None) or units.state(entry.unit)
     before = units.UnitState(enabled=entry.was_enabled, active=entry.was_active)
     if present == before:
         return False
-    if not dry:
+    if dry is None:
         units.set_to(entry.unit, before)
+    else:
+        dry.units[entry.unit] = before
     return True
