@@ -8,12 +8,17 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from simulate import Seen, recording
 from stage import FILE, MAPS, NEEDS, PIDS, staged
 
 from torchtune_sys.cli import apply_run
+from torchtune_sys.cli.planning import Planned
 from torchtune_sys.errors import Terminated
 from torchtune_sys.model.plan import Plan
+from torchtune_sys.model.rule import Result, Verdict
+from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.remediation.apply.session import ApplyRun
+from torchtune_sys.rules import by_id
 
 pytestmark = NEEDS
 
@@ -185,7 +190,7 @@ def test_what_was_made_is_told_though_the_look_behind_it_ends_early(
     plan = Plan(host="h", origin="live", changes=(mock.Mock(),), files=(), refused=(), by_hand=())
     stand_ins = {
         "is_root": lambda: True,
-        "planned": lambda *_: mock.Mock(),
+        "planned": lambda *_: mock.Mock(plan=plan),
         "_show": lambda *_, **_more: None,
         "require_output": lambda *_: None,
         "_run": lambda *_: ApplyRun(number=7, failed={}),
@@ -194,10 +199,24 @@ def test_what_was_made_is_told_though_the_look_behind_it_ends_early(
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(apply_run, name, stand_in)
     monkeypatch.setattr(apply_run.selection, "selected_changes", lambda *_: (plan, {}))
-    monkeypatch.setattr(apply_run.selection, "looks_failed", lambda _results: [])
     monkeypatch.setattr(apply_run.selection, "not_made", lambda *_: False)
     monkeypatch.setattr(apply_run.journal, "numbers", lambda _folder: [])
-    monkeypatch.setattr(apply_run.session, "made_since_start", lambda _boot: frozenset())
+    monkeypatch.setattr(apply_run.session, "made_before", lambda _boot: None)
     with pytest.raises(type(end)):
         apply_run.apply({"only": (), "dry_run": False, "prove": False, "format_": "text", "yes": True, "color": "never"})
     assert "torchtune-sys undo 7 takes it back" in capsys.readouterr().err
+
+
+def test_what_could_not_be_judged_again_is_not_called_cured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = by_id()["max-map-count-low"]
+    seen = Seen(recording("max-map-count-low.fail"), [rule])
+    found = Planned(plan=seen.plan, context=seen.ground, seen=seen.facts, results=tuple(seen.results))
+    late = Missing(Why.TIMEOUT, "sysctl", "not read within 8 s")
+    again = (Result(rule=rule, verdict=Verdict.UNKNOWN, why_unknown=late),)
+    monkeypatch.setattr(apply_run, "judged", lambda _options: (seen.facts, again, None))
+    options = {"format_": "text", "color": "never", "only": ()}
+    assert apply_run._tell(ApplyRun(number=1, failed={}), found, seen.plan, {}, options) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 failed" in said and "was made, but could not be judged again: max-map-count-low: " in said, said

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_sys.model.actions import Advice, Needs, Safety, Sysctl
-from torchtune_sys.model.plan import Change, CommandStep, FileLine, Plan, PlannedFile, Step, Value
+from torchtune_sys.model.plan import Change, CommandStep, FileLine, MadeBefore, Plan, PlannedFile, Step, Value
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target
 from torchtune_sys.remediation.apply import durable, journal, lock, prepare, session, undo
 from torchtune_sys.remediation.apply.journal import DamagedJournal, Journal
@@ -87,6 +87,16 @@ def test_there_and_back(place: Place) -> None:
     assert place.seen() == before and not result.kept and len(result.restored) == 2
     assert place.journal().state == "undone"
     assert place.undo().restored == ()  # again: nothing is left to do
+
+
+def test_what_failed_was_not_made_before(place: Place) -> None:
+    """A command that had failed was taken for made until the next start: apply did not try it again."""
+    good, bad = (change(word, CommandStep(argv=(word,), undo=("true",))) for word in ("true", "false"))
+    assert set(place.run(plan(good, bad, *place.plan().changes, files=place.plan().files)).failed) == {"false"}
+    assert session.made_before("one", place.state) == MadeBefore(since_start=frozenset({"true", "k"}))
+    assert session.made_before("two", place.state) == MadeBefore(earlier=frozenset({"true", "k"}))
+    place.undo()
+    assert session.made_before("one", place.state) == MadeBefore()
 
 
 @pytest.mark.parametrize("now", ["33", "60"])

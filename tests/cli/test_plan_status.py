@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -57,11 +58,16 @@ def test_what_is_changed_is_not_counted_for_a_person_too() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["plan", "apply --yes", "apply --dry-run", "apply --yes --format json", "generate script", "generate sysctl"],
+    [
+        *("plan", "apply --yes", "apply --dry-run", "apply --yes --format json", "generate script", "generate sysctl"),
+        *("plan --select storage", "generate udev --select storage", "generate tmpfiles --select memory"),
+        *("generate script --stages tune", "generate cloud-init --stages tune"),
+    ],
 )
 def test_a_plan_without_facts_is_no_answer(command: str) -> None:
     """ "Nothing to change", and exit 0, were said of a host of which nothing had been read in time."""
-    done = run(*command.split(), "--select", "sysctl", "--timeout", "0.0001")
+    selected = () if "--select" in command else ("--select", "sysctl")
+    done = run(*command.split(), *selected, "--timeout", "0.0001")
     assert done.returncode == 3 and "not judged: " in done.stderr and "not read within" in done.stderr, done.stdout + done.stderr
     assert not re.search("nothing to change|nothing to write", done.stdout.partition("\n")[0] + done.stderr), (
         done.stdout + done.stderr
@@ -73,9 +79,20 @@ def test_variables_that_need_facts_which_were_not_read_are_not_fine() -> None:
     assert done.returncode == 3 and "not read: session, cpu, " in done.stderr and "is fine" not in done.stderr, done.stderr
 
 
-def test_facts_that_no_kernel_argument_needs_are_not_missed() -> None:
-    done = run("generate", "kernel-args", "--select", "sysctl", "--timeout", "0.0001")
+@pytest.mark.parametrize("form", ["kernel-args", "limits", "modprobe", "tmpfiles", "udev", "systemd", "systemd --unit train"])
+def test_facts_that_a_form_does_not_need_are_not_missed(form: str) -> None:
+    done = run("generate", *form.split(), "--select", "sysctl", "--timeout", "0.0001")
     assert done.returncode == 0 and "not judged" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(("command", "only"), [("plan", ""), ("apply --dry-run", ""), ("apply --dry-run", "swappiness-high")])
+def test_who_reads_json_learns_what_was_not_judged(command: str, only: str) -> None:
+    given = ("--only", only) if only else ()
+    done = run(*command.split(), *given, "--select", "sysctl", "--timeout", "0.0001", "--format", "json")
+    document = json.loads(done.stdout)
+    found = document["plan"]["unjudged"] if command == "plan" else document["unjudged"]
+    assert all(one["late"] and "not read within" in one["reason"] for one in found)
+    assert [one["rule"] for one in found if not only or one["rule"] != only][:1] == ([] if only else ["swappiness-high"])
 
 
 def test_what_a_paste_lacks_is_told_in_one_line(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 from simulate import Seen, recording
 
 from torchtune_sys.host.queries import UNAME
-from torchtune_sys.model.plan import CommandStep, Plan
+from torchtune_sys.model.plan import CommandStep, MadeBefore, Plan
+from torchtune_sys.remediation import plan as planner
 from torchtune_sys.rules import by_id
 
 OWNERS: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
@@ -108,6 +109,25 @@ def test_what_a_later_file_may_do_is_told() -> None:
     plan = planned("iommu-translates-gpu-traffic.fail", {"files": {"/usr/sbin/update-grub": ""}})
     told = [words for change in plan.changes for words in change.later if "GRUB_CMDLINE_LINUX anew wins" in words]
     assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        (MadeBefore(), "waiting"),
+        (MadeBefore(earlier=frozenset({"kernel argument iommu"})), "refused"),
+        (MadeBefore(earlier=frozenset({"kernel argument iommu"}), since_start=frozenset({"kernel argument iommu"})), "waiting"),
+    ],
+)
+def test_what_a_start_did_not_bring_is_not_waited_for(made: MadeBefore, found: str) -> None:
+    """Another file, or GRUB_CMDLINE_LINUX_DEFAULT, wins: "takes effect after: reboot" was said after every reboot."""
+    host = "iommu-translates-gpu-traffic.fail"
+    tool = {"/usr/sbin/update-grub": ""}
+    seen = Seen(recording(host, files={**tool, **{file.path: file.content for file in planned(host, {"files": tool}).files}}))
+    plan = planner.plan(seen.facts, seen.results, seen.ground, made)
+    assert [one.key for one in getattr(plan, found)] == ["kernel argument iommu"]
+    assert len(plan.waiting) + len(plan.refused) == 1 and not plan.changes
+    assert all("/proc/cmdline" in one.way and "GRUB_CMDLINE_LINUX_DEFAULT" in one.way for one in plan.refused)
 
 
 ENTRIES = "/boot/loader/entries"

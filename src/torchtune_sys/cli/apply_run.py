@@ -10,7 +10,6 @@ from typing import Any
 from torchtune_sys import __version__
 from torchtune_sys.cli import confirm, selection
 from torchtune_sys.cli.confirm import NotMade
-from torchtune_sys.cli.main import UNJUDGED
 from torchtune_sys.cli.names import rule_names
 from torchtune_sys.cli.pipeline import judged
 from torchtune_sys.cli.planning import Planned, planned
@@ -19,7 +18,7 @@ from torchtune_sys.cli.take_snapshot import now
 from torchtune_sys.cli.terminal import require_output, say, style, tell
 from torchtune_sys.cli.watch import heeded_signals
 from torchtune_sys.errors import AGAIN_AS_ROOT, Terminated, UserError
-from torchtune_sys.model.plan import FileDiff, Plan
+from torchtune_sys.model.plan import FileDiff, MadeBefore, Plan
 from torchtune_sys.model.run import RunReport, SettingOutcome, State
 from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.remediation import plan as planner
@@ -43,21 +42,21 @@ def apply(options: dict[str, Any]) -> int:
     options |= {"from_": None, "root": None}
     root = is_root()
     earlier = journal.numbers(journal.STATE) if root else []
-    found = planned(options, session.made_since_start(boot_id()) if root else frozenset())
+    found = planned(options, session.made_before(boot_id()) if root else MadeBefore())
     plan, left_out = selection.selected_changes(found, options)
-    late = [] if options["only"] else selection.looks_failed(found.results)
+    late = [] if options["only"] else [one for one in found.plan.unjudged if one.late]
     if _as_json(options):
         if options["prove"]:
             raise UserError("--prove asks a person in the end, so it does not go with --format json", "leave out one of them")
     else:
         _show(plan, left_out, options, is_whole=not late)
-    unread = UNJUDGED if selection.tell_undecided(late) else DONE
+    unread = selection.tell_unjudged(late)
     if options["dry_run"]:
         _give_dry(found, plan, left_out, options)
         return unread
     status = NOT_ALL if selection.not_made(found, plan, options) else unread
     if not plan.changes:
-        _give(None, _others(found, left_out, options), options)
+        _give(None, _others(found, left_out, options), found, options)
         return status
     if not root:
         raise NeedsRoot("changing this host needs root", f"{AGAIN_AS_ROOT}, or look with --dry-run")
@@ -89,10 +88,16 @@ def _others(found: Planned, left_out: dict[str, str], options: dict[str, Any]) -
 
 
 def _give(
-    run: int | None, outcomes: tuple[SettingOutcome, ...], options: dict[str, Any], diff: tuple[FileDiff, ...] = ()
+    run: int | None,
+    outcomes: tuple[SettingOutcome, ...],
+    found: Planned,
+    options: dict[str, Any],
+    diff: tuple[FileDiff, ...] = (),
 ) -> None:
     if _as_json(options):
-        say(as_json.run(RunReport(run=run, changes=outcomes, diff=diff)), machine=True)
+        only = rule_names(options["only"])
+        unjudged = tuple(one for one in found.plan.unjudged if not only or one.rule in only)
+        say(as_json.run(RunReport(run=run, changes=outcomes, diff=diff, unjudged=unjudged)), machine=True)
 
 
 def _give_dry(found: Planned, plan: Plan, left_out: dict[str, str], options: dict[str, Any]) -> None:
@@ -100,7 +105,7 @@ def _give_dry(found: Planned, plan: Plan, left_out: dict[str, str], options: dic
         _show_diff(plan)
         return
     would = tuple(run_text.outcome(change, State.LEFT, "would be changed (--dry-run)") for change in plan.changes)
-    _give(None, (*would, *_others(found, left_out, options)), options, shown.differences(plan))
+    _give(None, (*would, *_others(found, left_out, options)), found, options, shown.differences(plan))
 
 
 def _proofs(options: dict[str, Any]) -> list[SmokeReport]:
@@ -180,14 +185,15 @@ def _tell(run: ApplyRun, found: Planned, plan: Plan, left_out: dict[str, str], o
         if not _as_json(options):
             say(run_text.rolled_back(run.rolled_back, run.kept, style(options["color"])))
         taken_back = tuple(run_text.outcome(change, State.FAILED, f"taken back: {run.rolled_back}") for change in plan.changes)
-        _give(run.number, taken_back, options)
+        _give(run.number, taken_back, found, options)
         return NOT_ALL
     seen, results, _ = judged(options)
     found_lost = {change.key: lost_at_boot(seen, found.context, change) for change in plan.changes}
     lost = {key: why for key, why in found_lost.items() if why is not None}
-    outcomes = run_text.outcomes(plan, planner.still_asked(results), lost, run.failed, run.left)
+    unjudged = {one.rule: one.reason for one in selection.unjudged(results) if one.late}
+    outcomes = run_text.outcomes(plan, planner.still_asked(results), lost, run.failed, run.left, unjudged)
     if not _as_json(options):
         say(run_text.text(outcomes, run.number, style(options["color"])))
-    _give(run.number, (*outcomes, *_others(found, left_out, options)), options)
+    _give(run.number, (*outcomes, *_others(found, left_out, options)), found, options)
     states = {outcome.state for outcome in outcomes}
     return NOT_ALL if State.FAILED in states else LOST_AT_BOOT if State.LOST_AT_BOOT in states else DONE

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from torchtune_sys.cli.pipeline import judged
+from torchtune_sys.cli.selection import unjudged
 from torchtune_sys.cli.take_snapshot import host_of
+from torchtune_sys.model.plan import MadeBefore, Plan
 from torchtune_sys.model.plan_context import PlanContext
 from torchtune_sys.remediation import plan as planner
 
 if TYPE_CHECKING:
-    from torchtune_sys.model.plan import Plan
     from torchtune_sys.model.rule import Result
     from torchtune_sys.model.snapshot import Snapshot
 
@@ -25,7 +26,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[Result, ...]
 
 
-def planned(options: Mapping[str, Any], made_already: frozenset[str] = frozenset()) -> Planned:
+def planned(options: Mapping[str, Any], made: MadeBefore = MadeBefore()) -> Planned:
     """Return the plan that the options ask for. Raises UnreadableInput, BadConfig, UnknownName."""
     from torchtune_sys.probes.plan_context import probe as context
 
@@ -37,4 +38,5 @@ def planned(options: Mapping[str, Any], made_already: frozenset[str] = frozenset
         if host is None
         else context.probe(host, paths, files, planner.service_units(results), planner.settings(results))
     )
-    return Planned(plan=planner.plan(seen, results, found, made_already), context=found, seen=seen, results=results)
+    plan = msgspec.structs.replace(planner.plan(seen, results, found, made), unjudged=unjudged(results))
+    return Planned(plan=plan, context=found, seen=seen, results=results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -12,6 +12,7 @@ from torchtune_sys.cli.names import rule_names
 from torchtune_sys.cli.terminal import tell
 from torchtune_sys.model import actions
 from torchtune_sys.model.actions import Action, Safety
+from torchtune_sys.model.plan import Unjudged
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.remediation import plan as planner
@@ -80,10 +81,10 @@ def _why_not(found: Planned, named: frozenset[str]) -> Iterator[str]:
             yield f"{item.rule}: only a person can do it (torchtune-sys explain {item.rule})"
     for result in found.results:
         if result.rule.id in named and result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED):
-            yield f"{result.rule.id}: could not be checked: {unjudged(result)}"
+            yield f"{result.rule.id}: could not be checked: {why_unjudged(result)}"
 
 
-def unjudged(result: Result) -> str:
+def why_unjudged(result: Result) -> str:
     """Return why a rule could not be checked, or crashed."""
     if result.why_unknown is not None:
         return str(result.why_unknown)
@@ -105,43 +106,45 @@ _NAMED = 3
 """Rules that are named beside one reason; a paste lacks what most of them need."""
 
 
-def _lines(undecided: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _lines(found: Iterable[Unjudged]) -> Iterator[str]:
     """Yield a line for each reason, whichever file it is said of.
 
-    >>> list(_lines([("a", "x: denied"), ("b", "r: not in the report"), ("c", "r: not in the report"), ("d", "y: not in the report"), ("e", "y: not in the report")]))
+    >>> said = {"a": "x: denied", "b": "r: not in the report", "c": "r: not in the report", "d": "y: not in the report", "e": "y: not in the report"}
+    >>> list(_lines(Unjudged(rule=rule, reason=reason, late=False) for rule, reason in said.items()))
     ['a: x: denied', 'b, c, d and 1 more: not in the report']
     """
-    by_reason: dict[str, list[tuple[str, str]]] = {}
-    for rule, why in undecided:
-        by_reason.setdefault(why.rpartition(": ")[2], []).append((rule, why))
-    for reason, found in by_reason.items():
-        if len(found) <= _NAMED:
-            yield from (f"{rule}: {why}" for rule, why in found)
+    by_reason: dict[str, list[Unjudged]] = {}
+    for one in found:
+        by_reason.setdefault(one.reason.rpartition(": ")[2], []).append(one)
+    for reason, alike in by_reason.items():
+        if len(alike) <= _NAMED:
+            yield from (f"{one.rule}: {one.reason}" for one in alike)
         else:
-            yield f"{', '.join(rule for rule, _ in found[:_NAMED])} and {len(found) - _NAMED} more: {reason}"
+            yield f"{', '.join(one.rule for one in alike[:_NAMED])} and {len(alike) - _NAMED} more: {reason}"
 
 
-def without_verdict(results: Iterable[Result], asks: Callable[[Action], bool] = actions.doable) -> list[Result]:
-    """Return those of rules that could have asked for an action of a kind (a change) and could not judge."""
+def unjudged(results: Iterable[Result], asks: Callable[[Action], bool] = actions.changes) -> tuple[Unjudged, ...]:
+    """Return the rules that could have asked for an action of a kind (a change) and could not judge."""
     unknown = (result for result in results if result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED))
-    return [result for result in unknown if any(map(asks, result.rule.fix))]
+    return tuple(
+        Unjudged(rule=result.rule.id, reason=why_unjudged(result), late=_is_late(result))
+        for result in unknown
+        if any(map(asks, result.rule.fix))
+    )
 
 
-def looks_failed(results: Iterable[Result], asks: Callable[[Action], bool] = actions.doable) -> list[Result]:
-    """Return those whose facts were not read in time, or whose look crashed: another run may read them. A lack of privilege or of a record does not
-    count, nor what cannot be read on this host in any run: a host in a fleet would fail each time."""
-    found = without_verdict(results, asks)
-    return [one for one in found if one.verdict is Verdict.CRASHED or any(missing.why in _PASSES for missing in reasons(one))]
+def _is_late(result: Result) -> bool:
+    """A lack of privilege or of a record does not count, nor what cannot be read on this host in any run: a host in a fleet would fail each time."""
+    return result.verdict is Verdict.CRASHED or any(missing.why in _PASSES for missing in reasons(result))
 
 
-def tell_undecided(results: Iterable[Result]) -> bool:
-    """Tell of which rules that is so, and why; return whether there are any."""
-    found = [(result.rule.id, unjudged(result)) for result in results]
+def tell_unjudged(found: Collection[Unjudged]) -> int:
+    """Tell which rules could not be judged, and why; return 3 where there are any: "nothing to change" would be no answer then. Else 0."""
     for line in _lines(found):
         tell(f"not judged: {line}")
-    return bool(found)
+    return UNJUDGED if found else 0
 
 
-def status_of_looks(results: Iterable[Result], asks: Callable[[Action], bool] = actions.doable) -> int:
-    """Return 3, and tell of what, where the look at what a plan is made from failed: "nothing to change" would be no answer then. Else 0."""
-    return UNJUDGED if tell_undecided(looks_failed(results, asks)) else 0
+def status_of_looks(results: Iterable[Result], asks: Callable[[Action], bool] = actions.changes) -> int:
+    """Return 3, and tell of what, where the look at what is printed failed and another may not. Else 0."""
+    return tell_unjudged([one for one in unjudged(results, asks) if one.late])

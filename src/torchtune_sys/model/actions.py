@@ -195,10 +195,14 @@ def trust(action: Action) -> str:
     return "by hand" if action.safety is Safety.DISPLAY_ONLY else action.safety.value
 
 
-def doable(action: Action) -> bool:
-    """Return whether ``apply`` could do it: not what only a person can, nor what belongs into one job's environment."""
-    if isinstance(action, SysfsWrite) and any(word.isupper() for part in action.path.split("/") for word in part.split(":")):
-        return False  # a path that only the evidence could have named, and did not
+def changes(action: Action) -> bool:
+    """Return whether it is a change of the host that ``apply`` can make: not what only a person can, nor what belongs into one job's environment."""
     return action.safety is not Safety.DISPLAY_ONLY and not isinstance(
         action, Advice | Install | NvmlSetting | EnvironmentVariable
     )
+
+
+def doable(action: Action) -> bool:
+    """Return whether ``apply`` could do it as it is: a path that only the evidence could have named is none."""
+    named = not isinstance(action, SysfsWrite) or not any(word.isupper() for part in action.path.split("/") for word in part.split(":"))
+    return named and changes(action)

@@ -87,6 +87,15 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Nobody decided so: the place is read-only, immutable or full."""
 
 
+class Unjudged(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that asks for a change where it fails, and could not be judged."""
+
+    rule: str
+    reason: str
+    late: bool
+    """What it judges by was not read in time, or its look crashed: another run may tell."""
+
+
 class ByHand(msgspec.Struct, frozen=True, kw_only=True):
     """What torchtune-sys shows and does not do."""
 
@@ -124,6 +133,14 @@ class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
     after: str
 
 
+class MadeBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes (by key) that earlier runs made and that were not undone."""
+
+    since_start: frozenset[str] = frozenset()
+    """Since the host was started."""
+    earlier: frozenset[str] = frozenset()
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     origin: str
@@ -133,6 +150,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[PlannedFile, ...]
     refused: tuple[Refusal, ...]
     by_hand: tuple[ByHand, ...]
+    unjudged: tuple[Unjudged, ...] = ()
+    """Without them nobody knows whether the changes are all."""
     install: tuple[ToInstall, ...] = ()
     """What is to be installed for it, in order: a later step needs the earlier ones."""
     install_refused: tuple[InstallRefused, ...] = ()

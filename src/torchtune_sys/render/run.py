@@ -26,9 +26,11 @@ def outcomes(
     lost: Mapping[str, LostAtBoot],
     failed: Mapping[str, str],
     left: Mapping[str, str] = {},
+    unjudged: Mapping[str, str] = {},
 ) -> tuple[SettingOutcome, ...]:
-    """Return the outcome of each setting. Cured is what the rules do not ask for any more, unless the next boot takes it back (``lost``: key → who does)."""
-    found = (outcome(change, *_became(change, still_asked, lost, failed, left)) for change in plan.changes)
+    """Return the outcome of each setting. Cured is what the rules do not ask for any more, unless the next boot takes it back (``lost``: key → who does),
+    or a rule could not be judged again (``unjudged``: rule → why)."""
+    found = (outcome(change, *_became(change, still_asked, lost, failed, left, unjudged)) for change in plan.changes)
     return tuple(
         replace(one, needs=lost[one.key].words, remedy=lost[one.key].remedy) if one.state is State.LOST_AT_BOOT else one
         for one in found
@@ -54,11 +56,14 @@ def _became(
     lost: Mapping[str, LostAtBoot],
     failed: Mapping[str, str],
     left: Mapping[str, str],
+    unjudged: Mapping[str, str],
 ) -> tuple[State, str]:
     rules = ", ".join(change.rules)
     if change.key in failed:
         return State.FAILED, failed[change.key]
     if change.key not in still_asked:
+        if unknown := [f"{rule}: {unjudged[rule]}" for rule in change.rules if rule in unjudged]:
+            return State.FAILED, f"was made, but could not be judged again: {'; '.join(unknown)}"
         if change.key in lost:
             return State.LOST_AT_BOOT, f"{rules}; cured now, lost at the next boot: {lost[change.key].words}"
         return State.CURED, "; ".join([rules, *([left[change.key]] if change.key in left else [])])

@@ -63,6 +63,12 @@ def test_a_unit_that_is_none(unit: str) -> None:
     assert done.returncode == 2 and "not the name of a systemd unit" in done.stderr
 
 
+def test_a_unit_that_is_no_service() -> None:
+    """Of a slice systemd says "Unknown section 'Service'. Ignoring.": the limits were none."""
+    done = run("generate", "systemd", "--from", str(HOSTS / "healthy.json"), "--unit", "user-1000.slice")
+    assert done.returncode == 2 and "user-1000.slice is no service" in done.stderr
+
+
 def test_a_profile_on_top_of_the_one_that_is_named() -> None:
     done = run("generate", "tuned", "--from", str(HOSTS / "thp-never.fail.json"), "--include", "latency-performance")
     parsed = configparser.RawConfigParser()

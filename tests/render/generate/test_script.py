@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from provisions import PLAIN, SMOKE
 from script_plans import FILE, HOSTILE, SWAP, change, plan, sysctl
 from script_root import Root, needs_mounts, needs_root
 
@@ -18,6 +19,7 @@ from torchtune_sys.model.plan import FileLine, Unit, Value
 from torchtune_sys.model.plan_context import PlanContext
 from torchtune_sys.model.target import AtLeast, AtMost, OneOf, Target
 from torchtune_sys.remediation.plan import files
+from torchtune_sys.render.generate.provision import provisioning
 from torchtune_sys.render.generate.script import quote, script
 
 
@@ -236,7 +238,21 @@ def test_another_shell_says_which_it_wants(shell: str) -> None:
     if shutil.which(shell.split()[0]) is None:
         pytest.skip(f"needs {shell}")
     ran = subprocess.run(shell.split(), input=script(plan(sysctl(SWAP, "10"))), text=True, capture_output=True, check=False)
-    assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr.startswith("this needs bash but runs in another shell")
+    assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr.startswith("this needs bash 4.3 or later, is run by another shell, and")
+
+
+@pytest.mark.parametrize("version", ["4.2.46(2)-release", "3.2.57(1)-release"])
+def test_an_older_bash_does_nothing(version: str, tmp_path: Path) -> None:
+    """The script of the stages said so, and went on: bash goes on behind a "return" where nothing is sourced."""
+    (tmp_path / "older").write_text(f"BASH_VERSION='{version}'\n")  # which bash reads first
+    for text, status in (script(plan(sysctl(SWAP, "10"))), 2), (provisioning(PLAIN, SMOKE), 3):
+        place = tmp_path / "mine.sh"
+        place.write_text(text)
+        for words in (["bash", place, "--dry-run"], ["bash", "-c", f". {place}; exit $?"]):
+            ran = subprocess.run(
+                words, env={**os.environ, "BASH_ENV": str(tmp_path / "older")}, text=True, capture_output=True, check=False
+            )
+            assert (ran.returncode, ran.stdout) == (status, "") and f"is run by {version}, and has changed nothing" in ran.stderr
 
 
 def test_another_shell_names_the_file_to_give_to_bash(tmp_path: Path) -> None:

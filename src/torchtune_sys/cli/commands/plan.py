@@ -44,19 +44,18 @@ that decide the changes could not be read; 4 internal error.
 def command(**options: Any) -> int:
     """Show the changes that would fix what check finds, and why; change nothing."""
     from torchtune_sys.cli.planning import planned
-    from torchtune_sys.cli.selection import tell_undecided, without_verdict
+    from torchtune_sys.cli.selection import tell_unjudged
 
     found = planned(options)
     made = found.plan
-    unknown = without_verdict(found.results)
-    give(_rendered(made, options, is_whole=not unknown), options["output"], machine=options["format_"] != "text")
+    give(_rendered(made, options, is_whole=not made.unjudged), options["output"], machine=options["format_"] != "text")
     if without := _without_torch(found):
         tell(without)
     if made.changes:
         return 1
     if options["format_"] == "diff":
         tell("the plan changes no file and no value")
-    return 3 if tell_undecided(unknown) else 0
+    return tell_unjudged(made.unjudged)
 
 
 def _without_torch(found: Planned) -> str:

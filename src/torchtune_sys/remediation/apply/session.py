@@ -6,10 +6,10 @@ import contextlib
 
 import msgspec
 
-from torchtune_sys.model.plan import Plan
+from torchtune_sys.model.plan import MadeBefore, Plan
 from torchtune_sys.remediation.apply import journal as journals
 from torchtune_sys.remediation.apply import prepare, runner, undo
-from torchtune_sys.remediation.apply.entries import CommandEntry, Header
+from torchtune_sys.remediation.apply.entries import FileEntry, Header
 from torchtune_sys.remediation.apply.journal import Journal
 from torchtune_sys.remediation.apply.runner import Files, Stop, Tell
 
@@ -110,11 +110,14 @@ def unfinished(folder: str = journals.STATE) -> Journal | None:
     return None
 
 
-def made_since_start(boot_id: str) -> frozenset[str]:
-    """Return the keys of changes by commands, which leave no file of ours, that were made since the host started and not undone."""
-    found: set[str] = set()
-    for number in journals.numbers(journals.STATE):
-        journal = journals.load(journals.STATE, number)
-        if journal.state == "applied" and journal.header.boot_id == boot_id:
-            found.update(entry.change for entry in journal.header.entries if isinstance(entry, CommandEntry))
-    return frozenset(found)
+def made_before(boot_id: str, folder: str = journals.STATE) -> MadeBefore:
+    """Return the changes that runs made and nobody undid. Raises DamagedJournal, NoJournals."""
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for number in journals.numbers(folder):
+        journal = journals.load(folder, number)
+        entries = enumerate(journal.header.entries) if journal.state == "applied" else ()
+        done = [entry for place, entry in entries if (note := journal.last(place)) is not None and note.what == "done"]
+        found[journal.header.boot_id == boot_id].update(
+            key for entry in done for key in (entry.changes if isinstance(entry, FileEntry) else (entry.change,))
+        )
+    return MadeBefore(since_start=frozenset(found[True]), earlier=frozenset(found[False]))

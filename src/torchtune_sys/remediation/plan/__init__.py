@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from torchtune_sys.model.actions import KernelArgument, Needs, Safety, Service, Sysctl
-from torchtune_sys.model.plan import Change, FileLine, Plan, Refusal, Step, Value
+from torchtune_sys.model.plan import Change, FileLine, MadeBefore, Plan, Refusal, Step, Value
 from torchtune_sys.model.plan_context import OWNED, PlanContext
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
@@ -44,21 +44,22 @@ def service_units(results: Iterable[Result]) -> tuple[str, ...]:
     return tuple(request.action.unit for request in change_requests.asked(results) if isinstance(request.action, Service))
 
 
-def plan(s: Snapshot, results: Iterable[Result], context: PlanContext, made_already: frozenset[str] = frozenset()) -> Plan:
-    """Make the plan. ``made_already`` are the keys of changes that an earlier run made since the host started."""
+def plan(s: Snapshot, results: Iterable[Result], context: PlanContext, made: MadeBefore = MadeBefore()) -> Plan:
+    """Make the plan; ``made``: what earlier runs made of it."""
     results = tuple(results)
     found = [_one(s, context, group) for group in change_requests.grouped(change_requests.asked(results))]
     changes = sorted((item for item in found if isinstance(item, Change)), key=_order)
-    waiting = tuple(change for change in changes if _is_made(change, context, made_already))
-    ordered = tuple(change for change in changes if change not in waiting)
+    there = [change for change in changes if _is_made(change, context, made.since_start)]
+    idle = [c for c in there if c.needs is Needs.REBOOT and c.key in made.earlier - made.since_start]
+    ordered = tuple(change for change in changes if change not in there)
     to_install = steps_for(s, results)
     return Plan(
         host=known(s.system.hostname, "") if not isinstance(s.system, Missing) else "",
         origin=s.origin,
         changes=ordered,
-        waiting=waiting,
+        waiting=tuple(change for change in there if change not in idle),
         files=files.owned(ordered, context),
-        refused=tuple(item for item in found if isinstance(item, Refusal)),
+        refused=(*(item for item in found if isinstance(item, Refusal)), *map(_without_effect, idle)),
         by_hand=tuple(change_requests.by_hand(results)),
         install=to_install.steps,
         install_refused=to_install.refused,
@@ -85,6 +86,17 @@ def _is_made(change: Change, context: PlanContext, made_already: frozenset[str])
     if isinstance(change.action, KernelArgument):
         made = made or kernel_arguments.stands(change.action.argument, context)
     return all(files.stands(step, context) if isinstance(step, FileLine) else made for step in change.steps)
+
+
+def _without_effect(change: Change) -> Refusal:
+    """Return the refusal of what the host was started with, and the rules find the same."""
+    place = "/proc/cmdline" if isinstance(change.action, KernelArgument) else "the initramfs, which may hold the options of before"
+    return Refusal(
+        key=change.key,
+        rules=change.rules,
+        reason="an earlier run made it, and the host was started since without effect",
+        way="; ".join((f"look at {place}", *change.later)),
+    )
 
 
 def _one(s: Snapshot, context: PlanContext, group: change_requests.RequestGroup) -> Change | Refusal | None:

@@ -9,6 +9,11 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 """What udev takes in a match or a value as it stands: no glob, no substitution, no quote."""
 
 
+def is_of_disk(path: str) -> bool:
+    """Return whether a value below /sys belongs to a disk or a mount: then a udev rule keeps it."""
+    return path.startswith(("/sys/block/", "/sys/class/bdi/"))
+
+
 def lines(context: PlanContext, path: str, value: str) -> tuple[FileLine, ...]:
     """Return the lines of our files that keep a change; empty where nothing keeps it: an NFS mount's read-ahead lives as long as the mount."""
     parts = path.split("/")

@@ -29,7 +29,8 @@ def value_text(action: Action) -> str:
 _TOLD_LINES = 4
 _AFTER = {
     UDEV_FILE: f"a rule in a file after {UDEV_FILE.rpartition('/')[2]} that sets the same attribute wins over it",
-    GRUB_FILE: f"a file after {GRUB_FILE.rpartition('/')[2]} in /etc/default/grub.d that sets GRUB_CMDLINE_LINUX anew wins over it",
+    GRUB_FILE: f"a file after {GRUB_FILE.rpartition('/')[2]} in /etc/default/grub.d that sets GRUB_CMDLINE_LINUX anew wins over it, and so "
+    "does what GRUB_CMDLINE_LINUX_DEFAULT says of the same: the kernel gets it last",
 }
 
 

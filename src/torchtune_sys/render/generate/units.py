@@ -19,16 +19,21 @@ _SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 """What a unit's name may hold (systemd.unit(5))."""
 
 
-def drop_in(unit: str) -> str:
-    """Return the path of a unit's drop-in.
+_NO_SERVICES = (".slice", ".scope", ".socket", ".target", ".timer", ".path", ".mount", ".automount", ".swap", ".device")
 
-    >>> drop_in("train@a"), drop_in("my.slice")
-    ('/etc/systemd/system/train@a.service.d/90-torchtune-sys.conf', '/etc/systemd/system/my.slice.d/90-torchtune-sys.conf')
+
+def drop_in(unit: str) -> str:
+    """Return the path of a service's drop-in. Raises UserError for another kind of unit: systemd takes no notice of [Service] there.
+
+    >>> drop_in("train@a"), drop_in("my.train.service")
+    ('/etc/systemd/system/train@a.service.d/90-torchtune-sys.conf', '/etc/systemd/system/my.train.service.d/90-torchtune-sys.conf')
     """
-    name = unit if unit.endswith((".service", ".slice", ".scope")) else f"{unit}.service"
-    stem = name.rpartition(".")[0]
+    name = unit if unit.endswith(".service") else f"{unit}.service"
+    stem = name.removesuffix(".service")
     if not stem.strip("@") or stem.startswith(("@", ".")) or not _SIGNS.issuperset(name) or len(name) > 200:
         raise UserError(f"{clean(unit)!r} is not the name of a systemd unit", "letters, digits and : - _ . \\ @")
+    if stem.endswith(_NO_SERVICES):
+        raise UserError(f"{unit} is no service", "limits and an environment belong to the services in it: name one")
     return f"/etc/systemd/system/{name}.d/{NAME}"
 
 

@@ -56,11 +56,11 @@ def command(**options: Any) -> int:
         raise click.UsageError("--url says where the script will lie, and --script writes it: give both.")
     if url and options["script"] == options["output"]:
         raise click.UsageError("--script and --output name one file: give two.")
-    made, text = provisioned(options)
+    made, text, unread = provisioned(options)
     if url:
         give(text, options["script"], machine=True)
     found = user_data(made, text, url)
     give(found, options["output"], machine=True)
     for words in fits(found):
         tell(words)
-    return tell_refused(made.refused if "install" in made.stages else ())
+    return tell_refused(made.refused if "install" in made.stages else ()) or unread

@@ -10,6 +10,7 @@ import click
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.terminal import give, tell
 from torchtune_sys.model import plan_context
+from torchtune_sys.model.actions import Action, Limit, ModuleOption, Sysctl, SysfsWrite
 
 if TYPE_CHECKING:
     from torchtune_sys.cli.planning import Planned
@@ -39,7 +40,9 @@ def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def _command(name: str, path: str, what: str, then: str) -> click.Command:
+def _command(name: str, path: str, what: str, then: str, holds: Callable[[Action], bool]) -> click.Command:
+    """``holds``: whether an action may put lines into the file."""
+
     epilog = f"""\b
 Examples:
   torchtune-sys generate {name}
@@ -53,7 +56,7 @@ Prints nothing if no change in the plan needs the file.
     @shared.command(name, common=COMMON, help=f"Print {path}: {what}, byte for byte as apply writes it.", epilog=epilog)
     @plan_options
     def command(**options: Any) -> int:
-        return _print(path, options)
+        return _print(path, holds, options)
 
     return command
 
@@ -85,7 +88,7 @@ def undecided(found: Planned, options: dict[str, Any], concerns: Callable[[str],
     ]
 
 
-def _print(path: str, options: dict[str, Any]) -> int:
+def _print(path: str, holds: Callable[[Action], bool], options: dict[str, Any]) -> int:
     """Say on stderr where the file belongs, or that there is nothing to write."""
     from torchtune_sys.cli.planning import planned
     from torchtune_sys.cli.selection import status_of_looks
@@ -96,10 +99,16 @@ def _print(path: str, options: dict[str, Any]) -> int:
     if content:
         give(content, options["output"])
         tell(f"for {path}")
-    unread = status_of_looks(found.results)
+    unread = status_of_looks(found.results, holds)
     if not tell_left_out(undecided(found, options, lambda written: written == path)) and not content and not unread:
         tell(f"nothing to write to {path}: no change in the plan needs it")
     return unread
+
+
+def _below_sys(action: Action, *, of_disks: bool) -> bool:
+    from torchtune_sys.remediation.plan.persistence import is_of_disk
+
+    return isinstance(action, SysfsWrite) and is_of_disk(action.path) is of_disks
 
 
 sysctl = _command(
@@ -107,24 +116,28 @@ sysctl = _command(
     plan_context.SYSCTL_FILE,
     "kernel settings",
     "The kernel settings take effect at boot, or now with: sysctl --system",
+    lambda action: isinstance(action, Sysctl),
 )
 limits = _command(
     "limits",
     plan_context.LIMITS_FILE,
     "resource limits of logins",
     "The limits take effect at the next login. Services never read the file (use\ngenerate systemd --unit).",
+    lambda action: isinstance(action, Limit),
 )
 modprobe = _command(
     "modprobe",
     plan_context.MODPROBE_FILE,
     "options of kernel modules",
     "The options take effect when the module is next loaded. For a module in the\ninitramfs, rebuild that (update-initramfs -u, dracut -f) and reboot.",
+    lambda action: isinstance(action, ModuleOption),
 )
 tmpfiles = _command(
     "tmpfiles",
     plan_context.TMPFILES_FILE,
     "values below /sys that belong to no device",
     f"The values take effect at boot, or now with:\n  systemd-tmpfiles --create {plan_context.TMPFILES_FILE}",
+    lambda action: _below_sys(action, of_disks=False),
 )
 udev = _command(
     "udev",
@@ -132,4 +145,5 @@ udev = _command(
     "values of disks",
     "The values take effect when a disk appears, or for all disks now with:\n"
     "  udevadm control --reload && udevadm trigger --subsystem-match=block",
+    lambda action: _below_sys(action, of_disks=True),
 )

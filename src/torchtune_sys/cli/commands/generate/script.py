@@ -78,14 +78,18 @@ _OF_STAGES = {
 
 
 def _provisioning(options: Mapping[str, Any]) -> int:
-    made, text = provisioned(options)
+    made, text, unread = provisioned(options)
     give(text, options["output"], machine=True)
-    return tell_refused(made.refused if "install" in made.stages else ())
+    return tell_refused(made.refused if "install" in made.stages else ()) or unread
 
 
-def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
-    """Return what takes the host from bare to proven, and as a script. Raises UnreadableInput, click.UsageError."""
+def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str, int]:
+    """Return what takes the host from bare to proven, as a script, and 3 where the look failed at what it is made from, else 0.
+
+    Raises UnreadableInput, click.UsageError.
+    """
     from torchtune_sys.cli.planning import planned
+    from torchtune_sys.cli.selection import status_of_looks
     from torchtune_sys.remediation.install import plan as install
     from torchtune_sys.remediation.plan.provision import provision
     from torchtune_sys.render.generate.provision import provisioning
@@ -104,7 +108,8 @@ def provisioned(options: Mapping[str, Any]) -> tuple[Provision, str]:
     wanted = install.plan(found.seen, asked)
     tune = part_of_plan({**options, "python": python}, found)
     made = provision(found.seen, wanted, tune, asked, stages, options["offline"] or "")
-    return made, provisioning(made, source(), made_for(found.seen))
+    unread = status_of_looks(found.results) if "tune" in stages else 0
+    return made, provisioning(made, source(), made_for(found.seen)), unread
 
 
 def _stages(text: str) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ def command(**options: Any) -> int:
     """Print the plan's systemd drop-ins, and one for your own service."""
     from torchtune_sys.cli.planning import planned
     from torchtune_sys.cli.selection import status_of_looks
+    from torchtune_sys.model.actions import Action, EnvironmentVariable, Limit, OwnedFile
     from torchtune_sys.render.generate import units
 
     if options["output"] and options["output_dir"]:
@@ -59,7 +60,12 @@ def command(**options: Any) -> int:
         tell(*(f"written: {name}" for name in files))
     elif files:
         give(units.together(files), options["output"])
-    return status_of_looks(found.results)
+
+    def holds(action: Action) -> bool:
+        limits = isinstance(action, Limit) and bool(path or options["defaults"])
+        return limits or isinstance(action, OwnedFile) or bool(path and isinstance(action, EnvironmentVariable))
+
+    return status_of_looks(found.results, holds)
 
 
 def _own(found: Planned, options: dict[str, Any], path: str) -> dict[str, str]:

@@ -35,6 +35,7 @@ def command(**options: Any) -> int:
     from torchtune_sys.cli.planning import planned
     from torchtune_sys.cli.selection import status_of_looks
     from torchtune_sys.cli.take_snapshot import host_of
+    from torchtune_sys.model.actions import KernelArgument, Sysctl, SysfsWrite
     from torchtune_sys.model.plan_context import TunedProfile
     from torchtune_sys.model.values import Why
     from torchtune_sys.probes.plan_context import tuned as probe
@@ -66,4 +67,4 @@ def command(**options: Any) -> int:
     else:
         give(text, options["output"])
         tell(f"for {base.path}; then: tuned-adm profile torchtune-sys")
-    return status_of_looks(found.results)
+    return status_of_looks(found.results, lambda action: isinstance(action, Sysctl | SysfsWrite | KernelArgument))
