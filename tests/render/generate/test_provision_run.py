@@ -6,12 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from provisions import PLAIN, SMOKE, calls, of_steps, step, working_root
+from provisions import MADE_FOR, PLAIN, SMOKE, TORCH, calls, of_steps, step, working_root
 from script_root import Root, may_mount, needs_root
 
 from torchtune_sys.model.install import InstallRefused
 from torchtune_sys.render.generate.provision import provisioning
-from torchtune_sys.render.generate.script import MadeFor
 
 
 @pytest.fixture
@@ -109,8 +108,6 @@ def test_where_nothing_may_be_started_is_no_place_to_train(root: Root, places: t
     assert done.returncode == wanted and ("programs may be started" in done.stdout) == bool(wanted), done.stdout
 
 
-MADE_FOR = MadeFor(system="rocky 9", cpus=2, memory_mib=1024, nvidia_gpus=1)
-"""Of a release that is named by its first number."""
 HERE = {
     "/etc/os-release": 'NAME="Rocky Linux"\nID="rocky"\nVERSION_ID="9.4"\n',
     "/proc/stat": "cpu  1 2\ncpu0 1 2\ncpu1 1 2\nctxt 5\n",
@@ -144,6 +141,16 @@ def test_it_stops_on_another_host_than_it_was_made_for(root: Root, path: str) ->
     for name, content in HERE.items():
         root.put(name, content)
     assert root.run(text).returncode == 0
+
+
+@needs_root
+def test_on_the_host_that_it_was_made_for_torch_is_not_taken_for_installed(root: Root) -> None:
+    """Two functions had one name, and the check of the host took the place of the one of torch's version."""
+    for name, content in HERE.items():
+        root.put(name, content)
+    text = provisioning(of_steps(step("torch", TORCH), stages=("install",), environment=TORCH), SMOKE, MADE_FOR)
+    assert root.run(text, "--check").returncode == 1
+    assert "would put torch==2.13.0 into /opt/torch" in root.run(text, "--dry-run").stdout
 
 
 @needs_root

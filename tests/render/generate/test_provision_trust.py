@@ -7,14 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from provisions import PLAIN, SMOKE, calls, of_steps, step, working_root
+from provisions import PLAIN, SMOKE, TORCH, calls, of_steps, step, working_root
 from script_root import Root, needs_root
 
-from torchtune_sys.model.install import PythonEnvironment
 from torchtune_sys.render.generate.provision import provisioning
 
 BOB = 65533
-MADE = PythonEnvironment(venv="/opt/torch", program="/bin/python", tool="pip", specifiers=("torch==2.13.0",), local="2.13.0")
 
 
 @pytest.fixture
@@ -25,7 +23,7 @@ def root(tmp_path: Path) -> Root:
 
 
 def installed(root: Root) -> str:
-    done = root.run(provisioning(of_steps(step("torch", MADE), stages=("install",), environment=MADE), SMOKE))
+    done = root.run(provisioning(of_steps(step("torch", TORCH), stages=("install",), environment=TORCH), SMOKE))
     assert done.returncode == 3, done.stdout
     return done.stdout
 
