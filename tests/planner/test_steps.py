@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -10,7 +11,8 @@ from torchtune_sys.model.actions import Limit, Sysctl, SysfsWrite
 from torchtune_sys.model.plan import Change, FileLine, Refusal, Value
 from torchtune_sys.model.plan_context import PlanContext
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
-from torchtune_sys.remediation.plan import change_requests, steps
+from torchtune_sys.model.values import need
+from torchtune_sys.remediation.plan import change_requests, persistence, steps
 
 SEEN = load("healthy")
 NUMBERS = st.integers(-5, 50)
@@ -115,3 +117,18 @@ def test_two_rules_that_want_different_values_are_refused_with_both_reasons() ->
 def test_order_of_rules_does_not_matter(one: int, other: int) -> None:
     assume(one != other)
     assert change_requests.meet(AtLeast(one), AtLeast(other)) == AtLeast(max(one, other))
+
+
+def test_disks_that_spin_and_that_do_not_keep_each_its_own_value() -> None:
+    """A rule for spinning disks alone was written for an SSD, and took the place of the spinning disk's own."""
+    storage = need(SEEN.storage)
+    one = need(storage.disks)[0]
+    disks = tuple(msgspec.structs.replace(one, name=name, rotational=spins) for name, spins in (("sda", True), ("sdb", False)))
+    seen = msgspec.structs.replace(SEEN, storage=msgspec.structs.replace(storage, disks=disks))
+    found = [
+        line
+        for disk, value in (("sda", "4096"), ("sdb", "128"), ("sdc", "4096"))
+        for line in persistence.lines(seen, PlanContext(), f"/sys/block/{disk}/queue/read_ahead_kb", value)
+    ]
+    assert [line.key for line in found] == [f'KERNEL=="sd*" {words}read_ahead_kb' for words in ("", "not rotational ", "")]
+    assert [f'ATTR{{queue/rotational}}=="{spins}"' in line.text for line, spins in zip(found, "101", strict=True)] == [True] * 3

@@ -130,7 +130,7 @@ def _made(s: Snapshot, context: PlanContext, key: str, action: Action) -> tuple[
         case Sysctl():
             return _sysctl(s, action)
         case SysfsWrite():
-            return _sysfs(context, action)
+            return _sysfs(s, context, action)
         case OwnedFile(path=path, content=content):
             return (FileLine(path=path, key=key, text=content.rstrip("\n")),)
         case Limit():
@@ -259,7 +259,7 @@ def _configured(target: Target, found: Fact[Assignment]) -> str:
     return value if value and fits(target, value) else ""
 
 
-def _sysfs(context: PlanContext, action: SysfsWrite) -> tuple[Step, ...] | str:
+def _sysfs(s: Snapshot, context: PlanContext, action: SysfsWrite) -> tuple[Step, ...] | str:
     there = context.values.get(action.path, Missing(Why.NOT_RECORDED, action.path, "was not looked at"))
     if isinstance(there, Missing):
         return f"this host has no {action.path}" if absent(there) else str(there)
@@ -278,10 +278,10 @@ def _sysfs(context: PlanContext, action: SysfsWrite) -> tuple[Step, ...] | str:
     if not values:
         return ()
     if len(then) > 1:  # what is better already, or another accepted word, keeps its own value, now and after a reboot
-        lasts = {line.key: line for value in values for line in persistence.lines(context, value.path, value.value)}
+        lasts = {line.key: line for value in values for line in persistence.lines(s, context, value.path, value.value)}
         return (*values, *lasts.values())
     written = _value(action.path, values[0].value, {path: now for value in values for path, now in value.now.items()})
-    return (written, *persistence.lines(context, action.path, written.value))
+    return (written, *persistence.lines(s, context, action.path, written.value))
 
 
 def offered_value(target: Target, current: str, offered: tuple[str, ...]) -> str | None:
