@@ -56,6 +56,17 @@ def test_what_the_next_boot_takes_back_is_not_called_cured(name: str, tmp_path: 
 
 
 @needs_mounts
+def test_what_a_daemon_reads_when_it_starts_is_not_cured_before(tmp_path: Path) -> None:
+    """The rule judges by the file, and logind goes on as before: "cured" was said of it."""
+    before = "mkdir -p /etc/slurm /etc/systemd; echo ClusterName=x >/etc/slurm/slurm.conf"
+    done = staged(f"{before}\n$TOOL apply --yes --select logind-removes-ipc; echo status $?", tmp_path / "stage")
+    if "1 safe change" not in done.stdout:
+        pytest.skip("needs systemd-logind, outside of a container")
+    said = " ".join(done.stdout.partition("Run 1")[2].split())
+    assert "1 waits" in said and "takes effect after: service restart" in said and said.endswith("status 0"), done.stdout
+
+
+@needs_mounts
 def test_what_fails_wins_over_what_is_lost(tmp_path: Path) -> None:
     """Both are lost at the next boot; once one of them cannot be written, the status is that of the failure."""
     both = "$TOOL apply --yes --unsafe --select max-map-count-low,task-table-small --format json >/etc/out.json; echo status $?; cat /etc/out.json"

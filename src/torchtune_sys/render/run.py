@@ -59,19 +59,19 @@ def _became(
     unjudged: Mapping[str, str],
 ) -> tuple[State, str]:
     rules = ", ".join(change.rules)
+    is_asked = change.key in still_asked
     if change.key in failed:
         return State.FAILED, failed[change.key]
-    if change.key not in still_asked:
-        if unknown := [f"{rule}: {unjudged[rule]}" for rule in change.rules if rule in unjudged]:
-            return State.FAILED, f"was made, but could not be judged again: {'; '.join(unknown)}"
-        if change.key in lost:
-            return State.LOST_AT_BOOT, f"{rules}; cured now, lost at the next boot: {lost[change.key].words}"
-        return State.CURED, "; ".join([rules, *([left[change.key]] if change.key in left else [])])
+    if not is_asked and (unknown := [f"{rule}: {unjudged[rule]}" for rule in change.rules if rule in unjudged]):
+        return State.FAILED, f"was made, but could not be judged again: {'; '.join(unknown)}"
     if change.key in lost:
-        return State.LOST_AT_BOOT, f"{rules}; written, and without effect: {lost[change.key].words}"
-    if change.needs is not Needs.NOTHING:
+        now = "written, and without effect" if is_asked else "cured now, lost at the next boot"
+        return State.LOST_AT_BOOT, f"{rules}; {now}: {lost[change.key].words}"
+    if change.needs is not Needs.NOTHING:  # a rule may judge by the file, which a daemon reads when it starts
         return State.WAITS, f"takes effect after: {change.needs.value}"
-    return State.FAILED, f"was made, but {rules} finds the same as before"
+    if is_asked:
+        return State.FAILED, f"was made, but {rules} finds the same as before"
+    return State.CURED, "; ".join([rules, *([left[change.key]] if change.key in left else [])])
 
 
 def not_made(whole: Plan, left_out: Mapping[str, str]) -> tuple[SettingOutcome, ...]:
