@@ -122,7 +122,7 @@ def test_all_runs_at_once(tmp_path: Path) -> None:
     assert found.count("everything is as it was") == 2 and found.endswith("rc 0\nsame\n")
 
 
-OF_SWAP = f"""
+OF_SWAP = """
 echo 60 > "$STAGE/swap"; mount --bind "$STAGE/swap" /proc/sys/vm/swappiness
 printf 'Filename Type Size Used Priority\\n/dev/sda2 partition 999999 0 -2\\n' > "$STAGE/swaps"; mount --bind "$STAGE/swaps" /proc/swaps
 printf '[rules.swappiness-high]\\nmax = 5\\n' > "$STAGE/lower.toml"

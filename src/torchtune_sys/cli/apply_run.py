@@ -18,7 +18,7 @@ from torchtune_sys.cli.take_snapshot import now
 from torchtune_sys.cli.terminal import require_output, say, style, tell
 from torchtune_sys.cli.watch import heeded_signals
 from torchtune_sys.errors import AGAIN_AS_ROOT, Terminated, UserError
-from torchtune_sys.model.plan import FileDiff, MadeBefore, Plan
+from torchtune_sys.model.plan import NOTHING_MADE, FileDiff, Plan
 from torchtune_sys.model.run import RunReport, SettingOutcome, State
 from torchtune_sys.model.smoke import SmokeReport
 from torchtune_sys.remediation import plan as planner
@@ -42,7 +42,7 @@ def apply(options: dict[str, Any]) -> int:
     options |= {"from_": None, "root": None}
     root = is_root()
     earlier = journal.numbers(journal.STATE) if root else []
-    found = planned(options, session.made_before(boot_id()) if root else MadeBefore())
+    found = planned(options, session.made_before(boot_id()) if root else NOTHING_MADE)
     plan, left_out = selection.selected_changes(found, options)
     late = [] if options["only"] else [one for one in found.plan.unjudged if one.late]
     if _as_json(options):

@@ -10,7 +10,7 @@ import msgspec
 from torchtune_sys.cli.pipeline import judged
 from torchtune_sys.cli.selection import unjudged
 from torchtune_sys.cli.take_snapshot import host_of
-from torchtune_sys.model.plan import MadeBefore, Plan
+from torchtune_sys.model.plan import NOTHING_MADE, MadeBefore, Plan
 from torchtune_sys.model.plan_context import PlanContext
 from torchtune_sys.remediation import plan as planner
 
@@ -26,7 +26,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[Result, ...]
 
 
-def planned(options: Mapping[str, Any], made: MadeBefore = MadeBefore()) -> Planned:
+def planned(options: Mapping[str, Any], made: MadeBefore = NOTHING_MADE) -> Planned:
     """Return the plan that the options ask for. Raises UnreadableInput, BadConfig, UnknownName."""
     from torchtune_sys.probes.plan_context import probe as context
 

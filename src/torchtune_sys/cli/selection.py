@@ -134,7 +134,7 @@ def unjudged(results: Iterable[Result], asks: Callable[[Action], bool] = actions
 
 
 def _is_late(result: Result) -> bool:
-    """A lack of privilege or of a record does not count, nor what cannot be read on this host in any run: a host in a fleet would fail each time."""
+    """Return whether another run may judge: not after a lack of privilege or of a record, nor of what cannot be read on this host in any run: a host in a fleet would fail each time."""
     return result.verdict is Verdict.CRASHED or any(missing.why in _PASSES for missing in reasons(result))
 
 

@@ -204,5 +204,7 @@ def changes(action: Action) -> bool:
 
 def doable(action: Action) -> bool:
     """Return whether ``apply`` could do it as it is: a path that only the evidence could have named is none."""
-    named = not isinstance(action, SysfsWrite) or not any(word.isupper() for part in action.path.split("/") for word in part.split(":"))
+    named = not isinstance(action, SysfsWrite) or not any(
+        word.isupper() for part in action.path.split("/") for word in part.split(":")
+    )
     return named and changes(action)

@@ -141,6 +141,9 @@ class MadeBefore(msgspec.Struct, frozen=True, kw_only=True):
     earlier: frozenset[str] = frozenset()
 
 
+NOTHING_MADE = MadeBefore()
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     origin: str

@@ -238,7 +238,9 @@ def test_another_shell_says_which_it_wants(shell: str) -> None:
     if shutil.which(shell.split()[0]) is None:
         pytest.skip(f"needs {shell}")
     ran = subprocess.run(shell.split(), input=script(plan(sysctl(SWAP, "10"))), text=True, capture_output=True, check=False)
-    assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr.startswith("this needs bash 4.3 or later, is run by another shell, and")
+    assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr.startswith(
+        "this needs bash 4.3 or later, is run by another shell, and"
+    )
 
 
 @pytest.mark.parametrize("version", ["4.2.46(2)-release", "3.2.57(1)-release"])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from torchtune_sys.model.actions import KernelArgument, Needs, Safety, Service, Sysctl
-from torchtune_sys.model.plan import Change, FileLine, MadeBefore, Plan, Refusal, Step, Value
+from torchtune_sys.model.plan import NOTHING_MADE, Change, FileLine, MadeBefore, Plan, Refusal, Step, Value
 from torchtune_sys.model.plan_context import OWNED, PlanContext
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot
@@ -44,7 +44,7 @@ def service_units(results: Iterable[Result]) -> tuple[str, ...]:
     return tuple(request.action.unit for request in change_requests.asked(results) if isinstance(request.action, Service))
 
 
-def plan(s: Snapshot, results: Iterable[Result], context: PlanContext, made: MadeBefore = MadeBefore()) -> Plan:
+def plan(s: Snapshot, results: Iterable[Result], context: PlanContext, made: MadeBefore = NOTHING_MADE) -> Plan:
     """Make the plan; ``made``: what earlier runs made of it."""
     results = tuple(results)
     found = [_one(s, context, group) for group in change_requests.grouped(change_requests.asked(results))]
@@ -90,7 +90,9 @@ def _is_made(change: Change, context: PlanContext, made_already: frozenset[str])
 
 def _without_effect(change: Change) -> Refusal:
     """Return the refusal of what the host was started with, and the rules find the same."""
-    place = "/proc/cmdline" if isinstance(change.action, KernelArgument) else "the initramfs, which may hold the options of before"
+    place = (
+        "/proc/cmdline" if isinstance(change.action, KernelArgument) else "the initramfs, which may hold the options of before"
+    )
     return Refusal(
         key=change.key,
         rules=change.rules,

@@ -41,8 +41,7 @@ def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _command(name: str, path: str, what: str, then: str, holds: Callable[[Action], bool]) -> click.Command:
-    """``holds``: whether an action may put lines into the file."""
-
+    """Return the command; ``holds``: whether an action may put lines into the file."""
     epilog = f"""\b
 Examples:
   torchtune-sys generate {name}
