@@ -124,7 +124,7 @@ def test_whole_pastes_that_were_opened_are_named() -> None:
     wrong = []
     for heading, body in reports:
         name, part, *causes = heading.split()
-        if part == "generic-third":
+        if part in ("generic-third", "thin"):
             named = [each.cause for each in judged(body.encode()).causes][:1]
             wrong += [] if set(named) <= set(causes) and (named or causes[0] in ("none", "unknown")) else [(name, named)]
     assert wrong == [] and len(reports) > 100

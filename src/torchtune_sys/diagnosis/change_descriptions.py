@@ -59,6 +59,7 @@ _SURE = pattern(
     r"|^(?:#{1,4} |\*\*)?(?:Is your feature request related to a problem|What would you like to be added|Describe the solution you'd like|Describe alternatives you've considered)\b"
     r"|^# (?:\[\w+\] )?.{0,60}\b(?:errors?|status(?:es)?|exit codes?|OOMs?|failures?|exceptions?|messages?)\b.{0,40}\b(?:not (?:being )?(?:reported|propagated|surfaced|logged|shown|displayed|handled|caught|exposed)|swallowed|misreported|mislabel\w*|hidden)\b"
     r"|^__original_commit__ = \S"
+    r"|^(?:# )?(?:Feature [Rr]equest|FEATURE REQUEST|Enhancement(?: request)?|RFC) ?[:：] ?\S"
     r"|^# \[(?:Feature(?: [Rr]equest)?|FEATURE(?: REQUEST)?|RFC|FEA|(?:Enhancement )?Proposal|Enhancement)\] ?:? ?\S|^# (?i:check|guard|validate) .{2,80} before \w+ing\b"
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"
     r"|^(?:[-*] )?(?:Add(?:s|ed)?|Clarif(?:y|ies|ied)|Document(?:s|ed)?|Extend(?:s|ed)?|Updat(?:e|es|ed)) (?:(?:an?|the|some|more) )?(?:[\w-]+ )?(?:tips?|notes?|docs|documentation|sections?|warnings?|paragraphs?|FAQ(?: entr(?:y|ies))?|README|user guide)\b(?: (?:about|on|to|for|that|in|how|when)\b|[.,:;]|$)"
@@ -69,11 +70,12 @@ _ENOUGH_WITH_ANOTHER = (
     pattern(r"\b(?:[Ff]ix(?:es|ed)?|[Cc]lose[sd]?|[Rr]esolve[sd]?|[Ss]upersedes|[Rr]everts|[Bb]ackport of|[Cc]herry pick of):? (?:\w[\w.-]{0,40}/[\w.-]{1,60})?#\d{1,6}\b"),
     pattern(r"^(?:[-*] )(?:Added|Adds|Fixed|Fixes|Removed|Changed|Deprecated|Bump(?:ed|s)?) .{4,}"),
     pattern(r"^## \[?v?\d+\.\d+(?:\.\d+)?\]?(?: |$)|^#{1,3} (?:Bug ?[Ff]ixes|Fixed|Changed|Added|Deprecated|Removed|Improvements)\s*$"),
+    pattern(r"^[-*] \[[xX ]\] (?!I\b|I'|My\b|An?\b|The official\b|Your?\b)(?=.{0,100}\b(?:tests?|[Bb]uilds?|CI|lint\w*|changelog|docs)\b)"),
     pattern(r"\b(?:the|this|my|our) (?:PR|patch|pull request|merge request)\b"),
 )  # fmt: skip
 _HINTS = (
     pattern(r"^(?:#{1,4} |\*\*)?(?:Changes?(?: made)?|Solution|Motivation|Modifications?|Fix|Summary|Test [Pp]lan|Testing(?: [Ii]nstructions)?|Checklist|How (?:has this been|was this) tested\??|Root [Cc]ause|Rationale|Release [Nn]otes?|Why(?: \?)?|How(?: \?)?|What(?: \?)?)(?:\*\*)?:?\s*$"),
-    pattern(r"\b(?:[Pp]reviously|[Bb]efore this (?:change|fix)|[Ww]ith this (?:change|fix)|[Aa]fter this (?:change|fix)|[Tt]his (?:change|fix) (?:\w{2,12}s)\b|now (?:shows?|prints?|raises?|returns?|reports?|falls? back)|(?:Added|Adds|Add) (?:an? )?(?:unit )?tests?\b|instead of (?:failing|raising|crashing|hanging))"),
+    pattern(r"\b(?:[Pp]reviously|[Bb]efore this (?:change|fix)|[Ww]ith this (?:change|fix)|[Aa]fter this (?:change|fix)|[Tt]his (?:change|fix) (?:\w{2,12}s)\b|now (?:shows?|prints?|raises?|returns?|reports?|falls? back)|(?:Added|Adds|Add) (?:an? )?(?:\w{3,12} ){0,2}tests?\b|instead of (?:failing|raising|crashing|hanging))"),
 )  # fmt: skip
 _MANUAL = pattern(
     r"^(?:#{1,4} |\*\*)?(?:\d{1,2}\.? )?(?:Symptoms?|(?:Common|Possible|Likely) [Cc]auses?|Step[- ]by[- ][Ss]tep(?: \w{3,12}){0,2}|Table of [Cc]ontents|Prerequisites|TL;DR|Introduction|Overview|Related (?:articles|pages)|Troubleshooting(?: \w{3,12})?|(?:How to )?[Vv]erify(?: the \w{3,12})?|Prevention)(?:\*\*)?:?\s*$"
