@@ -152,7 +152,7 @@ def test_what_hosts_answer_to_one_command(command: str) -> None:
 
 
 WRITTEN = Path(__file__).with_name("written.txt")
-HELD = ("sixth", "quoted")
+HELD = ("sixth", "quoted", "walk")
 
 
 def test_the_reports_that_were_open_to_mending_stay_right() -> None:

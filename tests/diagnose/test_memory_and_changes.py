@@ -11,6 +11,8 @@ from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.host.input.collection import InputText
 from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.model.diagnosis import Diagnosis
+from torchtune_sys.render.diagnosis import text as text_of
+from torchtune_sys.render.layout import Style
 
 ADVICE = "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 
@@ -60,6 +62,42 @@ def test_memory_that_ran_out_has_the_cause_that_its_sizes_tell(text: str, cause:
 def test_other_processes_may_be_ranks_on_the_same_gpu() -> None:
     text = next(text for text, cause in MEMORY.items() if cause == "gpu-memory-in-use")
     assert [cause.cause for cause in _said(text).causes][:2] == ["gpu-memory-in-use", "several-ranks-on-one-gpu"]
+
+
+def test_a_gpu_is_not_called_too_small_for_what_takes_little_of_it() -> None:
+    held = "Process 4182 has 21.90 GiB memory in use. Including non-PyTorch memory, this process has 1.71 GiB memory in use."
+    little = _said(_now("256.00 MiB", "23.64 GiB", "12.81 MiB", held, "1.30 GiB", "10.22 MiB"))
+    assert [cause.cause for cause in little.causes] == ["gpu-memory-in-use", "several-ranks-on-one-gpu"]
+    much = _said(next(text for text, cause in MEMORY.items() if cause == "gpu-memory-in-use"))
+    assert much.causes[-1].cause == "gpu-memory-too-small"
+
+
+def test_a_full_file_system_that_df_was_asked_for_decides_why_a_write_failed() -> None:
+    failed = "RuntimeError: [enforce fail at inline_container.cc:595] . unexpected pos 5432182528 vs 5432182416\n"
+    df = "$ df -h {point}\nFilesystem      Size  Used Avail Use% Mounted on\n{source}        7.0T  7.0T     0 100% {point}\n"
+    full = [each.cause for each in _said(failed + df.format(source="/dev/md0", point="/home")).causes]
+    assert full == ["disk-full-or-quota"]
+    for source, point in (("/dev/loop3", "/snap/core/1"), ("tmpfs", "/run/user/7"), ("shm", "/dev/shm")):
+        assert not _said(df.format(source=source, point=point)).causes, point
+        assert len(_said(failed + df.format(source=source, point=point)).causes) > 1, point
+
+
+def test_a_directory_that_is_not_there_follows_from_its_file_system() -> None:
+    missing = "RuntimeError: Parent directory /nfs/a/ckpt does not exist.\n"
+    assert _first(missing) == "checkpoints-not-writable"
+    assert _first(missing + "ls: cannot access '/nfs/a': Stale file handle\n") == "hung-mount"
+
+
+def test_a_line_that_nccl_prints_is_nobodys_words_of_gloo() -> None:
+    line = "node-b:944:1003 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 172.17.0.1<39847> failed : Connection refused"
+    assert [cause.cause for cause in _said(line).causes] == ["nccl-wrong-interface"]
+
+
+def test_the_first_line_says_where_the_first_cause_is_and_how_many_more_there_are() -> None:
+    shm = "[rank3]: RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"
+    one = text_of(_said(shm), Style(width=400)).split("\n")[0]
+    two = text_of(_said(shm + "[rank3]: OSError: [Errno 24] Too many open files\n"), Style(width=400)).split("\n")[0]
+    assert one.endswith("(dev-shm-too-small), rank 3") and two.endswith("rank 3; 1 more cause")
 
 
 QUOTED = "```\nOSError: [Errno 28] No space left on device\nvalue error: ImportError: libcuda.so.1: cannot open shared object file: No such file or directory\n```"

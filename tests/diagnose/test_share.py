@@ -87,3 +87,12 @@ def test_a_name_that_is_in_a_text_is_given_to_no_other_host() -> None:
     names = Pseudonyms(lines)
     first = [names.text(line) for line in lines]
     assert first[0] == lines[0] and first[1].startswith("host-3:55") and "/home/user-3/" in first[2] and first[3] == lines[3]
+
+
+def test_where_file_systems_are_mounted_names_nobody() -> None:
+    names = Pseudonyms()
+    text = names.text(
+        "df -h /home /scratch\n/dev/md0 7.0T 7.0T 0 100% /home\n/dev/md1 1T 1T 0 100% /home/jdoe77\ncd /home/jdoe77/x"
+    )
+    assert "100% /home\n" in text and "/scratch\n" in text and "jdoe77" not in text
+    assert text.count("/home/user-1") == 2

@@ -46,6 +46,10 @@ UNTOLD = [
     "Training hangs from time to time on my single GPU, I need to restart.",
     "Training got much slower since yesterday, 4 s/it instead of 1. Same code, same GPU.",
     "я обучаю модель, torch зависает на первом шаге",
+    "training is broken",
+    "my training does not work anymore",
+    "job 17 failed",
+    "the run is stuck since yesterday",
 ]
 
 HARMLESS = [
@@ -73,6 +77,10 @@ HARMLESS = [
     "Our server runs on the CPU by design; nvidia-smi works and shows the GPU for the training job.",
     "We ran on node17 and it takes 3 s per step; on all other nodes it takes 3 s as well. Training is stable.",
     "The DataLoader gives a warning in docker. How do I silence it? Our training doesn't start slower.",
+    "the job did not fail",
+    "no job failed today",
+    "the run never crashed",
+    "Today: alerts for full disks and for jobs that hang.",
     "The button gets stuck when I click it twice, the page never starts loading. We train a model in the backend.",
 ]
 

@@ -66,5 +66,5 @@ def test_leftovers_are_summed_by_user() -> None:
         Left(pid=30, user="bob", name="bash", processes=1, anonymous_bytes=GIB - 1),
     ]
     (cause,) = own_checks.of_leftovers(left, POLICY)
-    assert cause.seen == "4 processes of ada hold 1.7 GiB and belong to no job: python (10), python (20)"
+    assert cause.seen == "1.7 GiB in 4 processes of ada, outside of any job: python (10), python (20)"
     assert own_checks.of_leftovers(left, parse_policy('ignore = ["leftover-processes"]', "p.toml", CATALOGUE, "")) == []

@@ -18,6 +18,7 @@ from torchtune_sys.model.target import AtLeast
 from torchtune_sys.render.explain import paragraphs
 from torchtune_sys.rules import CATALOGUE
 
+ONE_OF_MANY = re.compile(r"(?<![\w.,:/-])1 (?:more |other )?(?!GiB|MiB|KiB|was |is |has |as |less |does )[a-z]{2,20}s\b(?! of)")
 OVERLAYS = sorted(path.stem for path in HOSTS.glob("*.*.json"))
 
 
@@ -95,6 +96,8 @@ def test_overlay_moves_exactly_its_rule(name: str) -> None:
     assert not crashed
     failed = {other for other, result in results.items() if result.verdict is Verdict.FAIL} - {rule_id}
     assert failed <= also, f"also failed: {sorted(failed - also)}"
+    words = " ".join(f"{item.seen}; {item.wanted}" for item in result.evidence if item.verdict is Verdict.FAIL)
+    assert not ONE_OF_MANY.search(words), f"one thing in the plural: {ONE_OF_MANY.search(words)}: use counted() of model/numbers"
 
 
 def test_rule_ids_are_unique() -> None:

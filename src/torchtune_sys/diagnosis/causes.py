@@ -60,8 +60,12 @@ _WORTH_ALONE = frozenset(
     )
 )
 """Rules whose warning is of something that does not work, not of how it is set up: it stands for itself where nothing else is told."""
-_SMALLER_THERE = {"gpu-memory-too-small": "hardware-differs-between-nodes"}
-"""What one node's hardware explains where the nodes' differs."""
+_GONE = frozenset(("hung-mount", "storage-io-error"))
+_EXPLAINED_BY = {
+    "gpu-memory-too-small": frozenset(("hardware-differs-between-nodes",)),
+    **dict.fromkeys(("checkpoints-not-writable", "compile-cache-not-writable", "download-cache-not-writable"), _GONE),
+}
+"""What another cause explains: the hardware of one node where the nodes' differs, a directory that is not there where its file system is gone."""
 
 _Placed = tuple[Evidence, LogLine | None]
 """What a rule found, and the line of the text that it quotes."""
@@ -265,7 +269,7 @@ def _ranked(found: Iterable[GatheredCause]) -> list[GatheredCause]:
             each.weight = POSSIBLE
     there = {each.cause for each in named if each.weight >= LIKELY}
     for each in named:
-        if _SMALLER_THERE.get(each.cause) in there:
+        if there & _EXPLAINED_BY.get(each.cause, frozenset()):
             each.weight = POSSIBLE
     most = max((each.weight for each in named), default=0)
     kept = [each for each in named if each.weight > POSSIBLE or most < CERTAIN]

@@ -12,6 +12,8 @@ _LARGE = 0.1
 """The share of the GPU from which on memory that is reserved and unused is large."""
 _UNLISTED = 0.3
 """The share that nobody accounts for, beyond a CUDA context and a desktop, from which on it is somebody else's."""
+_MUCH = 0.5
+"""The share that a program needs for itself, from which on the GPU may be too small for it."""
 _SMALLER = "a smaller batch, sequence or model per GPU; activation checkpointing, sharding (FSDP), or a GPU with more memory"
 _PIECES = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PYTORCH_ALLOC_CONF from torch 2.9 on), sizes that change less from step to step"
 _LIMITED = "torch.cuda.set_per_process_memory_fraction gave this process a share only: raise it"
@@ -48,5 +50,7 @@ def _judged(memory: TorchMemory, free: float, total: float) -> tuple[Reason, ...
     foreign = others >= max(missing, 0.0) and others >= (0.0 if memory.is_listed else _UNLISTED) * total
     if others and foreign and others > missing:
         in_use: Reason = ("gpu-memory-in-use", _LIKELY, _OTHERS)
-        return (in_use, ("several-ranks-on-one-gpu", _POSSIBLE, ""), small) if memory.is_listed else (in_use, small)
+        ranks: Reason = ("several-ranks-on-one-gpu", _POSSIBLE, "")
+        itself = total - free - others + memory.asked
+        return (in_use, *(ranks,) * memory.is_listed, *(small,) * (itself >= _MUCH * total))
     return (small, pieces) if enough_in_pieces else (small,)

@@ -42,6 +42,9 @@ _PATH = re.compile(r"(?<![\w.:/<-])(?P<path>(?:~|\.{1,2})?/(?:[\w.+@%=-]{1,200}/
 _SYSTEM = re.compile(
     r"/(?:usr|lib\w{0,3}|etc|proc|sys|dev|bin|sbin|boot|opt/(?:nvidia|rocm|conda|hpcx|amazon)|root/\.(?:cache|triton)|var/(?:lib|log|run)|run|tmp|workspace|conda|opt/python|usr/local)(?:/|$)"
 )
+_TOP = frozenset(f"/{name}" for name in ("home", "root", "mnt", "media", "srv", "opt", "var", "data", "scratch", "Users"))
+"""Directories that a file system is mounted on, by themselves: they name nobody."""
+_HOME = re.compile(r"(/home/|/Users/|/var/home/)([^/]+)(/.*)?$")
 _PACKAGES = re.compile(
     r"/(?:(?:site|dist)-packages|lib/python\d[\d.]*|envs?|torch|nccl|src/(?:transport|misc|include)|miniconda3?|anaconda3?|bin|lib(?:64)?|include)/"
 )
@@ -65,6 +68,8 @@ class Pseudonyms:
     >>> names = Pseudonyms()
     >>> names.text("joe@gpu-17:~$ python /home/joe/secret/train.py --host 10.3.2.1")
     'user-1@host-1:~$ python /home/user-1/path-1/file-1.py --host 10.0.0.1'
+    >>> names.text("cd /home/joe; df -h /home")
+    'cd /home/user-1; df -h /home'
     >>> names.text("gpu-17:55:90 [2] NCCL WARN Connect to 10.3.2.1<7> failed, 127.0.1.1, /dev/shm/nccl-X")
     'host-1:55:90 [2] NCCL WARN Connect to 10.0.0.1<7> failed, 127.0.1.1, /dev/shm/nccl-X'
     """
@@ -189,8 +194,11 @@ class Pseudonyms:
         return f"{found['name']}={self._of('value', value, lambda number: f'value-{number}')}"
 
     def _path(self, path: str) -> str:
-        if _SYSTEM.match(path):
+        if _SYSTEM.match(path) or path in _TOP:
             return path
+        home = _HOME.match(path)
+        if home is not None and not home[3]:
+            return f"{home[1]}{self._user(home[2])}"
         package = _PACKAGES.search(path)
         head, tail = (path[: package.start()], path[package.start() :]) if package is not None else (path, "")
         if tail:
@@ -203,7 +211,7 @@ class Pseudonyms:
         return f"{self._folder(folder)}/{last}"
 
     def _folder(self, folder: str) -> str:
-        home = re.match(r"(/home/|/Users/|/var/home/)([^/]+)(/.*)?$", folder)
+        home = _HOME.match(folder)
         if home is not None:
             rest = self._of("path", home[3], lambda number: f"/path-{number}") if home[3] else ""
             return f"{home[1]}{self._user(home[2])}{rest}"

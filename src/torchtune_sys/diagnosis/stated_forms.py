@@ -116,7 +116,7 @@ CODE = pattern(
 """What a program printed, or a table."""
 PRINTED = pattern(
     r"^\W*(?:(?:ERROR|WARN(?:ING)?|INFO|DEBUG|CRITICAL)\W{1,3}\d\d-\d\d |\w+_\w+: |[A-Za-z][\w ./-]{1,40} ?[:=] ?v?\d+(?:\.\w+)+(?:\+\w+)?$|[A-Z][\w ./-]{2,40} ?: ?(?:No CUDA|N/A|Could not collect|True|False|None)\s*$)"
-    r"|\.\w{1,4}:\d+\]|\S {3,}\S+ {3,}\S|NCCL INFO (?:\w+ set by environment to \^|.{0,400}\[1\]\w)"
+    r"|\.\w{1,4}:\d+\]|\S {3,}\S+ {3,}\S|\[\d{1,3}\] (?:\S{1,80} )?NCCL WARN |NCCL INFO (?:\w+ set by environment to \^|.{0,400}\[1\]\w)"
 )
 """A line of a log with its level or its place, a version of an inventory, columns: nobody says it."""
 SOURCE = pattern(

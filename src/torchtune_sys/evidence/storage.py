@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 
 import msgspec
 
@@ -20,15 +21,15 @@ _MORE = "lsblk -o NAME,TYPE,SIZE,ROTA,TRAN,VENDOR,MODEL,FSTYPE,MOUNTPOINT -J"
 
 
 def storage_facts(text: str, intent: Workload) -> StorageFacts | None:
-    """Return the disks, and the places that ``intent`` names; without any, the root, where its room is told."""
+    """Return the disks, and the places that ``intent`` names; without any, the root or what df was asked for, where its room is told."""
     paste = read_paste(text)
     if paste is None:
         return None
     look = _Look(paste)
     named = [(path, role) for paths, role in ((intent.data, "data"), (intent.checkpoints, "checkpoints")) for path in paths]
     places = tuple(look.place(posixpath.normpath(path), role) for path, role in named)
-    root = look.room_at_root() if not named else None
-    return StorageFacts(places=places if root is None else (root,), disks=look.disks() if paste.devices else _NOTHING)
+    told = look.room_told() if not named else None
+    return StorageFacts(places=places if told is None else (told,), disks=look.disks() if paste.devices else _NOTHING)
 
 
 class _Look:
@@ -81,11 +82,13 @@ class _Look:
             return nowhere(path, role, Missing(Why.NOT_RECORDED, _NAME, why, f"findmnt -J --target {quote(path)}"))
         return self._describe(path, role, self._mounts[point])
 
-    def room_at_root(self) -> StoragePath | None:
-        mount = self._mounts.get("/")
+    def room_told(self) -> StoragePath | None:
+        """Return the root; without it, the only file system of the report: whoever ran df of one path shows it for that."""
+        only = next(iter(self._mounts.values())) if len(self._mounts) == 1 else None
+        mount = self._mounts.get("/", only if only is not None and not _NO_STORE.match(f"{only.source} {only.point}") else None)
         if mount is None or (None in (mount.size, mount.free) and None in (mount.inodes, mount.inodes_free)):
             return None
-        where = msgspec.structs.replace(self._describe("/", "working directory", mount), layers=(), arrays=())
+        where = msgspec.structs.replace(self._describe(mount.point, "working directory", mount), layers=(), arrays=())
         return msgspec.structs.replace(where, disks=_NOTHING, carrier=_NOTHING, network=_NOTHING)
 
     def _describe(self, path: str, role: str, mount: PastedMount) -> StoragePath:
@@ -173,6 +176,10 @@ class _Look:
         )
 
 
+_NO_STORE = re.compile(
+    r"(?:tmpfs|shm|udev|devtmpfs|none|cgroup\S*) |/dev/(?:loop|sr)\d|\S{1,300} /(?:dev|run|sys|proc|snap)(?:/|$)"
+)
+"""Sources and points of what lies in memory, or is full by its nature (images)."""
 _LAYERS = {"part": "partition", "crypt": "dm-crypt", "mpath": "multipath"}
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from torchtune_sys.host.children.left_processes import Left
+from torchtune_sys.model.numbers import counted
 from torchtune_sys.model.preflight import Blame, Cause, Weight
 from torchtune_sys.model.snapshot import Snapshot, container_told
 from torchtune_sys.model.values import Missing
@@ -54,6 +55,6 @@ def of_leftovers(left: Iterable[Left], policy: Policy) -> list[Cause]:
         if held < LEFTOVER_BYTES:
             continue
         names = ", ".join(f"{tree.name} ({tree.pid})" for tree in trees[:3])
-        words = f"{sum(tree.processes for tree in trees)} processes of {user} hold {held / (1 << 30):.1f} GiB and belong to no job: {names}"
+        words = f"{held / (1 << 30):.1f} GiB in {counted(sum(tree.processes for tree in trees), 'process', 'processes')} of {user}, outside of any job: {names}"
         causes += own(policy, LEFTOVERS, "preflight:leftover-processes", Blame.NODE, Weight.WARNING, words)
     return causes

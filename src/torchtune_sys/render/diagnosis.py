@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchtune_sys.model.diagnosis import WORDS, Confidence, Diagnosis, NamedCause, Quote, Unexplained
+from torchtune_sys.model.numbers import counted
 from torchtune_sys.render import layout
 from torchtune_sys.render.layout import Line, Style, clean, cut, line
 from torchtune_sys.render.node_set import node_set
@@ -53,7 +54,7 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
         values = ", ".join(f"{_short(each.value)} ({clean(each.where)})" for each in difference.values[:_RANKS])
         yield line(f"{clean(difference.fact)}: {values}", label=("differs", "dim"), indent=2, hang=13)
     if len(value.differences) > _DIFFERENCES:
-        yield line(f"and {len(value.differences) - _DIFFERENCES} more differences", indent=13)
+        yield line(f"and {counted(len(value.differences) - _DIFFERENCES, 'more difference')}", indent=13)
     for unread in value.unread[:_UNREAD]:
         yield line(f"{clean(unread.source)}: {clean(unread.why)}", label=("not read", "dim"), indent=2, hang=13)
     if len(value.unread) > _UNREAD:
@@ -84,7 +85,7 @@ def _headline(value: Diagnosis) -> str:
         return f"error not known{where}: it matches no known message and no rule"
     if not value.sources:
         return "nothing could be read"
-    return f"no failure was found in {value.lines:,} line{'s' if value.lines != 1 else ''}"
+    return f"no failure was found in {counted(value.lines, 'line')}"
 
 
 def _first(causes: Sequence[NamedCause]) -> str:
@@ -95,9 +96,11 @@ def _first(causes: Sequence[NamedCause]) -> str:
     open_ = [cause for cause in causes[1:] if first.confidence is Confidence.POSSIBLE]
     told = ", from words alone" if first.sources == (WORDS,) and first.confidence is Confidence.POSSIBLE else ""
     if not open_:
-        return f"{first.confidence.value}{told}: {words}{where}" + (f", and {len(causes) - 1} more" if causes[1:] else "")
+        return f"{first.confidence.value}{told}: {words}{where}" + (
+            f"; {counted(len(causes) - 1, 'more cause')}" if causes[1:] else ""
+        )
     more = f"; {len(open_) - 1} more" if len(open_) > 1 else ""
-    return f"{len(causes)} possible causes{told}: {words}; {open_[0].title} ({open_[0].cause}){more}{where}"
+    return f"{len(causes)} possible causes{told}: {words}{where}; {open_[0].title} ({open_[0].cause}){more}"
 
 
 def _where(cause: NamedCause | Unexplained) -> list[str]:
@@ -139,7 +142,7 @@ def _cause(cause: NamedCause, quotes: Sequence[Quote]) -> Iterator[Line]:
         place = f"{clean(quote.source)}:{quote.line}" if quote.line else clean(quote.source)
         yield line((f"{place}: ", "dim"), cut(quote.text, _QUOTE), indent=13, hang=15)
     if len(quotes) > _QUOTES:
-        yield line((f"and {len(quotes) - _QUOTES} more such lines", "dim"), indent=13)
+        yield line((f"and {counted(len(quotes) - _QUOTES, 'more such line')}", "dim"), indent=13)
     if cause.fix:
         yield line("; or ".join(_OR.sub("", clean(fix)) for fix in cause.fix[:2]), label="do: ", indent=13, hang=17)
     if cause.confirm and cause.confidence is not Confidence.CERTAIN:

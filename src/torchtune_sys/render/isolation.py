@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
+from torchtune_sys.model.numbers import counted
 from torchtune_sys.model.preflight import Heat, IsolationReport
 from torchtune_sys.render.layout import Line, Span, clean, cut, line
 
@@ -23,7 +24,7 @@ _CELL, _FONT, _HEADING_HEIGHT, _LEGEND_HEIGHT, _LEAST_WIDTH = 14, 11, 24, 48, 52
 
 def lines(value: IsolationReport) -> Iterator[Line]:
     """Yield what was named, each round, and the heat map."""
-    cost = f" ({len(value.rounds)} rounds, {value.seconds:.1f} s, {value.node_seconds:.0f} node-seconds)"
+    cost = f" ({counted(len(value.rounds), 'round')}, {value.seconds:.1f} s, {value.node_seconds:.0f} node-seconds)"
     yield line(_says_what(value) + cost, label=("isolation", "heading"), indent=2, hang=_HANG + 2)
     for each in value.rounds:
         bad = ", ".join(
@@ -97,7 +98,7 @@ def svg(value: IsolationReport) -> str:
     left = 12 + 7 * min(max(map(len, names), default=0), 24)
     top = left + _HEADING_HEIGHT
     width, height = max(left + _CELL * count + 12, _LEAST_WIDTH), top + _CELL * count + _LEGEND_HEIGHT
-    description = f"{'bad: ' * (value.outcome == 'named')}{_says_what(value)} ({len(value.rounds)} rounds, {value.seconds:.1f} s)"
+    description = f"{'bad: ' * (value.outcome == 'named')}{_says_what(value)} ({counted(len(value.rounds), 'round')}, {value.seconds:.1f} s)"
     found = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'font-family="sans-serif" font-size="{_FONT}">',

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from torchtune_sys.model.diagnosis import Confidence
+from torchtune_sys.model.numbers import counted
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, SmokeReport, StageResult
 from torchtune_sys.render import layout
@@ -172,7 +173,9 @@ def _slower(report: SmokeReport, verbose: bool) -> Iterator[Line]:
         words = f"other work used the CPUs: {report.crowd:.0f} processes per CPU before the test, so these figures are unreliable"
         yield line(words, label=("slower", "warning"), hang=_HANG)
     if len(shown) < len(report.slower):
-        yield line(f"and {len(report.slower) - len(shown)} more figures (--verbose)", label=("slower", "warning"), hang=_HANG)
+        yield line(
+            f"and {counted(len(report.slower) - len(shown), 'more figure')} (--verbose)", label=("slower", "warning"), hang=_HANG
+        )
 
 
 def junit(report: SmokeReport) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from torchtune_sys.formats.kernel_log import EARLIER
 from torchtune_sys.model import actions
 from torchtune_sys.model.cpuset import CpuSet
+from torchtune_sys.model.numbers import counted
 from torchtune_sys.model.rule import SEE, TO_DO, Evidence, Result, Severity, Verdict
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.render import layout, report_head
@@ -265,7 +266,7 @@ def _unknowns(results: tuple[Result, ...], verbose: bool) -> Iterator[Line]:
     for (remedy, why), rules in ordered if verbose else ordered[:5]:
         yield from _unknown(remedy, why, rules, verbose)
     if len(ordered) > 5 and not verbose:
-        yield line((f"+{len(ordered) - 5} more reasons (--verbose)", "dim"), indent=2)
+        yield line((f"+{counted(len(ordered) - 5, 'more reason')} (--verbose)", "dim"), indent=2)
 
 
 _SHORT = 40

@@ -49,7 +49,7 @@ def test_what_the_user_says_goes_before_the_environment() -> None:
 
 
 def test_torchrun_starts_one_thread_per_rank_and_nobody_asked_is_not_judged() -> None:
-    assert "8 x 1 threads" in result("cpu-oversubscribed").evidence[0].seen
+    assert "8 x 1 thread (" in result("cpu-oversubscribed").evidence[0].seen
     assert verdict("cpu-oversubscribed", intent=job(ranks=None)) == "na"
 
 

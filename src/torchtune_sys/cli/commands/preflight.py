@@ -63,7 +63,7 @@ with a message on stderr, so that a failing checker does not drain a cluster
     "--level",
     type=click.Choice(tuple(PREFLIGHT_BUDGETS_S)),
     default="fast",
-    help="fast: judge the host's facts; standard: also train. [fast]",
+    help="Judge the host's facts (fast), or also train (standard). [fast]",
 )
 @click.option("--python", metavar="PATH", help="Python interpreter that you train with. [python3 of the active environment]")
 @click.option("--policy", metavar="FILE", help="Policy file: what is fatal, a warning or ignored (TOML).")

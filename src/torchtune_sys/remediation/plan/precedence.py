@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from torchtune_sys.model.actions import Action, KernelArgument, Limit, Needs, OwnedFile, Service, Sysctl, SysfsWrite
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
-from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.numbers import counted, natural
 from torchtune_sys.model.plan import Change, FileLine, Step, Value
 from torchtune_sys.model.plan_context import GRUB_FILE, SYSCTL_FILE, UDEV_FILE, BootSetting, PlanContext
 from torchtune_sys.model.run import CommentOut, DisableUnit, LostAtBoot
@@ -56,7 +56,7 @@ def overrides(s: Snapshot, context: PlanContext, action: Action, made: tuple[Ste
         lines = tuple(limit_lines.winners(context, action))
         yield from (f"{limit_lines.words(line)}: {_mended(line.source)}" for line in lines[:_TOLD_LINES])
         if len(lines) > _TOLD_LINES:
-            yield f"{len(lines) - _TOLD_LINES} more lines below /etc/security win over it"
+            yield f"it loses to {counted(len(lines) - _TOLD_LINES, 'more line')} below /etc/security"
         yield "services do not read it: for them Limit…= of the unit applies"
 
 

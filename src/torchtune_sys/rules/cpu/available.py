@@ -49,7 +49,7 @@ def cpu_oversubscribed(s: Snapshot, p: Params) -> Iterator[Evidence]:
         have.settle()
     yield Evidence(
         subject=some(ranks, "rank"),
-        seen=f"{ranks} x {threads} threads ({where}) on {some(have.cpus, 'CPU')}",
+        seen=f"{ranks} x {some(threads, 'thread')} ({where}) on {some(have.cpus, 'CPU')}",
         wanted=f"at most {int(have.cpus / ranks)} per rank"
         if ranks <= have.cpus
         else f"at most {some(max(int(have.cpus), 1), 'rank')}",

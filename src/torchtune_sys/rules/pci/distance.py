@@ -212,7 +212,7 @@ def cards_uneven(s: Snapshot, p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject=f"node {node}",
             seen=f"{len(found)} GPUs, {len(by_node[node])} cards",
-            wanted=f"{best:g} cards for each GPU",
+            wanted=f"{best:g} card{'s' * (best != 1)} for each GPU",
             verdict=Verdict.FAIL if share[node] < best else Verdict.PASS,
             source=_SOURCE,
         )

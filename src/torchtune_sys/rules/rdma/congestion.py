@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
+from torchtune_sys.model.numbers import counted
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, absent_or_unrecorded, known, need
@@ -51,7 +52,7 @@ def roce_congestion_control_differs(s: Snapshot, p: Params) -> Iterator[Evidence
                     yield Evidence(
                         subject=name,
                         seen=f"{title} {_words(mask)}",
-                        wanted=f"{_words(usual)}, as most of its {len(group) - 1} siblings",
+                        wanted=f"{_words(usual)}, as most of its {counted(len(group) - 1, 'sibling')}",
                         source=f"/sys/class/net/{name}/ecn/{point}/enable",
                     )
     for name, missing in _unread(s):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.network import RdmaPort
-from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.numbers import counted, natural
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import (
@@ -75,7 +75,7 @@ def rdma_link_flaps(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 yield Evidence(
                     subject=_name(pair),
                     seen=f"went down {count} times{ends}",
-                    wanted=f"about {usual}, as its {len(group) - 1} siblings",
+                    wanted=f"about {usual}, as its {counted(len(group) - 1, 'sibling')}",
                     source=_source(pair, "link_downed"),
                 )
 

@@ -46,7 +46,9 @@ _PTX = "compiled with an unsupported toolchain"
     cause="driver-too-old",
     fix=(
         Install(text="install a driver for the CUDA that torch was built with, and reboot", needs=Needs.REBOOT),
-        Install(text="or, if the driver cannot be changed: a build of torch for the driver's CUDA (generate install picks one)"),
+        Install(
+            text="or, if the driver cannot be changed: a build of torch for the driver's CUDA (torchtune-sys generate install picks one)"
+        ),
     ),
 )
 def driver_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
@@ -201,7 +203,7 @@ def _within(limits: tuple[int, int], cc: tuple[int, int]) -> bool:
     title="torch contains no code for this GPU",
     severity=Severity.ERROR,
     cause="gpu-arch-not-in-wheel",
-    fix=(Install(text="install a build of torch with code for this GPU: generate install picks one"),),
+    fix=(Install(text="install a build of torch with code for this GPU: torchtune-sys generate install picks one"),),
 )
 def gpu_arch_not_in_wheel(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """A wheel contains machine code for a list of GPU architectures; a GPU that is not covered cannot run a single kernel.

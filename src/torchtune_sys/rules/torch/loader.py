@@ -112,7 +112,10 @@ _TELLING = 2
 
 def _untold(path: str) -> Missing:
     return Missing(
-        Why.UNPARSED, path, "its name does not tell its version", "check --live, where torch itself says whether it can be loaded"
+        Why.UNPARSED,
+        path,
+        "its name does not tell its version",
+        "torchtune-sys check --live, where torch itself says whether it can be loaded",
     )
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from statistics import median
 
+from torchtune_sys.model.numbers import counted
 from torchtune_sys.preflight.isolation.usual_times import Way, believable, usual
 from torchtune_sys.preflight.joint.gathered import Gathered, LinkTest
 from torchtune_sys.preflight.joint.judge import losses
@@ -240,7 +241,7 @@ def findings(gathered: Gathered, explained: Iterable[int]) -> list[JointFinding]
     links = [way for way in links if not (told[way][0] in (*_PASSING, "port-dropped") and losing.keys() & {*way})]
     for node, cause, ways in nodes:
         seen = "; ".join(f"{gathered.name(a)} -> {gathered.name(b)}: {told[a, b][1]}" for a, b in ways[:2])
-        more = f"; {len(ways) - 2} more links" if len(ways) > 2 else ""
+        more = f"; {counted(len(ways) - 2, 'more link')}" if len(ways) > 2 else ""
         found.append(JointFinding(part="connections", cause=cause, node=node, seen=seen + more))
     for way in links:
         cause, seen = told[way]

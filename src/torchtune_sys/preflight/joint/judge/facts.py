@@ -12,6 +12,7 @@ from statistics import median
 from torchtune_sys.fleet.difference_causes import cause_of, must_be_alike
 from torchtune_sys.knowledge.nccl import parse_names
 from torchtune_sys.model.comparison import DifferenceWeight
+from torchtune_sys.model.numbers import counted
 from torchtune_sys.model.preflight import Weight
 from torchtune_sys.preflight.joint.gathered import Differing, Gathered, Node, NodeFacts, PeerInterface, taken
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
@@ -188,7 +189,7 @@ def _differing(gathered: Gathered) -> Iterator[JointFinding]:
             others = f"{one.hosts - len(one.values)} others have {one.usual}" if one.usual is not None else "there is no majority"
             seen.setdefault((node, *told), []).append(f"{one.fact} is {value} ({others})")
     for (node, cause, weight), facts in seen.items():
-        more = f"; {len(facts) - _FACTS_AT_MOST} more facts" if len(facts) > _FACTS_AT_MOST else ""
+        more = f"; {counted(len(facts) - _FACTS_AT_MOST, 'more fact')}" if len(facts) > _FACTS_AT_MOST else ""
         yield JointFinding(part="facts", cause=cause, node=node, seen="; ".join(facts[:_FACTS_AT_MOST]) + more, weight=weight)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from torchtune_sys.model.numbers import counted
 from torchtune_sys.model.preflight import Heat, IsolationReport, IsolationRound, Weight
 from torchtune_sys.preflight.isolation.values import Domain, IsolationVerdict, Outcome
 from torchtune_sys.preflight.joint.gathered import Gathered, GroupTests
@@ -23,7 +24,7 @@ def findings(gathered: Gathered, cause: str, errors: str) -> Iterator[JointFindi
     found, tests = gathered.isolated, gathered.tests or GroupTests()
     if found is None:
         return
-    rounds = f"{len(found.rounds)} rounds"
+    rounds = counted(len(found.rounds), "round")
     behind = {unit: domain for domain in found.domains for unit in domain.units}
     rails = f" on rail {', '.join(map(str, found.on))}" if found.on else ""
     for node in found.nodes:
