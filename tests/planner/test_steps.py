@@ -5,14 +5,17 @@ from __future__ import annotations
 import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from simulate import Seen, after, recording
 
 from conftest import load
 from torchtune_sys.model.actions import Limit, Sysctl, SysfsWrite
 from torchtune_sys.model.plan import Change, FileLine, Refusal, Value
 from torchtune_sys.model.plan_context import PlanContext
+from torchtune_sys.model.run import CommentOut
 from torchtune_sys.model.target import AtLeast, AtMost, Exactly, OneOf, Target, met
 from torchtune_sys.model.values import need
-from torchtune_sys.remediation.plan import change_requests, persistence, steps
+from torchtune_sys.remediation.plan import change_requests, persistence, precedence, steps
+from torchtune_sys.rules import by_id
 
 SEEN = load("healthy")
 NUMBERS = st.integers(-5, 50)
@@ -132,3 +135,16 @@ def test_disks_that_spin_and_that_do_not_keep_each_its_own_value() -> None:
     ]
     assert [line.key for line in found] == [f'KERNEL=="sd*" {words}read_ahead_kb' for words in ("", "not rotational ", "")]
     assert [f'ATTR{{queue/rotational}}=="{spins}"' in line.text for line, spins in zip(found, "101", strict=True)] == [True] * 3
+
+
+def test_a_counterpart_that_a_later_file_sets_takes_the_value_away() -> None:
+    """Writing vm.dirty_ratio makes vm.dirty_bytes 0: "cured" was said, and the next boot took it back."""
+    later = {"/etc/sysctl.d/zz-site.conf": "# theirs\nvm.dirty_ratio = 80\n"}
+    seen = Seen(recording("dirty-limit-huge.fail", files=later), [by_id()["dirty-limit-huge"]])
+    then = Seen(after(seen), [by_id()["dirty-limit-huge"]])
+    found = {change.key: precedence.lost_at_boot(then.facts, seen.ground, change) for change in seen.plan.changes}
+    lost = found.pop("vm.dirty_bytes")
+    assert lost is not None and lost.remedy == CommentOut(path="/etc/sysctl.d/zz-site.conf", line=2)
+    assert found == {"vm.dirty_background_bytes": None}
+    told = {change.key: change.later for change in seen.plan.changes}
+    assert "zz-site.conf:2 sets dirty_ratio, which takes it away, to 80 at boot" in told["vm.dirty_bytes"][0]

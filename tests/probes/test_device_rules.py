@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from conftest import load
 from torchtune_sys.host.recorded import RecordedHost
 from torchtune_sys.model.actions import Safety, SysfsWrite
 from torchtune_sys.model.plan import Value
@@ -14,6 +15,7 @@ from torchtune_sys.model.target import AtLeast, OneOf
 from torchtune_sys.probes.plan_context import device_rules
 from torchtune_sys.remediation.plan.precedence import rivals
 
+HERE = load("healthy")
 DISKS = {
     "/sys/block/sda/queue/rotational": "1",
     "/sys/block/sda/queue/scheduler": "[mq-deadline] none",
@@ -73,7 +75,7 @@ def test_of_lines_for_one_path_the_first_files_holds_and_of_globs_the_last(file:
     place = f"/etc/tmpfiles.d/{file}"
     found = device_rules.probe(RecordedHost({"files": {place: f"#\nw {path} - - - - never\n"}}, "made"))
     action = SysfsWrite(path=THP, target=OneOf(("madvise", "always")), safety=Safety.SAFE)
-    told = list(rivals(PlanContext(boot_settings=found), action, (Value(path=THP, value="madvise"),)))
+    told = list(rivals(HERE, PlanContext(boot_settings=found), action, (Value(path=THP, value="madvise"),)))
     assert [item.source for item in told] == ([f"{place}:2"] if wins else [])
 
 
@@ -85,5 +87,5 @@ def test_the_read_ahead_is_the_same_by_number_and_by_name() -> None:
     ground = PlanContext(boot_settings=found, device_names={"8:0": "sda"})
     made = (Value(path=path, value="4096"),)
     action = SysfsWrite(path=path, target=AtLeast(4096), safety=Safety.SAFE)
-    assert [item.value for item in rivals(ground, action, made)] == ["128"]
-    assert not list(rivals(ground, SysfsWrite(path=path, target=AtLeast(64), safety=Safety.SAFE), made))
+    assert [item.value for item in rivals(HERE, ground, action, made)] == ["128"]
+    assert not list(rivals(HERE, ground, SysfsWrite(path=path, target=AtLeast(64), safety=Safety.SAFE), made))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from torchtune_sys.model.actions import Action, KernelArgument, Limit, Needs, OwnedFile, Service, Sysctl, SysfsWrite
@@ -17,6 +17,7 @@ from torchtune_sys.model.steering import steers
 from torchtune_sys.model.target import Target, fits
 from torchtune_sys.model.values import Missing, absent
 from torchtune_sys.remediation.plan import files, limit_lines
+from torchtune_sys.rules.sysctl.policy import proc
 
 
 def value_text(action: Action) -> str:
@@ -41,9 +42,8 @@ def overrides(s: Snapshot, context: PlanContext, action: Action, made: tuple[Ste
             yield from _sysctl_winners(setting)
         yield from _by_hand(context.files.get(SYSCTL_FILE), action.key)
     yield from (
-        f"{rival.source} sets it to {rival.value} at boot, {'in place of' if rival.beats == 'same' else 'after'} what our file says: "
-        f"{_way(rival)}"
-        for rival in rivals(context, action, made)
+        f"{_sets(rival, made)} at boot, {'in place of' if rival.beats == 'same' else 'after'} what our file says: {_way(rival)}"
+        for rival in rivals(s, context, action, made)
     )
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in made):
         yield "not persistent: it holds until the file system is mounted again or the host reboots"
@@ -60,16 +60,35 @@ def overrides(s: Snapshot, context: PlanContext, action: Action, made: tuple[Ste
         yield "services do not read it: for them Limit…= of the unit applies"
 
 
-def rivals(context: PlanContext, action: Action, made: tuple[Step, ...]) -> Iterator[BootSetting]:
-    """Yield what sets at boot what this change sets, after our files or in their place, to something that the target does not accept."""
+def rivals(s: Snapshot, context: PlanContext, action: Action, made: tuple[Step, ...]) -> Iterator[BootSetting]:
+    """Yield what sets at boot what this change sets, after our files or in their place, to something that the target does not accept; or its counterpart, which
+    takes the value away."""
     written = {_by_name(context, step.path) for step in made if isinstance(step, Value)}
+    counterparts = {step.counterpart for step in made if isinstance(step, Value)}
     if isinstance(action, Sysctl | SysfsWrite):
-        last = {found.path: found for found in context.boot_settings}
+        last = {found.path: found for found in (*_of_files(s, counterparts), *context.boot_settings)}
         for found in last.values():
+            if found.path in counterparts:
+                yield found
             if accepts(action.target, found.value):
                 continue
             if any(_same(found, path) for path in written):
                 yield found
+
+
+def _of_files(s: Snapshot, paths: Iterable[str]) -> Iterator[BootSetting]:
+    """Yield the lines of sysctl.d for these settings that are read after our file."""
+    settings = {} if isinstance(s.sysctl, Missing) else {proc(key): setting for key, setting in s.sysctl.settings.items()}
+    for path in paths:
+        line = settings[path].systemd if path in settings else None
+        if isinstance(line, Assignment) and _after_ours(line):
+            yield BootSetting(path=path, value=line.value, source=line.source)
+
+
+def _sets(rival: BootSetting, made: tuple[Step, ...]) -> str:
+    names = {step.counterpart: step.counterpart.rpartition("/")[2] for step in made if isinstance(step, Value)}
+    what = f"{names[rival.path]}, which takes it away," if rival.path in names else "it"
+    return f"{rival.source} sets {what} to {rival.value}"
 
 
 def _same(found: BootSetting, path: str) -> bool:
@@ -102,9 +121,9 @@ def lost_at_boot(s: Snapshot, context: PlanContext, change: Change) -> LostAtBoo
     ``s`` is the host after the change was made, ``context`` may be of before.
     """
     action = change.action
-    for rival in rivals(context, action, change.steps):
+    for rival in rivals(s, context, action, change.steps):
         mend = DisableUnit(unit=rival.unit) if rival.unit else _line_of(rival.source)
-        return LostAtBoot(words=f"{rival.source} sets it to {rival.value} then: {_way(rival)}", remedy=mend)
+        return LostAtBoot(words=f"{_sets(rival, change.steps)} then: {_way(rival)}", remedy=mend)
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in change.steps):
         return LostAtBoot(words="not persistent: repeat it after each boot or mount")
     if isinstance(action, Limit) and (line := limit_lines.of_judged(s, context, action)):
