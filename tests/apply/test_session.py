@@ -124,6 +124,14 @@ def test_runs_are_undone_from_the_last(place: Place) -> None:
     assert place.file.read_text() == "# ours\nk = 10\n"
 
 
+def test_a_command_of_two_runs_is_known_of_both(place: Place) -> None:
+    """Undone for the earlier run it was taken away from the later one, too, and nobody was told."""
+    again = plan(change("c", CommandStep(argv=("true", "--args=x"), undo=("true",))))
+    for number in (1, 2):
+        place.run(again)
+        assert place.journal(number).touched == {"true --args=x"}
+
+
 def test_what_cannot_be_put_back_is_tried_again_and_bars_no_later_run(place: Place) -> None:
     before = place.seen()
     place.run()

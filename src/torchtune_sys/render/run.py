@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from torchtune_sys.model.actions import Needs
 from torchtune_sys.model.plan import Change, Plan
 from torchtune_sys.model.run import LostAtBoot, SettingOutcome, State
-from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, UnitEntry, ValueEntry
+from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, UnitEntry, ValueEntry, name
 from torchtune_sys.remediation.apply.journal import Journal
-from torchtune_sys.remediation.apply.undo import Undone, name
+from torchtune_sys.remediation.apply.undo import Undone
 from torchtune_sys.render import layout
 from torchtune_sys.render.layout import Line, Style, line
 

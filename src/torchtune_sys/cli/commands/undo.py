@@ -142,7 +142,7 @@ def _one(run: int, numbers: list[int]) -> list[Journal]:
         return []
     for number in reversed(numbers[numbers.index(run) + 1 :]):
         later = journal.load(journal.STATE, number)
-        both = sorted(later.paths & found.paths)
+        both = sorted(later.touched & found.touched)
         if later.is_open and both:
             raise LaterRun(
                 f"run {number} changed {both[0]} after run {run}, so nothing was undone",

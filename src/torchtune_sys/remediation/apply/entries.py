@@ -47,6 +47,17 @@ class CommandEntry(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
 Entry = ValueEntry | FileEntry | UnitEntry | CommandEntry
 
 
+def name(entry: Entry) -> str:
+    """Return what a step changes, in words for people; two steps of one name change the same."""
+    match entry:
+        case ValueEntry(path=path) | FileEntry(path=path):
+            return path
+        case UnitEntry(unit=unit):
+            return unit
+        case CommandEntry(argv=argv):
+            return " ".join(argv)
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The first line of a journal: the run, and everything that is needed to take it back."""
 

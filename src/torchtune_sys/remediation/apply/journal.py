@@ -18,7 +18,7 @@ from torchtune_sys.errors import AGAIN_AS_ROOT, UserError
 from torchtune_sys.host import state_folder
 from torchtune_sys.model import codec
 from torchtune_sys.remediation.apply import durable
-from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, Header, JournalNote, ValueEntry
+from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, Header, JournalNote, ValueEntry, name
 
 STATE = state_folder.STATE
 SCHEMA = "torchtune-sys/journal/1"
@@ -104,12 +104,9 @@ class Journal:
         return tuple(dict.fromkeys(note.why for note in self.notes if note.what == ELSEWHERE))
 
     @property
-    def paths(self) -> frozenset[str]:
-        """Return the files and values that the run changed, or may have changed."""
-        entries = enumerate(self.header.entries)
-        return frozenset(
-            e.path for number, e in entries if isinstance(e, ValueEntry | FileEntry) and self.made(number) is not None
-        )
+    def touched(self) -> frozenset[str]:
+        """Return by name what the run changed, or may have changed."""
+        return frozenset(name(entry) for number, entry in enumerate(self.header.entries) if self.made(number) is not None)
 
     @property
     def state(self) -> str:

@@ -8,9 +8,9 @@ import msgspec
 
 from torchtune_sys.model.plan import PlannedFile
 from torchtune_sys.remediation.apply import durable, units, values
-from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, UnitEntry, ValueEntry
+from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, UnitEntry, ValueEntry, name
 from torchtune_sys.remediation.apply.journal import Journal
-from torchtune_sys.remediation.apply.undo import Kept, name, undo_entry
+from torchtune_sys.remediation.apply.undo import Kept, undo_entry
 
 Stop = Callable[[], bool]
 """True once somebody asked us to end (Ctrl-C, SIGTERM)."""

@@ -9,7 +9,7 @@ import msgspec
 
 from torchtune_sys.remediation.apply import durable, units, values
 from torchtune_sys.remediation.apply.durable import FileState
-from torchtune_sys.remediation.apply.entries import CommandEntry, Entry, FileEntry, JournalNote, UnitEntry, ValueEntry
+from torchtune_sys.remediation.apply.entries import Entry, FileEntry, JournalNote, UnitEntry, ValueEntry, name
 from torchtune_sys.remediation.apply.journal import Journal
 from torchtune_sys.remediation.plan import files
 
@@ -76,16 +76,6 @@ def _note(journal: Journal, what: str, entry: int = -1, *, why: str = "", time: 
     """Write a note if the disk has room. Restoring goes on without it, and a second undo finds everything restored."""
     with contextlib.suppress(OSError):
         journal.note(what, entry, why=why, time=time)
-
-
-def name(entry: Entry) -> str:
-    match entry:
-        case ValueEntry(path=path) | FileEntry(path=path):
-            return path
-        case UnitEntry(unit=unit):
-            return unit
-        case CommandEntry(argv=argv):
-            return " ".join(argv)
 
 
 def undo_entry(journal: Journal, number: int, *, same_boot: bool = True, dry: Foreseen | None = None) -> bool:
