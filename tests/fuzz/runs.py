@@ -140,7 +140,7 @@ def _loaded(data: bytes) -> None:
                 found = journal.load(folder, 1)
             except (journal.DamagedJournal, journal.NoJournals):
                 continue
-            assert isinstance((found.state, found.kept, found.elsewhere, found.paths, found.is_open), tuple)
+            assert isinstance((found.state, found.kept, found.elsewhere, found.touched, found.is_open), tuple)
 
 
 def _journals() -> list[bytes]:
