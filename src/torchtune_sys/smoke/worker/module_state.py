@@ -18,6 +18,9 @@ _ELSEWHERE_LOCKED = (
 )
 
 
+_FAR_PLACES = (0, 1 << 26, (1 << 31) + 4099, (1 << 32) + 8209)
+
+
 class _Scaled(nn.Module):
     """A layer with all that a state may hold: a weight that trains and one that is frozen, a buffer that is saved and one that is not, and what is no tensor."""
 
@@ -119,6 +122,26 @@ def directories_tell(folder: str) -> None:
     if told != [False] * 4 + [True, False] * 2 + [False, True] * 2 + [False] * 4:
         seen = "a directory does not tell at once which files were written, renamed and removed there: who looks for the last checkpoint finds another"
         raise StageFailed("checkpoint-stale", seen)
+
+
+def far_places_are_apart(folder: str) -> None:
+    """Check that what is written beyond 2 and 4 GiB of a file lies there: large checkpoints are as long. Asked only where places that were never written take no room on the
+    disk; what is refused (EFBIG) says so. Raises StageFailed."""
+    path = os.path.join(folder, "far")
+    with contextlib.suppress(OSError), open(path, "wb+") as file:
+        for place in _FAR_PLACES:
+            os.pwrite(file.fileno(), b"%020d" % place, place)
+            if os.fstat(file.fileno()).st_blocks * 512 > _FAR_PLACES[1] // 2:
+                break  # what lies between is written, too
+        else:
+            found = [os.pread(file.fileno(), 20, place) for place in _FAR_PLACES]
+            wrong = [place for place, held in zip(_FAR_PLACES, found) if held != b"%020d" % place]
+            if wrong or os.fstat(file.fileno()).st_size != _FAR_PLACES[-1] + 20:
+                words = (wrong[0] if wrong else _FAR_PLACES[-1], os.fstat(file.fileno()).st_size)
+                seen = "of a file of more than 4 GiB what was written at place %d is not what is read there (its size is told as %d): a large checkpoint is spoiled"
+                raise StageFailed("checkpoint-damaged", seen % words, "use another directory (--scratch), or a newer mount of it")
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def locks_hold(here: RankContext, folder: str) -> None:

@@ -20,11 +20,10 @@ from torchtune_sys.smoke.worker.measures import waits_for_all
 from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
 
 _PLACES = 13
-_LONG_ROW = 4099
-"""Elements of what is exchanged without waiting."""
-_MOST_RANKS = 256
-"""Sums of so many ones are exact in bfloat16."""
+_LONG_ROW, _LARGE_PARTS = 4099, 140003
+_MOST_RANKS = 256  # sums of so many ones are exact in bfloat16
 _NUMBERS = ("float32", "float64", "bfloat16", "float16", "int8", "uint8", "int32", "int64")
+_WIDE_NUMBERS = ("float32", "float64", "int32", "int64")
 _OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 _TAGS = (5, 7)
 _COMING_S = 30.0
@@ -36,21 +35,52 @@ Tried = Callable[[Callable[[], object]], bool]
 def each_is_right(here: RankContext, tried: Tried, compared: Compared) -> List[Fault]:
     """Return what is wrong. ``tried`` says whether the backend has an exchange, ``compared`` names what differs."""
     faults: List[Fault] = []
-    if here.world > _MOST_RANKS:
-        return faults
-    for part in (_reductions, _movements, _within_others, seldom_exchanges):
+    ways = _Ways(dist.new_group([*range(here.world)]))
+    for part in (
+        functools.partial(_reductions, ways=ways),
+        functools.partial(_movements, ways=ways),
+        _within_others,
+        seldom_exchanges,
+    ):
         for what, exchange, found, wanted in part(here):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of names that are to go, as long as they are there
                 done = tried(exchange)
             if done:
                 faults += compared(what, found(), wanted)
+    dist.destroy_process_group(ways.group)
     if here.world > 1 and not (here.kind == "cuda" and here.backend == "gloo"):  # gloo does these on the CPU only
         faults += _one_after_the_other(here, compared)
     return faults
 
 
 _Row = Tuple[str, Callable[[], object], Callable[[], torch.Tensor], torch.Tensor]
+
+
+class _Ways:
+    """How exchanges are made, in turns: among all ranks or in a group of their own, waited for at once or in a second step. Each exchange meets all of these, with one operation or
+    another and one kind of number or another."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.kinds = self.turn = 0
+
+    def next_kind(self) -> None:
+        """Begin with the way after that with which the last kind began."""
+        self.kinds += 1
+        self.turn = self.kinds
+
+    def made(self, what: str, exchange: Callable[..., Any], *given: Any, **more: Any) -> Tuple[str, Callable[[], object]]:
+        """Return what it is called then, and the exchange."""
+        later, within = self.turn % 2 == 1, self.turn // 2 % 2 == 1
+        self.turn += 1
+
+        def done() -> None:
+            work = exchange(*given, async_op=later, **more, **({"group": self.group} if within else {}))
+            if later and work is not None:
+                work.wait()
+
+        return what + ", asynchronous" * later + ", in a group" * within, done
 
 
 def _row_of(rank: int, op: str, count: int) -> torch.Tensor:
@@ -86,29 +116,35 @@ def _folded_rows(op: str, rows: torch.Tensor) -> torch.Tensor:
     return functools.reduce(folds[op], rows)
 
 
-def _reductions(here: RankContext) -> Iterator[_Row]:
+def _reductions(here: RankContext, ways: _Ways) -> Iterator[_Row]:
     exact = here.world & (here.world - 1) == 0
-    for kind in _NUMBERS:
+    for kind in _NUMBERS if here.world <= _MOST_RANKS else _WIDE_NUMBERS:
         dtype = getattr(torch, kind)
         for op in _OPS:
             if not hasattr(dist.ReduceOp, op) or (dtype.is_floating_point and op.startswith("B")):
                 continue
             if op == "AVG" and not (exact and dtype.is_floating_point):
                 continue
-            yield from _reduced_by_each(here, op, dtype, False)
-    yield from _reduced_by_each(here, "SUM", torch.float32, True)
+            yield from _reduced_by_each(here, op, dtype, _PLACES, ways)
+    for count in (_LONG_ROW, *_large_part(here)):
+        yield from _reduced_by_each(here, "SUM", torch.float32, count, ways)
 
 
-def _reduced_by_each(here: RankContext, op: str, dtype: torch.dtype, later: bool) -> Iterator[_Row]:
-    """``later``: it is waited for in a second step."""
-    count, root, how = (_LONG_ROW if later else _PLACES), here.world - 1, getattr(dist.ReduceOp, op)
-    words = "%s (%s) of %s" % ("%s", op, str(dtype)[6:]) + (", asynchronous" if later else "")
+def _large_part(here: RankContext) -> List[int]:
+    """Return how many elements a rank has its part in of what is large: backends take other ways with it, and together it stays the same whatever the number of ranks."""
+    return [max(1003, _LARGE_PARTS // here.world)] if here.world <= _MOST_RANKS else []
+
+
+def _reduced_by_each(here: RankContext, op: str, dtype: torch.dtype, count: int, ways: _Ways) -> Iterator[_Row]:
+    ways.next_kind()
+    root, how = ways.kinds % here.world, getattr(dist.ReduceOp, op)
+    words = "%s (%s) of %s" % ("%s", op, str(dtype)[6:])
     rows = _rows_to_reduce(here.world, op, count, dtype)
     wanted = _folded_rows(op, rows)
     held = rows[here.rank].to(here.device, dtype, copy=True)
-    yield words % "all_reduce", _waited(later, dist.all_reduce, held, op=how), lambda: held, wanted
+    yield (*ways.made(words % "all_reduce", dist.all_reduce, held, op=how), lambda: held, wanted)
     sent = rows[here.rank].to(here.device, dtype, copy=True)
-    yield words % "reduce", _waited(later, dist.reduce, sent, root, op=how), lambda: sent if here.rank == root else wanted, wanted
+    yield (*ways.made(words % "reduce", dist.reduce, sent, root, op=how), lambda: sent if here.rank == root else wanted, wanted)
     if op != "SUM" and here.backend == "gloo" and not gloo_scatters_by_operation():
         return
     wide = _rows_to_reduce(here.world, op, count * here.world, dtype)
@@ -116,92 +152,56 @@ def _reduced_by_each(here: RankContext, op: str, dtype: torch.dtype, later: bool
     given = wide[here.rank].to(here.device, dtype, copy=True)
     for scatter in named_now(SCATTERS):
         taken = torch.zeros(count, device=here.device, dtype=dtype)
-        yield (
-            words % scatter.__name__,
-            _waited(later, scatter, taken, given, op=how),
-            functools.partial(_itself, taken),
-            part,
-        )
+        yield (*ways.made(words % scatter.__name__, scatter, taken, given, op=how), functools.partial(_itself, taken), part)
     got = torch.zeros(count, device=here.device, dtype=dtype)
-    yield (
-        words % "reduce_scatter",
-        _waited(later, dist.reduce_scatter, got, [*given.chunk(here.world)], op=how),
-        lambda: got,
-        part,
-    )
-
-
-def _waited(later: bool, exchange: Callable[..., Any], *given: Any, **more: Any) -> Callable[[], object]:
-    def done() -> None:
-        work = exchange(*given, async_op=later, **more)
-        if later and work is not None:
-            work.wait()
-
-    return done
+    yield (*ways.made(words % "reduce_scatter", dist.reduce_scatter, got, [*given.chunk(here.world)], op=how), lambda: got, part)
 
 
 def _itself(found: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def _movements(here: RankContext) -> Iterator[_Row]:
-    world, own, root = here.world, here.rank, here.world - 1
+_MovedRow = Tuple[str, Callable[..., Any], Tuple[Any, ...], Callable[[], torch.Tensor], torch.Tensor]
+"""A row whose exchange is yet to be given the way in which it is made."""
+
+
+def _movements(here: RankContext, ways: _Ways) -> Iterator[_Row]:
     for kind in (*_NUMBERS, "bool"):
-        for later in (False, True)[: 1 + (kind == "float32")]:
-            dtype, count = getattr(torch, kind), _LONG_ROW if later else _PLACES
-            words = "%s of %s%s" % ("%s", kind, ", asynchronous" if later else "")
-            rows = [_row_of(rank, "BOR", count) + (rank == 0) for rank in range(world)]
-            if kind == "bool":
-                rows = [row % 2 for row in rows]
-            every, mine = torch.cat(rows), rows[own].to(here.device, dtype, copy=True)
-            held = mine.clone()
-            yield words % "broadcast", _waited(later, dist.broadcast, held, root), functools.partial(_itself, held), rows[root]
-            pieces = [torch.zeros_like(mine) for _ in range(world)]
-            yield (
-                words % "all_gather",
-                _waited(later, dist.all_gather, pieces, mine),
-                functools.partial(torch.cat, pieces),
-                every,
-            )
-            for gather in named_now(GATHERS):
-                joined = torch.zeros(world * count, device=here.device, dtype=dtype)
-                yield (
-                    words % gather.__name__,
-                    _waited(later, gather, joined, mine),
-                    functools.partial(_itself, joined),
-                    every,
-                )
-            at_root = [torch.zeros_like(mine) for _ in range(world)] if own == root else None
-            yield (
-                words % "gather",
-                _waited(later, dist.gather, mine, at_root, dst=root),
-                functools.partial(torch.cat, rows if at_root is None else at_root),
-                every,
-            )
-            taken = torch.zeros_like(mine)
-            given = [row.to(here.device, dtype) for row in rows] if own == root else None
-            yield (
-                words % "scatter",
-                _waited(later, dist.scatter, taken, given, src=root),
-                functools.partial(_itself, taken),
-                rows[own],
-            )
-            wide = torch.cat([rows[own].roll(rank) for rank in range(world)]).to(here.device, dtype, copy=True)
-            swapped, wanted = torch.zeros_like(wide), torch.cat([row.roll(own) for row in rows])
-            if world > 1 and not (here.kind == "cuda" and here.backend == "gloo"):
-                yield (
-                    words % "all_to_all_single",
-                    _waited(later, dist.all_to_all_single, swapped, wide),
-                    functools.partial(_itself, swapped),
-                    wanted,
-                )
-                parts = [torch.zeros_like(mine) for _ in range(world)]
-                yield (
-                    words % "all_to_all",
-                    _waited(later, dist.all_to_all, parts, [*wide.chunk(world)]),
-                    functools.partial(torch.cat, parts),
-                    wanted,
-                )
+        for count in (_PLACES, _LONG_ROW, *_large_part(here)) if kind == "float32" else (_PLACES,):
+            ways.next_kind()
+            for what, exchange, given, found, wanted in _moved_alike(here, kind, count, ways.kinds % here.world):
+                yield (*ways.made("%s of %s" % (what, kind), exchange, *given), found, wanted)
+
+
+def _moved_alike(here: RankContext, kind: str, count: int, root: int) -> Iterator[_MovedRow]:
+    world, own, dtype = here.world, here.rank, getattr(torch, kind)
+    rows = [_row_of(rank, "BOR", count) + (rank == 0) for rank in range(world)]
+    if kind == "bool":
+        rows = [row % 2 for row in rows]
+    every, mine = torch.cat(rows), rows[own].to(here.device, dtype, copy=True)
+    held, at_root, pieces = mine.clone(), own == root, [torch.zeros_like(mine) for _ in range(world)]
+    yield "broadcast", dist.broadcast, (held, root), functools.partial(_itself, held), rows[root]
+    yield "all_gather", dist.all_gather, (pieces, mine), functools.partial(torch.cat, pieces), every
+    for gather in named_now(GATHERS):
+        joined = torch.zeros(world * count, device=here.device, dtype=dtype)
+        yield gather.__name__, gather, (joined, mine), functools.partial(_itself, joined), every
+    got, taken = [torch.zeros_like(mine) for _ in range(world)], torch.zeros_like(mine)
+    yield (
+        "gather",
+        dist.gather,
+        (mine, got if at_root else None, root),
+        functools.partial(torch.cat, got if at_root else rows),
+        every,
+    )
+    given = [row.to(here.device, dtype) for row in rows] if at_root else None
+    yield "scatter", dist.scatter, (taken, given, root), functools.partial(_itself, taken), rows[own]
+    if world == 1 or (here.kind == "cuda" and here.backend == "gloo"):
+        return
+    wide = torch.cat([rows[own].roll(rank) for rank in range(world)]).to(here.device, dtype, copy=True)
+    swapped, wanted = torch.zeros_like(wide), torch.cat([row.roll(own) for row in rows])
+    yield "all_to_all_single", dist.all_to_all_single, (swapped, wide), functools.partial(_itself, swapped), wanted
+    parts = [torch.zeros_like(mine) for _ in range(world)]
+    yield "all_to_all", dist.all_to_all, (parts, [*wide.chunk(world)]), functools.partial(torch.cat, parts), wanted
 
 
 def _within_others(here: RankContext) -> Iterator[_Row]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, List, Tuple
+import copy
+from typing import Any, Callable, Iterable, Iterator, List, Tuple
 
 import torch
 from torch import nn
@@ -32,7 +33,7 @@ def answers_are_right(answers: Iterable[Answer], cause: str) -> None:
 
 def combined_steps_are_right(here: RankContext) -> None:
     """Check what models do between their layers, and what becomes of a gradient on its way."""
-    for rows in (_attention_drops, _pairs_turn, _sentences_are_packed, _experts_are_chosen, _stays_tied):
+    for rows in (_attention_drops, _pairs_turn, _sentences_are_packed, _experts_are_chosen, _stays_tied, _reaches_all):
         answers_are_right(rows(here), "layer-wrong")
     answers_are_right(_numbers_of_eight_bits(here), "device-computes-wrong")
     for rows in (_kept_for_the_way_back, _gradients_of_some):
@@ -92,18 +93,33 @@ def _stays_tied(here: RankContext) -> Iterator[Answer]:
     model.to(torch.bfloat16)
     yield "a model whose layers share a weight, in bfloat16: the weight is one", model[1].weight is model[0].weight, True
     yield "the parameters of a model whose layers share one", len([*model.parameters()]), 1
-    nested = nn.Sequential(nn.Sequential(nn.Sequential(nn.Dropout(0.5)))).eval()
-    yield "modules within modules that train after eval()", sum(one.training for one in nested.modules()), 0
-    yield "modules within modules that train after train()", sum(one.training for one in nested.train().modules()), 4
-    met: List[nn.Module] = []
-    nested.apply(met.append)
-    yield "modules within modules that apply() reaches", len(met), 4
-    frozen = nn.Sequential(nn.Sequential(nn.Linear(1, 1))).requires_grad_(False)
-    yield (
-        "parameters within modules that train after requires_grad_(False)",
-        sum(one.requires_grad for one in frozen.parameters()),
-        0,
-    )
+
+
+def _reaches_all(here: RankContext) -> Iterator[Answer]:
+    """Yield how many modules, one within the other, are not as they are to be after what is asked of the whole."""
+    rows: Tuple[Tuple[str, Callable[[nn.Module], Any], Callable[[nn.Module], bool]], ...] = (
+        ("eval()", lambda all_of: all_of.eval(), lambda one: not one.training),
+        ("train()", lambda all_of: all_of.eval().train(), lambda one: one.training),
+        ("requires_grad_(False)", lambda all_of: all_of.requires_grad_(False), lambda one: not any(each.requires_grad for each in _own_parameters(one))),
+        ("copy.deepcopy of what is frozen", lambda all_of: copy.deepcopy(all_of.requires_grad_(False)), lambda one: not any(each.requires_grad for each in _own_parameters(one))),
+        ("zero_grad()", lambda all_of: [all_of(torch.ones(2, 1, device=here.device)).sum().backward(), all_of.zero_grad()], lambda one: all(each.grad is None for each in _own_parameters(one))),
+        ("double()", lambda all_of: all_of.double(), lambda one: all(each.dtype == torch.float64 for each in _own_parameters(one))),
+        ("to(bfloat16)", lambda all_of: all_of.to(torch.bfloat16), lambda one: all(each.dtype == torch.bfloat16 for each in _own_parameters(one))),
+        ("to_empty(meta)", lambda all_of: all_of.to_empty(device="meta"), lambda one: all(each.is_meta for each in (*_own_parameters(one), *one.buffers(recurse=False)))),
+        ("apply()", lambda all_of: all_of.apply(lambda one: one.register_buffer("met", None)), lambda one: hasattr(one, "met")),
+        ("state_dict()", lambda all_of: all_of.load_state_dict({name: value + 1 for name, value in all_of.state_dict().items()}), lambda one: all(float(each.detach().max()) > 0.5 for each in (*_own_parameters(one), *one.buffers(recurse=False)))),
+    )  # fmt: skip
+    for name, ask, is_so in rows:
+        nested = nn.Sequential(nn.Sequential(nn.Sequential(nn.BatchNorm1d(1)), nn.BatchNorm1d(1)), nn.BatchNorm1d(1)).to(
+            here.device
+        )
+        found = ask(nested)
+        missed = [one for one in (found if isinstance(found, nn.Module) else nested).modules() if not is_so(one)]
+        yield "modules within a model that %s does not reach" % name, len(missed), 0
+
+
+def _own_parameters(module: nn.Module) -> List[nn.Parameter]:
+    return list(module.parameters(recurse=False))
 
 
 def _numbers_of_eight_bits(here: RankContext) -> Iterator[Answer]:

@@ -16,6 +16,7 @@ from torchtune_sys.smoke.worker.functions.operators import Operator
 
 _VOCABULARY = 5000
 """More than any kernel takes in one block."""
+_LEVEL_ROW = 5003
 
 
 def functions_of_models() -> Iterator[Operator]:
@@ -25,13 +26,13 @@ def functions_of_models() -> Iterator[Operator]:
 
 
 def _norms_of_pictures() -> Iterator[Operator]:
-    given, weight, bias = distinct(3, 4, 5, seed=41), distinct(4), distinct(4, seed=3)
-    yield Operator("instance_norm", "", (given,), lambda one: normalised(one, 2), way=functional.instance_norm, batch=(0,))
+    given, weight, bias = distinct(3, 4, 2, 5, seed=41), distinct(4), distinct(4, seed=3)
+    yield Operator("instance_norm", "", (given,), lambda one: normalised(one, (2, 3)), way=functional.instance_norm, batch=(0,))
     yield Operator(
         "group_norm",
         "",
         (given, weight, bias),
-        lambda one, by, plus: normalised(one.reshape(3, 2, 10), 2).view(3, 4, 5) * by[:, None] + plus[:, None],
+        lambda one, by, plus: normalised(one.reshape(3, 2, 20), 2).view(3, 4, 2, 5) * by[:, None, None] + plus[:, None, None],
         way=lambda one, by, plus: functional.group_norm(one, 2, by, plus),
         batch=(0,),
     )
@@ -39,7 +40,7 @@ def _norms_of_pictures() -> Iterator[Operator]:
         "batch_norm",
         "",
         (given, weight, bias),
-        lambda one, by, plus: normalised(one, (0, 2)) * by[:, None] + plus[:, None],
+        lambda one, by, plus: normalised(one, (0, 2, 3)) * by[:, None, None] + plus[:, None, None],
         way=lambda one, by, plus: functional.batch_norm(one, None, None, by, plus, training=True),
         low=False,
         batch=(0,),
@@ -48,11 +49,21 @@ def _norms_of_pictures() -> Iterator[Operator]:
         "batch_norm in eval",
         "",
         (given, weight, bias),
-        lambda one, by, plus: (one - by[:, None]) / (abs(plus[:, None]) + 1e-5) ** 0.5,
+        lambda one, by, plus: (one - by[:, None, None]) / (abs(plus[:, None, None]) + 1e-5) ** 0.5,
         way=lambda one, by, plus: functional.batch_norm(one, by, plus.abs()),
         low=False,
         batch=(0,),
         slope=False,
+    )
+    small = distinct(6, 16, seed=41) / 512
+    yield Operator(
+        "layer_norm of numbers so small that its epsilon counts",
+        "",
+        (small, distinct(16), distinct(16, seed=3)),
+        lambda one, by, plus: normalised(one, 1) * by + plus,
+        way=lambda one, by, plus: functional.layer_norm(one, (16,), by, plus),
+        low=False,
+        batch=(0,),
     )
     yield Operator(
         "rms_norm",
@@ -191,6 +202,28 @@ def _words_and_scores() -> Iterator[Operator]:
     yield Operator(
         "cross_entropy", "f", (distinct(2, _VOCABULARY) * 4, many), lambda one, at: _cross_entropy_of(one, at, "mean"), low=False
     )
+    level = torch.zeros(2, _LEVEL_ROW, dtype=torch.float64)
+    large = distinct(9, 4, seed=5) * 200
+    for name, given in (("a long row", level), ("numbers in the hundreds", large)):
+        for kind in (functional.softmax, functional.log_softmax):
+            yield Operator(
+                "%s of %s" % (kind.__name__, name),
+                "",
+                (given,),
+                lambda one, kind=kind: _shares_of(one, kind is functional.log_softmax) * _LEVEL_ROW,
+                way=lambda one, kind=kind: kind(one, 1) * _LEVEL_ROW,
+                low=False,
+                slope=False,
+                batch=(0,),
+            )
+    words = torch.tensor([[1, 2, 1], [0, 1, 3]])
+    yield Operator(
+        "embedding whose first row is padding",
+        "",
+        (distinct(5, 4),),
+        lambda one: torch.cat([one[:1] * 0 + 1, one[1:]])[words],
+        way=lambda one: functional.embedding(words.to(one.device), torch.cat([one[:1].detach() * 0 + 1, one[1:]]), padding_idx=0),
+    )
     table = distinct(_VOCABULARY, 3)
     yield Operator(
         "embedding",
@@ -200,6 +233,12 @@ def _words_and_scores() -> Iterator[Operator]:
         low=False,
         batch=(0,),
     )
+
+
+def _shares_of(rows: torch.Tensor, logarithms: bool) -> torch.Tensor:
+    off = rows - rows.amax(1, keepdim=True)
+    whole = off.exp().sum(1, keepdim=True)
+    return off - whole.log() if logarithms else off.exp() / whole
 
 
 def _cross_entropy_of(

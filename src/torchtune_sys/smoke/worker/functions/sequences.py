@@ -71,13 +71,19 @@ def _lstm_cell(given: torch.Tensor, state: _Steps, weights: Dict[str, torch.Tens
 
 
 def _read_through(
-    given: torch.Tensor, cell: Cell, weights: Dict[str, torch.Tensor], layers: int, both_ways: bool
+    given: torch.Tensor,
+    begun: Tuple[torch.Tensor, ...],
+    cell: Cell,
+    weights: Dict[str, torch.Tensor],
+    layers: int,
+    both_ways: bool,
 ) -> torch.Tensor:
-    """Read [place, sentence, feature] in each layer, and from the end, too."""
+    """Read [place, sentence, feature] in each layer, and from the end, too. ``begun``: with which states, layer by layer and way by way."""
     for layer in range(layers):
-        ways = []
+        ways: List[torch.Tensor] = []
         for suffix in ("", "_reverse")[: 1 + both_ways]:
-            state = (given.new_zeros(given.shape[1], _WIDTHS[1]),) * 2
+            first, second = (one[layer * (1 + both_ways) + len(ways)] for one in begun)
+            state = (first, second)
             said = []
             for place in given.flip(0) if suffix else given:
                 state = cell(place, state, weights, "l%d%s" % (layer, suffix))
@@ -92,12 +98,16 @@ def _recurrent_is_right(here: RankContext, kind: str, cell: Cell, options: Dict[
     weights = {name: value.detach().double().requires_grad_() for name, value in layer.named_parameters()}
     given = distinct(5, 2, _WIDTHS[0])  # five places, two sentences
     wide = given.clone().requires_grad_()
-    wanted = _read_through(wide, cell, weights, options.get("num_layers", 1), "bidirectional" in options)
+    layers, both_ways = options.get("num_layers", 1), "bidirectional" in options
+    begun = tuple(distinct(layers * (1 + both_ways), 2, _WIDTHS[1], seed=seed, wide=float(bool(options))) for seed in (41, 43))
+    wanted = _read_through(wide, begun, cell, weights, layers, both_ways)
     wanted.pow(2).sum().backward()
     first = bool(options.get("batch_first"))
     layer.to(here.device)
     held = given.to(here.device, torch.float32).requires_grad_()
-    found = layer(held.transpose(0, 1) if first else held)[0]
+    state: List[Any] = [one.to(here.device, torch.float32) for one in begun]
+    state = [(*state,) if kind == "LSTM" else state[0]] if options else []  # a text in pieces goes on where it was
+    found = layer(held.transpose(0, 1) if first else held, *state)[0]
     found = found.transpose(0, 1) if first else found
     found.pow(2).sum().backward()
     name = "nn.%s%s" % (kind, " (%s)" % ", ".join(options) if options else "")

@@ -20,7 +20,13 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed, determi
 from torchtune_sys.smoke.worker.grad_scaler import new_scaler
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.models import TOKENS, SmallTransformer, loss_of, seeded, sentences
-from torchtune_sys.smoke.worker.module_state import directories_tell, gaps_are_told, locks_hold, modules_resume
+from torchtune_sys.smoke.worker.module_state import (
+    directories_tell,
+    far_places_are_apart,
+    gaps_are_told,
+    locks_hold,
+    modules_resume,
+)
 from torchtune_sys.smoke.worker.stages.optimizers import EPOCHS_OF_SCHEDULE, schedules
 
 _BEFORE, _AFTER = 3, 3
@@ -90,6 +96,7 @@ def checkpoint_resumes(here: RankContext) -> None:
     with deterministic(here), tempfile.TemporaryDirectory(prefix="checkpoint-", dir=here.scratch) as folder:
         _kinds_survive(os.path.join(folder, "kinds.pt"))
         directories_tell(folder)
+        far_places_are_apart(folder)
         locks_hold(here, folder)
         modules_resume(os.path.join(folder, "module.pt"))
         gaps_are_told(here)
@@ -305,6 +312,11 @@ def _can_be_mapped(path: str, held: Dict[str, Any]) -> None:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if differing_leaves(found, held):
             raise StageFailed("checkpoint-damaged", "what was saved is not what is mapped")
+        for value in found["model"].values():
+            value.zero_()
+        if differing_leaves(torch.load(path, map_location="cpu", weights_only=True), held):
+            seen = "what is written into weights that are mapped (torch.load(mmap=True)), as each step does, changes the checkpoint itself"
+            raise StageFailed("checkpoint-damaged", seen, "look for torch.serialization.set_default_mmap_options(MAP_SHARED)")
 
 
 def _reads_as(path: str, wanted: Dict[str, Any], before: Dict[str, Any], how: str) -> None:

@@ -19,7 +19,7 @@ from torchtune_sys.smoke.worker.context import (
     seldom_used_is_right,
     small_integers,
 )
-from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, backend_has, named_now
+from torchtune_sys.smoke.worker.exchange_names import backend_has
 from torchtune_sys.smoke.worker.exchanges.collective_table import (
     barriers_hold,
     each_is_right,
@@ -56,7 +56,6 @@ _LOST_WITHIN, _LOST_BETWEEN = (10, 0.003), (50, 0.02)
 were dropped. Between hosts a switch drops some when many send at once."""
 _LEAST_WITHIN = 1e7
 """Bytes in a second between ranks of a host; at a load of 40 on two cores 1e8 were seen."""
-_LARGE_PARTS = 140003
 _EXACT_IN_BFLOAT16 = 256
 """Integers up to it have a bfloat16 of their own (8 bits); float16 has them up to 2048."""
 
@@ -72,10 +71,6 @@ def exchanges_are_right(here: RankContext) -> None:
             faults += _reduced(here, dtype, count)
     for exchange in (
         _ordered,
-        _gathered,
-        _scattered,
-        _broadcast,
-        _rooted,
         _grouped,
         _swapped,
         _largest_size,
@@ -169,37 +164,6 @@ def _ordered(here: RankContext) -> List[Fault]:
         held = marks[here.rank].clone().to(here.device)
         if backend_has(here.backend, functools.partial(dist.all_reduce, held, op=getattr(dist.ReduceOp, op))):
             faults += _compared("all_reduce (%s) of uint8" % op, held, wanted)
-    factors = _factors(here)
-    product = factors[here.rank].clone().to(here.device)
-    dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)
-    return faults + _compared("all_reduce (PRODUCT)", product, factors.prod(0))
-
-
-def _factors(here: RankContext) -> torch.Tensor:
-    """Return a row for each rank, whose products are exact: halves and doubles of the first eight ranks, and signs of all."""
-    rows = [[2.0 if rank < 8 else 1.0, 0.5 if rank < 8 else 1.0, -1.0, 3.0 if rank == 0 else 1.0] for rank in range(here.world)]
-    return torch.tensor(rows)
-
-
-def _rooted(here: RankContext) -> List[Fault]:
-    """Try what only one rank is to hold in the end, or to begin with; the first and the last rank in turn."""
-    faults: List[Fault] = []
-    every = [_integers_of(here, rank, 301) for rank in range(here.world)]
-    for root in sorted({0, here.world - 1}):
-        at = "at rank %d" % root
-        for op, rows in (("SUM", torch.stack(every)), ("PRODUCT", _factors(here)), ("MAX", torch.stack(every))):
-            held = rows[here.rank].clone().to(here.device)
-            wanted = {"SUM": rows.sum(0), "PRODUCT": rows.prod(0), "MAX": rows.amax(0)}[op]
-            done = backend_has(here.backend, functools.partial(dist.reduce, held, root, op=getattr(dist.ReduceOp, op)))
-            faults += _compared("reduce (%s) %s" % (op, at), held, wanted) if done and here.rank == root else []
-        own = every[here.rank].to(here.device)
-        pieces = [torch.zeros_like(own) for _ in range(here.world)] if here.rank == root else None
-        done = backend_has(here.backend, functools.partial(dist.gather, own, pieces, dst=root))
-        faults += _compared("gather %s" % at, torch.cat(pieces), torch.cat(every)) if done and pieces else []
-        given = [(each + 1).to(here.device) for each in every] if here.rank == root else None
-        taken = torch.zeros_like(own)
-        done = backend_has(here.backend, functools.partial(dist.scatter, taken, given, src=root))
-        faults += _compared("scatter from rank %d" % root, taken, every[here.rank] + 1) if done else []
     return faults
 
 
@@ -243,12 +207,9 @@ def _swapped(here: RankContext) -> List[Fault]:
     if here.world == 1 or (here.kind == "cuda" and here.backend == "gloo"):  # gloo does these on the CPU only
         return []
     every = [_integers_of(here, rank, here.world * 101) for rank in range(here.world)]
-    given, own = every[here.rank].to(here.device), slice(here.rank * 101, here.rank * 101 + 101)
+    given = every[here.rank].to(here.device)
     taken = torch.empty_like(given)
-    faults: List[Fault] = []
-    if backend_has(here.backend, lambda: dist.all_to_all_single(taken, given)):
-        faults += _compared("all_to_all", taken, torch.cat([each[own] for each in every]))
-    faults += _unequal_parts(here)
+    faults = _unequal_parts(here)
     before, after = (here.rank - 1) % here.world, (here.rank + 1) % here.world
     second = torch.empty_like(given)
     sent = [dist.P2POp(dist.isend, one, after) for one in (given, given * 2 + 1)]
@@ -284,48 +245,6 @@ def _largest_size(here: RankContext) -> List[Fault]:
 
 def _by_table(here: RankContext) -> List[Fault]:
     return each_is_right(here, functools.partial(backend_has, here.backend), _compared)
-
-
-def _parts(here: RankContext) -> Tuple[int, int]:
-    """Return how many elements a rank has its part in: backends take other ways with large ones, and together they stay the same whatever the number of ranks."""
-    return 1001, max(1003, _LARGE_PARTS // here.world)
-
-
-def _gathered(here: RankContext) -> List[Fault]:
-    faults: List[Fault] = []
-    for count in _parts(here):
-        own = _integers_of(here, here.rank, count).to(here.device)
-        wanted = torch.cat([_integers_of(here, rank, count) for rank in range(here.world)])
-        pieces = [torch.empty_like(own) for _ in range(here.world)]
-        dist.all_gather(pieces, own)
-        faults += _compared("all_gather of %d elements" % count, torch.cat(pieces), wanted)
-        joined = torch.empty(here.world * count, device=here.device)
-        gather = named_now(GATHERS)[0]
-        if backend_has(here.backend, functools.partial(gather, joined, own)):
-            faults += _compared("all_gather_into_tensor of %d elements" % count, joined, wanted)
-    return faults
-
-
-def _scattered(here: RankContext) -> List[Fault]:
-    """Try what sharded training adds gradients with."""
-    faults: List[Fault] = []
-    for count in _parts(here):
-        every = [_integers_of(here, rank, here.world * count) for rank in range(here.world)]
-        own = torch.empty(count, device=here.device)
-        scatter = named_now(SCATTERS)[0]
-        if backend_has(here.backend, functools.partial(scatter, own, every[here.rank].to(here.device))):
-            wanted = sum((each.double() for each in every), torch.zeros(here.world * count).double())
-            faults += _compared("reduce_scatter of %d elements" % count, own, wanted[here.rank * count : (here.rank + 1) * count])
-    return faults
-
-
-def _broadcast(here: RankContext) -> List[Fault]:
-    faults: List[Fault] = []
-    for source in range(min(here.world, 8)):
-        held = _integers_of(here, here.rank, 997).to(here.device)
-        dist.broadcast(held, source)
-        faults += _compared("broadcast from rank %d" % source, held, _integers_of(here, source, 997))
-    return faults
 
 
 def _sizes(here: RankContext) -> List[Tuple[int, int]]:

@@ -9,11 +9,11 @@ import multiprocessing.spawn
 import os
 import sys
 import time
-from typing import Any, Callable, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
 from torch.utils import data
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
 from torchtune_sys.smoke.worker.growth import keeps_nothing_of
@@ -27,9 +27,24 @@ _AWAITS_WORKER_S, _LOADERS_ENDED = 4.9, 3
 """For so long a loader waits for a worker that it told to end (torch/utils/data/_utils, MP_STATUS_CHECK_INTERVAL), before SIGTERM."""
 
 
+class SharedStream(IterableDataset):
+    """A data set without indices, of which each worker gives what no other does, as torch's documentation has it."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        return iter(range(info.id, self.count, info.num_workers) if info else range(self.count))
+
+
 def data_are_split_and_drawn(here: RankContext) -> None:
     """Check splits, samplers and batches, all without a worker."""
-    for cause, rows in (("dataloader-loses-samples", _put_together()), ("dataloader-corrupts", _batches())):
+    for cause, rows in (
+        ("dataloader-loses-samples", _put_together()),
+        ("dataloader-loses-samples", _as_asked()),
+        ("dataloader-corrupts", _batches()),
+    ):
         for name, found, wanted in rows:
             if found != wanted:
                 raise StageFailed(cause, "%s: %s, where %s is right" % (name, _start_of(found), _start_of(wanted)))
@@ -73,6 +88,26 @@ def _put_together() -> Iterator[Tuple[str, Any, Any]]:
 
 def _drawn_of_a_part() -> List[int]:
     return [*data.SubsetRandomSampler(range(30, 50), generator=torch.Generator().manual_seed(17))]
+
+
+def _as_asked() -> Iterator[Tuple[str, Any, Any]]:
+    """Yield which samples come together, of a data set with indices and of one without: the last batch is short where the batch's size does not divide, and comes unless it is to
+    be dropped."""
+    whole, fours = [*range(10)], [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    rows: Tuple[Tuple[Dict[str, Any], List[Any], bool], ...] = (
+        ({"batch_size": 4}, fours, True),
+        ({"batch_size": 4, "drop_last": True}, fours[:2], True),
+        ({"batch_size": 12}, [whole], True),
+        ({"batch_size": None}, whole, True),
+        ({"batch_size": 2, "sampler": [7, 0, 3]}, [[7, 0], [3]], False),
+        ({"batch_sampler": [[9], [1, 1, 4]]}, [[9], [1, 1, 4]], False),
+        ({"batch_size": None, "sampler": [7, 0, 3]}, [7, 0, 3], False),
+    )
+    for options, wanted, also_without in rows:
+        for name, samples in (("a data set", range(10)), ("an iterable data set", SharedStream(10)))[: 1 + also_without]:
+            found = [one.tolist() if isinstance(one, torch.Tensor) else one for one in DataLoader(samples, **options)]
+            told = ", ".join("%s=%s" % pair for pair in options.items())
+            yield "ten samples of %s (%s)" % (name, told), found, wanted
 
 
 def _batches() -> Iterator[Tuple[str, Any, Any]]:

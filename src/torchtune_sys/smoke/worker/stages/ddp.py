@@ -24,9 +24,8 @@ from torchtune_sys.smoke.worker.integers import (
 )
 from torchtune_sys.smoke.worker.models import Batch, SmallConvNet, SmallTransformer, bars, loss_of, sentences
 from torchtune_sys.smoke.worker.stages.ddp_ways import (
-    frozen_parts_are_no_matter,
     hooks_average,
-    precisions_average,
+    parameters_average,
     spread_optimizer_steps,
 )
 
@@ -63,13 +62,7 @@ def ranks_train_as_one(here: RankContext) -> None:
     faults += _usual_step(here, _transformer, sentences, taken, states)
     faults += _usual_step(here, _conv_net, bars, taken, states)
     if not any(tell_all(here, "wrong" if faults else "")):  # else they say in other words what is known
-        faults += (
-            _later_steps(here)
-            + frozen_parts_are_no_matter(here)
-            + precisions_average(here)
-            + hooks_average(here)
-            + spread_optimizer_steps(here)
-        )
+        faults += _later_steps(here) + parameters_average(here) + hooks_average(here) + spread_optimizer_steps(here)
     # First, unless DDP has left out a part altogether: gradients of weights that differ are wrong by consequence.
     apart = unlike(here, "ddp-weights-not-broadcast", "after wrapping the weights differ between ranks", taken)
     faults = faults + apart if any(_LEAVES_OUT in seen for _, seen in faults) else apart + faults

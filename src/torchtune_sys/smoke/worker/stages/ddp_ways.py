@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,9 @@ _FIRST_OF_POWERSGD = 2
 """Steps before it begins: torch allows no less where it keeps what it left out."""
 _OF_EACH_PRECISION = 41
 _SPREAD_SHAPES = ((5, 7), (31,), (4, 4), (3, 2))
-_FROZEN_WIDTH = 4
+_MORE_THAN_A_BUCKET, _ASKED_IN_TURN = 300007, 1009
+_AWAY_FULL = 2.0**-18
+"""Of means of small integers in float32."""
 _SPREAD_STEP = 0.25
 _Hook = Tuple[str, Any, Any, int]
 
@@ -60,44 +62,79 @@ def hooks_average(here: RankContext) -> List[Fault]:
     return faults
 
 
-class _SeveralPrecisions(nn.Module):
-    """A vector of parameters in each of them, as where some layers are kept in another than the rest; DDP sends each in buckets of its own."""
+class _Held(nn.Module):
+    """Parameters of any kind; the loss is the sum of what each is asked for."""
 
-    def __init__(self, dtypes: Sequence[torch.dtype]) -> None:
+    def __init__(self, held: Sequence[nn.Parameter]) -> None:
         super().__init__()
-        self.held = nn.ParameterList([nn.Parameter(torch.zeros(_OF_EACH_PRECISION, dtype=dtype)) for dtype in dtypes])
+        self.held = nn.ParameterList(held)
 
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        shares = [(one * given.to(one.dtype)).sum().float() for one in self.held]
+    def forward(self, asked: Sequence[torch.Tensor]) -> torch.Tensor:
+        shares = [(one * by.to(one.device, one.dtype)).sum().float() for one, by in zip(self.held, asked)]
         return torch.stack(shares).sum()
 
 
-def precisions_average(here: RankContext) -> List[Fault]:
-    """Return what is wrong with a gradient of a model whose parameters have several precisions: each is to be the mean over ranks."""
-    wishes = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
-    dtypes = [dtype for dtype in wishes if _can_sum(here, dtype)]
-    model = _SeveralPrecisions(dtypes).to(here.device)
-    parallel = DistributedDataParallel(model, device_ids=[here.device] if here.kind == "cuda" else None)
-    asked = [small_integers((_OF_EACH_PRECISION,), 380 + rank, -2, 3) for rank in range(here.world)]
-    parallel(asked[here.rank].to(here.device)).backward()
-    wanted = torch.stack(asked).double().mean(0)
+def _parameters_of_kinds(here: RankContext) -> List[nn.Parameter]:
+    """Return a parameter in each precision, which DDP sends in buckets of their own, and one that is a number alone, one whose memory is transposed, one as convolutions have it with
+    channels_last, one that is frozen and one that fills more than a bucket."""
+    dtypes = [one for one in (torch.float32, torch.bfloat16, torch.float64, torch.float16) if _can_sum(here, one)]
+    held = [torch.zeros(_OF_EACH_PRECISION, dtype=dtype) for dtype in dtypes]
+    held += [torch.zeros(()), torch.zeros(5, 7).t(), torch.zeros(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)]
+    held += [torch.zeros(3), torch.zeros(_MORE_THAN_A_BUCKET)]
+    return [nn.Parameter(one.to(here.device), requires_grad=one.shape != (3,)) for one in held]
+
+
+def parameters_average(here: RankContext) -> List[Fault]:
+    """Return what is wrong with the gradients of parameters of all kinds, of one model, of two whose passes overlap, and of one whose ranks are some of all: each is to be the mean over
+    its ranks."""
+    halves = [dist.new_group([*range(odd, here.world, 2)]) for odd in (0, 1)[: here.world]]  # all ranks take part in making them
+    own = here.rank % 2
+    everybody, mine = [*range(here.world)], [*range(own, here.world, 2)]
+    rows: Tuple[Tuple[str, List[int], int, Dict[str, Any]], ...] = (
+        ("", everybody, 1, {}),
+        (" of one of two models that pass forward before either passes back", everybody, 2, {"gradient_as_bucket_view": True}),
+        (" within a group of %d ranks (process_group=)" % len(mine), mine, 1, {"process_group": halves[own]}),
+    )
     faults: List[Fault] = []
-    for dtype, held in zip(dtypes, model.held):
-        found = torch.zeros_like(wanted) if held.grad is None else held.grad.detach().cpu().double()
+    for how, ranks, count, ways in rows:
+        models = [_Held(_parameters_of_kinds(here)) for _ in range(count)]
+        devices = [here.device] if here.kind == "cuda" else None
+        parallel = [DistributedDataParallel(one, device_ids=devices, bucket_cap_mb=1, **ways) for one in models]
+        losses = [one(_asked_of(model, here.rank, number)) for number, (model, one) in enumerate(zip(models, parallel))]
+        torch.stack(losses).sum().backward()
+        for number, model in enumerate(models):
+            faults += _are_means(here, how, model, ranks, number)
+        del parallel
+    return faults
+
+
+def _asked_of(model: _Held, rank: int, number: int) -> List[torch.Tensor]:
+    rows = small_integers((_ASKED_IN_TURN,), 380 + 97 * rank + number, -2, 3)
+    return [
+        rows.roll(at).repeat(-(-one.numel() // _ASKED_IN_TURN))[: one.numel()].view(one.shape)
+        for at, one in enumerate(model.held)
+    ]
+
+
+def _are_means(here: RankContext, how: str, model: _Held, ranks: List[int], number: int) -> List[Fault]:
+    sums = [torch.zeros(one.shape, dtype=torch.float64) for one in model.held]
+    for rank in ranks:
+        for each, asked in zip(sums, _asked_of(model, rank, number)):
+            each += asked
+    faults: List[Fault] = []
+    for one, whole, own in zip(model.held, sums, _asked_of(model, here.rank, number)):
+        if not one.requires_grad:
+            continue
+        wanted = whole / len(ranks)
+        found = torch.zeros_like(wanted) if one.grad is None else one.grad.detach().cpu().double()
         off = (found - wanted).abs()
-        if not float(off.max()) <= _AWAY_HOOKED * 2:
-            own = bool((found == asked[here.rank].double()).all())
-            cause = "ddp-gradients-not-synchronised" if own else "ddp-gradients-wrong"
-            whose = "this rank's alone" if own else "not the mean over ranks"
-            seen = "the gradient of parameters of %s in a model of %s is %s: %d of %d elements are wrong"
-            words = (
-                str(dtype)[6:],
-                ", ".join(str(one)[6:] for one in dtypes),
-                whose,
-                int((off > _AWAY_HOOKED * 2).sum()),
-                off.numel(),
-            )
-            faults.append((cause, seen % words))
+        away = _AWAY_HOOKED * 2 if one.dtype in (torch.bfloat16, torch.float16) else _AWAY_FULL
+        if not float(off.max()) <= away:
+            is_own = len(ranks) > 1 and bool((found == own.double()).all())
+            whose = "this rank's alone" if is_own else "not the mean over ranks"
+            words = (str(one.dtype)[6:], tuple(one.shape), how, whose, int((off > away).sum()), off.numel())
+            seen = "the gradient of a parameter of %s, of shape %s,%s is %s: %d of %d elements are wrong" % words
+            faults.append(("ddp-gradients-not-synchronised" if is_own else "ddp-gradients-wrong", seen))
     return faults
 
 
@@ -123,26 +160,6 @@ def _hooks(here: RankContext) -> Iterator[_Hook]:
 
     state = powers.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=_FIRST_OF_POWERSGD)
     yield "powerSGD_hook", powers.powerSGD_hook, state, _FIRST_OF_POWERSGD + 2
-
-
-def frozen_parts_are_no_matter(here: RankContext) -> List[Fault]:
-    """Return what is wrong with the gradients of two layers above one that is frozen, as adapters are: all in whole numbers, and inputs of ones."""
-    model = nn.Sequential(*(nn.Linear(_FROZEN_WIDTH, _FROZEN_WIDTH, bias=False) for _ in range(3))).to(here.device)
-    for layer in model:
-        nn.init.ones_(layer.weight)
-    model[0].weight.requires_grad_(False)
-    parallel = DistributedDataParallel(model, device_ids=[here.device] if here.kind == "cuda" else None)
-    (parallel(torch.ones(1, _FROZEN_WIDTH, device=here.device)) * (here.rank + 1)).sum().backward()
-    wanted = (here.world + 1) / 2 * _FROZEN_WIDTH**2
-    for number in (1, 2):
-        gradient = model[number].weight.grad
-        found = float("nan") if gradient is None else float(gradient[0, 0])
-        if not abs(found - wanted) <= 1e-3 * wanted:
-            own = found == (here.rank + 1) * _FROZEN_WIDTH**2
-            cause = "ddp-gradients-not-synchronised" if own else "ddp-gradients-wrong"
-            seen = "in a model of which a part is frozen the gradient of layer %d is %g, not %g%s"
-            return [(cause, seen % (number, found, wanted, ", which is this rank's alone" if own else ""))]
-    return []
 
 
 def spread_optimizer_steps(here: RankContext) -> List[Fault]:

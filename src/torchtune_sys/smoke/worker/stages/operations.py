@@ -4,8 +4,8 @@ order, pick and add up. All of whole numbers, beside plain Python."""
 from __future__ import annotations
 
 import array
-import itertools
 import struct
+import sys
 from typing import Any, Callable, Iterator, List, Tuple
 
 import torch
@@ -13,8 +13,6 @@ import torch
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed, same_bits
 
 _SHAPE = (5, 12)
-_LONG = 3001
-"""Elements of a running sum: several blocks of each kernel, and a rest. The sums stay below 2**24."""
 _Operation = Tuple[str, Callable[[torch.Tensor, torch.Tensor], Any], Callable[[float, float], float]]
 _IN_PLACE: Tuple[_Operation, ...] = (
     ("add_", lambda one, other: one.add_(other, alpha=2), lambda a, b: a + 2 * b),
@@ -32,7 +30,7 @@ _IN_PLACE: Tuple[_Operation, ...] = (
 
 def operations_are_right(here: RankContext) -> None:
     """Operations element by element, orders, picks, sums and roundings have their one right answer."""
-    for check in (_in_each_layout, _ordered_and_picked, _rounded, _widened):
+    for check in (_in_each_layout, _read_and_written, _of_arrays, _rounded, _widened):
         for name, found, wanted in check(here):
             differing = same_bits(found, torch.tensor(wanted, dtype=torch.float64).view(found.shape))
             if differing:
@@ -76,39 +74,87 @@ def _in_each_layout(here: RankContext) -> _Found:
         yield "a float64 copy" + layout, one.double(), first
 
 
+def _places_read() -> Iterator[Tuple[str, Any, List[Tuple[int, int]]]]:
+    """Yield ways to name places of a matrix, and which they are."""
+    rows, columns = range(_SHAPE[0]), range(_SHAPE[1])
+    told = [(row * 5 + column * 7) % 3 == 0 for row in rows for column in columns]
+    yield "x[2]", 2, [(2, column) for column in columns]
+    yield "x[1:5:2]", slice(1, 5, 2), [(row, column) for row in (1, 3) for column in columns]
+    yield "x[:, -3]", (slice(None), -3), [(row, 9) for row in rows]
+    yield "x[..., 2::3]", (..., slice(2, None, 3)), [(row, column) for row in rows for column in columns[2::3]]
+    yield "x[-2:, None, 4:6]", (slice(-2, None), None, slice(4, 6)), [(row, column) for row in (3, 4) for column in (4, 5)]
+    yield "x[[3, 0, 4]]", torch.tensor([3, 0, 4]), [(row, column) for row in (3, 0, 4) for column in columns]
+    yield "x[[4, 1, 2], [2, 7, 0]]", (torch.tensor([4, 1, 2]), torch.tensor([2, 7, 0])), [(4, 2), (1, 7), (2, 0)]
+    yield "x[[[1], [3]], [7, 2]]", (torch.tensor([[1], [3]]), torch.tensor([7, 2])), [(1, 7), (1, 2), (3, 7), (3, 2)]
+    yield "x[1:4, [7, 2]]", (slice(1, 4), torch.tensor([7, 2])), [(row, column) for row in (1, 2, 3) for column in (7, 2)]
+    yield "x[mask]", torch.tensor(told).view(_SHAPE), [divmod(place, len(columns)) for place, one in enumerate(told) if one]
+    yield "x[mask of rows]", torch.tensor(told[:5]), [(row, column) for row in rows if told[row] for column in columns]
+    yield (
+        "x[:, mask of columns]",
+        (slice(None), torch.tensor(told[:12])),
+        [(row, column) for row in rows for column in columns if told[column]],
+    )
+    yield "x[:0]", slice(0, 0), []
+
+
+def _read_and_written(here: RankContext) -> _Found:
+    """Read and write places in each way that they can be named, of memory in each layout: what is written into a copy is lost without a word."""
+    values = _numbers(37, 1)
+    for name, key, places in _places_read():
+        keys = (
+            tuple(each.to(here.device) if isinstance(each, torch.Tensor) else each for each in key)
+            if isinstance(key, tuple)
+            else key
+        )
+        at = [row * _SHAPE[1] + column for row, column in places]
+        for layout, one in _laid_out(here, values):
+            yield name + layout, one[keys].flatten(), [values[place] for place in at]
+            one[keys] = one[keys] + 100
+            yield (
+                "what was written by %s%s" % (name, layout),
+                one,
+                [value + 100 * (place in at) for place, value in enumerate(values)],
+            )
+            one[keys] = 7.0
+            yield (
+                "the number written by %s%s" % (name, layout),
+                one,
+                [7.0 if place in at else value for place, value in enumerate(values)],
+            )
+
+
+def _of_arrays(here: RankContext) -> _Found:
+    """Hand arrays of NumPy over and back, in each layout and of each kind, with none and with one number: samples come as such."""
+    numpy: Any = sys.modules.get("numpy")  # torch imports it where it is
+    if not hasattr(numpy, "arange") or not hasattr(torch.arange(1, device="cpu"), "numpy"):
+        return
+    plain = numpy.arange(60).reshape(_SHAPE)
+    layouts = (
+        plain,
+        plain.T,
+        plain[::2, 1::2],
+        plain.reshape(3, 4, 5).transpose(2, 0, 1),
+        plain[:0],
+        numpy.asfortranarray(plain),
+        plain[2:3, 4].reshape(()),
+    )
+    for kind in ("float32", "float64", "float16", "int64", "int32", "uint8", "bool"):
+        for number, layout in enumerate(layouts):
+            array = layout.astype(kind, order="K", copy=True)
+            wanted = [float(value) for value in array.flatten().tolist()]
+            name = "of a NumPy array of %s (layout %d)" % (kind, number)
+            held = torch.from_numpy(array)
+            yield "torch.from_numpy %s" % name, held, wanted
+            yield "torch.as_tensor %s" % name, torch.as_tensor(array, device=here.device), wanted
+            yield "torch.tensor %s" % name, torch.tensor(array, device=here.device), wanted
+            back = held.numpy().flatten().tolist()
+            yield "Tensor.numpy() %s" % name, torch.tensor([float(value) for value in back]), wanted
+            array[...] = 1
+            yield "torch.from_numpy %s that is written into" % name, held, [1.0] * len(wanted)
+
+
 def _row_values(values: List[float], row: int) -> List[float]:
     return values[row * _SHAPE[1] : (row + 1) * _SHAPE[1]]
-
-
-def _ordered_and_picked(here: RankContext) -> _Found:
-    values = _numbers(37, 1)
-    one = torch.tensor(values, device=here.device).view(_SHAPE)
-    rows = [_row_values(values, row) for row in range(_SHAPE[0])]
-    found, places = one.sort(1)
-    yield "sort", found, [value for row in rows for value in sorted(row)]
-    yield "the places of sort", one.gather(1, places), [value for row in rows for value in sorted(row)]
-    found, places = one.topk(3, 1)
-    yield "topk", found, [value for row in rows for value in sorted(row)[:-4:-1]]
-    yield "the places of topk", one.gather(1, places), [value for row in rows for value in sorted(row)[:-4:-1]]
-    yield "argmax", one.argmax(1), [float(row.index(max(row))) for row in rows]
-    yield "max", one.amax(1), [max(row) for row in rows]
-    picks = [3, 0, 3, 4, 1]
-    index = torch.tensor(picks, device=here.device)
-    yield "index_select", one.index_select(0, index), [value for pick in picks for value in rows[pick]]
-    added = [
-        [sum(rows[place][column] for place, pick in enumerate(picks) if pick == row) for column in range(12)] for row in range(5)
-    ]
-    yield "index_add_ with a row twice", torch.zeros_like(one).index_add_(0, index, one), [v for row in added for v in row]
-    spread = index[:, None].expand(_SHAPE)
-    yield "scatter_add_ with a row twice", torch.zeros_like(one).scatter_add_(0, spread, one), [v for row in added for v in row]
-    yield "cat", torch.cat((one, one[:2]), 0), [value for row in [*rows, *rows[:2]] for value in row]
-    yield (
-        "tril",
-        one.tril(),
-        [value if column <= row else 0.0 for row, each in enumerate(rows) for column, value in enumerate(each)],
-    )
-    long = [float(place * 7 % 11 - 3) for place in range(_LONG)]
-    yield "cumsum", torch.tensor(long, device=here.device).cumsum(0), list(itertools.accumulate(long))
 
 
 def _rounded(here: RankContext) -> _Found:

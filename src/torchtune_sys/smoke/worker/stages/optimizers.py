@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-import itertools
 import math
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
@@ -13,6 +13,7 @@ import torch
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed, seldom_used_is_right, small_integers
 from torchtune_sys.smoke.worker.functions.combined import Answer, answers_are_right
 from torchtune_sys.smoke.worker.functions.other_ways import optimizers_agree
+from torchtune_sys.smoke.worker.functions.parameter_groups import groups_have_their_own
 from torchtune_sys.smoke.worker.functions.seldom_optimizers import SELDOM_OPTIMIZERS, averages_follow
 from torchtune_sys.smoke.worker.functions.tried import judged_where_tried
 
@@ -46,7 +47,7 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
         for way in ({}, {"foreach": True})[: 1 + (here.level != QUICK)]:
             _steps_as(here, name, {**options, **way}, seldom, False)
     averages_follow(here)
-    _groups_have_their_own(here)
+    groups_have_their_own(here)
     answers_are_right(_steps_as_asked(here), "optimizer-wrong")
     _clears(here)
     for name, schedule, formula_of_rate in schedules():
@@ -130,31 +131,9 @@ def _adam_of(weights: torch.Tensor, gradient: torch.Tensor, memory: Dict[str, An
     return weights - memory["lr"] * (mean / (1 - slow**step)) / ((largest / (1 - slower**step)).sqrt() + 1e-8)
 
 
-def _groups_have_their_own(here: RankContext) -> None:
-    """Check that each group of parameters has the rate and the decay that it was given: weights decay, biases do not, and layers differ in rates. In bfloat16, too,
-    in which whole models are trained."""
-    own = ({"lr": 0.125, "weight_decay": 0.0}, {"lr": 0.25, "weight_decay": 0.5})
-    kinds = (torch.float32, torch.bfloat16) if here.has_bfloat16() else (torch.float32,)
-    for name, way, dtype in itertools.product(("SGD", "AdamW"), ({}, {"foreach": True}), kinds):
-        start, gradient = _weights_and_gradients(0)
-        held = [torch.nn.Parameter(start.to(here.device, dtype, copy=True)) for _ in own]
-        groups: List[Dict[str, Any]] = [{"params": [one], **options} for one, options in zip(held, own)]
-        optimizer = getattr(torch.optim, name)(groups, lr=1.0, **way)
-        for one in held:
-            one.grad = gradient.to(here.device, dtype, copy=True)
-        optimizer.step()
-        formula = {"SGD": _sgd, "AdamW": _adam_w}[name]
-        for number, (one, options) in enumerate(zip(held, own)):
-            wanted = formula(start.double(), gradient.double(), {"momentum": 0.0, **options}, 1)
-            off = float((one.detach().cpu().double() - wanted).abs().max())
-            if not off <= (_OPTIMIZER_OFF if dtype == torch.float32 else _OPTIMIZER_OFF_LOW):
-                words = (name, str(dtype)[6:], number, ", ".join("%s %s" % pair for pair in options.items()), off)
-                raise StageFailed("optimizer-wrong", "a step of %s in %s for its parameter group %d (%s) is off by %.3g" % words)
-
-
 def _steps_as_asked(here: RankContext) -> Iterator[Answer]:
-    first, later, idle = (torch.nn.Parameter(torch.ones(2, device=here.device)) for _ in range(3))
-    optimizer = torch.optim.SGD([first, idle], lr=0.5, weight_decay=0.5)
+    first, later = (torch.nn.Parameter(torch.ones(2, device=here.device)) for _ in range(2))
+    optimizer = torch.optim.SGD([first], lr=0.5, weight_decay=0.5)
     optimizer.add_param_group({"params": [later], "lr": 0.25, "weight_decay": 0.0})
     told: List[float] = []
     for hook in (optimizer.register_step_pre_hook, optimizer.register_step_post_hook):
@@ -164,18 +143,10 @@ def _steps_as_asked(here: RankContext) -> Iterator[Answer]:
     loss = optimizer.step(lambda: torch.tensor(7.0))
     yield "a group of parameters that was added later (add_param_group) steps with its own rate", later, [0.75, 0.75]
     yield "the first group", first, [0.25, 0.25]
-    yield "a parameter without a gradient", idle, [1, 1]
     yield "the weights that hooks see before and after a step", told, [1, 0.25]
     yield "the loss that a step with a closure returns", loss, 7
     yield from _signs(here)
     if here.has_bfloat16():
-        for kind, more in itertools.product((torch.optim.SGD, torch.optim.AdamW), ({"foreach": True}, {"foreach": False})):
-            mixed = [torch.nn.Parameter(torch.ones(2, device=here.device, dtype=one)) for one in (torch.float32, torch.bfloat16)]
-            for one in mixed:
-                one.grad = torch.ones_like(one)
-            kind(mixed, lr=0.5, weight_decay=0.0, **more).step()
-            name = "weights of float32 and bfloat16 in one group of %s (foreach=%s)" % (kind.__name__, more["foreach"])
-            yield name, (torch.cat([one.detach().float() for one in mixed]) * 8).round(), [4] * 4
         for kind in (torch.optim.Adam, torch.optim.AdamW):
             counted = torch.nn.Parameter(torch.ones(2, device=here.device, dtype=torch.bfloat16))
             counted.grad = torch.ones_like(counted)
@@ -225,8 +196,8 @@ def _clears(here: RankContext) -> None:
             raise StageFailed("gradients-not-cleared", seen % (left, _CLEARINGS))
 
 
-def schedules() -> Iterator[Tuple[str, Callable[[torch.optim.Optimizer], Any], Callable[[int], float]]]:
-    """Names, schedules of a rate of 1, and the rate after so many epochs."""
+def schedules() -> Iterator[Tuple[str, Callable[..., Any], Callable[[int], float]]]:
+    """Yield names, schedules of a rate of 1 (with ``last_epoch``, where that says at which rate they begin), and the rate after so many epochs."""
     kinds = torch.optim.lr_scheduler
     yield "StepLR", lambda one: kinds.StepLR(one, 3, gamma=0.5), lambda epoch: 0.5 ** (epoch // 3)
     yield (
@@ -236,10 +207,14 @@ def schedules() -> Iterator[Tuple[str, Callable[[torch.optim.Optimizer], Any], C
     )
     yield "LinearLR", lambda one: kinds.LinearLR(one, 0.25, 1.0, 6), lambda epoch: 0.25 + 0.75 * min(epoch, 6) / 6
     yield "ExponentialLR", lambda one: kinds.ExponentialLR(one, 0.9), lambda epoch: 0.9**epoch
-    yield "MultiStepLR", lambda one: kinds.MultiStepLR(one, [2, 5], gamma=0.1), lambda epoch: 0.1 ** ((epoch >= 2) + (epoch >= 5))
+    yield (
+        "MultiStepLR",
+        lambda one: kinds.MultiStepLR(one, [2, 5], gamma=0.1),
+        lambda epoch: 0.1 ** ((epoch >= 2) + (epoch >= 5)),
+    )
     yield (
         "CosineAnnealingWarmRestarts",
-        lambda one: kinds.CosineAnnealingWarmRestarts(one, 4),
+        lambda one, **more: kinds.CosineAnnealingWarmRestarts(one, 4, **more),
         lambda epoch: 0.5 * (1 + math.cos(math.pi * (epoch % 4) / 4)),
     )
     yield (
@@ -257,7 +232,11 @@ def schedules() -> Iterator[Tuple[str, Callable[[torch.optim.Optimizer], Any], C
         lambda one: kinds.PolynomialLR(one, 10, power=2.0),
         lambda epoch: (1 - min(epoch, 10) / 10) ** 2,
     )
-    yield "LambdaLR", lambda one: kinds.LambdaLR(one, lambda epoch: 1 / (1 + epoch)), lambda epoch: 1 / (1 + epoch)
+    yield (
+        "LambdaLR",
+        lambda one, **more: kinds.LambdaLR(one, lambda epoch: 1 / (1 + epoch), **more),
+        lambda epoch: 1 / (1 + epoch),
+    )
 
 
 def _one_cycle(epoch: int) -> float:
@@ -281,10 +260,19 @@ def _lowers_where_nothing_improves() -> None:
             raise StageFailed("schedule-wrong", seen % (step, found, wanted))
 
 
-def _moves_as(name: str, schedule: Callable[[torch.optim.Optimizer], Any], rate: Callable[[int], float]) -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
-    moved = schedule(optimizer)
-    for epoch in range(EPOCHS_OF_SCHEDULE + 1):
+def _moves_as(name: str, schedule: Callable[..., Any], rate: Callable[[int], float]) -> None:
+    """Check each rate from the beginning, and of one that is made anew in the middle (last_epoch=), as a training does that was interrupted."""
+    for first in (0, 6):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate(first - 1) if first else 1.0)
+        optimizer.param_groups[0]["initial_lr"] = 1.0
+        if first:
+            name += " with last_epoch=%d" % (first - 1)
+        with contextlib.suppress(TypeError):
+            _rates_from(first, name, optimizer, schedule(optimizer, **({"last_epoch": first - 1} if first else {})), rate)
+
+
+def _rates_from(first: int, name: str, optimizer: torch.optim.Optimizer, moved: Any, rate: Callable[[int], float]) -> None:
+    for epoch in range(first, EPOCHS_OF_SCHEDULE + 1):
         found = optimizer.param_groups[0]["lr"]
         if not abs(found - rate(epoch)) <= 1e-9:
             seen = "%s: after %d step(s) the rate is %.6g, where it must be %.6g" % (name, epoch, found, rate(epoch))
@@ -304,12 +292,14 @@ def _clips_values(here: RankContext) -> None:
     """Clip each value, and all gradients together by each norm: the largest is the share of all that the limit leaves, for every parameter the same."""
     gradients = [small_integers((4, 3), 97), small_integers((5,), 98)]
     numbers = [abs(value) for gradient in gradients for value in gradient.flatten().tolist()]
-    for kind, norm in ((1.0, sum(numbers)), (2.0, math.sqrt(sum(value * value for value in numbers))), (math.inf, max(numbers))):
-        for limit in (norm / 2, norm * 2):
-            held = _parameters_with(gradients, here)
+    norms = (1.0, sum(numbers)), (2.0, math.sqrt(sum(value * value for value in numbers))), (math.inf, max(numbers))
+    nothing = [torch.zeros(3), torch.zeros(())], (1.0, 2.0, math.inf)  # of a batch without words
+    for kind, norm, given in (*((*one, gradients) for one in norms), *((kind, 0.0, nothing[0]) for kind in nothing[1])):
+        for limit in (norm / 2 or 0.5, norm * 2 or 2.0):
+            held = _parameters_with(given, here)
             told = float(torch.nn.utils.clip_grad_norm_(held, limit, norm_type=kind))
-            share = min(1.0, limit / norm)
-            off = max(float((one.grad.cpu() - share * gradient).abs().max()) for one, gradient in zip(held, gradients))
+            share = min(1.0, limit / norm) if norm else 1.0
+            off = max(float((one.grad.cpu() - share * gradient).abs().max()) for one, gradient in zip(held, given))
             if not (abs(told - norm) <= _OPTIMIZER_OFF * norm and off <= _OPTIMIZER_OFF * max(numbers)):
                 words = (limit, kind, norm, told, off)
                 seen = (

@@ -107,6 +107,11 @@ def _wrapped_layer(here: RankContext) -> List[Fault]:
         )
         optimizer = torch.optim.SGD(wrapped.parameters(), lr=1.0)
         (wrapped(torch.ones(1, _LAYER_INPUTS, device=here.device)) * (here.rank + 1)).sum().backward()
+        norm = (here.world + 1) / 2 * (_LAYER_INPUTS * _LAYER_OUTPUTS) ** 0.5
+        told = float(wrapped.clip_grad_norm_(2 * norm))  # which leaves all as it is
+        if not abs(told - norm) <= _ROUNDED * norm:
+            seen = "clip_grad_norm_ of FullyShardedDataParallel (FSDP1, %s) tells a norm of %.6g, where that of all parts is %.6g"
+            faults.append(("clip-wrong", seen % (strategy.name, told, norm)))
         optimizer.step()
         with FullyShardedDataParallel.summon_full_params(wrapped):
             found = layer.weight.detach().to("cpu", copy=True).flatten()  # what is put together goes with this block

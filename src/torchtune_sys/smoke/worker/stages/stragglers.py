@@ -65,6 +65,7 @@ _LOADER_IDLE_S = 0.01
 _LARGE, _EFFECT_LARGE = 1 << 22, 1.6
 """Numbers of a large copy, 16 MiB, on one thread: 2 ms, of which some are not interrupted. Of two healthy ranks beside ten processes one took up to 1.2 times as long, and at a load of 13 on two
 cores 1.74 times: the few rounds that there is time for then may all fall beside a neighbour that fills the memory's bandwidth."""
+_LOW_SIDE = 96
 _CLOCK_SWINGS = 2
 """A host that was just started sets its clock once."""
 
@@ -250,6 +251,9 @@ def _kinds_of_work(here: RankContext, samples: int) -> Iterator[Tuple[str, Calla
     convolution = torch.nn.Conv2d(16, 16, 3, device=here.device).requires_grad_(False)
     functions = torch.nn.Sequential(torch.nn.GELU(), torch.nn.LayerNorm(24, elementwise_affine=False), torch.nn.Softmax(-1))
     yield "a convolution", functools.partial(convolution, pictures)
+    if here.has_bfloat16():
+        low = torch.ones(_LOW_SIDE, _LOW_SIDE, device=here.device, dtype=torch.bfloat16)
+        yield "products of bfloat16", functools.partial(torch.nn.functional.linear, low, low)
     yield "attention", functools.partial(torch.nn.functional.scaled_dot_product_attention, words, words, words)
     yield "functions of each element", functools.partial(functions, pictures)
     yield "sorting", functools.partial(torch.sort, pictures)

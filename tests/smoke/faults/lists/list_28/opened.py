@@ -84,10 +84,11 @@ ROWS: tuple[Fault, ...] = (
         torch.Tensor.__setitem__ = set
     """),
     row("fsdp1-clips-its-part", "clip_grad_norm_ of FullyShardedDataParallel takes the norm of this rank's part alone", "fsdp", "clip-wrong", """
+        import sys
         import torch
         def clip_grad_norm_(self, max_norm, norm_type=2.0):
             return torch.nn.utils.clip_grad_norm_(self.parameters(), max_norm, norm_type)
-        torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_ = clip_grad_norm_
+        sys.modules["torch.distributed.fsdp"].FullyShardedDataParallel.clip_grad_norm_ = clip_grad_norm_
     """, when="torch.distributed.fsdp"),
     row("files-beyond-4-gib", "A file system counts places in a file in 32 bits: what is written beyond 4 GiB comes to lie before that", "checkpoint", "checkpoint-damaged",
         inject=preloaded("""
