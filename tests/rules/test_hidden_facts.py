@@ -41,8 +41,6 @@ ALLOWED: dict[str, set[str]] = {
 
 HIDDEN = Missing(Why.DENIED, "/hidden", "hidden by the test")
 
-seen = cache(load)
-
 
 @cache
 def words(module: str) -> frozenset[str]:
@@ -106,14 +104,14 @@ def stumbles(result: Result) -> bool:
 @pytest.mark.sampled(40)
 @pytest.mark.parametrize("name", FAILING)
 def test_a_fault_is_never_called_healthy(name: str) -> None:
-    found = judged(seen(name), RULES[name.split(".")[0]])
+    found = judged(load(name), RULES[name.split(".")[0]])
     assert not {where for where, result in found if stumbles(result) or result.verdict is Verdict.PASS} - allowed(name)
 
 
 @pytest.mark.sampled(80)
 @pytest.mark.parametrize("rule", CATALOGUE, ids=lambda rule: rule.id)
 def test_health_is_never_called_a_fault(rule: Rule) -> None:
-    found = judged(seen("healthy"), rule)
+    found = judged(load("healthy"), rule)
     assert not {where for where, result in found if stumbles(result) or result.verdict is Verdict.FAIL} - allowed(rule.id)
 
 
@@ -142,7 +140,7 @@ def _with_other_numbers(value: Any, names: frozenset[str], path: str) -> Iterato
 @pytest.mark.parametrize("name", FAILING)
 def test_no_number_that_a_snapshot_may_hold_crashes_a_rule(name: str) -> None:
     """Of 57,000 three did: floor division of what has no bound is no number, and a shift by less than nothing."""
-    rule, host = RULES[name.split(".")[0]], seen(name)
+    rule, host = RULES[name.split(".")[0]], load(name)
     names = words(rule.judge.__module__)
     for family in names.intersection(FAMILIES):
         for where, facts in _with_other_numbers(getattr(host, family), names, family):

@@ -15,6 +15,7 @@ import pytest
 
 from conftest import HOSTS
 from machines_libraries import with_libraries
+from remembered import Remembered, RememberedResults
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import RecordedHost, load_recording
 from torchtune_sys.host.witnesses import TREES, Witnessed
@@ -81,13 +82,23 @@ def without(host: Recording, tree: str) -> Recording:
     return found
 
 
-def results(host: Recording) -> list[Result]:
-    seen = engine.snapshot(RecordedHost(host, "made"), Workload(**host.get("intent", {})), timeout_s=60)
-    return engine.judge(seen, CATALOGUE)
+class Known:
+    """A recorded host, and what is said of others that lack a part of it."""
+
+    def __init__(self, host: Recording) -> None:
+        self._facts = Remembered(host, Workload(**host.get("intent", {})))
+        self._said = RememberedResults(self._facts.seen)
+
+    def results(self, host: Recording) -> tuple[Result, ...]:
+        return self._said.judge(self._facts.snapshot(host, "made", self._facts.seen.intent, timeout_s=60))
+
+    def verdicts(self, host: Recording) -> dict[str, Verdict]:
+        return {result.rule.id: result.verdict for result in self.results(host)}
 
 
 def verdicts(host: Recording) -> dict[str, Verdict]:
-    return {result.rule.id: result.verdict for result in results(host)}
+    seen = engine.snapshot(RecordedHost(host, "made"), Workload(**host.get("intent", {})), timeout_s=60)
+    return {result.rule.id: result.verdict for result in engine.judge(seen, CATALOGUE)}
 
 
 def _own_verdict(result: Result) -> Verdict:
@@ -102,11 +113,15 @@ def told_otherwise(name: str) -> dict[str, set[str]]:
     A rule that was unknown may not apply any more, and one that knew of something hidden may say anything: what showed it is hidden, too.
     """
     host = recorded(name)
-    known = results(host)
-    before, found = {result.rule.id: _own_verdict(result) for result in known}, {}
-    hidden = {result.rule.id for result in known if result.why_unknown is not None and result.why_unknown.why is Why.HIDDEN}
+    known = Known(host)
+    before, found = {result.rule.id: _own_verdict(result) for result in known.results(host)}, {}
+    hidden = {
+        result.rule.id
+        for result in known.results(host)
+        if result.why_unknown is not None and result.why_unknown.why is Why.HIDDEN
+    }
     for tree in trees(host):
-        after = {result.rule.id: _own_verdict(result) for result in results(without(host, tree))}
+        after = {result.rule.id: _own_verdict(result) for result in known.results(without(host, tree))}
         moved = {rule for rule in before if after[rule] not in (before[rule], Verdict.UNKNOWN)} - EXCEPTIONS.keys() - hidden
         found[tree] = {rule for rule in moved if (before[rule], after[rule]) != (Verdict.UNKNOWN, Verdict.NA)}
     return {tree: rules for tree, rules in found.items() if rules}
@@ -153,10 +168,11 @@ FIRST = ("glibc", "hostname-addresses", "loader-cache", "dynamic:", "pci-config:
 
 def test_an_answer_that_an_older_release_did_not_record_raises_no_alarm() -> None:
     host = recorded("typical/dgx-h100")
-    before = verdicts(host)
+    known = Known(host)
+    before = known.verdicts(host)
     for question in [name for name in host["answers"] if not name.startswith(FIRST)]:
         without_it = {**host, "answers": {name: answer for name, answer in host["answers"].items() if name != question}}
-        after = verdicts(without_it)
+        after = known.verdicts(without_it)
         assert not [rule for rule in before if after[rule] is Verdict.FAIL and before[rule] is not Verdict.FAIL], question
 
 
@@ -164,11 +180,12 @@ def test_an_answer_that_an_older_release_did_not_record_raises_no_alarm() -> Non
 def test_a_recording_that_lacks_one_thing_says_nothing_of_it(name: str) -> None:
     """One file, link, listing, command's output or answer at a time, out of a recording that a host made (which says that it may lack things)."""
     host = {**recorded(f"typical/{name}"), "complete": False}
-    before = verdicts(host)
+    known = Known(host)
+    before = known.verdicts(host)
     assert sum(found is Verdict.PASS for found in before.values()) > 30
     held = [(section, key) for section in (*SECTIONS, "commands", "answers") for key in host.get(section, {}) if key != WITNESS]
     for section, key in random.Random(name).sample(held, 16):
-        after = verdicts({**host, section: {other: value for other, value in host[section].items() if other != key}})
+        after = known.verdicts({**host, section: {other: value for other, value in host[section].items() if other != key}})
         moved = {rule: found for rule, found in after.items() if found is not before[rule] and found is not Verdict.UNKNOWN}
         good = {rule for rule in moved if before[rule] is Verdict.UNKNOWN and moved[rule] is Verdict.NA}
         assert not moved.keys() - good, (section, key)
@@ -192,9 +209,10 @@ def pairs(host: Recording, seed: str, count: int) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", ["dgx-h100", "k8s-h100", "mi300x", "gh200", "wsl2-3080", "slurm-a100"])
 def test_two_things_hidden_at_once_make_nothing_pass_fail_or_not_apply(name: str) -> None:
     host = recorded(f"typical/{name}")
-    before = verdicts(host)
+    known = Known(host)
+    before = known.verdicts(host)
     for one, other in pairs(host, name, 40):
-        after = verdicts(hidden(hidden(host, one), other))
+        after = known.verdicts(hidden(hidden(host, one), other))
         moved = {rule for rule in before if after[rule] not in (before[rule], Verdict.UNKNOWN)} - EXCEPTIONS.keys()
         assert not moved, (one, other)
 
