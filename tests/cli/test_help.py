@@ -63,6 +63,7 @@ def test_the_help_of_every_command_fits_on_a_screen_examples_first() -> None:
         rows = text.splitlines()
         assert len(rows) <= SCREEN and max(map(len, rows)) <= 80, text
         assert text.isascii(), words
+        assert not any(row.endswith("...") for row in rows if row.startswith("  -")), text  # no option's sentence is cut
         if "Example" in text:
             assert text.index("Example") < text.index("Options:"), text
 

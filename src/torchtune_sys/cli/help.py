@@ -90,13 +90,14 @@ class Command(click.Command):
         shown = [
             option for name in self.common for option in options if name in (*option.opts, *option.secondary_opts)
         ] or options
-        shown = shown[: max(left, 1)]
+        rows = [_rows(option, ctx, formatter.width) for option in shown]
+        while len(shown) > 1 and sum(map(len, rows)) > left:
+            del shown[-1], rows[-1]
         with formatter.section("Options"):
-            for option in shown:
-                formatter.write(_row(option, ctx, formatter.width))
+            formatter.write("".join(f"{row}\n" for option in rows for row in option))
         rest = _more([option for option in options if option not in shown])
-        rows = _wrapped(f"More: {rest}", formatter.width) if rest else []
-        formatter.write("\n" + "\n".join([*rows, f"{ctx.command_path} {HELP_ALL} explains {'them' if rest else 'more'}."]))
+        more = _wrapped(f"More: {rest}", formatter.width) if rest else []
+        formatter.write("\n" + "\n".join([*more, f"{ctx.command_path} {HELP_ALL} explains {'them' if rest else 'more'}."]))
         return formatter.getvalue().rstrip("\n")
 
 
@@ -176,14 +177,14 @@ def _rows_of_more(options: Sequence[click.Option], formatter: click.HelpFormatte
     return len(_wrapped(f"More: {_more(options)}", formatter.width))
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrapped(text: str, width: int, further: str = "") -> list[str]:
     import textwrap
 
-    return textwrap.wrap(text, width, break_on_hyphens=False)
+    return textwrap.wrap(text, width, subsequent_indent=further, break_on_hyphens=False)
 
 
-def _row(option: click.Option, ctx: click.Context, width: int) -> str:
-    """Return an option in one row: its names, and the first sentence that says what it does, as far as there is room."""
+def _rows(option: click.Option, ctx: click.Context, width: int) -> list[str]:
+    """Return an option in as few rows as hold its names and the first sentence that says what it does, up to what may be left out."""
     names, text = option.get_help_record(ctx) or ("", "")
     if len(names) > _NAMES - 2 and option.metavar is None:
         names = ", ".join(option.opts) + " NAME"
@@ -196,6 +197,4 @@ def _row(option: click.Option, ctx: click.Context, width: int) -> str:
     room = width - len(row)
     for end in (": ", ", "):
         sentence = sentence if len(sentence) <= room else sentence.partition(end)[0]
-    if len(sentence) > room:
-        sentence = sentence[: room - 3].rsplit(" ", 1)[0] + "..."
-    return f"{row}{sentence}".rstrip() + "\n"
+    return _wrapped(f"{row}{sentence}", width, " " * _NAMES)

@@ -65,8 +65,8 @@ complaint without a known cause, or nothing could be read; 4 internal error.
 )
 @click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...")
 @click.option("--share", metavar="FILE", help="Also write the evidence to FILE (Markdown), anonymised, for a bug report.")
-@click.option("--symptoms", is_flag=True, help="Print this node's diagnosis as one line of JSON, for --merge.")
-@click.option("--merge", is_flag=True, help="Combine the lines that --symptoms printed on many nodes into one diagnosis.")
+@click.option("--symptoms", is_flag=True, help="Print the diagnosis as one line of JSON, for --merge.")
+@click.option("--merge", is_flag=True, help="Combine lines of --symptoms from many nodes: one diagnosis of them all.")
 @shared.timeout_of(f"Stop after S seconds. [{LOGS_TIMEOUT_S:g}]")
 @shared.format_option(*FORMATS)
 @shared.output_option

@@ -59,7 +59,7 @@ error or no local rank.
 @click.option(
     "--nproc-per-node", "ranks", type=click.IntRange(1, 1_000_000), metavar="N", help="Ranks on this host. [from the job]"
 )
-@click.option("--one-thread-per-core", is_flag=True, help="Use only the first hardware thread of each core.")
+@click.option("--one-thread-per-core", is_flag=True, help="Use only each core's first hardware thread.")
 @click.option("--memory/--no-memory", default=True, help="Also set a memory policy (default), or not.")
 @click.option("--strict", is_flag=True, help="Exit with 125 if the rank cannot be bound.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing if all is well.")

@@ -32,7 +32,7 @@ launch does the same without numactl.
 @shared.intent_options
 @shared.host_options
 @shared.format_option("text", "commands", "wrapper", "json")
-@click.option("--one-thread-per-core", is_flag=True, help="Use only the first hardware thread of each core.")
+@click.option("--one-thread-per-core", is_flag=True, help="Use only each core's first hardware thread.")
 @shared.output_option
 @shared.color_option
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
