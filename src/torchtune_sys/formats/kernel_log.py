@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from torchtune_sys.formats.kernel_message_table import ROWS
+from torchtune_sys.formats.kernel_message_table import ROWS, Shared
 from torchtune_sys.model.patterns import pattern
 
 _FURTHER = (
@@ -26,18 +26,7 @@ _FURTHER = (
     " in libaotriton", ".cpython-3", "csum failed", "checksum error at logical", "multi-bit ECC", "scrub uncorrected error",
 )  # fmt: skip
 """Words of lines that say more of a message beside them, or that are kept for who reads the log."""
-_COMMON = {
-    "NVRM: Xid", "fallen off the bus", "RmInitAdapter failed", "rm_init_adapter failed", "API mismatch", "Legacy", "not supported by open", "requires use of the",
-    "system is not supported by the", "64-bit BAR mapped above 4GB", "I/O region assigned", "already bound to", "nouveau ", "probe routine failed", "probe routine was",
-    "loading NVIDIA UNIX", "[NV_ERR_GPU_IN_FULLCHIP_RESET]", "[NV_ERR_RESET_REQUIRED]", "[NV_ERR_NO_MEMORY]", "RmFetchGspRmImages", "SXid", "detected NVSwitch",
-    "Key was rejected", "version magic", "disagrees about version of symbol module_layout", "Bus Error: severity=Uncorrect", "Bus Error: severity=Correct", "AER: ",
-    "bandwidth, limited", "to process ", "Internal error: ", "GPU over temperature", "uncorrectable hardware error", "GPU ", " timeout", "failed with error",
-    "any MSI-X interrupt for admin cmd", "any completion for admin cmd", "will reset", " failure", "Remounting filesystem", "log I/O error", "BTRFS warning", "BTRFS",
-    "metadata I/O error", "has been suspended", "switching pool to", "ceph: ", ": osd", " CE ", " UE ", "error_type: ", "workqueue lockup", "stall", ": segfault at ",
-    "general protection", "] trap ", "Hypervisor detected", "clocksource: ", "PM: suspend entry", "PM: suspend exit",
-}  # fmt: skip
-"""Words of the table that other lines hold, too: where it matters, such a line has one of the other words."""
-WORDS = (*_FURTHER, *dict.fromkeys(word for word, _, _ in ROWS if word not in _COMMON))
+WORDS = (*_FURTHER, *dict.fromkeys(word for word, _, _ in ROWS if not isinstance(word, Shared)))
 _SHARED = (
     "rror", " in lib", "ceph", "ustre", "mlx", "rpc", "temperature", "imeout", "reset", "failure", "stall", "mdgpu", "respon", "nvidia", "NV", "BTRFS",
     "version ", "probe",
