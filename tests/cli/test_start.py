@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 from driven import HOSTS, environment
+from packaging.requirements import Requirement
 
 HEAVY = {
     "torch", "jinja2", "psutil", "pynvml", "distro", "asyncio", "importlib.metadata", "subprocess", "dataclasses", "tomllib", "csv",
@@ -69,6 +72,18 @@ def test_what_check_does_without() -> None:
     assert "import 'msgspec'" in told
     assert "import 'typing_extensions'" not in told
     assert "socket" not in loaded("from torchtune_sys.host.live_queries.basic import refusals; refusals('', 1)")
+
+
+def test_no_package_that_it_needs_needs_what_msgspec_is_kept_from() -> None:
+    """One that needs typing_extensions could not be imported (torchtune_sys/__main__.py)."""
+    todo, needed = ["torchtune-sys"], set()
+    while todo:
+        for each in map(Requirement, requires(todo.pop()) or ()):
+            if each.marker is None or each.marker.evaluate({"extra": ""}):
+                todo += {each.name} - needed
+                needed.add(each.name)
+    assert {"msgspec", "click", "markupsafe"} <= {name.lower() for name in needed}
+    assert not {name for name in needed if re.sub("[-_.]+", "-", name) == "typing-extensions"}
 
 
 def test_no_command_is_imported_before_it_is_called() -> None:
