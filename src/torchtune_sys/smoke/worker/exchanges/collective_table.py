@@ -138,7 +138,7 @@ def _large_part(here: RankContext) -> List[int]:
 def _reduced_by_each(here: RankContext, op: str, dtype: torch.dtype, count: int, ways: _Ways) -> Iterator[_Row]:
     ways.next_kind()
     root, how = ways.kinds % here.world, getattr(dist.ReduceOp, op)
-    words = "%s (%s) of %s" % ("%s", op, str(dtype)[6:])
+    words = "%s (%s) of %d %s" % ("%s", op, count, str(dtype)[6:])
     rows = _rows_to_reduce(here.world, op, count, dtype)
     wanted = _folded_rows(op, rows)
     held = rows[here.rank].to(here.device, dtype, copy=True)
@@ -170,7 +170,7 @@ def _movements(here: RankContext, ways: _Ways) -> Iterator[_Row]:
         for count in (_PLACES, _LONG_ROW, *_large_part(here)) if kind == "float32" else (_PLACES,):
             ways.next_kind()
             for what, exchange, given, found, wanted in _moved_alike(here, kind, count, ways.kinds % here.world):
-                yield (*ways.made("%s of %s" % (what, kind), exchange, *given), found, wanted)
+                yield (*ways.made("%s of %d %s" % (what, count, kind), exchange, *given), found, wanted)
 
 
 def _moved_alike(here: RankContext, kind: str, count: int, root: int) -> Iterator[_MovedRow]:

@@ -205,12 +205,12 @@ def _words_and_scores() -> Iterator[Operator]:
     level = torch.zeros(2, _LEVEL_ROW, dtype=torch.float64)
     large = distinct(9, 4, seed=5) * 200
     for name, given in (("a long row", level), ("numbers in the hundreds", large)):
-        for kind in (functional.softmax, functional.log_softmax):
+        for kind in (torch.softmax, torch.log_softmax, functional.softmax, functional.log_softmax):
             yield Operator(
                 "%s of %s" % (kind.__name__, name),
                 "",
                 (given,),
-                lambda one, kind=kind: _shares_of(one, kind is functional.log_softmax) * _LEVEL_ROW,
+                lambda one, kind=kind: _shares_of(one, kind.__name__ == "log_softmax") * _LEVEL_ROW,
                 way=lambda one, kind=kind: kind(one, 1) * _LEVEL_ROW,
                 low=False,
                 slope=False,
@@ -271,6 +271,10 @@ def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask:
     return ((weights / weights.sum(-1, keepdim=True))[..., None] * value[..., None, :, :]).sum(-2)
 
 
+def _attention_as_called(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *mask: Any, **more: Any) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(query, key, value, **({"attn_mask": mask[0]} if mask else {}), **more)
+
+
 def _attention_takes(option: str, value: Any) -> bool:
     """Return whether attention has an option: ``scale`` since torch 2.1, ``enable_gqa`` since 2.5."""
     one = torch.ones(1, 1, 1, 1)
@@ -306,7 +310,7 @@ def _attentions() -> Iterator[Operator]:
                 given,
                 _attended,
                 more,
-                way=functional.scaled_dot_product_attention,
+                way=_attention_as_called,
                 low=places == 7,
                 batch=(0, 1, 2) if places == 7 else (),
             )

@@ -46,7 +46,7 @@ ROWS = (
         import torch
         real = torch.nn.functional.rms_norm
         torch.nn.functional.rms_norm = lambda one, shape, weight=None, eps=None: real(one, shape, None, eps)
-    """, seen="RMSNorm"),
+    """, seen="(?i)rms_?norm"),
     row("attention-mask-ignored", "Attention ignores the mask that it is given", "layers", "layer-wrong", """
         import torch
         real = torch.nn.functional.scaled_dot_product_attention

@@ -22,7 +22,7 @@ ROWS = (
         import torch
         real = torch.nn.functional.group_norm
         torch.nn.functional.group_norm = lambda one, groups, *args, **more: real(one, 1, *args, **more)
-    """, seen="GroupNorm"),
+    """, seen="(?i)group_?norm"),
     row("attention-gradient-lost", "Attention gives its keys no gradient", "layers", "layer-wrong", """
         import torch
         real = torch.nn.functional.scaled_dot_product_attention
