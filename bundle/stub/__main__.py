@@ -25,15 +25,32 @@ def places():
     found = [env.get("TORCHTUNE_SYS_CACHE", "").rstrip("/")]
     found += [os.path.join(home, "torchtune-sys") for home in homes + ([] if uid else ["/var/cache"])]
     found += [os.path.join(folder, "torchtune-sys-%d" % uid) for folder in shared]
-    for path in found:
-        above, name = os.path.split(path)
-        if os.path.isabs(path) and name:
-            yield os.path.join(os.path.realpath(above), name)
-    for folder in SHARED:  # made where somebody else has the usual name
+    points = [] if uid else by_users()
+    for paths in (found, unusual("torchtune-sys-%d-" % uid)):
+        for path in paths:
+            above, name = os.path.split(path)
+            if os.path.isabs(path) and name and not below(path, points):  # a user's program may never answer there
+                place = os.path.join(os.path.realpath(above), name)
+                if not below(place, points) and ours(place):
+                    yield place
+
+
+def unusual(beginning):
+    """Made where somebody else has the usual name."""
+    for folder in SHARED:
         if os.access(folder, os.R_OK):
             for name in sorted(os.listdir(folder)):
-                if name.startswith("torchtune-sys-%d-" % uid):
-                    yield os.path.join(os.path.realpath(folder), name)
+                if name.startswith(beginning):
+                    yield os.path.join(folder, name)
+
+
+def ours(place):
+    """Whether it is a folder of ours or root's, or not there: nothing is looked for in another's, who may lead anywhere by a link."""
+    try:
+        info = os.lstat(place)
+    except (IOError, OSError):
+        return True
+    return info.st_mode & 0o170000 == 0o040000 and info.st_uid in (0, os.geteuid())
 
 
 def distrust(place):
@@ -48,29 +65,40 @@ def distrust(place):
             return "%s is no directory" % path
         if info.st_uid not in owners:
             return "%s belongs to user %d" % (path, info.st_uid)
-        private = info.st_gid == info.st_uid == uid and not info.st_mode & 0o002
+        # Not root's: its group may have members, and the group's bit stands for whom an access list names.
+        private = info.st_gid == info.st_uid == uid != 0 and not info.st_mode & 0o002
         if info.st_mode & 0o022 and not info.st_mode & sticky and not private:
             return "others may write to %s" % path
         if path == "/":
             break
         path, owners, sticky = os.path.dirname(path), trusted, 0o1000
-    return None if uid else mounted(place)
+    point = None if uid else below(place, by_users())
+    return point and "%s was mounted by a user" % point
 
 
-def mounted(place):
-    """Why files there may say of their owner what a user wants, who mounted the file system (FUSE, a disk by udisks2), or None."""
+def below(path, points):
+    """The one of these folders in which a path lies, or None."""
+    for point in points:
+        if (path + "/").startswith(point + "/"):
+            return point
+    return None
+
+
+def by_users():
+    """Where files may say of their owner what a user wants, who mounted the file system (FUSE, a disk by udisks2)."""
     try:
         with open("/proc/self/mountinfo", "rb") as file:
             lines = [line.decode("latin-1").split(" ") for line in file]
     except (IOError, OSError):
-        return None
+        return []
+    found = []
     for fields in lines:
         point, options = fields[4].replace("\\040", " ").replace("\\134", "\\"), fields[-1].strip().split(",")
         by_user = [word for word in options if word.startswith("user_id=") and word != "user_id=0"]
         plugged = point.startswith(("/media/", "/run/media/")) and "nosuid" in fields[5]
-        if (by_user or plugged) and (place + "/").startswith(point + "/"):
-            return "%s was mounted by a user" % point
-    return None
+        if by_user or plugged:
+            found.append(point)
+    return found
 
 
 def boot():

@@ -44,9 +44,8 @@ def somewhere(start, tag, archive, files):
             except (Unusable, EnvironmentError) as error:
                 tried.append("%s (%s)" % (place, getattr(error, "strerror", None) or error))
     shown = [words for number, words in enumerate(tried) if words not in tried[:number]]
-    return say(
-        "no directory to unpack to: %s; name one that this user may write: TORCHTUNE_SYS_CACHE=/directory" % ", ".join(shown)
-    )
+    words = ", ".join(shown) or "the usual ones are somebody else's"
+    return say("no directory to unpack to: %s; name one that this user may write: TORCHTUNE_SYS_CACHE=/directory" % words)
 
 
 def own_names(start):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from torchtune_sys.host.files import PRIVATE, growing_file, write_atomically
 from two_users import PROGRAM, SYSTEM_PYTHON, Scene, User, as_root, needs_root
 
 LYING = Path(__file__).with_name("lying_fuse.py")
+STUB = Path(__file__).parents[2] / "bundle" / "stub"
 
 
 @contextlib.contextmanager
@@ -92,11 +94,10 @@ def test_programs_and_libraries_on_a_user_s_file_system_are_left_out(scene: Scen
 @needs_root
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_the_bundle_takes_nothing_from_a_user_s_file_system(scene: Scene, shell: str) -> None:
-    stub = Path(__file__).parents[2] / "bundle" / "stub"
-    text = (stub / "start.sh").read_text()
+    text = (STUB / "start.sh").read_text()
     function = text[text.index("only_roots() {") : text.index("refused=\n")]
     scene.alice.write(scene.alice.home / "a b" / "python3", scene.shell_payload(), 0o755)
-    main = runpy.run_path(str(stub / "__main__.py"), run_name="x")
+    main = runpy.run_path(str(STUB / "__main__.py"), run_name="x")
 
     def judged(place: Path) -> tuple[bool, bool]:
         done = subprocess.run([shell, "-c", f'{function}only_roots "$1"', "x", str(place / "python3")])
@@ -157,3 +158,71 @@ def test_a_user_s_file_system_that_does_not_answer_holds_nobody(scene: Scene, co
             except subprocess.TimeoutExpired:
                 serving.kill()
                 pytest.fail(f"held: {argv}")
+
+
+@needs_root
+@pytest.mark.parametrize("where", ["its usual name", "a name like it", "a link", "TMPDIR"])
+def test_the_bundle_starts_beside_what_never_answers(scene: Scene, where: str) -> None:
+    """In a directory like /tmp anybody may make what root's start of the self-contained file looks at, also below a Prolog."""
+    shared = scene.folder / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    place = {"its usual name": shared / "torchtune-sys-0", "a name like it": shared / "torchtune-sys-0-x"}.get(
+        where, scene.alice.home
+    )
+    user = User(scene.alice.name, place)
+    if place.parent == shared:
+        place.mkdir()
+        os.chown(place, user.uid, user.gid)
+    elif where == "a link":
+        scene.alice.link(shared / "torchtune-sys-0", place)
+    env = {"TMPDIR": str(place)} if where == "TMPDIR" else {}
+    code = f"import runpy, sys; sys.path.insert(0, {str(STUB)!r}); m = runpy.run_path({str(STUB / '__main__.py')!r}, run_name='x'); m['SHARED'][:] = [{str(shared)!r}]; m['unpacked']('x')"
+    with (
+        shown_as_root_s(user, scene.folder, "0") as serving,
+        subprocess.Popen([SYSTEM_PYTHON, "-IS", "-c", code], env=env) as started,
+    ):
+        try:
+            assert started.wait(20) == 0
+        finally:
+            serving.kill()
+
+
+@needs_root
+def test_the_bundle_unpacks_for_root_nowhere_that_root_s_group_may_write(tmp_path: Path) -> None:
+    """Somebody may be in it, and where there is an access list, the group's bit stands for whom the list names (acl(5))."""
+    place = tmp_path / "cache"
+    place.mkdir(mode=0o755)
+    judge = runpy.run_path(str(STUB / "__main__.py"), run_name="x")["distrust"]
+    tmp_path.chmod(0o755)
+    assert judge(str(place)) is None
+    for writable in (place, tmp_path):
+        writable.chmod(0o775)
+        assert "others may write" in str(judge(str(place)))
+        writable.chmod(0o755)
+
+
+@needs_root
+def test_what_fstab_lets_a_user_mount_is_hers(scene: Scene) -> None:
+    """A disk or an image of hers holds files of any owner's; mount(8) notes who mounted it in /run/mount/utab."""
+    image, place, top = scene.alice.home / "image", scene.folder / "mounted", scene.folder / "top"
+    for folder in (place, top, top / "bin"):
+        folder.mkdir()
+    python = top / "bin" / "python3"
+    python.write_text(f'{scene.shell_payload()}exec {SYSTEM_PYTHON} "$@"\n')
+    python.chmod(0o755)
+    with open(image, "wb") as file:
+        file.truncate(16 << 20)
+    if subprocess.run(["mkfs.ext4", "-q", "-F", "-d", str(top), str(image)]).returncode:
+        pytest.skip("no image could be made")
+    os.chown(image, scene.alice.uid, scene.alice.gid)
+    table = scene.folder / "fstab"
+    table.write_text(f"{image} {place} ext4 user,loop,exec,noauto 0 0\n")
+    mounts = f"mount --bind {table} /etc/fstab && mkdir -p /run/mount && mount -t tmpfs none /run/mount && su {scene.alice.name} -c 'mount {place}'"
+    words = f"{mounts} || exit 77; {place}/bin/python3 -c '' && cd / && {shlex.join(PROGRAM)} check -q --python {place}/bin/python3; umount {place}"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", words], capture_output=True, text=True, timeout=120)
+    if done.returncode == 77:
+        pytest.skip(done.stderr)
+    ran = [row["uid"] for row in scene.what_ran()]
+    assert ran.count(0) == 1, "by hand alone"
+    assert scene.alice.uid in ran, done

@@ -111,9 +111,10 @@ def _named(uid: str, name: str) -> Account | None:
 
 def without_our_keys(start: Callable[[], _T], is_held: Callable[[], bool]) -> _T:
     """Start a process that does not inherit our session keyring: whoever possesses one reads its keys (Kerberos tickets, disk keys), whatever
-    user they are. Raises OSError where it cannot be left, TimeoutError where ``start`` does not return before ``is_held`` says so or a minute is over, and what it raises.
+    user they are; nor our capabilities, of which a unit may have had some kept over a change of user. Raises OSError where they cannot be left, TimeoutError where ``start``
+    does not return before ``is_held`` says so or a minute is over, and what it raises.
 
-    Which keyring that is belongs to the thread, so it is done in one that ends. Source: keyrings(7), session-keyring(7), keyctl(2).
+    Both belong to the thread, so it is done in one that ends. Source: keyrings(7), session-keyring(7), keyctl(2), capabilities(7).
     """
     done: list[_T] = []
     failed: list[BaseException] = []
@@ -121,6 +122,7 @@ def without_our_keys(start: Callable[[], _T], is_held: Callable[[], bool]) -> _T
     def body() -> None:
         try:
             _leave_keyring()
+            _leave_capabilities()
             done.append(start())
         except BaseException as error:
             failed.append(error)
@@ -151,3 +153,22 @@ def _leave_keyring() -> None:
         error = ctypes.get_errno()
         if error not in _NO_KEYRINGS:
             raise OSError(error, os.strerror(error), "keyctl")
+
+
+_VERSION_3 = 0x20080522
+"""Of capget(2): two words of 32 bits for each set."""
+
+
+def _leave_capabilities() -> None:
+    """Empty the set that execve(2) hands on, and with it the ambient one: setuid(2) leaves that where SECBIT_NO_SETUID_FIXUP is set. Raises OSError."""
+    try:
+        import ctypes
+    except ImportError:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, sets = (ctypes.c_uint32 * 2)(_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    if libc.capget(header, sets) == 0 and sets[2] | sets[5]:
+        sets[2] = sets[5] = 0
+        if libc.capset(header, sets):
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error), "capset")

@@ -14,7 +14,8 @@ import threading
 
 from torchtune_sys.formats.mounts import parse_mountinfo
 from torchtune_sys.host.base import follow
-from torchtune_sys.host.trust import served_by_users, user_name
+from torchtune_sys.host.mounted import served_by_users
+from torchtune_sys.host.trust import user_name
 from torchtune_sys.model.values import Missing, Why
 
 TIMEOUT_S = 3.0

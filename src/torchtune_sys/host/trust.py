@@ -6,6 +6,8 @@ Used before the tool's own modules are found, so at its top it imports only what
 import os
 import stat
 
+from torchtune_sys.host.mounted import may_be_mounted_by_a_user, mount_s_user, mounted_by, mounted_by_users, served_by_users
+
 _MOST_LINKS = 40
 _SYSTEM_GROUPS = 100
 """Group ids below it are given out by the distribution, not by a directory service ("users" is 100)."""
@@ -31,6 +33,7 @@ class Decision:
         """Steps that nobody but the users named here decides, by whether the sticky bit counts."""
         self.mounted: dict[int, tuple[int, int] | None] = {}
         self.served = served_by_users() if os.geteuid() == 0 else {}
+        self.allowed = tuple(f"{point}/" for point in mounted_by_users())
         self.private: dict[tuple[int, int], bool] = {}
         """By group and owner; in a list of 100,000 groups each look takes long."""
 
@@ -42,9 +45,9 @@ class Decision:
             if place in self.served:
                 raise OSError(_DENIED, f"was mounted by user {user_name(self.served[place])}", place)
             info = os.lstat(place)
-            if may_be_mounted_by_a_user(place, info):
+            if may_be_mounted_by_a_user(place, info) or f"{place}/".startswith(self.allowed):
                 if info.st_dev not in self.mounted:
-                    self.mounted[info.st_dev] = _mounted_by(place)
+                    self.mounted[info.st_dev] = mounted_by(place)
                 info = _owned_by(info, self.mounted[info.st_dev])
             self.infos[place] = info
         return info
@@ -54,101 +57,11 @@ _DENIED = 13
 """EACCES."""
 
 
-def served_by_users(mountinfo: "str | None" = None) -> "dict[str, int]":
-    """Return where a program of a user's, not root's, answers for a file system (FUSE), and which user's.
-
-    >>> served_by_users("37 35 0:45 / /home/a/x\\\\040y rw - fuse.sshfs a@b: rw,user_id=1000,group_id=1000\\n38 35 0:46 / /s rw - fuse.s3fs s rw,user_id=0")
-    {'/home/a/x y': 1000}
-    """
-    try:
-        text = _mount_table() if mountinfo is None else mountinfo
-    except OSError:
-        return {}
-    found = [(point, _fuse_user(kind, options)) for _, point, _, kind, options in _mounts(text)] if ",user_id=" in text else []
-    return {point: user[0] for point, user in found if user}
-
-
-def _mount_table() -> str:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        return file.read()
-
-
-def _mounts(table: str) -> "list[tuple[str, str, str, str, str]]":
-    """Return the number, point and options of each mount, and its file system's kind and options (proc(5)).
-
-    What parses all of a line for the probes, formats.mounts, is not loaded where this is asked.
-    """
-    found = []
-    for line in table.splitlines():
-        before, _, after = line.partition(" - ")
-        left, right = before.split(" "), after.split(" ")
-        if len(left) > 5 and len(right) > 2:
-            point = left[4]
-            for code, sign in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-                point = point.replace(code, sign)
-            found.append((left[0], point, left[5], right[0], right[2]))
-    return found
-
-
-def _fuse_user(kind: str, options: str) -> "tuple[int, int] | None":
-    """Return the user and group whose program answers for a file system; None where it is root's, or the kernel answers."""
-    told = dict(option.partition("=")[::2] for option in options.split(","))
-    user = told.get("user_id", "0")
-    if not kind.startswith("fuse") or not user.isdigit() or user == "0":
-        return None
-    return int(user), int(told.get("group_id", user))
-
-
-_REMOVABLE = ("/media/", "/run/media/")
-"""Where udisks2 mounts what a user plugged in, or made of a file of theirs, in a folder of the user's name. Source: udisks(8)."""
-
-
-def may_be_mounted_by_a_user(place: str, info: os.stat_result) -> bool:
-    """Tell whether it is worth a look: FUSE has no disk's number, and disks that a user may mount have their places."""
-    return not os.major(info.st_dev) or place.startswith(_REMOVABLE)
-
-
 def owner(handle: int, place: str) -> int:
     """Return the owner of what is open here: who mounted its file system, where a user did. Raises OSError."""
     info = os.fstat(handle)
-    found = _mount_s_user(handle) if may_be_mounted_by_a_user(place, info) else None
+    found = mount_s_user(handle) if may_be_mounted_by_a_user(place, info) or mounted_by_users() else None
     return info.st_uid if found is None else found[0]
-
-
-def _mounted_by(place: str) -> "tuple[int, int] | None":
-    handle = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        return _mount_s_user(handle)
-    finally:
-        os.close(handle)
-
-
-def _mount_s_user(handle: int) -> "tuple[int, int] | None":
-    """Return the user and group who mounted the file system of an open file; None where root did. What its files say of their owner is up to that user:
-    a server of FUSE's, an image that udisks2 mounts. Source: fuse (kernel, filesystems/fuse.rst: user_id), proc(5): fdinfo, mountinfo.
-    """
-    try:
-        with open(f"/proc/self/fdinfo/{handle}", encoding="ascii") as file:
-            number = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
-        _, point, how, kind, options = next(mount for mount in _mounts(_mount_table()) if mount[0] == number)
-    except (OSError, StopIteration):
-        return None  # the root of a chroot is in no list, and neither is anything without /proc
-    user = _fuse_user(kind, options)
-    if user:
-        return user
-    if point.startswith(_REMOVABLE) and "nosuid" in how.split(","):
-        return _user_of_folder(point.partition("media/")[2].partition("/")[0])
-    return None
-
-
-def _user_of_folder(name: str) -> "tuple[int, int] | None":
-    import pwd
-
-    try:
-        entry = pwd.getpwnam(name)
-    except (KeyError, ValueError):
-        return None
-    return (entry.pw_uid, entry.pw_gid) if entry.pw_uid else None
 
 
 def _owned_by(info: os.stat_result, user: "tuple[int, int] | None") -> os.stat_result:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.children import process
+from torchtune_sys.host.children.endings import ended_by
 from torchtune_sys.host.children.programs import programs
 from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.model import codec
@@ -59,7 +60,7 @@ def _judged(name: str, found: Output | Missing, policy: Policy) -> Cause | None:
     if text.startswith("{"):
         return _of_json(name, text, policy)
     if found.rc not in _STATUSES:
-        how = f"ended by {process.ended_by(found.rc)}" if found.rc < 0 else f"exit status {found.rc}"
+        how = f"ended by {ended_by(found.rc)}" if found.rc < 0 else f"exit status {found.rc}"
         return _unknown(name, f"{how}: {_first_line(text or found.stderr)}".rstrip(": "))
     return _cause(name, _STATUSES[found.rc], _first_line(text) or f"exit status {found.rc}", policy)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from torchtune_sys.diagnosis.known_words import known
-from torchtune_sys.host.children.process import ended_by
+from torchtune_sys.host.children.endings import ended_by
 from torchtune_sys.host.live_queries.loader import cut_libraries
 from torchtune_sys.host.secrets.filter import brief
 from torchtune_sys.model.diagnosis import Confidence

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from torchtune_sys.host import trust
 from torchtune_sys.host.account import Account, account, caller
+from torchtune_sys.host.children.programs import interpreters
 from torchtune_sys.host.isolation import session
 from torchtune_sys.host.live import read_text
 from torchtune_sys.model.facts import Fact
@@ -104,6 +105,7 @@ def _places(path: str) -> Iterator[str]:
     A pyvenv.cfg decides where the library is, so it matters who could make one. Source: getpath.py, and the documentation of site.
     """
     yield path
+    yield from interpreters(path)  # a wrapper's own
     folders = list(dict.fromkeys((os.path.dirname(path), os.path.dirname(os.path.realpath(path)))))
     for folder in folders:
         prefix = os.path.dirname(folder)
@@ -114,6 +116,7 @@ def _places(path: str) -> Iterator[str]:
         for library in {
             os.path.realpath(f"{prefix}/{name}"): f"{prefix}/{name}" for name in ("local/lib", "lib64", "lib")
         }.values():
+            yield from _other_owners(library)  # conda's packages find libraries there by their own place (RPATH)
             for name in _names(library):
                 if name.startswith(("python3", "pypy3", "libpython3")):
                     yield from _library(f"{library}/{name}")

@@ -18,8 +18,15 @@ _PATIENCE_S = 0.5
 """One that starts others as fast as they are killed is left."""
 
 
+_earlier: set[int] = set()
+"""Children that we had before any that runs as another user: of whoever executed this program in its own place."""
+
+
 def adopt(wanted: bool) -> None:
     """Have orphans of our children become ours, or not any more. Does nothing where Python lacks ctypes."""
+    if wanted:
+        _earlier.clear()
+        _earlier.update(processes.children(os.getpid()))
     with contextlib.suppress(ImportError, OSError):
         import ctypes
 
@@ -27,7 +34,8 @@ def adopt(wanted: bool) -> None:
 
 
 def end(uid: int, others: Collection[int]) -> None:
-    """Kill our children that run as this user, but for ``others``, and what becomes ours by that."""
+    """Kill our children that run as this user, but for ``others``, and what becomes ours by that. A user may have more numbers (/etc/subuid, newuidmap(1)): what runs
+    neither as us nor as what we were given by an earlier program is theirs, too."""
     limit = time.monotonic() + _PATIENCE_S
     while time.monotonic() < limit:
         left = _of(uid, others)
@@ -49,4 +57,5 @@ def is_asleep(uid: int, others: Collection[int]) -> bool:
 
 
 def _of(uid: int, others: Collection[int]) -> list[int]:
-    return [pid for pid in processes.children(os.getpid()) if pid not in others and processes.real_user(pid) == uid]
+    found = [(pid, processes.real_user(pid)) for pid in processes.children(os.getpid()) if pid not in others]
+    return [pid for pid, user in found if user == uid or (user not in (-1, os.geteuid()) and pid not in _earlier)]

@@ -19,11 +19,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from torchtune_sys.host import processes
 from torchtune_sys.host.account import Account, without_our_keys
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.children import orphans
 from torchtune_sys.host.children.child_environment import for_tools
+from torchtune_sys.host.children.endings import all_ended, status_of
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -135,15 +135,6 @@ def _until_known() -> Iterator[None]:
             signal.signal(number, handler)
         for number in asked:
             signal.raise_signal(number)
-
-
-def signal_of(child: subprocess.Popen[bytes]) -> str:
-    """Return the name of the signal that ended a child whose output has ended; "" where none did, or where it still runs."""
-    try:
-        status = child.wait(_ABANDON_S)
-        return signal.Signals(-status).name if status < 0 else ""
-    except (subprocess.TimeoutExpired, ValueError):
-        return ""
 
 
 def forget(child: subprocess.Popen[bytes]) -> None:
@@ -288,7 +279,7 @@ def _collect(
     with _death_notice(child, poll):
         size = 0
         while size <= at_most:
-            ended = child.poll() is not None  # asked before the last reading, so that nothing is lost
+            ended = status_of(child) is not None  # asked before the last reading, so that nothing is lost
             read = _drain(poll, parts)
             size += read
             if ended and not read:
@@ -336,9 +327,9 @@ def end(child: subprocess.Popen[bytes]) -> str:
     """End a child's whole group; return a remark if it could not be reaped."""
     _signal(child, signal.SIGTERM)
     _signal(child, signal.SIGCONT)  # a stopped process sees SIGTERM only once it continues
-    if not _ended([child], _GRACE_S):
+    if not all_ended([child], _GRACE_S):
         _kill_group(child)
-        if not _ended([child], _ABANDON_S):
+        if not all_ended([child], _ABANDON_S):
             pid, child.returncode = child.pid, -signal.SIGKILL  # nobody is to wait for it at exit
             return f"; process {pid} could not be killed and was abandoned (uninterruptible sleep)"
     _kill_group(child)
@@ -357,22 +348,12 @@ def end_all(*, for_good: bool = False) -> None:
     for sig in (signal.SIGTERM, signal.SIGCONT):
         for child in children:
             _signal(child, sig)
-    if not _ended(children, _GRACE_S):
+    if not all_ended(children, _GRACE_S):
         for child in children:
             _kill_group(child)
-        _ended(children, _ABANDON_S)
+        all_ended(children, _ABANDON_S)
     for uid in tuple(_as_whom):
         orphans.end(uid, ())
-
-
-def _ended(children: list[subprocess.Popen[bytes]], patience_s: float) -> bool:
-    """Wait until all have ended, also one that cannot be reaped: another process of its user's traces it, and waits for it first (ptrace(2))."""
-    limit = time.monotonic() + patience_s
-    while any(child.poll() is None and processes.state(child.pid) != "Z" for child in children):
-        if time.monotonic() >= limit:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
@@ -381,17 +362,7 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
 
 
 def _signal(child: subprocess.Popen[bytes], sig: signal.Signals) -> None:
+    if child.returncode is not None:  # reaped: its number may be another's
+        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, sig)
-
-
-def ended_by(rc: int) -> str:
-    """Return the signal that a negative status stands for.
-
-    >>> ended_by(-11), ended_by(-99)
-    ('SIGSEGV', 'signal 99')
-    """
-    try:
-        return signal.Signals(-rc).name
-    except ValueError:
-        return f"signal {-rc}"

@@ -8,6 +8,11 @@ import stat
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.trust import distrust, steps
 
+_LINE = 256
+"""Bytes of a script's first line that the kernel reads (execve(2), BINPRM_BUF_SIZE)."""
+_DEPTH = 5
+"""How often an interpreter may be a script itself (execve(2))."""
+
 
 def programs(folder: str) -> tuple[list[str], dict[str, str]]:
     """Return the names of the executables in ``folder``, and why others are not run, by name.
@@ -30,9 +35,36 @@ def programs(folder: str) -> tuple[list[str], dict[str, str]]:
             continue
         if not stat.S_ISREG(info.st_mode) or not info.st_mode & 0o111:
             continue
-        reason = distrust(os.path.join(place, name)) if os.geteuid() == 0 else ""
+        reason = _reason(os.path.join(place, name)) if os.geteuid() == 0 else ""
         if reason:
             refused[name] = f"not run as root: {reason}"
         else:
             found.append(name)
     return found, refused
+
+
+def _reason(path: str) -> str:
+    return next(filter(None, map(distrust, (path, *interpreters(path)))), "")
+
+
+def interpreters(path: str) -> tuple[str, ...]:
+    """Return what the first line of a script (``#!``) names by its path, and that of what it names."""
+    found: list[str] = []
+    todo = [path]
+    for _ in range(_DEPTH):
+        words = [word for place in todo for word in _first_line(place)]
+        todo = [word for word in words if word.startswith("/") and word not in found]
+        found += todo
+    return tuple(found)
+
+
+def _first_line(path: str) -> list[str]:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            start = os.read(handle, _LINE) if stat.S_ISREG(os.fstat(handle).st_mode) else b""
+        finally:
+            os.close(handle)
+    except OSError:
+        return []
+    return os.fsdecode(start[2:].partition(b"\n")[0]).split() if start.startswith(b"#!") else []

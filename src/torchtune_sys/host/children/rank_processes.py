@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
 import selectors
 import signal
 import socket
@@ -17,13 +18,14 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from torchtune_sys.host import processes
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
+from torchtune_sys.host.children.endings import status_of
 from torchtune_sys.model import codec
 from torchtune_sys.model.values import Missing
 
@@ -73,6 +75,7 @@ class RankProcesses:
     ) -> None:
         """``variable`` is how the child learns the name of the socket; it inherits the descriptors ``keep``, and is started as ``user``."""
         self._user = user
+        self._uid = os.getuid() if user is None else user.uid
         self._name = f"torchtune-sys-{secrets.token_hex(16)}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._selector = selectors.PollSelector()  # which no container's profile refuses; there are few
@@ -122,9 +125,9 @@ class RankProcesses:
 
     def _collect(self, timeout_s: float) -> list[Event]:
         events: list[Event] = []
-        ended = self._child is None or self._child.poll() is not None  # asked first, so that its last words are read
+        rc = -1 if self._child is None else status_of(self._child)  # asked first, so that its last words are read
         before = len(self._pids), self._said
-        for key, _mask in self._selector.select(0 if ended else timeout_s):
+        for key, _mask in self._selector.select(timeout_s if rc is None else 0):
             where = key.fileobj
             if where is self._listener:
                 self._accept()
@@ -133,8 +136,7 @@ class RankProcesses:
             elif isinstance(where, int) or not self._drain(where.fileno()):
                 self._selector.unregister(where)
         more = before != (len(self._pids), self._said) and self._said <= _MOST_BYTES  # words of whoever has begun to speak
-        if ended and not events and not more:
-            rc = self._child.returncode if self._child is not None else -1
+        if rc is not None and not events and not more:
             return [Exited(rc)]
         return events
 
@@ -144,7 +146,7 @@ class RankProcesses:
             for _ in range(_WAITING + 1):
                 connection, _address = self._listener.accept()
                 pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-                if uid != (os.getuid() if self._user is None else self._user.uid) or not self._ours(pid):
+                if uid != self._uid or not self._ours(pid):
                     connection.close()
                     continue
                 connection.setblocking(False)
@@ -252,13 +254,16 @@ class RankProcesses:
         """End the child and all its descendants."""
         if self._child is not None:
             family = {*processes.descendants(self._child.pid), *(pid for where, pid in self._pids.items() if where.fileno() >= 0)}
+            held = [one for pid in family if (one := self._held(pid)) is not None]
             process.end(self._child)
             process.forget(self._child)
-            for pid in family:
-                self._kill(pid)
+            for one in held:
+                one.signal(signal.SIGKILL)
             limit = time.monotonic() + _ABANDON_S
-            while time.monotonic() < limit and self._kill_heirs() + sum(self.state(pid) not in ("", "Z") for pid in family):
+            while time.monotonic() < limit and self._kill_heirs() + sum(not one.is_over() for one in held):
                 time.sleep(0.01)
+            for one in held:
+                one.close()
         self._selector.close()
         self._listener.close()
         for connection in self._pids:
@@ -266,34 +271,59 @@ class RankProcesses:
 
     def _kill_heirs(self) -> int:
         """How many were left of those whose parent has ended (what a compiler of a compiler started): they carry the socket's name."""
-        mark = self._name.encode()
-        left = [pid for pid in processes.pids() if mark in processes.read(pid, "environ")]
-        for pid in left:
-            self._kill(pid)
-        return len(left)
+        return sum(self._signal(pid, signal.SIGKILL) for pid in processes.pids() if self._carries_name(pid))
 
-    def _kill(self, pid: int) -> None:
-        self._signal(pid, signal.SIGKILL)
+    def _carries_name(self, pid: int) -> bool:
+        return self._name.encode() in processes.read(pid, "environ")
 
-    def _signal(self, pid: int, number: signal.Signals) -> None:
-        """Of the ranks' user only: who speaks on the socket may have ended, and its number be another process's by now."""
-        handle = _handle(pid)
+    def _signal(self, pid: int, number: signal.Signals) -> bool:
+        """Return whether it is one of the ranks' processes."""
+        held = self._held(pid)
+        if held is None:
+            return False
+        held.signal(number)
+        held.close()
+        return True
+
+    def _held(self, pid: int) -> _Held | None:
+        """Return a process of the ranks' and their user's; None for any other: who spoke on the socket may have ended, and its number be another process's by now; the socket's
+        name stands in /proc/net/unix, and anybody may write it into an environment."""
+        held = _Held(pid, _handle(pid))
+        if processes.real_user(pid) == self._uid and (self._ours(pid) or self._carries_name(pid)):
+            return held
+        held.close()
+        return None
+
+
+class _Held(NamedTuple):
+    """A process, by a handle that stays with it; -1 on a kernel without (before 5.3), where its number has to do."""
+
+    pid: int
+    handle: int
+
+    def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(OSError):
-            if self._user is None or processes.real_user(pid) == self._user.uid:
-                if handle is None:
-                    os.kill(pid, number)
-                else:
-                    signal.pidfd_send_signal(handle, number)
-        if handle is not None:
-            os.close(handle)
+            if self.handle < 0:
+                os.kill(self.pid, number)
+            else:
+                signal.pidfd_send_signal(self.handle, number)
+
+    def is_over(self) -> bool:
+        """Return whether it has ended: its handle is readable then (pidfd_open(2))."""
+        if self.handle < 0:
+            return processes.state(self.pid) in ("", "Z")
+        return bool(select.select([self.handle], [], [], 0)[0])
+
+    def close(self) -> None:
+        if self.handle >= 0:
+            os.close(self.handle)
 
 
-def _handle(pid: int) -> int | None:
-    """Return what stays with that very process; None where it is gone, or on a kernel without (before 5.3)."""
+def _handle(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
     except (OSError, AttributeError):
-        return None
+        return -1
 
 
 def _is_whole(dump: bytes | bytearray) -> bool:

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from torchtune_sys.host.children import process
+from torchtune_sys.host.children.endings import ended_by
 from torchtune_sys.host.secrets.filter import brief
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
@@ -48,7 +49,7 @@ def _child(deadline: float) -> Fact[Any]:
         if output.rc > 0:
             last = output.stderr.strip().splitlines()[-1:] or ["no message"]
             return Missing(Why.FAILED, "NVML", f"the child that asks NVML ended with status {output.rc}: {brief(last[0], 200)}")
-        call, what = _last_call(output.stdout), process.ended_by(output.rc)
+        call, what = _last_call(output.stdout), ended_by(output.rc)
         if "@-1" in call or not call or len(crashed) == _CRASHES or f"{call}={what}" in crashed:
             name = call.removesuffix("@-1").replace("@", " of GPU ")
             return Missing(Why.FAILED, "NVML", f"the NVIDIA library crashed: {what}" + (f" in {name}" if name else ""))
@@ -93,7 +94,7 @@ def _nvidia_smi(timeout_s: float) -> Fact[Any]:
     if isinstance(output, Missing):
         return output
     if output.rc < 0:
-        return Missing(Why.FAILED, "nvidia-smi", f"crashed: {process.ended_by(output.rc)}")
+        return Missing(Why.FAILED, "nvidia-smi", f"crashed: {ended_by(output.rc)}")
     found = nvidia_smi.parse_xml(output.stdout)
     if found is not None:
         return found

@@ -11,6 +11,7 @@ from torchtune_sys.host.account import Account
 from torchtune_sys.host.base import missing_from
 from torchtune_sys.host.children import process
 from torchtune_sys.host.children.child_environment import for_python, kept_from_root
+from torchtune_sys.host.children.endings import ended_by
 from torchtune_sys.host.children.examined import out_of_reach, runner
 from torchtune_sys.host.isolation import session, session_path
 from torchtune_sys.host.live import read_text
@@ -88,7 +89,7 @@ def _child(path: str, script: str, timeout_s: float, user: Account | None) -> Fa
         unreached = out_of_reach(path) if output.why in (Why.DENIED, Why.NO_TOOL) and user is None else ""
         return Missing(output.why, path, unreached or output.detail.replace(source, "…"), output.remedy)
     if output.rc < 0:
-        return Missing(Why.FAILED, path, f"the interpreter was ended by {process.ended_by(output.rc)}")
+        return Missing(Why.FAILED, path, f"the interpreter was ended by {ended_by(output.rc)}")
     if output.rc != 0:
         return Missing(
             Why.FAILED, path, f"the interpreter ended with status {output.rc}: {brief(start_failure(output.stderr), 200)}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
+from torchtune_sys.host.children.endings import signal_of
 from torchtune_sys.host.secrets.filter import scrubbed, scrubbed_answer
 from torchtune_sys.model.codec import loads_of_python
 from torchtune_sys.model.values import Missing, known
@@ -30,6 +31,7 @@ class RankWorker:
 
     def __init__(self, argv: tuple[str, ...], env: dict[str, str], script: int, user: Account | None) -> None:
         into, self._tasks = os.pipe()
+        os.set_blocking(self._tasks, False)
         found = process.start(argv, env=env, data=into, keep=(script,), user=user)
         os.close(into)
         self._unread = bytearray()
@@ -41,11 +43,13 @@ class RankWorker:
     def ask(self, name: str, task: Any, deadline_s: float) -> Any:
         """Return the answer to one task; what went wrong where there is none."""
         line = json.dumps({"id": name, "task": task, "deadline_s": deadline_s}).encode() + b"\n"
+        until_s = time.monotonic() + deadline_s + _GRACE_S
         try:
-            os.write(self._tasks, line)
+            self._is_deaf = self._is_deaf or not self._was_told(line, until_s)  # behind half a line no other is understood
+            if self._is_deaf:
+                return {"error": "the worker does not read its tasks"}
         except OSError:
             return self._ended()
-        until_s = time.monotonic() + deadline_s + _GRACE_S
         while (left := until_s - time.monotonic()) > 0:
             answer = self.answer(left)
             if answer is None:
@@ -53,6 +57,14 @@ class RankWorker:
             if answer.get("id") == name:
                 return answer.get("value")
         return self._ended() if self._told_end else {"error": "the worker does not answer"}
+
+    def _was_told(self, line: bytes, until_s: float) -> bool:
+        """Return whether the pipe took it in time: who reads there may make it as small as a page (fcntl(2), F_SETPIPE_SZ), and read nothing. Raises OSError."""
+        while line and (left_s := until_s - time.monotonic()) > 0:
+            if select.select([], [self._tasks], [], left_s)[1]:
+                with contextlib.suppress(BlockingIOError):
+                    line = line[os.write(self._tasks, line) :]
+        return not line
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the next line that it says; None where none comes, also where it ended."""
@@ -88,6 +100,7 @@ class RankWorker:
 
     _errors = b""
     _told_end = False
+    _is_deaf = False
 
     def _drain_errors(self) -> None:
         """Keep the end of what it prints on standard error: a full pipe would stop it. One that prints without end is not read without end."""
@@ -112,7 +125,7 @@ class RankWorker:
         self._drain_errors()
         lines = self._errors.decode("utf-8", "replace").strip().splitlines()
         words = scrubbed(lines[-1])[:300] if lines else "without a word"
-        by = process.signal_of(self._child)
+        by = signal_of(self._child)
         return {"error": f"the interpreter was ended by {by}: {words}" if by else f"the interpreter ended: {words}", "signal": by}
 
     def end(self) -> None:
