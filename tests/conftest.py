@@ -24,7 +24,7 @@ import hypothesis
 import pytest
 import pytest_rerunfailures  # type: ignore[import-untyped]
 
-from remembered import Remembered, RememberedResults
+from rules.remembered import Remembered, RememberedResults
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import SCHEMA, load_recording, merged, parse_recording
 from torchtune_sys.model.facts.session import Workload

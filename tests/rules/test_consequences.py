@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from conftest import HOSTS, RULES, exhaustive, healthy_results, judge, load
-from remembered import read_by
+from rules.remembered import read_by
 from torchtune_sys import engine, evidence
 from torchtune_sys.consequences import judging, with_consequences
 from torchtune_sys.consequences.actions_in_text import effects

@@ -15,7 +15,7 @@ import pytest
 
 from conftest import HOSTS
 from machines_libraries import with_libraries
-from remembered import Remembered, RememberedResults
+from rules.remembered import Remembered, RememberedResults
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import RecordedHost, load_recording
 from torchtune_sys.host.witnesses import TREES, Witnessed

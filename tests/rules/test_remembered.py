@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conftest import HOSTS, healthy_results, intent, judge, load, recording
-from remembered import Remembered
+from rules.remembered import Remembered
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import RecordedHost, merged
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
