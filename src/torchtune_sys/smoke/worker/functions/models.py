@@ -205,13 +205,13 @@ def _words_and_scores() -> Iterator[Operator]:
     level = torch.zeros(2, _LEVEL_ROW, dtype=torch.float64)
     large = distinct(9, 4, seed=5) * 200
     for name, given in (("a long row", level), ("numbers in the hundreds", large)):
-        for kind in (torch.softmax, torch.log_softmax, functional.softmax, functional.log_softmax):
+        for kind, place in itertools.product(("softmax", "log_softmax"), (torch, functional)):
             yield Operator(
-                "%s of %s" % (kind.__name__, name),
+                "%s of %s" % (kind, name),
                 "",
                 (given,),
-                lambda one, kind=kind: _shares_of(one, kind.__name__ == "log_softmax") * _LEVEL_ROW,
-                way=lambda one, kind=kind: kind(one, 1) * _LEVEL_ROW,
+                lambda one, kind=kind: _shares_of(one, kind == "log_softmax") * _LEVEL_ROW,
+                way=lambda one, kind=kind, place=place: getattr(place, kind)(one, 1) * _LEVEL_ROW,
                 low=False,
                 slope=False,
                 batch=(0,),

@@ -110,7 +110,7 @@ ROWS: tuple[Fault, ...] = (
         for name in ("reduce_scatter_tensor", "reduce_scatter_single"):
             if hasattr(dist, name):
                 setattr(dist, name, changed(getattr(dist, name)))
-    """, rank=1, when="torch.distributed", seen="rank 1.*reduce_scatter.* of 7"),
+    """, rank=1, when="torch.distributed", seen="rank 1.*reduce_scatter"),
     row("large-gathers-swapped", "all_gather of more than 10000 elements leaves one rank the parts in another order", "allreduce", "collective-wrong", """
         import torch.distributed as dist
         real = dist.all_gather
@@ -120,7 +120,7 @@ ROWS: tuple[Fault, ...] = (
                 parts[0].copy_(parts[1])
             return found
         dist.all_gather = all_gather
-    """, rank=0, when="torch.distributed", seen="rank 0.*all_gather.* of 7"),
+    """, rank=0, when="torch.distributed", seen="rank 0.*all_gather"),
     row("timer-fast", "The clock that is timed by goes half as fast again on one rank after the ranks have met", "stragglers", "clock-jumps", """
         import time
         import torch.distributed as dist
