@@ -13,6 +13,8 @@ from pathlib import Path
 from conftest import alone_with
 
 TOOL = Path(sys.executable).with_name("torchtune-sys")
+MARKS = tuple(Path(f"/run/torchtune-sys-{kind}-here") for kind in ("drained", "known", "passes"))
+"""What the hooks remember of the node, which is called ``here`` in each test's cluster."""
 
 
 def generated(place: Path, piece: str, *words: str) -> Path:
@@ -24,9 +26,18 @@ def generated(place: Path, piece: str, *words: str) -> Path:
 
 @contextmanager
 def marks_alone() -> Iterator[None]:
-    """One at a time on this machine: the node is called ``here`` in each test's cluster, and what the hooks remember of it lies in /run."""
+    """One at a time on this machine: the clusters share what the hooks remember."""
     with alone_with(__file__):
-        yield
+        forget()  # what a run that was killed left
+        try:
+            yield
+        finally:
+            forget()
+
+
+def forget() -> None:
+    for mark in MARKS:
+        mark.unlink(missing_ok=True)
 
 
 class Cluster:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -130,6 +131,69 @@ def test_a_false_scontrol_holds_no_hook_and_takes_no_node_back(tmp_path: Path, h
     assert "state=resume" not in (tmp_path / "asked").read_text()
 
 
+@pytest.mark.parametrize("state", ["IDLE+DRAIN", "ALLOCATED+DRAIN", "DOWN", "MIXED+FAIL"])
+@pytest.mark.parametrize(("hook", "status"), [("prolog", 1), ("epilog", 0), ("health-check", 0)])
+def test_a_node_that_somebody_takes_out_while_it_is_checked_keeps_their_reason(
+    tmp_path: Path, hook: str, status: int, state: str
+) -> None:
+    """With ours in its place the health check would resume a node that somebody drained for another reason."""
+    put(
+        tmp_path,
+        tool=f"touch judged; echo '{NO_GO}'; exit 1",
+        scontrol=f'echo "$*" >>asked; [ -e {tmp_path}/judged ] && echo "x State={state} Reason=fan broken" || echo "x State=IDLE "',
+        logger="exit 0",
+    )
+    (tmp_path / "tool").write_text((tmp_path / "tool").read_text().replace("judged", f"{tmp_path}/judged"))
+    ended_with, said, _took = ran(generated(tmp_path / "hook.sh", hook, "--tool", f"{tmp_path}/tool"), tmp_path)
+    assert ended_with == status and "its reason stays" in said, said
+    assert "update" not in (tmp_path / "asked").read_text()
+
+
+@pytest.mark.parametrize(("verdicts", "resumed"), [("00", True), ("0 0", False), ("0 00", True), ("010", False), ("0d0", False)])
+def test_a_node_is_resumed_after_two_good_checks_in_a_row(tmp_path: Path, verdicts: str, resumed: bool) -> None:
+    """``0``: well; ``1``: not; blank: no verdict; ``d``: somebody resumed it, and it was drained again before the next check."""
+    put(
+        tmp_path,
+        tool=f"read -r verdict <{tmp_path}/verdict; [ $verdict != 1 ] || echo '{NO_GO}'; exit $verdict",
+        scontrol=f'echo "$*" >>asked; [ "$1" = update ] && exit; cat {tmp_path}/state',
+        sinfo='date "+%FT%T|tt1|torchtune-sys: [x] y"',
+        logger="exit 0",
+    )
+    hooks = {name: generated(tmp_path / f"{name}.sh", name, "--tool", f"{tmp_path}/tool") for name in ("prolog", "health-check")}
+    for verdict in verdicts:
+        state = "IDLE" if verdict == "d" else "IDLE+DRAIN Reason=torchtune-sys: [x] y"
+        (tmp_path / "state").write_text(f"x State={state}\n")
+        (tmp_path / "verdict").write_text({"0": "0", " ": "3"}.get(verdict, "1") + "\n")
+        ran(hooks["prolog" if verdict == "d" else "health-check"], tmp_path)
+    assert ("state=resume" in (tmp_path / "asked").read_text()) == resumed
+
+
+def test_slurm_ends_no_check_before_it_ends_itself(tmp_path: Path) -> None:
+    """slurmd drains the node of a Prolog that it ends (PrologEpilogTimeout), and gives a HealthCheckProgram 60 s."""
+    for budget_s in (15.0, 60.0, 100.0):
+        timeout = next(line for line in conf(None, budget_s).split("\n") if line.startswith("PrologEpilogTimeout="))
+        assert int(timeout.partition("=")[2]) >= budget_s + 45
+    assert "PrologEpilogTimeout=60 sec is set already" in conf({"PrologEpilogTimeout": "60 sec"}, 15)
+    assert "now 60 sec\nPrologEpilogTimeout=105" in conf({"PrologEpilogTimeout": "60 sec"}, 60)
+    hook = generated(tmp_path / "hook.sh", "health-check", "--tool", "/opt/tool", "--level", "standard").read_text()
+    assert "--kill-after=2 53 " in hook and "--budget 50" in hook
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
+@pytest.mark.parametrize("hook", ["prolog", "task-prolog"])
+def test_a_tool_on_a_server_that_does_not_answer_holds_no_job(tmp_path: Path, hook: str) -> None:
+    """bash's own test of the file hung as long as the server."""
+    put(tmp_path, scontrol='echo "x State=IDLE "', logger="exit 0")
+    place = tmp_path / "shared"
+    script = generated(tmp_path / "hook.sh", hook, "--tool", f"{place}/tool", "--budget", "1")
+    inner = f"{sys.executable} {Path(__file__).with_name('hung_mount.py')} {place} && exec bash {script}"
+    begun = time.monotonic()
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", inner], capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 0 and time.monotonic() - begun < 20, done.stderr
+
+
 COUNTS = {
     "commands": "echo '$(touch ran)|tt1|torchtune-sys: [a[$(touch ran)]] x'; echo 'a[$(touch ran)]|$(touch ran)|torchtune-sys: [x] y'",
     "huge": f"echo '{HUGE}|tt1|torchtune-sys: [x] y'",
@@ -162,7 +226,7 @@ def test_a_false_sinfo_leaves_no_node_drained(tmp_path: Path, body: str) -> None
 )
 def test_what_scontrol_shows_is_no_second_parameter_in_a_line_of_slurm_conf(said: str) -> None:
     assert [*parse_config(said)] == ["PrologFlags"]
-    lines = conf(parse_config(said)).split("\n")
+    lines = conf(parse_config(said), 15).split("\n")
     assert not [line for line in lines if "/x" in line and not line.startswith("#")]
 
 

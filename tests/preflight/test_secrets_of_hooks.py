@@ -16,7 +16,7 @@ import slurm_here
 
 import warm
 from planted_secrets import Secrets
-from preflight.slurm_node import TOOL, Cluster, generated, marks_alone
+from preflight.slurm_node import MARKS, TOOL, Cluster, generated, marks_alone
 from torchtune_sys.cli.joint_run import write_lists
 from torchtune_sys.cli.node_patch import patched
 from torchtune_sys.model.preflight import (
@@ -36,7 +36,6 @@ from torchtune_sys.render import as_json, preflight
 from torchtune_sys.render.layout import Style
 
 FORMS = ("critical", "warning", "unknown", "another status", "JSON", "JSON with a cause", "JSON that is cut", "many lines")
-MARKS = tuple(Path(f"/run/torchtune-sys-{kind}-here") for kind in ("drained", "known", "passes"))
 
 
 def checks(folder: Path, secrets: Secrets) -> Path:
@@ -76,9 +75,6 @@ def planted(tmp_path: Path) -> Iterator[tuple[Cluster, Secrets]]:
                 yield Cluster(root, env), secrets
         except slurm_here.Unavailable as why:
             pytest.skip(str(why))
-        finally:
-            for mark in MARKS:
-                mark.unlink(missing_ok=True)
 
 
 def test_none_is_in_a_hook_s_log_or_in_slurm_s_reason(planted: tuple[Cluster, Secrets], tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_interrupted_nobody_waits_for_a_program_that_hangs(tmp_path: Path) -> No
         ("""echo '{"verdict": "fail", "cause": "hung-mount", "blame": "network", "seen": "lustre"}'""", Weight.FATAL, "lustre"),
         ("exit 127", Weight.UNKNOWN, "exit status 127"),
         ("kill -SEGV $$", Weight.UNKNOWN, "ended by SIGSEGV"),
+        ("""echo '{"verdict": "pass"}'; kill -SEGV $$""", Weight.UNKNOWN, "ended by SIGSEGV"),
         ("echo '{\"verdict\": '", Weight.UNKNOWN, "no valid JSON"),
         ("""echo '{"verdict": "bad"}'""", Weight.UNKNOWN, "no verdict"),
         ("""echo '{"verdict": ["fail"], "blame": []}'""", Weight.UNKNOWN, "no verdict"),

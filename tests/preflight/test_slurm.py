@@ -16,12 +16,12 @@ import slurm_here
 
 from conftest import HOSTS, exhaustive
 from preflight.joint.faults.computing import SKEW
-from preflight.slurm_node import TOOL, Cluster, generated, marks_alone
+from preflight.slurm_node import MARKS, TOOL, Cluster, forget, generated, marks_alone
 from torchtune_sys.host.recorded import load_recording
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     root = tmp_path_factory.mktemp("slurm")
     if not TOOL.exists():
         pytest.skip(f"the tool is not installed beside {sys.executable}")
@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     (checks / "scratch").write_text(f"#!/bin/sh\n[ ! -e {root}/bad ] || {{ echo /scratch is not mounted; exit 2; }}\n")
     (checks / "scratch").chmod(0o755)
     (root / "policy.toml").write_text('warning = ["error"]\n')  # this machine's own findings are none of the test's
-    words = ("--site-checks", str(checks), "--policy", str(root / "policy.toml"), "--budget", "60")
+    words = ("--site-checks", str(checks), "--policy", str(root / "policy.toml"), "--budget", "50")
     generated(root / "prolog.sh", "prolog", *words)
     generated(root / "health-check.sh", "health-check", *words)
     more = f"Prolog={root}/prolog.sh\nPrologFlags=Alloc\nPrologEpilogTimeout=120\n"
@@ -39,6 +39,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             yield Cluster(root, env)
     except slurm_here.Unavailable as why:
         pytest.skip(str(why))
+
+
+@pytest.fixture
+def cluster(running: Cluster) -> Iterator[Cluster]:
+    """In service and without a memory of earlier tests, as each leaves it: by a mark of another the hooks take a drain for theirs."""
+    forget()
+    yield running
+    forget()
+    (running.root / "bad").unlink(missing_ok=True)
+    running.run("scancel", "--user=root")
+    running.run("scontrol", "update", "nodename=here", "state=resume")  # fails where it is in service
+    assert "DRAIN" not in running.until("DRAIN", is_there=False)
 
 
 def test_a_bad_node_is_drained_with_our_reason_and_taken_back_once_it_is_well_twice(cluster: Cluster) -> None:
@@ -61,14 +73,10 @@ def test_a_bad_node_is_drained_with_our_reason_and_taken_back_once_it_is_well_tw
 
 def test_what_somebody_else_drained_stays_drained(cluster: Cluster) -> None:
     cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=fan broken")
-    try:
-        for _ in range(3):
-            assert cluster.run(cluster.health).returncode == 0
-        assert "Reason=fan broken" in cluster.until("DRAIN")
-        assert not cluster.in_service()
-    finally:
-        cluster.run("scontrol", "update", "nodename=here", "state=resume")
-        cluster.until("DRAIN", is_there=False)
+    for _ in range(3):
+        assert cluster.run(cluster.health).returncode == 0
+    assert "Reason=fan broken" in cluster.until("DRAIN")
+    assert not cluster.in_service()
 
 
 def test_a_check_that_cannot_judge_takes_no_node_back(cluster: Cluster, tmp_path: Path) -> None:
@@ -76,39 +84,28 @@ def test_a_check_that_cannot_judge_takes_no_node_back(cluster: Cluster, tmp_path
     (tmp_path / "tool").chmod(0o755)
     hook = generated(tmp_path / "health-check.sh", "health-check", "--tool", str(tmp_path / "tool"))
     cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=torchtune-sys: [node] x: y")
-    try:
-        for _ in range(3):
-            assert "this node is not checked" in cluster.run(hook).stderr
-        assert not cluster.in_service()
-    finally:
-        cluster.run("scontrol", "update", "nodename=here", "state=resume")
-        cluster.until("DRAIN", is_there=False)
+    for _ in range(3):
+        assert "this node is not checked" in cluster.run(hook).stderr
+    assert not cluster.in_service()
 
 
 @pytest.mark.essential
 def test_prolog_error_on_a_node_that_we_drained_is_ours(cluster: Cluster) -> None:
     """slurmd may repeat a failure that Slurm has answered already, and change our reason by that."""
-    mark, known = (Path(f"/run/torchtune-sys-{kind}-here") for kind in ("drained", "known"))
-    known.unlink(missing_ok=True)  # of an earlier test, or of an earlier run
+    mark, known, _passes = MARKS
     assert cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=Prolog error").returncode == 0
-    try:
-        assert "DRAIN" in cluster.until("DRAIN")
-        for _ in range(3):
-            assert cluster.run(cluster.health).returncode == 0
-        assert "Reason=Prolog error" in cluster.state() and not cluster.in_service(), "not by us"
-        mark.write_text("torchtune-sys: [node] x: y\n")
-        cluster.checked(2)
-        assert "DRAIN" not in cluster.until("DRAIN", is_there=False)
-        assert not mark.exists()
-        cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=Prolog error")
-        known.write_text("1\n")  # somebody took it back, and slurmd told once more
-        cluster.checked(2)
-        assert "DRAIN" not in cluster.until("DRAIN", is_there=False)
-    finally:
-        mark.unlink(missing_ok=True)
-        known.unlink(missing_ok=True)
-        cluster.run("scontrol", "update", "nodename=here", "state=resume")
-        cluster.until("DRAIN", is_there=False)
+    assert "DRAIN" in cluster.until("DRAIN")
+    for _ in range(3):
+        assert cluster.run(cluster.health).returncode == 0
+    assert "Reason=Prolog error" in cluster.state() and not cluster.in_service(), "not by us"
+    mark.write_text("torchtune-sys: [node] x: y\n")
+    cluster.checked(2)
+    assert "DRAIN" not in cluster.until("DRAIN", is_there=False)
+    assert not mark.exists()
+    cluster.run("scontrol", "update", "nodename=here", "state=drain", "reason=Prolog error")
+    known.write_text("1\n")  # somebody took it back, and slurmd told once more
+    cluster.checked(2)
+    assert "DRAIN" not in cluster.until("DRAIN", is_there=False)
 
 
 XID = "[{at:12.6f}] NVRM: Xid (PCI:0000:18:00): 119, pid=1, name=python, Timeout after 6s of waiting for RPC response from GPU0 GSP!"
@@ -130,31 +127,24 @@ def test_what_the_kernel_logged_drains_a_node_once(cluster: Cluster, tmp_path: P
     tool.write_text(f'#!/bin/sh\nexec {TOOL} "$@" --from {recording}\n')
     tool.chmod(0o755)
     hooks = [
-        generated(tmp_path / f"{name}.sh", name, "--tool", str(tool), "--budget", "60") for name in ("prolog", "health-check")
+        generated(tmp_path / f"{name}.sh", name, "--tool", str(tool), "--budget", "50") for name in ("prolog", "health-check")
     ]
-    marks = [Path(f"/run/torchtune-sys-{kind}-here") for kind in ("drained", "known", "passes")]
-    try:
-        logged(at=40.0)
-        assert cluster.run(hooks[0]).returncode == 1
-        assert "Reason=torchtune-sys: [hardware] gsp-firmware-timeout" in cluster.until("DRAIN")
-        assert cluster.run(hooks[0]).returncode == 1, "a job that had the node already"
-        for _ in range(2):
-            assert cluster.run(hooks[1]).returncode == 0
-        assert not cluster.in_service(), "the health check takes back nothing that still stands in the log"
-        cluster.run("scontrol", "update", "nodename=here", "state=resume")
-        cluster.until("DRAIN", is_there=False)
-        for hook in hooks:
-            done = cluster.run(hook)
-            assert done.returncode == 0, done.stderr
-            assert cluster.in_service()
-        logged(at=1_200_000.0)
-        assert cluster.run(hooks[0]).returncode == 1
-        assert not cluster.in_service()
-    finally:
-        for mark in marks:
-            mark.unlink(missing_ok=True)
-        cluster.run("scontrol", "update", "nodename=here", "state=resume")
-        cluster.until("DRAIN", is_there=False)
+    logged(at=40.0)
+    assert cluster.run(hooks[0]).returncode == 1
+    assert "Reason=torchtune-sys: [hardware] gsp-firmware-timeout" in cluster.until("DRAIN")
+    assert cluster.run(hooks[0]).returncode == 1, "a job that had the node already"
+    for _ in range(2):
+        assert cluster.run(hooks[1]).returncode == 0
+    assert not cluster.in_service(), "the health check takes back nothing that still stands in the log"
+    cluster.run("scontrol", "update", "nodename=here", "state=resume")
+    cluster.until("DRAIN", is_there=False)
+    for hook in hooks:
+        done = cluster.run(hook)
+        assert done.returncode == 0, done.stderr
+        assert cluster.in_service()
+    logged(at=1_200_000.0)
+    assert cluster.run(hooks[0]).returncode == 1
+    assert not cluster.in_service()
 
 
 BROKEN = {
@@ -232,17 +222,14 @@ def test_a_check_that_cannot_work_drains_nobody_and_says_why(cluster: Cluster, t
     if "--site-checks" not in words:
         words += ["--site-checks", str(cluster.root / "checks")]
     (cluster.root / "bad").touch()
-    try:
-        for piece in ("prolog", "health-check"):
-            hook = generated(tmp_path / f"{piece}.sh", piece, *words, "--budget", "60")
-            run = f"{before.format(bad=tmp_path)}\nexec {hook}"
-            done = cluster.run("unshare", "--mount", "--propagation", "private", "bash", "-c", run)
-            assert done.returncode == 0
-            assert "no verdict; this node is not checked" in done.stderr or "could not" in done.stderr or "cannot" in done.stderr
-            assert cluster.in_service(), done.stderr
-            assert not hung or "no answer within 1 s" in done.stderr
-    finally:
-        (cluster.root / "bad").unlink()
+    for piece in ("prolog", "health-check"):
+        hook = generated(tmp_path / f"{piece}.sh", piece, *words, "--budget", "50")
+        run = f"{before.format(bad=tmp_path)}\nexec {hook}"
+        done = cluster.run("unshare", "--mount", "--propagation", "private", "bash", "-c", run)
+        assert done.returncode == 0
+        assert "no verdict; this node is not checked" in done.stderr or "could not" in done.stderr or "cannot" in done.stderr
+        assert cluster.in_service(), done.stderr
+        assert not hung or "no answer within 1 s" in done.stderr
 
 
 @pytest.mark.long
@@ -281,7 +268,7 @@ def test_a_clock_that_jumped_drains_nobody_and_holds_no_slot(cluster: Cluster, t
     tool.write_text(f'#!/bin/sh\nLD_PRELOAD={tmp_path}/skew.so exec {TOOL} "$@"\n')
     tool.chmod(0o755)
     (tmp_path / "state").mkdir()
-    words = ("--site-checks", str(cluster.root / "checks"), "--policy", str(cluster.root / "policy.toml"), "--budget", "60")
+    words = ("--site-checks", str(cluster.root / "checks"), "--policy", str(cluster.root / "policy.toml"), "--budget", "50")
     words += ("--drain-state", str(tmp_path / "state"), "--drain-limit", "1")
     hooks = [generated(tmp_path / f"{piece}.sh", piece, *words, "--tool", str(tool)) for piece in ("prolog", "health-check")]
     for hook in hooks:
@@ -289,22 +276,15 @@ def test_a_clock_that_jumped_drains_nobody_and_holds_no_slot(cluster: Cluster, t
         assert done.returncode == 0, done.stderr
         assert cluster.in_service(), done.stderr
     (cluster.root / "bad").touch()
-    try:
-        assert cluster.run(tool, "preflight", *words).returncode == 1, "it takes the one slot, at its own time"
-        right = generated(tmp_path / "right.sh", "prolog", *words)
-        assert cluster.run(right).returncode == 1
-        assert "site-scratch" in cluster.until("DRAIN")
-    finally:
-        (cluster.root / "bad").unlink()
-        cluster.run("scontrol", "update", "nodename=here", "state=resume")
-        cluster.until("DRAIN", is_there=False)
+    assert cluster.run(tool, "preflight", *words).returncode == 1, "it takes the one slot, at its own time"
+    right = generated(tmp_path / "right.sh", "prolog", *words)
+    assert cluster.run(right).returncode == 1
+    assert "site-scratch" in cluster.until("DRAIN")
 
 
 @pytest.mark.long
-def test_slurmd_itself_runs_the_health_check(tmp_path: Path) -> None:
-    """A node that is bad while nobody uses it is drained, and comes back once it is well: nobody but slurmd starts anything."""
-    if not TOOL.exists():
-        pytest.skip(f"the tool is not installed beside {sys.executable}")
+def test_slurmd_itself_runs_the_health_check(cluster: Cluster, tmp_path: Path) -> None:
+    """A node that is bad while nobody uses it is drained, and comes back once it is well: nobody but slurmd starts anything. It leaves the marks of ``cluster``'s node."""
     checks = tmp_path / "checks"
     checks.mkdir()
     (checks / "scratch").write_text(f"#!/bin/sh\n[ ! -e {tmp_path}/bad ] || {{ echo /scratch is not mounted; exit 2; }}\n")

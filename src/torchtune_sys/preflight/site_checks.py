@@ -57,7 +57,7 @@ def _judged(name: str, found: Output | Missing, policy: Policy) -> Cause | None:
     if isinstance(found, Missing):
         return _unknown(name, found.detail)
     text = found.stdout.strip()
-    if text.startswith("{"):
+    if text.startswith("{") and found.rc >= 0:
         return _of_json(name, text, policy)
     if found.rc not in _STATUSES:
         how = f"ended by {ended_by(found.rc)}" if found.rc < 0 else f"exit status {found.rc}"

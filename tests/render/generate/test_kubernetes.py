@@ -326,7 +326,7 @@ def test_the_namespace_is_given_to_every_object() -> None:
         ("kubernetes job --image a --act", 2, ("--act has no effect on job",)),
         ("slurm prolog --tool /a --isolate", 2, ("--isolate has no effect on prolog",)),
         ("slurm batch --tool /a --drain-state /x", 0, ("--drain-state has no effect on batch",)),
-        ("slurm conf --level fast", 0, ("--level has no effect on conf",)),
+        ("slurm conf --python /a", 0, ("--python has no effect on conf",)),
     ],
 )
 def test_an_option_without_effect_is_not_passed_over_in_silence(words: str, status: int, said: tuple[str, ...]) -> None:

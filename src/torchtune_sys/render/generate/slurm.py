@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -16,12 +17,21 @@ _GRACE_S = 3
 """What the tool gets beyond its budget before it is ended."""
 _VERDICT_S = 6
 """What the verdict of all nodes may take beyond the budget."""
+_KILLED_S = 15
+"""What a check takes at most beyond its budget before it is ended, what is logged among it: a Prolog that slurmd ends drains its node."""
+_DRAINING_S = 30
+"""What Slurm's commands may take after that, where it answers late."""
+HEALTH_CHECK_AT_MOST_S = 50.0
+"""slurmd ends a HealthCheckProgram after 60 s (slurm.conf(5))."""
 SETTINGS: Mapping[str, tuple[str, str]] = {
     "Prolog": ("/etc/slurm/prolog.d/50-torchtune-sys.sh", "judges the node before a job's first step"),
     "PrologFlags": ("Alloc", "when the job gets the node, not when its first step starts"),
     "Epilog": ("/etc/slurm/epilog.d/50-torchtune-sys.sh", "logs what a job left behind"),
     "TaskProlog": ("/etc/slurm/torchtune-sys-task-prolog.sh", "environment and placement of each task"),
-    "PrologEpilogTimeout": ("60", "65534 s by default: a hung Prolog would block the node that long"),
+    "PrologEpilogTimeout": (
+        "{timeout}",
+        "more than a check takes: slurmd drains the node of one that it ends; 65534 s by default, for which a hung Prolog would block it",
+    ),
     "SchedulerParameters": ("nohold_on_prolog_fail", "else a batch job whose Prolog failed is held, and never started again"),
     "HealthCheckProgram": ("/etc/slurm/torchtune-sys-health-check.sh", "judges idle nodes, and takes back what it drained"),
     "HealthCheckInterval": ("300", "seconds"),
@@ -30,8 +40,6 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
 """What each line of slurm.conf is for (slurm.conf(5))."""
 _LISTS = ("SchedulerParameters", "PrologFlags")
 _PROGRAMS = ("Prolog", "Epilog", "TaskProlog", "HealthCheckProgram")
-_SECONDS = {"PrologEpilogTimeout": (30, 600), "HealthCheckInterval": (60, 3600)}
-"""Longer than a check with its end, and no longer than anybody wants to wait."""
 
 
 def script(
@@ -69,20 +77,22 @@ def script(
     )
 
 
-def conf(running: Mapping[str, str] | None) -> str:
-    """Return the lines of slurm.conf; ``running`` is what ``scontrol show config`` says, None where it could not be asked."""
+def conf(running: Mapping[str, str] | None, budget_s: float) -> str:
+    """Return the lines of slurm.conf for scripts of this budget; ``running`` is what ``scontrol show config`` says, None where it could not be asked."""
+    least = math.ceil(budget_s) + _KILLED_S
     rows = [f"# Made by torchtune-sys {__version__} generate slurm conf; tried with Slurm 22.05."]
     if running is None:
         rows.append("# scontrol did not answer: not compared with a running configuration.")
     for key, (value, why) in SETTINGS.items():
-        rows += _lines(key, value, why, None if running is None else clean(running.get(key, "(null)")))
+        wanted = value.format(timeout=least + _DRAINING_S)
+        rows += _lines(key, wanted, why, None if running is None else clean(running.get(key, "(null)")), least)
     return "".join(f"{row}\n" for row in rows)
 
 
-def _lines(key: str, value: str, why: str, now: str | None) -> list[str]:
+def _lines(key: str, value: str, why: str, now: str | None, least_s: int) -> list[str]:
     if now is None:
         return [f"# {why}", f"{key}={value}"]
-    if set(value.split(",")) <= set(now.split(",")) or _is_long_enough(key, now):
+    if set(value.split(",")) <= set(now.split(",")) or _is_long_enough(key, now, least_s):
         return [f"# {key}={now} is set already: {why}"]
     if key in _PROGRAMS and now != "(null)":
         others = "call ours from it" if key in ("TaskProlog", "HealthCheckProgram") else f"set {key}=DIR/* and put both into DIR"
@@ -95,10 +105,10 @@ _FLAGS = pattern(r"[A-Za-z0-9_-]+(?:,[A-Za-z0-9_-]+)*")
 """One line of slurm.conf may hold several parameters."""
 
 
-def _is_long_enough(key: str, now: str) -> bool:
+def _is_long_enough(key: str, now: str, least_s: int) -> bool:
     """``60 sec``, as scontrol words it, lies between what a check takes and what is sensible."""
     number = natural(now.split(" ")[0])
-    least, most = _SECONDS.get(key, (1, 0))
+    least, most = {"PrologEpilogTimeout": (least_s, 600), "HealthCheckInterval": (60, 3600)}.get(key, (1, 0))
     return number is not None and least <= number <= most
 
 

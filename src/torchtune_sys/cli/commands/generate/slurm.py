@@ -11,7 +11,7 @@ import click
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.preflight import DRAIN_LIMIT, DRAIN_WINDOW_S
-from torchtune_sys.cli.terminal import environment, give
+from torchtune_sys.cli.terminal import environment, give, tell
 from torchtune_sys.cli.watch import ISOLATE_BUDGET_S, PREFLIGHT_BUDGETS_S
 from torchtune_sys.errors import UserError
 from torchtune_sys.host.trust import distrust
@@ -20,8 +20,10 @@ PIECES = ("prolog", "epilog", "task-prolog", "health-check", "batch", "conf")
 _DRAINING = ("prolog", "epilog", "health-check")
 _CHECKING = (*_DRAINING, "batch")
 _USED_BY = {
-    **dict.fromkeys(("tool", "budget"), (*_CHECKING, "task-prolog")),
-    **dict.fromkeys(("policy", "site_checks", "level", "python"), _CHECKING),
+    "tool": (*_CHECKING, "task-prolog"),
+    "budget": PIECES,
+    "level": (*_CHECKING, "conf"),
+    **dict.fromkeys(("policy", "site_checks", "python"), _CHECKING),
     **dict.fromkeys(("drain_state", "drain_limit", "drain_window"), _DRAINING),
     "isolate": ("batch",),
 }
@@ -76,8 +78,9 @@ def command(piece: str, output: str | None, **options: Any) -> int:
     from torchtune_sys.render.generate import slurm
 
     shared.refuse_without_effect(piece, _USED_BY, harmless=[name for name in _USED_BY if name != "isolate"])
+    budget_s = options["budget"] or PREFLIGHT_BUDGETS_S[options["level"] or "fast"]
     if piece == "conf":
-        give(slurm.conf(_running()), output)
+        give(slurm.conf(_running(), budget_s), output)
         return 0
     _must_be_absolute(options)
     shared_ = options["drain_state"]
@@ -89,7 +92,9 @@ def command(piece: str, output: str | None, **options: Any) -> int:
         for word in (_flag(name), options[name] if isinstance(options[name], str) else f"{options[name]:g}")
     ]
     drain = None if shared_ else (options["drain_limit"] or DRAIN_LIMIT, int(options["drain_window"] or DRAIN_WINDOW_S))
-    budget_s = options["budget"] or PREFLIGHT_BUDGETS_S[options["level"] or "fast"]
+    if piece == "health-check" and budget_s > slurm.HEALTH_CHECK_AT_MOST_S:
+        budget_s = slurm.HEALTH_CHECK_AT_MOST_S
+        tell(f"torchtune-sys: slurmd ends a health check after 60 s, so that its budget is {budget_s:g} s")
     isolate_s = ISOLATE_BUDGET_S if options["isolate"] else 0.0
     tool = options["tool"] or _this_tool()
     give(slurm.script(piece, tool, budget_s, words, drain, _slurm_folder(), isolate_s), output, program=True)
