@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -76,3 +80,19 @@ def test_every_kind_of_action_of_an_installation_has_its_tasks() -> None:
     """Packages that are called after the kernel reach the role as packages (module_utils/installing.py)."""
     kinds = {kind.__struct_config__.tag for kind in get_args(install.Action)} - {"kernel-packages"}
     assert kinds == {path.stem.removeprefix("action_") for path in TASKS.glob("action_*.yml")}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("delay", [0.5, 10_000])
+def test_a_node_waits_for_the_last_one_however_long_that_takes(work: Path, delay: float) -> None:
+    """Ten thousand hosts at five forks; an hour was the most, so that the first began before the others were told."""
+    given = {"path": sys.executable, "nodes": ["a", "b"], "node": 0, "secret": "s", "delay": delay}
+    code = (
+        "import json, sys, time; from ansible.module_utils import basic\n"
+        f"basic._ANSIBLE_ARGS = {json.dumps({'ANSIBLE_MODULE_ARGS': given})!r}.encode(); basic._ANSIBLE_PROFILE = 'legacy'\n"
+        "time.sleep = lambda seconds: sys.exit(f'slept {seconds}')\n"
+        "from ansible_collections.torchtune.sys.plugins.modules import torchtune_preflight as it; it.main()"
+    )
+    env = {**os.environ, "PYTHONPATH": str(work / "collections")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == f"slept {float(delay)}", done.stdout + done.stderr

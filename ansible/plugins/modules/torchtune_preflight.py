@@ -149,7 +149,6 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.torchtune.sys.plugins.module_utils import ranks, tool
 
 SCHEMA = "torchtune-sys/preflight/1"
-LONGEST_DELAY_S = 3600
 
 
 def main():
@@ -174,7 +173,7 @@ def main():
     try:
         found = tool.Tool(module)
         words = _words(module)
-        time.sleep(min(max(module.params["delay"], 0), LONGEST_DELAY_S))
+        time.sleep(max(module.params["delay"], 0))
         places = ranks.places(module.params)
         module.run_command_environ_update = places[0]
         with ranks.Beside(found.argv + words, places[1:]):

@@ -85,11 +85,11 @@ def _reason(result: t.Any) -> str:
 
 
 def _state(result: t.Mapping[str, t.Any]) -> str:
-    if result.get("status") == 4:
+    if result.get("status") == 4 or (result.get("failed") and result.get("why") == "findings"):  # torchtune_sys_fail_on
         return "failed"
-    if result["findings"]:
-        return "findings"
-    return "good" if result["judged"] else "not-judged"
+    if not result["judged"]:
+        return "not-judged"
+    return "findings" if result["findings"] else "good"
 
 
 def fleet(hosts: list[dict[str, t.Any]], time: str, differences: t.Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:

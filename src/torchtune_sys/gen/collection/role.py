@@ -23,11 +23,11 @@ JUDGING = ("main", "check", "apply", "gather", "report", "rolling")
 
 
 _KEPT = """
-action applied asked brought by_apt by_dnf by_package change_failure checked chosen controller_words copied cordoned
+acted action applied asked brought by_apt by_dnf by_package change_failure checked chosen controller_words copied cordoned
 disruptive done drain_file drained enabled failure fetched gathered hosts identity is_controller jobs kept key
 key_fingerprints key_place known kubectl_drain kubernetes_mark max_fail_percentage may_be_drained mistyped
 not_looked_up pending pinged pip preflight_addresses preflight_begun preflight_job preflight_longest preflight_spread
-preflighted ran reboot_useless reboot_why refused_words renewed reported resume_file rules serial slurm slurm_reason
+preflighted ran reboot_useless reboot_why refused_words renewed reported restarts resume_file rules serial slurm slurm_reason
 smoked source_here step step_changed stopped to_install told_by_host tool trusted undone wheels why with_facts written
 """
 """What plays, tasks and the variables' file call their own, without the prefix. Whatever else begins with it was mistyped."""
@@ -170,8 +170,13 @@ def variables() -> str:
 {PREFIX}disruptive: >-
   {{{{ {PREFIX}applied.disrupts | length > 0
   or {PREFIX}reboot and {PREFIX}applied.waits.reboot | difference({PREFIX}applied.rebooted) | length > 0
-  or {PREFIX}restart_services | length > 0 and {PREFIX}applied.waits.service | length > 0
+  or {PREFIX}restarts | length > 0
   or {PREFIX}packages and {PREFIX}applied.install | length > 0 }}}}
+
+# Of the services that may be restarted those that a change waits for: the others would be restarted at every run.
+{PREFIX}restarts: >-
+  {{{{ {PREFIX}restart_services | select('match', '(systemd-)?(' ~ ({PREFIX}applied.waits.service
+  | map('regex_replace', '^.*/([^/]+)[.](service|conf)[.]d/[^/]*$', '\\1') | map('regex_escape') | join('|')) ~ ')([.]service)?$') | list }}}}
 
 # What of an installation cannot be had, and why.
 {PREFIX}refused_words: >-
@@ -185,9 +190,10 @@ def variables() -> str:
 {PREFIX}preflight_spread: "{{{{ 5 * ((ansible_play_hosts_all | length / (ansible_forks | int)) | round(0, 'ceil')) }}}}"
 {PREFIX}preflight_longest: "{{{{ {PREFIX}preflight_budget + 2 * ({PREFIX}preflight_spread | float) + 60 }}}}"
 
-# Who drained the host is asked of Slurm and Kubernetes themselves: an earlier run may have, and failed.
+# Who drained the host is asked of Slurm and Kubernetes themselves: an earlier run may have, and failed. What waits for a manual step, or for a reboot that
+# is not allowed, stays drained.
 {PREFIX}may_be_drained: >-
-  {{{{ {PREFIX}drained | default(false) or {PREFIX}drain | default('') in ['slurm', 'kubernetes'] }}}}
+  {{{{ not {PREFIX}stopped | default(false) and ({PREFIX}drained | default(false) or {PREFIX}drain | default('') in ['slurm', 'kubernetes']) }}}}
 
 # Fingerprints of the primary keys in a file, as gpg --with-colons tells them.
 {PREFIX}key_fingerprints: "{{{{ {PREFIX}key.stdout | regex_findall('(?m)^pub:.*\\n(?:grp:.*\\n)?fpr:+([0-9A-F]+):') }}}}"
@@ -243,7 +249,9 @@ for example `torchtune_sys_rule_swappiness_high: {max: 20}`.
 
 
 def _row(variable: Variable) -> str:
-    default = "" if variable.default is None else f"`{yaml.scalar(variable.default)}`"
+    listed = isinstance(variable.default, list)
+    default = f"[{', '.join(map(yaml.scalar, variable.default))}]" if listed else yaml.scalar(variable.default)
+    default = "" if variable.default is None else f"`{default}`"
     words = _plain(variable.doc) + (f" One of {', '.join(variable.choices)}." if variable.choices else "")
     return f"| `{PREFIX}{variable.name}` | {default} | {_cell(words)} |\n"
 
