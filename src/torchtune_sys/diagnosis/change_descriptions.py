@@ -88,6 +88,8 @@ _RECORD = pattern(
     r"|^(?:#{1,4} |\* |=+ ?)?(?:[\w.+-]{2,30} )?\[?(?:[Vv]ersion |[Rr]elease |v)?\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:[a-z]{0,4}\d{0,3})?\]?(?::$| ?(?:-|–|\(|/|,| on| released)? ?\(?(?:\d{4}-\d\d?-\d\d?|\d{1,2} \w{3,9}\.?,? \d{4}|\w{3,9}\.? \d{1,2},? \d{4}|\w{3,9} \d{4})\)?:?$)"
 )
 """The heads of what each release changed: Debian's, GNU's, RPM's, projects' own."""
+_RELEASE = pattern(r"^(?:#{1,4} )\[?(?:[Vv]ersion |[Rr]elease |v)?\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:[.-]?[a-z]{1,5}\d{0,3})?\]?$")
+"""A heading that is a release's number alone, before the points of what it changed."""
 _RECORDS = 2
 _POINT = pattern(r"^[-*•] \S")
 """What a release changed, below the head that names it."""
@@ -107,7 +109,7 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     """
     texts = [line.text[:_LONGEST].strip() for line in lines[:_LINES]]
     texts = [text for text in texts if text and not text.startswith(("<", "```"))]
-    if sum(_RECORD.match(text) is not None for text in texts) + _begins_with_release(texts) >= _RECORDS:
+    if sum(_names_release(text) for text in texts) + _begins_with_release(texts) >= _RECORDS:
         return True
     if not texts or len(lines) > _LINES:
         return False
@@ -129,8 +131,12 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     return kinds[0] > 0 and sum(kinds) > 1
 
 
+def _names_release(text: str) -> bool:
+    return _RECORD.match(text) is not None or _RELEASE.match(text) is not None
+
+
 def _begins_with_release(texts: Sequence[str]) -> bool:
-    """Return whether the first line names a release, and points follow, and no program tells of a failure beside them."""
-    if not texts or _RECORD.match(texts[0]) is None or any(map(begins_with_failure, texts)):
+    """Return whether one of the first lines names a release, and points follow, and no program tells of a failure beside them."""
+    if not any(map(_names_release, texts[:_TITLES])) or any(map(begins_with_failure, texts)):
         return False
     return sum(_POINT.match(text) is not None for text in texts) >= _RECORDS

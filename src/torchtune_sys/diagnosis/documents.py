@@ -25,7 +25,7 @@ _GENERATED = re.compile(
 _TITLE = re.compile(
     r"(?i)^(?:#{1,3} )?\W{0,4}(?:FAQs?\b|frequently asked questions\b|常见问题|(?:runbook|playbook|cheat ?sheet)\b(?!s? (?:fail|is|does|did|says))|(?:troubleshooting|debugging) (?:guide|tips)\b"
     r"|(?:this|the following) (?:page|document|guide|chapter|section|table|list) (?:lists?|describes?|explains?|shows?|covers?|records?)\b"
-    r"|(?:translate|classify|match|sort) the following\b|chapter \d{1,2}\b|(?:course|exercises?|abstract|minutes|agenda)[:,] |our paper\b|.{0,40}のお知らせ|.{0,20}维护(?:公告|通知))"
+    r"|(?:translate|classify|match|sort) the following\b|chapter \d{1,2}\b|(?:course|exercises?|abstract|minutes|agenda|tutorial|lesson(?: \d{1,2})?|lab(?: \d{1,2})?|workshop|quiz|homework)[:,] |our paper\b|.{0,40}のお知らせ|.{0,20}维护(?:公告|通知))"
 )
 """The first line of what was written for readers."""
 _TELLS = re.compile(
