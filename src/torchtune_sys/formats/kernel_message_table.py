@@ -73,6 +73,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("IO_PAGE_FAULT", "iommu-fault", rf"nvidia {PCI}: AMD-Vi: Event logged \[IO_PAGE_FAULT"),
     ("IO_PAGE_FAULT", "iommu-fault", rf"\[?IO_PAGE_FAULT device=(?:[0-9a-f]{{4}}:)?{PCI}"),
     ("DMAR: [", "iommu-fault", rf"DMAR: \[DMA (?:Read|Write)[^\]]*\] Request device \[(?:[0-9a-f]{{4}}:)?{PCI}\]"),
+    # drivers/iommu/arm/arm-smmu-v3/arm-smmu-v3.c (arm_smmu_dump_event); before 6.14 it printed the stream's number alone
+    (" client: ", "iommu-fault", rf"arm-smmu-v3 \S{{1,40}}: event: F_\w{{1,20}} client: {PCI} sid:"),
     # Linux: drivers/pci/pcie/aer.c, dpc.c, drivers/pci/hotplug/pciehp_ctrl.c
     (Shared("Bus Error: severity=Uncorrect"), "aer-uncorrected", rf"{PCI}: (?:AER: )?\w+ Bus Error: severity=Uncorrect\w+ \((?P<who>[\w-]+)\), type=[\w ]+"),
     (Shared("Bus Error: severity=Correct"), "aer-corrected", rf"{PCI}: (?:AER: )?\w+ Bus Error: severity=Correct\w+, type=(?P<who>[\w ]+)"),
@@ -109,6 +111,10 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     # Linux: net/netfilter/nf_log_syslog.c; before it the words of ufw, and of firewalld with LogDenied. Peers have private addresses, scanners hardly ever.
     ("UFW BLOCK] IN=", "firewall-drop", rf"\[UFW BLOCK\] {_REFUSED}"),
     ("REJECT: IN=", "firewall-drop", rf"(?:FINAL|filter_IN_\w{{1,40}})_REJECT: {_REFUSED}"),
+    # Linux: net/ipv4/tcp.c (tcp_check_oom); kernel/audit.c (audit_log_start); drivers/thermal/intel/intel_powerclamp.c
+    ("tuning tcp_mem", "tcp-memory-full", r"TCP: out of memory -- consider tuning tcp_mem"),
+    ("audit_backlog_limit=", "held-up", r"audit: (?P<subject>audit_backlog)=\d{1,9} > audit_backlog_limit=\d{1,9}"),
+    ("idle injection", "held-up", r"(?P<subject>intel_powerclamp): Start idle injection to reduce power"),
     ("table overflow", "neighbours-full", r"(?P<subject>arp_cache|ndisc_cache): neighbor table overflow!|[Nn]eighbour table overflow"),
     # Linux: drivers/thermal/thermal_core.c, kernel/reboot.c (hw_protection_shutdown; from 6.15 __hw_protection_trigger, which may restart), drivers/net/ethernet/intel/ixgbe/ixgbe_main.c
     ("critical temperature", "too-hot", r"(?P<subject>thermal_zone\d+): .*critical temperature reached"),
@@ -160,6 +166,9 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("(polling) timeout", "efa-fault", r"infiniband (?P<subject>(?:efa_|rdmap)\w{1,24}): Wait for completion \(polling\) timeout"),
     ("Admin queue is closed", "efa-fault", r"infiniband (?P<subject>(?:efa_|rdmap)\w{1,24}): Admin queue is closed"),
     ("Device isn't ready", "efa-fault", r"(?:infiniband|efa) (?P<subject>\S{1,32}): Device isn't ready, (?:abort com init|can't reset)"),
+    # Linux: drivers/net/ethernet/intel: ice/ice_main.c and i40e/i40e_main.c (tx_timeout); igc/igc_main.c, igb/igb_main.c, fm10k/fm10k_pci.c (rd32)
+    ("recovery unsuccessful", "adapter-fault", rf"(?:ice|i40e) {PCI} .{{0,60}}tx_timeout recovery unsuccessful"),
+    ("PCIe link lost", "adapter-fault", rf"(?:igc|igb|fm10k) {PCI} .{{0,60}}PCIe link lost"),
     ("Cable error", "module-fault", rf"mlx5_core {PCI}: Port module event\[error\]: module \d+, Cable error, (?P<who>.{{1,80}})"),
     ("High temperature on", "nic-hot", rf"mlx5_core {PCI}: .*High temperature on sensors"),
     (": Link down", "link-down", r"mlx5_core \S+ (?P<subject>[\w.-]{1,16}): Link down"),
@@ -185,6 +194,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("has been shut down due to", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): Filesystem has been shut down due to"),
     # Linux: drivers/md/raid1.c, raid10.c, raid5.c
     (": Disk failure on ", "disk-io", r"md/raid\w{0,4}:\w{1,32}: Disk failure on (?P<subject>[\w!-]{1,32}), disabling device"),
+    (" out of ", "array-degraded", r"md/raid\w{0,4}:(?P<subject>md[\w-]{1,32}): (?:raid level \d{1,2} )?active with (\d{1,4}) out of (?!\2\b)\d{1,4} (?:mirrors|devices)"),
     ("hutting down filesystem", "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): .*[Ss]hutting down filesystem"),
     (Shared("log I/O error"), "fs-error", r"XFS \((?P<subject>[^)]{1,60})\): log I/O error"),
     ("forced readonly", "fs-read-only", r"BTRFS \w+ \(device (?P<subject>[\w-]{1,60})[^)]*\): .*forced readonly"),

@@ -152,8 +152,8 @@ class _EventCollector:
             self._amend("aer-uncorrected", text="UnsupReq" if value.startswith("0x00100000") else "")
         elif name == "section_type":
             self._record["section"] = value
-            if value == "memory error" and severity in ("fatal", "recoverable"):
-                self._add_event("memory-uncorrected", f"{severity} memory error, reported by the firmware", time)
+            if re.fullmatch(r"memory error|.* processor error", value) and severity in ("fatal", "recoverable"):
+                self._add_event("memory-uncorrected", f"{severity} {value}, reported by the firmware", time)
         elif name == "device_id":
             if self._record.get("section") == "PCIe error" and severity in ("fatal", "recoverable", "corrected"):
                 kind = "aer-corrected" if severity == "corrected" else "aer-uncorrected"

@@ -27,7 +27,22 @@ _VIRTUAL = (
     "oracle vblock",
 )
 INSTANCE_STORE = ("amazon ec2 nvme instance storage", "microsoft nvme direct disk", "ephemeraldisk", "nvme_card")
-_RAID_CONTROLLER = ("perc ", "megaraid", "raid", "logical volume", "smart array", "avago", "mr9", "adaptec", "areca", "arc-1")
+_RAID_CONTROLLER = (
+    "perc ",
+    "megaraid",
+    "raid",
+    "logical volume",
+    "smart array",
+    "avago",
+    "mr9",
+    "adaptec",
+    "areca",
+    "arc-1",
+    "smc3",
+    "intel rms",
+    "intel rs3",
+    "hw-sas",
+)
 _VIRTUAL_TRANSPORTS = frozenset(("virtio", "hyper-v", "xen", "iscsi", "fc", "nbd", "rbd", "drbd", "dasd", "firecracker"))
 
 _BY_NAME = (  # kernel name prefix → kind and transport

@@ -166,6 +166,8 @@ def _bonded(second: str) -> Recording:
     number = max(one["index"] for one in host["answers"]["interfaces"]) + 1
     ports = ("ens0np0", "ens1np0")
     kept = [{**one, "master": "bond0", "addresses": []} if one["name"] in ports else one for one in host["answers"]["interfaces"]]
+    if second == "down":  # without IFF_RUNNING and IFF_LOWER_UP
+        kept = [{**one, "flags": 6147, "operstate": "down"} if one["name"] == "ens1np0" else one for one in kept]
     bond = {**own, "name": "bond0", "index": number, "kind": "bond", "flags": 5187}
     facts = {"mtu": own["mtu"], "type": 1, "flags": "0x1443", "operstate": "up", "bonding/mode": "802.3ad 4"}
     facts |= {"speed": 400_000 if second == "up" else 200_000, "bonding/slaves": " ".join(ports)}

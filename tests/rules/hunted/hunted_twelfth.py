@@ -134,7 +134,7 @@ HOSTS[488] = (lambda: _without_operators(), lambda: _without_operators("/usr/loc
 def _compiled(*modules: str) -> Recording:
     """A Python that its user compiled: the standard library's modules in C."""
     root = "/home/mia/.pyenv/versions/3.12.9"
-    host = interpreter(desktop(), base_prefix=root)
+    host = interpreter(desktop(), base_prefix=root, not_found=[] if "_ctypes" in modules else ["_ctypes"])
     names = [f"{name}.cpython-312-x86_64-linux-gnu.so" for name in ("_bz2", "_hashlib", "_json", "_socket", "math", *modules)]
     return over(host, dirs={f"{root}/lib/python3.12/lib-dynload": names})
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import hunted_eleventh
 import hunted_first
+import hunted_fourteenth
 import hunted_healthy
 import hunted_odd
 import hunted_reported
 import hunted_second
-import hunted_thirteenth
 import pytest
 
 from conftest import judge, judge_one
@@ -37,7 +37,7 @@ BUILDERS = {
     **hunted_odd.HOSTS,
     **hunted_reported.HOSTS,
     **hunted_eleventh.HOSTS,
-    **hunted_thirteenth.HOSTS,
+    **hunted_fourteenth.HOSTS,
 }
 NAMED = [int(row["n"]) for row in ROWS if row["kind"] == "fault" and row["last"] == "named"]
 SILENT = [int(row["n"]) for row in ROWS if row["kind"] == "healthy" and row["last"] == "silent"]

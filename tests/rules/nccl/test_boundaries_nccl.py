@@ -280,7 +280,8 @@ def test_transports_that_a_file_switches_off(name: str, value: str, off: bool) -
             "fail",
         ),
         ("NCCL_P2P_DISABLE", {"gpu__devices": REFUSED}, "fail"),
-        ("NCCL_SHM_DISABLE", {"gpu__devices": (GPU,), "network__rdma": NOTHING}, "fail"),
+        ("NCCL_SHM_DISABLE", {"gpu__devices": (GPU,), "network__rdma": NOTHING}, "pass"),
+        ("NCCL_SHM_DISABLE", {"gpu__devices": (GPU, GPU), "network__rdma": NOTHING}, "fail"),
     ],
 )
 def test_a_transport_that_is_not_there_is_not_switched_off(name: str, facts: dict[str, Any], expected: str) -> None:

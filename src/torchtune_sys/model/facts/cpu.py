@@ -22,7 +22,7 @@ class CpuPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_khz: Fact[int]
     """scaling_max_freq."""
     hardware_max_khz: Fact[int]
-    """cpuinfo_max_freq."""
+    """cpuinfo_max_freq; under acpi-cpufreq, whose steps end below the boost frequency that it shows, the highest step."""
 
 
 class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):

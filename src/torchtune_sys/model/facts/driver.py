@@ -85,6 +85,8 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """AMD's /dev/kfd, by which programs compute; read where amdgpu has a device."""
     other_nodes: Fact[tuple[DeviceNode, ...]] = _NOT_READ
     """Those of an Intel GPU that is a card of its own (/dev/dri/renderD128), and of the GPU on a Jetson's chip (/dev/nvmap); empty where there is none."""
+    amd_render_nodes: Fact[tuple[str, ...]] = _NOT_READ
+    """Of the render nodes (``renderD128``) that the kernel lists for AMD's GPUs those that are in /dev/dri; ABSENT where it lists none."""
     level_zero: Fact[bool] = _NOT_READ
     """Whether the loader finds libze_intel_gpu.so.1, the user's side of the driver of Intel's GPUs; ABSENT without a card of Intel's."""
     amd_partitions: Fact[tuple[str, ...]] = _NOT_READ

@@ -53,10 +53,12 @@ class LimitsFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The file and line that sets it, or that it is logind's built-in choice."""
     slurm: Fact[bool]
     """Whether Slurm is set up here: its jobs are no login sessions for logind."""
+    aio_requests: Fact[tuple[int, int]] = _NOT_READ
+    """Requests that programs have reserved for asynchronous I/O (libaio), and how many all may (fs.aio-nr, fs.aio-max-nr)."""
     user_tasks: Fact[int] = _NOT_READ
     """Threads that the user has already, on which the limit nproc counts; ABSENT where that limit is high."""
     kills_at_logout: Fact[str] = _NOT_READ
-    """The file and line that sets logind's KillUserProcesses to yes, ``""`` where none does for this user; ABSENT where systemd-logind is not installed."""
+    """The file and line that sets logind's KillUserProcesses to yes, or names this user in KillOnlyUsers, ``""`` where none does for this user; ABSENT where systemd-logind is not installed."""
     services: Fact[tuple[ServiceLimits, ...]] = _NOT_READ
     """Services that jobs inherit their limits from; ABSENT where there is no RDMA device, which alone needs much locked memory."""
     pinning_failed: Fact[str] = _NOT_READ

@@ -9,6 +9,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuPolicy
+from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing, Why, fact, known, need
 from torchtune_sys.probes.topology import CPUS
 
@@ -76,9 +77,22 @@ def _policy(host: Host, folder: str, driver: Fact[str], cpu: int | None) -> CpuP
         driver=driver,
         governor=host.word(f"{folder}/scaling_governor"),
         epp=host.word(f"{folder}/energy_performance_preference"),
-        max_khz=host.number(f"{folder}/scaling_max_freq"),
-        hardware_max_khz=host.number(f"{folder}/cpuinfo_max_freq"),
+        max_khz=(allowed := host.number(f"{folder}/scaling_max_freq")),
+        hardware_max_khz=_highest(host, folder, driver, allowed),
     )
+
+
+def _highest(host: Host, folder: str, driver: Fact[str], allowed: Fact[int]) -> Fact[int]:
+    """Return cpuinfo_max_freq; under acpi-cpufreq no more than the highest of its steps, which is all that software may choose there. Since Linux 5.12
+    cpuinfo_max_freq has the boost frequency of CPPC, by which the processor goes beyond the highest step by itself, and scaling_max_freq begins at that
+    step. Source: drivers/cpufreq/acpi-cpufreq.c (acpi_cpufreq_cpu_init)."""
+    found = host.number(f"{folder}/cpuinfo_max_freq")
+    if driver != "acpi-cpufreq" or isinstance(found, Missing) or isinstance(allowed, Missing) or allowed >= found:
+        return found
+    steps = host.text(f"{folder}/scaling_available_frequencies")
+    if isinstance(steps, Missing):
+        return found if steps.why is Why.ABSENT else steps
+    return min(found, max((natural(word) or 0 for word in steps.split()), default=0) or found)
 
 
 @fact

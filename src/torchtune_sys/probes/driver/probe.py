@@ -44,6 +44,7 @@ def probe(host: Host, intent: Workload) -> DriverFacts:
         wsl=wsl,
         compute_node=driver_files.read_node(host, "/dev/kfd") if not isinstance(amd, Missing) and amd else _NO_AMD,
         other_nodes=_other_nodes(host, intel),
+        amd_render_nodes=_amd_render_nodes(host, amd),
         level_zero=_level_zero(host, intel),
         amd_partitions=_amd_partitions(host, amd),
         amd_errors=_amd_errors(host, amd),
@@ -73,6 +74,7 @@ _SEEN_ANYWHERE = (
     "wsl",
     "compute_node",
     "other_nodes",
+    "amd_render_nodes",
     "level_zero",
     "amd_partitions",
     "amd_errors",
@@ -181,10 +183,23 @@ def _other_nodes(host: Host, intel: Fact[tuple[str, ...]]) -> Fact[tuple[DeviceN
     """Return the nodes of Intel's cards and of a Jetson's GPU."""
     if isinstance(intel, Missing) and intel.why is not Why.ABSENT:  # a kernel without PCI has no card
         return intel
-    listed = [host.names(f"{pci.DEVICES}/{address}/drm") for address in known(intel, ())]
-    paths = [f"/dev/dri/{name}" for names in listed for name in known(names, ()) if name.startswith("renderD")]
-    found = (driver_files.read_node(host, path, "") for path in (*paths, *_OF_TEGRA))
+    paths = (*_render_nodes(host, known(intel, ())), *_OF_TEGRA)
+    found = (driver_files.read_node(host, path, "") for path in paths)
     return tuple(node for node in found if not isinstance(node, Missing))
+
+
+def _render_nodes(host: Host, addresses: tuple[str, ...]) -> list[str]:
+    """Return the paths of the render nodes that the kernel lists for PCI functions."""
+    listed = (host.names(f"{pci.DEVICES}/{address}/drm") for address in addresses)
+    return [f"/dev/dri/{name}" for names in listed for name in known(names, ()) if name.startswith("renderD")]
+
+
+@fact
+def _amd_render_nodes(host: Host, addresses: Fact[tuple[str, ...]]) -> Fact[tuple[str, ...]]:
+    paths = _render_nodes(host, need(addresses))
+    if not paths:
+        return Missing(Why.ABSENT, pci.DEVICES, "the kernel lists no render node of an AMD GPU")
+    return tuple(path.rpartition("/")[2] for path in paths if need(host.exists(path)))
 
 
 def _trains(host: Host, name: str) -> bool:

@@ -51,21 +51,25 @@ def remove_ipc(host: Host, found: Fact[tuple[tuple[str, str], ...]]) -> tuple[Fa
 
 
 def kills_at_logout(found: Fact[tuple[tuple[str, str], ...]], user: str) -> Fact[str]:
-    """Return what sets KillUserProcesses to yes, "" where nothing does for this user: distributions build logind with no, and root is left (logind.conf(5),
-    KillOnlyUsers and KillExcludeUsers, of which the second wins)."""
+    """Return what ends this user's processes, "" where nothing does: KillUserProcesses, which distributions build with no, unless KillOnlyUsers names users, who alone
+    are meant then, whatever KillUserProcesses says. KillExcludeUsers wins, and leaves root where it is not set (logind.conf(5); systemd
+    src/login/logind-core.c, manager_shall_kill)."""
     if isinstance(found, Missing):
         return found
     setting, source = _last(found, "KillUserProcesses")
     only, left = (_users(found, name) for name in ("KillOnlyUsers", "KillExcludeUsers"))
-    spared = user in (["root"] if left is None else left) or (bool(only) and user not in (only or ()))
-    return source if setting and not (user and spared) else ""
+    if user and user in (["root"] if left is None else left):
+        return ""
+    if user and only:
+        return f"{only[user]} (KillOnlyUsers)" if user in only else ""
+    return source if setting else ""
 
 
-def _users(found: tuple[tuple[str, str], ...], name: str) -> list[str] | None:
-    """Return the users of all assignments, of which each adds some and an empty one takes them away; None where there is none."""
-    users: list[str] | None = None
-    for value, _ in (each for _, text in found for each in _assignments(text, name)):
-        users = [*(users or ()), *value.split()] if value else []
+def _users(found: tuple[tuple[str, str], ...], name: str) -> dict[str, str] | None:
+    """Return the users of all assignments, each with where it stands: an assignment adds some, an empty one takes them away; None where there is none."""
+    users: dict[str, str] | None = None
+    for path, value, number in ((path, *each) for path, text in found for each in _assignments(text, name)):
+        users = {**(users or {}), **dict.fromkeys(value.split(), f"{path}:{number}")} if value else {}
     return users
 
 

@@ -28,6 +28,7 @@ def probe(host: Host, intent: Workload) -> LimitsFacts:
         pids_max=pids_max,
         pids_current=pids_current,
         pids_source=pids_source,
+        aio_requests=_aio_requests(host),
         ipc_lock=_ipc_lock(host),
         remove_ipc=remove,
         remove_ipc_source=remove_source,
@@ -42,6 +43,13 @@ def _user(host: Host) -> str:
     who = host.ask(queries.UID)
     name = who.get("user") if isinstance(who, dict) else None
     return name if isinstance(name, str) else ""
+
+
+def _aio_requests(host: Host) -> Fact[tuple[int, int]]:
+    used, most = host.number("/proc/sys/fs/aio-nr"), host.number("/proc/sys/fs/aio-max-nr")
+    if isinstance(used, Missing):
+        return used
+    return most if isinstance(most, Missing) else (used, most)
 
 
 _MANY_TASKS = 32_768

@@ -28,8 +28,17 @@ def read_disk(host: Host, directory: str) -> Disk:
         read_ahead_kib=host.number(f"{directory}/queue/read_ahead_kb"),
         size_bytes=read_size(host, directory),
         transport=transport,
-        instance_store=any(word in words for word in INSTANCE_STORE) and not is_made_up(words),
+        instance_store=(any(word in words for word in INSTANCE_STORE) and not is_made_up(words))
+        or _is_of_azure(host, name, words),
     )
+
+
+_RESOURCE_DISK = ("/dev/disk/azure/resource", "/dev/disk/cloud/azure_resource")
+"""Links to the temporary disk of a virtual machine of Azure (udev rules of azure-vm-utils, and of WALinuxAgent before): its model is that of all others."""
+
+
+def _is_of_azure(host: Host, name: str, model: str) -> bool:
+    return model.startswith("msft ") and any(posixpath.basename(known(host.link(link), "")) == name for link in _RESOURCE_DISK)
 
 
 @fact

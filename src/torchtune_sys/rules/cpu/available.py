@@ -9,9 +9,9 @@ from torchtune_sys.model.actions import Advice, EnvironmentVariable
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.launchers import JOB_VARIABLES, LOCAL_RANK_VARIABLES, RANK_VARIABLES
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import Snapshot, container_told
 from torchtune_sys.model.target import AtLeast
-from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
 from torchtune_sys.rules.cpu.common import asked_threads, budget, some, unasked_threads
 from torchtune_sys.rules.gates import gpu_count, gpu_host, ranks_here
 from torchtune_sys.rules.openmp import is_gnu_alone
@@ -197,6 +197,11 @@ def session_pinned(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if any(name in env for name in _LAUNCHERS):
         raise NotApplicable("a launcher or a batch system binds its processes")
     few = len(affinity) <= float(p["cpus"]) and len(affinity) <= float(p["share"]) * len(room)
+    if few and isinstance(cpu.cpuset, Missing) and (cpu.cpuset.why not in (Why.ABSENT, Why.NOT_RECORDED) or container_told(s)):
+        yield unsure(
+            "affinity", cpu.cpuset, "all CPUs that the cgroup allows"
+        )  # what a container's cgroup is allowed may stand above what it sees
+        return
     yield Evidence(
         subject="affinity",
         seen=f"{affinity} ({len(affinity)} of {len(room)} CPUs)",

@@ -154,6 +154,7 @@ def frequency_capped(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     Linux Documentation/admin-guide/pm/cpufreq.rst, scaling_max_freq and scaling_cur_freq; intel_pstate.rst, max_perf_pct
+    Linux drivers/cpufreq/acpi-cpufreq.c (its steps end below cpuinfo_max_freq, which has the boost frequency since 5.12: the highest step counts)
     Intel SDM volume 3, "Processor Hot" (PROCHOT#, which other parts of the machine may assert: bidirectional PROCHOT)
     NVIDIA driver README, "Dynamic Boost on Linux"
     """

@@ -93,7 +93,8 @@ def _name(device: PciDevice) -> str:
     ),
 )
 def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """/dev/kfd exists, but its permissions do not let this user read and write it; or it is missing, and torch is a ROCm build.
+    """/dev/kfd exists, but its permissions do not let this user read and write it; or torch is a ROCm build, and it is missing, or all render nodes of the GPUs
+    (/dev/dri/renderD128 …) are.
 
     Why it matters
         ROCm opens it first; without it, torch.cuda.is_available() is False and rocminfo says "Unable to open /dev/kfd
@@ -106,6 +107,7 @@ def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html, "Configuring permissions for
             GPU access"
+        https://rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html (--device /dev/kfd --device /dev/dri)
     """
     amd_gpus(s)
     if known(need(s.driver).nvidia_devices, ()) and not _rocm_build(s):
@@ -123,6 +125,14 @@ def rocm_device_permission(s: Snapshot, p: Params) -> Iterator[Evidence]:
         source=node.path,
         fix=_of_root() if node.gid == 0 else (),
     )
+    if known(need(s.driver).amd_render_nodes, ("?",)) == () and _rocm_build(s):
+        yield Evidence(
+            subject="/dev/dri",
+            seen="/dev/kfd is here, and of the render nodes that the kernel lists for the GPUs none is",
+            wanted="renderD128 and so on",
+            source="/sys/bus/pci/devices/*/drm",
+            fix=(_HANDED_OVER,) if container(s) else (),
+        )
 
 
 def _rocm_build(s: Snapshot) -> bool:

@@ -148,7 +148,7 @@ def fabric_manager_version_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence
     fix=(
         Advice(
             text="sudo modprobe nvidia-uvm (at boot: nvidia-persistenced with nvidia-modprobe, or a modules-load.d file; where kernel.modules_disabled is 1, "
-            "only such a file and the next start)"
+            "only such a file and the next start; Talos: machine.kernel.modules of the machine configuration)"
         ),
         Install(text="install nvidia-modprobe, with which CUDA can load it for ordinary users"),
     ),

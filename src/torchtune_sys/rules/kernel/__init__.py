@@ -13,6 +13,7 @@ from torchtune_sys.rules.kernel import (
     exhausted,
     firewall,
     gpu,
+    held_up,
     machine,
     memory_sharing,
     servers,
@@ -20,5 +21,5 @@ from torchtune_sys.rules.kernel import (
 )
 
 RULES = rules_of(
-    gpu, amd, driver, memory_sharing, devices, disks, servers, machine, exhausted, crash, firewall, accelerators, sleep
+    gpu, amd, driver, memory_sharing, devices, disks, servers, machine, exhausted, crash, firewall, accelerators, sleep, held_up
 )

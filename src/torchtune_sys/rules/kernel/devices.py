@@ -227,7 +227,7 @@ def _read(s: Snapshot, address: str) -> bool:
 )
 def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The mlx5 driver logged compromised health, a fatal error or syndrome, a cable or transceiver error, too high a temperature, or that it
-    could not start the card; or the EFA driver logged that its device does not answer.
+    could not start the card; the EFA driver that its device does not answer; or one of Intel's that the card's PCIe link is lost, or that no reset helped.
 
     Why it matters
     After a health error the adapter is reset: RDMA connections break, and NCCL fails with "Got async event" or a timeout. A port
@@ -238,11 +238,20 @@ def network_adapter_fault(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, events.c, main.c; drivers/infiniband/hw/efa/efa_com.c
+    Linux drivers/net/ethernet/intel: ice, i40e, igc, igb
     """
-    kinds = ("nic-hot", "module-fault", "efa-fault", "mlx5-fault")
+    kinds = ("nic-hot", "module-fault", "adapter-fault", "efa-fault", "mlx5-fault")
     for item in logged_of_devices(s, p, kinds, "network adapters", "adapter fault", "no fault"):
+        if "PCIe link lost" in item.seen and _is_unplugged(s, item.subject):
+            continue
         of_cable = item.verdict is Verdict.FAIL and "Cable error" in item.seen
         yield replace(item, fix=(_CABLE,), cause="link-down") if of_cable else item
+
+
+def _is_unplugged(s: Snapshot, subject: str) -> bool:
+    """Return whether the bus is seen and the device is not on it: a dock or a card was taken away while its driver ran, which says the same."""
+    there = pci_devices_by_address(s)
+    return bool(there) and not any(address in subject for address in there)
 
 
 _CABLE = Advice(text="reseat the cable or transceiver named in the message; replace it if this recurs")
@@ -268,14 +277,15 @@ def network_link_flapping(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Each time, connections stall or break; NCCL gives up after its retries, and the job fails.
 
     When to leave it
-    Somebody worked on the cable or the switch, or it is a laptop's or a management port.
+    Somebody worked on the cable or the switch, or it is a management port. (Cables of laptops come and go, and are not judged.)
 
     References
     leptonai/gpud, threshold for InfiniBand link flaps (3); Linux net/sched/sch_generic.c (dev_watchdog)
     Linux drivers/net/ethernet/mellanox/mlx5/core/en_main.c
     """
     log = need(s.kernel)
-    downs = grouped(tuple(event for event in recent(s, p, "link-down") if not _of_boot(log, event)))
+    portable = not isinstance(s.hardware, Missing) and known(s.hardware.portable, False)
+    downs = grouped(tuple(event for event in recent(s, p, "link-down") if not portable and not _of_boot(log, event)))
     many = [
         (name, what, events)
         for what, found in (("link down", downs), ("a transmit queue timed out", _hangs(s, p)))

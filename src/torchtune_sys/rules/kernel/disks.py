@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.kernel import KernelEvent
 from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, known
 from torchtune_sys.rules.kernel.common import DAYS, grouped, logged_of_devices, none_logged, recent, seen_in_log, shorter
 
 
@@ -54,7 +54,8 @@ def nvme_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     cause="storage-io-error",
 )
 def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds I/O or medium errors of a disk, or errors or corruption of a file system, which may have become read-only.
+    """The log holds I/O or medium errors of a disk, errors or corruption of a file system, which may have become read-only, or a RAID array that started
+    without some of its members.
 
     Why it matters
     Training data or checkpoints cannot be read or written, or are damaged; where a file system became read-only, no checkpoint is.
@@ -66,13 +67,23 @@ def disk_errors_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     Linux block/blk-core.c, fs/buffer.c, fs/ext4/super.c, fs/jbd2, fs/xfs, fs/btrfs, fs/bcachefs, drivers/md; OpenZFS module/zfs/spa_misc.c
     """
-    kinds = ("disk-io", "disk-medium", "fs-error", "fs-read-only")
-    found = {name: group for name, group in grouped(recent(s, p, *kinds)).items() if not _pulled_out(s, name, group)}
+    kinds = ("array-degraded", "disk-io", "disk-medium", "fs-error", "fs-read-only")
+    found = {
+        name: group
+        for name, group in grouped(recent(s, p, *kinds)).items()
+        if not _pulled_out(s, name, group) and not _is_whole(s, name)
+    }
     for name, group in found.items():
         worst = max(group, key=lambda event: kinds.index(event.kind))
         yield seen_in_log(s, name, shorter(worst.text), group, "no error")
     if not found:
         yield from none_logged(s, "disks", "disk or file system error")
+
+
+def _is_whole(s: Snapshot, name: str) -> bool:
+    """Tell whether it is an array that has all its members by now."""
+    places = () if isinstance(s.storage, Missing) else known(s.storage.places, ())
+    return any(array.name == name and array.degraded == 0 for place in places for array in place.arrays)
 
 
 def _pulled_out(s: Snapshot, name: str, group: list[KernelEvent]) -> bool:

@@ -116,6 +116,38 @@ def conntrack_table_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 @rule(
+    id="tcp-memory-full-logged",
+    title="The kernel's memory for TCP was used up, and connections were reset",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="see what holds it (ss -tm; the line TCP of /proc/net/sockstat, in pages): connections of programs that do not read what comes in"
+        ),
+        Advice(text="remove a small net.ipv4.tcp_mem from sysctl.d: the kernel's own maximum is a tenth of memory or near to it"),
+    ),
+    params=(DAYS, Param("count", 3, "how often it may be used up in that time")),
+)
+def tcp_memory_full_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The log says at least three times that what all TCP connections buffer together reached net.ipv4.tcp_mem.
+
+    Why it matters
+    The kernel then resets a connection that wants more: Gloo and the rendezvous end with "Connection reset by peer", downloads and file systems over TCP stall, on
+    this host only.
+
+    When to leave it
+    The program that left its connections unread was found and ended.
+
+    References
+    Linux net/ipv4/tcp.c (tcp_check_oom, tcp_out_of_memory); Documentation/networking/ip-sysctl.rst (tcp_mem)
+    """
+    found = recent(s, p, "tcp-memory-full")
+    if total(found) >= int(p["count"]):
+        yield seen_in_log(s, "TCP", shorter(found[-1].text), found, "memory for what connections buffer")
+    else:
+        yield from none_logged(s, "TCP", "used-up memory for TCP")
+
+
+@rule(
     id="neighbour-table-full-logged",
     title="The neighbour (ARP) table overflowed",
     severity=Severity.WARNING,

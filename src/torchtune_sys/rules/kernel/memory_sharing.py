@@ -187,7 +187,7 @@ def peermem_refused_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=nvidia_log,
 )
 def iommu_fault_of_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The log holds IO_PAGE_FAULT (AMD) or DMAR faults (Intel) whose requester is an NVIDIA GPU.
+    """The log holds IO_PAGE_FAULT (AMD), DMAR faults (Intel) or events of the SMMU (Arm) whose requester is an NVIDIA GPU.
 
     Why it matters
     A GPU accessed an address that the IOMMU does not map, typically another GPU's memory (P2P): the data does not arrive, and
@@ -198,7 +198,8 @@ def iommu_fault_of_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (PCI Access Control Services)
-    Linux drivers/iommu/amd/iommu.c, drivers/iommu/intel/dmar.c
+    Linux drivers/iommu/amd/iommu.c, drivers/iommu/intel/dmar.c, drivers/iommu/arm/arm-smmu-v3/arm-smmu-v3.c
+    Linux Documentation/admin-guide/kernel-parameters.txt (iommu.passthrough; iommu=pt is known on x86 alone)
     """
     gpus = _gpu_addresses(s)
     found = grouped(
@@ -211,7 +212,7 @@ def iommu_fault_of_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
             shorter(events[0].text),
             events,
             "no fault",
-            fix=(_PASSED_THROUGH,) if _iommu_of(s, address) == "identity" else (),
+            fix=(_PASSED_THROUGH,) if _iommu_of(s, address) == "identity" else (_ON_ARM,) if "arm-smmu" in events[0].text else (),
         )
     if not found:
         yield from none_logged(s, "GPUs", "IOMMU fault")
@@ -219,6 +220,11 @@ def iommu_fault_of_gpu(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 _PASSED_THROUGH = Advice(
     text="the IOMMU passes this GPU's accesses through by now: look whether faults came after the last boot; if they did, update the driver and the firmware"
+)
+
+
+_ON_ARM = Advice(
+    text="boot with iommu.passthrough=1, as NVIDIA's guide for Grace has it; if it does already, update the driver and the firmware"
 )
 
 

@@ -66,7 +66,7 @@ def logind_removes_ipc(s: Snapshot, p: Params) -> Iterator[Evidence]:
     applies=not_in_container,
 )
 def logind_kills_processes(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """KillUserProcesses is on: the processes of a login session get SIGTERM, then SIGKILL, when it ends.
+    """KillUserProcesses is on, or KillOnlyUsers names this user: the processes of a login session get SIGTERM, then SIGKILL, when it ends.
 
     Why it matters
     A training that was started by hand dies when its terminal or its connection does, whatever keeps it from SIGHUP (nohup, disown, tmux, screen).
@@ -76,14 +76,14 @@ def logind_kills_processes(s: Snapshot, p: Params) -> Iterator[Evidence]:
     Jobs are started by a batch system or as services, which are in no login session; or the site forbids that anything is left behind.
 
     References
-    logind.conf(5), KillUserProcesses, KillExcludeUsers (root is left by default); loginctl(1), enable-linger
+    logind.conf(5), KillUserProcesses, KillOnlyUsers, KillExcludeUsers (root is left by default); loginctl(1), enable-linger
     """
     source = need_if_there(need(s.limits).kills_at_logout, "systemd-logind is not installed")
     if need(need(s.limits).slurm):
         raise NotApplicable("Slurm's jobs run in no login session")
     yield Evidence(
         subject="KillUserProcesses",
-        seen="yes" if source else "no",
+        seen="no" if not source else "for this user" if "KillOnlyUsers" in source else "yes",
         wanted="no",
         verdict=verdict_on(bool(source)),
         source=source or "logind.conf",

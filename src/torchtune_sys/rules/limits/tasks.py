@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Limit
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, known, need, need_if_there
 from torchtune_sys.rules.gates import ranks_here
 from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, both, count, limit_of, verdict_on
 
@@ -99,4 +99,39 @@ def cgroup_pids_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
         wanted=f"room for {wanted} more",
         verdict=verdict_on(most - taken < wanted),
         source=limits.pids_source,
+    )
+
+
+@rule(
+    id="aio-requests-used-up",
+    title="Nearly all requests for asynchronous I/O that the kernel grants are taken",
+    severity=Severity.ADVICE,
+    fix=(
+        Advice(
+            text="sudo sysctl -w fs.aio-max-nr=1048576, and the same in a file of /etc/sysctl.d; databases reserve many: stopping one lowers "
+            "/proc/sys/fs/aio-nr"
+        ),
+    ),
+    params=(Param("percent", 95, "share of fs.aio-max-nr from which on it is reported, percent"),),
+)
+def aio_requests_used_up(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """fs.aio-nr, what all programs of the host have reserved by io_setup, is near to fs.aio-max-nr.
+
+    Why it matters
+    io_setup then fails with EAGAIN for everybody: DeepSpeed's swapping to NVMe (ZeRO-Infinity, its operator async_io) and other readers by libaio end with "Resource
+    temporarily unavailable".
+
+    When to leave it
+    Nothing here uses libaio; torch itself does not.
+
+    References
+    Linux Documentation/admin-guide/sysctl/fs.rst (aio-nr and aio-max-nr: 65536 by default); io_setup(2); DeepSpeed csrc/aio
+    """
+    used, most = need_if_there(need(s.limits).aio_requests, "this kernel has no asynchronous I/O to reserve")
+    yield Evidence(
+        subject="fs.aio-nr",
+        seen=f"{used} of {most} taken",
+        wanted=f"less than {p['percent']} %",
+        verdict=verdict_on(most > 0 and used * 100 >= most * int(p["percent"])),
+        source="/proc/sys/fs/aio-nr",
     )

@@ -13,6 +13,7 @@ from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict,
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.target import Exactly, OneOf
 from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, absent_or_unrecorded, known, need
+from torchtune_sys.model.visible_gpus import left_out
 from torchtune_sys.rules.amounts import size
 from torchtune_sys.rules.gates import gpu_host, no_gpu, ranks_here
 
@@ -116,7 +117,11 @@ def _gpus(s: Snapshot) -> tuple[Gpu, ...]:
     on_bus = need(s.driver).nvidia_devices
     if isinstance(devices, Missing) and (absent(on_bus) or not need(on_bus)):
         raise NotApplicable("the memory of other GPUs than NVIDIA's is not read")
-    return need(devices)
+    others = left_out(s)
+    used = tuple(gpu for gpu in need(devices) if gpu.index not in others and gpu.mig is not True)
+    if not used:
+        raise NotApplicable("the session uses no GPU as a whole: CUDA_VISIBLE_DEVICES leaves it out, or MIG divides it")
+    return used
 
 
 @rule(
@@ -133,7 +138,8 @@ def _gpus(s: Snapshot) -> tuple[Gpu, ...]:
     applies=gpu_host,
 )
 def host_memory_below_gpu_memory(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """Main memory, or the cgroup's share of it, is smaller than the memory of all GPUs together.
+    """Main memory, or the cgroup's share of it, is smaller than the memory of all GPUs together. A GPU that CUDA_VISIBLE_DEVICES leaves out is not counted, nor one
+    that is divided by MIG, of whose memory a process gets a part.
 
     Why it matters
     A checkpoint passes through host memory on its way to and from the GPUs, once per rank unless it is memory-mapped; optimizer

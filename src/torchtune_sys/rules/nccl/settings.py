@@ -291,12 +291,12 @@ def conf_hides_setting(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
 
 def _there(s: Snapshot, name: str) -> Fact[bool]:
-    """Return whether the host has the transport that a setting switches off: an RDMA device, two GPUs that copy to each other."""
+    """Return whether the host has the transport that a setting switches off: an RDMA device, two GPUs, and for direct copies two that copy to each other."""
     if name == "NCCL_IB_DISABLE":
         devices = need(s.network).rdma
         return not absent(devices) and (devices if isinstance(devices, Missing) else bool(devices))
     gpus = gpus_told(s)
-    return name != "NCCL_P2P_DISABLE" or not gpus or (len(gpus) > 1 and not all(map(_without_peers, gpus)))
+    return not gpus or (len(gpus) > 1 and not (name == "NCCL_P2P_DISABLE" and all(map(_without_peers, gpus))))
 
 
 def _without_peers(gpu: Gpu) -> bool:

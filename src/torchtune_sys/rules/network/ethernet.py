@@ -233,6 +233,47 @@ def _default_interface(s: Snapshot) -> Interface:
     return interface
 
 
+@rule(
+    id="bond-port-down",
+    title="A bond of network ports lacks one of them",
+    severity=Severity.ADVICE,
+    applies=several_hosts,
+    fix=(
+        Advice(
+            text="look at the port's cable, its transceiver and the switch (ethtool PORT, /proc/net/bonding/BOND), or take the port out of the bond"
+        ),
+    ),
+    nothing="no bond of several ports is up",
+)
+def bond_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Of the ports that a bond is made of, one is switched off or has no carrier.
+
+    Why it matters
+    A bond by LACP then has that much less of its rate, and of any other the spare is gone: the next fault takes the host out of the job. The bond itself is up and
+    says nothing.
+
+    When to leave it
+    The port was never cabled. A job on this host alone is not judged.
+
+    References
+    Linux Documentation/networking/bonding.rst (mii_status); netdevice(7), IFF_RUNNING
+    """
+    interfaces = need(need(s.network).interfaces)
+    for bond in (each for each in interfaces if each.kind == "bond" and known(each.running, False)):
+        ports = [each for each in interfaces if each.master == bond.name]
+        for port in ports if len(ports) > 1 else ():
+            if isinstance(port.running, Missing):
+                yield unsure(f"{port.name} of {bond.name}", port.running)
+                continue
+            yield Evidence(
+                subject=f"{port.name} of {bond.name}",
+                seen="up" if port.running else "no carrier" if known(port.up, True) else "switched off",
+                wanted="up",
+                verdict=Verdict.PASS if port.running else Verdict.FAIL,
+                source=f"/sys/class/net/{port.name}",
+            )
+
+
 _CLOUD_MTU = {"amazon": "9001", "google": "8896 (of the VPC network, too)"}
 """The largest packets of clouds that carry jumbo frames (docs.aws.amazon.com, Network MTU for your EC2 instance; cloud.google.com/vpc/docs/mtu)."""
 

@@ -39,7 +39,7 @@ def rail_mtu_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence]:
     can fail.
 
     When to leave it
-    The odd port deliberately belongs to another network (storage, management).
+    The odd port deliberately belongs to another network (storage). That of the default route, which may be the management network, is not judged.
 
     References
     Linux Documentation/ABI/testing/sysfs-class-net (mtu); NVIDIA, RDMA over Converged Ethernet
@@ -61,11 +61,17 @@ def _mtu_groups(s: Snapshot) -> dict[str, dict[str, int]]:
     network = need(s.network)
     if absent(network.rdma):
         return {}
+    apart = rdma_links.outward(s)
     groups: dict[str, dict[str, int]] = {}
     for device, port in nccl.usable_ports(need(network.rdma)):
         for name in known_or_unknown(device.interfaces, ()):
             interface = interface_named(network, name)
-            if interface and known_or_unknown(interface.up, False) and not isinstance(device.board, Missing):
+            if (
+                name not in apart
+                and interface
+                and known_or_unknown(interface.up, False)
+                and not isinstance(device.board, Missing)
+            ):
                 groups.setdefault(f"{device.board} {need(port.link_layer)}", {})[name] = need(interface.mtu)
     return groups
 
@@ -227,16 +233,9 @@ _SIBLINGS = {"InfiniBand": (3, 0.5), "Ethernet": (4, 0.74)}
 """How many ports are compared at least, and which part of them has more than one rate: an Ethernet card's ports are more often used for several networks."""
 
 
-def _outward(s: Snapshot) -> set[str]:
-    """Return the interface of the default route, and those that a bond or a bridge makes it of."""
-    network = need(s.network)
-    route = known(network.default_route_interface, "")
-    return {route, *(each.name for each in known(network.interfaces, ()) if each.master == route)} if route else set()
-
-
 def _below_siblings(s: Snapshot, groups: list[list[rdma_links.Pair]]) -> Iterator[tuple[str, float]]:
     """Ports below what most ports of the same card model have, and that rate."""
-    outward = _outward(s)
+    outward = rdma_links.outward(s)
     for group in groups:
         rates = {f"{device.name}:{port.port}": need(port.rate_gbps) for device, port in group}
         best = max(rates.values())

@@ -16,6 +16,13 @@ from torchtune_sys.rules.nccl.common import nccl_version, values
 Pair = tuple[RdmaDevice, RdmaPort]
 
 
+def outward(s: Snapshot) -> set[str]:
+    """Return the interface of the default route, and those that a bond or a bridge makes it of: it may be on the management network."""
+    network = need(s.network)
+    route = known(network.default_route_interface, "")
+    return {route, *(each.name for each in known(network.interfaces, ()) if each.master == route)} if route else set()
+
+
 def readable(device: RdmaDevice) -> bool:
     """Return whether the state and link layer of all ports are known."""
     return not any(isinstance(port.state, Missing) or isinstance(port.link_layer, Missing) for port in device.ports)

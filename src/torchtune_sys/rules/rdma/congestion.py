@@ -10,6 +10,7 @@ from torchtune_sys.model.numbers import counted
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, absent, absent_or_unrecorded, known, need
+from torchtune_sys.rules.rdma.common import outward
 
 _POINTS = {"roce_np": "notification point", "roce_rp": "reaction point"}
 
@@ -35,7 +36,7 @@ def roce_congestion_control_differs(s: Snapshot, p: Params) -> Iterator[Evidence
     reset after the initial configuration.
 
     When to leave it
-    The odd port deliberately belongs to another network (storage). Whether ECN should be on at all depends on the switches and is
+    The odd port deliberately belongs to another network (storage); that of the default route is not judged. Whether ECN should be on at all depends on the switches and is
     not judged.
 
     References
@@ -70,10 +71,10 @@ def _groups(s: Snapshot) -> dict[str, dict[str, dict[str, str]]]:
     """Card model → interface → its settings; NotApplicable without three of a kind."""
     groups: dict[str, dict[str, dict[str, str]]] = {}
     silent: Missing | None = None
-    found = need(s.network).rdma
+    found, apart = need(s.network).rdma, outward(s)
     for device, port in nccl.usable_ports(() if absent(found) else need(found)):
         names = known(device.interfaces, ())
-        if port.link_layer != "Ethernet" or not names or isinstance(device.board, Missing):
+        if port.link_layer != "Ethernet" or not names or isinstance(device.board, Missing) or apart.intersection(names):
             continue
         if isinstance(device.congestion, Missing):
             silent = device.congestion if not absent_or_unrecorded(device.congestion) else silent

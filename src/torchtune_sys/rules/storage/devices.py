@@ -241,6 +241,7 @@ def checkpoints_on_volatile_storage(s: Snapshot, p: Params) -> Iterator[Evidence
         https://docs.kernel.org/filesystems/tmpfs.html
         https://docs.docker.com/engine/storage/ (data does not persist when the container goes)
         https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/InstanceStorage.html
+        https://learn.microsoft.com/azure/virtual-machines/managed-disks-overview (temporary disk: not persistent)
     """
     for place in places(s, ("checkpoints",)):
         if isinstance(place.carrier, Missing):

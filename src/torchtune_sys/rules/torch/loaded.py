@@ -13,7 +13,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need, need_if_there
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment
-from torchtune_sys.rules.gates import torch_build, torch_imported
+from torchtune_sys.rules.gates import release_of, torch_build, torch_imported
 from torchtune_sys.rules.torch.common import installed
 from torchtune_sys.rules.torch.fixes import pip_install, quoted
 
@@ -237,21 +237,24 @@ def mkl_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
 @rule(
     id="torch-release-old",
-    title="torch is older than 2.0, or its cuDNN is older than 8.2",
+    title="torch is older than 2.0 or than an installed library takes, or its cuDNN is older than 8.2",
     severity=Severity.ADVICE,
     fix=(Install(text="install a current torch release that the driver and Python support"),),
 )
 def torch_release_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torch 1.x ended with 1.13 in 2022; no build of torch 2 comes with a cuDNN older than 8.2.
+    """torch 1.x ended with 1.13 in 2022; no build of torch 2 comes with a cuDNN older than 8.2. Of libraries that refuse an old torch by themselves Transformers 5 is
+    known, which asks for 2.4.
 
     Why it matters
-        No torch.compile, no scaled_dot_product_attention, and no more bug fixes.
+        No torch.compile, no scaled_dot_product_attention, and no more bug fixes. Transformers says "Disabling PyTorch because PyTorch >= 2.4 is required", and its models
+        and Trainer are then missing.
 
     When to leave it
         You need to reproduce old results with the old software.
 
     References
         https://pytorch.org/blog/pytorch-2-0-release/
+        huggingface/transformers src/transformers/utils/import_utils.py (is_torch_available)
     """
     build = torch_build(s)
     old = version(build.version) < (2,)
@@ -264,6 +267,15 @@ def torch_release_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     )
     if not isinstance(build.cudnn, Missing) and version(build.cudnn) < (8, 2):
         yield Evidence(subject="cuDNN", seen=build.cudnn, wanted="8.2 or later", source=build.location)
+    library = known(release_of(need(s.python).distributions, "transformers"), "")
+    if version(library) >= (5,) and (2,) <= version(build.version) < (2, 4):
+        yield Evidence(
+            subject=f"transformers {library}",
+            seen=f"torch {build.version}, which it does not use",
+            wanted="torch 2.4 or later",
+            source=build.location,
+            fix=(Install(text="install torch 2.4 or later, or transformers below 5"),),
+        )
 
 
 @rule(
