@@ -13,6 +13,7 @@ from torchtune_sys.cli.confirm import NotMade
 from torchtune_sys.cli.names import rule_names
 from torchtune_sys.cli.pipeline import judged
 from torchtune_sys.cli.planning import Planned, planned
+from torchtune_sys.cli.planning import unjudged as unjudged_rules
 from torchtune_sys.cli.privilege import boot_id, is_root
 from torchtune_sys.cli.take_snapshot import now
 from torchtune_sys.cli.terminal import require_output, say, style, tell
@@ -190,7 +191,7 @@ def _tell(run: ApplyRun, found: Planned, plan: Plan, left_out: dict[str, str], o
     seen, results, _ = judged(options)
     found_lost = {change.key: lost_at_boot(seen, found.context, change) for change in plan.changes}
     lost = {key: why for key, why in found_lost.items() if why is not None}
-    unjudged = {one.rule: one.reason for one in selection.unjudged(results) if one.late}
+    unjudged = {one.rule: one.reason for one in unjudged_rules(results) if one.late}
     outcomes = run_text.outcomes(plan, planner.still_asked(results), lost, run.failed, run.left, unjudged)
     if not _as_json(options):
         say(run_text.text(outcomes, run.number, style(options["color"])))

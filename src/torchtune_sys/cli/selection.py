@@ -9,6 +9,7 @@ from msgspec import structs
 
 from torchtune_sys.cli.main import UNJUDGED
 from torchtune_sys.cli.names import rule_names
+from torchtune_sys.cli.planning import Planned, unjudged, why_unjudged
 from torchtune_sys.cli.terminal import tell
 from torchtune_sys.model import actions
 from torchtune_sys.model.actions import Action, Safety
@@ -16,10 +17,8 @@ from torchtune_sys.model.plan import Unjudged
 from torchtune_sys.model.rule import Result, Verdict
 from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.remediation import plan as planner
-from torchtune_sys.render.report import reasons
 
 if TYPE_CHECKING:
-    from torchtune_sys.cli.planning import Planned
     from torchtune_sys.model.plan import Change, Plan
 
 
@@ -84,13 +83,6 @@ def _why_not(found: Planned, named: frozenset[str]) -> Iterator[str]:
             yield f"{result.rule.id}: could not be checked: {why_unjudged(result)}"
 
 
-def why_unjudged(result: Result) -> str:
-    """Return why a rule could not be checked, or crashed."""
-    if result.why_unknown is not None:
-        return str(result.why_unknown)
-    return next((item.seen for item in result.evidence if item.verdict is Verdict.UNKNOWN), result.note)
-
-
 def gpus_in_use(found: Planned) -> bool:
     """Return whether processes run on the GPUs, or it could not be seen whether they do."""
     gpu = found.seen.gpu
@@ -101,7 +93,6 @@ def gpus_in_use(found: Planned) -> bool:
     return any(held.why not in unseen if isinstance(held, Missing) else bool(held) for held in seen)
 
 
-_PASSES = (Why.TIMEOUT, Why.CRASHED)
 _NAMED = 3
 """Rules that are named beside one reason; a paste lacks what most of them need."""
 
@@ -121,21 +112,6 @@ def _lines(found: Iterable[Unjudged]) -> Iterator[str]:
             yield from (f"{one.rule}: {one.reason}" for one in alike)
         else:
             yield f"{', '.join(one.rule for one in alike[:_NAMED])} and {len(alike) - _NAMED} more: {reason}"
-
-
-def unjudged(results: Iterable[Result], asks: Callable[[Action], bool] = actions.changes) -> tuple[Unjudged, ...]:
-    """Return the rules that could have asked for an action of a kind (a change) and could not judge."""
-    unknown = (result for result in results if result.verdict in (Verdict.UNKNOWN, Verdict.CRASHED))
-    return tuple(
-        Unjudged(rule=result.rule.id, reason=why_unjudged(result), late=_is_late(result))
-        for result in unknown
-        if any(map(asks, result.rule.fix))
-    )
-
-
-def _is_late(result: Result) -> bool:
-    """Return whether another run may judge: not after a lack of privilege or of a record, nor of what cannot be read on this host in any run: a host in a fleet would fail each time."""
-    return result.verdict is Verdict.CRASHED or any(missing.why in _PASSES for missing in reasons(result))
 
 
 def tell_unjudged(found: Collection[Unjudged]) -> int:
