@@ -9,6 +9,7 @@ from importlib.resources import files
 from torchtune_sys import __version__
 
 ORDER = (
+    "mounted",
     "trust",
     "channel",
     "cgroups",
@@ -97,7 +98,7 @@ ORDER = (
 )
 """Each after those it imports from."""
 _PACKAGE = "torchtune_sys.smoke.worker"
-_ELSEWHERE = {"trust": "torchtune_sys.host.trust"}
+_ELSEWHERE = {"mounted": "torchtune_sys.host.mounted", "trust": "torchtune_sys.host.trust"}
 """Modules that the tool itself uses, too."""
 SCRIPT = "torchtune-sys/smoke.py"
 """What the driver calls it. Python looks for modules beside a script: in this folder, which there is not."""
