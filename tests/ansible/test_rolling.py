@@ -54,7 +54,7 @@ def test_a_host_that_fails_stops_the_rest_or_not(
     whole = [
         one.host
         for one in played.tasks
-        if one.task.endswith("Fail if a step is still to be done, or the host could not be judged")
+        if one.task.endswith("Fail if a step is still to be done, or the host could not be checked")
     ]
     print(serial, limit, whole)
     assert whole == reached, played.output

@@ -219,4 +219,4 @@ def test_what_could_not_be_judged_again_is_not_called_cured(
     options = {"format_": "text", "color": "never", "only": ()}
     assert apply_run._tell(ApplyRun(number=1, failed={}), found, seen.plan, {}, options) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "1 failed" in said and "was made, but could not be judged again: max-map-count-low: " in said, said
+    assert "1 failed" in said and "was made, but could not be checked again: max-map-count-low: " in said, said

@@ -115,7 +115,7 @@ def _lines(found: Iterable[Unjudged]) -> Iterator[str]:
 
 
 def tell_unjudged(found: Collection[Unjudged]) -> int:
-    """Tell which rules could not be judged, and why; return 3 where there are any: "nothing to change" would be no answer then. Else 0."""
+    """Tell which rules could not be checked, and why; return 3 where there are any: "nothing to change" would be no answer then. Else 0."""
     for line in _lines(found):
         tell(f"not judged: {line}")
     return UNJUDGED if found else 0

@@ -88,7 +88,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unjudged(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that asks for a change where it fails, and could not be judged."""
+    """A rule that asks for a change where it fails, and could not be checked."""
 
     rule: str
     reason: str

@@ -21,7 +21,7 @@ class State(str, enum.Enum):
     REFUSED = "refused"
     """Not made: somebody else owns it, two rules want different values, or this host lacks it."""
     FAILED = "failed"
-    """Could not be made, or taken back; or was made, and the rules find the same as before, or could not be judged again."""
+    """Could not be made, or taken back; or was made, and the rules find the same as before, or could not be checked again."""
     LEFT = "left"
     """Not touched: nobody decided on it (apply), or somebody changed it since (undo)."""
     RESTORED = "restored"
@@ -79,4 +79,4 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     diff: tuple[FileDiff, ...] = ()
     """Of a dry run: each file and each running value that would be written."""
     unjudged: tuple[Unjudged, ...] = ()
-    """Of a run of apply: rules that might have asked for more changes, and could not be judged."""
+    """Of a run of apply: rules that might have asked for more changes, and could not be checked."""

@@ -29,7 +29,7 @@ def outcomes(
     unjudged: Mapping[str, str] = {},
 ) -> tuple[SettingOutcome, ...]:
     """Return the outcome of each setting. Cured is what the rules do not ask for any more, unless the next boot takes it back (``lost``: key → who does),
-    or a rule could not be judged again (``unjudged``: rule → why)."""
+    or a rule could not be checked again (``unjudged``: rule → why)."""
     found = (outcome(change, *_became(change, still_asked, lost, failed, left, unjudged)) for change in plan.changes)
     return tuple(
         replace(one, needs=lost[one.key].words, remedy=lost[one.key].remedy) if one.state is State.LOST_AT_BOOT else one
@@ -63,7 +63,7 @@ def _became(
     if change.key in failed:
         return State.FAILED, failed[change.key]
     if not is_asked and (unknown := [f"{rule}: {unjudged[rule]}" for rule in change.rules if rule in unjudged]):
-        return State.FAILED, f"was made, but could not be judged again: {'; '.join(unknown)}"
+        return State.FAILED, f"was made, but could not be checked again: {'; '.join(unknown)}"
     if change.key in lost:
         now = "written, and without effect" if is_asked else "cured now, lost at the next boot"
         return State.LOST_AT_BOOT, f"{rules}; {now}: {lost[change.key].words}"
