@@ -259,26 +259,49 @@ def said(way):
         found = _or_nothing(way, next(turns))
         if found is not None:
             _agree("a way", found, torch.ones(1).double(), 0.001)
+    here.doubt = None
     try:
         judged_where_tried(check, here)
     except Exception as error:
         return type(error).__name__
-    return "right"
+    return "doubt" if here.doubt else "right"
+def wrong(here):
+    raise StageFailed("layer-wrong", "always so")
+def of_a_stage(*checks):
+    return outcome(here, Stage("stress", lambda here: [judged_where_tried(check, here) if check is wrong else check(here) for check in checks]))["verdict"]
 %s
-print(*map(said, (lambda turn: torch.ones(1), lambda turn: torch.ones(1) * 2, lambda turn: torch.ones(1) + (turn == 0), lacking, failing)))
+ways = [lambda turn: torch.ones(1), lambda turn: torch.ones(1) * 2, lambda turn: torch.ones(1) + (turn == 0), lambda turn: torch.ones(1) * (2 + turn), lacking, failing]
+print(*map(said, ways), of_a_stage(wrong), of_a_stage(wrong, lambda here: int("none")))
 """
-ELSEWHERE = "right Inconclusive StageFailed right Inconclusive"
+ELSEWHERE = "right doubt StageFailed StageFailed right doubt unknown fail"
 JUDGED = {
-    "RELEASES = {release_of_torch(): ''}": "right StageFailed StageFailed right RuntimeError",
+    "RELEASES = {release_of_torch(): ''}": "right StageFailed StageFailed StageFailed right RuntimeError fail fail",
     "RELEASES = {}": ELSEWHERE,
     "RELEASES, INSTRUCTIONS = {release_of_torch(): ''}, ()": ELSEWHERE,
+    "RELEASES = {}; here.kind = 'cuda'": "right doubt StageFailed doubt right doubt unknown fail",
 }
 
 
 @pytest.mark.parametrize("where", _rows({**JUDGED}, {2}))
 def test_a_host_is_not_blamed_where_torch_was_not_tried(where: str) -> None:
-    """Ways that agree, do not, do at a second look, are not there, and a library that fails in its work."""
+    """Ways that agree, do not, do at a second look, are off by something else then, are not there, and a library that fails in its work; a stage with a doubt, and one that
+    finds a fault after it."""
     assert _said("default", where, WHERE_TRIED) == JUDGED[where]
+
+
+OF_NONE = "real = torch.nn.functional.silu; torch.nn.functional.silu = lambda one, **more: real(one if one.numel() else one.flatten(), **more)"
+ONE_ROW = "table_is_right(here, (row for row in operators_of_numbers() if row.name == 'silu'), 'layer-wrong'); print(here.doubt)"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (OF_NONE, "layer-wrong torch.nn.functional.silu of no float32 gives (0,), not"),
+        ("_NOVEMBER.clear(); " + OF_NONE, "it may be torch's own answer there"),
+    ],
+)
+def test_a_check_of_a_table_that_was_not_tried_with_a_release_is_a_doubt(spoil: str, words: str) -> None:
+    assert words in said((TABLES.replace("    %s\nexcept", f"    {ONE_ROW}\nexcept")) % ("default", spoil))
 
 
 def test_a_file_system_without_locks_is_a_remark_and_one_that_fails_a_fault() -> None:

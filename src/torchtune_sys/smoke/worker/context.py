@@ -78,6 +78,8 @@ class RankContext:
         """Of a training in float32, which what trains in low precision follows."""
         self.remark = ""
         """What a stage that passes has to say beside its figures."""
+        self.doubt: Optional[Inconclusive] = None
+        """The first of what a stage that finds no fault cannot judge here."""
         self.verdicts: Dict[str, str] = {}
         self.store: Any = None
         """Where the ranks met; None before."""

@@ -128,10 +128,12 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
     children_tell_again()
     ended: Dict[str, Any] = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
     try:
-        here.remark = ""
+        here.remark, here.doubt = "", None
         if stage.compares and here.world == 1:
             raise Skipped("only one rank: there is no other to compare it with")
         stage.run(here)
+        if here.doubt is not None:
+            raise here.doubt
         ended["seen"] = here.remark
     except ToldEnd as error:
         ended.update(error.ended)

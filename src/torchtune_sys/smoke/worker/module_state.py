@@ -131,8 +131,8 @@ def far_places_are_apart(folder: str) -> None:
     with contextlib.suppress(OSError), open(path, "wb+") as file:
         for place in _FAR_PLACES:
             os.pwrite(file.fileno(), b"%020d" % place, place)
-            if os.fstat(file.fileno()).st_blocks * 512 > _FAR_PLACES[1] // 2:
-                break  # what lies between is written, too
+            if place and not 0 < os.fstat(file.fileno()).st_blocks * 512 <= _FAR_PLACES[1] // 2:
+                break  # what lies between is written, too, or that is not told
         else:
             found = [os.pread(file.fileno(), 20, place) for place in _FAR_PLACES]
             wrong = [place for place, held in zip(_FAR_PLACES, found) if held != b"%020d" % place]

@@ -39,8 +39,7 @@ def each_is_right(here: RankContext, tried: Tried, compared: Compared) -> List[F
     for part in (
         functools.partial(_reductions, ways=ways),
         functools.partial(_movements, ways=ways),
-        _within_others,
-        seldom_exchanges,
+        *(_within_others, seldom_exchanges)[: 2 * (here.world <= _MOST_RANKS)],
     ):
         for what, exchange, found, wanted in part(here):
             with warnings.catch_warnings():
@@ -83,9 +82,9 @@ class _Ways:
         return what + ", asynchronous" * later + ", in a group" * within, done
 
 
-def _row_of(rank: int, op: str, count: int) -> torch.Tensor:
-    """Whole numbers whose sum, product or bits fit into a byte, whatever the number of ranks."""
-    places = torch.arange(count)
+def _row_of(rank: int, op: str, count: int, first: int = 0) -> torch.Tensor:
+    """Whole numbers whose sum, product or bits fit into a byte, whatever the number of ranks: so many from a place on."""
+    places = torch.arange(first, first + count)
     if op == "PRODUCT":
         return torch.where((places + rank) % 8 == 0, 2, 1) if rank < 6 else torch.ones(count, dtype=torch.int64)
     if op.startswith("B"):
@@ -93,12 +92,12 @@ def _row_of(rank: int, op: str, count: int) -> torch.Tensor:
     return ((places + rank) % 3 == 0).to(torch.int64) + (2 * (rank == 0 and op != "SUM"))
 
 
-def _rows_to_reduce(world: int, op: str, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return each rank's row. Where the least and the largest are asked for, some numbers are below 0, and the farthest from it: to go by their sizes, or by their bits, gives others."""
-    rows = torch.stack([_row_of(rank, op, count) for rank in range(world)])
+def _row_to_reduce(rank: int, op: str, count: int, dtype: torch.dtype, first: int = 0) -> torch.Tensor:
+    """Return a rank's row. Where the least and the largest are asked for, some numbers are below 0, and the farthest from it: to go by their sizes, or by their bits, gives others."""
+    row = _row_of(rank, op, count, first)
     if op in ("MIN", "MAX") and dtype.is_signed:
-        rows -= 3 * ((torch.arange(count) + torch.arange(world)[:, None]) % 4 == 1)
-    return rows
+        row -= 3 * ((torch.arange(first, first + count) + rank) % 4 == 1)
+    return row
 
 
 def _folded_rows(op: str, rows: torch.Tensor) -> torch.Tensor:
@@ -139,7 +138,7 @@ def _reduced_by_each(here: RankContext, op: str, dtype: torch.dtype, count: int,
     ways.next_kind()
     root, how = ways.kinds % here.world, getattr(dist.ReduceOp, op)
     words = "%s (%s) of %d %s" % ("%s", op, count, str(dtype)[6:])
-    rows = _rows_to_reduce(here.world, op, count, dtype)
+    rows = torch.stack([_row_to_reduce(rank, op, count, dtype) for rank in range(here.world)])
     wanted = _folded_rows(op, rows)
     held = rows[here.rank].to(here.device, dtype, copy=True)
     yield (*ways.made(words % "all_reduce", dist.all_reduce, held, op=how), lambda: held, wanted)
@@ -147,9 +146,10 @@ def _reduced_by_each(here: RankContext, op: str, dtype: torch.dtype, count: int,
     yield (*ways.made(words % "reduce", dist.reduce, sent, root, op=how), lambda: sent if here.rank == root else wanted, wanted)
     if op != "SUM" and here.backend == "gloo" and not gloo_scatters_by_operation():
         return
-    wide = _rows_to_reduce(here.world, op, count * here.world, dtype)
-    part = _folded_rows(op, wide)[here.rank * count : (here.rank + 1) * count]
-    given = wide[here.rank].to(here.device, dtype, copy=True)
+    part = _folded_rows(
+        op, torch.stack([_row_to_reduce(rank, op, count, dtype, here.rank * count) for rank in range(here.world)])
+    )
+    given = _row_to_reduce(here.rank, op, count * here.world, dtype).to(here.device, dtype, copy=True)
     for scatter in named_now(SCATTERS):
         taken = torch.zeros(count, device=here.device, dtype=dtype)
         yield (*ways.made(words % scatter.__name__, scatter, taken, given, op=how), functools.partial(_itself, taken), part)

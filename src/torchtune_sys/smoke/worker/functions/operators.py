@@ -4,6 +4,7 @@ a formula that takes nothing of what is tried."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple, Union
 
@@ -11,6 +12,7 @@ import torch
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 from torchtune_sys.smoke.worker.functions.inputs import DOZEN, FEW, Elementwise, Formula, Rowwise, distinct
+from torchtune_sys.smoke.worker.functions.tried import judged_if_new
 
 _REPEATED, _REPEATED_ELSEWHERE, _REPEATED_APART = 70000, 40000, 10000
 """Elements of what is large: in float32 in a row; by another name, backward and in other precisions, more than torch leaves to one thread too (at::internal::GRAIN_SIZE,
@@ -138,6 +140,7 @@ _LAYOUTS: Tuple[Tuple[str, Callable[[torch.Tensor], torch.Tensor], int], ...] = 
     (", whose middle dimensions are transposed", _crossed, 4),
 )
 """With the least number of dimensions for which each differs from those before it."""
+NEW_LAYOUTS = tuple(name for name, _, least in _LAYOUTS if least == 4)
 
 
 def _channels_last(one: torch.Tensor) -> torch.Tensor:
@@ -175,14 +178,9 @@ def many_are_right(
     batch, plain = batch_of(row), [placed(here, one, dtype) for one in row.inputs]
     each = max(wanted.numel(), *(plain[place].numel() for place in batch))
     one = only(row, way(*plain, **row.options)).detach().double().cpu()
-    _none_are_right(
-        row,
-        "%s of no %s" % (label, str(dtype)[6:]),
-        way,
-        [each[:0] if place in batch else each for place, each in enumerate(plain)],
-        one,
-        cause,
-    )
+    none = [each[:0] if place in batch else each for place, each in enumerate(plain)]
+    what = "%s of no %s" % (label, str(dtype)[6:])
+    judged_if_new(functools.partial(_none_are_right, row=row, what=what, way=way, given=none, full=one, cause=cause), here)
     for layout, lay in _LARGE_LAYOUTS if in_all_ways and dtype == torch.float32 else _LARGE_LAYOUTS[:1]:
         if lay is _channels_last and not _is_of_pictures(row, plain):
             continue
@@ -198,7 +196,9 @@ def many_are_right(
         _slopes_repeat(row, label, way, plain, max(2, _REPEATED_ELSEWHERE // each + 1), wanted.numel(), cause)
 
 
-def _none_are_right(row: Operator, what: str, way: Callable[..., Any], given: List[Any], full: torch.Tensor, cause: str) -> None:
+def _none_are_right(
+    here: RankContext, row: Operator, what: str, way: Callable[..., Any], given: List[Any], full: torch.Tensor, cause: str
+) -> None:
     """Try a batch without samples, as an expert without words has it: what is refused says so, what is not has no samples of the same size."""
     try:
         found = only(row, way(*given, **row.options))

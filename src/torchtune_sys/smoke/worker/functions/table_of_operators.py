@@ -11,6 +11,7 @@ import torch
 from torchtune_sys.smoke.worker.context import QUICK, RankContext, StageFailed
 from torchtune_sys.smoke.worker.functions.inputs import distinct
 from torchtune_sys.smoke.worker.functions.operators import (
+    NEW_LAYOUTS,
     WIDER_ON_GPU,
     Operator,
     batch_of,
@@ -22,7 +23,7 @@ from torchtune_sys.smoke.worker.functions.operators import (
     placed,
     unless_it_lacks,
 )
-from torchtune_sys.smoke.worker.functions.tried import judged_where_tried
+from torchtune_sys.smoke.worker.functions.tried import judged_if_new
 
 _EPSILON = 2.0**-20
 """Half a step of a difference quotient in float64: 2**-33 off by what it leaves out and by rounding."""
@@ -64,10 +65,10 @@ def _row_is_right(here: RankContext, row: Operator, cause: str) -> None:
             _forward_is_right(here, row, label, way, wanted, dtype, cause, bool(number) and not more)
             if (number and not more) or (dtype != torch.float32 and (number or not more)):
                 continue
-            with unless_it_lacks(dtype):
-                if rise is not None:
-                    _slopes_are_right(here, row, label, way, rise, dtype, cause, number == 0)
-                if batch_of(row):
+            if rise is not None:
+                _slopes_are_right(here, row, label, way, rise, dtype, cause, number == 0)
+            if batch_of(row):
+                with unless_it_lacks(dtype):
                     many_are_right(here, row, label, way, wanted, dtype, cause, more and number == 0)
 
 
@@ -86,11 +87,15 @@ def _forward_is_right(
     for layout, given in given_in_layouts(here, row, dtype):
         if in_a_row and layout:
             return
-        with unless_it_lacks(dtype):
-            found = only(row, way(*given, **row.options))
-            if not layout:
-                _inputs_are_kept(here, row, label, given, dtype, cause)
-            _compare_with("%s of %s%s" % (label, str(dtype)[6:], layout), found, wanted, bound, cause)
+
+        def check(here: RankContext, layout: str = layout, given: List[Any] = given) -> None:
+            with unless_it_lacks(dtype):
+                found = only(row, way(*given, **row.options))
+                if not layout:
+                    _inputs_are_kept(here, row, label, given, dtype, cause)
+                _compare_with("%s of %s%s" % (label, str(dtype)[6:], layout), found, wanted, bound, cause)
+
+        judged_if_new(check, here, layout in NEW_LAYOUTS)
 
 
 def _inputs_are_kept(here: RankContext, row: Operator, label: str, given: List[Any], dtype: torch.dtype, cause: str) -> None:
@@ -166,19 +171,24 @@ def _slopes_are_right(
     in_all_ways: bool,
 ) -> None:
     """Compare the gradient, along one direction, with how much the formula rises there. ``in_all_ways``: from the default level on in each layout, and with the gradient's own gradient."""
-    off = _OFF_SLOPE[dtype] * (WIDER_ON_GPU if here.kind == "cuda" else 1.0)
+    off = _OFF_SLOPE[dtype] * (WIDER_ON_GPU if here.kind == "cuda" and dtype == torch.float32 else 1.0)
     for layout, given in given_in_layouts(here, row, dtype):
         held = [one if way_of is None else one.requires_grad_() for one, way_of in zip(given, rise.directions)]
-        output = only(row, way(*held, **row.options))
         for kind, upstream in _upstreams(rise.right.numel(), in_all_ways):
-            asked = upstream.to(here.device, dtype).expand(output.numel()).view(output.shape)
-            slopes = torch.autograd.grad(output, _those(held, rise), asked, retain_graph=True, allow_unused=True)
-            what = "the gradient of %s%s%s" % (label, layout, kind)
-            _rises_by(what, _along(slopes, rise), float((rise.right * upstream).sum()), off, cause)
+
+            def check(here: RankContext, held: List[Any] = held, kind: str = layout + kind, upstream: torch.Tensor = upstream) -> None:
+                with unless_it_lacks(dtype):
+                    output = only(row, way(*held, **row.options))
+                    asked = upstream.to(here.device, dtype).expand(output.numel()).view(output.shape)
+                    slopes = torch.autograd.grad(output, _those(held, rise), asked, allow_unused=True)
+                    right = float((rise.right * upstream).sum())
+                    _rises_by("the gradient of %s of %s%s" % (label, str(dtype)[6:], kind), _along(slopes, rise), right, off, cause)
+
+            judged_if_new(check, here, bool(layout or kind) or dtype != torch.float32)
         if here.level == QUICK or not in_all_ways:
             return
     if dtype == torch.float64 and row.name not in _BENDS_BY_THE_COMPILER:
-        judged_where_tried(functools.partial(_bends_as_it_must, row=row, label=label, way=way, rise=rise, cause=cause), here)
+        judged_if_new(functools.partial(_bends_as_it_must, row=row, label=label, way=way, rise=rise, cause=cause), here)
 
 
 def _those(held: List[Any], rise: _Rise) -> List[torch.Tensor]:

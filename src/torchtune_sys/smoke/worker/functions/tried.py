@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Callable, Dict, Optional, Tuple
+from typing import Callable, Collection, Dict, Optional, Tuple
 
 import torch
 
@@ -24,6 +24,8 @@ RELEASES: Dict[Tuple[int, int], str] = {
 """Those on which the stages *layers* and *optimizer* passed (docs/verified.md), with the patch that ran."""
 INSTRUCTIONS = ("DEFAULT", "NO AVX", "AVX2")
 """By which they did, as torch.backends.cpu.get_cpu_capability calls them, on x86-64. With AVX-512 and AMX oneDNN takes other kernels for bfloat16 (oneDNN, CPU Dispatcher Control)."""
+_NOVEMBER: Dict[str, Collection[Tuple[int, int]]] = {"cpu": ((2, 13),), "cuda": ()}
+"""By kind of device: the releases on which what was added since 30 November 2026 passed (gradients in each precision and layout, empty batches, parameter groups)."""
 _MACHINE = "x86_64"
 _OUT_OF_A_LIBRARY = (
     "could not execute a primitive",
@@ -53,28 +55,45 @@ def instructions() -> str:
     return str(getattr(torch.backends.cpu, "get_cpu_capability", str)())
 
 
-def judged_where_tried(check: Callable[[RankContext], None], here: RankContext, rounding: bool = True) -> None:
+def judged_where_tried(
+    check: Callable[[RankContext], None],
+    here: RankContext,
+    rounding: bool = True,
+    releases: Optional[Collection[Tuple[int, int]]] = None,
+) -> None:
     """Run a check of what few trainings use. ``rounding``: it compares two ways of torch's with each other, which other instructions may round otherwise.
+    ``releases``: where it passed, if not on all of RELEASES.
 
-    Raises what the check raised where it passed elsewhere by this release, and where a second look at the same numbers says something else: no release answers
-    at random. Else Inconclusive.
+    Raises what the check raised where it passed elsewhere by this release, where nothing works on the device any more, and where a second look at the same
+    numbers says something else: no release answers at random. Else it is a doubt of the stage (RankContext.doubt), which goes on.
     """
     first = _raised_by(check, here)
     if first is None:
         return
-    if release_of_torch() in RELEASES and (not rounding or instructions() in INSTRUCTIONS):
+    was_tried = release_of_torch() in (RELEASES if releases is None else releases)
+    if (was_tried and (not rounding or instructions() in INSTRUCTIONS)) or not here.device_works():
         raise first
     again = _raised_by(check, here)
-    if str(again) != str(first):
+    is_alike = again is not None if here.kind == "cuda" else str(again) == str(first)  # GPUs add in whatever order
+    if not is_alike:
         cause = first.cause if isinstance(first, StageFailed) else "device-computes-wrong"
         raise StageFailed(cause, "%s; asked again: %s" % (first, again or "right"))
     words = "%s, twice alike. This check was not tried with torch %s and %s: it may be torch's own answer there, and no fault of this host. If another host with the same torch says the same, it is"
-    raise Inconclusive(words % (first, torch.__version__, instructions() or "these instructions"))
+    if here.doubt is None:
+        here.doubt = Inconclusive(words % (first, torch.__version__, instructions() or "these instructions"))
+
+
+def judged_if_new(check: Callable[[RankContext], None], here: RankContext, is_new: bool = True) -> None:
+    """Run a check of the tables; one that is new is judged where it was tried."""
+    if is_new:
+        judged_where_tried(check, here, False, _NOVEMBER.get(here.kind, ()))
+    else:
+        check(here)
 
 
 def _raised_by(check: Callable[[RankContext], None], here: RankContext) -> Optional[Exception]:
     try:
         check(here)
-    except (StageFailed, RuntimeError, MemoryError) as error:
+    except Exception as error:
         return error
     return None

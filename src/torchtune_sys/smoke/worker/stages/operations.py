@@ -128,19 +128,24 @@ def _of_arrays(here: RankContext) -> _Found:
     numpy: Any = sys.modules.get("numpy")  # torch imports it where it is
     if not hasattr(numpy, "arange") or not hasattr(torch.arange(1, device="cpu"), "numpy"):
         return
-    plain = numpy.arange(60).reshape(_SHAPE)
-    layouts = (
-        plain,
-        plain.T,
-        plain[::2, 1::2],
-        plain.reshape(3, 4, 5).transpose(2, 0, 1),
-        plain[:0],
-        numpy.asfortranarray(plain),
-        plain[2:3, 4].reshape(()),
+    try:
+        torch.from_numpy(numpy.zeros(1))
+    except (RuntimeError, TypeError) as error:
+        if "numpy" in str(error).lower():
+            return  # torch was built without it, or (before 2.3) for NumPy 1 where there is NumPy 2: rules tell of it
+        raise
+    layouts: Tuple[Callable[[Any], Any], ...] = (
+        lambda whole: whole,
+        lambda whole: whole.T,
+        lambda whole: whole[::2, 1::2],
+        lambda whole: whole.reshape(3, 4, 5).transpose(2, 0, 1),
+        lambda whole: whole[:0],
+        numpy.asfortranarray,
+        lambda whole: whole[2:3, 4].reshape(()),
     )
     for kind in ("float32", "float64", "float16", "int64", "int32", "uint8", "bool"):
-        for number, layout in enumerate(layouts):
-            array = layout.astype(kind, order="K", copy=True)
+        for number, lay in enumerate(layouts):
+            array = lay(numpy.arange(60).reshape(_SHAPE).astype(kind))
             wanted = [float(value) for value in array.flatten().tolist()]
             name = "of a NumPy array of %s (layout %d)" % (kind, number)
             held = torch.from_numpy(array)

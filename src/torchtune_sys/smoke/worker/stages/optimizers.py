@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 import math
@@ -15,7 +14,7 @@ from torchtune_sys.smoke.worker.functions.combined import Answer, answers_are_ri
 from torchtune_sys.smoke.worker.functions.other_ways import optimizers_agree
 from torchtune_sys.smoke.worker.functions.parameter_groups import groups_have_their_own
 from torchtune_sys.smoke.worker.functions.seldom_optimizers import SELDOM_OPTIMIZERS, averages_follow
-from torchtune_sys.smoke.worker.functions.tried import judged_where_tried
+from torchtune_sys.smoke.worker.functions.tried import judged_if_new, judged_where_tried
 
 _OPTIMIZER_STEPS = 6
 _CLEARINGS = 40
@@ -47,7 +46,7 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
         for way in ({}, {"foreach": True})[: 1 + (here.level != QUICK)]:
             _steps_as(here, name, {**options, **way}, seldom, False)
     averages_follow(here)
-    groups_have_their_own(here)
+    judged_if_new(groups_have_their_own, here)
     answers_are_right(_steps_as_asked(here), "optimizer-wrong")
     _clears(here)
     for name, schedule, formula_of_rate in schedules():
@@ -262,13 +261,12 @@ def _lowers_where_nothing_improves() -> None:
 
 def _moves_as(name: str, schedule: Callable[..., Any], rate: Callable[[int], float]) -> None:
     """Check each rate from the beginning, and of one that is made anew in the middle (last_epoch=), as a training does that was interrupted."""
-    for first in (0, 6):
+    for first in (0, 6)[: len(inspect.signature(schedule).parameters)]:  # where it takes last_epoch
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate(first - 1) if first else 1.0)
         optimizer.param_groups[0]["initial_lr"] = 1.0
         if first:
             name += " with last_epoch=%d" % (first - 1)
-        with contextlib.suppress(TypeError):
-            _rates_from(first, name, optimizer, schedule(optimizer, **({"last_epoch": first - 1} if first else {})), rate)
+        _rates_from(first, name, optimizer, schedule(optimizer, **({"last_epoch": first - 1} if first else {})), rate)
 
 
 def _rates_from(first: int, name: str, optimizer: torch.optim.Optimizer, moved: Any, rate: Callable[[int], float]) -> None:
