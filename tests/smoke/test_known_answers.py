@@ -297,7 +297,7 @@ ONE_ROW = "table_is_right(here, (row for row in operators_of_numbers() if row.na
     ("spoil", "words"),
     [
         (OF_NONE, "layer-wrong torch.nn.functional.silu of no float32 gives (0,), not"),
-        ("_NOVEMBER.clear(); " + OF_NONE, "it may be torch's own answer there"),
+        ("PASSED_SINCE.clear(); " + OF_NONE, "it may be torch's own answer there"),
     ],
 )
 def test_a_check_of_a_table_that_was_not_tried_with_a_release_is_a_doubt(spoil: str, words: str) -> None:

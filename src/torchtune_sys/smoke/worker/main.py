@@ -128,12 +128,7 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
     children_tell_again()
     ended: Dict[str, Any] = {"verdict": "pass", "cause": "", "seen": "", "remedy": "", "trace": ""}
     try:
-        here.remark, here.doubt = "", None
-        if stage.compares and here.world == 1:
-            raise Skipped("only one rank: there is no other to compare it with")
-        stage.run(here)
-        if here.doubt is not None:
-            raise here.doubt
+        _run(here, stage)
         ended["seen"] = here.remark
     except ToldEnd as error:
         ended.update(error.ended)
@@ -164,6 +159,15 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
     if ended["verdict"] == "fail" and stage.together and not (stage.name == "rendezvous" and ended["cause"]):
         undecided_by_strangers(here, ended)
     return ended
+
+
+def _run(here: RankContext, stage: Stage) -> None:
+    here.remark, here.doubt = "", None
+    if stage.compares and here.world == 1:
+        raise Skipped("only one rank: there is no other to compare it with")
+    stage.run(here)
+    if here.doubt is not None:
+        raise here.doubt
 
 
 def _tell_of_chance(here: RankContext, ended: Dict[str, Any]) -> None:

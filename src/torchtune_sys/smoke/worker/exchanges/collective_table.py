@@ -36,11 +36,11 @@ def each_is_right(here: RankContext, tried: Tried, compared: Compared) -> List[F
     """Return what is wrong. ``tried`` says whether the backend has an exchange, ``compared`` names what differs."""
     faults: List[Fault] = []
     ways = _Ways(dist.new_group([*range(here.world)]))
-    for part in (
+    parts: List[Callable[[RankContext], Iterator[_Row]]] = [
         functools.partial(_reductions, ways=ways),
         functools.partial(_movements, ways=ways),
-        *(_within_others, seldom_exchanges)[: 2 * (here.world <= _MOST_RANKS)],
-    ):
+    ]
+    for part in parts + [_within_others, seldom_exchanges] * (here.world <= _MOST_RANKS):
         for what, exchange, found, wanted in part(here):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of names that are to go, as long as they are there

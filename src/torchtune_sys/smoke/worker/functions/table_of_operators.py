@@ -176,13 +176,17 @@ def _slopes_are_right(
         held = [one if way_of is None else one.requires_grad_() for one, way_of in zip(given, rise.directions)]
         for kind, upstream in _upstreams(rise.right.numel(), in_all_ways):
 
-            def check(here: RankContext, held: List[Any] = held, kind: str = layout + kind, upstream: torch.Tensor = upstream) -> None:
+            def check(
+                here: RankContext, held: List[Any] = held, kind: str = layout + kind, upstream: torch.Tensor = upstream
+            ) -> None:
                 with unless_it_lacks(dtype):
                     output = only(row, way(*held, **row.options))
                     asked = upstream.to(here.device, dtype).expand(output.numel()).view(output.shape)
                     slopes = torch.autograd.grad(output, _those(held, rise), asked, allow_unused=True)
                     right = float((rise.right * upstream).sum())
-                    _rises_by("the gradient of %s of %s%s" % (label, str(dtype)[6:], kind), _along(slopes, rise), right, off, cause)
+                    _rises_by(
+                        "the gradient of %s of %s%s" % (label, str(dtype)[6:], kind), _along(slopes, rise), right, off, cause
+                    )
 
             judged_if_new(check, here, bool(layout or kind) or dtype != torch.float32)
         if here.level == QUICK or not in_all_ways:

@@ -14,7 +14,7 @@ from torchtune_sys.smoke.worker.functions.combined import Answer, answers_are_ri
 from torchtune_sys.smoke.worker.functions.other_ways import optimizers_agree
 from torchtune_sys.smoke.worker.functions.parameter_groups import groups_have_their_own
 from torchtune_sys.smoke.worker.functions.seldom_optimizers import SELDOM_OPTIMIZERS, averages_follow
-from torchtune_sys.smoke.worker.functions.tried import judged_if_new, judged_where_tried
+from torchtune_sys.smoke.worker.functions.tried import PASSED_SINCE, judged_where_tried
 
 _OPTIMIZER_STEPS = 6
 _CLEARINGS = 40
@@ -46,7 +46,7 @@ def optimizers_follow_their_formulas(here: RankContext) -> None:
         for way in ({}, {"foreach": True})[: 1 + (here.level != QUICK)]:
             _steps_as(here, name, {**options, **way}, seldom, False)
     averages_follow(here)
-    judged_if_new(groups_have_their_own, here)
+    judged_where_tried(groups_have_their_own, here, False, PASSED_SINCE.get(here.kind, ()))
     answers_are_right(_steps_as_asked(here), "optimizer-wrong")
     _clears(here)
     for name, schedule, formula_of_rate in schedules():
