@@ -61,6 +61,31 @@ def test_a_file_of_tasks_that_drains_needs_one_that_resumes(work: Path, tmp_path
     assert found.status == 2 and "torchtune_sys_resume must name one" in found.output and not commands(found)
 
 
+@pytest.mark.parametrize(
+    ("step", "may_reboot", "drains"),
+    [
+        ({**step_of(), "by_hand": "see a page"}, True, False),
+        ({**step_of(), "reboot": True}, False, False),
+        ({**step_of(), "reboot": True}, True, True),
+        ({**step_of(COMMAND), "by_hand": "see a page"}, False, True),
+    ],
+)
+def test_a_host_on_which_nothing_will_be_done_is_not_drained(
+    work: Path, tmp_path: Path, step: dict[str, Any], may_reboot: bool, drains: bool
+) -> None:
+    """It was, for a step that only a person takes, and stayed so: a fleet with such a finding was drained by one green play."""
+    (tmp_path / "drain.yml").write_text('[{"name": "Drain", "ansible.builtin.command": {"argv": ["true"]}}]')
+    given = {
+        "torchtune_sys_drain": str(tmp_path / "drain.yml"),
+        "torchtune_sys_resume": str(tmp_path / "drain.yml"),
+        "torchtune_sys_packages": True,
+        "torchtune_sys_reboot": may_reboot,
+        "torchtune_sys_local_facts": False,
+    }
+    found = played(work, tmp_path, "change", {}, [], torchtune_sys_applied=applied(install=[step]), **given)
+    assert ("Drain" in [name.rpartition(" : ")[2] for name in commands(found)]) is drains, found.output
+
+
 def test_a_service_that_no_change_waits_for_is_not_restarted(work: Path, tmp_path: Path) -> None:
     """It was at every run, for the change of another one."""
     allowed = ["slurmd", "systemd-logind", "containerd.service", "docker.service"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,8 +16,11 @@ from pathlib import Path
 import pytest
 
 from torchtune_sys.host import processes
+from torchtune_sys.host.account import Account
+from torchtune_sys.host.children import examined
 from torchtune_sys.host.children.rank_processes import RankProcesses
 from torchtune_sys.host.peers.rank_worker import RankWorker
+from torchtune_sys.model.values import Missing
 from two_users import PROGRAM, SYSTEM_PYTHON, Scene, as_root, needs_root
 
 pytestmark = needs_root
@@ -170,6 +174,24 @@ def test_nobody_else_s_process_is_ended_because_it_bears_the_socket_s_name(scene
         assert (name[:14], len(left)) == ("torchtune-sys-", 20) and took_s < 1.9, took_s
 
 
+def test_a_family_is_ended_where_more_files_are_open_than_select_knows() -> None:
+    """Of 56 ranks, each with its compilers, the handles alone are more than a thousand: select(2) takes no such number, and a login has no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this user may not open enough files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        with RankProcesses(
+            ("sh", "-c", "setsid sleep 60 & setsid sleep 60 & wait"), {"PATH": os.environ["PATH"]}, "/", "S"
+        ) as ranks:
+            while len(family := processes.descendants(ranks.launcher)) < 2:
+                time.sleep(0.01)
+        assert {processes.state(pid) for pid in family} <= {"", "Z"}
+
+
 LIBRARY = """
 #include <fcntl.h>
 #include <stdio.h>
@@ -202,6 +224,22 @@ def test_a_library_of_another_user_s_in_an_environment_of_root_s(scene: Scene, p
     assert scene.who_ran() == {0}, "it is no way in"
     as_root("check", "-q", "--python", str(venv))
     assert scene.who_ran() == {scene.alice.uid}
+
+
+def test_what_is_no_library_makes_no_environment_another_user_s(scene: Scene) -> None:
+    """/usr/local/lib/node_modules is often given to a user, and is below the prefix of the system's Python: with an environment of somebody else's, it was refused."""
+    venv = scene.bob.venv()
+    (venv / "lib" / "node_modules").mkdir()
+    os.chown(venv / "lib" / "node_modules", scene.alice.uid, scene.alice.gid)
+    for name in ("libx.so", "libx.so.1"):
+        (venv / "lib" / name).symlink_to("libx.so.1.2")
+        os.chown(venv / "lib" / name, scene.bob.uid, scene.bob.gid, follow_symlinks=False)
+    scene.bob.write(venv / "lib" / "libx.so.1.2", "")
+    found = examined.runner(str(venv / "bin" / "python3"))
+    assert isinstance(found, Account) and found.uid == scene.bob.uid, found
+    assert not [place for place in examined._places(str(venv / "bin" / "python3")) if "libx" in place], "they say nothing new"
+    os.chown(venv / "lib" / "libx.so.1.2", scene.alice.uid, scene.alice.gid)
+    assert isinstance(examined.runner(str(venv / "bin" / "python3")), Missing)
 
 
 ANOTHER_NUMBER = "unshare -U --map-users=auto --map-groups=auto -S 0 -G 0 sh -c 'setsid sleep 54321 >/dev/null 2>&1 </dev/null & exec sleep 0.2'\n"

@@ -135,6 +135,8 @@ SILENT = (
     "preflight --budget 20 --site-checks HOME",
     "preflight --budget 20 --policy HOME/x",
     "smoke --quick --device cpu --timeout 20 --scratch HOME",
+    "check -q --timeout 20 --python OURS/wrapper",
+    "preflight --budget 20 --site-checks OURS",
 )
 
 
@@ -147,9 +149,13 @@ def test_a_user_s_file_system_that_does_not_answer_holds_nobody(scene: Scene, co
     home = scene.alice.home
     behind = scene.folder / "behind"
     (behind / "venv").mkdir(parents=True)
+    ours = scene.folder / "ours"
+    ours.mkdir()
+    (ours / "wrapper").write_text(f"#!{home}/venv/bin/python3\n")
+    (ours / "wrapper").chmod(0o755)
     with shown_as_root_s(scene.alice, behind, depth) as serving:
         pythons = {"PATH": f"{home}/venv/bin:{os.environ['PATH']}", "HF_HOME": f"{home}/x", "TRITON_CACHE_DIR": f"{home}/y"}
-        argv = [*PROGRAM, *command.replace("HOME", str(home)).split()]
+        argv = [*PROGRAM, *command.replace("HOME", str(home)).replace("OURS", str(ours)).split()]
         with subprocess.Popen(
             argv, cwd="/", env={**os.environ, **pythons}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         ) as run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from torchtune_sys.errors import CannotWrite
 from torchtune_sys.host.files import write_atomically, write_below, write_in_new_folder
+from torchtune_sys.host.mounted import mounted_by_users
 from two_users import Scene, as_root, needs_root
 
 SECRET = "root's own\n"
@@ -196,3 +198,12 @@ def test_root_is_told_whose_file_it_obeys(scene: Scene, words: tuple[str, str]) 
     told += [as_root(*words, str(hers), "--from", recording, SUDO_UID=str(scene.alice.uid), SUDO_USER=scene.alice.name).stderr]
     assert f"{words[1]} {hers}: others decide" in told[0] and f"belongs to user {scene.alice.name}" in told[0], told
     assert told[1:] == ["", ""]
+
+
+def test_a_mount_that_names_no_user_is_looked_for_in_no_user_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory service was asked for the user "", for each of a thousand mounts with _netdev."""
+    asked: list[str] = []
+    real = pwd.getpwnam
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: asked.append(name) or real(name))
+    table = "SRC=a:/x TARGET=/x ROOT=/ OPTS=_netdev\nSRC=/dev/b TARGET=/y OPTS=user\nSRC=/dev/c TARGET=/z OPTS=user=nobody\n"
+    assert list(mounted_by_users(table)) == ["/z"] and asked == ["nobody"]

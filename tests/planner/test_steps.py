@@ -148,3 +148,12 @@ def test_a_counterpart_that_a_later_file_sets_takes_the_value_away() -> None:
     assert found == {"vm.dirty_background_bytes": None}
     told = {change.key: change.later for change in seen.plan.changes}
     assert "zz-site.conf:2 sets dirty_ratio, which takes it away, to 80 at boot" in told["vm.dirty_bytes"][0]
+
+
+def test_a_counterpart_of_0_takes_nothing_away() -> None:
+    """The kernel finds vm.dirty_ratio unchanged, and takes no 0 for vm.dirty_bytes; what sets vm.dirty_background_ratio makes the other 0 in any case."""
+    later = {"/etc/sysctl.d/zz-site.conf": "vm.dirty_ratio = 0\nvm.dirty_background_ratio = 0\n"}
+    seen = Seen(recording("dirty-limit-huge.fail", files=later), [by_id()["dirty-limit-huge"]])
+    then = Seen(after(seen), [by_id()["dirty-limit-huge"]])
+    lost = {change.key: precedence.lost_at_boot(then.facts, seen.ground, change) for change in seen.plan.changes}
+    assert [key for key, who in lost.items() if who] == ["vm.dirty_background_bytes"]

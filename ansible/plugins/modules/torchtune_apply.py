@@ -109,7 +109,7 @@ left:
   type: list
   elements: dict
 failed_changes:
-  description: What could not be made; it was taken back.
+  description: What could not be made, or was taken back; or was made, and the rules find the same as before, or could not be checked again.
   returned: when the tool answered
   type: list
   elements: dict
@@ -253,7 +253,8 @@ def _leave(module, result):
         module.fail_json(msg="not made, since the host does not let it be written: %s" % told, why="unwritable", **result)
     failed = result.get("failed_changes")
     if failed:
-        module.fail_json(msg="could not be made, and was taken back: %s" % run.names(failed), why="failed", **result)
+        told = ", ".join("%s (%s)" % (one["key"], one.get("detail", "")) for one in failed)
+        module.fail_json(msg="could not be made, or to no effect: %s" % told, why="failed", **result)
     if result["status"] == UNREAD:
         unread = "what decides other changes could not be read: %s (a longer timeout may help; ignore leaves out rules)"
         unread %= tool.last_words(said)

@@ -116,7 +116,7 @@ def _user_of_name(name: str) -> "tuple[int, int] | None":
     import pwd
 
     try:
-        entry = pwd.getpwnam(name)
+        entry = pwd.getpwnam(name) if name else None  # no directory service is asked for nobody, at each mount
     except (KeyError, ValueError):
         return None
-    return (entry.pw_uid, entry.pw_gid) if entry.pw_uid else None
+    return (entry.pw_uid, entry.pw_gid) if entry and entry.pw_uid else None

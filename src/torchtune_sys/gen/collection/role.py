@@ -23,7 +23,7 @@ JUDGING = ("main", "check", "apply", "gather", "report", "rolling")
 
 
 _KEPT = """
-acted action applied asked brought by_apt by_dnf by_package change_failure checked chosen controller_words copied cordoned
+acted action applied asked begins brought by_apt by_dnf by_package change_failure checked chosen controller_words copied cordoned
 disruptive done drain_file drained enabled failure fetched gathered hosts identity is_controller jobs kept key
 key_fingerprints key_place known kubectl_drain kubernetes_mark max_fail_percentage may_be_drained mistyped
 not_looked_up pending pinged pip preflight_addresses preflight_begun preflight_job preflight_longest preflight_spread
@@ -171,7 +171,12 @@ def variables() -> str:
   {{{{ {PREFIX}applied.disrupts | length > 0
   or {PREFIX}reboot and {PREFIX}applied.waits.reboot | difference({PREFIX}applied.rebooted) | length > 0
   or {PREFIX}restarts | length > 0
-  or {PREFIX}packages and {PREFIX}applied.install | length > 0 }}}}
+  or {PREFIX}packages and {PREFIX}begins }}}}
+
+# Whether anything is done of the steps of an installation: where the first one is a person's, nothing is, and the host is not drained for it.
+{PREFIX}begins: >-
+  {{{{ {PREFIX}asked | map(attribute='actions') | map('length') | first | default(0) > 0
+  or {PREFIX}reboot and {PREFIX}asked | map(attribute='reboot') | first | default(false) }}}}
 
 # Of the services that may be restarted those that a change waits for: the others would be restarted at every run.
 {PREFIX}restarts: >-

@@ -116,7 +116,8 @@ def _places(path: str) -> Iterator[str]:
         for library in {
             os.path.realpath(f"{prefix}/{name}"): f"{prefix}/{name}" for name in ("local/lib", "lib64", "lib")
         }.values():
-            yield from _other_owners(library)  # conda's packages find libraries there by their own place (RPATH)
+            # Conda's packages find libraries there by their own place (RPATH). What else lies there (node_modules) Python does not load.
+            yield from (place for place in _other_owners(library) if ".so" in os.path.basename(place))
             for name in _names(library):
                 if name.startswith(("python3", "pypy3", "libpython3")):
                     yield from _library(f"{library}/{name}")
@@ -155,6 +156,8 @@ def _other_owners(folder: str) -> Iterator[str]:
                 info = entry.stat(follow_symlinks=False)
                 if (info.st_uid, info.st_dev, info.st_mode & _NOT_PLAIN, nfs) == plain:
                     continue  # as nearly all are: what follows would say the same, in three times the time
+                if stat.S_ISLNK(info.st_mode) and info.st_uid == of_folder.st_uid and _names_library(os.readlink(entry.path)):
+                    continue  # another name of a file that is looked at, too
                 new_writers = info.st_mode & ~of_folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
                 same = (info.st_uid, info.st_gid if info.st_mode & stat.S_IWGRP else of_folder.st_gid)
                 different = stat.S_ISLNK(info.st_mode) or new_writers or same != (of_folder.st_uid, of_folder.st_gid)
@@ -162,6 +165,11 @@ def _other_owners(folder: str) -> Iterator[str]:
                     yield entry.path
     except OSError:
         return
+
+
+def _names_library(target: str) -> bool:
+    """Whether a symbolic link leads to a library beside it: of two thousand libraries most have a second name."""
+    return "/" not in target and ".so" in target
 
 
 def _named_by(packages: str, name: str) -> Iterator[str]:

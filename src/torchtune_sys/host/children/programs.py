@@ -6,7 +6,7 @@ import os
 import stat
 
 from torchtune_sys.errors import UnreadableInput
-from torchtune_sys.host.trust import distrust, steps
+from torchtune_sys.host.trust import Decision, distrust, steps
 
 _LINE = 256
 """Bytes of a script's first line that the kernel reads (execve(2), BINPRM_BUF_SIZE)."""
@@ -44,22 +44,24 @@ def programs(folder: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _reason(path: str) -> str:
-    return next(filter(None, map(distrust, (path, *interpreters(path)))), "")
+    seen = Decision()
+    return next(filter(None, (distrust(place, seen=seen) for place in (path, *interpreters(path)))), "")
 
 
 def interpreters(path: str) -> tuple[str, ...]:
     """Return what the first line of a script (``#!``) names by its path, and that of what it names."""
     found: list[str] = []
-    todo = [path]
+    todo, seen = [path], Decision()
     for _ in range(_DEPTH):
-        words = [word for place in todo for word in _first_line(place)]
+        words = [word for place in todo for word in _first_line(place, seen)]
         todo = [word for word in words if word.startswith("/") and word not in found]
         found += todo
     return tuple(found)
 
 
-def _first_line(path: str) -> list[str]:
+def _first_line(path: str, seen: Decision) -> list[str]:
     try:
+        steps(path, seen)  # root opens nothing for which a user's program would answer
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             start = os.read(handle, _LINE) if stat.S_ISREG(os.fstat(handle).st_mode) else b""

@@ -37,6 +37,8 @@ _MOST_BYTES = 64 << 20
 _WAITING = 1024
 """Connections that may wait to be accepted; a stranger's is closed, and must keep none of ours waiting beyond its rank's end."""
 _ABANDON_S = 2.0
+_MOST_HANDLES = 512
+"""Half of the descriptors that a login has, and that select(2) knows: to look for the rest of a thousand processes takes some, too."""
 
 
 class RankMessage(msgspec.Struct, frozen=True):
@@ -296,7 +298,7 @@ class RankProcesses:
 
 
 class _Held(NamedTuple):
-    """A process, by a handle that stays with it; -1 on a kernel without (before 5.3), where its number has to do."""
+    """A process, by a handle that stays with it; -1 on a kernel without (before 5.3) and beyond the most handles, where its number has to do."""
 
     pid: int
     handle: int
@@ -321,9 +323,13 @@ class _Held(NamedTuple):
 
 def _handle(pid: int) -> int:
     try:
-        return os.pidfd_open(pid)
+        handle = os.pidfd_open(pid)
     except (OSError, AttributeError):
         return -1
+    if handle < _MOST_HANDLES:
+        return handle
+    os.close(handle)
+    return -1
 
 
 def _is_whole(dump: bytes | bytearray) -> bool:

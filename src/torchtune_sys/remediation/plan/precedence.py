@@ -68,12 +68,16 @@ def rivals(s: Snapshot, context: PlanContext, action: Action, made: tuple[Step, 
     if isinstance(action, Sysctl | SysfsWrite):
         last = {found.path: found for found in (*_of_files(s, counterparts), *context.boot_settings)}
         for found in last.values():
-            if found.path in counterparts:
+            if found.path in counterparts and not (found.value.strip() == "0" and found.path in _LEFT_AT_0):
                 yield found
             if accepts(action.target, found.value):
                 continue
             if any(_same(found, path) for path in written):
                 yield found
+
+
+_LEFT_AT_0 = frozenset(map(proc, ("vm.dirty_ratio", "vm.dirty_bytes", "vm.dirty_background_bytes")))
+"""A 0 there takes nothing away: the kernel refuses it, or finds it unchanged. Source: mm/page-writeback.c (dirty_ratio_handler, vm_page_writeback_sysctls)."""
 
 
 def _of_files(s: Snapshot, paths: Iterable[str]) -> Iterator[BootSetting]:
