@@ -127,6 +127,42 @@ def test_who_meant_it_is_told_what_was_set_aside() -> None:
     assert "gpu-arch-not-in-wheel" in unread.why
 
 
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("My pod is stuck in ImagePullBackOff since this morning, the image is in our registry.", "image-not-pulled"),
+        ("What does ImagePullBackOff mean? My training pod does not start.", "image-not-pulled"),
+        ("The pods do not start.\nWhat does ImagePullBackOff mean?", "image-not-pulled"),
+        ("train-0   0/1   ImagePullBackOff   0   5m", "image-not-pulled"),
+        (
+            "Warning  FailedScheduling  10s  default-scheduler  0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4 nodes are available: "
+            "4 No preemption victims found for incoming pod.",
+            "kubernetes-gpu-unavailable",
+        ),
+        (
+            "The job waits: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu. Why? All GPUs are free.",
+            "kubernetes-gpu-unavailable",
+        ),
+        (
+            'What does "OSError: [Errno 37] No locks available" mean? I get it when datasets loads from NFS.',
+            "filesystem-without-locks",
+        ),
+        (
+            "My training ended. Was that planned?\nslurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-01-01T20:00:00 DUE TO PREEMPTION ***",
+            "job-preempted",
+        ),
+    ],
+)
+def test_who_asks_about_words_and_tells_of_a_failure_is_answered(text: str, cause: str) -> None:
+    assert [name for name, _ in _named(text)][:1] == [cause]
+
+
+def test_a_question_about_words_alone_accuses_nobody_and_says_what_was_set_aside() -> None:
+    said = _said('Is "0/4 nodes are available: 4 Insufficient nvidia.com/gpu." an event of the scheduler?')
+    assert not said.causes
+    assert "kubernetes-gpu-unavailable" in said.unread[0].why
+
+
 def _named(text: str) -> list[tuple[str, str]]:
     return [(each.cause, each.confidence.value) for each in _said(text).causes]
 

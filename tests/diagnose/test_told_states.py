@@ -259,3 +259,25 @@ def test_a_line_with_a_path_of_another_system_accuses_no_linux_host(place: str, 
 def _first(text: str) -> str | None:
     given = InputText(name="x", excerpt=excerpt(io.BytesIO(text.encode())))
     return next((each.cause for each in diagnose([given]).causes), None)
+
+
+@pytest.mark.parametrize("words", ["the our all ", "the my our ", "is are was ", "the this whole "])
+def test_no_run_of_small_words_is_divided_in_every_way(words: str) -> None:
+    """Eighteen words are enough: with two ways to read each, a row needs seconds."""
+    for row in told_states._rows():
+        began_s = time.thread_time()
+        row.words.search(words * 6 + "zzz")
+        assert time.thread_time() - began_s < 0.2, row.causes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Check whether the nfs is hung on the node before you start a Slurm job.",
+        "If lustre hangs on a node, our Slurm epilog drains it by itself.",
+        "What does CG mean in squeue? In the Slurm docs I found that jobs are in CG while the epilog runs.",
+        "Our scancel wrapper waits while jobs are in COMPLETING for five minutes. It works well.",
+    ],
+)
+def test_a_state_that_is_supposed_or_passes_is_not_told(text: str) -> None:
+    assert _named(text) == []

@@ -18,7 +18,7 @@ from torchtune_sys.host.witnesses import Witnessed
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.rule import Result, Rule, Verdict
-from torchtune_sys.model.snapshot import FAMILIES, Snapshot
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot, is_pasted
 from torchtune_sys.model.values import Missing
 from torchtune_sys.probes import PROBES
 from torchtune_sys.rules import CATALOGUE
@@ -177,7 +177,10 @@ class RememberedResults:
         return [rule for rule, read in zip(CATALOGUE, self._read, strict=True) if not read.isdisjoint(changed)]
 
     def judge(self, seen: Snapshot) -> tuple[Result, ...]:
-        """Return the results of the whole catalogue; those that fail are judged with the others, whose findings they may show."""
+        """Return the results of the whole catalogue; those that fail are judged with the others, whose findings they may show. Of a report all are:
+        what a program said in it changes the result of a rule that read nothing else."""
+        if seen.said or is_pasted(seen):
+            return engine.judge(seen, CATALOGUE)
         failing = [result.rule for result in self.results if result.verdict is Verdict.FAIL]
         again = {rule.id: rule for rule in (*failing, *self.touched(seen))}
         judged = {result.rule.id: result for result in engine.judge(seen, again.values())}

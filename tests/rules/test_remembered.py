@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conftest import HOSTS, healthy_results, intent, judge, load, recording
 from rules.remembered import Remembered
 from torchtune_sys import engine
 from torchtune_sys.host.recorded import RecordedHost, merged
-from torchtune_sys.model.snapshot import FAMILIES, Snapshot
+from torchtune_sys.model.snapshot import FAMILIES, PrintedMessage, Snapshot
 from torchtune_sys.rules import CATALOGUE
 
 RECORDINGS = sorted(path.stem for path in HOSTS.glob("*.json"))
@@ -65,3 +66,9 @@ def test_what_nobody_asks_for_is_probed_by_nobody_and_judged_by_nobody() -> None
     assert healthy_results().touched(seen) == []
     assert 0 < len(healthy_results().touched(load("healthy", files={"/proc/sys/vm/swappiness": "77\n"}))) < len(CATALOGUE) / 4
     assert intent(base) == seen.intent
+
+
+def test_what_a_program_said_is_heard_by_rules_that_read_nothing_else() -> None:
+    said = {"nvlink-inactive": PrintedMessage(line="NVLink is inactive")}
+    seen = replace(load("healthy"), said=said)
+    assert healthy_results().judge(seen) == engine.judge(seen, CATALOGUE) != healthy_results().results

@@ -59,7 +59,7 @@ _SURE = pattern(
     r"|^(?:#{1,4} |\*\*)?(?:Is your feature request related to a problem|What would you like to be added|Describe the solution you'd like|Describe alternatives you've considered)\b"
     r"|^# (?:\[\w+\] )?.{0,60}\b(?:errors?|status(?:es)?|exit codes?|OOMs?|failures?|exceptions?|messages?)\b.{0,40}\b(?:not (?:being )?(?:reported|propagated|surfaced|logged|shown|displayed|handled|caught|exposed)|swallowed|misreported|mislabel\w*|hidden)\b"
     r"|^__original_commit__ = \S"
-    r"|^(?:# )?(?:Feature [Rr]equest|FEATURE REQUEST|Enhancement(?: request)?|RFC) ?[:：] ?\S"
+    r"|^(?:# )?(?:Feature [Rr]equest|FEATURE REQUEST|Enhancement(?: request)?|Proposal|Design (?:note|document|doc)|RFC) ?[:：] ?\S"
     r"|^# \[(?:Feature(?: [Rr]equest)?|FEATURE(?: REQUEST)?|RFC|FEA|(?:Enhancement )?Proposal|Enhancement)\] ?:? ?\S|^# (?i:check|guard|validate) .{2,80} before \w+ing\b"
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"
     r"|^(?:[-*] )?(?:Add(?:s|ed)?|Clarif(?:y|ies|ied)|Document(?:s|ed)?|Extend(?:s|ed)?|Updat(?:e|es|ed)) (?:(?:an?|the|some|more) )?(?:[\w-]+ )?(?:tips?|notes?|docs|documentation|sections?|warnings?|paragraphs?|FAQ(?: entr(?:y|ies))?|README|user guide)\b(?: (?:about|on|to|for|that|in|how|when)\b|[.,:;]|$)"
@@ -84,7 +84,7 @@ _MANUAL = pattern(
 _RECORD = pattern(
     r"^\S{2,60} \(\S{1,60}\) [\w. -]{2,60}; urgency=\w|^-- .{2,80} <\S{1,80}@\S{1,80}>  ?\w{3}, \d"
     r"|^\d{4}-\d\d-\d\d  .{2,80} <\S{1,80}@\S{1,80}>$|^\* \w{3} \w{3} [ \d]\d \d{4} .{2,80} (?:<|- )"
-    r"|^(?:\* )?(?:Noteworthy [Cc]hanges|Changes|CHANGES|What's [Nn]ew|NEWS|Release [Nn]otes)(?: \w{2,9})? (?:in|for|since|with|WITH|IN|between|from) (?:the |version |release |Version |Release )?\S{0,20}\d"
+    r"|^(?:\* )?(?:Noteworthy [Cc]hanges|Changes|CHANGES|What's [Nn]ew|NEWS|Release [Nn]otes)(?: \w{2,9})? (?:in|of|for|since|with|WITH|IN|between|from) (?:the |version |release |Version |Release )?(?:[\w.+-]{2,30} )?\S{0,20}\d"
     r"|^(?:#{1,4} |\* |=+ ?)?(?:[\w.+-]{2,30} )?\[?(?:[Vv]ersion |[Rr]elease |v)?\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:[a-z]{0,4}\d{0,3})?\]?(?::$| ?(?:-|–|\(|/|,| on| released)? ?\(?(?:\d{4}-\d\d?-\d\d?|\d{1,2} \w{3,9}\.?,? \d{4}|\w{3,9}\.? \d{1,2},? \d{4}|\w{3,9} \d{4})\)?:?$)"
 )
 """The heads of what each release changed: Debian's, GNU's, RPM's, projects' own."""
@@ -109,7 +109,7 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     """
     texts = [line.text[:_LONGEST].strip() for line in lines[:_LINES]]
     texts = [text for text in texts if text and not text.startswith(("<", "```"))]
-    if sum(_names_release(text) for text in texts) + _begins_with_release(texts) >= _RECORDS:
+    if sum(map(_names_release, texts)) + _is_bare_release(texts) + _begins_with_release(texts) >= _RECORDS:
         return True
     if not texts or len(lines) > _LINES:
         return False
@@ -135,8 +135,13 @@ def _names_release(text: str) -> bool:
     return _RECORD.match(text) is not None or _RELEASE.match(text) is not None
 
 
+def _is_bare_release(texts: Sequence[str]) -> bool:
+    """Return whether the first line is a release's number and nothing else."""
+    return bool(texts) and _RELEASE.match(f"# {texts[0]}") is not None
+
+
 def _begins_with_release(texts: Sequence[str]) -> bool:
     """Return whether one of the first lines names a release, and points follow, and no program tells of a failure beside them."""
-    if not any(map(_names_release, texts[:_TITLES])) or any(map(begins_with_failure, texts)):
+    if not (any(map(_names_release, texts[:_TITLES])) or _is_bare_release(texts)) or any(map(begins_with_failure, texts)):
         return False
     return sum(_POINT.match(text) is not None for text in texts) >= _RECORDS

@@ -28,6 +28,7 @@ from torchtune_sys.diagnosis import (
     unexplained,
 )
 from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, missing, outliers, peers, ras, stalls
+from torchtune_sys.diagnosis.stated_forms import FAILING
 from torchtune_sys.diagnosis.symptoms import POSSIBLE, Symptom, is_no_output, symptoms_of
 from torchtune_sys.diagnosis.text.cut_ends import completed_prose
 from torchtune_sys.diagnosis.text.lines import LogLine, lines_of, seldom
@@ -37,7 +38,7 @@ from torchtune_sys.host.input.collection import Found, InputDump
 from torchtune_sys.host.input.excerpts import Excerpt, MemoryBudget
 from torchtune_sys.host.input.limits import ENTRY_COST, LINE_COST, SNAPSHOT_COST, SYMPTOM_COST
 from torchtune_sys.host.secrets.filter import scrubbed_data
-from torchtune_sys.knowledge.quoted_errors import is_example, is_mentioned, quoted
+from torchtune_sys.knowledge.quoted_errors import is_asked, is_example, is_mentioned, quoted
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, Quote, Unexplained, UnreadSource
 
@@ -146,7 +147,9 @@ class _Input:
             self.lines[name] = ()
             self.unread += _left_out(name, part, quotes)
             return
-        examples = {line: replace(line, text=quoted(line.text)) for line in part if is_example(line.text)}
+        quoting = [line for line in part if is_example(line.text)]
+        quoting += _asked([line for line in part if line not in quoting])
+        examples = {line: replace(line, text=quoted(line.text)) for line in quoting}
         part = self._told_apart(name, tuple(line for line in part if line not in examples))
         self.lines[name] = part
         self.empty += not excerpt.total
@@ -193,6 +196,13 @@ class _Input:
             return
         self.budget.take(cost)
         self.dumps.append(dump)
+
+
+def _asked(part: Sequence[LogLine]) -> list[LogLine]:
+    """Return the lines that ask about an error's words; none where another line tells of a failure."""
+    asked = [line for line in part if is_asked(line.text)]
+    fails = asked and any(FAILING.search(line.text[:_SHORT_LINE]) for line in part if line not in asked)
+    return [] if fails else asked
 
 
 def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[RankDump]) -> Iterator[Symptom]:

@@ -23,9 +23,9 @@ _GENERATED = re.compile(
     r"^(?:<!-- |\.\. |# )(?:(?:this (?:file|page) (?:is|was) )?(?:auto-?|automatically )?generated|do not edit)\b", re.IGNORECASE
 )
 _TITLE = re.compile(
-    r"(?i)^(?:#{1,3} )?\W{0,4}(?:FAQs?\b|frequently asked questions\b|常见问题|(?:runbook|playbook|cheat ?sheet)\b(?!s? (?:fail|is|does|did|says))|(?:troubleshooting|debugging) (?:guide|tips)\b"
+    r"(?i)^(?:#{1,3} )?\W{0,4}(?:FAQs?\b|frequently asked questions\b|常见问题|(?:the |our |an? )?(?:runbook|playbook|cheat ?sheet)\b(?!s? (?:fail|is|does|did|says))|(?:troubleshooting|debugging) (?:guide|tips)\b"
     r"|(?:this|the following) (?:page|document|guide|chapter|section|table|list) (?:lists?|describes?|explains?|shows?|covers?|records?)\b"
-    r"|(?:translate|classify|match|sort) the following\b|chapter \d{1,2}\b|(?:course|exercises?|abstract|minutes|agenda|tutorial|lesson(?: \d{1,2})?|lab(?: \d{1,2})?|workshop|quiz|homework)[:,] |our paper\b|.{0,40}のお知らせ|.{0,20}维护(?:公告|通知))"
+    r"|(?:translate|classify|match|sort) the following\b|chapter \d{1,2}\b|(?:course|exercises?|abstract|minutes|agenda|tutorial|(?:short |quick )?guide|how-?to|lesson(?: \d{1,2})?|lab(?: \d{1,2})?|workshop|quiz|homework)[:,] |our paper\b|.{0,40}のお知らせ|.{0,20}维护(?:公告|通知))"
 )
 """The first line of what was written for readers."""
 _TELLS = re.compile(
@@ -60,6 +60,8 @@ _KINDS = 2
 _ASKS = re.compile(r"^\W{0,4}(?:Q(?:uestion)?\d{0,2}|问)\W{0,3}[:.：]\W{0,3}\S.{2,200}")
 _QUESTIONS = 2
 """Of a list of questions with their answers."""
+_ALERT = re.compile(r"\s{0,40}(?:- )?(?:alert|expr): ?\S")
+"""Of rules by which a monitor raises alarms (Prometheus)."""
 _BORDER = re.compile(r"^---$")
 _FRONT = re.compile(r"^(?:title|layout|permalink|sidebar_\w{2,20}|description): ?\S")
 _OWN = re.compile(
@@ -98,6 +100,8 @@ def _is_written_as_one(texts: Sequence[str]) -> bool:
     if texts and (_GENERATED.match(texts[0]) or (_is_title(texts[0]) and not _is_report(texts))):
         return True
     if sum(_ASKS.match(text) is not None for text in texts) >= _QUESTIONS:
+        return True
+    if len({found[0].strip(" -")[:5] for found in map(_ALERT.match, texts) if found}) > 1:
         return True
     if _is_article(texts) or _explains(texts) or (any(map(_COMMON.match, texts[:_FIRST])) and not _is_report(texts)):
         return True

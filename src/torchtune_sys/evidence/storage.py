@@ -86,6 +86,8 @@ class _Look:
         """Return the root; without it, the only file system of the report: whoever ran df of one path shows it for that."""
         only = next(iter(self._mounts.values())) if len(self._mounts) == 1 else None
         mount = self._mounts.get("/", only if only is not None and not _NO_STORE.match(f"{only.source} {only.point}") else None)
+        if mount is not None and (" " in mount.point or (mount.free == 0 and mount.size is not None and mount.size < _IMAGE)):
+            return None
         if mount is None or (None in (mount.size, mount.free) and None in (mount.inodes, mount.inodes_free)):
             return None
         where = msgspec.structs.replace(self._describe(mount.point, "working directory", mount), layers=(), arrays=())
@@ -180,6 +182,8 @@ _NO_STORE = re.compile(
     r"(?:tmpfs|shm|udev|devtmpfs|none|cgroup\S*) |/dev/(?:loop|sr)\d|\S{1,300} /(?:dev|run|sys|proc|snap)(?:/|$)"
 )
 """Sources and points of what lies in memory, or is full by its nature (images)."""
+_IMAGE = 128 << 20
+"""Bytes: a full file system that is smaller is an image that holds names or a base system alone: the root of composefs (Fedora bootc), of Talos."""
 _LAYERS = {"part": "partition", "crypt": "dm-crypt", "mpath": "multipath"}
 
 

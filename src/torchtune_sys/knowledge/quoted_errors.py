@@ -11,11 +11,20 @@ _QUOTED = pattern(
     r"(?s)(?P<marks>`{1,3})(?=\S).{1,900}?(?P=marks)(?!\w)|“[^“”]{1,900}”|«[^«»]{1,900}»|(?<![\w\"])\"(?=[^\s\"])[^\"]{1,900}\"(?!\w)|(?<![\w'])'(?=[^\s'])[^']{12,900}'(?!\w)"
 )
 _SHORTEST = 14
-_SOME = re.compile(r"\w \w+ \w")
+_SOME = re.compile(r"\w \w+ \w|(?i:insufficient) ")
 """Three words: what somebody quotes is a message, whatever it says."""
 _ERROR = pattern(
     r"(?i)error(?:\b|_)|\bexit ?code\b|exception\b|\bfail|\b(?:can|could|does|did|is|was) ?not\b|\bcan't\b|\bunable\b|\bdenied\b|\bmismatch|\bkilled\b|\bXid\b|\btoo (?:old|many|small|large)\b|\bno (?:space|such)\b|\bnot found\b|\bnot compiled\b|\brefused\b|\btimed? ?out\b|\binvalid\b|\bout of memory\b|\bWARN"
+    r"|\bnot (?:implemented|supported|permitted)\b|\bno locks\b|\binsufficient\b|\bpre-?empt|\bcancelled\b|\bback-?off\b|\btaint \{"
 )
+_NAMES = pattern(
+    r"\b(?:ErrImagePull|ImagePullBackOff|InvalidImageName|NodeHasInsufficient\w{2,20}|NodeHasDiskPressure)\b|\b\d{1,5}/\d{1,5} nodes are available: .{1,400}$"
+)
+"""What Kubernetes calls a state of a pod or a node, and its scheduler's answer: people name it in a sentence without marks around it."""
+_NAMED = ("ImagePull", "InvalidImageName", "NodeHas", "nodes are available")
+_PROSE = pattern(r"(?:(?<![\w-])[a-z]{2,14},? ){3}")
+"""Three words in a row: somebody says it; a table and an event of Kubernetes have columns."""
+
 _PRINTS = re.compile(
     r"\s*(?:E {2,}|\[|[\w.]{2,80}(?:Error|Exception|Warning)\b|[A-Z]{4,8}\b[:\s]|\d{4}-\d\d|\w{3} +\d{1,2} \d\d:|Traceback|[Rr]aise [\w.]{2,60}\(|\S{1,60}:\d+)"
 )
@@ -33,7 +42,7 @@ _HAPPENED = pattern(
 _NESTED = re.compile(r"`([\w.@+-]{1,60})'")
 """As programs of GNU quote a name: its mark ends no quotation."""
 _SUPPOSED = pattern(
-    r"(?i)\b(?:when(?:ever)?|if|in case|once|where) (?:you|someone|somebody|users?|people|anyone|one|they|an? (?:user|customer|job|node|host)) (?:\w+ )?(?:gets?|sees?|hits?|faces?|encounters?|receives?|runs? into|meets?)\b"
+    r"(?i)\b(?:when(?:ever)?|if|in case|once|where) (?:you|someone|somebody|users?|people|anyone|one|they|an? (?:user|customer|job|node|host|pod)) (?:\w+ )?(?:gets?|sees?|hits?|faces?|encounters?|receives?|runs? into|meets?|(?:pending|waiting) (?:with|in))\b"
     r"|(?<!\bI )(?<!can )(?<!could )\b(?:checks?|expects?|asserts?|verif(?:y|ies)|ensures?|makes? sure) (?:[\w-]+ ){0,4}that (?=[^,.;:!?]*…)[^,.;:!?…]*"
 )
 """It happens to nobody yet, or is what is wanted."""
@@ -72,7 +81,7 @@ _ABOUT = tuple(
     for each in (
         rf"\b(?:checks?|expects?|asserts?|verif(?:y|ies)|ensures?|requires?|confirms?) (?:that {_WORDS % 8}|(?:(?!{_SAYS}\b){_WORD}){{0,8}})…",
         rf"(?<!\bI )(?<!\bwe )(?<!\byou )\b(?:must|should|shall|is (?:expected|supposed|meant) to) (?:also |only |still )?(?:raise|print|match|recogni[sz]e|return|report|throw|contain|say|detect|catch|ignore|name|find|translate|handle|emit) {_WORDS % 4}…",
-        rf"\b{_DOCUMENT} (?:now |also |already |only |still )?(?:lists?|says?|mentions?|describes?|explains?|shows?|quotes?|documents?|names?|contains?|covers?|defines?|cites?|has|have|starts? with|begins? with) {_WORDS % 6}…",
+        rf"\b{_DOCUMENT} (?:now |also |already |only |still )?(?:lists?|says?|mentions?|describes?|explains?|shows?|quotes?|documents?|names?|contains?|covers?|defines?|cites?|has|have|starts? with|begins? with) {_WORDS % 6}(?:with )?…",
         rf"\bin (?:the|our|my|a|this|its) (?:\w+ )?{_DOCUMENT},? (?:(?:I|we|they|it|you) )?(?:\w+ )?(?:show|explain|describe|quote|mention|list|document|say)s? {_WORDS % 5}…",
         rf"\b(?:add|cover|describ|document|entry|explain|includ|list|mention|note|paragraph|put|quot|section|show|translat|warn|word|writ)\w* .{{0,60}}…,? {_WORDS % 6}(?:in|on|into|to|from|for) (?:the|our|my|a|an|this|its) (?:[\w-]+ ){{0,2}}{_DOCUMENT}\b",
         rf"\b{_READER}s? (?:\w+ )?(?:should |must |can |does |will )?(?:match|recogni[sz]e|map|ignore|translate|catch|turn|convert|swallow|suppress|detect|handle|filter|classif|label|complain|looks? for|search(?:es)? for|grep|find|know)\w* {_WORDS % 6}…",
@@ -85,13 +94,19 @@ _ABOUT = tuple(
         r"\b(?:replac|chang|renam|improv|reword|correct|shorten|translat|edit)(?:es?|ing) (?:the )?(?:text|message|wording|error message|string|words) (?:\w+ ){0,2}…",
         r"… (?:is|was|are) (?:no longer|never|not) (?:raised|thrown|printed|shown|logged) (?:any ?more|again|by|in|since)?|…(?: \w+){0,4} is (?:a|an|the|our|just a|only a) (?:\w+ ){0,2}(?:test|test vector|example|placeholder|sample|constant|fixture|string)\b",
         r"\b(?:wrote|write|writes|put|puts|insert(?:s|ed)?|paste[sd]?) … (?:into|in|to) .{0,40}\b(?:by hand|to (?:test|see whether|check))\b",
+        rf"\b(?:users?|people|you|they) will (?:then |also |only )?(?:find|get|notice|see) {_WORDS % 6}…",
+        r"\b(?:deliberately|intentionally|purposely) [^…]{1,160} so that [^…]{0,40}…",
+        rf"^\W*(?:programs|applications|libraries|tools|users) (?:that|which|who|with|without) [^…;]{{3,80}} (?:get|see|receive) {_WORDS % 3}…",
+        r"…,? (?:means?|indicates?|signals?|stands? for|denotes?) (?:that )?(?:the|an?|your|it|one|some)\b",
+        r"…[:,]? (?:an? |the )?(?:chapter|lesson|section|lecture|talk|tutorial) (?:of|in|on|explains)\b",
+        r"\bno …(?! (?:but|until)\b)|\bso that no (?:\w+ ){1,4}…",
         r"^\W*(?:jobs|tasks|processes|pods|ranks|runs|users|workers|programs) (?:that|which|who|with|without) [^…;]{3,80} (?:are|will be|get) (?:killed|stopped|ended|cancell?ed|rejected|refused|denied) (?:\w+ ){0,3}…",
         r"^\W*if (?:someone|somebody|users?|people|anyone|anybody|a (?:user|customer|colleague|student)|they) (?:sees?|gets?|hits?|runs? into|reports?|encounters?|asks? about) …",
     )
 )
 """What is said around the quoted words, which "…" stands for."""
 _ANYWHERE = pattern(
-    rf"(?i)\b(?:on purpose|by design|deliberately raise[sd]?|as (?:it should|designed|intended))\b|\bwhere (?:in .{{1,40}} )?(?:is|are) (?:this|the|that) (?:message|text|string|wording) (?:defined|written|kept)\b|\b(?:write|put|add|mention|document|describe) (?:it|this|that|them) (?:in|into|to) (?:the|our|my|a) (?:\w+ )?{_DOCUMENT}\b"
+    rf"(?i)\b(?:on purpose|by design|deliberately raise[sd]?|as (?:it should|designed|intended))\b|\bnothing is (?:wrong|broken)(?: here)?(?=[.,;])|\b(?:just|merely|only) curious\b|\bno action (?:is )?(?:needed|required)\b|\bthis is (?:expected|intended|normal)\b(?! ?\?)|\bwhere (?:in .{{1,40}} )?(?:is|are) (?:this|the|that) (?:message|text|string|wording) (?:defined|written|kept)\b|\b(?:write|put|add|mention|document|describe) (?:it|this|that|them) (?:in|into|to) (?:the|our|my|a) (?:\w+ )?{_DOCUMENT}\b"
 )
 
 
@@ -117,13 +132,36 @@ def is_example(line: str) -> bool:
     return not told and _SENTENCE.match(spoken) is not None and _is_sentence(spoken)
 
 
+_ASKED = pattern(
+    r"(?i)(?:^|[.!?;:] )\W{0,4}(?:(?:what|how) (?:do|does|did)\b(?! (?:I|we)\b)|what(?: is|'s) (?:the )?(?:meaning|difference)\b|(?:where|in which|who)\b|is it possible to\b|is there (?:an?|any) (?:way|list|option|metric|alert)\b"
+    r"|how (?:do|can|could|would|should) (?:I|we|one) (?:make|write|set up|test|simulate|alert|monitor|detect|count|list|parse|translate)\b|(?:is|are) …,? (?:an?|the) (?:event|message|word|line|state|status|reason)s? (?:of|from|by|in)\b"
+    r"|(?:is|are|does|do) …)"
+)
+_MINE = pattern(r"(?i)\b(?:my|our)\b")
+
+
+def is_asked(line: str) -> bool:
+    """Return whether the line asks about the words of an error, and nobody says that it happened to him.
+
+    >>> is_asked('Is "0/4 nodes are available: 4 Insufficient nvidia.com/gpu." an event of the scheduler?')
+    True
+    >>> is_asked('What does "Insufficient nvidia.com/gpu" mean? My pod waits for an hour.')
+    False
+    """
+    if "?" not in line:
+        return False
+    spoken = _spoken(line)
+    return "…" in spoken and not _HAPPENED.search(spoken) and not _MINE.search(spoken) and _ASKED.search(spoken) is not None
+
+
 def quoted(line: str) -> str:
     """Return the first error that the line quotes; ``""`` where it quotes none.
 
     >>> quoted("Our CI checks that `RuntimeError: CUDA error: no kernel image is available` is raised.")
     'RuntimeError: CUDA error: no kernel image is available'
     """
-    return next((one[0].strip("`\"'“”«»") for one in _QUOTED.finditer(line[:_LONGEST]) if _ERROR.search(one[0])), "")
+    errors = (one[0].strip("`\"'“”«»") for one in _QUOTED.finditer(line[:_LONGEST]) if _ERROR.search(one[0]))
+    return next(errors, "") or (found[0] if (found := _NAMES.search(line[:_LONGEST])) is not None else "")
 
 
 def is_mentioned(line: str) -> bool:
@@ -139,13 +177,14 @@ def is_mentioned(line: str) -> bool:
 def _spoken(line: str, error: re.Pattern[str] = _ERROR) -> str:
     """Return what somebody says, with "…" for the errors that he quotes, and without what is only supposed; nothing of what a program prints."""
     line = line[:_LONGEST]
-    if not any(mark in line for mark in "`\"'“«") or _PRINTS.match(line):
+    is_named = any(name in line for name in _NAMED)
+    if not (is_named or any(mark in line for mark in "`\"'“«")) or _PRINTS.match(line):
         return ""
     line = _NESTED.sub(r"\1", line.replace("…", "..."))
-    return _SUPPOSED.sub(
-        lambda supposed: "checks " if supposed[0].endswith(" ") else "checks",
-        _QUOTED.sub(lambda quoted: "…" if len(quoted[0]) >= _SHORTEST and error.search(quoted[0]) else "that", line),
-    )
+    line = _QUOTED.sub(lambda quoted: "…" if len(quoted[0]) >= _SHORTEST and error.search(quoted[0]) else "that", line)
+    if is_named and _PROSE.search(_NAMES.sub("…", line)):
+        line = _NAMES.sub("…", line)
+    return _SUPPOSED.sub(lambda supposed: "checks " if supposed[0].endswith(" ") else "checks", line)
 
 
 def _is_sentence(spoken: str) -> bool:

@@ -67,6 +67,12 @@ def _rails(odd: str, mtu: int, route: str) -> Recording:
     return over(host, files={**boards, "/proc/net/route": routes}, answers={"interfaces": listed})
 
 
+def _at_start(host: Recording, *lines: str) -> Recording:
+    log = host["answers"]["kernel-log"]
+    stamped = [f"[{12 + number:5}.000000] {line}" for number, line in enumerate(lines)]
+    return over(host, answers={"kernel-log": {**log, "lines": [log["lines"][0], *stamped, *log["lines"][1:]]}})
+
+
 def _limited(host: Recording, gib: int) -> Recording:
     group = "/sys/fs/cgroup/user.slice"
     return over(host, files={"/proc/self/cgroup": "0::/user.slice\n", f"{group}/memory.max": f"{gib << 30}\n"})
@@ -172,6 +178,7 @@ VARIANTS = {
     "acpi-cpufreq held below its highest step": (_CAPPED, lambda: _stepped(1_500_000), Verdict.FAIL),
     "acpi-cpufreq whose steps may not be read": (_CAPPED, lambda: _stepped(2_450_000, None), Verdict.UNKNOWN),
     "the port of the default route has another MTU": (_MTUS, lambda: _rails("rdma3", 1500, "rdma3"), Verdict.PASS),
+    "a VLAN of such a port has the default route": (_MTUS, lambda: _rails("rdma3", 1500, "rdma3.100"), Verdict.PASS),
     "a rail has another MTU": (_MTUS, lambda: _rails("rdma3", 1500, "rdma5"), Verdict.FAIL),
     "one of eight GPUs in a job with its share of memory": (
         _MEMORY,
@@ -228,6 +235,7 @@ VARIANTS = {
     ),
     "idle injection on a server": (_HELD, lambda: logged(dgx(), *[_IDLED] * 20), Verdict.FAIL),
     "a queue that was full once": (_HELD, lambda: logged(dgx(), _QUEUE), Verdict.PASS),
+    "a queue that is full until auditd reads": (_HELD, lambda: _at_start(dgx(), *[_QUEUE] * 9), Verdict.PASS),
     "what auditd itself says at its start": (
         _HELD,
         lambda: logged(

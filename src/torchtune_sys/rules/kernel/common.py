@@ -50,6 +50,15 @@ def same_clock(one: float, other: float) -> bool:
     return (one > _CALENDAR_S) == (other > _CALENDAR_S)
 
 
+def of_boot(log: KernelFacts, event: KernelEvent) -> bool:
+    """Return whether the machine was starting: links go up and down until bonds and addresses are made, the audit daemon does not read yet."""
+    since_boot = not isinstance(log.booted, Missing) and log.booted > 0
+    return since_boot and event.last_s is not None and event.last_s < _BOOT_S
+
+
+_BOOT_S = 180.0
+
+
 def since_last_start(s: Snapshot, p: Params, *kinds: str) -> tuple[KernelEvent, ...]:
     """Return the events of the driver's latest start: what an earlier one met may be mended."""
     latest = dict.fromkeys((False, True), float("-inf"))  # by the clock, of a calendar or since boot

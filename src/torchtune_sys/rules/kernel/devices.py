@@ -17,6 +17,7 @@ from torchtune_sys.rules.kernel.common import (
     grouped,
     logged_of_devices,
     none_logged,
+    of_boot,
     recent,
     same_clock,
     seen_in_log,
@@ -285,7 +286,7 @@ def network_link_flapping(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """
     log = need(s.kernel)
     portable = not isinstance(s.hardware, Missing) and known(s.hardware.portable, False)
-    downs = grouped(tuple(event for event in recent(s, p, "link-down") if not portable and not _of_boot(log, event)))
+    downs = grouped(tuple(event for event in recent(s, p, "link-down") if not portable and not of_boot(log, event)))
     many = [
         (name, what, events)
         for what, found in (("link down", downs), ("a transmit queue timed out", _hangs(s, p)))
@@ -304,12 +305,3 @@ def _hangs(s: Snapshot, p: Params) -> dict[str, list[KernelEvent]]:
     return {
         name: max(watched.get(name, []), timed_out.get(name, []), key=total) for name in dict.fromkeys((*watched, *timed_out))
     }
-
-
-def _of_boot(log: KernelFacts, event: KernelEvent) -> bool:
-    """Links are set up and down again while the machine starts, until bonds and addresses are made."""
-    since_boot = not isinstance(log.booted, Missing) and log.booted > 0
-    return since_boot and event.last_s is not None and event.last_s < _BOOT_S
-
-
-_BOOT_S = 180.0

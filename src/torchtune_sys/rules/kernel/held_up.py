@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, known
-from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, recent, seen_in_log, shorter, total
+from torchtune_sys.model.values import Missing, known, need
+from torchtune_sys.rules.kernel.common import DAYS, grouped, none_logged, of_boot, recent, seen_in_log, shorter, total
 
 _AUDIT = Advice(
     text="see which rule writes so much (sudo aureport --summary, auditctl -l) and narrow it; a larger queue helps for bursts (auditctl -b 65536); or restart auditd, if "
@@ -35,14 +35,15 @@ def programs_held_up_logged(s: Snapshot, p: Params) -> Iterator[Evidence]:
     they have to do. Ranks of other hosts wait for this one, and its load looks ordinary.
 
     When to leave it
-    The machine is known to be short of cooling or power. (Idle injection of laptops is not reported.)
+    The machine is known to be short of cooling or power. (Idle injection of laptops is not reported, nor a queue that is full while the machine starts.)
 
     References
     Linux kernel/audit.c (audit_log_start, audit_backlog_wait_time); auditctl(8), -b
     Linux Documentation/admin-guide/thermal/intel_powerclamp.rst
     """
     portable = not isinstance(s.hardware, Missing) and known(s.hardware.portable, False)
-    found = grouped(recent(s, p, "held-up"))
+    log = need(s.kernel)
+    found = grouped(tuple(event for event in recent(s, p, "held-up") if not of_boot(log, event)))
     many = {
         name: events
         for name, events in found.items()

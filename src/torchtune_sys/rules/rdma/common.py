@@ -17,10 +17,16 @@ Pair = tuple[RdmaDevice, RdmaPort]
 
 
 def outward(s: Snapshot) -> set[str]:
-    """Return the interface of the default route, and those that a bond or a bridge makes it of: it may be on the management network."""
+    """Return the interface of the default route, and what bonds, bridges and VLANs (``bond0.100``) make it of: it may be on the management network."""
     network = need(s.network)
+    interfaces = known(network.interfaces, ())
     route = known(network.default_route_interface, "")
-    return {route, *(each.name for each in known(network.interfaces, ()) if each.master == route)} if route else set()
+    found: set[str] = set()
+    more = {route} if route else set()
+    while more := {*more, *(name.partition(".")[0] for name in more)} - found:
+        found |= more
+        more = {each.name for each in interfaces if each.master in more}
+    return found
 
 
 def readable(device: RdmaDevice) -> bool:
