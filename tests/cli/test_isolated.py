@@ -131,7 +131,8 @@ def test_what_the_tool_is_asked_for_before_it_is_isolated_cannot_be_taken_from_t
     )
     found = subprocess.run([sys.executable, "-I", "-c", code], cwd="/", capture_output=True, text=True, timeout=60)
     assert found.stdout.split() == [
-        "torchtune_sys", "torchtune_sys.__main__", "torchtune_sys.host", "torchtune_sys.host.isolation", "torchtune_sys.host.trust"
+        "torchtune_sys", "torchtune_sys.__main__", "torchtune_sys.host", "torchtune_sys.host.isolation",
+        "torchtune_sys.host.mounted", "torchtune_sys.host.trust"
     ], found  # fmt: skip
 
 

@@ -165,11 +165,6 @@ def _through_clush(data: bytes) -> None:
         codec.dumps(collecting.line(answer))
 
 
-class _Child(SimpleNamespace):
-    def wait(self, _timeout_s: float = 0) -> int:
-        return -11
-
-
 def _worker(data: bytes) -> None:
     """What the examined Python says to the process that speaks for its node, which may be root's."""
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
@@ -178,8 +173,8 @@ def _worker(data: bytes) -> None:
             file.seek(0)
         worker = RankWorker.__new__(RankWorker)
         worker._unread, worker.failure = bytearray(), ""
-        worker._child = _Child(  # type: ignore[assignment]
-            stdout=said, stderr=complained
+        worker._child = SimpleNamespace(  # type: ignore[assignment]
+            stdout=said, stderr=complained, returncode=-11
         )
         for _ in range(len(data) + 3):
             answer = worker.answer(0.0)

@@ -144,6 +144,7 @@ def test_large_copies_and_single_kinds_of_work_are_not_judged_beside_others(
     """On a host with seven processes for each CPU the copies of a healthy rank took 1.74 times as long as the other's."""
     names = [
         "a convolution",
+        "products of bfloat16",
         "attention",
         "functions of each element",
         "sorting",

@@ -11,7 +11,7 @@ import pytest
 from pieces_stage import needs, staged
 from simulate import Seen, recording
 
-from conftest import HOSTS
+from conftest import HOSTS, load
 from torchtune_sys.model.actions import Limit, ModuleOption, OwnedFile, Sysctl, SysfsWrite
 from torchtune_sys.model.plan import Change, FileLine
 from torchtune_sys.model.plan_context import LIMITS_FILE, MODPROBE_FILE, SYSCTL_FILE, TMPFILES_FILE, UDEV_FILE, PlanContext
@@ -21,6 +21,8 @@ from torchtune_sys.rules import by_id
 KINDS = Sysctl | SysfsWrite | OwnedFile | Limit | ModuleOption
 RULES = {name: rule for name, rule in by_id().items() if any(isinstance(action, KINDS) for action in rule.fix)}
 FAILING = sorted(path.stem for path in HOSTS.glob("*.fail*.json") if path.stem.split(".")[0] in RULES)
+SEEN = load("healthy")
+"""A host whose disks are none of those named here."""
 SYSTEMD_SYSCTL = "/lib/systemd/systemd-sysctl"
 
 
@@ -130,7 +132,7 @@ def test_tmpfiles_writes_what_it_should_and_there_alone(tmp_path: Path) -> None:
         (tmp_path / path.lstrip("/")).write_text("")
     for name in (*HOSTILE, "hit", "xx", "perx"):
         (here / name).write_text("")
-    made = [persistence.lines(PlanContext(), f"/sys/t/{name}", f"value {name}")[0].text for name in HOSTILE]
+    made = [persistence.lines(SEEN, PlanContext(), f"/sys/t/{name}", f"value {name}")[0].text for name in HOSTILE]
     text = "\n".join([files.HEAD, *plain, *made]) + "\n"
     done = staged(tmp_path, {TMPFILES_FILE: text}, f"systemd-tmpfiles --create {TMPFILES_FILE}\n")
     assert done.returncode == 0 and len(expected) >= 4, done.stderr
@@ -156,7 +158,7 @@ DISKS = {
 @needs("udevadm")
 def test_udev_finds_the_disks_that_are_meant(tmp_path: Path) -> None:
     names = ("nvme0n1", "sda", "vda", "md0", "dm-3")
-    made = [persistence.lines(PlanContext(), f"/sys/block/{name}/queue/{attribute}", "4096")[0].text for name in names for attribute in ("read_ahead_kb", "scheduler")]  # fmt: skip
+    made = [persistence.lines(SEEN, PlanContext(), f"/sys/block/{name}/queue/{attribute}", "4096")[0].text for name in names for attribute in ("read_ahead_kb", "scheduler")]  # fmt: skip
     minor = 0
     devices = []
     for name, (kind, rotational, _) in DISKS.items():
@@ -230,7 +232,7 @@ def test_the_daemon_sets_a_real_disk_when_it_is_triggered(tmp_path: Path, loop: 
     if none != "[none]" or "mq-deadline" not in offered:
         pytest.skip("this kernel has no second scheduler")
     wanted = {"read_ahead_kb": "4096", "scheduler": "mq-deadline"}
-    made = [persistence.lines(PlanContext(), f"{queue}/{name}", value)[0].text for name, value in wanted.items()]
+    made = [persistence.lines(SEEN, PlanContext(), f"{queue}/{name}", value)[0].text for name, value in wanted.items()]
     work = tmp_path / "work"
     for name, lines in (("ours", made), ("others", [])):
         (work / name).mkdir(parents=True)
@@ -250,11 +252,11 @@ def test_the_daemon_sets_a_real_disk_when_it_is_triggered(tmp_path: Path, loop: 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "", 'sda", RUN+="/bin/x', "sd\nRUN"])
 def test_a_disk_that_udev_cannot_name_gets_no_rule(name: str) -> None:
-    assert persistence.lines(PlanContext(device_names={"8:0": name}), "/sys/class/bdi/8:0/read_ahead_kb", "4096") == ()
+    assert persistence.lines(SEEN, PlanContext(device_names={"8:0": name}), "/sys/class/bdi/8:0/read_ahead_kb", "4096") == ()
 
 
 def test_the_read_ahead_of_a_network_mount_lasts_as_long_as_the_mount() -> None:
-    assert persistence.lines(PlanContext(), "/sys/class/bdi/0:45/read_ahead_kb", "4096") == ()
+    assert persistence.lines(SEEN, PlanContext(), "/sys/class/bdi/0:45/read_ahead_kb", "4096") == ()
 
 
 @needs("runuser", "/etc/pam.d/runuser-l")
