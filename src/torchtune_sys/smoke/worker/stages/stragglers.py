@@ -65,9 +65,9 @@ _LOADER_IDLE_S = 0.01
 _LARGE, _EFFECT_LARGE = 1 << 22, 1.6
 """Numbers of a large copy, 16 MiB, on one thread: 2 ms, of which some are not interrupted. Of two healthy ranks beside ten processes one took up to 1.2 times as long, and at a load of 13 on two
 cores 1.74 times: the few rounds that there is time for then may all fall beside a neighbour that fills the memory's bandwidth."""
-_EFFECT_KIND = 1.45
-"""Of work that allocates its results on the CPU: two healthy ranks differ by what their allocators did in the stages before, by 1.29 in convolutions at a load of 25
-on two cores, and by 1.31 in a pass back on quiet ones."""
+_EFFECT_KIND = 2.0
+"""Of one kind of work on the CPU, which allocates its results: two healthy ranks of a quiet host differ by what their allocators did in the stages before, by 1.31 in a
+pass back and 1.47 in products of bfloat16, and one rank from run to run by up to 1.67 (steps of an optimizer)."""
 _LOW_SIDE = 96
 _CLOCK_SWINGS = 2
 """A host that was just started sets its clock once."""
