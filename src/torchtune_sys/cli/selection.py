@@ -1,4 +1,4 @@
-"""Select the planned changes that ``apply`` makes, and explain why the others are skipped, and which rules could ask for none, as they did not see what they judge by."""
+"""Select the planned changes that ``apply`` makes, and tell why others are skipped and which rules could not say whether they ask for one."""
 
 from __future__ import annotations
 
