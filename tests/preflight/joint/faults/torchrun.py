@@ -180,7 +180,7 @@ FAULTY = {
     "loopback-name-first": Seen(of_joint("loopback-name"), r"n{n} \[node\] hostname-resolves-to-loopback", at=1),
     "no-name": Seen(of_joint("no-name"), r"n{n} \[node\] hostname-unresolvable"),
     "mtu": Seen(of_joint("mtu"), r"n{n} \[network\] mtu-differs-between-nodes"),
-    "duplicate": Seen(of_joint("duplicate"), r"n{n} \[network\] duplicate-address.*held by n[34] and n[34]", conf=_ABSENT),
+    "duplicate": Seen(of_joint("duplicate"), r"n{n} \[network\] duplicate-address.*is assigned to n[34] and n[34]", conf=_ABSENT),
     "bridge-interface": Seen(of_joint("bridge-interface"), r"n{n} \[\w+\] nccl-wrong-interface"),
     "absent-interface": Seen(of_joint("absent-interface"), r"n{n} \[\w+\] nccl-wrong-interface"),
     "clock": Seen(of_joint("clock"), r"n{n} \[\w+\] clock-skew"),
