@@ -72,7 +72,7 @@ def test_2_the_password_for_become_is_wrong(host: Host) -> None:
 
 def test_3_the_journals_file_system_is_full(host: Host) -> None:
     host.machine.sh(
-        f"mkdir -p {RUNS}; mount -t tmpfs -o size=16k none {RUNS}; dd if=/dev/zero of={RUNS}/fill bs=4k 2>/dev/null || true"
+        f"mkdir -p {RUNS}; mount -t tmpfs -o size=16k,mode=700 none {RUNS}; dd if=/dev/zero of={RUNS}/fill bs=4k 2>/dev/null || true"
     )
     try:
         played = host.apply()
