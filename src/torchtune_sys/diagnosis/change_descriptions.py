@@ -64,7 +64,8 @@ _SURE = pattern(
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"
     r"|^(?:[-*] )?(?:Add(?:s|ed)?|Clarif(?:y|ies|ied)|Document(?:s|ed)?|Extend(?:s|ed)?|Updat(?:e|es|ed)) (?:(?:an?|the|some|more) )?(?:[\w-]+ )?(?:tips?|notes?|docs|documentation|sections?|warnings?|paragraphs?|FAQ(?: entr(?:y|ies))?|README|user guide)\b(?: (?:about|on|to|for|that|in|how|when)\b|[.,:;]|$)"
     r"|^(?:This )?(?:[Ff]ixes|[Cc]loses|[Rr]esolves|[Aa]ddresses|[Pp]artially (?:fixes|addresses|closes)|[Rr]everts|[Bb]ackports?(?: of)?) (?:https://github\.com/[\w.-]{1,40}/[\w.-]{1,60}/(?:issues|pull)/\d+|(?:[\w.-]{1,40}/[\w.-]{1,60})?#\d+)"
-    r"|^Stack from \[?ghstack"
+    r"|^(?:\W{0,6})PR (?:[Tt]ypes?|[Cc]hanges|[Cc]ategory|[Dd]ocs)\b|(?:这个|本|该|此|这次) ?PR\b|(?:この|本) ?PR\b|이 ?PR\b|^\[(?:[Cc]herry-?[Pp]ick|[Bb]ackport)\b[^\]\n]{0,24}\] ?\S"
+    r"|^Stack from \[?ghstack|^(?:PR|MR|[Pp]ull [Rr]equest|[Mm]erge [Rr]equest)(?: ?[#!]\d{1,6})? ?: ?\S"
 )
 _ENOUGH_WITH_ANOTHER = (
     pattern(r"\b(?:[Ff]ix(?:es|ed)?|[Cc]lose[sd]?|[Rr]esolve[sd]?|[Ss]upersedes|[Rr]everts|[Bb]ackport of|[Cc]herry pick of):? (?:\w[\w.-]{0,40}/[\w.-]{1,60})?#\d{1,6}\b"),
@@ -72,10 +73,12 @@ _ENOUGH_WITH_ANOTHER = (
     pattern(r"^## \[?v?\d+\.\d+(?:\.\d+)?\]?(?: |$)|^#{1,3} (?:Bug ?[Ff]ixes|Fixed|Changed|Added|Deprecated|Removed|Improvements)\s*$"),
     pattern(r"^[-*] \[[xX ]\] (?!I\b|I'|My\b|An?\b|The official\b|Your?\b)(?=.{0,100}\b(?:tests?|[Bb]uilds?|CI|lint\w*|changelog|docs)\b)"),
     pattern(r"\b(?:the|this|my|our) (?:PR|patch|pull request|merge request)\b"),
+    pattern(rf"^(?!{_TRIED})(?!{_NAMED})(?!{_CODE})(?:{_VERBS}) (?!up\b|after\b|for me\b|it\b|to\b)[\w`'\"./-]+(?: [\w`'\"./-]+){{0,6}}$"),
 )  # fmt: skip
 _HINTS = (
     pattern(r"^(?:#{1,4} |\*\*)?(?:Changes?(?: made)?|Solution|Motivation|Modifications?|Fix|Summary|Test [Pp]lan|Testing(?: [Ii]nstructions)?|Checklist|How (?:has this been|was this) tested\??|Root [Cc]ause|Rationale|Release [Nn]otes?|Why(?: \?)?|How(?: \?)?|What(?: \?)?)(?:\*\*)?:?\s*$"),
     pattern(r"\b(?:[Pp]reviously|[Bb]efore this (?:change|fix)|[Ww]ith this (?:change|fix)|[Aa]fter this (?:change|fix)|[Tt]his (?:change|fix) (?:\w{2,12}s)\b|now (?:shows?|prints?|raises?|returns?|reports?|falls? back)|(?:Added|Adds|Add) (?:an? )?(?:\w{3,12} ){0,2}tests?\b|instead of (?:failing|raising|crashing|hanging))"),
+    pattern(r"\b(?:I|[Ww]e|it|[Ii]t now) (?:detect|handle|catch|skip|check|retry)s? (?:when|if|whether|that)\b|\b(?:and|then|to|now) falls? back\b|^Draft\b|[.!] Draft (?:while|until|for)\b"),
 )  # fmt: skip
 _MANUAL = pattern(
     r"^(?:#{1,4} |\*\*)?(?:\d{1,2}\.? )?(?:Symptoms?|(?:Common|Possible|Likely) [Cc]auses?|Step[- ]by[- ][Ss]tep(?: \w{3,12}){0,2}|Table of [Cc]ontents|Prerequisites|TL;DR|Introduction|Overview|Related (?:articles|pages)|Troubleshooting(?: \w{3,12})?|(?:How to )?[Vv]erify(?: the \w{3,12})?|Prevention)(?:\*\*)?:?\s*$"

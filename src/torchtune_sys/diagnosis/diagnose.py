@@ -23,6 +23,7 @@ from torchtune_sys.diagnosis import (
     shadowing,
     slowness,
     stated_causes,
+    taken_back,
     told_states,
     told_symptoms,
     unexplained,
@@ -42,7 +43,11 @@ from torchtune_sys.knowledge.quoted_errors import is_asked, is_example, is_menti
 from torchtune_sys.model import codec
 from torchtune_sys.model.diagnosis import Confidence, Diagnosis, FactDifference, Quote, Unexplained, UnreadSource
 
-_QUOTING = ((change_descriptions.is_one, "describes a change or a request"), (documents.is_one, "is a document"))
+_QUOTING = (
+    (change_descriptions.is_one, "describes a change or a request"),
+    (documents.is_one, "is a document"),
+    (documents.is_over, "says that this is over"),
+)
 """What texts are of which the errors are examples, and what is said of them."""
 _SHORT, _SHORT_LINE = 120, 400
 _QUOTED = 4
@@ -62,7 +67,7 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     lines, own = file_names.attributed(given.lines, given.symptoms)
     own = barriers.of_reached_port(process_exits.without_consequences(own, lines), lines)
     symptoms = [*own, *_across_sources(lines, given.dumps)]
-    symptoms, heard = outlived.without(symptoms, lines)
+    symptoms, heard = outlived.without(_without_own_doing(symptoms, lines), lines)
     errors_but_for = unexplained.Asked(heard).but_for
     symptoms = _without_ended(symptoms, errors_but_for)
     differences: Sequence[FactDifference] = ()
@@ -237,6 +242,18 @@ def _without_ended(symptoms: list[Symptom], errors_but_for: _Errors) -> list[Sym
     ended = {rank for each in errors if each.place for rank in each.ranks}
     return [
         replace(each, candidates=(), consequence=True) if id(each) in behind and ended.intersection(each.ranks) else each
+        for each in symptoms
+    ]
+
+
+def _without_own_doing(symptoms: list[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> list[Symptom]:
+    """Return the symptoms; that a job or a rank was ended tells nothing where somebody says that he ended it."""
+    ended = [each for each in symptoms if any(one.cause in taken_back.OF_ONESELF for one in each.candidates)]
+    by_oneself = {source for source in {each.source for each in ended} if taken_back.is_by_oneself(_prose(lines)[source])}
+    return [
+        replace(each, candidates=(), consequence=True)
+        if each.source in by_oneself and any(one.cause in taken_back.OF_ONESELF for one in each.candidates)
+        else each
         for each in symptoms
     ]
 

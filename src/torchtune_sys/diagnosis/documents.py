@@ -23,7 +23,7 @@ _GENERATED = re.compile(
     r"^(?:<!-- |\.\. |# )(?:(?:this (?:file|page) (?:is|was) )?(?:auto-?|automatically )?generated|do not edit)\b", re.IGNORECASE
 )
 _TITLE = re.compile(
-    r"(?i)^(?:#{1,3} )?\W{0,4}(?:FAQs?\b|frequently asked questions\b|常见问题|(?:the |our |an? )?(?:runbook|playbook|cheat ?sheet)\b(?!s? (?:fail|is|does|did|says))|(?:troubleshooting|debugging) (?:guide|tips)\b"
+    r"(?i)^(?:#{1,3} )?\W{0,4}(?:FAQs?\b|frequently asked questions\b|常见问题|(?:the |our |an? )?(?:runbook|playbook|cheat ?sheet)\b(?!s? (?:fail|is|does|did|says))|(?:\d{1,2}(?:\.\d{1,2})? ?[-.:)] )?(?:troubleshooting|debugging|diagnosing) (?:(?!my\b|our\b)\w+ ){0,3}(?:guide|tips|failures|errors|hangs|problems)(?: in \w+)?\W*$|(?:known|common) (?:issues|errors|problems|pitfalls|failures)\W*$|(?:\w+ ){0,2}(?:status|state|error|exit[- ]code|message)s? reference\W*$"
     r"|(?:this|the following) (?:page|document|guide|chapter|section|table|list) (?:lists?|describes?|explains?|shows?|covers?|records?)\b"
     r"|(?:translate|classify|match|sort) the following\b|chapter \d{1,2}\b|(?:course|exercises?|abstract|minutes|agenda|tutorial|(?:short |quick )?guide|how-?to|lesson(?: \d{1,2})?|lab(?: \d{1,2})?|workshop|quiz|homework)[:,] |our paper\b|.{0,40}のお知らせ|.{0,20}维护(?:公告|通知))"
 )
@@ -57,6 +57,18 @@ _EXPLAINS = tuple(
 )
 _KINDS = 2
 """Of sentences that explain an error, which a page has where nobody tells what happened to him."""
+_ADVICE = re.compile(
+    r"(?i)^\W{0,4}(?:\d{1,2}[.)] |[-*] )\W{0,3}(?:if (?:you|it|there|the|that|this|any|no|all|one)\b|look (?:for|at|in)\b|check\b|verify\b|make sure\b|ensure\b|inspect\b|grep\b|`[^`]{3,120}` (?:alone )?(?:means?|says?|tells?|indicates?)\b)"
+)
+_ADVISES = 2
+"""Of a list's points that say what to look for: a runbook."""
+_OVER = re.compile(
+    r"(?i)\[resolved\]|^\W{0,4}(?:resolved ?[-–:]|incident (?:closed|over|resolved)\b)(?! by\b)|\bno (?:further )?action (?:is |was )?(?:required|needed|necessary)\b|\bfiled for the record\b|^\W{0,4}(?:status|state) ?: ?(?:resolved|closed)\b"
+)
+"""Of a page of a service, and of a note on an incident: what failed is mended, and nothing is asked."""
+_STANDS = re.compile(
+    r"(?i)\b(?:still|persist\w*|(?:is|are|comes?|came) back(?! (?:in|to|up|online)\b)|(?:happen|occur|fail|crash|hang|br[eo]k|died?)\w* again|again (?:today|now|since)|not (?:solved|fixed|resolved|working))\b"
+)
 _ASKS = re.compile(r"^\W{0,4}(?:Q(?:uestion)?\d{0,2}|问)\W{0,3}[:.：]\W{0,3}\S.{2,200}")
 _QUESTIONS = 2
 """Of a list of questions with their answers."""
@@ -103,6 +115,8 @@ def _is_written_as_one(texts: Sequence[str]) -> bool:
         return True
     if len({found[0].strip(" -")[:5] for found in map(_ALERT.match, texts) if found}) > 1:
         return True
+    if sum(_ADVICE.match(text) is not None for text in texts) >= _ADVISES and not any(map(_OWN.search, texts)):
+        return not any(map(begins_with_failure, texts))
     if _is_article(texts) or _explains(texts) or (any(map(_COMMON.match, texts[:_FIRST])) and not _is_report(texts)):
         return True
     if (
@@ -118,6 +132,20 @@ def _is_written_as_one(texts: Sequence[str]) -> bool:
     if marks >= _ENOUGH:
         return True
     return len(links) + pages >= _ENOUGH and (len(links) > _OF_A_REPORT or not _is_report(texts))
+
+
+def is_over(lines: Sequence[LogLine]) -> bool:
+    """Return whether the text tells of an incident that has ended.
+
+    >>> is_over([LogLine(number=1, text=text, printed=text) for text in ("[Resolved] errors of the hub", "No space left on device")])
+    True
+    """
+    texts = [line.text[:_LONGEST] for line in lines[:_OF_NOTES]]
+    return len(lines) <= _OF_NOTES and any(map(_OVER.search, texts)) and not any(map(_STANDS.search, texts))
+
+
+_OF_NOTES = 40
+"""Lines: what is longer holds a log."""
 
 
 def _is_title(text: str) -> bool:

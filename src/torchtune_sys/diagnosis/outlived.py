@@ -50,7 +50,7 @@ def without(
 ) -> tuple[list[Symptom], dict[str, Sequence[LogLine]]]:
     """Return the symptoms but those of attempts that failed in a traceback that was caught, and the lines but those of such tracebacks."""
     caught = {source: lines_of(part) for source, part in lines.items()}
-    tried = _tried_again(symptoms, lines) | _attempts(symptoms, lines)
+    tried = _tried_again(symptoms, lines) | _attempts(symptoms, lines) | _events(symptoms, lines)
     kept = [
         each
         for each in symptoms
@@ -72,6 +72,35 @@ _SUCCEEDED = re.compile(
     r"100% ?\|.{0,60}[\d.]+ ?[kKMGT]i?B?/s\b|\bresuming normal operation\b|\b[Dd]ownload(?:ed)? (?:complete|finished|successfully)"
 )
 """What was fetched is there: a bar that counts bytes, not the steps of a training loop."""
+
+
+_FAILED_EVENT = re.compile(
+    r"\bWarning\s{1,40}(?:(?P<scheduling>FailedScheduling)|FailedMount|FailedAttachVolume|FailedCreatePodSandBox|(?:Failed|BackOff|ErrImagePull)\b(?=.{1,300}(?i:image)))"
+)
+_LATER_EVENT = re.compile(r"\bNormal\s{1,40}(?:(?P<scheduled>Scheduled)|Started)\b")
+_OF_POD = re.compile(r"\bpod/(\S{1,200})")
+"""Kubernetes pkg/kubelet/events/event.go, pkg/scheduler/schedule_one.go: a pod that was started has outlived what kept it waiting."""
+
+
+def _events(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> set[tuple[str, int]]:
+    """Return where an event tells what kept a pod waiting that a later event says to run: each by its source and number."""
+    found = set()
+    for each in symptoms:
+        failed = _FAILED_EVENT.search(each.line.text[:_LONGEST])
+        if failed is not None and any(
+            line.number > each.line.number and _ended_wait(each.line.text, failed, line.text[:_LONGEST])
+            for line in lines[each.source]
+        ):
+            found.add((each.source, each.line.number))
+    return found
+
+
+def _ended_wait(event: str, failed: re.Match[str], later: str) -> bool:
+    good = _LATER_EVENT.search(later)
+    if good is None or (good["scheduled"] and not failed["scheduling"]):
+        return False
+    pods = [found[1] for found in map(_OF_POD.search, (event, later)) if found is not None]
+    return len(set(pods)) < 2
 
 
 def _tried_again(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> set[tuple[str, int]]:

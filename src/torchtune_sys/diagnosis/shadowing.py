@@ -48,7 +48,10 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
 
 
 def _of_part(source: str, lines: Sequence[LogLine]) -> Symptom | None:
-    tracebacks = (_of_torch(source, frames, error) or _of_library(source, frames, error) for frames, error in _tracebacks(lines))
+    tracebacks = (
+        _of_torch(source, frames, error) or _of_library(source, frames, error) or _of_package(source, frames, error)
+        for frames, error in _tracebacks(lines)
+    )
     return next((found for found in tracebacks if found is not None), None)
 
 
@@ -103,16 +106,35 @@ def _of_library(source: str, frames: Sequence[_Frame], error: LogLine) -> Sympto
     return None
 
 
+_COMPILED = re.compile(
+    r"No module named ['\"](?P<package>[A-Za-z]\w{1,60})(?:\.\w{1,60}){0,3}\.(?:_C\w{0,20}|_ext|_?\w{1,30}_(?:cuda|cpp|ext|kernels?))['\"]"
+    r"|cannot import name ['\"](?:_C\w{0,20}|_ext)['\"] from (?:partially initialized module )?['\"](?P<own>[A-Za-z]\w{1,60})"
+)
+_OUTSIDE = (
+    "run it from another directory than the package's sources, or build them in place (pip install -e . with its compiled parts)"
+)
+
+
+def _of_package(source: str, frames: Sequence[_Frame], error: LogLine) -> Symptom | None:
+    """Return the symptom that a package was imported from its sources, which have no compiled module."""
+    found = _COMPILED.search(error.text)
+    package = found["package"] or found["own"] if found is not None else None
+    for frame in frames if package else ():
+        if not frame.installed and re.search(rf"[/\\]{package}[/\\]", frame.path):
+            return _symptom("torch-shadowed", LIKELY, source, frame.line, _OUTSIDE)
+    return None
+
+
 def _ours(frame: _Frame) -> bool:
     """Whether a person's file has the name of a module of the standard library."""
     return frame.name == "<module>" and frame.module in sys.stdlib_module_names and not frame.installed
 
 
-def _symptom(cause: str, weight: int, source: str, line: LogLine) -> Symptom:
+def _symptom(cause: str, weight: int, source: str, line: LogLine, fix: str = "") -> Symptom:
     return Symptom(
         source=source,
         line=line,
-        candidates=(Candidate(cause=cause, weight=weight),),
+        candidates=(Candidate(cause=cause, weight=weight, fix=fix),),
         program="python",
         words="CPython sys.path: the script's directory comes before the library",
     )

@@ -47,7 +47,7 @@ MADE_UP_FOR = pattern(
 """What had not been done was done: a "not" before it tells of the time before."""
 HEDGED = pattern(
     r"(?i)\b(?:can(?![\'’]t| (?:now|again|finally|confirm)\b)|already|(?<!even )if|whether|should|would(?! not|n't| (?:eventually|then|always|just|simply|hang|fail|crash|freeze|time ?out|get stuck)\b)|may|might|could(?! not|n't| (?:then |now |finally )?be (?:installed|loaded|built|compiled|imported|started|used)\b)|does(?! not| (?:allow|work|fix|solve|help)\b)|unless|only hides|usually|typically|often|probably|perhaps|maybe"
-    r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports|support (?:for|is|was)|users? (?:can|may|should|who|often|report)|previously(?! \W?\d)|(?:the|this|user|our) manual|mock\w*|we show|guides?|docs?|documentation|tutorial|read ?me|FAQ|simulat\w*|on purpose|by design|as (?:designed|expected|intended|planned)|for example|we support|exporter|dashboard|how do i|needed|feature request|enhancement)\b|(?<!seems )(?<!seem )(?<!seemed )(?<!managed )\bto (?:fix|solve|resolve|avoid|prevent)\b|[?？]\s*$"
+    r"|possibly|suspect\w*|thought|assumed|believed|guess\w*|in (?:many|most|some) cases|e\.g|PR|pull request|patch|commit|merge|supports|support (?:for|is|was)|users? (?:can|may|should|who|often|report)|previously(?! \W?\d)|(?:the|this|user|our) manual|mock\w*|we show|guides?|docs?|documentation|tutorial|read ?me|FAQ|simulat\w*|on purpose|by design|as (?:designed|expected|intended|planned)|for example|we support|exporter|dashboard|describes?|defines?|recommends?|how do i|needed|feature request|enhancement)\b|(?<!seems )(?<!seem )(?<!seemed )(?<!managed )\bto (?:fix|solve|resolve|avoid|prevent)\b|[?？]\s*$"
     r"|可能|避免|防止|修复|支持|新增|添加|优化|解决了?[^,，。]{0,12}问题|(?:の|する|した)場合|ときは|是不是|是否|会不会|吗|如果|应该|大概|也许|怀疑|かもしれ|(?:です|でしょう|ます)か|(?:인가|일까|을까|나)요|(?<=… )(?:하면|할)|може(?:т|те) быть|наверн|возможно|\bvielleicht\b|\bpeut-être\b|\bquizás?\b|\bwenn\b|\bsi\b"
 )
 OWN_TRIAL = pattern(r"(?i)\b(?:if|when|once) (?:i|we)\b(?! (?:am|are|want|need|should|could|would|can|may|might))")
@@ -62,7 +62,7 @@ OPEN = pattern(
     r"(?: (?:be|been|is|it|it's|was|that|simply|just|only|necessarily|also|have))*\s*$"
     r"|\b(?:may|might|could|can|would) (?:also |then |sometimes |easily )?(?:fail|crash|hang|break|freeze|stall|die|stop|time out|get stuck|be (?:slow|killed|stuck))(?: to \w+)?\s*$"
     r"|\b(?:is|are) (?:needed|required|recommended|necessary)\s*$"
-    r"|\b(?:PR|pull request|patch|commit|merge|supports?|manual|guides?|docs?|documentation|tutorial|read ?me|tests?|simulat\w*|on purpose|for example|exporter|dashboard|handl\w+|errors? (?:out|like)|messages?|show\w*|report\w*)\b"
+    r"|\b(?:PR|pull request|patch|commit|merge|supports?|manual|guides?|docs?|documentation|tutorial|read ?me|tests?|simulat\w*|on purpose|for example|exporter|dashboard|handl\w+|errors? (?:out|like)|messages?|show\w*|report\w*|describes?|defines?|explains?)\b"
 )
 """Before the word of blame: it is asked, denied, guessed, or a program's. (What fails may well be told with a "not": it does not start because …)"""
 ONCE_MORE = pattern(

@@ -100,11 +100,13 @@ def symptoms_of(source: str, lines: Sequence[LogLine]) -> list[Symptom]:
 
 def is_no_output(text: str) -> bool:
     """Prose about code, a statement that prints, or the code of a traceback, which says again what the error's own line says."""
+    text = _DIFF.sub("", text, count=1)
     return (
         is_about_code(text)
         or text.lstrip().startswith("raise ")
         or any(each.match(text.rstrip()) is not None for each in (STATEMENT, _PASSED, _COMMENT, _LOOKS_FOR))
         or (_TEMPLATE.search(text) is not None and not _FILLED.search(text))
+        or ("xpected" in text and _EXPECTED.search(text) is not None)
     )
 
 
@@ -126,14 +128,22 @@ def _without_tables(lines: Sequence[LogLine]) -> Sequence[LogLine]:
 _RULE = re.compile(r"\|(?: ?:?-{3,}:? ?\|){2,40}\s*$")
 
 
+_DIFF = re.compile(r"^[+-](?=\s+\S)")
+"""The mark of a line that a patch adds or takes away."""
 _TEMPLATE = re.compile(r"\{\{-? [$.\w][^{}]{0,80} -?\}\}")
 """Of Jinja, Go or Ansible: nothing is filled in."""
 _FILLED = re.compile(r"FAILED! =>|\"(?:stderr|msg|stdout)\": ?\"|--format\b|\binspect\b")
 """Of what ran: a template is an argument of the command beside what it said."""
 _PASSED = re.compile(
-    r"(?:[^\s:]{1,200}(?:::\w+){0,2}::test.{0,300} PASSED|test\w{0,120}\b.{0,300} \.\.\. ok|\s*\[ {7}OK \] \S.{0,200}?)(?: *\[ ?\d{1,3}%\]| \(\d+ m?s\))?$"
+    r"(?:[^\s:]{1,200}(?:::\w+){0,2}::test.{0,300} (?:PASSED|XFAIL|SKIPPED)(?: +\(.{1,400}\))?|test\w{0,120}\b.{0,300} \.\.\. (?:ok|expected failure|skipped .{1,400})|\s*\[ {7}OK \] \S.{0,200}?)(?: *\[ ?\d{1,3}%\]| \(\d+ m?s\))?$"
+    r"|(?:PASSED|XFAIL|SKIPPED)(?: \[\d{1,4}\])? \S{1,200}(?:::test|\.py:\d).{0,600}$|\s*--- (?:PASS|SKIP): \S.{0,400}$|\s*[✓✔] \S.{0,400}$|ok \d{1,6} - .{1,400}$"
 )
-"""pytest, unittest and GoogleTest: a test that succeeded, with what it tried in its name."""
+"""pytest, unittest, GoogleTest, Go, jest and TAP: a test that succeeded, was left out or fails by design, with what it tried in its name."""
+_EXPECTED = re.compile(
+    r"(?i)\b(?:rais|threw|throw|caught|catch|fail|reject|refus|den[iy]|error|exception|got|saw)\w*\b[^\n]{0,300}(?<!work )(?<!works )(?<!working )(?<!worked )\bas expected\b(?=\W*$|: )|\((?:as )?expected\)\W*$"
+    r"|\b(?:got|caught|raised|saw|hit) (?:the |an? )?expected (?:error|exception|failure)\b"
+)
+"""Of a test: it wanted this error."""
 _COMMENT = re.compile(
     r"\s*#+ ?(?:without|otherwise|else|needed|avoids?|to avoid|prevents?|work-?around|so that|because|in case|required|(?:this|that|it) (?:is|avoids|fixes|prevents|works around))\b"
 )
@@ -252,7 +262,7 @@ def _broken(reader: _Reader, lines: Sequence[LogLine], found: Sequence[Symptom])
     more: list[Symptom] = []
     lesser: set[int] = set()
     for pieces, words in joined(lines):
-        whole = reader.read(msgspec.structs.replace(pieces[0], text=words))
+        whole = None if is_no_output(pieces[0].text) else reader.read(msgspec.structs.replace(pieces[0], text=words))
         if whole is None:
             continue
         causes = tuple(each.cause for each in whole.candidates)

@@ -46,6 +46,23 @@ _STANDS = pattern(
 _AFTER = 200
 
 
+_BY_ONESELF = pattern(
+    r"(?i)\b(?:that|it|this) was (?:just |only |actually )?me\b|\b(?:I|we) (?:then |just |had to |have |had |simply |manually |always |also |deliberately |intentionally )*(?:s?cancel\w*|kill(?:ed)?(?: -9)?|terminated?|abort\w*|interrupt\w*|stop(?:ped)?)(?:\W{1,3}(?:it|this|them|that|(?:a|one|the|my|our|this) (?:\w+ )?(?:jobs?|runs?|process(?:es)?|training|pods?|ranks?|workers?|step)|rank))\b|\b(?:I|we) (?:then |just |had to )?(?:scancel\w*|(?:pressed|hit) (?:\^C|ctrl\W{0,3}c))"
+    r"|\b(?:cancell?ed|killed|stopped|terminated) by (?:me|myself|us|hand)\b|\bkill(?:s|ed)? (?:\S+ ){0,8}on purpose\b"
+)
+OF_ONESELF = frozenset(("job-preempted", "rank-killed", "rank-stopped"))
+"""What somebody does who ends a job or a process by hand."""
+
+
+def is_by_oneself(lines: Sequence[LogLine]) -> bool:
+    """Return whether somebody says that he ended the job, or a process of it.
+
+    >>> is_by_oneself([LogLine(number=1, text=text, printed=text) for text in ("The job ended. That was me (scancel).",)])
+    True
+    """
+    return any(_BY_ONESELF.search(line.text[:_LONGEST]) for line in lines)
+
+
 def without(lines: Sequence[LogLine]) -> Sequence[LogLine]:
     """Return the lines that nobody took back, and of the line that takes back what follows there.
 

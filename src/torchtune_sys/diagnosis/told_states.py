@@ -91,7 +91,11 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
         if spoken and _ASKED.match(spoken[0].text[:_LONGEST]) and not _fails(line for line in part if line is not spoken[0]):
             del spoken[0]
         text = "\n".join(line.text[:_LONGEST] for line in part[:_MOST])
-        if spoken and (len(text) < _SHORT or forms.FIRST_PERSON.search(text)) and not forms.WISHED.search(text):
+        if (
+            spoken
+            and (sum(len(line.text) for line in spoken) < _SHORT or forms.FIRST_PERSON.search(text))
+            and not forms.WISHED.search(text)
+        ):
             yield from _first(source, spoken[:_MOST], text)
 
 
@@ -161,6 +165,6 @@ _WANTS = re.compile(
 )
 """What is asked for, proposed, or changed in a program."""
 _OF_OTHERS = re.compile(
-    r"(?i)\b(?:(?:the|my|our) (?:previous|former) (?:machine|host|node|cluster|laptop|server|computer|pc)|(?:some(?:one|body)(?: else)?|a (?:colleague|friend|user))(?: \w+){0,4} (?:wrote|writes|said|says|told|tells|reported|reports))\b"
+    r"(?i)\b(?:(?:the|my|our) (?:previous|former) (?:machine|host|node|cluster|laptop|server|computer|pc)|(?:some(?:one|body)(?: else)?|a (?:colleague|friend|user))(?: \w+){0,4} (?:wrote|writes|said|says|told|tells|reported|reports))\b|\b(?:describes?|defines?|documents|explains) (?:\S+ ){1,6}as\b"
 )
-"""What is told of another's machine, or of one that is no more."""
+"""What is told of another's machine, or of one that is no more, or what a word means."""

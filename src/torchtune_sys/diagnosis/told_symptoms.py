@@ -15,7 +15,7 @@ import msgspec
 
 from torchtune_sys.diagnosis import stated_forms as forms
 from torchtune_sys.diagnosis import taken_back
-from torchtune_sys.diagnosis.symptoms import POSSIBLE, Candidate, Symptom
+from torchtune_sys.diagnosis.symptoms import POSSIBLE, Candidate, Symptom, is_no_output
 from torchtune_sys.diagnosis.text.lines import LogLine, joined
 from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.knowledge import tables
@@ -82,7 +82,7 @@ def _first(part: Sequence[LogLine], given: Sequence[_Told]) -> Iterator[tuple[Lo
     """Yield the first row that the text fits, with the line that complains."""
     part = taken_back.without(part)[:_MOST]
     text = "\n".join(line.text[:_LONGEST] for line in part)
-    if forms.WISHED.search(text) or not (len(text) < _SHORT or forms.FIRST_PERSON.search(text)):
+    if forms.WISHED.search(text) or not (forms.FIRST_PERSON.search(text) or _said(part) < _SHORT):
         return
     whole = [msgspec.structs.replace(pieces[0], text=words) for pieces, words in joined(part)]
     part, text = [*part, *whole], "\n".join((text, *(line.text[:_LONGEST] for line in whole)))
@@ -96,6 +96,11 @@ def _first(part: Sequence[LogLine], given: Sequence[_Told]) -> Iterator[tuple[Lo
                 return
 
 
+def _said(part: Sequence[LogLine]) -> int:
+    """Return how much somebody says: a short text without "I" may hold long output."""
+    return sum(len(line.text) for line in part if _is_spoken(line.text[:_LONGEST]))
+
+
 def _is_spoken(words: str) -> bool:
     """Return whether somebody says it; names of code in a sentence do not make it code."""
     plain = _NAME.sub("it", words)
@@ -103,11 +108,14 @@ def _is_spoken(words: str) -> bool:
         forms.PROSE.search(plain) is not None
         and not any(printed.search(plain) for printed in (forms.CODE, forms.PRINTED, forms.SOURCE))
         and not forms.STATEMENT.match(plain)
+        and not is_no_output(words)
     )
 
 
-_NAME = pattern(r"`[^`\n]{1,80}`|(?<![\w.])(?:[A-Za-z_]\w{0,40}\.){0,4}[A-Za-z_]\w{0,40}\(\)")
-"""What Markdown marks as code, and a call without arguments."""
+_NAME = pattern(
+    r"`[^`\n]{1,80}`|(?<![\w-])[A-Za-z][\w-]{1,40}==[\w.+]{1,20}|(?<![\w.])(?:[A-Za-z_]\w{0,40}\.){0,4}[A-Za-z_]\w{0,40}\(\)"
+)
+"""What Markdown marks as code, a version as pip takes it, and a call without arguments."""
 
 
 def _clauses(words: str) -> Iterator[str]:
@@ -136,7 +144,7 @@ def _complains(row: _Told, clause: str) -> bool:
 
 _BEFORE = 60
 _SUPPOSED = pattern(
-    r"(?i)\b(?:will|would|could|can|may|might|should|must|avoid\w*|prevent\w*|never|no longer|not|nothing|without|instead of|in case|so that|(?<!even )if (?!i\b|we\b)|whether|people|users?|docs?|documentation|tutorials?|papers?|lectures?|says?|blogs?|posts?|articles?|explain\w*|replac\w+|handl\w+|ignor\w+|skip\w*|mask\w*|filter\w*|simulat\w+|inject\w*|(?:to|way to) detect|(?:moved|got) (?:away )?from)\b[^,;:()]{0,50}$|n't [^,;:()]{0,12}$"
+    r"(?i)\b(?:will|would|could|can|may|might|should|must|avoid\w*|prevent\w*|never|no longer|not|nothing|without|instead of|in case|so that|(?<!even )if (?!i\b|we\b)|whether|people|users?|docs?|documentation|tutorials?|papers?|lectures?|(?<!nccl )(?<!pip )(?<!conda )(?<!torch )(?<!python )(?<!slurm )(?<!kubectl )(?<!docker )(?<!smi )(?<!log )(?<!it )(?<!\d )says?|blogs?|posts?|articles?|explain\w*|replac\w+|handl\w+|ignor\w+|skip\w*|mask\w*|filter\w*|simulat\w+|inject\w*|(?:to|way to) detect|(?:moved|got) (?:away )?from)\b[^,;:()]{0,50}$|n't [^,;:()]{0,12}$"
     r"|\b(?:loss|accuracy|acc|score|metric|f1|map|reward|perplexity)(?: (?:is|was|gets?|got|stays?|just|always|seems|goes|still|remains|decreases?|falls?|drops?|converges?|improves?|\w{1,12}ly)){0,4} $"
 )
 """Before a complaint: it did not happen, or it is the model's, not the run's."""

@@ -195,7 +195,7 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
         raised = RAISED.match(_dedented(line.text, frames)) or (
             _ANY_NAME.match(line.text) if frames and is_raised(line, above) else None
         )
-        if raised is not None and (frames or len(lines) <= _PASTE):
+        if raised is not None and (frames or len(lines) <= _PASTE) and not is_no_output(line.text[:_TEXT]):
             name = raised["name"]
             is_own_mistake = name in _MISTAKES and bool(frames) and is_own(frames[-1])
             program = _program(name)

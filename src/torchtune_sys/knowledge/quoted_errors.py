@@ -21,6 +21,12 @@ _NAMES = pattern(
     r"\b(?:ErrImagePull|ImagePullBackOff|InvalidImageName|NodeHasInsufficient\w{2,20}|NodeHasDiskPressure)\b|\b\d{1,5}/\d{1,5} nodes are available: .{1,400}$"
 )
 """What Kubernetes calls a state of a pod or a node, and its scheduler's answer: people name it in a sentence without marks around it."""
+_STATE = r"(?:CrashLoopBackOff|ImagePullBackOff|ErrImagePull|InvalidImageName|CreateContainer(?:Config)?Error|ContainerCreating|OOMKilled|Evicted|NodeLost|Preempted|NotReady|Pending|Running|Succeeded|Failed|Completed|Unknown|Terminating|Error|DeadlineExceeded|PENDING|RUNNING|PREEMPTED|SUSPENDED|TIMEOUT|NODE_FAIL|BOOT_FAIL|OUT_OF_MEMORY|CANCELLED|COMPLETED|FAILED|DEADLINE|REQUEUED)"
+_STATES = pattern(
+    rf"\b{_STATE}\b\W{{0,3}}(?:\([^()\n]{{1,80}}\)\W{{0,3}})?(?:[,/|;]|\b(?:and|or)\b)(?:\s?(?:and|or)\b)?\W{{0,3}}(?=\b{_STATE}\b)"
+)
+_LISTED = 2
+"""Kubernetes and Slurm: states of pods and jobs. Three in a row are a list of what there is."""
 _NAMED = ("ImagePull", "InvalidImageName", "NodeHas", "nodes are available")
 _PROSE = pattern(r"(?:(?<![\w-])[a-z]{2,14},? ){3}")
 """Three words in a row: somebody says it; a table and an event of Kubernetes have columns."""
@@ -99,6 +105,7 @@ _ABOUT = tuple(
         rf"^\W*(?:programs|applications|libraries|tools|users) (?:that|which|who|with|without) [^…;]{{3,80}} (?:get|see|receive) {_WORDS % 3}…",
         r"…,? (?:means?|indicates?|signals?|stands? for|denotes?) (?:that )?(?:the|an?|your|it|one|some)\b",
         r"…[:,]? (?:an? |the )?(?:chapter|lesson|section|lecture|talk|tutorial) (?:of|in|on|explains)\b",
+        r"\b(?:I|we) (?:have |had |once |also )*(?:read|heard|know|knew|learn(?:ed|t)|remember|was told|were told|understand)\b(?! (?:why|how|what)\b)[^….!?]{0,120}…",
         r"\bno …(?! (?:but|until)\b)|\bso that no (?:\w+ ){1,4}…",
         r"^\W*(?:jobs|tasks|processes|pods|ranks|runs|users|workers|programs) (?:that|which|who|with|without) [^…;]{3,80} (?:are|will be|get) (?:killed|stopped|ended|cancell?ed|rejected|refused|denied) (?:\w+ ){0,3}…",
         r"^\W*if (?:someone|somebody|users?|people|anyone|anybody|a (?:user|customer|colleague|student)|they) (?:sees?|gets?|hits?|runs? into|reports?|encounters?|asks? about) …",
@@ -118,6 +125,8 @@ def is_example(line: str) -> bool:
     >>> is_example("Our CI fails since Monday: `RuntimeError: CUDA error: no kernel image is available` is raised.")
     False
     """
+    if _lists_states(line[:_LONGEST]):
+        return True
     spoken = _spoken(line)
     if "…" not in spoken:
         return False
@@ -132,8 +141,14 @@ def is_example(line: str) -> bool:
     return not told and _SENTENCE.match(spoken) is not None and _is_sentence(spoken)
 
 
+def _lists_states(line: str) -> bool:
+    return line.count(",") + line.count("/") + line.count("|") + line.count(" or ") >= _LISTED - 1 and (
+        sum(1 for _ in _STATES.finditer(line)) >= _LISTED and not _HAPPENED.search(line)
+    )
+
+
 _ASKED = pattern(
-    r"(?i)(?:^|[.!?;:] )\W{0,4}(?:(?:what|how) (?:do|does|did)\b(?! (?:I|we)\b)|what(?: is|'s) (?:the )?(?:meaning|difference)\b|(?:where|in which|who)\b|is it possible to\b|is there (?:an?|any) (?:way|list|option|metric|alert)\b"
+    r"(?i)(?:^|[.!?;:] )\W{0,4}(?:(?:what|how) (?:do|does|did)\b(?! (?:I|we)\b)|what(?: is|'s) (?:the )?(?:meaning|difference)\b|(?:where|in which|who)\b|is it possible to\b|is there (?:an?|any) (?:\w+ ){0,2}(?:way|list|option|metric|alert)\b"
     r"|how (?:do|can|could|would|should) (?:I|we|one) (?:make|write|set up|test|simulate|alert|monitor|detect|count|list|parse|translate)\b|(?:is|are) …,? (?:an?|the) (?:event|message|word|line|state|status|reason)s? (?:of|from|by|in)\b"
     r"|(?:is|are|does|do) …)"
 )
@@ -181,7 +196,10 @@ def _spoken(line: str, error: re.Pattern[str] = _ERROR) -> str:
     if not (is_named or any(mark in line for mark in "`\"'“«")) or _PRINTS.match(line):
         return ""
     line = _NESTED.sub(r"\1", line.replace("…", "..."))
-    line = _QUOTED.sub(lambda quoted: "…" if len(quoted[0]) >= _SHORTEST and error.search(quoted[0]) else "that", line)
+    line = _QUOTED.sub(
+        lambda quoted: "…" if len(quoted[0]) >= _SHORTEST and (error.search(quoted[0]) or _NAMES.search(quoted[0])) else "that",
+        line,
+    )
     if is_named and _PROSE.search(_NAMES.sub("…", line)):
         line = _NAMES.sub("…", line)
     return _SUPPOSED.sub(lambda supposed: "checks " if supposed[0].endswith(" ") else "checks", line)

@@ -258,6 +258,7 @@ _SPELT = {
     "compatable": "compatible",
     "compatibile": "compatible",
     "memmory": "memory",
+    "out-of-memory": "out of memory",
     "momory": "memory",
     "libary": "library",
     "pytroch": "PyTorch",

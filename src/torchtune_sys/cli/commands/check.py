@@ -109,11 +109,28 @@ def command(**options: Any) -> int:
     # node_exporter, which is not root, reads it where its textfile collector looks.
     collected = options["format_"] == "prometheus"
     give(_rendered(report, options), options["output"], machine=options["format_"] != "text", readable=collected)
+    _tell_of_error(found, results)
     if timings is not None:
         from torchtune_sys.render.tree import timings_text
 
         tell(*timings_text(timings).splitlines())
     return _status(report, options, options["fail_on"] or config.fail_on or "error")
+
+
+def _tell_of_error(found: Host | PastedText, results: tuple[Result, ...]) -> None:
+    """Say that a pasted text holds an error that no rule judges, where the rules find nothing."""
+    from torchtune_sys.host.base import Host
+    from torchtune_sys.model.rule import Verdict
+
+    if isinstance(found, Host) or any(result.verdict is Verdict.FAIL for result in results):
+        return
+    from torchtune_sys.knowledge.sentences import first_known
+
+    if line := first_known(found.text):
+        tell(
+            f"{found.name}: contains a known error that no check judges: {line}",
+            f"torchtune-sys diagnose {found.name} names its cause",
+        )
 
 
 def _proof(host: Host | PastedText, format_: str, seen: Snapshot, epoch_s: float) -> str:

@@ -16,7 +16,10 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"(?:torch\.AcceleratorError: )?CUDA error: |CUDA failure|Cuda failure|CUDA initialization: |(?:[Ff]ailed|[Cc]ould not|[Ee]rror) .{0,160}\bCUDA_ERROR_[A-Z_]{4,60}: ",
         ),
         ("NCCL", r"NCCL WARN |NCCL error:? "),
-        ("ROCm", r"^Memory access fault by GPU node|^:\d:\w+\.cpp\s*:\d+\s*:.{0,80}\bHSA_STATUS_ERROR|^HSA exception: "),
+        (
+            "ROCm",
+            r"^Memory access fault by GPU node|^:\d:\w+\.cpp\s*:\d+\s*:.{0,80}\bHSA_STATUS_ERROR|^HSA exception: |\bHIP error: ",
+        ),
         (
             "shell",
             r"Segmentation fault|Aborted \(core dumped\)|Bus error|Illegal instruction|: command not found$|^(?:zsh: |\[\d\] +[+-]? *\d{2,8} )(?:segmentation fault|abort|IOT instruction|bus error|illegal hardware instruction|floating point exception)\b",
@@ -29,6 +32,10 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "docker",
             r"^docker: Error response from daemon|^Error response from daemon|^Error: OCI runtime|OCI runtime create failed|permission denied while trying to connect to the Docker daemon"
             r"|Cannot connect to the Docker daemon|\bexec(?: user process caused| /\S{1,200})?: exec format error",
+        ),
+        (
+            "systemd",
+            r"systemd-coredump(?:\[\d+\])?: Process \d{1,9} \(.{1,64}\) of user \d{1,9} (?:dumped core|terminated abnormally)",
         ),
         ("SYCL", r"^Native API failed\. |^SYCL error: "),
         ("ggml", r"\bGGML_ASSERT(?:\(.{1,200}\) failed$|: \S{1,200}:\d{1,6}: )|^ggml_\w{1,60}: .{0,120}\bfailed(?:$|[. ])"),
@@ -69,7 +76,8 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "Kubernetes",
             r"^\s*(?:Warning|Error)\s+(?:Failed|BackOff|FailedScheduling|FailedMount|Unhealthy(?!.{0,200}Readiness probe))\b"
             r"|^[a-z0-9][\w.-]{1,120} +\d{1,3}/\d{1,3} +(?:Init:)?(?:CrashLoopBackOff|Error|ContainerCannotRun|CreateContainer\w{0,6}Error|RunContainerError) +\d"
-            r"|\b[Bb]ack-off (?:\S{1,12} )?restarting failed container\b|\b[Pp]od: \S{1,200} exited with code [1-9]",
+            r"|\b[Bb]ack-off (?:\S{1,12} )?restarting failed container\b|\b[Pp]od: \S{1,200} exited with code [1-9]"
+            r"|(?<![\w/])\d{1,5}/\d{1,5} nodes are available: \d|\bhas unbound immediate PersistentVolumeClaims",
         ),
     )
 )
