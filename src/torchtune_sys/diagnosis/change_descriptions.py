@@ -58,6 +58,7 @@ _SURE = pattern(
     r"|^#{1,4} (?:\W{1,4})?(?:The feature, motivation\b.{0,16}|Feature [Rr]equest(?: description)?\W{0,3}|Motivation, pitch\W{0,3})$"
     r"|^(?:#{1,4} |\*\*)?(?:Is your feature request related to a problem|What would you like to be added|Describe the solution you'd like|Describe alternatives you've considered)\b"
     r"|^# (?:\[\w+\] )?.{0,60}\b(?:errors?|status(?:es)?|exit codes?|OOMs?|failures?|exceptions?|messages?)\b.{0,40}\b(?:not (?:being )?(?:reported|propagated|surfaced|logged|shown|displayed|handled|caught|exposed)|swallowed|misreported|mislabel\w*|hidden)\b"
+    r"|^# .{0,80}\b(?:errors?|messages?|warnings?|exceptions?|logs?)\b (?:is|are|should be) (?:\w+ )?(?:hard to (?:understand|read)|confusing|misleading|unclear|clearer|(?:un|more )helpful|cryptic|vague|noisy)\b"
     r"|^__original_commit__ = \S"
     r"|^(?:# )?(?:Feature [Rr]equest|FEATURE REQUEST|Enhancement(?: request)?|Proposal|Design (?:note|document|doc)|RFC) ?[:：] ?\S"
     r"|^# \[(?:Feature(?: [Rr]equest)?|FEATURE(?: REQUEST)?|RFC|FEA|(?:Enhancement )?Proposal|Enhancement)\] ?:? ?\S|^# (?i:check|guard|validate) .{2,80} before \w+ing\b"
@@ -73,8 +74,11 @@ _ENOUGH_WITH_ANOTHER = (
     pattern(r"^## \[?v?\d+\.\d+(?:\.\d+)?\]?(?: |$)|^#{1,3} (?:Bug ?[Ff]ixes|Fixed|Changed|Added|Deprecated|Removed|Improvements)\s*$"),
     pattern(r"^[-*] \[[xX ]\] (?!I\b|I'|My\b|An?\b|The official\b|Your?\b)(?=.{0,100}\b(?:tests?|[Bb]uilds?|CI|lint\w*|changelog|docs)\b)"),
     pattern(r"\b(?:the|this|my|our) (?:PR|patch|pull request|merge request)\b"),
-    pattern(rf"^(?!{_TRIED})(?!{_NAMED})(?!{_CODE})(?:{_VERBS}) (?!up\b|after\b|for me\b|it\b|to\b)[\w`'\"./-]+(?: [\w`'\"./-]+){{0,6}}$"),
 )  # fmt: skip
+_ORDER = pattern(
+    rf"^(?!{_TRIED})(?!{_NAMED})(?!{_CODE})(?:{_VERBS}) (?!up\b|after\b|for me\b|it\b|to\b)[\w`'\"./-]+(?: [\w`'\"./-]+){{0,6}}$"
+)
+"""A title without a mark of one that orders something: a change's, where another hint is beside it."""
 _HINTS = (
     pattern(r"^(?:#{1,4} |\*\*)?(?:Changes?(?: made)?|Solution|Motivation|Modifications?|Fix|Summary|Test [Pp]lan|Testing(?: [Ii]nstructions)?|Checklist|How (?:has this been|was this) tested\??|Root [Cc]ause|Rationale|Release [Nn]otes?|Why(?: \?)?|How(?: \?)?|What(?: \?)?)(?:\*\*)?:?\s*$"),
     pattern(r"\b(?:[Pp]reviously|[Bb]efore this (?:change|fix)|[Ww]ith this (?:change|fix)|[Aa]fter this (?:change|fix)|[Tt]his (?:change|fix) (?:\w{2,12}s)\b|now (?:shows?|prints?|raises?|returns?|reports?|falls? back)|(?:Added|Adds|Add) (?:an? )?(?:\w{3,12} ){0,2}tests?\b|instead of (?:failing|raising|crashing|hanging))"),
@@ -131,6 +135,7 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     if added >= _ADDED_LINES and added >= _ADDED_SHARE * len(texts):
         return True
     kinds = [sum(any(hint.search(text) for text in texts) for hint in hints) for hints in (_ENOUGH_WITH_ANOTHER, _HINTS)]
+    kinds[0] += _ORDER.match(texts[0]) is not None
     return kinds[0] > 0 and sum(kinds) > 1
 
 

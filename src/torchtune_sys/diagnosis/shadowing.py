@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
-from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, Candidate, Symptom
+from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
 
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"\n]{1,400})", line \d{1,7}, in (?P<name>\S{1,200})\s*$')
@@ -121,7 +121,7 @@ def _of_package(source: str, frames: Sequence[_Frame], error: LogLine) -> Sympto
     package = found["package"] or found["own"] if found is not None else None
     for frame in frames if package else ():
         if not frame.installed and re.search(rf"[/\\]{package}[/\\]", frame.path):
-            return _symptom("torch-shadowed", LIKELY, source, frame.line, _OUTSIDE)
+            return _symptom("torch-shadowed", POSSIBLE, source, frame.line, _OUTSIDE)
     return None
 
 
