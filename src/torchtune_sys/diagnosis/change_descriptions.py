@@ -36,7 +36,7 @@ _TITLE = pattern(
 )
 """Of a change: a conventional commit's, or a heading that orders something."""
 _COMMIT = pattern(
-    rf"^(?:ci|tests?|build|style|nit|deps)!?: (?:(?i:{_VERBS})|cache|cover|free|install|mock|pin|run|split|test) \w(?!.{{0,120}}\b(?:fail(?:s|ed)|broke|hang|hung|crash(?:es|ed)?|stuck)\b)"
+    rf"^(?:[Cc]i|CI|[Tt]ests?|[Bb]uild|[Ss]tyle|[Nn]it|[Dd]eps)!?: (?:(?i:{_VERBS})|cache|cover|free|install|mock|pin|run|split|test) \w(?!.{{0,120}}\b(?:fail(?:s|ed)|broke|hang|hung|crash(?:es|ed)?|stuck)\b)"
     r"|^(?:#{1,3} )?(?:[A-Za-z][\w.+-]{1,30} ){0,3}v?\d[\w.]{0,12} (?i:release notes|change ?log)\b.{0,30}$"
 )
 """The first line of a commit's message that names what it touches, and of a release's notes."""

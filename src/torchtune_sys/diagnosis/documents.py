@@ -32,6 +32,7 @@ _TELLS = re.compile(
     r"(?i)\b(?:fail(?:s|ed|ing)|die[sd]|crash(?:es|ed|ing)?|hangs?|hung|gone|stuck|broke|still|did(?:n't| not)|does(?:n't| not)|welcome|my|we|the (?:failures?|logs?|output|trace\w*|crash) of|minutes: ?\d|playbook: \S+ \*)"
 )
 """In such a line: somebody tells what happened, or a program prints."""
+_QUOTATION = re.compile(r"\"[^\"\n]{1,300}\"|“[^”\n]{1,300}”|`[^`\n]{1,300}`")
 _OF_A_PROGRAM = re.compile(
     r"\s*(?:\[?rank ?\d|\[ *\d+\.\d+\] |\[?[EWIF]\d{4} \d\d:|\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\S{1,120}\.(?:py|cc|cpp):\d+[:)]|[\w.]{2,80}Warning: |(?:kernel|slurmstepd|srun): |(?:WARNING|ERROR|INFO|DEBUG|FATAL|CRITICAL)\b[: ])"
 )
@@ -149,7 +150,7 @@ _OF_NOTES = 40
 
 
 def _is_title(text: str) -> bool:
-    return _TITLE.match(text) is not None and _TELLS.search(text) is None
+    return _TITLE.match(text) is not None and _TELLS.search(_QUOTATION.sub("", text)) is None
 
 
 def _is_article(texts: Sequence[str]) -> bool:

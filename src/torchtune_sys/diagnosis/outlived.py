@@ -50,15 +50,17 @@ def without(
 ) -> tuple[list[Symptom], dict[str, Sequence[LogLine]]]:
     """Return the symptoms but those of attempts that failed in a traceback that was caught, and the lines but those of such tracebacks."""
     caught = {source: lines_of(part) for source, part in lines.items()}
-    tried = _tried_again(symptoms, lines) | _attempts(symptoms, lines) | _events(symptoms, lines)
+    events = _events(symptoms, lines)
+    tried = _tried_again(symptoms, lines) | _attempts(symptoms, lines) | events
     kept = [
         each
         for each in symptoms
         if (each.source, each.line.number) not in tried
         and (each.line.number not in caught.get(each.source, ()) or not _is_passing(each))
     ]
+    over = {source: numbers.union(number for name, number in events if name == source) for source, numbers in caught.items()}
     return kept, {
-        source: [line for line in part if line.number not in caught[source]] if caught[source] else part
+        source: [line for line in part if line.number not in over[source]] if over[source] else part
         for source, part in lines.items()
     }
 

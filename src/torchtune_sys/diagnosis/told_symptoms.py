@@ -113,9 +113,9 @@ def _is_spoken(words: str) -> bool:
 
 
 _NAME = pattern(
-    r"`[^`\n]{1,80}`|(?<![\w-])[A-Za-z][\w-]{1,40}==[\w.+]{1,20}|(?<![\w.])(?:[A-Za-z_]\w{0,40}\.){0,4}[A-Za-z_]\w{0,40}\(\)"
+    r"`[^`\n]{1,80}`|(?<![\w-])[A-Za-z][\w-]{1,40}==[\w.+]{1,20}|(?<!\S)--[a-z][\w-]{1,40}(?:=[\w.-]{1,40})?|(?<![\w.])(?:[A-Za-z_]\w{0,40}\.){0,4}[A-Za-z_]\w{0,40}\(\)"
 )
-"""What Markdown marks as code, a version as pip takes it, and a call without arguments."""
+"""What Markdown marks as code, a version as pip takes it, an option, and a call without arguments."""
 
 
 def _clauses(words: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from evidence.unseen.judging import judged, seen
 from torchtune_sys import engine
+from torchtune_sys.cli.commands.check import command
 from torchtune_sys.cli.options import NO_INTENT
 from torchtune_sys.cli.take_snapshot import look
 from torchtune_sys.diagnosis.diagnose import diagnose
@@ -162,6 +163,16 @@ def test_what_is_not_read_is_named_as_what_it_is(text: str, words: str, tmp_path
     given.write_text(text)
     with pytest.raises(UnreadableInput, match=words):
         look({**NO_INTENT, "from_": str(given), "root": None, "timeout": None})
+
+
+@pytest.mark.parametrize("has_finding", [True, False])
+def test_an_error_that_no_check_judges_is_told(has_finding: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    given = tmp_path / "report.txt"
+    error = "ls: cannot access '/dev/nvidia*': No such file or directory"
+    full = "Filesystem  Size  Used Avail Use% Mounted on\n/dev/nvme0n1p2  439G  417G  0 100% /\n"
+    given.write_text(f"{error}\n{full if has_finding else full.replace('0 100%', '390G 11%').replace('417G', '49G')}")
+    command.main(["--from", str(given)], standalone_mode=False)
+    assert (f"contains a known error that no check judges: {error}" in capfd.readouterr().err) is not has_finding
 
 
 def test_a_module_is_not_told_to_be_another_machine() -> None:

@@ -62,7 +62,7 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("pacman", r"^error: (?:unable to satisfy|failed to (?:prepare|commit))"),
         ("cuda-installer", r"^\[ERROR\]: "),
         ("dcgmi", r"^\| [\w /-]{3,30} {1,26}\| Fail\b"),
-        ("enroot", r"^\[ERROR\] (?:URL|Could not|No such|Failed|Cannot|Invalid|File already)"),
+        ("enroot", r"^\[ERROR\] (?:URL|Command not found|Could not|No such|Failed|Cannot|Invalid|File already)"),
         ("CMake", r"^CMake Error"),
         ("glibc", r"^FATAL: kernel too old"),
         (
