@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, verdict
+from altered import DENIED, FAIL, NA, NOTHING, PASS, UNKNOWN, altered, lines, result, verdict
+from torch_packages_hosts import host, item, torch
 from torch_tools_hosts import UNTOLD, with_torch
 
 from conftest import RULES, judge, load, recording
 from torchtune_sys import engine
-from torchtune_sys.model.actions import Install
+from torchtune_sys.model.actions import Install, text
 from torchtune_sys.model.facts.python import Distribution, LiveTorch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -60,6 +61,14 @@ def test_under_another_accelerators_plug_in_torch_is_a_cpu_build(healthy: Snapsh
     items = tuple(Distribution(name=name, version="2.11.0", location="/venv") for name in ("numpy", plugin))
     seen = with_torch(altered(healthy, python__distributions=items), version="2.11.0+cpu", cuda=NOTHING)
     assert verdict(seen, "cpu-only-build") is NA
+
+
+def test_condas_own_torch_is_replaced_by_conda(healthy: Snapshot) -> None:
+    """pip would write over conda's files behind its back; a torch that pip brought into conda's Python is pip's to replace."""
+    own = host(healthy, torch("2.7.1"), item("torch", "2.7.1"), item("pytorch", "2.7.1", build="cpu_mkl_py312_100"))
+    pips = host(healthy, torch("2.7.1+cpu"), item("torch", "2.7.1+cpu"), item("numpy", "2.1.3", build="py312_0"))
+    fixes = [result(seen, "cpu-only-build").evidence[0].fix[0] for seen in (own, pips)]
+    assert [("pytorch-gpu" in text(fix), "--index-url" in text(fix)) for fix in fixes] == [(True, False), (False, True)]
 
 
 @pytest.mark.parametrize(

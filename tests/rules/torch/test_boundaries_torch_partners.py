@@ -13,7 +13,6 @@ from torchtune_sys.model.actions import text
 from torchtune_sys.model.facts.python import Distribution, Torch
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.rules.torch import partners
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,14 @@ def test_numpy_is_not_to_blame_for_a_torch_in_front(healthy: Snapshot) -> None:
         (item("torchvision", "0.20.1+cpu"), "2.5.1+cpu", NOTHING, [PASS]),
         (item("torchvision", "0.20.1+cu124"), "2.5.1+cpu", NOTHING, [FAIL]),
         (item("torchvision", "0.20.1+cpu"), "2.5.1", "12.4", [FAIL]),
-        (item("torchvision", "0.20.1"), "2.5.1+cpu", NOTHING, [PASS]),
+        (item("torchvision", "0.20.1"), "2.5.1+cpu", NOTHING, [FAIL]),  # the package index's, for CUDA: no operator nms
+        (item("torchvision", "0.20.1"), "2.5.1+rocm6.2", NOTHING, [FAIL]),
+        (item("torchvision", "0.20.1+rocm6.2"), "2.5.1+rocm6.2", NOTHING, [PASS]),
+        (item("torchvision", "0.20.1+rocm6.2"), "2.5.1+cu124", "12.4", [FAIL]),
+        (item("torchvision", "0.20.1"), "2.5.1+cu118", "11.8", [FAIL]),
+        (item("torchvision", "0.20.1"), "2.5.1+cu121", "12.1", [PASS]),
+        (item("torchvision", "0.26.0"), "2.11.0+cu126", "12.6", [FAIL]),
+        (item("torchvision", "0.26.0"), "2.11.0+cu130", "13.0", [PASS]),
         (item("torchvision", "0.20.1+cu124"), "2.5.1", NOTHING, [PASS]),  # a build from source
         (item("torchvision", "0.20.1+fdea156"), "2.5.1", "12.4", []),
         (item("torchvision", "0.20.1"), "2.5.1+gitabc", "12.4", []),
@@ -85,9 +91,37 @@ def test_torchvision(healthy: Snapshot, vision: Distribution, build: str, cuda: 
     assert expected or verdict(seen, "torch-torchvision-mismatch") is NA
 
 
-@pytest.mark.parametrize(("torchvision", "expected"), [("0.15+cu117", False), ("0.16+cu117", True)])
-def test_torchvision_compares_the_major_version_from_0_16_on(torchvision: str, expected: bool) -> None:
-    assert partners._alike(torch("2.1.0", "11.8"), torchvision) is expected
+@pytest.mark.parametrize(("torchvision", "expected"), [("0.15+cu117", FAIL), ("0.16+cu117", PASS)])
+def test_torchvision_compares_the_major_version_from_0_16_on(healthy: Snapshot, torchvision: str, expected: Verdict) -> None:
+    vision = item("torchvision", torchvision, requires=("torch==2.1.0",))
+    assert verdict(host(healthy, torch("2.1.0+cu118", "11.8"), vision), "torch-torchvision-mismatch") is expected
+
+
+@pytest.mark.parametrize("facts", [{"python__machine": "aarch64"}, {}])
+def test_wheels_of_the_index_are_for_cuda_on_x86_alone_and_condas_own(healthy: Snapshot, facts: dict[str, Any]) -> None:
+    """On Arm they were for CPUs up to 2.10; conda builds both."""
+    items = (item("torchvision", "0.20.1"), *(() if facts else (item("torchvision", "0.20.1", build="py312_0"),)))
+    seen = altered(host(healthy, torch("2.5.1+cpu"), *items), **facts)
+    assert verdict(seen, "torch-torchvision-mismatch") is PASS
+
+
+@pytest.mark.parametrize(
+    ("audio", "build", "cuda", "expected"),
+    [
+        ("2.11.0+cu128", "2.13.0+cu130", "13.0", FAIL),  # Colab's, beside a torch that vLLM brought
+        ("2.11.0+cu130", "2.13.0+cu130", "13.0", PASS),
+        ("2.11.0", "2.13.0+cu130", "13.0", PASS),
+        ("2.11.0", "2.14.0+cu132", "13.2", FAIL),
+        ("2.8.0", "2.8.0+cu126", "12.6", FAIL),
+        ("2.8.0", "2.8.0+cu128", "12.8", PASS),
+        ("2.11.0", "2.13.0+cpu", NOTHING, FAIL),  # tried: Could not load this library
+        ("2.11.0+cpu", "2.13.0+cpu", NOTHING, PASS),
+        ("2.11.0+cpu", "2.13.0+cu130", "13.0", PASS),
+        ("0.13.1+cu116", "1.13.1+cu117", "11.7", PASS),  # compares since 2.0
+    ],
+)
+def test_torchaudio_takes_its_own_cuda_alone(healthy: Snapshot, audio: str, build: str, cuda: Any, expected: Verdict) -> None:
+    assert verdict(host(healthy, torch(build, cuda), item("torchaudio", audio)), "torch-torchaudio-mismatch") is expected
 
 
 @pytest.mark.parametrize(
@@ -179,9 +213,26 @@ def test_the_cuda_that_a_package_was_built_for(healthy: Snapshot, package: str, 
 
 
 @pytest.mark.parametrize(
+    ("package", "version", "expected"),
+    [
+        ("flash-attn", "2.8.3+cu12torch2.11cxx11abiTRUE", FAIL),
+        ("flash-attn", "2.8.3+cu13torch2.11cxx11abiTRUE", PASS),
+        ("torch-scatter", "2.1.2+pt211cu128", FAIL),
+        ("torch-scatter", "2.1.2+pt211cu130", PASS),
+        ("natten", "0.21.6+torch2110cu128", FAIL),
+        ("natten", "0.21.6+torch2110cu130", PASS),
+    ],
+)
+def test_the_cuda_that_a_version_names_beside_a_torch(healthy: Snapshot, package: str, version: str, expected: Verdict) -> None:
+    seen = host(healthy, BUILD, item("torch", "2.11.0+cu130"), item(package, version))
+    assert [mark for _, mark in lines(seen, "extension-cuda-mismatch")] == [FAIL] * (expected is FAIL)
+
+
+@pytest.mark.parametrize(
     ("build", "items", "expected"),
     [
         (torch("2.11.0+rocm7.2", hip="7.2"), (item("flash-attn", "2.8.3+cu126"),), FAIL),
+        (torch("2.11.0+rocm7.2", hip="7.2"), (item("torch-scatter", "2.1.2+pt211cu128"),), FAIL),
         (torch("2.11.0+rocm7.2", hip=UNTOLD), (item("xformers", "0.0.30+cu128"),), FAIL),
         (torch("2.11.0a0+git1", hip="7.2"), (item("vllm", "0.9.0+cu128"),), FAIL),  # built from source
         (torch("2.11.0+rocm7.2", hip="7.2"), (item("vllm", "0.9.0+rocm641"), item("flash-attn", "2.8.3")), PASS),

@@ -25,6 +25,20 @@ _JETSON_BUILD = (
 """The wheels of PyPI and of PyTorch's index hold no code for these GPUs, whichever CUDA they are of (Thor excepted)."""
 
 
+_CONDA_BUILD = (
+    Install(
+        text="in the environment: conda install -c conda-forge pytorch-gpu (mamba, micromamba and pixi alike). conda takes the CPU's build where it sees no driver "
+        "(conda info: __cuda), as on a login node or while an image is built: CONDA_OVERRIDE_CUDA=12.8 conda install … there"
+    ),
+)
+
+
+def by_conda(s: Snapshot) -> bool:
+    """Return whether torch is conda's own, which pip's would overwrite behind its back."""
+    names = ("pytorch", "pytorch-cpu")
+    return any(item.build and item.name in names for item in known(need(s.python).distributions, ()))
+
+
 def jetson(s: Snapshot) -> bool:
     """Return whether this is a module with the GPU on the processor's chip, by its kernel or its GPU."""
     kernel = "" if isinstance(s.system, Missing) or isinstance(s.system.kernel, Missing) else s.system.kernel
@@ -64,6 +78,7 @@ def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
     References
         https://pytorch.org/get-started/locally/; the wheels' metadata on PyPI.
+        https://docs.conda.io/projects/conda/en/stable/user-guide/tasks/manage-virtual.html (__cuda, CONDA_OVERRIDE_CUDA)
         https://forums.developer.nvidia.com/t/pytorch-for-jetson-version-1-9-0-now-available/72048 (wheels by JetPack)
     """
     build = torch_build(s)
@@ -97,7 +112,7 @@ def cpu_only_build(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         seen=f"built without CUDA{why}",
         wanted="a CUDA build",
         source=build.location,
-        fix=_JETSON_BUILD if jetson(s) else _with_cuda(s, build.version.partition("+")[0]),
+        fix=_JETSON_BUILD if jetson(s) else _CONDA_BUILD if by_conda(s) else _with_cuda(s, build.version.partition("+")[0]),
     )
 
 

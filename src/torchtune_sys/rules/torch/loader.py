@@ -296,7 +296,7 @@ def _is_compat(item: CudaLibrary) -> bool:
 )
 def libstdcxx_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     """The loader said that libstdc++.so.6 lacks a version (GLIBCXX_3.4.N) that a package was built with; or LD_LIBRARY_PATH leads to one
-    from before GCC 5, and torch is a wheel for manylinux_2_28, whose strings are those of GCC 5.
+    from before GCC 6, and torch is a wheel for manylinux_2_28, which asks for GLIBCXX_3.4.22.
 
     What a report says, and what torch says under --live, takes precedence over the files. conda's interpreters bring their own
     library and are not judged by the files.
@@ -308,7 +308,7 @@ def libstdcxx_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         Never.
 
     References
-        https://github.com/pytorch/pytorch/issues/157709; https://gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html (libstdc++.so.6.0.21 is GLIBCXX_3.4.21)
+        https://github.com/pytorch/pytorch/issues/157709; https://gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html (libstdc++.so.6.0.22 is GLIBCXX_3.4.22)
         torch 2.13.0+cpu for manylinux_2_28: asks for up to GLIBCXX_3.4.22 (readelf -V libtorch_cpu.so)
     """
     said = [line for line in complaints(s) if ("GLIBCXX_" in line or "CXXABI_" in line) and "not found" in line]
@@ -321,7 +321,7 @@ def libstdcxx_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         yield Evidence(
             subject=other.path,
             seen=other.version,
-            wanted=f"libstdc++.so.6.0.{_CXX11} or newer, as torch asks for",
+            wanted=f"libstdc++.so.6.0.{_NEEDED} or newer, as torch asks for",
             source="LD_LIBRARY_PATH",
         )
         return
@@ -329,8 +329,8 @@ def libstdcxx_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     yield Evidence(subject="import torch", seen=f"torch {seen.version}", verdict=Verdict.PASS, source="torch")
 
 
-_CXX11 = 21
-"""The last part of the number of GCC 5's libstdc++, the first with the strings that these wheels use."""
+_NEEDED = 22
+"""The last part of the number of GCC 6's libstdc++, the first with GLIBCXX_3.4.22, for which these wheels ask."""
 
 
 def _strings_missing(s: Snapshot) -> CudaLibrary | None:
@@ -347,4 +347,4 @@ def _strings_missing(s: Snapshot) -> CudaLibrary | None:
     patch = natural(first.version.removeprefix("6.0."))
     if patch is None:
         raise Unknown(_untold(first.path))
-    return first if patch < _CXX11 else None
+    return first if patch < _NEEDED else None

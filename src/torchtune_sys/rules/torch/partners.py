@@ -8,7 +8,7 @@ from torchtune_sys.formats.requirements import parse, satisfies
 from torchtune_sys.knowledge import torch as releases
 from torchtune_sys.knowledge.install_torch import INDEX
 from torchtune_sys.model.actions import Advice, EnvironmentVariable, Install
-from torchtune_sys.model.facts.python import Distribution, Torch
+from torchtune_sys.model.facts.python import OF_ONE_TORCH, Distribution, Torch
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
@@ -16,7 +16,8 @@ from torchtune_sys.model.snapshot import Snapshot, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, known, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import torch_build
-from torchtune_sys.rules.torch.common import cuda_build, cuda_of, installed, live
+from torchtune_sys.rules.torch import accelerator
+from torchtune_sys.rules.torch.common import cuda_build, installed, live
 from torchtune_sys.rules.torch.fixes import AS_IT_WAS, pip, quoted
 from torchtune_sys.rules.torch.made_for import made_for
 from torchtune_sys.rules.torch.packages import as_specifier
@@ -74,7 +75,8 @@ def numpy2_with_old_torch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     fix=(Install(text="install the torchvision made for this torch, from the same index as torch"),),
 )
 def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """torchvision's compiled operators match one torch release and one CUDA version; up to 0.29.0 each release pins its torch exactly.
+    """torchvision's compiled operators match one torch release and one CUDA version; up to 0.29.0 each release pins its torch exactly. The package index's
+    wheel for x86_64 is built for CUDA, and does not fit a torch from PyTorch's own index for the CPU, ROCm or another CUDA.
 
     Why it matters
         "operator torchvision::nms does not exist", undefined symbols, or "PyTorch and torchvision have different CUDA versions".
@@ -84,6 +86,7 @@ def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
 
     References
         Requires-Dist of torchvision's wheels; the table in README.md of pytorch/vision.
+        torchvision/extension.py (_check_cuda_version); 0.28.0 of PyPI beside torch 2.13.0+cpu (readelf -d _C.so: libtorch_cuda.so; tried)
     """
     build = torch_build(s)
     item = installed(s).get("torchvision")
@@ -91,7 +94,9 @@ def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         raise NotApplicable("no torchvision in the judged interpreter")
     if not releases.is_release(build.version) or not releases.is_release(item.version):
         raise NotApplicable("a build from source, a nightly or a vendor's build: the matching release is not known")
-    fits, alike = _fits(build, item), _alike(build, item.version)
+    mine, theirs = accelerator.of_torch(build), accelerator.of_package(s, item, releases.release(build.version))
+    # torchvision compares the CUDA versions itself: exactly before 0.16, their major from then on
+    fits, alike = _fits(build, item), accelerator.alike(mine, theirs, 1 if version(item.version) >= (0, 16) else 2)
     subject, seen = f"torchvision {item.version}", f"with torch {build.version}"
     fitting = _fitting(build)
     fix = _partner_of(s, build, f"torchvision{fitting}") if fitting else ()
@@ -99,8 +104,7 @@ def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         wanted = f"torchvision{fitting} for torch {build.version}" if fitting else f"torch{_asked(item)}"
         yield Evidence(subject=subject, seen=seen, wanted=wanted, source=item.location, fix=fix)
     if not alike:
-        both = f"{_made_for(build)} and {_made_for(item)}"
-        yield Evidence(subject=subject, seen=f"{seen}: {both}", wanted="both from the same index", source=item.location, fix=fix)
+        yield Evidence(subject=subject, seen=f"{seen}: {mine} and {theirs}", wanted="both from the same index", source=item.location, fix=fix)
     if fits and alike:
         yield Evidence(subject=subject, seen=seen, verdict=Verdict.PASS, source=item.location)
 
@@ -133,22 +137,6 @@ def _partner_of(s: Snapshot, build: Torch, wanted: str, instead: str = "") -> tu
     return (Install(text=f"{pip(s, 'install', *AS_IT_WAS, wanted, *index)}{elsewhere}{instead}"),)
 
 
-def _alike(build: Torch, torchvision: str) -> bool:
-    """Tell whether builds are for one accelerator. torchvision compares the CUDA versions itself: exactly before 0.16, their major from then on."""
-    mine, theirs = cuda_of(build), releases.local_cuda(torchvision)
-    if isinstance(mine, Missing):
-        return not (theirs and "+cpu" in build.version)
-    if not theirs:
-        return not torchvision.endswith("+cpu")
-    digits = 1 if version(torchvision) >= (0, 16) else 2
-    return version(mine)[:digits] == version(theirs)[:digits]
-
-
-def _made_for(item: Torch | Distribution) -> str:
-    cuda = cuda_of(item) if isinstance(item, Torch) else releases.local_cuda(item.version)
-    return f"CUDA {cuda}" if isinstance(cuda, str) and cuda else "CPU"
-
-
 @rule(
     id="torch-torchaudio-mismatch",
     title="torchaudio was built for a different torch release",
@@ -157,16 +145,19 @@ def _made_for(item: Torch | Distribution) -> str:
     cause="extension-torch-abi-mismatch",
 )
 def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
-    """Up to 2.10, each torchaudio release matches one torch minor release; 2.11.0 is the last release and works with torch 2.11 and later.
+    """Up to 2.10, each torchaudio release matches one torch minor release; 2.11.0 is the last release and works with torch 2.11 and later. It takes torch's own
+    CUDA alone, to the minor version, which the package index's wheel may not be built for.
 
     Why it matters
-        Importing torchaudio fails with an undefined symbol.
+        Importing torchaudio fails with an undefined symbol, "Could not load this library", or "PyTorch and TorchAudio were compiled with different CUDA
+        versions". Transformers imports it wherever it is installed.
 
     When to leave it
         Nothing imports torchaudio: it does no harm then.
 
     References
         Requires-Dist of torchaudio's wheels on PyPI; https://github.com/pytorch/audio/issues/3902
+        torchaudio/_extension/utils.py, _check_cuda_version (2.0 to 2.11); 2.11.0 of PyPI beside torch 2.13.0+cpu (tried)
     """
     build = torch_build(s)
     item = installed(s).get("torchaudio")
@@ -178,10 +169,13 @@ def torch_torchaudio_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     seen = version(item.version)
     fits = seen[:2] == version(release.torchaudio)[:2] or (version(release.torch) >= (2, 11) and seen >= (2, 11))
     wanted = f"torchaudio{as_specifier(release.torchaudio)}"
+    mine, theirs = accelerator.of_torch(build), accelerator.of_package(s, item, releases.release(item.version))
+    alike = theirs == "CPU" or accelerator.alike(mine, theirs, 2 if seen >= (2,) else 0)
+    fits = fits and alike
     yield Evidence(
         subject=f"torchaudio {item.version}",
-        seen=f"with torch {build.version}",
-        wanted=f"torchaudio {release.torchaudio}",
+        seen=f"with torch {build.version}" + ("" if alike else f": {mine} and {theirs}"),
+        wanted=f"torchaudio {release.torchaudio}" if alike else "both for the same",
         verdict=Verdict.PASS if fits else Verdict.FAIL,
         source=item.location,
         fix=() if fits else _partner_of(s, build, wanted, "; or remove torchaudio if nothing imports it"),
@@ -270,8 +264,8 @@ def extension_cuda_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             yield Evidence(subject="loader", seen=line, wanted=f"a build for CUDA {cuda[0]}", source="report")
     for item in installed(s).values():
         told = _OF_CUDA.fullmatch(item.name)
-        theirs = version(told[1] if told else releases.local_cuda(item.version))
-        if (told or item.name.startswith(_COMPILED)) and theirs and theirs[0] != cuda[0]:
+        theirs = version(told[1]) if told else accelerator.cuda_named(item.version)
+        if (told or item.name.startswith(_COMPILED) or item.name in OF_ONE_TORCH) and theirs and theirs[0] != cuda[0]:
             seen = f"built for CUDA {show(theirs)}"
             yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted=f"CUDA {cuda[0]}", source=item.location)
     builds = python.bitsandbytes_builds
@@ -323,7 +317,7 @@ def extension_made_for_cuda(s: Snapshot, _p: Params) -> Iterator[Evidence]:
             yield Evidence(subject="a build", seen=line, wanted="the package's flavour for ROCm", source="report")
             return
     for item in installed(s).values():
-        if item.name.startswith(_COMPILED) and releases.local_cuda(item.version):
+        if (item.name.startswith(_COMPILED) or item.name in OF_ONE_TORCH) and accelerator.cuda_named(item.version):
             yield Evidence(subject=f"{item.name} {item.version}", seen=seen, wanted="its build for ROCm", source=item.location)
 
 

@@ -50,7 +50,7 @@ def nvcc_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         seen=f"CUDA {found}",
         wanted=f"CUDA {show(cuda)}, as torch {build.version}",
         verdict=Verdict.PASS if version(found)[:1] == cuda[:1] else Verdict.FAIL,
-        source="version.json",
+        source=known(python.nvcc_path, "the report"),
     )
 
 
