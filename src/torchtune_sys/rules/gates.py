@@ -106,6 +106,21 @@ def cuda_torch(s: Snapshot) -> Torch:
     return build
 
 
+def rocm_torch(s: Snapshot) -> bool:
+    """Return whether the judged torch is a build for AMD's GPUs."""
+    build = s.python if isinstance(s.python, Missing) else s.python.torch
+    return not isinstance(build, Missing) and not isinstance(build.hip, Missing)
+
+
+def nccl_hardware(s: Snapshot) -> None:
+    """Require GPUs between which NCCL carries the data: NVIDIA's, and AMD's under a ROCm build of torch, whose RCCL reads the same variables
+    (https://rocm.docs.amd.com/projects/rccl/en/latest/api-reference/env-variables.html)."""
+    if not rocm_torch(s):
+        nvidia_hardware(s)
+    elif isinstance(s.gpu, Missing) or s.gpu.vendor != "amd":
+        amd_gpus(s)
+
+
 def torch_imported(s: Snapshot) -> Fact[LiveTorch]:
     """Return what torch said of itself, or why it could not; NotApplicable where nobody asked it.
 

@@ -118,7 +118,8 @@ def test_old_names_where_no_torch_is_seen(healthy: Snapshot) -> None:
     [(f"nccl-{way}-disabled", f"NCCL_{way.upper()}_DISABLE", n, v) for way in ("p2p", "shm") for n, v in ((1, NA), (2, FAIL))],
 )
 def test_two_gpus_can_talk(healthy: Snapshot, rule_id: str, name: str, count: int, expected: Verdict) -> None:
-    assert verdict(rule_id, with_env(with_gpus(healthy, count), **{name: "1"})) is expected
+    unswitched = having(with_gpus(healthy, count), "driver", nvswitches=0)
+    assert verdict(rule_id, with_env(unswitched, **{name: "1"})) is expected
 
 
 @pytest.mark.parametrize(
@@ -230,6 +231,37 @@ def test_allocator_settings_are_judged_for_the_installed_torch(healthy: Snapshot
     assert verdict(rule, with_env(healthy, PYTORCH_ALLOC_CONF="some_new_option:1")) is UNKNOWN
 
 
+def test_a_torch_for_cpus_reads_no_settings_of_an_allocator(healthy: Snapshot) -> None:
+    """Tried with 2.13.0+cpu: it trains."""
+    rule, wrong = "cuda-allocator-setting-invalid", with_env(healthy, PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb=512")
+    build = need(need(wrong.python).torch)
+    for_cpus = msgspec.structs.replace(build, version="2.13.0+cpu", cuda=ABSENT, hip=ABSENT, xpu=ABSENT)
+    assert verdict(rule, having(wrong, "python", torch=for_cpus)) is NA
+    assert verdict(rule, having(wrong, "python", torch=msgspec.structs.replace(for_cpus, xpu="20250300"))) is FAIL
+
+
+@pytest.mark.parametrize(
+    ("release", "env", "expected"),
+    [
+        ("2.7.1", {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}, FAIL),
+        ("2.9.1", {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, FAIL),
+        ("2.9.1", {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}, PASS),
+        ("2.11.0", {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, PASS),
+        ("2.9.1", {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, PASS),
+    ],
+)
+def test_an_allocator_that_does_not_know_the_newer_name(
+    healthy: Snapshot, release: str, env: dict[str, str], expected: Verdict
+) -> None:
+    assert verdict("variable-without-effect", with_env(with_torch(healthy, release), **env)) is expected
+
+
+def test_nvswitches_leave_nothing_to_shared_memory(healthy: Snapshot) -> None:
+    switched = having(with_gpus(healthy, 8), "driver", nvswitches=4)
+    assert verdict("nccl-shm-disabled", with_env(switched, NCCL_SHM_DISABLE="1")) is NA
+    assert verdict("nccl-shm-disabled", with_env(switched, NCCL_SHM_DISABLE="1", NCCL_P2P_DISABLE="1")) is FAIL
+
+
 def test_a_host_without_gpus_has_no_allocator_to_switch_off() -> None:
     seen = load("typical/laptop-cpu", env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
     assert verdict("cuda-caching-allocator-disabled", seen) is NA
@@ -252,6 +284,9 @@ def test_an_empty_environment_has_no_fault(healthy: Snapshot, rule_id: str) -> N
         ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,INIT"}, FAIL),
         ({"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "COLL"}, PASS),
         ({"NCCL_DEBUG": "TRACE", "NCCL_DEBUG_FILE": "/tmp/nccl.log"}, PASS),
+        ({"NCCL_DEBUG": "TRACE", "NCCL_DEBUG_FILE": "/dev/stderr"}, FAIL),
+        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "^INIT,ENV"}, FAIL),  # all but these
+        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "^COLL,P2P,CALL,PROXY,TUNING,ALLOC,PROFILE"}, PASS),
     ],
 )
 def test_what_nccl_prints_all_the_time(healthy: Snapshot, env: dict[str, str], expected: Verdict) -> None:

@@ -6,7 +6,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import Distribution
 from torchtune_sys.model.rule import Evidence
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, known, need
+from torchtune_sys.model.values import Missing, absent, known, need
 
 
 def environment(s: Snapshot) -> dict[str, str]:
@@ -19,6 +19,15 @@ def python_packages(s: Snapshot) -> Fact[tuple[Distribution, ...]]:
 
 def seen(name: str, value: str, wanted: str = "unset", why: str = "") -> Evidence:
     return Evidence(subject=name, seen=f"{name}={value}{f': {why}' if why else ''}", wanted=wanted, source="environment")
+
+
+def is_built_without(s: Snapshot, intel: bool = False) -> bool:
+    """Return whether the judged torch is known to have no code for NVIDIA's and AMD's GPUs, nor for Intel's where that is asked, so that nothing reads the
+    variables of those parts (tried with 2.13 for CPUs)."""
+    build = s.python if isinstance(s.python, Missing) else s.python.torch
+    if isinstance(build, Missing):
+        return False
+    return absent(build.cuda) and isinstance(build.hip, Missing) and not (intel and not isinstance(build.xpu, Missing))
 
 
 def on_x86(s: Snapshot) -> bool:

@@ -13,6 +13,7 @@ from torchtune_sys.model.values import Missing, NotApplicable, absent, known, ne
 from torchtune_sys.model.version import version
 from torchtune_sys.rules.environment.common import environment, number, on_x86, seen
 from torchtune_sys.rules.gates import gpu_count, gpu_host, nvidia_gpus, nvidia_hardware, ranks_here
+from torchtune_sys.rules.torch.common import capability
 
 
 @rule(
@@ -275,7 +276,7 @@ def tf32_override_off(s: Snapshot, p: Params) -> Iterator[Evidence]:
     value = environment(s).get("NVIDIA_TF32_OVERRIDE")
     if value is None or value.strip() != "0":
         return
-    capabilities = [need(gpu.compute_capability) for gpu in nvidia_gpus(s)]
+    capabilities = [need(capability(gpu)) for gpu in nvidia_gpus(s)]
     if capabilities and max(capabilities) < (8, 0):
         raise NotApplicable("no GPU here has TF32 (compute capability 8.0 and later)")
     yield seen("NVIDIA_TF32_OVERRIDE", value)

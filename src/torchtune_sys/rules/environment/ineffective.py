@@ -13,8 +13,8 @@ from torchtune_sys.model.values import Missing, absent_or_unrecorded, known
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import openmp
 from torchtune_sys.rules.cpu.available import binds
-from torchtune_sys.rules.environment.common import environment, on_x86, python_packages, seen
-from torchtune_sys.rules.gates import ranks_here, release_of
+from torchtune_sys.rules.environment.common import environment, is_built_without, on_x86, python_packages, seen
+from torchtune_sys.rules.gates import ranks_here, release_of, rocm_torch
 
 _HF = "HF_HOME"
 _RENAMED = {
@@ -77,7 +77,7 @@ def variable_renamed(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="correct the name, or unset the variable"),),
 )
 def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The name is misspelt, is only read when PyTorch is built, or by another OpenMP than torch's; or CUDA does not know a word, or OpenMP and MKL cannot read a value (a number of threads, OMP_STACKSIZE …); or torch finds no size in CUBLAS_WORKSPACE_CONFIG; or all ranks of this host write NCCL's log to one file.
+    """The name is misspelt, is only read when PyTorch is built, or by another OpenMP than torch's; or CUDA does not know a word, or OpenMP and MKL cannot read a value (a number of threads, OMP_STACKSIZE …); or torch finds no size in CUBLAS_WORKSPACE_CONFIG, or does not read PYTORCH_ALLOC_CONF yet; or all ranks of this host write NCCL's log to one file.
 
     Why it matters
     The intended setting is not in effect. OpenMP takes a thread for each CPU where it refuses the number, and torchrun, which finds the variable
@@ -90,6 +90,7 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     CUDA C++ Programming Guide, "CUDA Environment Variables"; https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug-file
     https://docs.pytorch.org/docs/stable/notes/cuda.html
     aten/src/ATen/cuda/CublasHandlePool.cpp (parseChosenWorkspaceSize), aten/src/ATen/Context.cpp (alertCuBLASConfigNotDeterministic)
+    https://github.com/pytorch/pytorch/issues/183387 (PYTORCH_ALLOC_CONF in 2.9.1), https://github.com/vllm-project/vllm/pull/41158 (2.10 takes it)
     libgomp/env.c, which knows no KMP_AFFINITY; aten/src/ATen/ParallelOpenMP.cpp, which asks MKL (all tried with torch 2.13)
     """
     for name, why in _WITHOUT_EFFECT.items():
@@ -116,6 +117,7 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
     mkl = environment(s).get("MKL_NUM_THREADS", "").strip()
     if mkl and natural(mkl) is None and on_x86(s):
         yield seen("MKL_NUM_THREADS", mkl, "a number", "MKL reads it as 1: torch computes with one thread")
+    yield from _unread_allocator(s, environment(s))
     yield from _one_log(s, environment(s).get("NCCL_DEBUG_FILE", ""))
     yield from _of_intel(s, environment(s).get("KMP_AFFINITY", ""))
 
@@ -123,6 +125,19 @@ def variable_without_effect(s: Snapshot, p: Params) -> Iterator[Evidence]:
 def _is_transformers_5(s: Snapshot) -> bool:
     """Whether Transformers is known to be of a release without the old names (5.24's utils/hub.py has none of them; 4.57's warns)."""
     return version(known(release_of(python_packages(s), "transformers"), "")) >= (5,)
+
+
+def _unread_allocator(s: Snapshot, env: dict[str, str]) -> Iterator[Evidence]:
+    """Yield that the allocator's newer name says nothing to this torch: before 2.8 none does, and 2.9 takes no expandable segments from it."""
+    torch = None if isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) else s.python.torch
+    value, older = env.get("PYTORCH_ALLOC_CONF", ""), "PYTORCH_HIP_ALLOC_CONF" if rocm_torch(s) else "PYTORCH_CUDA_ALLOC_CONF"
+    if not value or torch is None or older in env or is_built_without(s):
+        return
+    release = version(torch.version)[:2]
+    if release < (2, 8):
+        yield seen("PYTORCH_ALLOC_CONF", value, older, f"torch {torch.version} does not read it")
+    elif "expandable_segments:True" in value and release == (2, 9):
+        yield seen("PYTORCH_ALLOC_CONF", value, older, f"torch {torch.version} takes no expandable_segments from it")
 
 
 def _one_log(s: Snapshot, value: str) -> Iterator[Evidence]:

@@ -30,6 +30,10 @@ _LOUD: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("FI_LOG_LEVEL", ("debug", "trace"), "libfabric prints at each operation"),
     ("CUBLASLT_LOG_LEVEL", ("2", "3", "4", "5"), "cuBLASLt prints a line for each of its functions that is called"),
     ("AMD_LOG_LEVEL", ("3", "4", "5"), "HIP prints each call of its interface"),
+    ("MIOPEN_ENABLE_LOGGING", ("1", "yes", "on", "true", "enable", "enabled"), "MIOpen prints each call of its interface"),
+    ("MIOPEN_LOG_LEVEL", ("6", "7"), "MIOpen prints what it does at each convolution"),
+    ("ROCBLAS_LAYER", ("1", "2", "3", "4", "5", "6", "7"), "rocBLAS prints a line for each of its functions that is called"),
+    ("MLIR_ENABLE_DUMP", ("1", "true", "yes", "on"), "Triton prints a kernel's code before each pass of its compiler"),
 )
 """Variable, the values that make it loud (none: whatever is not empty), and what is printed then."""
 
@@ -41,7 +45,7 @@ _LOUD: tuple[tuple[str, tuple[str, ...], str], ...] = (
     fix=(Advice(text="unset the variable in the job's environment"),),
 )
 def library_prints_each_call(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The loader, Python, MKL, oneDNN, UCX, libfabric or HIP is set to print what it does, each time.
+    """The loader, Python, MKL, oneDNN, UCX, libfabric, HIP, MIOpen, rocBLAS or Triton's compiler is set to print what it does, each time.
 
     Why it matters
     Each process of the job writes these lines: logs grow by gigabytes, a program that reads the output of another finds lines that it does
@@ -54,6 +58,8 @@ def library_prints_each_call(s: Snapshot, p: Params) -> Iterator[Evidence]:
     ld.so(8), LD_DEBUG; https://docs.python.org/3/using/cmdline.html#environment-variables
     Intel oneMKL developer guide, MKL_VERBOSE; https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html
     UCX documentation, UCX_LOG_LEVEL; fabric(7), FI_LOG_LEVEL; https://rocm.docs.amd.com/projects/HIP/en/latest/how-to/logging.html
+    https://rocm.docs.amd.com/projects/MIOpen/en/latest/how-to/debug-log.html; https://rocm.docs.amd.com/projects/rocBLAS/en/latest/how-to/logging-in-rocblas.html
+    README of Triton (MLIR_ENABLE_DUMP)
     """
     env = environment(s)
     for name, loud, effect in _LOUD:

@@ -11,9 +11,9 @@ from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Params, Severity, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, container_told, interfaces_told, is_pasted
-from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, known, need
 from torchtune_sys.model.version import version
-from torchtune_sys.rules.environment.common import environment, python_packages, seen
+from torchtune_sys.rules.environment.common import environment, is_built_without, python_packages, seen
 from torchtune_sys.rules.environment.values import integer_faults, process_group_faults, torch_logs_fault, whole
 from torchtune_sys.rules.gates import release_of
 
@@ -65,14 +65,8 @@ def variable_refused(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if fault := torch_logs_fault(env["TORCH_LOGS"]) if "TORCH_LOGS" in env else "":
         yield seen("TORCH_LOGS", env["TORCH_LOGS"], "names of torch's logs, or unset", fault)
     yield from (seen(name, env[name], "a whole number, or unset") for name in integer_faults(env))
-    if not _without_nccl(s):
+    if not is_built_without(s):
         yield from (seen(name, env[name], wanted) for name, wanted in process_group_faults(env))
-
-
-def _without_nccl(s: Snapshot) -> bool:
-    """Return whether the judged torch is known to be built for the CPU alone, where nothing reads the variables of ProcessGroupNCCL."""
-    build = s.python if isinstance(s.python, Missing) else s.python.torch
-    return not isinstance(build, Missing) and absent(build.cuda) and isinstance(build.hip, Missing)
 
 
 def _transport(env: Mapping[str, str]) -> Iterator[Evidence]:

@@ -12,7 +12,7 @@ from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, know
 from torchtune_sys.model.version import version
 from torchtune_sys.model.visible_gpus import amd_fault, intel_faults, listed, uuids_of
 from torchtune_sys.rules.environment import values
-from torchtune_sys.rules.environment.common import environment
+from torchtune_sys.rules.environment.common import environment, is_built_without
 from torchtune_sys.rules.gates import NO_TORCH, intel_cards_served, nvidia_hardware
 
 _NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
@@ -213,6 +213,8 @@ def cuda_allocator_setting_invalid(s: Snapshot, p: Params) -> Iterator[Evidence]
     torch = None if isinstance(s.python, Missing) or isinstance(s.python.torch, Missing) else s.python.torch.version
     if not isinstance(s.python, Missing) and absent(s.python.torch):
         raise NotApplicable(NO_TORCH)
+    if is_built_without(s, intel=True):
+        raise NotApplicable("torch is a CPU-only build, of which nothing reads it")
     for name, value in given.items():
         for fault in values.allocator_faults(value, torch)[:_MOST_FAULTS]:
             yield Evidence(subject=name, seen=f"{value[:_QUOTED]!r}: {fault}", wanted="name:value,…", source="environment")

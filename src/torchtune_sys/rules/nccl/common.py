@@ -9,10 +9,17 @@ from torchtune_sys.model.facts.network import Interface, NcclSetting, NetworkFac
 from torchtune_sys.model.snapshot import Snapshot, container_told, is_pasted, kept
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, known_or_unknown, need
 from torchtune_sys.model.version import Version, show, version
-from torchtune_sys.rules.gates import cuda_torch, nvidia_hardware, verbs_devices
+from torchtune_sys.rules.gates import cuda_torch, nccl_hardware, nvidia_hardware, rocm_torch, verbs_devices
 
 
 def uses_nccl(s: Snapshot) -> None:
+    """Require NVIDIA GPUs, and no torch that could not use them; or AMD's, and a torch for them, whose RCCL is NCCL but for the GPUs."""
+    nccl_hardware(s)
+    if not rocm_torch(s):
+        uses_nvidias(s)
+
+
+def uses_nvidias(s: Snapshot) -> None:
     """Require NVIDIA GPUs, and no torch that could not use them."""
     nvidia_hardware(s)
     if not isinstance(s.python, Missing) and not isinstance(s.python.torch, Missing):
@@ -47,19 +54,30 @@ def nccl_version(s: Snapshot) -> tuple[Version, str]:
     """Return the NCCL that torch brings, and how to call it; the newest known where that cannot be seen."""
     torch = None if isinstance(s.python, Missing) else s.python.torch
     found = None if torch is None or isinstance(torch, Missing) else torch.nccl
+    name, newest = ("RCCL", _RCCL) if rocm_torch(s) else ("NCCL", nccl.NEWEST)
     if found is None or isinstance(found, Missing) or not version(found):
-        return nccl.NEWEST, f"NCCL {show(nccl.NEWEST)} (assumed: the installed one is not known)"
-    return version(found)[:3], f"NCCL {found}"
+        return newest, f"{name} {show(newest)} (assumed: the installed one is not known)"
+    return version(found)[:3], f"{name} {found}"
+
+
+_RCCL = (2, 27, 7)
+"""The number of the RCCL in ROCm 7.1.1 to 7.2.4, which is that of the NCCL it was made from (https://github.com/ROCm/rccl/releases)."""
 
 
 def settings(s: Snapshot) -> dict[str, NcclSetting]:
     """Return what the installed NCCL would use, by name."""
     installed, _ = nccl_version(s)
     found: dict[str, NcclSetting] = {}
+    amds = rocm_torch(s)
     for setting in need(need(s.network).nccl):
-        if read_by(installed, setting.first, setting.before):
+        if read_by(installed, setting.first, setting.before) and not (amds and is_nvidias_file(setting.source)):
             found.setdefault(setting.name, setting)
     return found
+
+
+def is_nvidias_file(source: str) -> bool:
+    """Return whether a line is of the files that NCCL reads of itself: RCCL looks for ~/.rccl.conf and /etc/rccl.conf (src/misc/param.cc of both)."""
+    return source.rpartition(":")[0].endswith(("/.nccl.conf", "/etc/nccl.conf"))
 
 
 def read_by(installed: Version, first: str, before: str) -> bool:

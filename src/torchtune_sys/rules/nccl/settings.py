@@ -14,8 +14,8 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, 
 from torchtune_sys.model.snapshot import Snapshot, gpus_told, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import show, version
-from torchtune_sys.rules.gates import verbs_devices
-from torchtune_sys.rules.nccl.common import nccl_version, read_by, settings, sockets_carry_data, uses_nccl
+from torchtune_sys.rules.gates import rocm_torch, verbs_devices
+from torchtune_sys.rules.nccl.common import is_nvidias_file, nccl_version, read_by, settings, sockets_carry_data, uses_nccl, uses_nvidias
 
 
 @rule(
@@ -125,7 +125,7 @@ def _word_for_number(setting: NcclSetting) -> bool:
     id="nccl-variable-unknown",
     title="A variable looks like a misspelt NCCL variable",
     severity=Severity.ADVICE,
-    applies=uses_nccl,
+    applies=uses_nvidias,
     fix=(Advice(text="correct the name, or unset the variable"),),
 )
 def variable_unknown(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -240,6 +240,8 @@ def conf_line_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
     installed = nccl_version(s)[0]
     for line in files.ignored:
         if (line.cured_in and version(line.cured_in) <= installed) or not read_by(installed, line.first, line.before):
+            continue
+        if rocm_torch(s) and is_nvidias_file(line.source):
             continue
         yield Evidence(subject=line.source, seen=f"{line.text}: {line.why}", wanted="NAME=value", source=line.source)
 
